@@ -1,0 +1,16 @@
+"""``adbg`` and ``python -m adbg``."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> int:
+    """The console script: hand over to the command line."""
+    from adbg.tui.cli import main as cli_main
+
+    return cli_main(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Everything that runs in, or speaks to, the debuggee. Standard library only; no UI."""

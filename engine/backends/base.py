@@ -1,0 +1,298 @@
+"""What the engine asks of a framework, and what a framework reports (L2: no framework, no numpy here).
+
+A backend only *reports* (through ``HookSink``) and *answers*. It never decides to stop: the session does. What a
+framework cannot do is a ``Capabilities`` flag that is off and an ``Unsupported`` that says why, never a silent no-op.
+
+Life of a call, all on the thread that runs backward:
+
+    call = BackwardCall(...)                # the backend's wrapper around the framework's entry point
+    sink.backward_begin(call)               # the session may call call.hook(plan), read call.order(), park
+    ... sink.node_begin / node_end ...      # only for the nodes that the plan selected; the session may park in them and
+                                            # call call.hook(wider plan) there: it holds for the nodes still to come
+    sink.backward_end(call, error)          # hooks are still there and the graph still alive; then the backend removes every hook
+
+Cost contract: while ``arm(False)`` the wrapper passes straight through (one attribute test, an increment, a try).
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+from adbg.engine.types import Edge, NodeInfo, SourceLine, TensorMeta, TensorStats, TensorWindow
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What this framework build can do; shown by ``adbg doctor`` and ``info capabilities``, greys out what is off."""
+
+    pre_hooks: bool = False  # stop before any node
+    post_hooks: bool = False  # stop behind any node
+    edit_grad_outputs: bool = False
+    edit_grad_inputs: bool = False
+    saved_tensors: bool = False
+    forward_stacks: bool = False
+    module_paths: bool = False
+    nested_backward: bool = False
+    execution_order: bool = False  # predicted before the run
+    contributions: bool = False  # parts of a summed gradient
+    native_vlog: bool = False  # the framework writes glog records itself
+
+
+@dataclass(frozen=True, slots=True)
+class HookPlan:
+    """Which nodes of a call to hook. A node is hooked when any of the clauses takes it.
+
+    ``name`` is asked once per distinct framework name in the graph (the backend caches it: one dict lookup a node);
+    ``info`` is asked for every node not taken yet, with a ``NodeInfo`` that has at least the fields in ``needs``
+    ("unique_name", "module", "parameter", "forward_stack"): the slow path, only for specs that need it.
+    ``forward_stack`` is handed as a tuple of SourceLine, innermost first.
+    ``indices`` are positions in the execution order, from 1. ``every`` takes all.
+    """
+
+    every: bool = False
+    name: Callable[[str], bool] | None = None
+    info: Callable[[NodeInfo, Sequence[SourceLine]], bool] | None = None
+    needs: frozenset[str] = frozenset()
+    indices: frozenset[int] = frozenset()
+    post: bool = True  # report node_end too
+    contributions: bool = False  # keep the parts of summed gradients that flow into nodes taken by name/info/indices/every
+    screen: bool = False  # non-finite watch: see below
+
+    # ``screen`` is the hot path of the nan/inf/nonfinite breakpoints: the backend hooks whatever it must so that every gradient is
+    # looked at once (outputs of every node; incoming ones only at roots and where several consumers are summed), screens
+    # with ``norm`` inside its own hook, and calls the sink for a node taken by nothing else only when the norm is not finite.
+
+    @property
+    def empty(self) -> bool:
+        return not (self.every or self.name or self.info or self.indices or self.screen)
+
+
+@dataclass(frozen=True, slots=True)
+class SavedValue:
+    """A saved tensor or attribute of a node. ``value`` is None with a ``note`` when reading it would have an effect
+    (checkpoint recompute, offload copy) or it is freed; ``corrupted`` when its version moved (then ``value`` is the changed tensor)."""
+
+    name: str
+    value: Any
+    note: str = ""
+    corrupted: str = ""  # "is at version 1; expected version 0"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One consumer's contribution to slot ``slot`` of a node's incoming gradient."""
+
+    slot: int
+    from_key: int
+    value: Any
+
+
+class Graph(abc.ABC):
+    """A walked graph. Keys are small ints, stable while the object lives; nothing here keeps framework nodes alive
+    longer than the graph itself lives (terminal facts 0.2: dropping many node wrappers can overflow the C stack)."""
+
+    note: str = ""  # what is missing ("walk capped at 30,000 nodes: ..."), for the UI
+
+    @abc.abstractmethod
+    def count(self) -> int:
+        """Nodes that will execute."""
+
+    @abc.abstractmethod
+    def order(self) -> Sequence[int]:
+        """Keys in the order in which the engine executes them (predicted; exact on one CPU thread)."""
+
+    @abc.abstractmethod
+    def roots(self) -> Sequence[int]: ...
+
+    @abc.abstractmethod
+    def describe(self, key: int) -> NodeInfo: ...
+
+    @abc.abstractmethod
+    def edges(self, key: int) -> Sequence[Edge]:
+        """Towards the producers: where this node's grad_inputs flow."""
+
+    @abc.abstractmethod
+    def saved(self, key: int) -> Sequence[SavedValue]: ...
+
+    @abc.abstractmethod
+    def attributes(self, key: int) -> Mapping[str, str]:
+        """Non-tensor facts a person wants: dim, keepdim, alpha; of an accumulate node its parameter's shape."""
+
+    @abc.abstractmethod
+    def input_meta(self, key: int) -> Sequence[TensorMeta]:
+        """Shape and dtype of every incoming gradient slot, known before it runs. Empty when the framework cannot tell."""
+
+    @abc.abstractmethod
+    def forward_stack(self, key: int) -> tuple[Sequence[SourceLine], str]:
+        """User frames that made the node, innermost first, and why there are none."""
+
+    @abc.abstractmethod
+    def node(self, key: int) -> Any:
+        """The framework's own node object, for expressions (``node``)."""
+
+    def is_custom(self, key: int) -> bool:
+        """PyLayer / autograd.Function."""
+        return False
+
+    def names(self) -> Iterable[str]:
+        """Distinct framework names in the graph, for completion and closest matches."""
+        return sorted({self.describe(key).name for key in self.order()})
+
+
+class BackwardCall(Graph):
+    """One running call of the framework's backward."""
+
+    number: int  # 1, 2, ... over all calls, nested ones too, in order of beginning
+    thread: int  # threading.get_ident() of the caller
+    parent: BackwardCall | None  # the call whose node made this one
+    parent_key: int | None  # that node in it
+    depth: int  # 0 at top level
+    entry: str  # "backward" or "grad"
+    create_graph: bool
+    root_names: tuple[str, ...]
+    location: SourceLine | None  # the user's line that called backward
+
+    @abc.abstractmethod
+    def hook(self, plan: HookPlan) -> int:
+        """Hook the nodes that the plan takes and that are not hooked yet; returns how many nodes are hooked now.
+        May be called at begin, and again on the parked thread (then it acts on nodes still to run, and gives the node at
+        hand a post hook)."""
+
+    @abc.abstractmethod
+    def unhook(self) -> None: ...
+
+    @abc.abstractmethod
+    def contributions(self, key: int) -> tuple[Sequence[Part], str]:
+        """Parts of the summed gradients flowing into ``key`` as far as they were kept, and why some are missing."""
+
+    def failed_nodes(self, error: BaseException) -> Sequence[tuple[int, str]]:
+        """After an exception: (key, evidence) of the nodes that may have failed, most likely first. Works without any hook
+        having been there (torch facts, section 7)."""
+        return ()
+
+
+class HookSink(Protocol):
+    """Implemented by the session. None of these may raise into the engine, save what a person asked for (kill)."""
+
+    def backward_begin(self, call: BackwardCall) -> None: ...
+
+    def node_begin(self, call: BackwardCall, key: int, grad_outputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """Before a node. A returned tuple replaces the gradients (already adopted: checked and cloned); None keeps them."""
+
+    def node_end(
+        self, call: BackwardCall, key: int, grad_inputs: tuple[Any, ...], grad_outputs: tuple[Any, ...]
+    ) -> tuple[Any, ...] | None: ...
+
+    def backward_end(self, call: BackwardCall, error: BaseException | None) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorLine:
+    """One line of ``adbg doctor``: ``status`` is "ok", "off", "missing" or "limit"."""
+
+    status: str
+    what: str
+    detail: str = ""
+
+
+class Backend(abc.ABC):
+    """One framework. Made once by the registry after the script imported the framework; ``install`` puts the hooks in,
+    ``uninstall`` leaves no trace of them."""
+
+    name: ClassVar[str]
+    version: str = ""
+    capabilities: Capabilities = Capabilities()
+
+    @abc.abstractmethod
+    def install(self, sink: HookSink) -> None: ...
+
+    @abc.abstractmethod
+    def uninstall(self) -> None: ...
+
+    @abc.abstractmethod
+    def arm(self, armed: bool) -> None:
+        """False: backward passes straight through, only counted (``error`` post-mortem stays: it costs a try).
+        True: every call is reported. Called from the reader thread: an atomic flag."""
+
+    @property
+    @abc.abstractmethod
+    def backward_count(self) -> int:
+        """Backward calls begun so far, armed or not."""
+
+    @property
+    @abc.abstractmethod
+    def iteration(self) -> int:
+        """Outermost backward calls begun so far."""
+
+    @abc.abstractmethod
+    def set_stacks(self, on: bool) -> None: ...
+
+    @abc.abstractmethod
+    def doctor(self) -> Sequence[DoctorLine]: ...
+
+    # ---- tensors
+
+    @abc.abstractmethod
+    def is_tensor(self, value: Any) -> bool: ...
+
+    @abc.abstractmethod
+    def meta(self, value: Any) -> TensorMeta: ...
+
+    @abc.abstractmethod
+    def stats(self, value: Any, exact: bool = False, bins: int = 16) -> TensorStats:
+        """Exact up to 1,000,000 elements or when asked, else over a strided sample of at most that many."""
+
+    @abc.abstractmethod
+    def window(self, value: Any, slice_text: str, rows: int, cols: int) -> TensorWindow:
+        """Raises CommandError for a bad slice, saying which dimension is out of range."""
+
+    @abc.abstractmethod
+    def norm(self, value: Any) -> float:
+        """2-norm of all elements (nan/inf when any is): the screen for non-finite values and the figure to display."""
+
+    @abc.abstractmethod
+    def nonfinite(self, value: Any) -> tuple[int, int]:
+        """(NaN elements, infinite elements), exact. Cheap when all is finite (screened by ``norm``)."""
+
+    @abc.abstractmethod
+    def adopt(self, old: Any, new: Any, where: str) -> Any:
+        """``new`` (tensor or number) checked against ``old`` (shape, dtype, device) and cloned, ready to be handed to the engine.
+        Raises CommandError saying what the framework would refuse, and why."""
+
+    @abc.abstractmethod
+    def text(self, value: Any) -> str:
+        """How a person sees the value (framework's repr, long ones elided)."""
+
+    @abc.abstractmethod
+    def user_mode(self) -> contextlib.AbstractContextManager[None]:
+        """Evaluate user expressions here: grad mode on, as in user code; restored afterwards."""
+
+    @abc.abstractmethod
+    def helpers(self) -> Mapping[str, Any]:
+        """norm(t), stats(t), nonfinite(t) and the framework module under its usual name, for expressions."""
+
+    @abc.abstractmethod
+    def graph_of(self, values: Iterable[Any]) -> Graph | None:
+        """The graph that the given tensors have so far (``adbg.breakpoint()``); None when none of them has one."""
+
+    def memory(self) -> Mapping[str, float]:
+        """Bytes by name ("rss", "cuda_allocated", ...)."""
+        return {}
+
+    def parameters(self) -> Iterable[tuple[str, Any]]:
+        """(name, parameter) of the modules seen so far."""
+        return ()
+
+
+@dataclass
+class Registry:
+    """Backends by the top-level module whose import brings them in: filled by ``backends/__init__``."""
+
+    factories: dict[str, Callable[[], Backend]] = field(default_factory=dict)
+
+    def register(self, module: str, factory: Callable[[], Backend]) -> None:
+        self.factories[module] = factory

@@ -1,0 +1,59 @@
+"""Where a thread is parked, and what is known of the backward calls around it (L2, owned by the parked thread)."""
+
+from __future__ import annotations
+
+import types
+from dataclasses import dataclass, field
+from typing import Any
+
+from adbg.engine.backends.base import Backend, BackwardCall, Graph
+from adbg.engine.types import NodeStop
+
+
+@dataclass(slots=True)
+class Ran:
+    """What was seen of one executed node while it was hooked."""
+
+    us: float | None = None
+    norm: float | None = None  # of grad_outputs[0]
+    nonfinite: bool = False
+    grad_inputs: tuple[str, ...] = ()  # "[2, 4] f32 norm 2.1e-2", texts only: no tensor is kept alive
+
+
+@dataclass(slots=True)
+class CallState:
+    """The session's view of one running backward call."""
+
+    call: BackwardCall
+    ran: dict[int, Ran] = field(default_factory=dict)  # by key
+    position: int = 0  # index of the node at hand or of the last one seen, 0 at begin
+    started_ns: int = 0
+    _index: dict[int, int] | None = None
+
+    def index_of(self, key: int) -> int:
+        """Position (from 1) of ``key`` in the predicted execution order; 0 when it is not in it."""
+        if self._index is None:
+            self._index = {k: i for i, k in enumerate(self.call.order(), 1)}
+        return self._index.get(key, 0)
+
+
+@dataclass(slots=True)
+class PausedPoint:
+    """All that the answers at a stop are made of. ``grad_outputs``/``grad_inputs`` are lists: an edit replaces an entry, and the
+    session hands the edited lists back to the engine. ``calls`` has the enclosing calls, outermost first, this one last."""
+
+    stop: NodeStop
+    thread: int
+    backend: Backend | None
+    graph: Graph | None  # the call, or the graph so far at adbg.breakpoint()
+    calls: list[CallState] = field(default_factory=list)
+    key: int | None = None
+    grad_outputs: list[Any] | None = None
+    grad_inputs: list[Any] | None = None
+    edited: bool = False
+    frame: types.FrameType | None = None  # innermost live frame of the user's code on this thread
+    error: BaseException | None = None
+
+    @property
+    def state(self) -> CallState | None:
+        return self.calls[-1] if self.calls else None

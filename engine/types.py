@@ -1,0 +1,203 @@
+"""Values that cross layers and the wire (L0: frozen dataclasses and enums, import nothing of adbg).
+
+Field names are the wire names. Floats may be nan/inf here; ``wire.to_json`` writes them as the strings
+"nan", "inf", "-inf". ``index``, ``backward`` and ordinals count from 1.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class StopReason(str, enum.Enum):
+    """Why a thread parked (the ``reason`` of a stop, as in the JSON lines contract)."""
+
+    BREAKPOINT = "breakpoint"
+    STEP = "step"
+    PAUSE = "pause"
+    NAN = "nan"
+    INF = "inf"
+    ERROR = "error"
+    BACKWARD = "backward"
+    ENTRY = "entry"
+
+
+class Phase(str, enum.Enum):
+    """Where a thread stands relative to what it stopped at."""
+
+    BEFORE = "before"  # before the node runs: grad_outputs known, grad_inputs not yet
+    AFTER = "after"  # behind the node: both known
+    BEGIN = "begin"  # a backward call: roots known, nothing run yet
+    END = "end"  # end of a backward call
+    ERROR = "error"  # an exception left the node
+    PYTHON = "python"  # at a Python line: adbg.breakpoint()
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    """One Python frame. ``file`` is absolute, or a pseudo name such as "<string>"."""
+
+    file: str
+    line: int
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """A node (GradNode) of one backward graph.
+
+    ``key`` identifies it within its graph (stable while the graph lives); ``seq`` is the order of recording
+    (None for accumulate nodes); ``unique_name`` is ``name#k``, k counting the nodes of that name in order of
+    recording, so it is the same from iteration to iteration.
+    """
+
+    key: int
+    name: str
+    unique_name: str
+    seq: int | None = None
+    module: str | None = None  # module path, "layers.0.attn"
+    parameter: str | None = None  # of an accumulate node: "layers.0.attn.q.weight"
+    forward: SourceLine | None = None  # innermost user line that made it
+    accumulate: bool = False
+    compiled: bool = False  # a whole compiled region (torch.compile) in one node
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """From a node to the producer it feeds: output ``slot`` of the node flows into ``to_slot`` of node ``to``."""
+
+    slot: int
+    to: int | None  # key; None where no gradient is needed
+    to_slot: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMeta:
+    """Shape first: never a value. ``shape`` is None for an undefined gradient (framework None)."""
+
+    shape: tuple[int, ...] | None
+    dtype: str = ""  # short: "f32", "bf16", "i64", as screen.md prints them
+    device: str = ""
+    nbytes: int = 0
+    numel: int = 0
+    layout: str = "strided"
+    requires_grad: bool = False
+    note: str = ""  # "undefined", "corrupted: version 1, saved at 0", "checkpoint: recomputed on unpack, not read"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorStats:
+    """Statistics over all elements, or over ``sampled`` of ``numel`` of them (``sampled`` None: exact).
+
+    ``min``/``max``/``mean``/``std`` are over the finite elements; ``norm`` is the 2-norm over the same.
+    ``histogram`` has equal bins from ``min`` to ``max``; the six counts add up to the elements looked at.
+    """
+
+    numel: int
+    sampled: int | None
+    min: float
+    max: float
+    mean: float
+    std: float
+    norm: float
+    neg_inf: int
+    negative: int
+    zero: int
+    positive: int
+    pos_inf: int
+    nan: int
+    histogram: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TensorWindow:
+    """A 2-D view of a slice. ``values`` is rows x cols of the slice itself when it fits, else of block maxima of |x|.
+
+    ``row_range`` and ``col_range`` are the half-open ranges of the last two dimensions shown.
+    """
+
+    slice: str  # normalised, "[0, 0:64, 0:256]"
+    shape: tuple[int, ...]  # shape of the slice
+    values: tuple[tuple[float, ...], ...]
+    reduced: str  # "exact" or "max|x| per block of 4x8"
+    row_range: tuple[int, int] = (0, 0)
+    col_range: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorView:
+    """What a panel shows of one value: meta always, the rest as asked. ``text`` is set for a value that is no tensor."""
+
+    expression: str
+    meta: TensorMeta | None
+    stats: TensorStats | None = None
+    window: TensorWindow | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotView:
+    """One gradient slot or one saved tensor of a node: an expression that reads it, and its meta."""
+
+    name: str  # "grad_outputs[0]", "self", "mat2"
+    expression: str  # "grad_outputs[0]", "saved['self']"
+    meta: TensorMeta | None
+    edge: str = ""  # the neighbour at the other end: "#112 ViewBackward0"
+    norm: float | None = None
+    text: str = ""  # a saved value that is no tensor: "alpha = 1"
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """What one consumer gave to a summed gradient (``SlotView`` of the part, beside the node it came from)."""
+
+    slot: int
+    from_node: str
+    meta: TensorMeta | None
+    norm: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStop:
+    """The stop itself: everything the JSON line ``stopped`` carries, plus what the UI needs to place it."""
+
+    reason: StopReason
+    phase: Phase
+    thread: int
+    backward: int  # 0 where no backward runs (adbg.breakpoint())
+    index: int  # position in the execution order, 0 at begin
+    total: int
+    depth: int  # nesting of backward in backward
+    rank: int
+    breakpoints: tuple[int, ...] = ()
+    node: NodeInfo | None = None
+    enclosing: tuple[str, ...] = ()  # unique names of the enclosing nodes, outermost first
+    location: SourceLine | None = None  # live Python line: of the backward call, or of adbg.breakpoint()
+    message: str = ""  # evidence in one line: "grad_inputs[0]: 1 of 64 elements is inf", the exception, a condition's error
+    iteration: int = 0  # outermost backward calls begun so far
+    elapsed_us: float | None = None  # time of the node (phase after)
+
+
+@dataclass(frozen=True, slots=True)
+class GraphRow:
+    """One node of ``adbg/graph`` in execution order. ``edges`` are the indices (not keys) of the producers it feeds."""
+
+    index: int
+    key: int
+    name: str
+    unique_name: str
+    state: str  # "done", "here", "todo"
+    edges: tuple[int, ...] = ()
+    accumulate: bool = False
+    parameter: str | None = None
+    module: str | None = None
+    forward: SourceLine | None = None
+    shape: tuple[int, ...] | None = None  # of grad_outputs[0]
+    dtype: str = ""
+    us: float | None = None
+    norm: float | None = None  # of grad_outputs[0], once it was seen
+    nonfinite: bool = False
+    breakpoints: tuple[int, ...] = ()
+    custom: bool = False  # PyLayer = autograd.Function
+    compiled: bool = False

@@ -1,0 +1,1 @@
+"""Profilers and their reports, behind a registry (filled by later work: cProfile, yep)."""
