@@ -1,0 +1,1 @@
+"""The screens above the main one: help, program output, value, dialogs."""
