@@ -1,0 +1,1 @@
+"""The folder that ``adbg run`` puts on the program's PYTHONPATH: ``sitecustomize.py`` is how adbg gets in. Nothing else may lie here."""

@@ -1,0 +1,254 @@
+"""How adbg gets into a Python process: its interpreter imports this while it starts (L4; main thread, before the script).
+
+``adbg run`` puts this folder on PYTHONPATH. Python imports the first ``sitecustomize`` it finds, so this one runs the one that it
+hides, and leaves ``sys.path``, ``sys.modules`` and the script's imports as they would be without it. In the launched process it starts the
+agent; in every other Python that inherits the environment it costs one lookup per import until a framework comes in. It must
+parse on any Python 3.6+: an older child runs on without adbg.
+"""
+
+import os
+import sys
+
+if False:  # names for type checkers only; ``typing`` costs 5 ms
+    from types import ModuleType
+    from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+
+FRAMEWORKS = ("torch",)  # as registered in adbg.engine.backends, which is too heavy to import in every child (a test compares)
+OLDEST = (3, 10)
+QUIET_MODULES = ("torch._inductor.compile_worker",)  # workers that import a framework and never run the program's backward
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def _say(text):  # type: (str) -> None
+    try:
+        sys.__stderr__.write("adbg: " + text + "\n")
+        sys.__stderr__.flush()
+    except (OSError, ValueError, AttributeError):
+        pass  # no stderr: nobody to tell
+
+
+# ------------------------------------------------------------------ leave no trace
+
+
+def _leave_path():  # type: () -> None
+    """Off ``sys.path``; the variable stays for the children."""
+    sys.path[:] = [entry for entry in sys.path if entry != _HERE and os.path.abspath(entry or ".") != _HERE]
+
+
+def _run_hidden():  # type: () -> None
+    """Run the ``sitecustomize`` that Python would have found; afterwards ``sys.modules`` has that one. Raises what it raises."""
+    from importlib.util import module_from_spec
+
+    mine = sys.modules.get(__name__)
+    for finder in sys.meta_path:
+        spec = finder.find_spec("sitecustomize", None) if hasattr(finder, "find_spec") else None
+        if spec is None or spec.loader is None:
+            continue
+        module = module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            if mine is not None:
+                sys.modules["sitecustomize"] = mine  # the import system expects one there
+            raise
+        return
+
+
+def _script_folder():  # type: () -> Optional[str]
+    """What will be ``sys.path[0]``: this code runs before the interpreter puts it there."""
+    if getattr(sys.flags, "safe_path", False) or sys.flags.isolated:
+        return None
+    script = (getattr(sys, "argv", None) or [""])[0]
+    if script in ("", "-", "-c", "-m"):
+        return os.getcwd()
+    if os.path.isdir(script):
+        return script
+    return os.path.dirname(os.path.realpath(script))
+
+
+def _has_module(folder, name):  # type: (str, str) -> bool
+    base = os.path.join(folder, name)
+    return os.path.isfile(base + ".py") or os.path.isfile(os.path.join(base, "__init__.py"))
+
+
+def _give_names_back(before):  # type: (Set[str]) -> None
+    """The agent's own imports must not take names from the script: one with a ``secrets.py`` or an ``adbg.py`` beside it gets that file, as
+    it would without adbg. The agent keeps the modules it holds."""
+    folder = _script_folder()
+    if folder is None:
+        return
+    for name in [name for name in sys.modules if "." not in name and name not in before]:
+        if _has_module(folder, name) and not _is_from(sys.modules[name], folder):
+            del sys.modules[name]
+
+
+def _is_from(module, folder):  # type: (ModuleType, str) -> bool
+    path = os.path.realpath(getattr(module, "__file__", None) or "")
+    return os.path.dirname(path) in (os.path.realpath(folder), os.path.join(os.path.realpath(folder), module.__name__))
+
+
+# ------------------------------------------------------------------ adbg, by its files
+
+
+def read_session(path):  # type: (str) -> Dict[str, Any]
+    """session.json as plain values (``rendezvous.SessionConfig`` is not importable yet). Raises OSError, ValueError."""
+    import json
+
+    with open(path) as file:
+        session = json.load(file)
+    if not isinstance(session, dict) or not session.get("engine_path"):
+        raise ValueError(path + " is no session file")
+    return session
+
+
+def load_adbg(package_path, engine_path):  # type: (str, str) -> None
+    """Put ``adbg`` and ``adbg.engine`` into ``sys.modules`` from their folders, whether or not this Python has adbg installed: the agent
+    must be the front end's own version."""
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    for name, folder in (("adbg", package_path), ("adbg.engine", engine_path)):
+        loaded = sys.modules.get(name)
+        if loaded is not None and os.path.dirname(os.path.abspath(getattr(loaded, "__file__", None) or "")) == folder:
+            continue
+        init = os.path.join(folder, "__init__.py")
+        spec = spec_from_file_location(name, init, submodule_search_locations=[folder])
+        if spec is None or spec.loader is None:
+            raise ImportError("cannot load " + init)
+        module = module_from_spec(spec)
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            sys.modules.pop(name, None)
+            raise
+        if name == "adbg.engine":
+            sys.modules["adbg"].engine = module  # type: ignore[attr-defined]
+
+
+def _start_agent(session_path, main):  # type: (str, bool) -> None
+    session = read_session(session_path)
+    load_adbg(session.get("package_path") or os.path.dirname(session["engine_path"]), session["engine_path"])
+    from pathlib import Path
+
+    from adbg.engine import agent
+    from adbg.engine.rendezvous import read_config
+
+    agent.start(read_config(Path(session_path)), main=main)
+
+
+# ------------------------------------------------------------------ children
+
+
+class ChildFinder(object):
+    """At ``sys.meta_path[0]`` of a child: a tuple lookup per import, until a framework or ``adbg`` itself is asked for."""
+
+    def __init__(self, session_path):  # type: (str) -> None
+        self._session_path = session_path
+        self._pid = os.getpid()
+
+    def find_spec(self, fullname, path=None, target=None):  # type: (str, Any, Any) -> Any
+        if fullname == "adbg":
+            return self._adbg_spec()
+        if fullname not in FRAMEWORKS:
+            return None
+        try:
+            sys.meta_path.remove(self)
+            watcher = self._watch()
+        except Exception as error:  # noqa: BLE001  nothing of adbg's may break the program's import
+            _say("%s runs undebugged in process %d: %s" % (fullname, os.getpid(), error))
+            return None
+        return watcher.find_spec(fullname, path, target)
+
+    def _watch(self):  # type: () -> Any
+        if not os.path.exists(self._session_path):
+            raise OSError("the debugger that started it is gone")
+        session = read_session(self._session_path)
+        before = set(sys.modules)
+        load_adbg(session.get("package_path") or os.path.dirname(session["engine_path"]), session["engine_path"])
+        from adbg.engine import importwatch
+
+        _give_names_back(before)
+        importwatch.watch({name: self._imported for name in FRAMEWORKS})
+        return sys.meta_path[0]
+
+    def _imported(self):  # type: () -> None
+        if _is_forkserver() and os.getpid() == self._pid:
+            # It only lends its imports to the processes forked from it; an agent's threads would not survive the fork.
+            os.register_at_fork(after_in_child=self._start)
+        else:
+            self._start()
+
+    def _start(self):  # type: () -> None
+        try:
+            _start_agent(self._session_path, False)
+        except Exception as error:  # noqa: BLE001  the program runs on
+            _say("process %d runs undebugged: %s: %s" % (os.getpid(), type(error).__name__, error))
+
+    def _adbg_spec(self):  # type: () -> Any
+        """``import adbg`` in a child gives the running debugger's own, if the script has no adbg.py beside it."""
+        try:
+            if any(_has_module(entry or ".", "adbg") for entry in sys.path[:1]):
+                return None
+            from importlib.util import spec_from_file_location
+
+            session = read_session(self._session_path)
+            folder = session.get("package_path") or os.path.dirname(session["engine_path"])
+            init = os.path.join(folder, "__init__.py")
+            return spec_from_file_location("adbg", init, submodule_search_locations=[folder])
+        except (OSError, ValueError):
+            return None
+
+
+def _is_forkserver():  # type: () -> bool
+    return any("multiprocessing.forkserver" in word for word in _original_arguments()[:4])
+
+
+def _is_quiet():  # type: () -> bool
+    words = _original_arguments()
+    for place, word in enumerate(words[1:4], 1):
+        if word == "-m" and words[place + 1 : place + 2] and words[place + 1] in QUIET_MODULES:
+            return True
+        if any(os.path.join(*name.split(".")) in word for name in QUIET_MODULES):
+            return True
+    return False
+
+
+def _original_arguments():  # type: () -> List[str]
+    return list(getattr(sys, "orig_argv", None) or ())
+
+
+# ------------------------------------------------------------------ entry
+
+
+def _enter():  # type: () -> None
+    _leave_path()
+    session_path = os.environ.get("ADBG_SESSION", "")
+    main = os.environ.pop("ADBG_MAIN", "") == "1"
+    failure = None
+    try:
+        _run_hidden()
+    except Exception as error:  # noqa: BLE001  raised again below: Python reports it as it does without adbg
+        failure = error
+    if session_path and sys.version_info >= OLDEST:
+        if main:
+            _enter_main(session_path)
+        elif os.path.exists(session_path) and not _is_quiet():
+            sys.meta_path.insert(0, ChildFinder(session_path))
+    elif main and session_path:
+        _say("this Python is %d.%d, adbg needs %d.%d or newer: the script runs undebugged" % (sys.version_info[:2] + OLDEST))
+    if failure is not None:
+        raise failure
+
+
+def _enter_main(session_path):  # type: (str) -> None
+    before = set(sys.modules)
+    try:
+        _start_agent(session_path, True)
+    except Exception as error:  # noqa: BLE001  the script runs on
+        _say("the script runs undebugged: %s: %s" % (type(error).__name__, error))
+    _give_names_back(before)
+
+
+if __name__ == "sitecustomize":  # not when a tool reads it by its path
+    _enter()
