@@ -1,0 +1,102 @@
+"""How a person's pattern takes node names, module paths and files (L0: stdlib only; pure functions, any thread).
+
+Frameworks name the backward of one op differently: torch "BmmBackward0" (a custom Function Outer: "OuterBackward"),
+Paddle "matmul2GradNode", "MatmulGradNode" or "GradNodePyLayer_Outer". A person types the short op name and means all
+of them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import re
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+
+_TORCH = re.compile(r"(?P<plain>(?P<op>.+?)Backward)\d*\Z")
+_PADDLE = re.compile(r"(?P<op>.+?)(?:_)?GradNode\Z")
+_PYLAYER = "GradNodePyLayer_"
+_GLOB = re.compile(r"[*?\[]")
+
+
+@functools.lru_cache(maxsize=4096)
+def short_names(name: str) -> tuple[str, ...]:
+    """Names under which a person may know a framework name: itself first ("BmmBackward0", "BmmBackward", "Bmm")."""
+    plain = name.rpartition("::")[2].removeprefix("struct ").removeprefix("class ")
+    names = [name, plain]
+    if plain.startswith(_PYLAYER):
+        names.append(plain[len(_PYLAYER) :])
+    elif match := _PADDLE.match(plain):
+        op = match["op"]
+        names += [op, op.rstrip("0123456789")]  # matmul2GradNode is the second matmul: "matmul2" and "matmul"
+    elif match := _TORCH.match(plain):
+        names += [match["plain"], match["op"]]
+    return tuple(dict.fromkeys(n for n in names if n))
+
+
+@functools.lru_cache(maxsize=4096)
+def _candidates(name: str, unique_name: str) -> tuple[str, ...]:
+    names = short_names(name)
+    base, mark, ordinal = unique_name.rpartition("#")
+    if mark:
+        names += tuple(f"{short}#{ordinal}" for short in short_names(base))
+    elif unique_name and unique_name != name:
+        names += short_names(unique_name)
+    return names
+
+
+@functools.lru_cache(maxsize=4096)
+def name_matches(pattern: str, name: str, unique_name: str = "", fold: bool = False) -> bool:
+    """The one place that decides whether a name pattern (literal or glob) takes a node. ``fold``: ignore case.
+
+    ``unique_name`` "" asks whether a node of that framework name *can* match: an ordinal ("#3") in the pattern is left
+    aside.
+    """
+    if not unique_name:
+        pattern = pattern.partition("#")[0]
+    candidates = _candidates(name, unique_name)
+    if fold:
+        pattern = pattern.lower()
+        candidates = tuple(c.lower() for c in candidates)
+    if pattern in candidates:
+        return True
+    return bool(_GLOB.search(pattern)) and any(fnmatchcase(candidate, pattern) for candidate in candidates)
+
+
+@functools.lru_cache(maxsize=4096)
+def path_matches(pattern: str, path: str) -> bool:
+    """A dotted path (module, parameter) or one that encloses it matches: "layers.3" takes "layers.3.attn.q"."""
+    while path:
+        if path == pattern or fnmatchcase(path, pattern):
+            return True
+        path = path.rpartition(".")[0]
+    return False
+
+
+@functools.lru_cache(maxsize=4096)
+def file_matches(pattern: str, file: str) -> bool:
+    """``pattern`` is the file's path or ends it, by whole components: "train/model.py" takes "/me/train/model.py"."""
+    wanted = [part for part in pattern.replace("\\", "/").split("/") if part not in ("", ".")]
+    have = [part for part in file.replace("\\", "/").split("/") if part not in ("", ".")]
+    if pattern.startswith("/"):
+        return wanted == have
+    return bool(wanted) and wanted == have[-len(wanted) :]
+
+
+def closest_names(wanted: str, names: Iterable[str], count: int = 3) -> list[str]:
+    """The names most like ``wanted`` (short forms compared too, case aside), best first; [] when none is like it."""
+    target = _GLOB.sub("", wanted.partition("#")[0]).replace("]", "").lower() or wanted.lower()
+    scored = []
+    for name in dict.fromkeys(names):
+        best = max(_likeness(target, short.lower()) for short in short_names(name))
+        if best >= 0.6:
+            scored.append((-best, len(name), name))
+    return [name for _, _, name in sorted(scored)[:count]]
+
+
+def _likeness(target: str, name: str) -> float:
+    """1 for equal, at least 0.75 where one contains the other, else difflib's ratio."""
+    matcher = difflib.SequenceMatcher(None, target, name)
+    if len(target) > 2 and (target in name or (len(name) > 2 and name in target)):
+        return max(0.75, matcher.ratio())
+    return matcher.ratio() if matcher.real_quick_ratio() >= 0.6 else 0.0
