@@ -1,0 +1,112 @@
+"""Every key of the app as one table: bindings, hints line and help are made from it. Pure data.
+
+A user's own keys (``App.set_keymap``) are by the ``id`` of a row; help reads the live bindings, so it shows those.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from textual.binding import Binding, BindingType
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One row. ``where`` is the widget family that has the binding; ``hint`` its word in the hints line ("" : not there), ``command`` the
+    console command that does the same."""
+
+    id: str
+    keys: str
+    action: str
+    text: str
+    group: str
+    where: str = "app"
+    hint: str = ""
+    command: str = ""
+    priority: bool = False
+
+
+GROUPS = ("Run", "Break", "Look", "Move", "Panels", "Program", "adbg")
+
+KEYS: tuple[Key, ...] = (
+    Key("step", "s", "run_command('step')", "step: next node, into nested backward", "Run", hint="Step", command="step"),
+    Key("next", "n", "run_command('next')", "next node on this level", "Run", hint="Next", command="next"),
+    Key("finish", "f,r", "run_command('finish')", "finish this PyLayer, nested backward or backward", "Run", hint="Finish",
+        command="finish"),
+    Key("after", "a", "run_command('after')", "run this node, stop behind it", "Run", hint="After", command="after"),
+    Key("continue", "c", "run_command('continue')", "continue", "Run", hint="Cont", command="continue"),
+    Key("until", "t", "until_cursor", "run to the node under the cursor", "Run", hint="To cursor", command="until"),
+    Key("pause", "i", "run_command('pause')", "pause at the next node", "Run", hint="Pause", command="pause"),
+    Key("interrupt", "ctrl+c", "interrupt", "pause; twice within 2 s: interrupt the script", "Run", priority=True),
+    Key("repeat", "S", "repeat", "repeat the last stepping command (empty Enter in the console)", "Run"),
+    Key("break", "b", "toggle_breakpoint", "set or remove a breakpoint at the cursor", "Break", hint="Break", command="break"),
+    Key("condition", "B", "conditional_breakpoint", "breakpoint with a condition, count or phase", "Break", command="break"),
+    Key("delete", "delete", "delete_breakpoint", "remove the breakpoint under the cursor", "Break", command="delete"),
+    Key("print", "p", "print_value", "print the value shown", "Look", hint="Print", command="print"),
+    Key("watch", "w", "watch", "watch the value shown, or an expression", "Look", hint="Watch", command="watch"),
+    Key("slice", "x", "slice", "show another slice of the value", "Look"),
+    Key("edit", "v", "edit_value", "change the value shown (set)", "Look", command="set"),
+    Key("up", "u", "run_command('up')", "frame up", "Look", hint="Up", command="up"),
+    Key("down", "d", "run_command('down')", "frame down", "Look", hint="Down", command="down"),
+    Key("home", "H", "home", "back to the node and frame of the stop", "Look"),
+    Key("tabnext", "right_square_bracket", "cycle(1)", "next value, or next tab of the panel", "Look"),
+    Key("tabprevious", "left_square_bracket", "cycle(-1)", "previous value, or previous tab of the panel", "Look"),
+    Key("yank", "y", "yank", "copy the line or value (OSC 52)", "Look"),
+    Key("search", "slash", "search", "search in this panel", "Move", hint="Find"),
+    Key("searchnext", "N,full_stop", "search_next(1)", "next match", "Move"),
+    Key("searchprevious", "P,comma", "search_next(-1)", "previous match", "Move"),
+    Key("filter", "ampersand", "filter", "filter the log (+k: k lines of context)", "Move"),
+    Key("badnext", "e", "next_bad(1)", "next NaN, Inf or error", "Move"),
+    Key("badprevious", "E", "next_bad(-1)", "previous NaN, Inf or error", "Move"),
+    Key("mark", "m", "mark", "mark this line", "Move"),
+    Key("tomark", "apostrophe", "to_mark", "go to the next mark", "Move"),
+    Key("panel1", "1", "panel('graph')", "Graph; again: zoom", "Panels"),
+    Key("panel2", "2", "panel('vlog')", "VLOG; again: zoom", "Panels"),
+    Key("panel3", "3", "panel('source')", "Source; again: zoom", "Panels"),
+    Key("panel4", "4", "panel('value')", "Value; again: zoom", "Panels"),
+    Key("panel5", "5", "panel('console')", "Console; again: zoom", "Panels"),
+    Key("zoom", "z", "zoom", "zoom this panel, or back", "Panels", hint="Zoom"),
+    Key("grow", "plus", "resize(1)", "larger panel", "Panels"),
+    Key("shrink", "minus", "resize(-1)", "smaller panel", "Panels"),
+    Key("minimise", "underscore", "minimise", "smallest panel", "Panels"),
+    Key("even", "equals_sign", "even", "panels as at the start", "Panels"),
+    Key("focusnext", "tab", "focus_panel(1)", "next panel", "Panels"),
+    Key("focusprevious", "shift+tab", "focus_panel(-1)", "previous panel", "Panels"),
+    Key("consolefocus", "ctrl+x", "toggle_console", "into the console, or back", "Panels", priority=True),
+    Key("output", "o", "output", "the program's output, and its input", "Program", hint="Output", command=""),
+    Key("command", "colon", "command", "command line", "adbg", hint="Cmd"),
+    Key("prompt", "exclamation_mark", "full_prompt", "full prompt on the whole terminal", "adbg"),
+    Key("main", "f5,escape", "main", "main screen; leave the zoom", "adbg"),
+    Key("help", "question_mark,f1", "help", "this help", "adbg", hint="Help", command="help"),
+    Key("quit", "q", "ask_quit", "quit (asks when a script runs)", "adbg", command="quit"),
+    Key("leave", "ctrl+q", "leave", "quit at once", "adbg", command="quit", priority=True),
+    # panels of lines
+    Key("linedown", "j,down", "move(1)", "line down", "Move", "panel"),
+    Key("lineup", "k,up", "move(-1)", "line up", "Move", "panel"),
+    Key("first", "g,home", "first", "first line", "Move", "panel"),
+    Key("last", "G,end", "last", "last line (the log follows)", "Move", "panel"),
+    Key("halfdown", "ctrl+d", "page(1)", "half a page down", "Move", "panel"),
+    Key("halfup", "ctrl+u", "page(-1)", "half a page up", "Move", "panel"),
+    Key("pagedown", "ctrl+f,pagedown", "page(2)", "page down", "Move", "panel"),
+    Key("pageup", "ctrl+b,pageup", "page(-2)", "page up", "Move", "panel"),
+    Key("open", "enter", "open", "open: detail, grid, or go there", "Look", "panel"),
+    Key("fold", "space", "fold", "fold or unfold this line", "Move", "foldable"),
+    Key("feeder", "h,left", "neighbour(-1)", "a node that feeds this one; again: the next such", "Move", "graph"),
+    Key("fed", "l,right", "neighbour(1)", "a node that this one feeds; again: the next such", "Move", "graph"),
+    Key("foldin", "h,left", "fold_to(-1)", "fold", "Move", "vlog"),
+    Key("foldout", "l,right", "fold_to(1)", "unfold", "Move", "vlog"),
+    Key("follow", "F", "follow", "follow the end", "Move", "vlog"),
+)
+
+BY_ID = {key.id: key for key in KEYS}
+
+# The order of the hints line; what does not fit is left out from the right, so the ones a newcomer needs come early.
+HINTS = ("help", "step", "next", "continue", "break", "print", "zoom", "command", "finish", "after", "until", "search", "output",
+         "watch", "pause", "up", "down")
+
+
+def bindings(where: str) -> list[BindingType]:
+    """The Textual bindings of one widget family."""
+    return [
+        Binding(key.keys, key.action, key.text, id=key.id, priority=key.priority, show=False) for key in KEYS if key.where == where
+    ]

@@ -1,0 +1,97 @@
+"""Colours of the app: one dark theme, and the named styles that panels draw with. No state."""
+
+from __future__ import annotations
+
+from rich.style import Style
+from textual.theme import Theme
+
+BACKGROUND = "#14161b"
+RAISED = "#1b1e25"
+SELECTED = "#2b3344"
+SELECTED_DIM = "#20242e"
+BORDER = "#3b414d"
+TEXT = "#c5cad3"
+DIM = "#747c8b"
+FAINT = "#4c5361"
+BLUE = "#7aa2f7"
+CYAN = "#73c7d8"
+GREEN = "#8fbf7a"
+YELLOW = "#e0b568"
+ORANGE = "#e8935a"
+RED = "#f0677d"
+VIOLET = "#b294e6"
+
+THEME = Theme(
+    name="adbg",
+    primary=BLUE,
+    secondary=VIOLET,
+    accent=YELLOW,
+    warning=ORANGE,
+    error=RED,
+    success=GREEN,
+    foreground=TEXT,
+    background=BACKGROUND,
+    surface=BACKGROUND,
+    panel=RAISED,
+    dark=True,
+    variables={
+        "border-idle": BORDER,
+        "text-dim": DIM,
+        "selected": SELECTED,
+        "input-cursor-background": TEXT,
+        "input-cursor-foreground": BACKGROUND,
+        "block-cursor-background": SELECTED,
+        "block-cursor-foreground": TEXT,
+        "footer-background": RAISED,
+    },
+)
+
+# Muted enough that text stays in front of the lanes.
+LANE_COLOURS = ("#5f87c7", "#6fa287", "#b08bc9", "#b59a5e", "#5fa3ad", "#b5768a")
+
+STYLES: dict[str, Style] = {
+    "": Style(color=TEXT),
+    "dim": Style(color=DIM),
+    "faint": Style(color=FAINT),
+    "bold": Style(color="#e6e9ef", bold=True),
+    "title": Style(color=BLUE, bold=True),
+    "key": Style(color=YELLOW),
+    "number": Style(color=CYAN),
+    "done": Style(color=DIM),
+    "op": Style(color=TEXT),
+    "opdone": Style(color="#9aa2b1"),
+    "todo": Style(color=DIM),
+    "here": Style(color=YELLOW, bold=True),
+    "custom": Style(color=VIOLET),
+    "leaf": Style(color=GREEN),
+    "compiled": Style(color=ORANGE),
+    "breakpoint": Style(color=RED),
+    "breakpointoff": Style(color=DIM),
+    "bad": Style(color=RED, bold=True),
+    "warn": Style(color=ORANGE),
+    "good": Style(color=GREEN),
+    "input": Style(color=BLUE),
+    "echo": Style(color="#e6e9ef"),
+    "program": Style(color="#8d94a2"),
+    "stop": Style(color=YELLOW),
+    "match": Style(color=BACKGROUND, bgcolor=YELLOW),
+    "alert": Style(color="#ffffff", bgcolor="#8c2f3d", bold=True),
+    "stopped": Style(color=BACKGROUND, bgcolor=YELLOW, bold=True),
+    "running": Style(color=BACKGROUND, bgcolor=GREEN, bold=True),
+    "exited": Style(color=BACKGROUND, bgcolor=DIM, bold=True),
+    "heading": Style(color=BLUE),
+}
+for _number, _colour in enumerate(LANE_COLOURS):
+    STYLES[f"lane{_number}"] = Style(color=_colour)
+
+
+def lane_style(tint: int) -> str:
+    """Name of the style of a lane with this number."""
+    return f"lane{tint % len(LANE_COLOURS)}" if tint >= 0 else "faint"
+
+
+def blend(low: str, high: str, share: float) -> str:
+    """The colour ``share`` (0..1) of the way from ``low`` to ``high``, both "#rrggbb"."""
+    share = min(max(share, 0.0), 1.0)
+    pairs = ((int(low[i : i + 2], 16), int(high[i : i + 2], 16)) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in pairs)
