@@ -1,0 +1,180 @@
+"""One connection to a front end: a reader thread, a writer thread, a bounded queue between (L1, stdlib only).
+
+``send`` is called from hooks: it never blocks and never raises. Events that may be lost are dropped while the queue is full, and
+counted; responses and stops are always kept. A failed send or the end of the stream becomes one call of ``on_gone``.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from adbg.engine import wire
+from adbg.engine.errors import AdbgError, ProtocolError
+
+LIMIT = 4096  # messages waiting; at 300 bytes each about 1 MB
+PAUSE = 0.05  # seconds between batches of ``send_later``: at most 20 a second
+
+Message = dict[str, Any]
+
+
+class Connection:
+    """Owns ``sock``. ``on_message`` and ``on_bad`` (an unreadable message) run on "adbg-reader", ``on_gone`` once, on whichever
+    thread found the connection gone."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        on_message: Callable[[Message], None],
+        on_bad: Callable[[ProtocolError], None],
+        on_gone: Callable[[], None],
+    ) -> None:
+        self._sock = sock
+        self._on_message = on_message
+        self._on_bad = on_bad
+        self._on_gone = on_gone
+        self._queue: collections.deque[Message | bytes] = collections.deque()
+        self._wake = threading.Condition()  # reentrant: a signal handler may stop the program within a send
+        self._later: Callable[[], list[Message]] | None = None
+        self._due = 0.0
+        self._busy = False  # the writer is in a send
+        self._closing = False
+        self._gone = False
+        self.dropped = 0  # messages dropped since the start
+
+    def start(self) -> None:
+        """Start both threads."""
+        threading.Thread(target=self._read, name="adbg-reader", daemon=True).start()
+        threading.Thread(target=self._write, name="adbg-writer", daemon=True).start()
+
+    @property
+    def gone(self) -> bool:
+        return self._gone
+
+    def send(self, message: Message | bytes, droppable: bool = False) -> None:
+        """Queue a message (dataclasses inside it are encoded on the writer thread) or one that is framed already."""
+        with self._wake:
+            if self._gone or self._closing:
+                return
+            if droppable and len(self._queue) >= LIMIT:
+                self.dropped += 1
+                return
+            self._queue.append(message)
+            self._wake.notify()
+
+    def send_later(self, make: Callable[[], list[Message]]) -> None:
+        """Call ``make`` on the writer thread within PAUSE seconds and send what it returns. One is pending at a time."""
+        if self._later is None:
+            with self._wake:
+                self._later = make
+                self._wake.notify()
+
+    def flush(self, timeout: float) -> bool:
+        """Wait until all is sent; False when it is not within ``timeout`` seconds or the client is gone."""
+        deadline = time.monotonic() + timeout
+        with self._wake:
+            while (self._queue or self._busy) and not self._gone:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                self._wake.wait(min(left, 0.05))
+            return not self._gone
+
+    def close(self) -> None:
+        """End the connection after what is queued was sent. Does not wait; ``flush`` first to be sure."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify_all()
+
+    def abandon(self) -> None:
+        """In a forked child: close this process's copy of the socket, tell nobody (the parent goes on using it)."""
+        self._gone = True
+        with contextlib.suppress(OSError):
+            self._sock.close()
+
+    # ---- reader
+
+    def _read(self) -> None:
+        stream = self._sock.makefile("rb", buffering=1 << 16)
+        try:
+            while not self._gone:
+                try:
+                    message = wire.read_message(stream)
+                except ProtocolError as error:
+                    self._on_bad(error)
+                    if getattr(error, "fatal", False):
+                        self.close()  # the writer sends the answer, then ends the connection
+                        return
+                    continue
+                if message is None:
+                    break
+                self._on_message(message)
+        except (OSError, ValueError):
+            pass
+        self._lost()
+
+    # ---- writer
+
+    def _write(self) -> None:
+        try:
+            while True:
+                batch = self._next_batch()
+                if batch is None:
+                    break
+                if batch:
+                    self._sock.sendall(b"".join(batch))
+        except (OSError, ValueError):
+            pass
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+        self._lost()
+
+    def _next_batch(self) -> list[bytes] | None:
+        """What is to be sent now, encoded; None at the end. Waits for it."""
+        with self._wake:
+            self._busy = False
+            self._wake.notify_all()
+            while not self._queue:
+                if self._gone or self._closing:
+                    return None
+                now = time.monotonic()
+                if self._later is not None and now >= self._due:
+                    break
+                self._wake.wait(None if self._later is None else max(self._due - now, 0.001))
+            self._busy = True
+            messages = list(self._queue)
+            self._queue.clear()
+            later = self._later if time.monotonic() >= self._due else None
+            if later is not None:
+                self._later = None
+                self._due = time.monotonic() + PAUSE
+        if later is not None:
+            messages += later()
+        return [m if isinstance(m, bytes) else _encode(m) for m in messages]
+
+    def _lost(self) -> None:
+        with self._wake:
+            if self._gone:
+                return
+            self._gone = True
+            self._queue.clear()
+            self._wake.notify_all()
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):
+            self._sock.close()
+        self._on_gone()
+
+
+def _encode(message: Message) -> bytes:
+    """An event that cannot be encoded is a defect; it must not cost the connection."""
+    try:
+        return wire.encode(wire.to_json(message))
+    except (AdbgError, ValueError, TypeError) as error:
+        text = f"adbg: an event could not be sent: {error}\n"
+        return wire.encode({"seq": 0, "type": "event", "event": "output", "body": {"output": text, "category": "important"}})
