@@ -1,0 +1,172 @@
+"""Find or make the Python environment that the Makefile works in, and install adbg into it. Standard library only.
+
+    python3 .ci/environment.py [--extras dev]
+
+The environment is, in this order: ``$VENV``; the active one (``$VIRTUAL_ENV``), if it has torch; ``.venv`` of this
+repository, made when it is missing (over the packages of ``$PYTHON``, if that one has torch). A torch found there is
+used as it is: never installed over, never upgraded. Everything else is pinned by ``constraints.txt``. What was
+installed is noted in a stamp file, so that a second call costs nothing until ``pyproject.toml`` or ``constraints.txt``
+change. The last line printed is the environment's Python.
+
+Kept readable by Python 3.6, so that an old one gets a sentence and not a syntax error.
+"""
+
+import argparse
+import hashlib
+import os
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+OLDEST_PYTHON = (3, 10)
+OLDEST_TORCH = (2, 4)
+PROBE = (
+    "import sys\n"
+    "def v(n):\n"
+    "    try:\n"
+    "        import importlib.metadata as m\n"
+    "        return m.version(n)\n"
+    "    except ImportError: return '-'\n"  # PackageNotFoundError is one
+    "print('%d.%d' % sys.version_info[:2], v('torch'), v('numpy'))"
+)
+
+
+class Failed(Exception):
+    """What happened, why, and what to do next."""
+
+
+def say(text):
+    print("adbg: " + text, file=sys.stderr, flush=True)
+
+
+def probe(python):
+    """(version tuple, torch version or None, numpy version or None) of an interpreter."""
+    try:
+        answer = subprocess.check_output([python, "-c", PROBE]).decode()
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise Failed(f"{python} does not run ({error}): set PYTHON=/path/to/python3 and try again") from None
+    version, torch, numpy = answer.split()
+    return numbers(version), None if torch == "-" else torch, None if numpy == "-" else numpy
+
+
+def numbers(version):
+    """The first two numbers of a version text."""
+    return tuple(int(part) for part in version.split(".")[:2])
+
+
+def environment_python(folder):
+    return os.path.join(folder, "bin", "python")
+
+
+def check_version(version, python):
+    if version < OLDEST_PYTHON:
+        found, wanted = (".".join(map(str, pair)) for pair in (version, OLDEST_PYTHON))
+        raise Failed(
+            f"{python} is Python {found}, adbg needs {wanted} or newer: install one and say PYTHON=/path/to/python3"
+        )
+
+
+def make_environment(folder, base):
+    version, torch, _ = probe(base)
+    check_version(version, base)
+    say(f"making {os.path.relpath(folder, ROOT)} with {base} (Python {version[0]}.{version[1]})")
+    arguments = [base, "-m", "venv", folder]
+    if torch:
+        say(f"{base} has torch {torch}: used as it is")
+        arguments.insert(3, "--system-site-packages")
+    if subprocess.run(arguments, stdout=sys.stderr).returncode != 0:
+        raise Failed(
+            f"{base} could not make a virtual environment in {folder}: install its venv module"
+            " (Debian: apt-get install python3-venv), or say PYTHON=/path/to/another/python3"
+        )
+
+
+def choose_environment():
+    """The folder of the environment to work in; made when it is missing."""
+    base = os.environ.get("PYTHON") or "python3"
+    chosen = os.environ.get("VENV")
+    if chosen:
+        folder = os.path.abspath(chosen)
+    else:
+        active = os.environ.get("VIRTUAL_ENV")
+        if active and os.path.exists(environment_python(active)) and probe(environment_python(active))[1]:
+            return active
+        folder = os.path.join(ROOT, ".venv")
+    if not os.path.exists(environment_python(folder)):
+        make_environment(folder, base)
+    return folder
+
+
+def write_constraints(folder, torch, numpy):
+    """``constraints.txt`` without the lines that an installed torch decides."""
+    kept = []
+    with open(os.path.join(ROOT, "constraints.txt")) as lines:
+        for line in lines:
+            name = line.split("==")[0].strip()
+            if torch and name in ("torch", "filelock", "fsspec", "jinja2", "markupsafe", "mpmath", "sympy", "numpy"):
+                continue
+            kept.append(line)
+    if torch:
+        kept.append(f"torch=={torch}\n")
+        if numpy:
+            kept.append(f"numpy=={numpy}\n")
+    path = os.path.join(folder, "adbg-constraints.txt")
+    with open(path, "w") as file:
+        file.writelines(kept)
+    return path
+
+
+def fingerprint(extras, torch):
+    digest = hashlib.sha256(repr((sorted(extras), torch)).encode())
+    for name in ("pyproject.toml", "constraints.txt"):
+        with open(os.path.join(ROOT, name), "rb") as file:
+            digest.update(file.read())
+    return digest.hexdigest()
+
+
+def install(folder, extras):
+    python = environment_python(folder)
+    version, torch, numpy = probe(python)
+    check_version(version, python)
+    if torch and numbers(torch) < OLDEST_TORCH:
+        wanted = ".".join(map(str, OLDEST_TORCH))
+        raise Failed(
+            f"{folder} has torch {torch}, adbg needs {wanted} or newer and upgrades none by itself:"
+            " say VENV=/path/to/another/environment"
+        )
+    stamp = os.path.join(folder, "adbg-" + "-".join(sorted(extras)) + ".stamp")
+    if torch and os.path.exists(stamp):
+        with open(stamp) as file:
+            if file.read() == fingerprint(extras, torch):
+                return python
+    say(f"installing adbg[{','.join(extras)}] into {folder}, " + (f"beside torch {torch}" if torch else "with torch"))
+    constraints = write_constraints(folder, torch, numpy)
+    target = f"{ROOT}[{','.join(extras)}]"
+    command = [python, "-m", "pip", "install", "--quiet", "--constraint", constraints, "--editable", target]
+    quiet = dict(os.environ, PYTHONWARNINGS="ignore")  # setuptools warns of every editable installation
+    if subprocess.run(command, stdout=sys.stderr, stdin=subprocess.DEVNULL, env=quiet).returncode != 0:
+        raise Failed(
+            "pip could not install adbg (its reason is above): check the network and pip's index settings,"
+            " then run make again"
+        )
+    with open(stamp, "w") as file:
+        file.write(fingerprint(extras, probe(python)[1]))
+    return python
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--extras", default="torch", help="comma separated, default: torch")
+    options = parser.parse_args()
+    try:
+        if sys.version_info[:2] < OLDEST_PYTHON and not os.environ.get("PYTHON"):
+            check_version(sys.version_info[:2], sys.executable)
+        print(install(choose_environment(), options.extras.split(",")))
+    except Failed as failure:
+        say(str(failure))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+# What a newcomer needs: make demo, make test. `make help` lists the rest.
+# VENV=/path       the environment to work in (default: the active one if it has torch, else .venv, made when it is missing)
+# PYTHON=python3   what makes .venv
+
+PYTHON ?= python3
+# Processes that pytest runs side by side, and what else to hand to it: make test PYTEST="-k launch"
+JOBS ?= 2
+PYTEST ?=
+
+export PYTHON
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench pictures clean
+
+help:
+	@echo "make demo    install into .venv and open the debugger on a transformer whose gradient turns NaN"
+	@echo "make test    everything that CI runs: ruff, mypy, import contracts, pytest, the wheel in an empty environment"
+	@echo "make lint    the first three of these"
+	@echo "make bench   what the debugger costs, per training step (writes bench-results/)"
+	@echo "make clean   remove what was built, .venv too"
+
+# The Python of the environment with the extras $(1), installed when it is not; says why when it cannot be had.
+define environment
+command -v $(PYTHON) >/dev/null || { echo "adbg: there is no $(PYTHON): install Python 3.10 or newer, or say PYTHON=/path/to/python3" >&2; exit 1; }; \
+python=$$($(PYTHON) .ci/environment.py --extras $(1)) || exit 1
+endef
+
+demo:
+	@$(call environment,torch); \
+	if [ -t 0 ] && [ -t 1 ]; then exec "$$python" -m adbg run -b nan examples/nan_at_sqrt.py; \
+	else exec "$$python" -m adbg run --batch -b nan -x examples/nan_at_sqrt.adbg examples/nan_at_sqrt.py </dev/null; fi
+
+test: lint
+	@$(call environment,torch$(comma)dev); exec "$$python" -m pytest -n $(JOBS) --dist loadgroup $(PYTEST)
+
+lint:
+	@$(call environment,torch$(comma)dev); "$$python" .ci/lint.py
+
+bench:
+	@$(call environment,torch$(comma)dev); exec "$$python" tests/bench/run_bench.py
+
+pictures:
+	@$(call environment,torch$(comma)dev); exec "$$python" docs/pictures.py
+
+clean:
+	rm -rf .venv build dist *.egg-info bench-results test-logs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+comma := ,

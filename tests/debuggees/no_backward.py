@@ -1,0 +1,5 @@
+"""Imports torch, computes, and never calls backward."""
+
+import torch
+
+print(torch.ones(3).sum().item())
