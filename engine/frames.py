@@ -1,79 +1,49 @@
-"""Python frames of the user's code on a thread (L2, stdlib only; any thread).
-
-adbg's own frames and those of a framework are not the user's: a hook is called from deep inside both.
-"""
+"""Giving a value to a local of a live Python frame (L1, stdlib only; on the thread that the frame belongs to)."""
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from adbg.engine.backends import REGISTRY
-from adbg.engine.protocol import Source, StackFrame, StackTraceBody
-from adbg.engine.types import SourceLine
+from adbg.engine.errors import CommandError
 
-_FOREIGN = frozenset(REGISTRY.factories) | {"adbg"}
-
-
-def is_user(frame: types.FrameType) -> bool:
-    """Whether ``frame`` runs code that is neither adbg's nor a framework's."""
-    name = frame.f_globals.get("__name__")
-    return not (isinstance(name, str) and name.partition(".")[0] in _FOREIGN)
+_WRITE_THROUGH = sys.version_info >= (3, 13)  # PEP 667: f_locals writes to the frame itself
 
 
-def user_frame(frame: types.FrameType | None) -> types.FrameType | None:
-    """The innermost user frame from ``frame`` outwards; None when there is none (a thread that the framework made)."""
-    while frame is not None and not is_user(frame):
-        frame = frame.f_back
-    return frame
+def write_locals(frame: types.FrameType, values: Mapping[str, Any], deleted: Iterable[str] = ()) -> None:
+    """Set and delete locals of ``frame``. A name that the function does not have is kept beside them: expressions see
+    it, the function's own code cannot.
+
+    Raises:
+        CommandError: this Python cannot do it.
+    """
+    deleted = tuple(deleted)
+    if frame.f_locals is frame.f_globals:
+        frame.f_globals.update(values)
+        for name in deleted:
+            frame.f_globals.pop(name, None)
+        return
+    local_names: Any = frame.f_locals  # taken once: up to 3.12 asking again would read the old values back
+    for name, value in values.items():
+        local_names[name] = value
+    for name in deleted:
+        try:
+            del local_names[name]
+        except (ValueError, KeyError):
+            raise CommandError(
+                f"cannot delete {name!r}: it is a local of the running function", "set it to None"
+            ) from None
+    if not _WRITE_THROUGH:
+        _locals_to_fast(frame, clear=bool(deleted))
 
 
-def failed_frame(error: BaseException) -> types.FrameType | None:
-    """The innermost user frame that ``error`` came through; its locals are still there."""
-    found = None
-    trace = error.__traceback__
-    while trace is not None:
-        if is_user(trace.tb_frame):
-            found = trace.tb_frame
-        trace = trace.tb_next
-    return found
+def _locals_to_fast(frame: types.FrameType, clear: bool) -> None:
+    try:
+        import ctypes
 
-
-def source_line(frame: types.FrameType | None) -> SourceLine | None:
-    if frame is None:
-        return None
-    code = frame.f_code
-    return SourceLine(absolute(code.co_filename), frame.f_lineno or code.co_firstlineno, code.co_name)
-
-
-def absolute(file: str) -> str:
-    """``file`` made absolute; pseudo names such as "<string>" stay."""
-    return file if file.startswith("<") else os.path.abspath(file)
-
-
-def _outwards(frame: types.FrameType | None) -> Iterator[types.FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
-
-
-def running_stack(thread: int, start: int, levels: int) -> StackTraceBody:
-    """``stackTrace`` of a thread that is not parked: where it is at this moment. ``thread`` 0: the main thread."""
-    ident = thread or threading.main_thread().ident or 0
-    live = [f for f in _outwards(sys._current_frames().get(ident)) if not _own(f)]
-    frames = []
-    for number, frame in enumerate(live, 1):
-        line = source_line(frame)
-        assert line is not None
-        source = Source(os.path.basename(line.file), line.file)
-        frames.append(StackFrame(number, line.function, line.line, source=source))
-    page = frames[start : start + levels] if levels else frames[start:]
-    return StackTraceBody(page, len(frames), "" if live else "no Python code on that thread")
-
-
-def _own(frame: types.FrameType) -> bool:
-    name = frame.f_globals.get("__name__")
-    return isinstance(name, str) and (name == "adbg" or name.startswith("adbg."))
+        to_fast = ctypes.pythonapi.PyFrame_LocalsToFast
+    except (ImportError, AttributeError):
+        raise CommandError("this Python has no way to change a local of a running function (no ctypes)") from None
+    to_fast(ctypes.py_object(frame), ctypes.c_int(clear))
