@@ -1,8 +1,9 @@
 """Tells when a framework gets imported (any layer, stdlib only; runs on whatever thread imports).
 
-A finder at ``sys.meta_path[0]`` costs every other import one dictionary lookup. For a watched name it asks the other finders for
-the spec and puts ``exec_module`` on that loader *instance*, so that the loader keeps its type (``importlib.resources``, ``inspect`` and
-code that looks at ``spec.loader`` see nothing new). It imports nothing heavy: it also runs in every Python child of a program.
+A finder at ``sys.meta_path[0]`` costs every other import one dictionary lookup. For a watched name it asks the other
+finders for the spec and puts ``exec_module`` on that loader *instance*, so that the loader keeps its type
+(``importlib.resources``, ``inspect`` and code that looks at ``spec.loader`` see nothing new). It imports nothing
+heavy: it also runs in every Python child of a program.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ if TYPE_CHECKING:
 
 
 def watch(callbacks: Mapping[str, Callable[[], None]]) -> None:
-    """Call ``callbacks[name]`` once, right after top-level module ``name`` finished importing; at once if it is imported already.
+    """Call ``callbacks[name]`` once, right after top-level module ``name`` finished importing; at once if it is
+    imported already.
 
-    The callback runs on the importing thread, and before the ``import`` statement returns. Other threads may import the module
-    while it runs. What it raises is printed as one line and never breaks the import. An import that fails leaves the watch in place.
+    The callback runs on the importing thread, and before the ``import`` statement returns. Other threads may import
+    the module while it runs. What it raises is printed as one line and never breaks the import. An import that fails
+    leaves the watch in place.
     """
     pending: dict[str, Callable[[], None]] = {}
     for name, callback in callbacks.items():
@@ -43,7 +46,9 @@ class ImportWatcher:
         self._pending = dict(callbacks)
         self._lock = threading.Lock()
 
-    def find_spec(self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         """The spec as the other finders give it, its loader prepared; None for every name that is not watched."""
         if fullname not in self._pending:
             return None
@@ -132,7 +137,7 @@ def _after_import(name: str, callback: Callable[[], None]) -> None:
     """Import of ``name`` is under way on another thread: this waits for its lock."""
     try:
         __import__(name)
-    except BaseException:  # the import failed: whoever imports it again is not watched, which costs a debugger, not the script
+    except BaseException:  # the import failed: whoever repeats it is not watched, and is not hurt
         return
     _call(name, callback)
 
@@ -140,7 +145,7 @@ def _after_import(name: str, callback: Callable[[], None]) -> None:
 def _call(name: str, callback: Callable[[], None]) -> None:
     try:
         callback()
-    except Exception as error:
+    except Exception as error:  # never breaks an import
         _say(f"adbg: not watching {name}: {type(error).__name__}: {error}")
 
 

@@ -1,7 +1,8 @@
 """The keeper: owns the program's terminals and outlives the front end (L4, a process of its own, single-threaded).
 
-``launch.py`` runs this file by its path with ``python -I -S``; it imports nothing of adbg and only modules that load in a few ms. It
-is the parent of the program. When the front end dies, the program neither gets SIGHUP nor EIO: its output is drained to the log.
+``launch.py`` runs this file by its path with ``python -I -S``; it imports nothing of adbg and only modules that load
+in a few ms. It is the parent of the program. When the front end dies, the program neither gets SIGHUP nor EIO: its
+output is drained to the log.
 
 Frames, both ways, over one unix stream socket: 1 byte kind, 4 bytes length (big endian), payload.
 
@@ -35,13 +36,15 @@ START, STDIN, RESIZE, SIGNAL = b"S", b"i", b"w", b"s"
 STARTED, FAILED, STDOUT, STDERR, NOTE, EXIT = b"p", b"f", b"o", b"e", b"n", b"x"
 HEADER = struct.Struct(">cI")
 MAX_FRAME = 1 << 16  # bytes of STDIN, STDOUT, STDERR
-BACKLOG = 1 << 20  # bytes waiting for a slow front end before the program has to wait for it, as it would for a slow terminal
+# Bytes waiting for a slow front end before the program has to wait for it, as it would for a slow terminal.
+BACKLOG = 1 << 20
 GRACE = 0.5  # seconds that output is still awaited after the program's end when its descendants hold the terminal open
 GROUP_SIGNALS = frozenset(
     {signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGCONT, signal.SIGKILL, signal.SIGWINCH}
 )
 _IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
-_IUTF8 = 0o40000 if sys.platform == "linux" else 0  # backspace erases a character, not a byte; termios has no name for it
+# Backspace erases a character, not a byte. termios has no name for it.
+_IUTF8 = 0o40000 if sys.platform == "linux" else 0
 
 
 def frame(kind: bytes, payload: bytes) -> bytes:
@@ -50,7 +53,9 @@ def frame(kind: bytes, payload: bytes) -> bytes:
 
 
 class Terminal:
-    """One pty. ``slave`` stays open here while the program lives, so that closing all of its own descriptors is not taken for its end."""
+    """One pty. ``slave`` stays open here while the program lives, so that closing all of its own descriptors is not
+    taken for its end.
+    """
 
     def __init__(self, kind: bytes, rows: int, cols: int) -> None:
         self.kind = kind
@@ -84,15 +89,19 @@ class Terminal:
             size += len(piece)
         return b"".join(pieces)
 
-    def release(self) -> None:
-        """The program is gone: only its descendants hold the terminal now."""
+    def release(self, controlling: bool) -> None:
+        """The program is gone: only its descendants hold the terminal now. As a shell does, this process takes the
+        foreground back: the kernel sends SIGHUP to the foreground group when the terminal's session leader, this
+        process, ends.
+        """
         if self.slave >= 0:
+            if controlling:
+                os.tcsetpgrp(self.slave, os.getpgrp())
             os.close(self.slave)
             self.slave = -1
             self.drained = False
 
     def close(self) -> None:
-        self.release()
         if self.master >= 0:
             os.close(self.master)
             self.master = -1
@@ -143,7 +152,8 @@ class Recorder:
                 file.write(text)
             os.replace(path + ".new", path)
         except OSError as error:
-            self.problem = self.problem or f"the exit status is not recorded in {self.run_dir}: {error.strerror}"
+            if self._fd >= 0:  # else the reason was given already
+                self.problem = f"the exit status is not recorded in {self.run_dir}: {error.strerror}"
 
 
 class Program:
@@ -176,8 +186,8 @@ class Program:
 
     @staticmethod
     def _become(command: list[str], cwd: str, env: dict[bytes, bytes], terminals: list[Terminal]) -> None:
-        # A process group of its own but not a session of its own: when the program ends, the kernel hangs up on nobody, so what
-        # it leaves running in the background lives on, as it would under a shell.
+        # A process group of its own but not a session of its own: when the program ends, the kernel hangs up on
+        # nobody, so what it leaves running in the background lives on, as it would under a shell.
         os.setpgid(0, 0)
         if len(terminals) == 1:
             os.tcsetpgrp(terminals[0].slave, os.getpid())  # SIGTTOU is ignored here
@@ -256,7 +266,9 @@ class Keeper:
         return True
 
     def _let_go(self) -> None:
-        """Hold nothing of the front end's: a pipe or a lock that it inherited must not stay open because of this process."""
+        """Hold nothing of the front end's: a pipe or a lock that it inherited must not stay open because of this
+        process.
+        """
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, 0)
         os.close(null)
@@ -315,6 +327,9 @@ class Keeper:
                 self._serve_front(events)
             else:
                 self._serve_terminal(fd, events)
+        if self.program.ended_at and not self.reported and self._grace_left() <= 0 and len(self.outbox) <= BACKLOG:
+            for terminal in self.terminals:  # one that is held open, and quiet, has no event to tell so
+                self._read(terminal)
         self._flush()
 
     def _woken(self) -> None:
@@ -324,7 +339,7 @@ class Keeper:
         self.program.reap()
         if self.program.ended_at:
             for terminal in self.terminals:
-                terminal.release()
+                terminal.release(controlling=len(self.terminals) == 1)
 
     def _serve_terminal(self, fd: int, events: int) -> None:
         terminal = next(t for t in self.terminals if t.master == fd)
@@ -336,12 +351,15 @@ class Keeper:
             except OSError:
                 self.typed.clear()
         if events & (select.POLLIN | select.POLLHUP | select.POLLERR):
-            data = terminal.read()
-            if data is None:
-                terminal.close()
-            elif data:
-                self.recorder.write(data)
-                self._send(terminal.kind, data)
+            self._read(terminal)
+
+    def _read(self, terminal: Terminal) -> None:
+        data = terminal.read() if terminal.master >= 0 else b""
+        if data is None:
+            terminal.close()
+        elif data:
+            self.recorder.write(data)
+            self._send(terminal.kind, data)
 
     # ------------------------------------------------------------------ the front end
 

@@ -1,8 +1,8 @@
 """Starts the user's program, through the keeper, and speaks to it (L4; runs in the front end).
 
 The program is the interpreter's own ``python SCRIPT ARGS``; adbg gets in by ``PYTHONPATH`` (``engine/bootstrap``) and
-``ADBG_SESSION``. The keeper (``keeper.py``) stands between: it owns the terminals and outlives this process. Callbacks run on one
-daemon thread, "adbg-output"; every method here may be called from any thread.
+``ADBG_SESSION``. The keeper (``keeper.py``) stands between: it owns the terminals and outlives this process.
+Callbacks run on one daemon thread, "adbg-output"; every method here may be called from any thread.
 """
 
 from __future__ import annotations
@@ -50,11 +50,12 @@ class LaunchRequest:
     """What to start.
 
     Args:
-        command: argv, from ``programs.python_command`` or as the user gave it behind ``--``.
-        cwd: working directory, "" for this process's own.
-        mode: "pty": one pty is stdin, stdout and stderr (TUI, REPL). "split": stdin is this process's own fd 0, stdout and
+        command: argv, from ``programs.python_command`` or as the user gave it behind ``--``. cwd: working directory,
+        "" for this process's own. mode: "pty": one pty is stdin, stdout and stderr (TUI, REPL). "split": stdin is
+        this process's own fd 0, stdout and
             stderr are two ptys (batch).
-        config: of the session; ``engine_path`` and ``package_path`` are filled in when empty. ``session.json`` is written beside
+        config: of the session; ``engine_path`` and ``package_path`` are filled in when empty. ``session.json`` is
+        written beside
             ``config.socket`` when it is not there yet.
         rows, cols: window size in character cells.
         env: whole environment of the program, None for this process's own.
@@ -118,9 +119,10 @@ class Launched:
         self._send(keeper.RESIZE, struct.pack(">HH", max(rows, 1), max(cols, 1)))
 
     def signal(self, signum: int, group: bool | None = None) -> None:
-        """Send a signal to the program, or to its whole process group. By default SIGINT, SIGQUIT, SIGTSTP, SIGCONT and SIGKILL go to
-        the group (as the terminal's keys do), everything else to the program alone (as ``kill PID`` does). Nothing happens
-        once it ended."""
+        """Send a signal to the program, or to its whole process group. By default SIGINT, SIGQUIT, SIGTSTP, SIGCONT
+        and SIGKILL go to the group (as the terminal's keys do), everything else to the program alone (as ``kill PID``
+        does). Nothing happens once it ended.
+        """
         whole = int(signum) in keeper.GROUP_SIGNALS if group is None else group
         self._send(keeper.SIGNAL, struct.pack(">B?", int(signum), whole))
 
@@ -136,8 +138,10 @@ class Launched:
 
     @contextlib.contextmanager
     def forwarding(self, names: Iterable[str] = FORWARDED) -> Iterator[None]:
-        """Within this block, signals that reach this process are handed to the program, so that ``timeout``, ``kill`` and a job
-        scheduler mean the program. Main thread only. A front end that uses SIGINT itself leaves it out of ``names``."""
+        """Within this block, signals that reach this process are handed to the program, so that ``timeout``, ``kill``
+        and a job scheduler mean the program. Main thread only. A front end that uses SIGINT itself leaves it out of
+        ``names``.
+        """
         before: dict[int, Any] = {}
         try:
             for name in names:
@@ -186,8 +190,8 @@ def launch(
     """Start the program; returns once it runs (its interpreter is starting).
 
     Args:
-        request: what to start.
-        on_output: (stream "stdout" or "stderr", bytes), in the order of writing. Called on behalf of background processes that the
+        request: what to start. on_output: (stream "stdout" or "stderr", bytes), in the order of writing. Called on
+        behalf of background processes that the
             program left behind, also after ``on_exit``.
         on_exit: called once, after the program's own output.
         on_note: one line for a person about the launch ("the program's output is not recorded ...").
@@ -199,8 +203,8 @@ def launch(
     session_file = prepare_session(request.config)
     ours, theirs = socket.socketpair()
     try:
-        # close_fds=False: descriptors that the user's shell handed down (3<file) reach the program, as without adbg. Python's own are not
-        # inheritable.
+        # close_fds=False: descriptors that the user's shell handed down (3<file) reach the program, as without adbg.
+        # Python's own are not inheritable.
         os.set_inheritable(theirs.fileno(), True)
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", str(ENGINE / "keeper.py"), str(theirs.fileno())],
@@ -245,7 +249,9 @@ def prepare_session(config: SessionConfig) -> Path:
 
 
 def program_environment(base: Mapping[str, str], session_file: Path, main: bool) -> dict[str, str]:
-    """``base`` with the three variables by which adbg gets in. ``PYTHONPATH`` keeps what it had, behind the bootstrap folder."""
+    """``base`` with the three variables by which adbg gets in. ``PYTHONPATH`` keeps what it had, behind the bootstrap
+    folder.
+    """
     env = dict(base)
     kept = [part for part in env.get("PYTHONPATH", "").split(os.pathsep) if part != str(BOOTSTRAP)]
     rest = os.pathsep.join(kept)
@@ -277,7 +283,9 @@ def _start(connection: socket.socket, request: LaunchRequest, session_file: Path
         raise AdbgError(f"the program was not started: its keeper process does not answer ({error})") from None
     connection.settimeout(None)
     if answer is None:
-        raise AdbgError("the program was not started: its keeper process ended at once", "is a Python process allowed here?")
+        raise AdbgError(
+            "the program was not started: its keeper process ended at once", "is a Python process allowed here?"
+        )
     kind, payload = answer
     if kind == keeper.STARTED:
         return int(struct.unpack(">I", payload)[0])
@@ -318,5 +326,5 @@ def _guarded(callback: Callable[..., None], *arguments: Any) -> None:
     """A front end's defect must not stop the reading, which would make the program wait."""
     try:
         callback(*arguments)
-    except Exception as error:
+    except Exception as error:  # see above
         print(f"adbg: {type(error).__name__} in {callback!r}: {error}", file=sys.__stderr__)

@@ -1,4 +1,6 @@
-"""Which command line a program is, and what is wrong with it before it starts (L4, front end; nothing is imported or run here)."""
+"""Which command line a program is, and what is wrong with it before it starts (L4, front end; nothing is imported or
+run here).
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ def python_command(kind: Kind, target: str, args: Sequence[str] = (), python: st
     """The argv that runs the program.
 
     Args:
-        kind: "script" (a file, or what ``python FILE`` takes: a folder or zip with ``__main__.py``), "module" (-m), "code" (-c), or
+        kind: "script" (a file, or what ``python FILE`` takes: a folder or zip with ``__main__.py``), "module" (-m),
+        "code" (-c), or
             "command" (any program, taken as it is).
         target: path, module name, code, or the program.
         args: the program's own arguments.
@@ -52,7 +55,9 @@ def python_command(kind: Kind, target: str, args: Sequence[str] = (), python: st
 
 
 def program_python() -> str:
-    """The interpreter for the program: adbg's own, unless adbg lives in a tool environment (pipx, uv tool), where no framework is."""
+    """The interpreter for the program: adbg's own, unless adbg lives in a tool environment (pipx, uv tool), where no
+    framework is.
+    """
     if any(folder in sys.prefix for folder in _TOOL_FOLDERS):
         active = os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX")
         inside = Path(active, "bin", "python") if active else None
@@ -68,7 +73,9 @@ def is_interpreter(program: str) -> bool:
 
 
 def explain_silence(command: Sequence[str]) -> AdbgError:
-    """Why a program that was started may never have said hello: what a front end shows when it ended, or runs on, without."""
+    """Why a program that was started may never have said hello: what a front end shows when it ended, or runs on,
+    without.
+    """
     words = list(command)
     if not is_interpreter(words[0]):
         return AdbgError(
@@ -106,7 +113,7 @@ def check_script(path: Path, compile_it: bool = True) -> None:
         raise _missing(path) from None
     except OSError as error:
         raise CommandError(f"cannot read {path}: {error.strerror}") from None
-    if data[:4] == MAGIC_NUMBER or (path.suffix == ".pyz" or data[:2] == b"PK") and zipfile.is_zipfile(path):
+    if data[:4] == MAGIC_NUMBER or (data[:2] in (b"PK", b"#!") and zipfile.is_zipfile(path)):
         return  # compiled, or an archive with __main__.py: Python's own affair
     _check_kind(path, data)
     if compile_it:
@@ -121,11 +128,15 @@ def _missing(path: Path) -> CommandError:
     close = difflib.get_close_matches(path.name, scripts, n=3, cutoff=0.6)
     close = close or difflib.get_close_matches(path.name + ".py", scripts, n=3, cutoff=0.6)
     if close:
-        return CommandError(f"no such script: {path}", "did you mean " + " or ".join(str(folder / c) for c in close) + "?")
+        return CommandError(
+            f"no such script: {path}", "did you mean " + " or ".join(str(folder / c) for c in close) + "?"
+        )
     if not path.suffix and shutil.which(path.name):
         return CommandError(f"no such script: {path}", f"a command goes behind --: adbg run -- {path.name}")
     here = [name for name in scripts if name.endswith(".py")][:5]
-    return CommandError(f"no such script: {path}", f"{folder} has {', '.join(here)}" if here else f"{folder} has no *.py")
+    return CommandError(
+        f"no such script: {path}", f"{folder} has {', '.join(here)}" if here else f"{folder} has no *.py"
+    )
 
 
 def _check_folder(path: Path) -> None:
@@ -153,10 +164,14 @@ def _check_kind(path: Path, data: bytes) -> None:
     if b"\0" in data[:4096] and not data.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise CommandError(f"{path} is a binary file, not a Python script")
     if path.suffix == ".ipynb":
-        raise CommandError(f"{path} is a notebook", f"jupyter nbconvert --to script {shlex.quote(str(path))}, and run that")
+        raise CommandError(
+            f"{path} is a notebook", f"jupyter nbconvert --to script {shlex.quote(str(path))}, and run that"
+        )
     if path.suffix in (".sh", ".bash", ".zsh") or (shebang and path.suffix != ".py" and "py" not in shebang):
         shell = shebang or "bash"
-        raise CommandError(f"{path} is a script for {shell}, not for Python", f"adbg run -- {shell} {shlex.quote(str(path))}")
+        raise CommandError(
+            f"{path} is a script for {shell}, not for Python", f"adbg run -- {shell} {shlex.quote(str(path))}"
+        )
 
 
 def _check_syntax(path: Path, data: bytes) -> None:
@@ -209,7 +224,9 @@ def check_module(name: str) -> None:
     if spec is None or spec.submodule_search_locations is None:
         return
     if _find(f"{name}.__main__", list(spec.submodule_search_locations)) is None:
-        raise CommandError(f"{name} is a package without __main__.py: it cannot run by itself", _module_hint(name, spec))
+        raise CommandError(
+            f"{name} is a package without __main__.py: it cannot run by itself", _module_hint(name, spec)
+        )
 
 
 def _module_hint(name: str, spec: importlib.machinery.ModuleSpec) -> str:
@@ -224,7 +241,9 @@ def _find(name: str, folders: Sequence[str] | None) -> importlib.machinery.Modul
     if spec is not None and spec.loader is not None:
         return spec
     for finder in sys.meta_path:
-        found: importlib.machinery.ModuleSpec | None = finder.find_spec(name, None) if hasattr(finder, "find_spec") else None
+        found: importlib.machinery.ModuleSpec | None = (
+            finder.find_spec(name, None) if hasattr(finder, "find_spec") else None
+        )
         if found is not None:
             return found
     return spec  # a plain folder here
@@ -236,5 +255,9 @@ def _no_module(name: str, part: str, folders: Sequence[str] | None) -> CommandEr
     known = {found.name for found in pkgutil.iter_modules(search)}
     close = difflib.get_close_matches(part.rpartition(".")[2], sorted(known), n=3, cutoff=0.7)
     names = [f"{parent}.{c}" if parent else c for c in close]
-    hint = "did you mean " + " or ".join(f"-m {n}" for n in names) + "?" if names else "is it installed in this environment?"
+    hint = (
+        "did you mean " + " or ".join(f"-m {n}" for n in names) + "?"
+        if names
+        else "is it installed in this environment?"
+    )
     return CommandError(f"no module named {part}" + (f" (asked for {name})" if part != name else ""), hint)

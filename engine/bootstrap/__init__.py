@@ -1,1 +1,3 @@
-"""The folder that ``adbg run`` puts on the program's PYTHONPATH: ``sitecustomize.py`` is how adbg gets in. Nothing else may lie here."""
+"""The folder that ``adbg run`` puts on the program's PYTHONPATH: ``sitecustomize.py`` is how adbg gets in. Nothing
+else may lie here.
+"""

@@ -1,25 +1,33 @@
-"""How adbg gets into a Python process: its interpreter imports this while it starts (L4; main thread, before the script).
+"""How adbg gets into a Python process: its interpreter imports this while it starts (L4; main thread, before the
+script).
 
-``adbg run`` puts this folder on PYTHONPATH. Python imports the first ``sitecustomize`` it finds, so this one runs the one that it
-hides, and leaves ``sys.path``, ``sys.modules`` and the script's imports as they would be without it. In the launched process it starts the
-agent; in every other Python that inherits the environment it costs one lookup per import until a framework comes in. It must
-parse on any Python 3.6+: an older child runs on without adbg.
+``adbg run`` puts this folder on PYTHONPATH. Python imports the first ``sitecustomize`` it finds, so this one runs the
+one that it hides, and leaves ``sys.path``, ``sys.modules`` and the script's imports as they would be without it. In
+the launched process it starts the agent; in every other Python that inherits the environment it costs one lookup per
+import until a framework comes in. It must parse on Python 3.7 and run on it: a child older than 3.10 runs on without
+adbg.
 """
 
+from __future__ import annotations
+
+import _thread
 import os
 import sys
 
-if False:  # names for type checkers only; ``typing`` costs 5 ms
+TYPE_CHECKING = False  # typing.TYPE_CHECKING costs the 5 ms of importing typing
+if TYPE_CHECKING:
     from types import ModuleType
-    from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+    from typing import Any
 
-FRAMEWORKS = ("torch",)  # as registered in adbg.engine.backends, which is too heavy to import in every child (a test compares)
+# As registered in adbg.engine.backends, which is too heavy to import in every child (a test compares the two).
+FRAMEWORKS = ("torch",)
 OLDEST = (3, 10)
-QUIET_MODULES = ("torch._inductor.compile_worker",)  # workers that import a framework and never run the program's backward
+# Workers that import a framework and never run the program's backward.
+QUIET_MODULES = ("torch._inductor.compile_worker",)
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def _say(text):  # type: (str) -> None
+def _say(text: str) -> None:
     try:
         sys.__stderr__.write("adbg: " + text + "\n")
         sys.__stderr__.flush()
@@ -30,13 +38,16 @@ def _say(text):  # type: (str) -> None
 # ------------------------------------------------------------------ leave no trace
 
 
-def _leave_path():  # type: () -> None
+def _leave_path() -> None:
     """Off ``sys.path``; the variable stays for the children."""
-    sys.path[:] = [entry for entry in sys.path if entry != _HERE and os.path.abspath(entry or ".") != _HERE]
+    sys.path[:] = [entry for entry in sys.path if entry != _HERE]
+    sys.path_importer_cache.pop(_HERE, None)
 
 
-def _run_hidden():  # type: () -> None
-    """Run the ``sitecustomize`` that Python would have found; afterwards ``sys.modules`` has that one. Raises what it raises."""
+def _run_hidden() -> None:
+    """Run the ``sitecustomize`` that Python would have found; afterwards ``sys.modules`` has that one. Raises what it
+    raises.
+    """
     from importlib.util import module_from_spec
 
     mine = sys.modules.get(__name__)
@@ -55,7 +66,7 @@ def _run_hidden():  # type: () -> None
         return
 
 
-def _script_folder():  # type: () -> Optional[str]
+def _script_folder() -> str | None:
     """What will be ``sys.path[0]``: this code runs before the interpreter puts it there."""
     if getattr(sys.flags, "safe_path", False) or sys.flags.isolated:
         return None
@@ -67,14 +78,15 @@ def _script_folder():  # type: () -> Optional[str]
     return os.path.dirname(os.path.realpath(script))
 
 
-def _has_module(folder, name):  # type: (str, str) -> bool
+def _has_module(folder: str, name: str) -> bool:
     base = os.path.join(folder, name)
     return os.path.isfile(base + ".py") or os.path.isfile(os.path.join(base, "__init__.py"))
 
 
-def _give_names_back(before):  # type: (Set[str]) -> None
-    """The agent's own imports must not take names from the script: one with a ``secrets.py`` or an ``adbg.py`` beside it gets that file, as
-    it would without adbg. The agent keeps the modules it holds."""
+def _give_names_back(before: set[str]) -> None:
+    """The agent's own imports must not take names from the script: one with a ``secrets.py`` or an ``adbg.py`` beside
+    it gets that file, as it would without adbg. The agent keeps the modules it holds.
+    """
     folder = _script_folder()
     if folder is None:
         return
@@ -83,7 +95,7 @@ def _give_names_back(before):  # type: (Set[str]) -> None
             del sys.modules[name]
 
 
-def _is_from(module, folder):  # type: (ModuleType, str) -> bool
+def _is_from(module: ModuleType, folder: str) -> bool:
     path = os.path.realpath(getattr(module, "__file__", None) or "")
     return os.path.dirname(path) in (os.path.realpath(folder), os.path.join(os.path.realpath(folder), module.__name__))
 
@@ -91,7 +103,7 @@ def _is_from(module, folder):  # type: (ModuleType, str) -> bool
 # ------------------------------------------------------------------ adbg, by its files
 
 
-def read_session(path):  # type: (str) -> Dict[str, Any]
+def read_session(path: str) -> dict[str, Any]:
     """session.json as plain values (``rendezvous.SessionConfig`` is not importable yet). Raises OSError, ValueError."""
     import json
 
@@ -102,9 +114,10 @@ def read_session(path):  # type: (str) -> Dict[str, Any]
     return session
 
 
-def load_adbg(package_path, engine_path):  # type: (str, str) -> None
-    """Put ``adbg`` and ``adbg.engine`` into ``sys.modules`` from their folders, whether or not this Python has adbg installed: the agent
-    must be the front end's own version."""
+def load_adbg(package_path: str, engine_path: str) -> None:
+    """Put ``adbg`` and ``adbg.engine`` into ``sys.modules`` from their folders, whether or not this Python has adbg
+    installed: the agent must be the front end's own version.
+    """
     from importlib.util import module_from_spec, spec_from_file_location
 
     for name, folder in (("adbg", package_path), ("adbg.engine", engine_path)):
@@ -126,7 +139,7 @@ def load_adbg(package_path, engine_path):  # type: (str, str) -> None
             sys.modules["adbg"].engine = module  # type: ignore[attr-defined]
 
 
-def _start_agent(session_path, main):  # type: (str, bool) -> None
+def _start_agent(session_path: str, main: bool) -> None:
     session = read_session(session_path)
     load_adbg(session.get("package_path") or os.path.dirname(session["engine_path"]), session["engine_path"])
     from pathlib import Path
@@ -140,52 +153,57 @@ def _start_agent(session_path, main):  # type: (str, bool) -> None
 # ------------------------------------------------------------------ children
 
 
-class ChildFinder(object):
-    """At ``sys.meta_path[0]`` of a child: a tuple lookup per import, until a framework or ``adbg`` itself is asked for."""
+class ChildFinder:
+    """At ``sys.meta_path[0]`` of a child: a tuple lookup per import, until a framework or ``adbg`` itself is asked
+    for.
+    """
 
-    def __init__(self, session_path):  # type: (str) -> None
+    def __init__(self, session_path: str) -> None:
         self._session_path = session_path
         self._pid = os.getpid()
+        self._watcher: Any = None
+        self._lock = _thread.allocate_lock()
 
-    def find_spec(self, fullname, path=None, target=None):  # type: (str, Any, Any) -> Any
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
         if fullname == "adbg":
             return self._adbg_spec()
         if fullname not in FRAMEWORKS:
             return None
         try:
-            sys.meta_path.remove(self)
-            watcher = self._watch()
-        except Exception as error:  # noqa: BLE001  nothing of adbg's may break the program's import
-            _say("%s runs undebugged in process %d: %s" % (fullname, os.getpid(), error))
-            return None
-        return watcher.find_spec(fullname, path, target)
+            with self._lock:
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
+                    self._watcher = self._watch()
+        except Exception as error:  # nothing of adbg's may break the program's import
+            _say(f"{fullname} runs undebugged in process {os.getpid()}: {type(error).__name__}: {error}")
+        return None if self._watcher is None else self._watcher.find_spec(fullname, path, target)
 
-    def _watch(self):  # type: () -> Any
+    def _watch(self) -> Any:
         if not os.path.exists(self._session_path):
-            raise OSError("the debugger that started it is gone")
+            return None  # the front end is gone, and nobody misses the debugger
         session = read_session(self._session_path)
         before = set(sys.modules)
         load_adbg(session.get("package_path") or os.path.dirname(session["engine_path"]), session["engine_path"])
         from adbg.engine import importwatch
 
         _give_names_back(before)
-        importwatch.watch({name: self._imported for name in FRAMEWORKS})
+        importwatch.watch(dict.fromkeys(FRAMEWORKS, self._imported))
         return sys.meta_path[0]
 
-    def _imported(self):  # type: () -> None
+    def _imported(self) -> None:
         if _is_forkserver() and os.getpid() == self._pid:
             # It only lends its imports to the processes forked from it; an agent's threads would not survive the fork.
             os.register_at_fork(after_in_child=self._start)
         else:
             self._start()
 
-    def _start(self):  # type: () -> None
+    def _start(self) -> None:
         try:
             _start_agent(self._session_path, False)
-        except Exception as error:  # noqa: BLE001  the program runs on
-            _say("process %d runs undebugged: %s: %s" % (os.getpid(), type(error).__name__, error))
+        except Exception as error:  # the program runs on
+            _say(f"process {os.getpid()} runs undebugged: {type(error).__name__}: {error}")
 
-    def _adbg_spec(self):  # type: () -> Any
+    def _adbg_spec(self) -> Any:
         """``import adbg`` in a child gives the running debugger's own, if the script has no adbg.py beside it."""
         try:
             if any(_has_module(entry or ".", "adbg") for entry in sys.path[:1]):
@@ -200,11 +218,11 @@ class ChildFinder(object):
             return None
 
 
-def _is_forkserver():  # type: () -> bool
+def _is_forkserver() -> bool:
     return any("multiprocessing.forkserver" in word for word in _original_arguments()[:4])
 
 
-def _is_quiet():  # type: () -> bool
+def _is_quiet() -> bool:
     words = _original_arguments()
     for place, word in enumerate(words[1:4], 1):
         if word == "-m" and words[place + 1 : place + 2] and words[place + 1] in QUIET_MODULES:
@@ -214,21 +232,21 @@ def _is_quiet():  # type: () -> bool
     return False
 
 
-def _original_arguments():  # type: () -> List[str]
+def _original_arguments() -> list[str]:
     return list(getattr(sys, "orig_argv", None) or ())
 
 
 # ------------------------------------------------------------------ entry
 
 
-def _enter():  # type: () -> None
+def _enter() -> None:
     _leave_path()
     session_path = os.environ.get("ADBG_SESSION", "")
     main = os.environ.pop("ADBG_MAIN", "") == "1"
     failure = None
     try:
         _run_hidden()
-    except Exception as error:  # noqa: BLE001  raised again below: Python reports it as it does without adbg
+    except Exception as error:  # raised again below: Python reports it as it does without adbg
         failure = error
     if session_path and sys.version_info >= OLDEST:
         if main:
@@ -236,17 +254,17 @@ def _enter():  # type: () -> None
         elif os.path.exists(session_path) and not _is_quiet():
             sys.meta_path.insert(0, ChildFinder(session_path))
     elif main and session_path:
-        _say("this Python is %d.%d, adbg needs %d.%d or newer: the script runs undebugged" % (sys.version_info[:2] + OLDEST))
+        _say(f"this Python is {sys.version.split()[0]}, adbg needs 3.10 or newer: the script runs undebugged")
     if failure is not None:
         raise failure
 
 
-def _enter_main(session_path):  # type: (str) -> None
+def _enter_main(session_path: str) -> None:
     before = set(sys.modules)
     try:
         _start_agent(session_path, True)
-    except Exception as error:  # noqa: BLE001  the script runs on
-        _say("the script runs undebugged: %s: %s" % (type(error).__name__, error))
+    except Exception as error:  # the script runs on
+        _say(f"the script runs undebugged: {type(error).__name__}: {error}")
     _give_names_back(before)
 
 
