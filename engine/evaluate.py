@@ -1,7 +1,7 @@
 """Expressions and statements of a person, in the place where the program stands (L2, stdlib only).
 
-Runs on the parked thread (conditions: in the autograd hook). No exception of user code gets out: all become CommandError
-of one line; ``exit()`` and Ctrl-C inside an expression end the expression, never the run.
+Runs on the parked thread (conditions: in the autograd hook). No exception of user code gets out: all become
+CommandError of one line; ``exit()`` and Ctrl-C inside an expression end the expression, never the run.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The names that an expression sees (L2, stdlib only; the parked thread, or an autograd hook that asks a condition).
 
 Order: the node's names (grad_outputs, grad_inputs, saved, node, index) and helpers, then locals and globals of the
-frame, then the framework's module, then builtins. A local that one of the first hides is still there as ``locals()['index']``.
-Only names that an expression mentions are looked up, so that a condition costs microseconds whatever the frame holds.
+frame, then the framework's module, then builtins. A local that one of the first hides is still there as
+``locals()['index']``. Only names that an expression mentions are looked up, so that a condition costs microseconds
+whatever the frame holds.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ _LEAVE = {"exit": _leave, "quit": _leave}  # those of ``site`` would close the p
 
 
 class SavedNames:
-    """``saved`` in an expression: ``saved.self``, ``saved['self']``, ``saved[0]``, ``dir(saved)``, a loop over names."""
+    """``saved`` in an expression: ``saved.self``, ``saved['self']``, ``saved[0]``, ``dir(saved)``, loops."""
 
     def __init__(self, load: Callable[[], Sequence[SavedValue]]) -> None:
         self.__dict__["_load"] = load
