@@ -1,10 +1,12 @@
-"""Nodes that ran and were not yet told to the front end (L2; filled by hooks, emptied by the writer thread and at stops)."""
+"""Nodes that ran and were not yet told to the front end (L2; filled by hooks, emptied by the writer and at stops)."""
 
 from __future__ import annotations
 
 import collections
 
 from adbg.engine.protocol import NodeRan, NodesRan
+
+_Row = tuple[int, int, "float | None", "float | None", bool]
 
 LIMIT = 50_000  # nodes waiting; the oldest are lost first
 
@@ -13,7 +15,7 @@ class NodeHistory:
     """A queue between hooks and the writer: ``add`` costs one append (0.1 us)."""
 
     def __init__(self) -> None:
-        self._waiting: collections.deque[tuple[int, int, float | None, float | None, bool]] = collections.deque(maxlen=LIMIT)
+        self._waiting: collections.deque[_Row] = collections.deque(maxlen=LIMIT)
 
     def add(self, backward: int, index: int, us: float | None, norm: float | None, nonfinite: bool) -> None:
         self._waiting.append((backward, index, us, norm, nonfinite))

@@ -1,8 +1,8 @@
 """All-stop: one thread at a time decides at a hook, and one at most is parked (L4, stdlib only).
 
-The *turn* is a lock that a thread holds while it is in a hook of adbg. The thread that parks keeps it, so any other that reaches a
-hook waits for it ("waiting") and decides afterwards. Whatever runs on the holder's own thread meanwhile (an expression that runs a
-backward, a signal handler) passes through the hooks.
+The *turn* is a lock that a thread holds while it is in a hook of adbg. The thread that parks keeps it, so any other that
+reaches a hook waits for it ("waiting") and decides afterwards. Whatever runs on the holder's own thread meanwhile (an
+expression that runs a backward, a signal handler) passes through the hooks.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from types import TracebackType
 from typing import Any
 
 from adbg.engine.point import PausedPoint
+from adbg.engine.running import Running
+from adbg.engine.stepping import Place
 
 Job = Callable[[], None]
 
@@ -37,24 +39,25 @@ class Turn:
                 self.waiting.discard(ident)
         self.owner = get_ident()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
         self.owner = 0
         self._lock.release()
 
 
 class Parked:
-    """One stop of one thread: its point, and the queue of what it is to do there. ``run`` is called by that thread, under its turn."""
+    """One stop of one thread: its point, and the queue of what it is to do there. That thread calls ``run``, under its turn."""
 
-    def __init__(self, point: PausedPoint) -> None:
+    def __init__(self, point: PausedPoint, place: Place, running: Running | None) -> None:
         self.point = point
+        self.place = place
+        self.running = running
         self.thread = get_ident()
-        self.serial = 0
         self.busy = False  # a job is running: expressions may be running a backward
         self.answers: Any = None  # the answers of this stop, made on its thread with the first question
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._gate = threading.Lock()
         self._open = True
-        self._resumed = False
+        self._leaving: Job | None = None
 
     def post(self, job: Job) -> bool:
         """Have the parked thread run ``job``; False when it goes on already."""
@@ -69,13 +72,13 @@ class Parked:
             if self._open:
                 self._jobs.put(None)
 
-    def leave(self) -> None:
-        """Called within a job: the thread goes on when the job is done."""
-        self._resumed = True
+    def leave(self, then: Job) -> None:
+        """Called within a job: the thread goes on when the job is done, and calls ``then`` once no request can reach it."""
+        self._leaving = then
 
     def run(self) -> None:
         """Run jobs until resumed. KeyboardInterrupt leaves through here (the wait for a job is interruptible)."""
-        while not self._resumed:
+        while self._leaving is None:
             job = self._jobs.get()
             if job is None:
                 return
@@ -85,15 +88,16 @@ class Parked:
             finally:
                 self.busy = False
 
-    def close(self) -> list[Job]:
-        """No more jobs from now on; returns those that were not run."""
+    def close(self) -> None:
+        """No more jobs from now on. Those that came too late are run: each finds that the stop is over, and says so."""
         with self._gate:
             self._open = False
-        rest: list[Job] = []
+        if self._leaving is not None:
+            self._leaving()
         while True:
             try:
                 job = self._jobs.get_nowait()
             except queue.Empty:
-                return rest
+                return
             if job is not None:
-                rest.append(job)
+                job()

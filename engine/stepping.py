@@ -1,11 +1,12 @@
 """Stepping as data: a ``Goal`` says where a thread is to stop next (L2, pure; any thread).
 
-A goal is made from where the thread stands (``Place``), asked about every ``Arrival`` at a hook, and forgotten at the first stop of
-any thread, whatever its reason. It also says which nodes must be hooked for it to be reached: nothing else is hooked for stepping.
+A goal is made from where the thread stands (``Place``), asked about every ``Arrival`` at a hook, and forgotten at the first
+stop of any thread, whatever its reason. It also says which nodes must be hooked for it to be reached: nothing else is
+hooked for stepping.
 
-Calls are named by ``serial``, a number that the session gives to each backward call it sees. A *family* is an outermost call with all
-that is nested in it; a nested call may run on another thread than its parent (torch changes thread past depth 60), so the thread
-that counts is the one of the outermost call.
+Calls are named by ``serial``, a number that the session gives to each backward call it sees. A *family* is an outermost
+call with all that is nested in it; a nested call may run on another thread than its parent (torch changes thread past
+depth 60), so the thread that counts is the one of the outermost call.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class Goal:
         return False
 
     def hooking(self, at: Place) -> Hooking:
-        """What must be hooked in the call of ``at``: asked for each running call when the goal is set, and at the begin of every new one."""
+        """What must be hooked in the call of ``at``: asked for each running call when the goal is set, and for new ones."""
         if not self._mine(at):
             return NOTHING
         if self.kind is Kind.STEP:
@@ -94,7 +95,7 @@ class Goal:
         return NOTHING
 
     def _mine(self, at: Place) -> bool:
-        """Other threads go on freely; they count only when the stepped thread is gone, or the start was at a Python line."""
+        """Other threads go on freely; they count when the stepped thread is gone, or the start was at a Python line."""
         start = self.start
         if start.serial == 0 or (start.family == at.family):
             return True
@@ -110,7 +111,7 @@ class Goal:
             return self._outside(at) or (at.phase is Phase.END and at.serial == start.serial)
         if at.serial == start.parent_serial:
             # Behind the parent node; should its hook not come, the next thing that its call does.
-            return at.phase is Phase.AFTER and at.key == start.parent_key or at.phase in (Phase.BEFORE, Phase.END)
+            return (at.phase is Phase.AFTER and at.key == start.parent_key) or at.phase in (Phase.BEFORE, Phase.END)
         return self._outside(at)
 
     def _behind(self, at: Arrival) -> bool:
@@ -118,7 +119,7 @@ class Goal:
         if start.phase is not Phase.BEFORE:
             return at.phase is Phase.AFTER and (at.depth <= start.depth or at.family != start.family)
         if at.serial == start.serial:
-            return at.phase is Phase.AFTER and at.key == start.key or at.phase in (Phase.BEFORE, Phase.END)
+            return (at.phase is Phase.AFTER and at.key == start.key) or at.phase in (Phase.BEFORE, Phase.END)
         return self._outside(at)
 
     def _hooking_finish(self, at: Place) -> Hooking:

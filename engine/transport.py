@@ -1,7 +1,8 @@
 """One connection to a front end: a reader thread, a writer thread, a bounded queue between (L1, stdlib only).
 
-``send`` is called from hooks: it never blocks and never raises. Events that may be lost are dropped while the queue is full, and
-counted; responses and stops are always kept. A failed send or the end of the stream becomes one call of ``on_gone``.
+``send`` is called from hooks: it never blocks and never raises. Events that may be lost are dropped while the queue is
+full, and counted; responses and stops are always kept. A failed send or the end of the stream becomes one call of
+``on_gone``.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ Message = dict[str, Any]
 
 
 class Connection:
-    """Owns ``sock``. ``on_message`` and ``on_bad`` (an unreadable message) run on "adbg-reader", ``on_gone`` once, on whichever
-    thread found the connection gone."""
+    """Owns ``sock``. ``on_message`` and ``on_bad`` (an unreadable message) run on "adbg-reader", ``on_gone`` once, on
+    whichever thread found the connection gone."""
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class Connection:
             self._wake.notify()
 
     def send_later(self, make: Callable[[], list[Message]]) -> None:
-        """Call ``make`` on the writer thread within PAUSE seconds and send what it returns. One is pending at a time."""
+        """Call ``make`` on the writer thread within PAUSE seconds, and send what it returns. One at a time is pending."""
         if self._later is None:
             with self._wake:
                 self._later = make
@@ -177,4 +178,5 @@ def _encode(message: Message) -> bytes:
         return wire.encode(wire.to_json(message))
     except (AdbgError, ValueError, TypeError) as error:
         text = f"adbg: an event could not be sent: {error}\n"
-        return wire.encode({"seq": 0, "type": "event", "event": "output", "body": {"output": text, "category": "important"}})
+        body = {"output": text, "category": "important"}
+        return wire.encode({"seq": 0, "type": "event", "event": "output", "body": body})

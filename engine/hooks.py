@@ -1,0 +1,283 @@
+"""One backend's hooks: what a framework reports, made into decisions of the session (L4; runs on autograd threads).
+
+Every method is called between two nodes of a training job: an all-hooked node costs a few microseconds here. Nothing
+but what a person asked for (KeyboardInterrupt at a stop) is ever raised into the engine.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+
+from adbg.engine.backends.base import Backend, BackwardCall
+from adbg.engine.breakpoints import HitEvent
+from adbg.engine.callers import failed_frame, user_frame
+from adbg.engine.evaluate import evaluate, node_namespace
+from adbg.engine.point import Ran
+from adbg.engine.reports import nonfinite_evidence, slot_text
+from adbg.engine.running import Running
+from adbg.engine.types import Phase
+
+if TYPE_CHECKING:
+    from adbg.engine.session import Session
+
+Slots = tuple[Any, ...]
+
+
+class BackendHooks:
+    """The ``HookSink`` that the session installs in ``backend``."""
+
+    def __init__(self, session: Session, backend: Backend) -> None:
+        self._session = session
+        self._backend = backend
+        self._running: dict[int, Running] = {}  # by id of the call, between its begin and its end
+        self._raised: list[tuple[int, type, str]] = []  # exceptions that were shown already, innermost call first
+
+    # ---- HookSink
+
+    def backward_begin(self, call: BackwardCall) -> None:
+        session = self._session
+        if not session.attached or session.passes(call):
+            return
+        try:
+            with session.turn:
+                if session.attached:
+                    running = self._enter(call)
+                    session.hook(running)
+                    session.reports.backward_begin(running)
+                    self._arrive(running, Phase.BEGIN)
+        except Exception as error:
+            session.reports.defect("a hook failed and was passed over", error)
+
+    def node_begin(self, call: BackwardCall, key: int, grad_outputs: Slots) -> Slots | None:
+        session = self._session
+        if not session.attached or session.passes(call):
+            return None
+        try:
+            with session.turn:
+                running = self._running.get(id(call))
+                if running is None or not session.attached:
+                    return None
+                return self._node_begin(running, key, grad_outputs)
+        except Exception as error:
+            session.reports.defect("a hook failed and was passed over", error)
+            return None
+
+    def node_end(self, call: BackwardCall, key: int, grad_inputs: Slots, grad_outputs: Slots) -> Slots | None:
+        now = perf_counter_ns()
+        session = self._session
+        if not session.attached or session.passes(call):
+            return None
+        try:
+            with session.turn:
+                running = self._running.get(id(call))
+                if running is None or not session.attached:
+                    return None
+                return self._node_end(running, key, grad_inputs, grad_outputs, now)
+        except Exception as error:
+            session.reports.defect("a hook failed and was passed over", error)
+            return None
+
+    def backward_end(self, call: BackwardCall, error: BaseException | None) -> None:
+        now = perf_counter_ns()
+        session = self._session
+        if not session.attached or session.passes(call):
+            self._running.pop(id(call), None)
+            return
+        try:
+            with session.turn:
+                if session.attached:
+                    self._backward_end(call, error, now)
+        except Exception as problem:
+            session.reports.defect("a hook failed and was passed over", problem)
+        finally:
+            self._running.pop(id(call), None)
+
+    def innermost(self, thread: int) -> Running | None:
+        """The innermost call that ``thread`` began and has not ended."""
+        mine = [running for running in list(self._running.values()) if running.call.thread == thread]
+        return mine[-1] if mine else None
+
+    def forget(self) -> None:
+        """The client is gone: what runs now is not followed any more."""
+        self._running.clear()
+        self._raised.clear()
+
+    # ---- what happens at each
+
+    def _enter(self, call: BackwardCall) -> Running:
+        outer = None
+        if call.parent is not None:
+            outer = self._running.get(id(call.parent))
+            if outer is None:  # begun before anything was armed
+                outer = self._enter(call.parent)
+        else:  # an outermost call: whatever this thread began earlier is over, also where its end was not reported
+            for key in [k for k, r in list(self._running.items()) if r.call.thread == call.thread]:
+                self._running.pop(key, None)
+        running = self._running[id(call)] = Running(
+            self._backend, call, self._session.next_serial(), outer, perf_counter_ns()
+        )
+        return running
+
+    def _node_begin(self, running: Running, key: int, outs: Slots) -> Slots | None:
+        session = self._session
+        state = running.state
+        index = state.position = state.index_of(key)
+        norm, bad = self._measure(outs)
+        session.reports.node_begin(running, key, index, outs, norm, bad)
+        replaced = self._arrive(running, Phase.BEFORE, key, outs) if session.deciding else None
+        running.begun[key] = (perf_counter_ns() - running.parked_ns, norm, bad)
+        return replaced
+
+    def _node_end(self, running: Running, key: int, ins: Slots, outs: Slots, now: int) -> Slots | None:
+        session = self._session
+        state = running.state
+        begun = running.begun.pop(key, None)
+        us = None
+        if begun is None:
+            norm, bad = self._measure(outs)
+        else:
+            start, norm, bad = begun
+            us = (now - running.parked_ns - start) / 1000
+        index = state.position = state.index_of(key)
+        state.ran[key] = ran = Ran(us, norm, bad)
+        if session.goal is not None:  # somebody looks at every node: keep what left it, as text
+            ran.grad_inputs = tuple(slot_text(self._backend, value) for value in ins)
+        session.reports.node_end(running, key, index, ins, us, norm, bad)
+        return self._arrive(running, Phase.AFTER, key, outs, ins, elapsed=us) if session.deciding else None
+
+    def _backward_end(self, call: BackwardCall, error: BaseException | None, now: int) -> None:
+        session = self._session
+        running = self._running.get(id(call))
+        fresh = isinstance(error, Exception) and not self._shown(error)
+        if running is None:
+            if not fresh:
+                return
+            running = self._enter(call)  # unarmed until now; the exception is news
+        us = (now - running.state.started_ns - running.parked_ns) / 1000
+        if fresh and error is not None:
+            self._failed(running, error)
+        self._arrive(running, Phase.END)
+        if call.depth == 0:
+            self._raised.clear()
+        session.reports.backward_end(running, us, error)
+
+    # ---- deciding
+
+    def _arrive(
+        self, running: Running, phase: Phase, key: int | None = None, outs: Slots = (), ins: Slots | None = None,
+        elapsed: float | None = None,
+    ) -> Slots | None:
+        """Decide; park when it is a stop. Returns the edited gradients."""
+        session = self._session
+        call, backend = running.call, self._backend
+        index = running.state.index_of(key) if key is not None else 0
+        hits = []
+        checked = (outs if phase is Phase.BEFORE else ins) or ()
+        if session.table.armed or session.until is not None:
+            event = HitEvent(
+                phase,
+                call.number,
+                index,
+                node=(lambda: call.describe(key)) if key is not None else None,
+                stack=(lambda: call.forward_stack(key)[0]) if key is not None else (),
+                nonfinite=lambda: _count_nonfinite(backend, checked),
+            )
+
+            def condition(text: str) -> Any:
+                names = node_namespace(backend, call, key, index, outs, ins, lambda: user_frame(sys._getframe()))
+                return evaluate(text, names)
+
+            hits = session.check(event, condition)
+        why = session.decide(running, phase, key, hits)
+        if why is None:
+            return None
+        reason, ids, message = why
+        if key is not None and session.watches_values(reason):
+            message = "; ".join(filter(None, (message, self._evidence(running, phase, key, outs, ins))))
+        point = session.point(running, reason, phase, key, ids, message, elapsed)
+        point.grad_outputs = list(outs) if key is not None else None
+        point.grad_inputs = list(ins) if ins is not None else None
+        point.frame = user_frame(sys._getframe())
+        session.park(point, running)
+        if not point.edited:
+            return None
+        edited = point.grad_outputs if phase is Phase.BEFORE else point.grad_inputs
+        return tuple(edited) if edited is not None else None
+
+    def _evidence(self, running: Running, phase: Phase, key: int, outs: Slots, ins: Slots | None) -> str:
+        where = running.call.describe(key).unique_name
+        arriving = nonfinite_evidence(self._backend, "grad_outputs", where, outs)
+        if phase is Phase.BEFORE or ins is None:
+            return arriving
+        leaving = nonfinite_evidence(self._backend, "grad_inputs", where, ins)
+        if not leaving:
+            return arriving
+        return f"{leaving}, incoming gradients {'not finite either' if arriving else 'all finite'}"
+
+    def _failed(self, running: Running, error: BaseException) -> None:
+        """An exception leaves a call: stop with the node that failed, once, in the innermost call."""
+        session = self._session
+        event = HitEvent(Phase.ERROR, running.call.number)
+        hits = session.check(event, lambda text: True)
+        if not session.stops_on(hits):
+            return
+        suspects = running.call.failed_nodes(error)
+        key, evidence = (None, "")
+        if running.begun:  # hooked: the node that began last and did not end
+            key = next(reversed(running.begun))
+            evidence = next((why for suspect, why in suspects if suspect == key), "")
+        elif suspects:
+            key, evidence = suspects[0]
+        text = f"{type(error).__name__}: {error}"
+        why = session.decide(running, Phase.ERROR, key, hits)
+        if why is None:
+            return
+        reason, ids, _ = why
+        if key is not None:
+            running.state.position = running.state.index_of(key)
+        message = f"{text} [{evidence}]" if evidence and evidence not in text else text
+        point = session.point(running, reason, Phase.ERROR, key, ids, message, None)
+        point.error = error
+        point.frame = failed_frame(error) or user_frame(sys._getframe())
+        session.park(point, running)
+
+    def _shown(self, error: BaseException) -> bool:
+        """Whether ``error``, or one that it was raised from, was handled in an inner call. Remembers it. No exception is
+        kept alive for this (its frames hold tensors): an address with type and text names one well enough."""
+        seen = False
+        link: BaseException | None = error
+        for _ in range(20):
+            if link is None:
+                break
+            seen = seen or (id(link), type(link), str(link)) in self._raised
+            link = link.__cause__ or link.__context__
+        self._raised.append((id(error), type(error), str(error)))
+        del self._raised[:-100]
+        return seen
+
+    def _measure(self, outs: Slots) -> tuple[float | None, bool]:
+        """Norm of the first defined incoming gradient, and whether any element of it is not finite."""
+        if not self._session.measures:
+            return None, False
+        for value in outs:
+            if value is not None:
+                try:
+                    norm = self._backend.norm(value)
+                except Exception:  # sparse, quantised: no figure, no harm
+                    return None, False
+                return norm, not math.isfinite(norm) and any(self._backend.nonfinite(value))
+        return None, False
+
+
+def _count_nonfinite(backend: Backend, values: Slots) -> tuple[int, int]:
+    nan = inf = 0
+    for value in values:
+        if value is not None:
+            more_nan, more_inf = backend.nonfinite(value)
+            nan += more_nan
+            inf += more_inf
+    return nan, inf
+

@@ -1,0 +1,155 @@
+"""What happens in the program, told to the front end, the VLOG narrator and the record (L4; called under the turn)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from adbg.engine import protocol as p
+from adbg.engine.backends.base import Backend
+from adbg.engine.history import NodeHistory
+from adbg.engine.narrator import Narrator
+from adbg.engine.point import PausedPoint
+from adbg.engine.recorder import Recorder
+from adbg.engine.running import Running
+from adbg.engine.types import Phase, StopReason
+
+_DAP_REASON = {StopReason.ERROR: "exception", StopReason.NAN: "exception", StopReason.INF: "exception"}
+
+
+class Outlet(Protocol):
+    """Where events go. Nothing here may block or raise."""
+
+    def event(self, body: Any, droppable: bool = False) -> None: ...
+
+    def event_later(self, make: Callable[[], Sequence[Any]]) -> None: ...
+
+
+class Reports:
+    """Three listeners behind one face. ``recorder`` may come and go."""
+
+    def __init__(self, outlet: Outlet, recorder: Recorder | None) -> None:
+        self.outlet = outlet
+        self.recorder = recorder
+        self.narrator = Narrator(self._log)
+        self._history = NodeHistory()
+        self._problems: set[str] = set()
+
+    def backward_begin(self, running: Running) -> None:
+        call = running.call
+        nodes, iteration = call.count(), running.backend.iteration
+        file, line = (call.location.file, call.location.line) if call.location else ("", 0)
+        self.outlet.event(
+            p.BackwardBegin(
+                call.number, nodes, list(call.root_names), call.depth, file, line, iteration, call.thread
+            ),
+            droppable=True,
+        )
+        if self.narrator.enabled:
+            self.narrator.backward_begin(call)
+        if self.recorder is not None:
+            self.recorder.backward_begin(
+                call.number,
+                nodes=nodes,
+                roots=call.root_names,
+                entry=call.entry,
+                depth=call.depth,
+                parent=call.parent.number if call.parent is not None else 0,
+                parent_index=running.place(Phase.BEGIN).parent_index,
+                thread=call.thread,
+                iteration=iteration,
+                file=file,
+                line=line,
+                create_graph=call.create_graph,
+            )
+
+    def node_begin(
+        self, running: Running, key: int, index: int, outs: tuple[Any, ...], norm: float | None, nonfinite: bool
+    ) -> None:
+        if self.narrator.enabled:
+            self.narrator.node_begin(running.call, key, index, outs, running.backend)
+        if self.recorder is not None:
+            self.recorder.node_event(running.call.number, index, "before", None, norm, nonfinite)
+
+    def node_end(
+        self, running: Running, key: int, index: int, ins: tuple[Any, ...], us: float | None, norm: float | None,
+        nonfinite: bool,
+    ) -> None:
+        number = running.call.number
+        self._history.add(number, index, us, norm, nonfinite)
+        self.outlet.event_later(self._history.take)
+        if self.narrator.enabled:
+            self.narrator.node_end(running.call, key, index, ins, running.backend, us)
+        if self.recorder is not None:
+            self.recorder.node_event(number, index, "after", us, norm, nonfinite)
+
+    def backward_end(self, running: Running, us: float, error: BaseException | None) -> None:
+        call = running.call
+        text = f"{type(error).__name__}: {error}" if error is not None else ""
+        self.outlet.event(p.BackwardEnd(call.number, us, text, call.depth), droppable=True)
+        if self.narrator.enabled:
+            self.narrator.backward_end(call, error)
+        if self.recorder is not None:
+            self.recorder.backward_end(call.number, us, text)
+
+    def stopped(self, point: PausedPoint, changed: Sequence[p.BreakpointState]) -> None:
+        stop = point.stop
+        for body in self._history.take():
+            self.outlet.event(body, droppable=True)
+        for state in changed:
+            self.outlet.event(p.BreakpointChanged("changed", state))
+        where = stop.node.unique_name if stop.node else stop.phase.value
+        reason = _DAP_REASON.get(stop.reason, stop.reason.value)
+        text = f"{stop.reason.value} {stop.phase.value} {where}"
+        self.outlet.event(p.Stopped(reason, stop.thread, True, text, stop.message, list(stop.breakpoints), stop))
+        if self.recorder is not None:
+            self.recorder.stop(stop)
+
+    def continued(self, thread: int) -> None:
+        """The program went on by itself (a request that makes it go on is answered instead)."""
+        self.outlet.event(p.Continued(thread))
+
+    def trace(self, id: int, text: str, point: PausedPoint) -> None:
+        self.outlet.event(p.Trace(id, text, point.stop), droppable=True)
+
+    def defect(self, what: str, error: BaseException) -> None:
+        """Something of adbg's own failed: the program goes on, the front end hears of each kind once."""
+        text = f"adbg: {what}: {type(error).__name__}: {error}\n"
+        if text not in self._problems and len(self._problems) < 100:
+            self._problems.add(text)
+            self.outlet.event(p.Output(text, "important"))
+
+    def _log(self, record: str) -> None:
+        if self.recorder is not None and self.recorder.recording:
+            self.recorder.log(record)
+        else:
+            self.outlet.event(p.Output(record, "vlog"), droppable=True)
+
+
+def slot_text(backend: Backend, value: Any) -> str:
+    """One gradient in one phrase: "[2, 4] f32 norm 0.021"."""
+    if value is None:
+        return "undefined"
+    meta = backend.meta(value)
+    shape = "[" + ", ".join(map(str, meta.shape or ())) + "]"
+    return f"{shape} {meta.dtype} norm {backend.norm(value):.3g}"
+
+
+def slots_text(backend: Backend, name: str, values: Sequence[Any]) -> str:
+    return ", ".join(f"{name}[{i}] {slot_text(backend, value)}" for i, value in enumerate(values))
+
+
+def nonfinite_evidence(backend: Backend, name: str, where: str, values: Sequence[Any]) -> str:
+    """"grad_inputs[0] of SqrtBackward0#1: 1 of 64 elements is inf"; "" when all is finite."""
+    found = []
+    for i, value in enumerate(values):
+        nan, inf = (0, 0) if value is None else backend.nonfinite(value)
+        numel = backend.meta(value).numel if nan or inf else 0
+        kinds = [
+            f"{count} of {numel} elements {'is' if count == 1 else 'are'} {kind}"
+            for count, kind in ((nan, "nan"), (inf, "inf"))
+            if count
+        ]
+        if kinds:
+            found.append(f"{name}[{i}] of {where}: " + " and ".join(kinds))
+    return "; ".join(found)

@@ -1,0 +1,349 @@
+"""The session: what is armed, who stops and why, and how the program goes on (L4).
+
+Decisions and stops happen on the thread that reached a hook, under its turn (``parking``); ``set_*``, ``pause`` and
+``detach`` are called from "adbg-reader". While no client is attached every hook passes through.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+import types
+from collections.abc import Callable, Iterable, Sequence
+
+from adbg.engine import protocol as p
+from adbg.engine.backends.base import Backend, BackwardCall, Graph, HookPlan
+from adbg.engine.breakpoints import BreakpointTable, Evaluate, Hit, HitEvent
+from adbg.engine.callers import source_line
+from adbg.engine.errors import AdbgError, CommandError, NotStopped
+from adbg.engine.hooks import BackendHooks
+from adbg.engine.parking import Parked, Turn
+from adbg.engine.point import PausedPoint
+from adbg.engine.recorder import Recorder
+from adbg.engine.reports import Outlet, Reports
+from adbg.engine.running import Running
+from adbg.engine.stepping import Goal, Kind, Place
+from adbg.engine.types import NodeStop, Phase, StopReason
+
+Why = tuple[StopReason, tuple[int, ...], str]
+
+_VALUES = frozenset((StopReason.NAN, StopReason.INF))
+
+
+class Session:
+    """One agent's debugging session.
+
+    Attributes:
+        attached: a client is there; while False all hooks pass through.
+        deciding: something could stop a node now (a cheap test for hooks).
+        measures: the norm of every hooked node's incoming gradient is wanted.
+    """
+
+    def __init__(self, outlet: Outlet, rank: int = 0, recorder: Recorder | None = None) -> None:
+        self.reports = Reports(outlet, recorder)
+        self.rank = rank
+        self.table = BreakpointTable()
+        self.turn = Turn()
+        self.parked: Parked | None = None
+        self.goal: Goal | None = None
+        self.until: BreakpointTable | None = None
+        self.attached = False
+        self.deciding = False
+        self.measures = False
+        self.entry = False
+        self.pausing = False
+        self.record_nodes = False
+        self.backends: list[Backend] = []
+        self.hooks: list[BackendHooks] = []
+        self._serials = itertools.count(1)
+        self._guard = threading.RLock()  # of arming: the reader and a parked thread both change it
+
+    # ------------------------------------------------------------ backends and arming
+
+    def add_backend(self, backend: Backend) -> None:
+        """Take reports of ``backend``; it is installed while a client is attached."""
+        with self._guard:
+            self.backends.append(backend)
+            self.hooks.append(BackendHooks(self, backend))
+            if self.attached:
+                backend.install(self.hooks[-1])
+            self.rearm()
+
+    def attach(self) -> None:
+        """A client is there."""
+        with self._guard:
+            for backend, hooks in zip(self.backends, self.hooks):
+                backend.install(hooks)
+            self.attached = True
+            self.rearm()
+
+    def detach(self) -> None:
+        """The client is gone: nothing stops any more, every hook comes off, the parked thread goes on."""
+        with self._guard:
+            if not self.attached:
+                return
+            self.attached = False
+            self.goal = self.until = None
+            self.entry = self.pausing = self.record_nodes = False
+            self.table = BreakpointTable()
+            self.reports.narrator.set_levels("off")
+            self.rearm()
+            for backend, hooks in zip(self.backends, self.hooks):
+                hooks.forget()
+                backend.uninstall()
+        parked = self.parked
+        if parked is not None:
+            parked.resume()
+
+    def rearm(self) -> None:
+        """Work out what the backends must report, after any change of what could stop."""
+        with self._guard:
+            self.deciding = (
+                self.table.armed or self.goal is not None or self.until is not None or self.pausing or self.entry
+            )
+            every = self.reports.narrator.enabled or self.record_nodes
+            armed = self.attached and (self.deciding or every)
+            self.measures = self.attached
+            for backend in self.backends:
+                backend.arm(armed)
+
+    def hook(self, running: Running) -> None:
+        """Have hooked in a call what breakpoints, goal, VLOG and record need. On its thread, or one parked inside it."""
+        call = running.call
+        if self.pausing or self.record_nodes or self.reports.narrator.wants_nodes:
+            call.hook(HookPlan(every=True))
+        goal = self.goal
+        if goal is not None:
+            wanted = goal.hooking(running.place(Phase.BEGIN))
+            if wanted.every or wanted.indices:
+                call.hook(HookPlan(every=wanted.every, indices=wanted.indices, contributions=True))
+        for table in (self.table, self.until):
+            if table is not None:
+                plan = table.plan(call.number)
+                if not plan.empty:
+                    call.hook(plan)
+
+    def passes(self, call: BackwardCall) -> bool:
+        """Whether a hook passes through on this thread: it is the one that holds the turn, or an expression is being
+        evaluated and its backward brought the engine here, on a thread of its own."""
+        if self.turn.owner == threading.get_ident():
+            return True
+        parked = self.parked
+        if parked is None or not parked.busy:
+            return False
+        return call.parent is not None or any(call is state.call for state in parked.point.calls)
+
+    def next_serial(self) -> int:
+        return next(self._serials)
+
+    # ------------------------------------------------------------ deciding
+
+    def check(self, event: HitEvent, condition: Evaluate) -> list[Hit]:
+        """Hits of the breakpoints; those of ``until`` have the reason step and no id."""
+        hits = self.table.check(event, condition)
+        if self.until is not None:
+            found = self.until.check(event, condition)
+            hits += [Hit(0, hit.spec, StopReason.STEP, error=hit.error) for hit in found]
+        return hits
+
+    def stops_on(self, hits: Iterable[Hit]) -> bool:
+        return any(not hit.trace for hit in hits)
+
+    def watches_values(self, reason: StopReason) -> bool:
+        return reason in _VALUES
+
+    def decide(self, running: Running, phase: Phase, key: int | None, hits: list[Hit]) -> Why | None:
+        """Why the thread stops here, or None. Tracepoints are reported on the way."""
+        stopping = [hit for hit in hits if not hit.trace]
+        for hit in hits:
+            if hit.trace:
+                self._trace(running, phase, key, hit)
+        if stopping:
+            ids = tuple(hit.id for hit in stopping if hit.id)
+            for hit in stopping:
+                if hit.temporary and hit.id:
+                    state = p.BreakpointState(hit.id, True, spec=hit.spec, hits=1, enabled=False, temporary=True)
+                    self.reports.outlet.event(p.BreakpointChanged("removed", state))
+            return stopping[0].reason, ids, "; ".join(hit.error for hit in stopping if hit.error)
+        if phase is Phase.BEGIN and self.entry:
+            return StopReason.ENTRY, (), ""
+        if self.goal is not None and phase is not Phase.ERROR and self.goal.reached(running.place(phase, key)):
+            return StopReason.STEP, (), ""
+        if self.pausing and phase is Phase.BEFORE:
+            return StopReason.PAUSE, (), ""
+        return None
+
+    def _trace(self, running: Running, phase: Phase, key: int | None, hit: Hit) -> None:
+        point = self.point(running, hit.reason, phase, key, (hit.id,), hit.error, None)
+        node = point.stop.node
+        text = f"{phase.value} {node.unique_name if node else 'backward'}" + (f": {hit.error}" if hit.error else "")
+        self.reports.trace(hit.id, text, point)
+
+    def point(
+        self, running: Running, reason: StopReason, phase: Phase, key: int | None, ids: tuple[int, ...], message: str,
+        elapsed: float | None,
+    ) -> PausedPoint:
+        """A place in a running call, described."""
+        call = running.call
+        total = call.count()
+        index = {Phase.BEGIN: 0, Phase.END: total + 1}.get(phase, running.state.position)
+        stop = NodeStop(
+            reason=reason,
+            phase=phase,
+            thread=threading.get_ident(),
+            backward=call.number,
+            index=index,
+            total=total,
+            depth=call.depth,
+            rank=self.rank,
+            breakpoints=ids,
+            node=call.describe(key) if key is not None else None,
+            enclosing=running.enclosing(),
+            location=call.location,
+            message=message,
+            iteration=running.backend.iteration,
+            elapsed_us=elapsed,
+        )
+        return PausedPoint(stop, stop.thread, running.backend, call, running.states(), key)
+
+    # ------------------------------------------------------------ stopping
+
+    def park(self, point: PausedPoint, running: Running | None) -> None:
+        """Announce the stop and stay until told to go on. The caller holds the turn."""
+        self.goal = self.until = None
+        self.entry = self.pausing = False
+        begun = time.perf_counter_ns()
+        place = running.place(point.stop.phase, point.key) if running else Place(Phase.PYTHON, thread=point.thread)
+        self.parked = parked = Parked(point, place, running)
+        self.reports.stopped(point, self.table.take_changed())
+        if not self.attached:  # gone just now: nobody will resume this
+            parked.resume()
+        resumed = False
+        try:
+            parked.run()
+            resumed = True
+        finally:
+            if running is not None:
+                spent = time.perf_counter_ns() - begun
+                for around in running.chain:
+                    around.parked_ns += spent
+            self.parked = None
+            parked.close()
+            if not resumed:
+                self.reports.continued(point.thread)
+                self.rearm()
+
+    def break_at(self, frame: types.FrameType) -> None:
+        """``adbg.breakpoint()`` was called in ``frame``: stop at that line, unless no client is there."""
+        if not self.attached or self.turn.owner == threading.get_ident():
+            return
+        with self.turn:
+            if not self.attached:
+                return
+            running = next(filter(None, (h.innermost(threading.get_ident()) for h in self.hooks)), None)
+            if running is not None:
+                point = self.point(running, StopReason.BREAKPOINT, Phase.PYTHON, None, (), "", None)
+                base, calls = point.stop, point.calls
+            else:
+                base, calls = None, []
+            stop = NodeStop(
+                reason=StopReason.BREAKPOINT,
+                phase=Phase.PYTHON,
+                thread=threading.get_ident(),
+                backward=base.backward if base else 0,
+                index=base.index if base else 0,
+                total=base.total if base else 0,
+                depth=base.depth if base else 0,
+                rank=self.rank,
+                enclosing=base.enclosing if base else (),
+                location=source_line(frame),
+                iteration=max((b.iteration for b in self.backends), default=0),
+            )
+            backend, graph = self._graph_so_far(frame)
+            if graph is None and running is not None:
+                backend, graph = running.backend, running.call
+            self.park(PausedPoint(stop, stop.thread, backend, graph, calls, frame=frame), None)
+
+    def _graph_so_far(self, frame: types.FrameType) -> tuple[Backend | None, Graph | None]:
+        for backend in self.backends:
+            try:
+                graph = backend.graph_of(list(frame.f_locals.values()))
+            except Exception as error:
+                self.reports.defect("the graph so far is not known", error)
+                continue
+            if graph is not None:
+                return backend, graph
+        return (self.backends[0] if self.backends else None), None
+
+    # ------------------------------------------------------------ going on
+
+    def ask(self, job: Callable[[Parked], None], refuse: Callable[[AdbgError], None]) -> None:
+        """Have the parked thread run ``job``; ``refuse`` hears NotStopped when there is none. One of them is called."""
+        parked = self.parked
+
+        def run() -> None:
+            if self.parked is parked and parked is not None:
+                job(parked)
+            else:
+                refuse(_running())
+
+        if parked is None or not parked.post(run):
+            refuse(_running())
+
+    def go_on(self, parked: Parked, kind: Kind | None, spec: str, then: Callable[[], None]) -> None:
+        """Set what comes next, and go on; in a job on the parked thread. ``then`` is called when the stop is over.
+
+        Raises:
+            CommandError: nothing to finish here, or a bad spec; the thread stays.
+        """
+        place = parked.place
+        until = None
+        if kind is Kind.FINISH and place.serial == 0:
+            raise CommandError("no backward runs here, so there is none to finish", "step goes to the next node")
+        if kind is Kind.UNTIL:
+            until = BreakpointTable()
+            until.set_filters([])
+            (state,) = until.replace([p.BreakpointRequest(name=spec, id=1, temporary=True)])
+            if not state.verified:
+                raise CommandError(state.message)
+        with self._guard:
+            if self.attached:
+                self.until = until
+                self.goal = Goal(kind, place) if kind is not None else None
+                self.rearm()
+        if parked.running is not None:
+            ended = 1 if place.phase in (Phase.END, Phase.ERROR) else 0
+            for running in parked.running.chain[: len(parked.running.chain) - ended]:
+                self.hook(running)
+        parked.leave(then)
+
+    def pause(self) -> None:
+        """Stop at the next node of any thread."""
+        with self._guard:
+            if self.parked is not None:
+                raise CommandError("the program is stopped already", "look around, or continue")
+            self.pausing = True
+            self.rearm()
+
+    def set_breakpoints(self, requests: Sequence[p.BreakpointRequest]) -> list[p.BreakpointState]:
+        with self._guard:
+            states = self.table.replace(requests)
+            self.rearm()
+            return states
+
+    def set_filters(self, filters: Sequence[str]) -> list[p.BreakpointState]:
+        with self._guard:
+            states = self.table.set_filters(filters)
+            self.rearm()
+            return states
+
+    def set_vlog(self, text: str) -> dict[str, int]:
+        with self._guard:
+            levels = self.reports.narrator.set_levels(text)
+            self.rearm()
+            return levels
+
+
+def _running() -> NotStopped:
+    return NotStopped("the program is running", "pause, or set a breakpoint and wait for the stop")
