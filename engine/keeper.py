@@ -73,7 +73,7 @@ class Terminal:
 
     def read(self) -> bytes | None:
         """What there is now, b"" for nothing, None at the end (no slave is open any more)."""
-        pieces = []
+        pieces: list[bytes] = []
         size = 0
         while size < MAX_FRAME - 4096:  # the kernel hands out 4 KiB at a time
             try:
@@ -256,7 +256,7 @@ class Keeper:
                 fcntl.ioctl(self.terminals[0].slave, termios.TIOCSCTTY, 0)
             self.program.start(wanted["command"], wanted["cwd"], wanted["env"], self.terminals)
         except OSError as error:
-            text = error.strerror + (f": {error.filename}" if error.filename else "")
+            text = f"{error.strerror}: {error.filename or ''}"
             self._send(FAILED, struct.pack(">i", error.errno or 0) + os.fsencode(text))
             self._flush_all()
             return False

@@ -82,11 +82,7 @@ def explain_silence(command: Sequence[str]) -> AdbgError:
             f"{words[0]} is no Python interpreter: adbg waits for a Python child of it that imports a framework",
             "children started with a cleaned environment (env -i, sudo, ssh, a container) cannot be followed",
         )
-    flags = set()
-    for word in words[1:]:
-        if not word.startswith("-") or word.startswith(("-c", "-m", "--")) or word == "-":
-            break
-        flags.update(word[1:] if word[1:2] not in ("W", "X") else "")
+    flags = _interpreter_flags(words)
     closed = [f"-{flag}" for flag in "IES" if flag in flags]
     if closed:
         return AdbgError(
@@ -97,6 +93,24 @@ def explain_silence(command: Sequence[str]) -> AdbgError:
         f"no agent came up in {words[0]}: it is older than Python 3.10, or its start-up is customised",
         "adbg needs Python 3.10 or newer in the program; a line on the program's stderr may say more",
     )
+
+
+def _interpreter_flags(words: Sequence[str]) -> set[str]:
+    """The one-letter options of ``python -uE -W ignore x.py -I``: {"u", "E"}."""
+    flags: set[str] = set()
+    rest = iter(words[1:])
+    for word in rest:
+        if not word.startswith("-") or word == "-" or word.startswith("--"):
+            break
+        for place, letter in enumerate(word[1:], 2):
+            if letter in "cm":  # the program follows
+                return flags
+            if letter in "WX":  # takes the rest of the word, or the next one
+                if place == len(word):
+                    next(rest, None)
+                break
+            flags.add(letter)
+    return flags
 
 
 # ------------------------------------------------------------------ scripts

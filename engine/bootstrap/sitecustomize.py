@@ -29,8 +29,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 def _say(text: str) -> None:
     try:
-        sys.__stderr__.write("adbg: " + text + "\n")
-        sys.__stderr__.flush()
+        print("adbg: " + text, file=sys.__stderr__, flush=True)
     except (OSError, ValueError, AttributeError):
         pass  # no stderr: nobody to tell
 
@@ -64,13 +63,16 @@ def _run_hidden() -> None:
                 sys.modules["sitecustomize"] = mine  # the import system expects one there
             raise
         return
+    # As if there were none: ``site`` passes over this error, and the import system takes this module out of
+    # ``sys.modules``.
+    raise ModuleNotFoundError("No module named 'sitecustomize'", name="sitecustomize")
 
 
 def _script_folder() -> str | None:
     """What will be ``sys.path[0]``: this code runs before the interpreter puts it there."""
     if getattr(sys.flags, "safe_path", False) or sys.flags.isolated:
         return None
-    script = (getattr(sys, "argv", None) or [""])[0]
+    script: str = (getattr(sys, "argv", None) or [""])[0]
     if script in ("", "-", "-c", "-m"):
         return os.getcwd()
     if os.path.isdir(script):
