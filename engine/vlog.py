@@ -6,8 +6,8 @@
 
 TAB* is the nesting (PyLayer / nested backward) and stands before each continuation line too. The grammar was checked
 on 34 logs of Paddle 3.3.1. Lines that belong to no record (Python warnings, tracebacks, prints of check_nan_inf) are
-*foreign*. Records that adbg writes itself have no C++ source line: their file has no suffix, and the number behind it is
-the level.
+*foreign*. Records that adbg writes itself have no C++ source line: their file has no suffix, and the number behind it
+is the level.
 """
 
 from __future__ import annotations

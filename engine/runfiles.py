@@ -1,0 +1,150 @@
+"""The files of a run directory: their names, the tables, ``run.json`` and what state a run is in (L1, stdlib only).
+
+Several processes may record into one run: each has a *label*, its rank; a second process of the same rank (a spawned
+worker) gets "<rank>-<pid>". The first process to come owns ``run.json``, the others write ``run-r<label>.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+SCHEMA = 1
+
+# Times are seconds since the epoch, ``idx`` counts from 1 in execution order, ``us`` are microseconds. One counter
+# numbers ``seq`` over node_event, tensor, stop, log, artifact and both ends of a backward: sorting by it gives what
+# happened in order.
+TABLES = """
+CREATE TABLE IF NOT EXISTS backward (number INTEGER PRIMARY KEY, seq INTEGER, time REAL, entry TEXT, depth INTEGER,
+    parent INTEGER, parent_idx INTEGER, thread INTEGER, iteration INTEGER, nodes INTEGER, roots TEXT, file TEXT,
+    line INTEGER, create_graph INTEGER, end_seq INTEGER, us REAL, error TEXT);
+CREATE TABLE IF NOT EXISTS node (backward INTEGER, idx INTEGER, key INTEGER, name TEXT, unique_name TEXT,
+    accumulate INTEGER, custom INTEGER, compiled INTEGER, parameter TEXT, module TEXT, file TEXT, line INTEGER, function TEXT, shape TEXT,
+    dtype TEXT, stack INTEGER, PRIMARY KEY (backward, idx)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS edge (backward INTEGER, idx INTEGER, slot INTEGER, to_idx INTEGER,
+    PRIMARY KEY (backward, idx, slot)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS node_event (seq INTEGER PRIMARY KEY, time REAL, backward INTEGER, idx INTEGER, phase TEXT,
+    us REAL, norm, nonfinite INTEGER);
+CREATE TABLE IF NOT EXISTS tensor (seq INTEGER PRIMARY KEY, backward INTEGER, idx INTEGER, role TEXT, slot INTEGER,
+    meta TEXT, stats TEXT, offset INTEGER, length INTEGER);
+CREATE TABLE IF NOT EXISTS stack (id INTEGER PRIMARY KEY, frames TEXT);
+CREATE TABLE IF NOT EXISTS stop (seq INTEGER PRIMARY KEY, time REAL, backward INTEGER, idx INTEGER, reason TEXT,
+    phase TEXT, body TEXT);
+CREATE TABLE IF NOT EXISTS artifact (seq INTEGER PRIMARY KEY, time REAL, kind TEXT, path TEXT, text TEXT);
+CREATE TABLE IF NOT EXISTS log (seq INTEGER PRIMARY KEY, offset INTEGER, length INTEGER);
+"""
+
+_EVENTS = re.compile(r"events-r(\d+(?:-\d+)?)\.sqlite\Z")
+
+
+def events_path(run_dir: Path, label: str) -> Path:
+    return run_dir / f"events-r{label}.sqlite"
+
+
+def tensors_path(run_dir: Path, label: str) -> Path:
+    return run_dir / f"tensors-r{label}.bin"
+
+
+def vlog_path(run_dir: Path, label: str) -> Path:
+    return run_dir / f"vlog-r{label}.log"
+
+
+def output_path(run_dir: Path, label: str) -> Path:
+    return run_dir / f"output-r{label}.log"
+
+
+def labels(run_dir: str | os.PathLike[str]) -> list[str]:
+    """Labels of the processes that recorded into ``run_dir``, by rank."""
+    found = [match[1] for name in os.listdir(run_dir) if (match := _EVENTS.match(name))]
+    return sorted(found, key=lambda label: [int(part) for part in label.split("-")])
+
+
+def claim_label(run_dir: Path, rank: int) -> str:
+    """The label of this process; its event file is made here, so that no other process can have it. Raises OSError."""
+    for label in (str(rank), f"{rank}-{os.getpid()}"):
+        try:
+            os.close(os.open(events_path(run_dir, label), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            return label
+        except FileExistsError:
+            continue
+    raise FileExistsError(f"this process records into {run_dir} already")
+
+
+# ------------------------------------------------------------------ run.json
+
+
+def info_path(run_dir: Path, label: str) -> Path:
+    """``run.json``, or the label's own file when there is one."""
+    own = run_dir / f"run-r{label}.json"
+    return own if own.exists() else run_dir / "run.json"
+
+
+def create_info(run_dir: Path, label: str, info: Mapping[str, Any]) -> Path:
+    """Write the first info of a process; returns the file that it owns. Raises OSError."""
+    main = run_dir / "run.json"
+    try:
+        os.close(os.open(main, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        path = main
+    except FileExistsError:
+        path = run_dir / f"run-r{label}.json"
+    write_info(path, info)
+    return path
+
+
+def write_info(path: Path, info: Mapping[str, Any]) -> None:
+    """Replace the file as a whole: a reader never sees half of it. Raises OSError."""
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    try:
+        with open(temporary, "w", encoding="utf-8", opener=_private) as file:
+            json.dump(info, file, indent=1, default=str)
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def read_info(run_dir: str | os.PathLike[str], label: str = "") -> dict[str, Any]:
+    """``run.json`` (or the label's own); {} when it is missing or broken, as after a full disk."""
+    path = info_path(Path(run_dir), label) if label else Path(run_dir) / "run.json"
+    try:
+        info = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return info if isinstance(info, dict) else {}
+
+
+def process_start(pid: int) -> str:
+    """When the process began, as the kernel counts it (field 22 of /proc/PID/stat): tells a reused pid. "": unknown."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return ""
+    return stat.rpartition(")")[2].split()[19]
+
+
+def state_of(info: Mapping[str, Any]) -> str:
+    """ "ended" (recording was closed), "running", or "crashed" (neither closed nor alive)."""
+    if info.get("ended"):
+        return "ended"
+    pid = info.get("pid")
+    if isinstance(pid, int) and _alive(pid) and info.get("pid_start", "") in ("", process_start(pid)):
+        return "running"
+    return "crashed"
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
