@@ -20,6 +20,7 @@ A session, as a front end drives it::
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import enum
 import queue
@@ -108,6 +109,11 @@ class Debugger(StopView):
             return tuple(p for p in self._processes if p.alive)
 
     @property
+    def joined(self) -> int:
+        """How many processes ever connected since ``start``."""
+        return self._numbers
+
+    @property
     def waiting(self) -> tuple[Process, ...]:
         """Stopped processes that wait for their turn."""
         with self.lock:
@@ -175,6 +181,7 @@ class Debugger(StopView):
                 lambda client, info: self._joined(client, info, generation),
                 lambda stream, data: self._output(stream, data, generation),
                 lambda code, text: self._ended(code, text, generation),
+                lambda text: self.notice("warning", text),
             )
         except BaseException:
             with self.changed:
@@ -633,19 +640,12 @@ class Debugger(StopView):
             self._ended(0, reason, generation)
 
     def _output(self, stream: str, data: bytes, generation: int) -> None:
-        if stream == "adbg":
-            self.notice("warning", data.decode(errors="replace"))
-            return
         if generation != self._generation:
             return
         decoder = self._decoders.get(stream)
         if decoder is None:
-            import codecs
-
             decoder = self._decoders[stream] = codecs.getincrementaldecoder("utf-8")("replace")
-        text = decoder.decode(data)
-        if text:
-            self._tell(events.Output(stream, text))
+        self._tell(events.Output(stream, decoder.decode(data), data))
 
     def _ended(self, code: int, text: str, generation: int) -> None:
         """The program ended; what its agents still had to say is read first."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING
 
 from adbg.engine.protocol import BackwardBegin, BackwardEnd, Framework, NodeRan
 from adbg.engine.types import NodeStop
@@ -53,10 +53,12 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The program's own output. ``stream`` is "stdout" or "stderr"; in a pty both come as "stdout"."""
+    """The program's own output. ``stream`` is "stdout" or "stderr"; in a pty both come as "stdout". ``data`` are the bytes as written;
+    ``text`` the same as UTF-8, a character cut at the end of a chunk coming with the next one."""
 
     stream: str
     text: str
+    data: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,25 +145,25 @@ class Detached:
     """The debugger let go of the program, which runs on."""
 
 
-Event = Union[
-    Started,
-    ProcessJoined,
-    ProcessLeft,
-    Stopped,
-    StopQueued,
-    Resumed,
-    Output,
-    Trace,
-    BackwardBegan,
-    BackwardEnded,
-    NodesRan,
-    FrameworkFound,
-    BreakpointsChanged,
-    FrameChanged,
-    SelectionChanged,
-    ShownChanged,
-    Edited,
-    Notice,
-    Exited,
-    Detached,
-]
+Event = (
+    Started
+    | ProcessJoined
+    | ProcessLeft
+    | Stopped
+    | StopQueued
+    | Resumed
+    | Output
+    | Trace
+    | BackwardBegan
+    | BackwardEnded
+    | NodesRan
+    | FrameworkFound
+    | BreakpointsChanged
+    | FrameChanged
+    | SelectionChanged
+    | ShownChanged
+    | Edited
+    | Notice
+    | Exited
+    | Detached
+)

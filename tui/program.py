@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -18,7 +16,7 @@ from adbg.engine import rendezvous
 from adbg.engine.errors import AdbgError, CommandError
 from adbg.engine.protocol import Hello, ProcessInfo
 from adbg.engine.rendezvous import SessionConfig
-from adbg.tui.client import Client, Listener, connect, initialize
+from adbg.tui.client import Client, Listener, connect
 
 if TYPE_CHECKING:
     from adbg.engine.launch import ExitStatus, Launched
@@ -26,15 +24,17 @@ if TYPE_CHECKING:
 OnAgent = Callable[[Client, ProcessInfo], None]
 OnOutput = Callable[[str, bytes], None]
 OnExit = Callable[[int, str], None]
+OnNote = Callable[[str], None]
 
 
 class Program(Protocol):
     """What the debugger can do with the program as a whole."""
 
+    detached_start: bool  # nothing waits for an agent: a launcher whose Python children come later
     launched: bool  # adbg started it: it may be restarted, and quitting ends it
     run_dir: str
 
-    def start(self, on_agent: OnAgent, on_output: OnOutput, on_exit: OnExit) -> None: ...
+    def start(self, on_agent: OnAgent, on_output: OnOutput, on_exit: OnExit, on_note: OnNote) -> None: ...
 
     def write_stdin(self, data: bytes) -> None: ...
 
@@ -81,7 +81,7 @@ class StartedProgram:
         self._listener: Listener | None = None
         self._program: Launched | None = None
 
-    def start(self, on_agent: OnAgent, on_output: OnOutput, on_exit: OnExit) -> None:
+    def start(self, on_agent: OnAgent, on_output: OnOutput, on_exit: OnExit, on_note: OnNote) -> None:
         from adbg.engine.launch import LaunchRequest, launch
 
         self.close()
@@ -105,12 +105,21 @@ class StartedProgram:
             env=self.script.env,
         )
         try:
-            self._program = launch(request, on_output, ended)
+            self._program = launch(request, on_output, ended, on_note)
         except BaseException:
             self.close()
             raise
         if warning:
-            on_output("adbg", warning.encode())
+            on_note(warning)
+
+    @contextlib.contextmanager
+    def forwarding(self, names: Sequence[str]) -> Iterator[None]:
+        """Within this block these signals of this process go to the program. Main thread only."""
+        if self._program is None:
+            yield
+            return
+        with self._program.forwarding(names):
+            yield
 
     def _make_run_dir(self) -> str:
         """Where nothing can be recorded, debugging goes on without a record, and says so."""
@@ -130,6 +139,10 @@ class StartedProgram:
         except (AdbgError, OSError) as error:
             return f"nothing is recorded: {error}; debugging goes on"
         return ""
+
+    @property
+    def detached_start(self) -> bool:
+        return not self.script.python
 
     @property
     def token(self) -> str:
@@ -158,6 +171,7 @@ class FoundProgram:
     """``adbg attach PID``: a program that called ``adbg.listen()`` or lost its front end and listens."""
 
     launched = False
+    detached_start = False
 
     def __init__(self, pid: int, stacks: bool | None = None) -> None:
         self.pid = pid
@@ -165,7 +179,7 @@ class FoundProgram:
         self.run_dir = ""
         self.token = ""
 
-    def start(self, on_agent: OnAgent, on_output: OnOutput, on_exit: OnExit) -> None:
+    def start(self, on_agent: OnAgent, on_output: OnOutput, on_exit: OnExit, on_note: OnNote) -> None:
         import psutil
 
         folder = rendezvous.listen_dir(self.pid)

@@ -209,8 +209,8 @@ def _index_of(text: str, rows: list[GraphRow]) -> int:
         base, _, _ = name.partition("#")
         return base.rstrip("0123456789").removesuffix("Backward") if "Backward" in base else base
 
-    for wanted in (text, text.lower()):
-        fold = (lambda s: s.lower()) if wanted != text or text.islower() else (lambda s: s)
+    for fold in (str, str.lower):  # as written first, else without regard to case
+        wanted = fold(text)
         hits = [r for r in rows if fold(r.unique_name) == wanted]
         hits = hits or [r for r in rows if fold(r.name) == wanted or (r.parameter or "") == text]
         hits = hits or [r for r in rows if fold(short(r.name)) == wanted]

@@ -1,0 +1,238 @@
+"""Batch mode: commands in order, a report of every stop, the program's exit status. Text or JSON lines (cli.md).
+
+One loop on the main thread takes the debugger's events from a queue, so that stops, output and results come out in the order in
+which they happened. Signals to adbg are handed to the program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import time
+from collections.abc import Callable
+from typing import Any
+
+from adbg.engine.errors import AdbgError, DebuggeeGone
+from adbg.engine.protocol import Continue
+from adbg.tui import events
+from adbg.tui.batch_output import Writer
+from adbg.tui.commands.startup import READY_TIMEOUT, stop_commands
+from adbg.tui.commands.table import execute
+from adbg.tui.debugger import Debugger, State
+from adbg.tui.notes import end_notes
+
+TIMED_OUT = 124
+USAGE = 2
+IDLE = 0.1  # seconds without an event after which a half line of output is passed on
+FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+
+
+class TimedOut(Exception):
+    """``--timeout`` passed."""
+
+
+class Batch:
+    """One run. ``required`` command lines (``-b``) end the run with status 2 when they are refused."""
+
+    def __init__(self, debugger: Debugger, writer: Writer, timeout: float | None = None, required: frozenset[int] = frozenset()) -> None:
+        self.debugger = debugger
+        self.writer = writer
+        self.deadline = None if timeout is None else time.monotonic() + timeout
+        self.timeout = timeout
+        self.required = required
+        self.queue: queue.SimpleQueue[events.Event] = queue.SimpleQueue()
+        self.ended = False
+        self._quit = False
+        self.shown: set[int] = set()  # breakpoints whose hit was reported
+
+    def run(self) -> int:
+        """The whole run; returns adbg's exit status.
+
+        Raises:
+            AdbgError: the program cannot be started.
+        """
+        self.debugger.subscribe(self.queue.put)
+        self.debugger.start()
+        try:
+            with self._forwarding():
+                return self._follow()
+        except TimedOut:
+            return self._give_up()
+        finally:
+            self.debugger.close()
+            self.writer.flush()
+
+    def _forwarding(self) -> contextlib.AbstractContextManager[None]:
+        forwarding: Callable[[Any], contextlib.AbstractContextManager[None]] | None
+        forwarding = getattr(self.debugger.program, "forwarding", None)
+        return forwarding(FORWARDED) if forwarding is not None else contextlib.nullcontext()
+
+    def _follow(self) -> int:
+        self._wait_ready()
+        for number, line in enumerate(self.debugger.startup):
+            if self.ended and self.debugger.state is not State.EXITED:
+                break
+            self._drain()
+            refused = self._command(line)
+            if refused and number in self.required:
+                return USAGE
+            if self._quit:
+                return self._leave()
+        return self._run_out()
+
+    # ------------------------------------------------------------------ commands
+
+    def _command(self, line: str) -> bool:
+        """Run one line and wait for the program where it was set going; true when it was refused."""
+        try:
+            result = execute(self.debugger, line)
+        except DebuggeeGone as error:
+            self._drain(0.5)  # its end explains it
+            self.writer.error(line, error)
+            return True
+        except AdbgError as error:
+            self._drain()
+            self.writer.error(line, error)
+            return True
+        self._drain()
+        if result.text or result.value is not None or result.rows:
+            self.writer.result(line, result)
+        self._quit = result.quit
+        if result.running and not result.background:
+            self._wait_stop()
+        return False
+
+    def _wait_ready(self) -> None:
+        program = self.debugger.program
+        if program.detached_start:
+            return  # a launcher: its Python children come when they come
+        limit = time.monotonic() + READY_TIMEOUT
+        while not self.ended and not self.debugger.wait_ready(0):
+            if time.monotonic() > limit:
+                self.writer.notice("warning", f"no agent came up within {READY_TIMEOUT:g} s; the program runs unwatched")
+                return
+            self._take(0.05)
+
+    def _wait_stop(self) -> None:
+        """Until the program stands still: report that stop and run its breakpoints' commands; or until it ended."""
+        while not self.ended:
+            event = self._take(0.2)
+            if isinstance(event, events.Detached):
+                return
+            if not isinstance(event, events.Stopped) or event.stop is not self.debugger.stop:
+                continue  # or a stop in the middle of `step 5`, which went on from there
+            if self._at_stop(event):
+                return
+
+    def _at_stop(self, event: events.Stopped) -> bool:
+        """Report; true unless a breakpoint's commands set the program going again."""
+        self.writer.stopped(self.debugger, event)
+        self.shown.update(event.stop.breakpoints)
+        for line in stop_commands(self.debugger):
+            try:
+                result = execute(self.debugger, line)
+            except AdbgError as error:
+                self.writer.error(line, error)
+                continue
+            if result.text or result.value is not None:
+                self.writer.result(line, result)
+            if result.running:
+                return False
+            if result.quit:
+                self._quit = True
+        return True
+
+    # ------------------------------------------------------------------ the rest of the run
+
+    def _run_out(self) -> int:
+        """The commands are used up: the script runs on to its end. A breakpoint that was not hit so far is reported once."""
+        debugger = self.debugger
+        if debugger.state is State.STARTING and not self.ended:
+            debugger.begin(False)
+        while not self.ended:
+            if debugger.state is State.STOPPED:
+                self._go_on()
+            if debugger.state is State.RUNNING and not debugger.program.launched:
+                debugger.detach()
+                return 0
+            self._wait_stop()
+            if self._quit:
+                return self._leave()
+            if debugger.state is State.DETACHED:
+                if not debugger.program.launched:
+                    return 0
+                self._drain(0.2)
+        return self._finish()
+
+    def _go_on(self) -> None:
+        for row in self.debugger.breakpoints:
+            if row.enabled and row.id in self.shown and not row.commands:
+                with contextlib.suppress(AdbgError):
+                    self.debugger.change_breakpoint(row.id, enabled=False)
+        try:
+            self.debugger.resume(Continue())
+        except DebuggeeGone:
+            self._drain(0.5)
+
+    def _leave(self) -> int:
+        """``quit``: the program is ended, as in every front end; its status is not the run's."""
+        self.debugger.close()
+        return 0
+
+    def _finish(self) -> int:
+        for note in end_notes(self.debugger):
+            self.writer.notice("warning", note)
+        code = self.debugger.exit_code or 0
+        self.writer.exited(code, self.debugger.exit_text)
+        return code
+
+    def _give_up(self) -> int:
+        self.deadline = None
+        self.writer.notice("error", f"the program did not end within --timeout {self.timeout:g} s: it is ended now")
+        with contextlib.suppress(AdbgError):
+            self.debugger.kill()
+        limit = time.monotonic() + 5
+        while not self.ended and time.monotonic() < limit:
+            self._take(0.2)
+        if self.ended:
+            self.writer.exited(self.debugger.exit_code or 0, self.debugger.exit_text)
+        return TIMED_OUT
+
+    # ------------------------------------------------------------------ events
+
+    def _take(self, seconds: float) -> events.Event | None:
+        """Handle the next event, waiting at most ``seconds`` for it."""
+        if self.deadline is not None and time.monotonic() > self.deadline:
+            raise TimedOut
+        try:
+            event = self.queue.get(timeout=min(seconds, IDLE))
+        except queue.Empty:
+            self.writer.flush()
+            return None
+        self._report(event)
+        return event
+
+    def _drain(self, seconds: float = 0.0) -> None:
+        """Handle what is there already, or comes within ``seconds``."""
+        limit = time.monotonic() + seconds
+        while True:
+            try:
+                event = self.queue.get(timeout=max(0.0, limit - time.monotonic())) if seconds else self.queue.get_nowait()
+            except queue.Empty:
+                return
+            self._report(event)
+
+    def _report(self, event: events.Event) -> None:
+        writer = self.writer
+        if isinstance(event, events.Output):
+            writer.output(event)
+        elif isinstance(event, events.BackwardBegan):
+            writer.backward_began(event)
+        elif isinstance(event, events.BackwardEnded):
+            writer.backward_ended(event)
+        elif isinstance(event, events.Trace):
+            writer.trace(event)
+        elif isinstance(event, events.Notice):
+            writer.notice(event.level, event.text)
+        elif isinstance(event, events.Exited):
+            self.ended = True

@@ -1,0 +1,149 @@
+"""Commands about values: print, set, Python statements, displays and watches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from adbg.engine.errors import CommandError
+from adbg.tui.commands.table import CommandResult, command, need, numbers_of, table_result
+from adbg.tui.formatting import format_of, shape_text, shown_text, tensor_text, tensor_view
+
+if TYPE_CHECKING:
+    from adbg.tui.debugger import Debugger
+    from adbg.tui.stop_view import Shown
+
+
+def _formatted(argument: str) -> tuple[str, str]:
+    """ "/s EXPR" -> ("stats", "EXPR")."""
+    if not argument.startswith("/"):
+        return "", argument
+    form, _, expression = argument[1:].partition(" ")
+    return format_of(form), expression.strip()
+
+
+@command("print", "p", group="data", args="[/FORMAT] EXPR", completes="expression")
+def print_(debugger: Debugger, argument: str) -> CommandResult:
+    """Evaluate EXPR in the selected frame and print it.
+
+    At a stop it sees grad_outputs (into the node), grad_inputs (out of it, once it ran), saved (by name), node, index, and
+    norm(t), stats(t), nonfinite(t), besides the locals and globals of the frame.
+    Formats: `/meta` shape, dtype, device; `/stats` statistics (sampled above a million elements), `/exact` of all
+    elements; `/window` numbers of a slice, e.g. `p/w grad_outputs[0][0]`. One letter is enough.
+    """
+    form, expression = _formatted(argument)
+    need(expression, "an expression", "print norm(grad_outputs[0])")
+    if form and form != "text":
+        view = tensor_view(debugger, expression, form)
+        if view.meta is None:
+            raise CommandError(f"{expression} is no tensor: /{form} does not apply to {view.text[:60]}")
+        from adbg.engine.wire import to_json
+
+        return CommandResult(tensor_text(view), to_json(view))
+    body = debugger.evaluate(expression)
+    value: Any = body.value
+    if value is None and body.tensor is not None:
+        value = {"tensor": shape_text(body.tensor), "shape": list(body.tensor.shape or ()), "dtype": body.tensor.dtype}
+    return CommandResult(body.result, value)
+
+
+@command("set", group="data", args="TARGET = EXPR", completes="expression")
+def set_(debugger: Debugger, argument: str) -> CommandResult:
+    """Change a gradient or a variable.
+
+    `set grad_outputs[0] = EXPR` before the node or `set grad_inputs[0] = EXPR` behind it changes what the engine goes on
+    with: shape, dtype and device are checked first, the value is cloned. Any other target is assigned in the selected frame.
+    """
+    target, value = _assignment(argument)
+    body = debugger.set_value(target, value)
+    debugger.shown.forget()
+    debugger.tell_edited()
+    return CommandResult(f"{target} = {body.value}", body.value)
+
+
+def _assignment(argument: str) -> tuple[str, str]:
+    """Split at the first ``=`` that is no comparison and stands outside brackets and quotes."""
+    depth, quote = 0, ""
+    for at, char in enumerate(argument):
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "'\"":
+            quote = char
+        elif char in "([{":
+            depth += 1
+        elif char in ")]}":
+            depth -= 1
+        elif char == "=" and not depth and argument[at + 1 : at + 2] != "=" and argument[at - 1 : at] not in tuple("=!<>"):
+            target, value = argument[:at].strip(), argument[at + 1 :].strip()
+            if target and value:
+                if target[-1] in "+-*/@%":  # x *= 2
+                    target, value = target[:-1].strip(), f"{target[:-1].strip()} {target[-1]} ({value})"
+                return target, value
+            break
+    raise CommandError("expected TARGET = EXPR", "for example: set grad_outputs[0] = grad_outputs[0] * 0.5")
+
+
+@command("!", group="data", args="STATEMENT", completes="statement")
+def statement(debugger: Debugger, argument: str) -> CommandResult:
+    """Execute Python statements in the selected frame; what they print is shown.
+
+    A statement may go over several lines: the prompt goes on while a block, a bracket or a string is open.
+    """
+    body = debugger.evaluate(need(argument, "a statement", "! import math"), "statement")
+    debugger.shown.forget()
+    debugger.tell_edited()
+    return CommandResult(body.result.rstrip("\n"), body.result)
+
+
+def _shown_result(row: Shown) -> CommandResult:
+    here = bool(row.text or row.error)
+    later = f"{row.number}: {row.expression} is shown at every stop"
+    return CommandResult(shown_text(row) if here else later, {"number": row.number, "expression": row.expression})
+
+
+def _add(debugger: Debugger, argument: str, watched: bool) -> CommandResult:
+    form, expression = _formatted(argument)
+    if not expression:
+        return shown_table(debugger)
+    if watched and form in ("window", "stats", "exact"):
+        raise CommandError("a watch compares one value from stop to stop", f"watch norm({expression}), or display/{form[0]}")
+    return _shown_result(debugger.shown.add(expression, watched, form))
+
+
+@command("display", group="data", args="[/FORMAT] [EXPR]", completes="expression")
+def display(debugger: Debugger, argument: str) -> CommandResult:
+    """Show EXPR at every stop; without EXPR, show all displays and watches now. Formats as `print`."""
+    return _add(debugger, argument, False)
+
+
+@command("watch", group="data", args="[EXPR]", completes="expression")
+def watch(debugger: Debugger, argument: str) -> CommandResult:
+    """Show EXPR at every stop and mark it when its value is another one than at the stop before.
+
+    A watch does not stop the program by itself: to stop on a value, give a breakpoint a condition
+    (`break Mm* if norm(grad_outputs[0]) > 1`). `step` shows it node by node.
+    """
+    return _add(debugger, argument, True)
+
+
+@command("undisplay", "unwatch", group="data", args="[N…]")
+def undisplay(debugger: Debugger, argument: str) -> CommandResult:
+    """Remove displays and watches by number; all of them without numbers."""
+    if not argument:
+        debugger.shown.clear()
+        return CommandResult("removed all displays and watches")
+    numbers = numbers_of(argument, "undisplay 1")
+    for number in numbers:
+        debugger.shown.remove(number)
+    return CommandResult(f"removed: {', '.join(map(str, numbers))}", numbers)
+
+
+def shown_table(debugger: Debugger) -> CommandResult:
+    """All displays and watches with their values at this stop."""
+    rows = debugger.shown_values()
+    if not rows:
+        return CommandResult("nothing is displayed or watched", [])
+    if debugger.stop is None:
+        cells = [(row.number, "watch" if row.watched else "display", row.expression) for row in rows]
+        return table_result(("num", "type", "expression"), cells)
+    values = [{"number": r.number, "expression": r.expression, "text": r.text, "error": r.error} for r in rows]
+    return CommandResult("\n".join(shown_text(row) for row in rows), values)

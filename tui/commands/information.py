@@ -1,0 +1,167 @@
+"""``info`` and its subjects."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from adbg.engine.errors import CommandError
+from adbg.engine.wire import to_json
+from adbg.tui.commands.table import CommandResult, choice_of, command, table_result
+from adbg.tui.formatting import (
+    contribution_lines,
+    place_text,
+    slots_text,
+    source_text,
+    stop_report,
+    stop_title,
+    time_text,
+)
+
+if TYPE_CHECKING:
+    from adbg.engine.protocol import NodeBody
+    from adbg.tui.debugger import Debugger
+
+# subject -> what it shows; those not handled here are asked from the agent (``adbg/info``)
+SUBJECTS = {
+    "node": "a node in full: gradients, saved tensors, attributes, where it was made (`info node #12`)",
+    "graph": "the nodes of the graph at hand in execution order (`info graph 100` from #100 on)",
+    "backward": "the backward calls at hand",
+    "breakpoints": "breakpoints with hits and matches",
+    "threads": "threads of the program",
+    "params": "parameters and their gradients",
+    "memory": "memory of the program and of its devices",
+    "capabilities": "what the framework in the program lets adbg do",
+    "names": "node names at hand and seen",
+    "processes": "processes of the program that adbg is connected to",
+    "display": "displays and watches",
+    "stop": "this stop, printed again",
+    "program": "what runs, where it is recorded",
+}
+GRAPH_ROWS = 40
+
+
+@command("info", "i", group="information", args="SUBJECT", completes="info")
+def info(debugger: Debugger, argument: str) -> CommandResult:
+    """Show facts: node, graph, backward, breakpoints, threads, params, memory, capabilities, names, processes, display, program.
+
+    Unique prefixes work: `i b` is ambiguous, `i br` is breakpoints.
+    """
+    word, _, rest = argument.strip().partition(" ")
+    if not word:
+        return table_result(("subject", "shows"), [(f"info {name}", text) for name, text in SUBJECTS.items()])
+    subject = choice_of(word, tuple(SUBJECTS), "subject")
+    if subject == "node":
+        return node_result(debugger, rest)
+    if subject == "graph":
+        return graph_result(debugger, rest)
+    if rest:
+        raise CommandError(f"`info {subject}` takes no argument")
+    if subject == "breakpoints":
+        from adbg.tui.commands.breakpoints import breakpoint_table
+
+        return breakpoint_table(debugger)
+    if subject == "display":
+        from adbg.tui.commands.data import shown_table
+
+        return shown_table(debugger)
+    if subject == "processes":
+        return process_table(debugger)
+    if subject == "stop":
+        stop = debugger.need_stop()
+        return CommandResult(stop_report(debugger), to_json(stop))
+    if subject == "program":
+        return program_result(debugger)
+    body = debugger.info(subject)
+    value = [dict(zip(body.columns, row)) for row in body.rows] if body.columns else body.text
+    return table_result(body.columns, body.rows, body.text, value)
+
+
+def node_result(debugger: Debugger, argument: str) -> CommandResult:
+    """``info node [NODE]``."""
+    index = debugger.find_node(argument) if argument.strip() else 0
+    if not index:
+        debugger.need_stop()
+    body = debugger.node(index)
+    return CommandResult("\n".join(node_lines(body)), to_json(body))
+
+
+def node_lines(body: NodeBody) -> list[str]:
+    """A node in full."""
+    node = body.node
+    state = {"done": "ran", "here": "at hand", "todo": "still to run"}.get(body.state, body.state)
+    lines = [f"{node.unique_name}  #{body.index}  {state}{'  ' + time_text(body.us) if body.us is not None else ''}"]
+    facts = {"module": node.module, "parameter": node.parameter, "sequence number": node.seq}
+    lines += [f"  {name}: {value}" for name, value in facts.items() if value not in (None, "")]
+    lines += [f"  {name}: {value}" for name, value in body.attributes.items()]
+    if node.compiled:
+        lines.append("  a whole compiled region (torch.compile) in one node")
+    lines += slots_text([*body.grad_outputs, *body.grad_inputs])
+    lines += contribution_lines(body)
+    if body.saved:
+        lines.append("  saved:")
+        lines += slots_text(body.saved, "    ")
+    feeds = ", ".join(f"#{i}" for i in body.producers) or "nothing"
+    fed = ", ".join(f"#{i}" for i in body.consumers) or "the root"
+    lines.append(f"  fed by {fed}; feeds {feeds}")
+    if body.forward:
+        lines.append("  made by:")
+        for number, line in enumerate(body.forward):
+            lines.append(f"    {place_text(line)}")
+            source = source_text(line.file, line.line, mark=False).strip() if number == 0 else ""
+            lines += [f"        {source}"] if source else []
+    elif body.forward_note:
+        lines.append(f"  no forward stack: {body.forward_note}")
+    return lines
+
+
+def graph_result(debugger: Debugger, argument: str) -> CommandResult:
+    """``info graph [FROM]``: a page around the node at hand."""
+    here = debugger.graph_page(1, 1).here
+    start = max(1, here - GRAPH_ROWS // 2)
+    if argument:
+        start = debugger.find_node(argument)
+    page = debugger.graph_page(start, GRAPH_ROWS)
+    rows = []
+    for row in page.rows:
+        mark = {"done": "●", "here": "▶", "todo": "○"}.get(row.state, "")
+        shape = "" if row.shape is None else f"{row.dtype}[{', '.join(map(str, row.shape))}]"
+        norm = "nan/inf" if row.nonfinite else row.norm
+        feeds = " ".join(f"#{i}" for i in row.edges)
+        where = row.parameter or place_text(row.forward)
+        stops = ",".join(map(str, row.breakpoints))
+        rows.append((mark, f"#{row.index}", row.unique_name, shape, norm, feeds, row.module, where, stops))
+    last = page.rows[-1].index if page.rows else 0
+    head = f"backward {page.backward}: nodes #{start} to #{last} of {page.total}"
+    head += f"\n{page.note}" if page.note else ""
+    columns = ("", "#", "node", "gradient", "norm", "feeds", "module", "made at", "breakpoints")
+    value = {"total": page.total, "here": page.here, "backward": page.backward, "rows": to_json(page.rows)}
+    return table_result(columns, rows, head, value)
+
+
+def process_table(debugger: Debugger) -> CommandResult:
+    """``info processes``."""
+    rows = []
+    for process in debugger.processes:
+        mark = "▸" if process is debugger.current else ""
+        where = stop_title(process.stop) if process.stop is not None else "running" if debugger.begun else "not started"
+        names = ", ".join(f"{f.name} {f.version}" for f in process.frameworks)
+        rows.append((mark, process.number, process.info.pid, process.rank, names, where))
+    if not rows:
+        return CommandResult("no process of the program is connected", [])
+    value = [{"number": r[1], "pid": r[2], "rank": r[3], "frameworks": r[4], "state": r[5]} for r in rows]
+    return table_result(("", "num", "pid", "rank", "frameworks", "state"), rows, "", value)
+
+
+def program_result(debugger: Debugger) -> CommandResult:
+    """``info program``."""
+    facts = {"program": debugger.title, "state": debugger.state.value, "recorded in": debugger.run_dir or "nothing is recorded"}
+    process = debugger.current
+    if process is not None:
+        facts["pid"] = str(process.info.pid)
+        facts["python"] = process.info.python
+        facts["working directory"] = process.info.cwd
+        facts["frameworks"] = ", ".join(f"{f.name} {f.version}" for f in process.frameworks) or "none imported yet"
+    if debugger.exit_code is not None:
+        facts["exit status"] = str(debugger.exit_code)
+    width = max(len(name) for name in facts)
+    return CommandResult("\n".join(f"{name:<{width}}  {value}" for name, value in facts.items()), facts)

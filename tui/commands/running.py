@@ -1,0 +1,166 @@
+"""Commands that set the program going, or end it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from adbg.engine import protocol
+from adbg.engine.errors import AdbgError, CommandError
+from adbg.tui.commands.table import CommandResult, command, count_of, need, no_argument
+
+if TYPE_CHECKING:
+    from adbg.tui.debugger import Debugger
+
+STEP_TIMEOUT = 3600.0  # seconds one of several counted steps may take
+
+
+def _background(argument: str) -> tuple[str, bool]:
+    """A trailing ``&`` keeps the prompt while the program runs, as in gdb."""
+    argument = argument.strip()
+    return (argument[:-1].strip(), True) if argument.endswith("&") else (argument, False)
+
+
+def _go(debugger: Debugger, arguments: Any, background: bool = False) -> CommandResult:
+    debugger.resume(arguments)
+    return CommandResult(running=True, background=background)
+
+
+def _counted(debugger: Debugger, argument: str, arguments: Any) -> CommandResult:
+    """``s 5``: five times, ending early at any stop that is not the end of a step."""
+    from adbg.engine.types import StopReason
+    from adbg.tui.debugger import State
+
+    argument, background = _background(argument)
+    for _ in range(count_of(argument) - 1):
+        debugger.resume(arguments)
+        if not debugger.wait_state(State.STOPPED, State.EXITED, State.DETACHED, timeout=STEP_TIMEOUT):
+            raise AdbgError(f"the program did not stop within {STEP_TIMEOUT:g} s", "`pause` stops it at the next node")
+        stop = debugger.stop
+        if stop is None or stop.reason not in (StopReason.STEP, StopReason.ENTRY):
+            return CommandResult(running=True)  # the front end tells of the stop or of the end
+    return _go(debugger, arguments, background)
+
+
+@command("run", "r", group="running", args="[&]")
+def run(debugger: Debugger, argument: str) -> CommandResult:
+    """Let the script run, up to the first breakpoint.
+
+    Before the script was started it starts; afterwards `run` means `restart`.
+    """
+    from adbg.tui.debugger import State
+
+    argument, background = _background(argument)
+    no_argument(argument, "run")
+    if debugger.state is State.STARTING and not debugger.begun:
+        debugger.begin(False)
+        return CommandResult(running=True, background=background)
+    if debugger.state in (State.RUNNING, State.STOPPED):
+        raise CommandError("the script runs already", "`continue` goes on, `restart` starts it anew")
+    return restart(debugger, argument)
+
+
+@command("restart", group="running", args="[&]")
+def restart(debugger: Debugger, argument: str) -> CommandResult:
+    """End the program and run it anew; breakpoints, displays and watches stay.
+
+    A new run directory is made.
+    """
+    argument, background = _background(argument)
+    no_argument(argument, "restart")
+    debugger.restart()
+    debugger.wait_ready()
+    debugger.begin(False if debugger.breakpoints else None)
+    return CommandResult("", running=True, background=background)
+
+
+@command("continue", "c", group="running", args="[N] [&]", repeats=True)
+def continue_(debugger: Debugger, argument: str) -> CommandResult:
+    """Go on to the next breakpoint.
+
+    With N, the breakpoint that stopped here ignores its next N-1 hits. `continue &` keeps the prompt while the program runs.
+    """
+    argument, background = _background(argument)
+    count = count_of(argument)
+    if count > 1:
+        stop = debugger.need_stop()
+        if not stop.breakpoints:
+            raise CommandError("no breakpoint stopped here, so there is none to ignore", "`continue` without a count")
+        debugger.change_breakpoint(stop.breakpoints[0], ignore=count - 1)
+    return _go(debugger, protocol.Continue(), background)
+
+
+@command("step", "s", group="running", args="[N] [&]", repeats=True)
+def step(debugger: Debugger, argument: str) -> CommandResult:
+    """Go to the next node, into a nested backward.
+
+    N times; a breakpoint or an error on the way ends it early. Before the script was started: run to where the first
+    backward begins.
+    """
+    return _counted(debugger, argument, protocol.StepIn())
+
+
+@command("next", "n", group="running", args="[N] [&]", repeats=True)
+def next_(debugger: Debugger, argument: str) -> CommandResult:
+    """Go to the next node on this level, over nested backward calls.
+
+    Past the last node of a backward it goes on into the next backward.
+    """
+    return _counted(debugger, argument, protocol.Next())
+
+
+@command("finish", "f", group="running", args="[&]", repeats=True)
+def finish(debugger: Debugger, argument: str) -> CommandResult:
+    """Go to the end of the enclosing PyLayer / autograd.Function or nested backward; at top level, of this backward."""
+    argument, background = _background(argument)
+    no_argument(argument, "finish")
+    return _go(debugger, protocol.StepOut(), background)
+
+
+@command("until", "t", group="running", args="SPEC [&]", completes="spec", repeats=True)
+def until(debugger: Debugger, argument: str) -> CommandResult:
+    """Go on until a node that SPEC names (the grammar of `break`), once."""
+    argument, background = _background(argument)
+    return _go(debugger, protocol.Until(need(argument, "the node to run to", "until #120")), background)
+
+
+@command("after", group="running", args="[&]", repeats=True)
+def after(debugger: Debugger, argument: str) -> CommandResult:
+    """Run the node at hand and stop behind it, where its grad_inputs are known."""
+    argument, background = _background(argument)
+    no_argument(argument, "after")
+    return _go(debugger, protocol.After(), background)
+
+
+@command("pause", group="running")
+def pause(debugger: Debugger, argument: str) -> CommandResult:
+    """Stop the running program at its next node."""
+    no_argument(argument, "pause")
+    debugger.pause()
+    return CommandResult("pausing at the next node", running=True)
+
+
+@command("interrupt", group="running")
+def interrupt(debugger: Debugger, argument: str) -> CommandResult:
+    """Send the program SIGINT, as Ctrl-C in its own terminal would."""
+    no_argument(argument, "interrupt")
+    debugger.interrupt()
+    return CommandResult("sent SIGINT to the program")
+
+
+@command("detach", group="running")
+def detach(debugger: Debugger, argument: str) -> CommandResult:
+    """Disarm everything and let the program run on without the debugger.
+
+    After `adbg run`, adbg stays to pass on its output and its exit status.
+    """
+    no_argument(argument, "detach")
+    debugger.detach()
+    return CommandResult("detached: the program runs on by itself", running=debugger.program.launched)
+
+
+@command("kill", group="running")
+def kill(debugger: Debugger, argument: str) -> CommandResult:
+    """End the program at once (SIGKILL)."""
+    no_argument(argument, "kill")
+    debugger.kill()
+    return CommandResult("killed the program", running=True)

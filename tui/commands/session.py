@@ -1,0 +1,134 @@
+"""Commands about the session itself: logs, dumps, recording, processes, help, the end."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from adbg.engine import protocol
+from adbg.engine.errors import CommandError, Unsupported
+from adbg.tui.commands.table import (
+    GROUPS,
+    TABLE,
+    Command,
+    CommandResult,
+    choice_of,
+    command,
+    no_argument,
+    resolve,
+    words_of,
+)
+
+if TYPE_CHECKING:
+    from adbg.tui.debugger import Debugger
+
+TITLES = {
+    "running": "Running and stepping",
+    "breakpoints": "Breakpoints",
+    "data": "Values",
+    "stack": "Stack and source",
+    "graph": "Graph",
+    "information": "Information",
+    "session": "Session",
+}
+
+
+@command("vlog", group="session", args="[LEVEL | MODULE=LEVEL… | off]", completes="vlog")
+def vlog(debugger: Debugger, argument: str) -> CommandResult:
+    """Show or change the VLOG level: `vlog 5`, `vlog backward=6,nodes=4`, `vlog off`.
+
+    3 calls and nodes, 4 with shapes and dtypes, 5 with metadata and module, 6 with unique names and forward lines.
+    """
+    body = debugger.set_vlog(",".join(argument.replace(",", " ").split()))
+    names = {name: level for name, level in body.levels.items() if name != "*"}
+    text = f"vlog {body.levels.get('*', 0)}" + "".join(f"  {name}={level}" for name, level in names.items())
+    return CommandResult(text, dict(body.levels))
+
+
+@command("dump", group="session", args="graph|stack|grads DIR", completes="dump")
+def dump(debugger: Debugger, argument: str) -> CommandResult:
+    """Write the graph (.dot), the forward stacks or the gradients at hand into files in DIR, which is made when missing."""
+    words = words_of(argument)
+    if len(words) != 2:
+        raise CommandError("expected what to dump and a folder", "for example: dump graph /tmp/graph")
+    what = choice_of(words[0], ("graph", "stack", "grads"), "dump")
+    directory = os.path.abspath(os.path.expanduser(words[1]))
+    body: protocol.DumpBody = debugger.request(protocol.Dump(what, directory), 600.0)
+    return CommandResult("\n".join(f"wrote {name}" for name in body.files), body.files)
+
+
+@command("record", group="session", args="[on|off]")
+def record(debugger: Debugger, argument: str) -> CommandResult:
+    """Show whether the run is recorded, or switch recording on and off."""
+    on = None if not argument else choice_of(argument, ("on", "off"), "record") == "on"
+    body: protocol.RecordBody = debugger.request(protocol.Record(on))
+    text = f"recording into {body.run_dir}" if body.recording else "not recording"
+    return CommandResult(f"{text}: {body.message}" if body.message else text, {"recording": body.recording, "run_dir": body.run_dir})
+
+
+@command("stacks", group="session", args="on|off")
+def stacks(debugger: Debugger, argument: str) -> CommandResult:
+    """Keep the forward stack and the module path of every node made from now on, or stop doing so."""
+    on = choice_of(argument, ("on", "off"), "stacks") == "on"
+    for process in debugger.processes:
+        process.client.request(protocol.Stacks(on))
+    return CommandResult(f"forward stacks and module paths are {'kept' if on else 'not kept'} from now on")
+
+
+@command("profile", group="session", args="[NAME]")
+def profile(_debugger: Debugger, _argument: str) -> CommandResult:
+    """Profile the program. No profiler is part of this version of adbg."""
+    raise Unsupported(
+        "no profiler is part of this version of adbg", "`python -m cProfile SCRIPT` or torch.profiler do it meanwhile"
+    )
+
+
+@command("process", group="session", args="[N]", completes="process")
+def process_(debugger: Debugger, argument: str) -> CommandResult:
+    """Make process N the one that commands act on; without N, list the processes (ranks, workers)."""
+    from adbg.tui.commands.information import process_table
+
+    if not argument:
+        return process_table(debugger)
+    if not argument.isdigit():
+        raise CommandError(f"expected a process number, got {argument!r}", "`process` lists them")
+    chosen = debugger.select_process(int(argument))
+    return CommandResult(f"{chosen.title} is the current one", {"process": chosen.number, "rank": chosen.rank})
+
+
+@command("quit", "q", "exit", group="session")
+def quit_(_debugger: Debugger, argument: str) -> CommandResult:
+    """Leave adbg. A program that adbg started is ended; an attached one runs on. `detach` first to let it run on."""
+    no_argument(argument, "quit")
+    return CommandResult(quit=True)
+
+
+@command("help", "h", "?", group="session", args="[COMMAND]", completes="command")
+def help_(_debugger: Debugger, argument: str) -> CommandResult:
+    """List the commands, or explain one."""
+    if argument:
+        return CommandResult(help_text(resolve(argument.split()[0])))
+    lines = []
+    for group in GROUPS:
+        rows = [row for row in TABLE.commands() if row.group == group]
+        if not rows:
+            continue
+        lines.append(f"{TITLES[group]}:")
+        lines += [f"  {_names(row):<24} {row.summary}" for row in rows]
+    lines.append("Unique prefixes of names work. An empty line repeats the last step. `help NAME` says more.")
+    return CommandResult("\n".join(lines), [row.name for row in TABLE.commands()], action="help")
+
+
+def _names(row: Command) -> str:
+    return ", ".join((row.name, *row.aliases))
+
+
+def usage(row: Command) -> str:
+    """ "print [/FORMAT] EXPR"."""
+    return f"{row.name} {row.args}".strip()
+
+
+def help_text(row: Command) -> str:
+    """Usage, other names, the whole help."""
+    other = f"   (also: {', '.join(row.aliases)})" if row.aliases else ""
+    return f"{usage(row)}{other}\n\n{row.help}"

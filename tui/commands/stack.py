@@ -1,0 +1,128 @@
+"""Commands about frames and source lines."""
+
+from __future__ import annotations
+
+import linecache
+from typing import TYPE_CHECKING
+
+from adbg.engine.errors import CommandError
+from adbg.engine.protocol import StackFrame
+from adbg.engine.types import SourceLine
+from adbg.tui.commands.table import CommandResult, command, count_of, no_argument
+from adbg.tui.formatting import file_text, source_text
+
+if TYPE_CHECKING:
+    from adbg.tui.debugger import Debugger
+
+HEADS = {
+    "enclosing": "inside the backward of",
+    "forward": "made by the forward call (no locals: those frames are gone)",
+    "live": "running now",
+}
+
+
+def frame_text(frame: StackFrame) -> str:
+    """ "forward  model.py:16"."""
+    if frame.source is None or not frame.line:
+        return frame.name
+    return f"{frame.name}  {file_text(frame.source.path or frame.source.name)}:{frame.line}"
+
+
+@command("where", "bt", "w", group="stack", completes="")
+def where(debugger: Debugger, argument: str) -> CommandResult:
+    """Print the stack: frame 0 is the node, then the nodes around it, the forward call that made it, the live Python stack.
+
+    Works while the program runs too, then with live frames only.
+    """
+    no_argument(argument, "where")
+    frames = debugger.frames()
+    process = debugger.current
+    selected = process.frame if process is not None and process.stop is not None else -1
+    lines, kind = [], ""
+    for number, frame in enumerate(frames):
+        if frame.kind != kind:
+            kind = frame.kind
+            if kind in HEADS:
+                lines.append(f"  {HEADS[kind]}:")
+        lines.append(f"{'▸' if number == selected else ' '} {number:>2}  {frame_text(frame)}")
+    if process is not None and process.frames_note:
+        lines.append(f"  no forward stack: {process.frames_note}")
+    rows = tuple(
+        (number, f.kind, f.name, f.source.path if f.source else "", f.line, f.locals) for number, f in enumerate(frames)
+    )
+    value = [dict(zip(("frame", "kind", "name", "file", "line", "locals"), row)) for row in rows]
+    return CommandResult("\n".join(lines) or "there is no stack", value)
+
+
+def _selected(debugger: Debugger, index: int) -> CommandResult:
+    frame = debugger.select_frame(index)
+    text = f"▸ {index:>2}  {frame_text(frame)}"
+    if frame.source is not None and frame.line:
+        source = source_text(frame.source.path, frame.line, mark=False).strip()
+        text += f"\n      {source}" if source else ""
+    return CommandResult(text, {"frame": index, "name": frame.name, "kind": frame.kind})
+
+
+def _move(debugger: Debugger, argument: str, sign: int) -> CommandResult:
+    debugger.need_stop()
+    process = debugger.current
+    count = count_of(argument)
+    now = process.frame if process is not None else 0
+    last = len(debugger.frames()) - 1
+    target = now + sign * count
+    if count > 1:  # `up 99` goes as far as it can
+        target = max(0, min(target, last))
+    return _selected(debugger, target)
+
+
+@command("up", "u", group="stack", args="[N]", repeats=True)
+def up(debugger: Debugger, argument: str) -> CommandResult:
+    """Select the frame that called this one; expressions are then evaluated there, when it has locals."""
+    return _move(debugger, argument, 1)
+
+
+@command("down", "d", group="stack", args="[N]", repeats=True)
+def down(debugger: Debugger, argument: str) -> CommandResult:
+    """Select the frame that this one called."""
+    return _move(debugger, argument, -1)
+
+
+@command("frame", group="stack", args="[N]")
+def frame(debugger: Debugger, argument: str) -> CommandResult:
+    """Select frame N (0 is the node); without N, show the selected one."""
+    debugger.need_stop()
+    process = debugger.current
+    if not argument:
+        return _selected(debugger, process.frame if process is not None else 0)
+    if not argument.isdigit():
+        raise CommandError(f"expected a frame number, got {argument!r}", "`where` shows the numbers")
+    return _selected(debugger, int(argument))
+
+
+@command("list", "l", group="stack", args="[FILE:]LINE | [N]", completes="file")
+def list_(debugger: Debugger, argument: str) -> CommandResult:
+    """Show source lines around the selected frame's line; at first the forward line that made the node."""
+    line = _line_to_list(debugger, argument)
+    text = source_text(line.file, line.line, before=5, after=5, mark=not argument or ":" not in argument)
+    if not text:
+        raise CommandError(f"{file_text(line.file)}:{line.line} cannot be read here", "the file may be on another machine, or gone")
+    return CommandResult(f"{file_text(line.file)}\n{text}", {"file": line.file, "line": line.line})
+
+
+def _line_to_list(debugger: Debugger, argument: str) -> SourceLine:
+    file, colon, number = argument.rpartition(":")
+    if colon:
+        if not number.isdigit():
+            raise CommandError(f"expected FILE:LINE, got {argument!r}")
+        return SourceLine(file, int(number), "")
+    here = debugger.source_line()
+    if here is None:
+        raise CommandError("no source line is known here", "`where` shows the stack; --stacks keeps forward stacks")
+    if not argument:
+        return here
+    if not argument.isdigit():
+        raise CommandError(f"expected a line number, got {argument!r}")
+    last = len(linecache.getlines(here.file))
+    if last and int(argument) > last:
+        raise CommandError(f"{file_text(here.file)} has {last} lines")
+    return SourceLine(here.file, int(argument), "")

@@ -1,0 +1,106 @@
+"""What the command line says before a person does: ``-b``, ``-e`` and ``-x`` as one list of command lines, and how it is worked off.
+
+``run_startup`` serves the interactive front ends (in the app from a worker thread); batch mode has its own loop.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from adbg.engine.errors import AdbgError, CommandError
+from adbg.tui.commands.table import CommandResult, execute, resolve, split
+from adbg.tui.debugger import Debugger, State
+
+READY_TIMEOUT = 30.0  # seconds for the program's agent to come; Python itself starts in 0.05 to 0.5
+SETTLED = (State.STOPPED, State.EXITED, State.DETACHED)
+
+Report = Callable[[str, CommandResult | AdbgError], None]
+
+
+def lines_of_file(path: str) -> list[str]:
+    """The commands of a file: one a line, ``#`` comments, a ``commands N`` ... ``end`` block made one line.
+
+    Raises:
+        CommandError: the file cannot be read, or a block does not end.
+    """
+    try:
+        text = Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise CommandError(f"cannot read the command file {path}: {reason}") from None
+    return join_blocks(text.splitlines(), path)
+
+
+def join_blocks(lines: Iterable[str], where: str) -> list[str]:
+    """Blank lines and comments left out, each ``commands`` block joined into one line with line ends in it."""
+    out: list[str] = []
+    block: list[str] | None = None
+    for line in lines:
+        text = line.strip()
+        if block is not None:
+            if text == "end":
+                out.append("\n".join(block))
+                block = None
+            elif text and not text.startswith("#"):
+                block.append(text)
+        elif text and not text.startswith("#"):
+            if opens_block(text):
+                block = [text]
+            else:
+                out.append(text)
+    if block is not None:
+        raise CommandError(f"{where}: `{block[0]}` has no `end`")
+    return out
+
+
+def opens_block(line: str) -> bool:
+    """``commands`` or ``commands N`` without commands behind it: the lines up to ``end`` are meant."""
+    word, argument = split(line)
+    try:
+        name = resolve(word).name
+    except CommandError:
+        return False
+    return name == "commands" and (not argument or argument.isdigit())
+
+
+def stop_commands(debugger: Debugger) -> list[str]:
+    """The ``commands`` of the breakpoints that stopped here, in order."""
+    stop = debugger.stop
+    if stop is None:
+        return []
+    lines: list[str] = []
+    for row in debugger.breakpoints:
+        if row.id in stop.breakpoints:
+            lines += row.commands
+    return lines
+
+
+def run_startup(debugger: Debugger, report: Report, cancelled: threading.Event | None = None) -> None:
+    """Start the program, run ``debugger.startup``, and let the script go when no command did so.
+
+    A command that sets the program going is waited for before the next one. ``report`` gets every command line with its result or
+    its error; stops and the end come as events. An error in one line does not keep the next ones from running.
+
+    Raises:
+        AdbgError: the program cannot be started.
+    """
+    cancelled = cancelled or threading.Event()
+    debugger.start()
+    if not debugger.wait_ready(READY_TIMEOUT) and not debugger.program.detached_start:
+        debugger.notice("warning", f"no agent came up within {READY_TIMEOUT:g} s; the program runs without being watched")
+    for line in debugger.startup:
+        if cancelled.is_set():
+            return
+        try:
+            result = execute(debugger, line)
+        except AdbgError as error:
+            report(line, error)
+            continue
+        report(line, result)
+        while result.running and not result.background and not debugger.wait_state(*SETTLED, timeout=0.2):
+            if cancelled.is_set():
+                return
+    if debugger.state is State.STARTING and not cancelled.is_set():
+        debugger.begin()

@@ -1,0 +1,38 @@
+"""What a person should be told when the program ended and the debugger had nothing to show. Pure, any thread."""
+
+from __future__ import annotations
+
+from adbg.tui.debugger import Debugger
+
+FRAMEWORKS = ("torch", "paddle", "mindspore")
+
+
+def end_notes(debugger: Debugger) -> list[str]:
+    """Why nothing stopped, one line each; empty when all is as expected."""
+    rows = [row for row in debugger.breakpoints if row.enabled]
+    if not debugger.begun or not (rows or debugger.stop_at_entry):
+        return []
+    if not debugger.joined:
+        return _silence(debugger)
+    if not debugger.frameworks_seen:
+        return [
+            f"the program never imported a framework that adbg knows ({', '.join(FRAMEWORKS)}), so there was no backward to stop in"
+        ]
+    if not debugger.backwards_seen and not debugger.ever_stopped:
+        names = ", ".join(sorted(debugger.frameworks_seen))
+        return [f"no backward was ever called, though {names} was imported: does the script call loss.backward()?"]
+    notes = []
+    for row in rows:
+        if not row.hits:
+            why = f": {row.message}" if row.message else ""
+            notes.append(f"breakpoint {row.id} ({row.spec}) was never hit{why}")
+    return notes
+
+
+def _silence(debugger: Debugger) -> list[str]:
+    script = getattr(debugger.program, "script", None)
+    if script is None:
+        return []
+    from adbg.engine.programs import explain_silence
+
+    return [str(explain_silence(script.command))]
