@@ -1,5 +1,4 @@
-"""torch says that a variable needed for the gradient "has been modified by an inplace operation", but not which line
-made it.
+"""A variable needed for the gradient "has been modified by an inplace operation": which line made it?
 
     adbg run examples/inplace_error.py
 

@@ -1,5 +1,4 @@
-"""The loss falls, but more slowly than it should: the backward of a hand-written activation is wrong. Where, and by how
-much?
+"""The loss falls, but slowly: the backward of a hand-written activation is wrong. By how much?
 
     adbg run -b 'SquaredReLU after' examples/wrong_gradient.py
 

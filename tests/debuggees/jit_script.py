@@ -1,5 +1,4 @@
-"""torch.jit.script must go on compiling functions that name torch.autograd.grad; 2 backward calls from Python, and 1
-from C++.
+"""torch.jit.script goes on compiling functions that name torch.autograd.grad; 2 backward calls from Python, 1 from C++.
 
 The call inside the scripted function goes from C++ straight into the engine: it cannot be seen, which ``adbg doctor``
 says.

@@ -1,0 +1,53 @@
+"""Every test gets folders of its own for recorded runs, state and sockets; a failed one keeps its runs in test-logs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+LARGEST_LOG = 8 << 20  # bytes of a run directory's file that are worth keeping
+
+
+@pytest.fixture(autouse=True)
+def adbg_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where adbg writes during this test: ``runs/``, ``state/``, ``config/``; sockets are in a short path beside."""
+    home = tmp_path_factory.mktemp("adbg")
+    for variable, name in {
+        "ADBG_RUNS": "runs",
+        "XDG_STATE_HOME": "state",
+        "XDG_CONFIG_HOME": "config",
+        "XDG_CACHE_HOME": "cache",
+    }.items():
+        monkeypatch.setenv(variable, str(home / name))
+    sockets = tempfile.mkdtemp(prefix="adbg-t")  # a socket's path may have 108 bytes, which tmp_path can exceed
+    monkeypatch.setenv("XDG_RUNTIME_DIR", sockets)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # debuggees are tiny; more threads only make the runs slower
+    for variable in ("ADBG_SESSION", "ADBG_MAIN", "PYTHONBREAKPOINT", "NO_COLOR", "COLUMNS", "LINES"):
+        monkeypatch.delenv(variable, raising=False)
+    yield home
+    shutil.rmtree(sockets, ignore_errors=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Iterator[None]:
+    report = yield
+    home = getattr(item, "funcargs", {}).get("adbg_home")
+    if report.failed and report.when == "call" and home is not None and (home / "runs").is_dir():
+        target = ROOT / "test-logs" / re.sub(r"[^\w.-]+", "_", item.nodeid)[-150:]
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(home / "runs", target, ignore=_too_large, dirs_exist_ok=True)
+        report.sections.append(("recorded runs", f"kept in {target.relative_to(ROOT)}"))
+    return report
+
+
+def _too_large(folder: str, names: list[str]) -> list[str]:
+    paths = {name: os.path.join(folder, name) for name in names}
+    return [name for name, path in paths.items() if os.path.isfile(path) and os.path.getsize(path) > LARGEST_LOG]

@@ -1,0 +1,258 @@
+"""The promise "bad input gets one clear line": what happened, why, what next, the right exit status; no traceback."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from support.program import Outcome, adbg, batch, commands, debuggee, digest_of, plain
+from support.terminal import Terminal
+
+USAGE, ADBG_FAILED, TIMED_OUT = 2, 125, 124
+
+
+def complaint(outcome: Outcome) -> str:
+    """The one line that adbg itself wrote to stderr."""
+    own = [line for line in outcome.stderr.splitlines() if line.startswith("adbg: ")]
+    assert len(own) == 1, outcome
+    assert "Traceback" not in outcome.stderr, outcome
+    return own[0]
+
+
+def python_says(script: Path) -> Outcome:
+    return plain(str(script))
+
+
+# ------------------------------------------------------------------ the command line
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["run"], "script"),
+        (["run", "--no-such-option", "x.py"], "--no-such-option"),
+        (["frobnicate"], "frobnicate"),
+        (["run", "--batch", "--timeout", "soon", "x.py"], "soon"),
+        (["run", "--batch", "--tui", "x.py"], "--tui"),
+        (["attach", "not-a-pid"], "not-a-pid"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_usage(words: list[str], wanted: str) -> None:
+    outcome = adbg(*words)
+    assert outcome.status == USAGE, outcome
+    assert wanted in outcome.stderr, outcome
+    assert "Traceback" not in outcome.stderr, outcome
+
+
+def test_missing_script(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("pass\n")
+    outcome = adbg("run", "--batch", tmp_path / "trian.py")
+    assert outcome.status == USAGE, outcome
+    line = complaint(outcome)
+    assert "trian.py" in line
+    assert "train.py" in line, "names the closest file"
+
+
+def test_a_folder_that_is_no_program(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    outcome = adbg("run", "--batch", tmp_path / "empty")
+    assert outcome.status == USAGE, outcome
+    assert "__main__.py" in complaint(outcome)
+
+
+def test_not_python(tmp_path: Path) -> None:
+    binary = tmp_path / "weights.bin"
+    binary.write_bytes(bytes(range(256)) * 8)
+    outcome = adbg("run", "--batch", binary)
+    assert outcome.status == USAGE, outcome
+    assert "Python" in complaint(outcome)
+
+
+def test_syntax_error(tmp_path: Path) -> None:
+    """As python says it, with python's status."""
+    script = tmp_path / "broken.py"
+    script.write_text("def f(:\n    pass\n")
+    outcome = adbg("run", "--batch", script)
+    undisturbed = python_says(script)
+    assert outcome.status == undisturbed.status == 1
+    assert "SyntaxError" in outcome.stderr
+    assert "adbg/engine" not in outcome.stderr
+
+
+def test_module_missing() -> None:
+    outcome = adbg("run", "--batch", "-m", "no_such_module_anywhere")
+    assert outcome.status in (1, USAGE), outcome
+    assert "no_such_module_anywhere" in outcome.stderr
+    assert "adbg/engine" not in outcome.stderr
+
+
+def test_framework_missing(tmp_path: Path) -> None:
+    """A script whose framework is not installed fails as it would; adbg adds how to get it."""
+    script = tmp_path / "train.py"
+    script.write_text("import sys\nsys.modules['torch'] = None\nimport torch\n")
+    outcome = adbg("run", "--batch", script)
+    assert outcome.status == 1, outcome
+    assert "ModuleNotFoundError" in outcome.stderr or "ImportError" in outcome.stderr
+    assert "adbg doctor" in complaint(outcome)
+
+
+def test_no_framework_at_all(tmp_path: Path) -> None:
+    """A program without any framework runs; that nothing could be seen is said in one line."""
+    script = tmp_path / "hello.py"
+    script.write_text("print('hello')\n")
+    outcome = adbg("run", "--batch", "-b", "nan", script)
+    assert outcome.status == 0, outcome
+    assert outcome.stdout == "hello\n"
+    assert "torch" in complaint(outcome)
+
+
+def test_no_backward() -> None:
+    outcome = batch("no_backward", "-b", "nan", json_lines=False)
+    assert outcome.status == 0, outcome
+    assert outcome.stdout == "3.0\n"
+    assert "backward" in complaint(outcome)
+
+
+# ------------------------------------------------------------------ breakpoints and commands
+
+
+def test_breakpoint_that_matches_nothing() -> None:
+    """Kept, and said with the closest names, once a graph is there."""
+    outcome = batch("mlp", *commands("break backward", "continue", "break Adm*Backward", "break Thanh", "delete"))
+    assert outcome.status == 0, outcome
+    texts = " ".join(str(line.get("text", "")) for line in outcome.of("result"))
+    assert "TanhBackward0" in texts, outcome
+
+
+def test_breakpoint_that_never_matched() -> None:
+    """At the end of a run: which breakpoints matched nothing all the time, and the closest names."""
+    outcome = batch("mlp", "-b", "Thanh", json_lines=False)
+    assert outcome.status == 0
+    line = complaint(outcome)
+    assert "Thanh" in line
+    assert "Tanh" in line.replace("Thanh", "")
+
+
+@pytest.mark.parametrize(
+    "spec", ["", "Mm every", "Mm every 0", "Mm if", "Mm if x +", "#0", "#x", "model.py:", "module:", "Mm backward -1"]
+)
+def test_bad_spec(spec: str) -> None:
+    """On the command line a usage error before anything starts; at the prompt an error line and the session goes on."""
+    outcome = adbg("run", "--batch", "-b", spec, debuggee("mlp"))
+    assert outcome.status == USAGE, outcome
+    assert outcome.stdout == ""
+    complaint(outcome)
+
+
+def test_bad_commands() -> None:
+    """Each is one error line; the rest of the commands and the program go on."""
+    bad = [
+        "p nope",
+        "p 1 +",
+        "p grad_outputs[99]",
+        "set grad_outputs[0] = 'text'",
+        "set grad_outputs[0] = grad_outputs[0][:1]",
+        "set grad_inputs[0] = grad_outputs[0]",
+        "! raise ValueError('mine')",
+        "break Mm every 0",
+        "frobnicate",
+        "info nothing",
+        "up 99",
+        "until ][",
+        "delete 77",
+        "vlog loud",
+        "dump graph /proc/nowhere",
+        "condition 1 x +",
+    ]
+    outcome = batch("mlp", "-b", "Tanh", "-e", "continue", *commands(*bad), "-e", "p 40 + 2")
+    assert outcome.status == 0, outcome
+    failed = [line["command"] for line in outcome.of("error")]
+    assert failed == bad, outcome
+    for line in outcome.of("error"):
+        assert line["message"].strip()
+        assert "Traceback" not in line["message"]
+        assert "\n" not in line["message"].strip(), line
+    assert outcome.of("result", command="p 40 + 2")[0]["value"] == 42
+    assert outcome.digest == plain("mlp").digest
+
+
+def test_condition_that_raises() -> None:
+    """It stops there and shows the error: it never hides a hit."""
+    outcome = batch("mlp", "-b", "Tanh if nope > 1", "-e", "continue", "-e", "delete")
+    stops = outcome.of("stopped", reason="breakpoint")
+    assert len(stops) == 1, outcome
+    assert "nope" in str(outcome.lines[outcome.lines.index(stops[0])]) + str(outcome.stdout)
+    assert outcome.status == 0
+
+
+def test_command_file(tmp_path: Path) -> None:
+    outcome = adbg("run", "--batch", "-x", tmp_path / "missing.adbg", debuggee("mlp"))
+    assert outcome.status == USAGE, outcome
+    assert "missing.adbg" in complaint(outcome)
+
+
+def test_timeout(tmp_path: Path) -> None:
+    script = tmp_path / "sleep.py"
+    script.write_text("import time\ntime.sleep(60)\n")
+    outcome = adbg("run", "--batch", "--timeout", "2", script)
+    assert outcome.status == TIMED_OUT, outcome
+    assert "--timeout" in complaint(outcome)
+    assert outcome.seconds < 30
+
+
+# ------------------------------------------------------------------ terminals
+
+
+@pytest.mark.parametrize("form", [[], ["--tui"], ["--repl"]], ids=["default", "tui", "repl"])
+def test_no_terminal(form: list[str]) -> None:
+    """Without a terminal and without ``--batch``: says so and how to go on; the program is not started."""
+    outcome = adbg("run", *form, debuggee("mlp"))
+    if form == ["--repl"] and outcome.status == 0:  # the line front end may well read its commands from a pipe
+        assert "DIGEST" in outcome.stdout
+        return
+    assert outcome.status == USAGE, outcome
+    assert "--batch" in complaint(outcome)
+    assert "iteration" not in outcome.stdout
+
+
+def test_terminal_too_small() -> None:
+    """The app says which size it needs, and comes up when it gets it."""
+    command = [sys.executable, "-m", "adbg", "run", "-b", "Tanh", str(debuggee("mlp"))]
+    with Terminal(command, 8, 30) as terminal:
+        terminal.wait_for(lambda text: re.search(r"too small|larger|at least", text) is not None)
+        terminal.resize(24, 80)
+        terminal.wait_for("Graph")
+
+
+# ------------------------------------------------------------------ the record
+
+
+def test_unwritable_run_directory(tmp_path: Path) -> None:
+    """Debugging goes on without a record, and says so."""
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    outcome = batch("mlp", "-b", "Tanh", "--run-dir", str(blocked / "run"), "-e", "continue", "-e", "delete")
+    assert outcome.status == 0, outcome
+    assert outcome.of("stopped"), outcome
+    assert digest_of(outcome.program_output) == plain("mlp").digest
+    assert "record" in outcome.stderr, outcome
+    assert "Traceback" not in outcome.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full on this system")
+def test_disk_full(tmp_path: Path) -> None:
+    """Every file of the record answers "no space left": debugging goes on without a record, and says so once."""
+    run_dir = tmp_path / "run"
+    run_dir.mkdir(mode=0o700)
+    for name in ("vlog-r0.log", "output-r0.log", "tensors-r0.bin", "events-r0.sqlite", "run.json"):
+        (run_dir / name).symlink_to("/dev/full")
+    outcome = batch("mlp", "-b", "Tanh", "--run-dir", str(run_dir), "-e", "vlog 6", "-e", "continue", "-e", "delete")
+    assert outcome.status == 0, outcome
+    assert outcome.of("stopped"), outcome
+    assert digest_of(outcome.program_output) == plain("mlp").digest
+    assert "record" in outcome.stderr, outcome
+    assert "Traceback" not in outcome.stderr

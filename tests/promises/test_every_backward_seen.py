@@ -1,0 +1,99 @@
+"""The promise "every backward is seen", whoever starts it; what torch.jit and torch.compile make still runs."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+
+import pytest
+from support.program import DEBUGGEES, Outcome, batch, commands, plain, run
+
+# (debuggee, arguments) -> backward calls (at top level, nested in another one); the docstring of each counts them.
+KNOWN = {
+    ("mlp", ()): (5, 0),
+    ("checkpointing", ()): (6, 6),
+    ("nested_function", ("3",)): (1, 3),
+    ("nested_function", ("130",)): (1, 130),  # torch changes thread past a depth of 60, twice
+    ("double_backward", ()): (9, 0),
+    ("early_bound", ()): (6, 0),
+    ("functional", ()): (14, 0),
+    ("grad_scaler", ()): (4, 0),
+    ("threads", ()): (12, 0),
+    ("raising_function", ()): (3, 0),
+    ("jit_script", ()): (2, 0),
+    ("compiled", ("aot_eager",)): (3, 0),
+    ("compiled", ("eager",)): (3, 0),
+}
+ARMED = ("-b", "NoSuchNodeAnywhere")
+
+
+def seen(outcome: Outcome) -> tuple[int, int]:
+    """(top level, nested) backward calls of the main process."""
+    begun = outcome.of("backward", phase="begin")
+    return sum(not line["depth"] for line in begun), sum(line["depth"] > 0 for line in begun)
+
+
+def check_same(name: str, arguments: tuple[str, ...], outcome: Outcome) -> None:
+    """The digest, and every other line the program wrote, are those of a plain run."""
+    undisturbed = plain(name, *arguments)
+    assert undisturbed.status == 0, undisturbed
+    assert outcome.status == 0, outcome
+    assert outcome.program_output.replace("\r\n", "\n") == undisturbed.stdout, outcome
+
+
+@pytest.mark.parametrize(("name", "arguments"), KNOWN, ids=["-".join((name, *words)) for name, words in KNOWN])
+def test_count(name: str, arguments: tuple[str, ...]) -> None:
+    outcome = batch(name, "-b", "error", *ARMED, arguments=arguments)
+    assert seen(outcome) == KNOWN[name, arguments], outcome
+    assert len(outcome.of("backward", phase="end")) == sum(KNOWN[name, arguments])
+    check_same(name, arguments, outcome)
+
+
+def test_lbfgs_closures() -> None:
+    outcome = batch("lbfgs", *ARMED)
+    calls = int(outcome.program_output.split("BACKWARDS ")[1].split()[0])
+    assert calls >= 4  # two steps with a line search
+    assert seen(outcome) == (calls, 0)
+
+
+def test_gradcheck() -> None:
+    """How often gradcheck goes into the engine is torch's affair: counted by an engine of the test's own."""
+    counted = run([sys.executable, DEBUGGEES / "count_backward.py", DEBUGGEES / "gradcheck.py"])
+    expected = int(counted.stdout.split("BACKWARDS ")[1].split()[0])
+    assert expected >= 2
+    assert seen(batch("gradcheck", *ARMED)) == (expected, 0)
+
+
+def test_data_parallel_ranks() -> None:
+    outcome = batch("ddp", *ARMED)
+    assert outcome.status == 0, outcome
+    assert outcome.digest == plain("ddp").digest
+    begun = Counter(line["rank"] for line in outcome.of("backward", phase="begin"))
+    assert begun == {0: 3, 1: 3}, outcome
+
+
+def test_spawned_pool() -> None:
+    outcome = batch("spawn_pool", *ARMED)
+    assert outcome.digest == plain("spawn_pool").digest, outcome
+    assert len(outcome.of("backward", phase="begin")) == 5, outcome
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "eager"])
+def test_compiled_region(backend: str) -> None:
+    """aot_eager puts the whole region into one node, which says so; backend eager keeps the ordinary nodes."""
+    look = commands("break backward", "continue", "info graph", "delete")
+    outcome = batch("compiled", *look, arguments=(backend,))
+    assert "graphs 1 breaks 0" in outcome.program_output, outcome
+    graph = str(outcome.of("result", command="info graph"))
+    assert "MseLoss" in graph or "Mean" in graph, outcome
+    assert ("CompiledFunction" in graph) == (backend == "aot_eager"), graph
+    assert ("compiled region" in graph) == (backend == "aot_eager"), graph
+    assert ("Addmm" in graph) == (backend == "eager"), graph
+
+
+def test_unseen_is_stated() -> None:
+    """What C++ starts cannot be seen; ``adbg doctor`` says so."""
+    report = run([sys.executable, "-m", "adbg", "doctor"])
+    assert report.status == 0, report
+    assert "C++" in report.stdout, report
+    assert "torch.jit" in report.stdout, report

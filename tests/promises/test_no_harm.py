@@ -1,0 +1,150 @@
+"""The promise "no harm": a front end that dies leaves the program to itself, whatever it was doing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.program import LIMIT, alive, batch, commands, debuggee, digest_of, plain, wait_until
+from support.terminal import Terminal
+
+pytestmark = pytest.mark.xdist_group("no-harm")
+SLOW_STATUS = 7  # slow_training.py ends with it
+
+
+@pytest.fixture(scope="session")
+def slow_digest() -> str:
+    outcome = plain("slow_training")
+    assert outcome.status == SLOW_STATUS
+    return outcome.digest
+
+
+class FrontEnd:
+    """``adbg run --batch`` of slow_training.py in a run directory of this test."""
+
+    def __init__(self, run_dir: Path, options: Sequence[str]) -> None:
+        self.run_dir = run_dir
+        command = [sys.executable, "-m", "adbg", "run", "--batch", "--run-dir", str(run_dir), *options]
+        command.append(str(debuggee("slow_training")))
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.communicate(timeout=LIMIT)
+
+
+def recorded_output(run_dir: Path) -> str:
+    path = run_dir / "output-r0.log"
+    return path.read_text() if path.exists() else ""
+
+
+def recorded_exit(run_dir: Path) -> dict[str, Any] | None:
+    """The keeper's word on how the program ended; None while it runs."""
+    path = run_dir / "exit.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def check_it_ended_by_itself(run_dir: Path, digest: str) -> None:
+    ended = wait_until(lambda: recorded_exit(run_dir), "the program's end")
+    assert (ended["code"], ended["signal"]) == (SLOW_STATUS, None)
+    output = recorded_output(run_dir)
+    assert digest_of(output) == digest
+    assert output.count("iteration") == 40
+
+
+def test_killed_while_it_runs(tmp_path: Path, slow_digest: str) -> None:
+    front_end = FrontEnd(tmp_path / "run", ["-b", "NoSuchNodeAnywhere", "-e", "vlog 4"])
+    wait_until(lambda: "iteration 3" in recorded_output(front_end.run_dir), "the third iteration")
+    front_end.kill()
+    assert recorded_exit(front_end.run_dir) is None
+    check_it_ended_by_itself(front_end.run_dir, slow_digest)
+
+
+def test_killed_while_it_is_stopped(tmp_path: Path, slow_digest: str) -> None:
+    run_dir = tmp_path / "run"
+    command = [sys.executable, "-m", "adbg", "run", "--repl", "--run-dir", str(run_dir), "-b", "Tanh"]
+    with Terminal([*command, str(debuggee("slow_training"))], 40, 120) as terminal:
+        terminal.wait_for("(adbg)")
+        terminal.send("continue\r")
+        terminal.wait_for("TanhBackward0")
+        before = recorded_output(run_dir)
+        assert "iteration 0" not in before
+        terminal.kill(signal.SIGKILL)
+        assert terminal.wait_end() == 128 + signal.SIGKILL
+    check_it_ended_by_itself(run_dir, slow_digest)
+
+
+def test_killed_in_the_middle_of_a_request(tmp_path: Path, slow_digest: str) -> None:
+    begun = tmp_path / "begun"
+    statement = f"! open({str(begun)!r}, 'w').close(); import time; time.sleep(2)"
+    front_end = FrontEnd(tmp_path / "run", ["-b", "Tanh", *commands("continue", statement, "continue")])
+    wait_until(begun.exists, "the statement")
+    front_end.kill()
+    assert "iteration 0" not in recorded_output(front_end.run_dir)
+    check_it_ended_by_itself(front_end.run_dir, slow_digest)
+
+
+def test_terminal_closed(tmp_path: Path, slow_digest: str) -> None:
+    """The window is closed, or the connection lost: the front end gets SIGHUP, and the program still ends by itself."""
+    run_dir = tmp_path / "run"
+    command = [sys.executable, "-m", "adbg", "run", "--repl", "--run-dir", str(run_dir), "-b", "Tanh"]
+    with Terminal([*command, str(debuggee("slow_training"))], 40, 120) as terminal:
+        terminal.wait_for("(adbg)")
+        terminal.send("continue\r")
+        terminal.wait_for("TanhBackward0")
+        terminal.kill(signal.SIGHUP)
+        terminal.wait_end()
+    check_it_ended_by_itself(run_dir, slow_digest)
+
+
+def test_nothing_is_left_behind(tmp_path: Path) -> None:
+    """After an ordinary end no process of the session lives on, and its private folder is gone."""
+    script = tmp_path / "pids.py"
+    script.write_text("import os\nprint('pids', os.getpid(), os.getppid())\n")
+    outcome = batch(str(script))
+    assert outcome.status == 0, outcome
+    pids = [int(word) for word in outcome.program_output.split()[1:]]
+    wait_until(lambda: not any(alive(pid) for pid in pids), "the end of program and keeper", 5)
+    assert list(Path(os.environ["XDG_RUNTIME_DIR"]).iterdir()) == []
+
+
+def test_status_of_a_signal(tmp_path: Path) -> None:
+    script = tmp_path / "killed.py"
+    script.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    outcome = batch(str(script))
+    assert outcome.status == 128 + signal.SIGKILL, outcome
+
+
+@pytest.mark.parametrize(
+    "arming",
+    [
+        ["--no-stacks"],
+        ["-b", "NoSuchNodeAnywhere"],
+        commands("break MulBackward0 ignore 99", "continue", "where", "p grad_outputs[0]", "step", "next", "delete 1"),
+        ["-b", "nonfinite"],
+    ],
+    ids=["unarmed", "armed", "stopped in the middle", "nan watch"],
+)
+def test_deep_chain(arming: list[str]) -> None:
+    """100,000 nodes in a row: no overflow of the C stack when the graph is freed, no hang."""
+    outcome = batch("deep_chain", *arming, arguments=["100000"])
+    assert outcome.status == 0, outcome
+    assert outcome.digest == plain("deep_chain", "100000").digest
+
+
+@pytest.mark.parametrize("name", ["inplace_error", "wrong_shape"])
+def test_error_goes_on_as_it_would(name: str) -> None:
+    """A failing backward stops first; then the exception reaches the program unchanged: same status, same last line."""
+    undisturbed = plain(name)
+    outcome = batch(name, *commands("continue", "where", "info node"))
+    assert [line["reason"] for line in outcome.of("stopped")] == ["error"], outcome
+    assert outcome.status == undisturbed.status == 1
+    stderr = "".join(line["text"] for line in outcome.of("output", stream="stderr"))
+    assert stderr.strip().splitlines()[-1] == undisturbed.stderr.strip().splitlines()[-1]
