@@ -1,0 +1,213 @@
+"""The entry into torch's engine: one object in place of ``Variable._execution_engine`` that sees every backward started in Python.
+
+Runs on the threads that call backward; ``armed`` is switched from the reader thread. While it is off a call is counted and passed on.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from adbg.engine.backends import torch_private as private
+from adbg.engine.backends.base import HookSink
+from adbg.engine.backends.torch_call import Arguments, TorchCall
+from adbg.engine.backends.torch_graph import Services, root_nodes
+from adbg.engine.backends.torch_stacks import FrameFilter
+
+Run = Callable[..., Any]
+
+
+class _Passing(threading.local):
+    """Set on a thread while adbg itself runs a backward there (an expression of a person): it is not reported."""
+
+    depth = 0
+
+
+class EngineEntry:
+    """Counts and reports backward calls."""
+
+    def __init__(self, services: Services, frames: FrameFilter) -> None:
+        self.armed = False
+        self.count = 0
+        self.iteration = 0
+        self.tasks: dict[int, TorchCall] = {}
+        self.open: list[TorchCall] = []
+        self._numbers = itertools.count(1)
+        self._iterations = itertools.count(1)
+        self._passing = _Passing()
+        self._services = services
+        self._frames = frames
+        self._sink: HookSink | None = None
+        self._original: Any = None
+        self._ours: Any = None
+        self._reported: list[BaseException] = []
+
+    # ---- in and out
+
+    def install(self, sink: HookSink) -> None:
+        """Put our engine in. Its type is a subclass of torch's own, so that everything else of it is inherited."""
+        self._sink = sink
+        if self._ours is not None or private.engine_type is None:
+            return
+        self._original = torch.autograd.Variable._execution_engine
+        run = _entry_function(self, self._original.run_backward)
+        engine = type("_ObservedEngine", (private.engine_type,), {"run_backward": staticmethod(run)})
+        self._ours = engine()
+        torch.autograd.Variable._execution_engine = self._ours
+
+    def uninstall(self) -> None:
+        """Put torch's engine back; if another tool wrapped ours meanwhile, ours stays below it and only passes on."""
+        self.armed = False
+        self._sink = None
+        if self._ours is not None and torch.autograd.Variable._execution_engine is self._ours:
+            torch.autograd.Variable._execution_engine = self._original
+        self._ours = None
+
+    # ---- on the thread that calls backward
+
+    def passing(self) -> bool:
+        return self._passing.depth > 0
+
+    def enter_passing(self) -> None:
+        self._passing.depth += 1
+
+    def leave_passing(self) -> None:
+        self._passing.depth -= 1
+
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TorchCall | None:
+        """Count a call, and report it when armed. None: pass it on. Only a person's kill may be raised from here."""
+        if self._passing.depth or self._sink is None:
+            return None
+        if private.tracing():
+            return None
+        task = private.task_id()
+        number = self.count = next(self._numbers)
+        if task == -1:
+            self.iteration = next(self._iterations)
+        if not self.armed:
+            return None
+        call = self._make(args, kwargs, number, task)
+        if call is None:
+            return None
+        self.open.append(call)
+        try:
+            self._sink.backward_begin(call)
+        except BaseException:
+            self._close(call)
+            raise
+        return call
+
+    def end(self, call: TorchCall) -> None:
+        try:
+            if self._sink is not None:
+                self._sink.backward_end(call, None)
+        finally:
+            self._close(call)
+
+    def failed(
+        self, call: TorchCall | None, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """An exception is leaving the engine: report it (post-mortem), once however many nested calls it crosses unarmed."""
+        self._services.stacks.unmute()
+        try:
+            if call is not None:
+                self._reported.append(error)
+                if self._sink is not None:
+                    self._sink.backward_end(call, error)
+            elif self._wants_post_mortem(error):
+                call = self._make(args, kwargs, self.count, private.task_id())
+                if call is not None and self._sink is not None:
+                    self._reported.append(error)
+                    self._sink.backward_end(call, error)
+        finally:
+            if call is not None:
+                self._close(call)
+            if private.task_id() == -1:
+                self._reported = [other for other in self._reported if other is not error]
+
+    def _wants_post_mortem(self, error: BaseException) -> bool:
+        if self._sink is None or self._passing.depth or not isinstance(error, Exception) or private.tracing():
+            return False
+        return not any(other is error for other in self._reported)
+
+    def _close(self, call: TorchCall) -> None:
+        if call in self.open:
+            self.open.remove(call)
+        if call.task is not None and self.tasks.get(call.task) is call:
+            del self.tasks[call.task]
+        call.finish()
+
+    # ---- making a call
+
+    def _make(self, args: tuple[Any, ...], kwargs: dict[str, Any], number: int, task: int) -> TorchCall | None:
+        """None when the graph is one of a trace, or when anything goes wrong: a backward is never lost to its debugger."""
+        assert self._sink is not None
+        try:
+            arguments = Arguments(args, kwargs)
+            if any(private.traced_value(output) for output in arguments.outputs):
+                return None
+            parent, parent_key = self._parent(task) if task != -1 else (None, None)
+            return TorchCall(
+                self,
+                self._sink,
+                self._services,
+                root_nodes(arguments.outputs),
+                number=number,
+                parent=parent,
+                parent_key=parent_key,
+                depth=parent.depth + 1 if parent is not None else int(task != -1),
+                arguments=arguments,
+                location=self._frames.live_line(sys._getframe(1)),
+            )
+        except Exception:
+            return None
+
+    def _parent(self, task: int) -> tuple[TorchCall | None, int | None]:
+        """The call that runs ``task``, and the node in it that started a nested one.
+
+        By task id, which holds across threads (past 60 levels torch goes on in another one). A call that no hook has fired for yet
+        is recognised by its graph: it contains the node at hand, and it learns its task id that way.
+        """
+        node = private.current_node()
+        parent = self.tasks.get(task)
+        if parent is None:
+            for call in reversed(self.open):
+                if call.task is None and call.key_of(node) is not None:
+                    parent = call
+                    parent.learn_task(task)
+                    break
+        return parent, parent.key_of(node) if parent is not None else None
+
+
+def _entry_function(entry: EngineEntry, run: Run) -> Run:
+    """The function that stands in for the engine's ``run_backward``.
+
+    It calls C++ from a frame that carries the module, file and line of torch's own call: C++ warnings are attributed to the calling
+    frame, and a script's warning filters and its stderr stay as they are. (So it has no name of this module at hand, only closures.)
+    """
+    begin, end, failed = entry.begin, entry.end, entry.failed
+
+    def run_backward(*args: Any, **kwargs: Any) -> Any:
+        call = begin(args, kwargs)
+        try:
+            result = run(*args, **kwargs)  # the third line below "def": see ``place``
+        except BaseException as error:
+            failed(call, error, args, kwargs)
+            raise
+        if call is not None:
+            end(call)
+        return result
+
+    place = private.warning_line()
+    if place is None:
+        return run_backward
+    namespace, file, line = place  # of torch's own call
+    code = run_backward.__code__
+    shifted = code.replace(co_filename=file, co_firstlineno=line - 3)
+    return types.FunctionType(shifted, namespace, "run_backward", None, run_backward.__closure__)

@@ -1,0 +1,159 @@
+"""Where in the model a node is made: a per-thread stack of the modules being run, module paths and parameter names.
+
+The hooks here run in the script's forward, on its threads; paths and names are read from any thread. Nothing here keeps a module
+or a parameter alive: a module often holds the last loss, and with it a whole graph.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+_is_compiling = torch.compiler.is_compiling
+
+
+class ModulePlace:
+    """What is known of one module: its path in the outermost module that ran it."""
+
+    __slots__ = ("path", "ref")
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self.ref = weakref.ref(module)
+        self.path: str | None = None
+
+
+class RunningModules(threading.local):
+    """The modules this thread is inside of, as a linked list (place, outer): a node made now keeps ``frame`` in one assignment."""
+
+    frame: Any = None
+
+
+class Modules:
+    """Module paths and parameter names, learned while the script runs its modules."""
+
+    def __init__(self) -> None:
+        self.running = RunningModules()
+        self._places: dict[int, ModulePlace] = {}
+        self._roots: list[weakref.ref[torch.nn.Module]] = []
+        self._names: dict[int, tuple[weakref.ref[Any], str]] = {}
+        self._handles: list[Any] = []
+        self._scanned = False
+
+    # ---- the hooks
+
+    def watch(self) -> None:
+        """Follow every module's forward from now on: 6-9 us a module call (torch takes the long way when a hook is there)."""
+        if not self._handles:
+            self._handles = [
+                register_module_forward_pre_hook(self._enter),
+                register_module_forward_hook(self._leave, always_call=True),
+            ]
+
+    def unwatch(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def _enter(self, module: Any, args: Any) -> None:
+        if _is_compiling():
+            return  # a side effect here would break the compiled graph (x4 breaks without this line)
+        place = self._places.get(id(module))
+        if place is None or place.ref() is not module or place.path is None:
+            place = self._new_place(module)
+        running = self.running
+        running.frame = (place, running.frame)
+
+    def _leave(self, module: Any, args: Any, result: Any) -> None:
+        if _is_compiling():
+            return
+        running = self.running
+        frame = running.frame
+        # Usually the first. More are left over when a KeyboardInterrupt skipped a module's hook; none of this module is there when
+        # the watch began inside its forward.
+        while frame is not None:
+            place, outer = frame
+            if place.ref() is module:
+                running.frame = outer
+                return
+            frame = outer
+
+    # ---- paths
+
+    def _new_place(self, module: torch.nn.Module) -> ModulePlace:
+        outermost = module
+        frame = self.running.frame
+        while frame is not None:
+            outermost = frame[0].ref() or outermost
+            frame = frame[1]
+        self._learn(outermost)
+        place = self._places.get(id(module))
+        if place is None or place.ref() is not module:  # made on the fly, no part of the outermost module
+            place = self._places[id(module)] = ModulePlace(module)
+        if place.path is None:
+            place.path = type(module).__name__
+        return place
+
+    def _learn(self, root: torch.nn.Module) -> None:
+        """Name everything below ``root``. A part that ran alone before gets its full path; nothing loses one."""
+        try:
+            for path, module in root.named_modules():
+                place = self._places.get(id(module))
+                if place is None or place.ref() is not module:
+                    place = self._places[id(module)] = ModulePlace(module)
+                if not place.path or path:
+                    place.path = path
+            for path, parameter in root.named_parameters():
+                self._names[id(parameter)] = (weakref.ref(parameter), path)
+        except Exception:  # a module with a property that raises: its nodes stay without a path
+            return
+        if not any(known() is root for known in self._roots):
+            self._roots = [known for known in self._roots if known() is not None]
+            self._roots.append(weakref.ref(root))
+        if len(self._places) > 10_000:
+            self._places = {key: place for key, place in self._places.items() if place.ref() is not None}
+            self._names = {key: entry for key, entry in self._names.items() if entry[0]() is not None}
+
+    # ---- parameters
+
+    def parameter_name(self, tensor: Any) -> str | None:
+        """The name of a parameter of a module seen so far, None for any other tensor."""
+        known = self._names.get(id(tensor))
+        if known is not None and known[0]() is tensor:
+            return known[1]
+        return None
+
+    def refresh(self) -> None:
+        """Once per graph that needs names: parameters may have been added since, or no module was followed (stacks off)."""
+        roots = [root for root in (known() for known in self._roots) if root is not None]
+        if not roots and not self._scanned:
+            self._scanned = True
+            roots = _outermost_modules()
+        for root in roots:
+            self._learn(root)
+
+    def parameters(self) -> Iterable[tuple[str, Any]]:
+        """(name, parameter), outermost modules in the order in which they were seen."""
+        self.refresh()
+        for known in list(self._roots):
+            root = known()
+            if root is not None:
+                yield from root.named_parameters()
+
+
+def _outermost_modules() -> list[torch.nn.Module]:
+    """Modules that are part of no other, found through the garbage collector (some 50 ms in a large process)."""
+    modules = []
+    for value in gc.get_objects():
+        try:
+            if isinstance(value, torch.nn.Module):
+                modules.append(value)
+        except Exception:  # an object whose __class__ raises
+            continue
+    inner = {id(child) for module in modules for child in module.children()}
+    return [module for module in modules if id(module) not in inner and any(True for _ in module.parameters())]

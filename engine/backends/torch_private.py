@@ -1,0 +1,179 @@
+"""Every private name of torch that adbg touches, found by looking (never by comparing versions).
+
+What is missing is None here, and the callers switch the capability off; ``USES`` is what ``adbg doctor`` lists. Nothing in
+this module runs an operator or starts a device. Imported on the thread that imports the backend; read from any thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.autograd.graph
+import torch.fx.traceback
+import torch.utils._python_dispatch  # noqa: F401  (found by name below)
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateUse:
+    """One private name: what it is for, and whether this torch has it."""
+
+    name: str
+    purpose: str
+    present: bool
+
+
+USES: list[PrivateUse] = []
+
+
+def _find(path: str, purpose: str) -> Any:
+    """The object at ``path`` ("torch._C.x"), or None; noted in ``USES``."""
+    value: Any = torch
+    for part in path.split(".")[1:]:
+        value = getattr(value, part, None)
+        if value is None:
+            break
+    USES.append(PrivateUse(path, purpose, value is not None))
+    return value
+
+
+def _minus_one() -> int:
+    return -1
+
+
+def _zero() -> int:
+    return 0
+
+
+def _nothing() -> None:
+    return None
+
+
+engine: Any = _find("torch.autograd.Variable._execution_engine", "see every backward that starts in Python")
+engine_type: Any = _find("torch._C._ImperativeEngine", "put a subclass of the engine in its place")
+#: 35 ns; -1 outside a backward.
+task_id: Callable[[], int] = _find("torch._C._current_graph_task_id", "tell nested backward calls apart") or _minus_one
+current_node: Callable[[], Any] = (
+    _find("torch._C._current_autograd_node", "the node that started a nested backward") or _nothing
+)
+gather: Callable[[bool, bool, bool], Any] | None = _find(
+    "torch._C._profiler.gather_traceback", "capture a forward stack in 0.4 us"
+)
+symbolize: Callable[[list[Any]], list[list[dict[str, Any]]]] | None = _find(
+    "torch._C._profiler.symbolize_tracebacks", "turn a captured stack into lines"
+)
+set_anomaly: Callable[[bool, bool], None] | None = _find(
+    "torch._C.set_anomaly_enabled", "have a stack taken when a node is made"
+)
+is_anomaly: Callable[[], bool] | None = _find("torch._C.is_anomaly_enabled", "keep the script's own anomaly mode")
+is_anomaly_nan: Callable[[], bool] | None = _find(
+    "torch._C.is_anomaly_check_nan_enabled", "keep the script's own anomaly mode"
+)
+format_stack: Callable[[], list[str]] | None = _find(
+    "torch.fx.traceback.format_stack", "the place where torch takes that stack"
+)
+dispatch_depth: Callable[[], int] = (
+    _find("torch._C._len_torch_dispatch_stack", "keep adbg's own operators out of a script's dispatch mode") or _zero
+)
+function_depth: Callable[[], int] = (
+    _find("torch._C._len_torch_function_stack", "keep adbg's own operators out of a script's function mode") or _zero
+)
+_disable_modes: Callable[[], contextlib.AbstractContextManager[Any]] | None = _find(
+    "torch.utils._python_dispatch._disable_current_modes", "keep adbg's own operators out of a script's dispatch mode"
+)
+_disable_function: Callable[[], contextlib.AbstractContextManager[Any]] | None = _find(
+    "torch._C.DisableTorchFunction", "keep adbg's own operators out of a tensor subclass's __torch_function__"
+)
+_is_wrapped: Callable[[Any], bool] | None = _find(
+    "torch._C._functorch.is_functorch_wrapped_tensor", "read the value behind a func.grad / vmap wrapper"
+)
+_unwrap: Callable[[Any], Any] | None = _find(
+    "torch._C._functorch.get_unwrapped", "read the value behind a func.grad / vmap wrapper"
+)
+set_grad_enabled: Callable[[bool], None] = (
+    _find("torch._C._set_grad_enabled", "compute norms without recording them") or torch.set_grad_enabled
+)
+_guards_tls: Any = _find("torch._guards._TLS", "stay out of a graph while torch.compile traces it")
+function_base: Any = _find("torch._C._FunctionBase", "recognise the node of an autograd.Function")
+
+
+def tracing() -> bool:
+    """True while torch.compile traces: hooks placed now would become part of the compiled program."""
+    return getattr(_guards_tls, "tracing_context", None) is not None or torch.compiler.is_compiling()
+
+
+def tracing_context() -> Any:
+    """The part of ``tracing`` that is true while AOTAutograd reads the stacks of nodes (50 ns)."""
+    return getattr(_guards_tls, "tracing_context", None)
+
+
+def traced_value(value: Any) -> bool:
+    """A stand-in of a trace (FunctionalTensor, FakeTensor): it has no data."""
+    return type(value).__name__ in ("FunctionalTensor", "FakeTensor", "ProxyTensor")
+
+
+def unwrapped(value: Any) -> Any:
+    """The tensor inside functorch wrappers, all batch elements included."""
+    if _is_wrapped is not None and _unwrap is not None:
+        while _is_wrapped(value):
+            value = _unwrap(value)
+    return value
+
+
+@contextlib.contextmanager
+def undisturbed() -> Any:
+    """Compute something of adbg's own here: no gradient recorded, no dispatch or function mode of the script sees it."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        if _disable_function is not None:
+            stack.enter_context(_disable_function())
+        if _disable_modes is not None and dispatch_depth():
+            stack.enter_context(_disable_modes())
+        yield
+
+
+def attribute_grad_fn(tensor: Any) -> Any:
+    """``tensor.grad_fn`` past a subclass's __torch_function__."""
+    if type(tensor) is torch.Tensor or _disable_function is None:
+        return tensor.grad_fn
+    with _disable_function():
+        return tensor.grad_fn
+
+
+def sequence(node: Any) -> int | None:
+    """Order of recording on the thread that ran the forward; None for an accumulate node (torch gives it 2**64 - 1)."""
+    read = getattr(node, "_sequence_nr", None)
+    if read is None:
+        return None
+    number = int(read())
+    return None if number >= 1 << 63 else number
+
+
+def input_metadata(node: Any) -> Any:
+    """Shape, dtype and device of every incoming slot; () where this torch cannot tell."""
+    return getattr(node, "_input_metadata", ())
+
+
+def warning_line() -> tuple[dict[str, Any], str, int] | None:
+    """(globals, file, line) of the Python line that calls the C++ engine.
+
+    C++ warnings of a backward are attributed to the frame that called it. A frame of adbg's own in between would move them to
+    another module and line, and a script's filters (``-W error::UserWarning:torch.autograd.graph``) would stop working.
+    """
+    function = getattr(torch.autograd.graph, "_engine_run_backward", None)
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return None
+    try:
+        with open(code.co_filename, encoding="utf-8") as source:
+            lines = source.readlines()
+    except OSError:
+        return None
+    for number in range(code.co_firstlineno, len(lines) + 1):
+        if "_execution_engine.run_backward(" in lines[number - 1]:
+            return vars(sys.modules[function.__module__]), code.co_filename, number
+    return None

@@ -1,0 +1,166 @@
+"""What a node saved: tensors and attributes by name, read without setting anything off.
+
+Runs on the thread that asks. Reading a saved tensor normally unpacks it, which re-runs a checkpointed forward or copies an offloaded
+tensor back: so the raw saved tensor is looked at first, and one with an unpack hook is reported and not read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from adbg.engine.backends.base import SavedValue
+
+_HOOKED = "not read: unpacking it runs a hook (checkpoint recomputes the forward, offloading copies it back)"
+_FREED = "freed: this graph was run backward already"
+_VERSION = re.compile(r"is at version \d+; expected version \d+")
+#: Attributes of a custom Function's context that are torch's own.
+_OWN = frozenset(dir(torch.autograd.function.BackwardCFunction)) | {"saved_tensors", "metadata"}
+
+
+class NodeFields:
+    """The saved names of a node type, found once per type."""
+
+    def __init__(self) -> None:
+        self._by_type: dict[type, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+
+    def of(self, node: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """(names of saved tensors, names of saved attributes), without the "_saved_" in front."""
+        kind = type(node)
+        known = self._by_type.get(kind)
+        if known is None:
+            names = dir(kind)
+            tensors = [name[len("_raw_saved_") :] for name in names if name.startswith("_raw_saved_")]
+            others = [name[len("_saved_") :] for name in names if name.startswith("_saved_")]
+            others = [name for name in others if name not in tensors]
+            known = self._by_type[kind] = (tuple(tensors), tuple(others))
+        return known
+
+
+def is_function(node: Any) -> bool:
+    """The node of a torch.autograd.Function (user's or torch's own Python ones)."""
+    return isinstance(node, torch.autograd.function.BackwardCFunction)
+
+
+def _raw(value: Any, name: str, read: Any) -> SavedValue:
+    """One saved tensor: ``value`` is torch's SavedTensor, ``read`` gives the checked tensor."""
+    try:
+        hooked = value is not None and value.unpack_hook is not None
+    except (AttributeError, RuntimeError):
+        hooked = False
+    if hooked:
+        return SavedValue(name, None, _HOOKED)
+    try:
+        return SavedValue(name, read())
+    except RuntimeError as error:
+        return _unreadable(value, name, str(error))
+
+
+def _unreadable(value: Any, name: str, message: str) -> SavedValue:
+    moved = _VERSION.search(message)
+    if moved is None:
+        return SavedValue(
+            name, None, _FREED if "second time" in message or "freed" in message else message.split("\n")[0]
+        )
+    try:
+        changed = value.data  # the tensor as it is now, without torch's version check
+    except (AttributeError, RuntimeError):
+        changed = None
+    return SavedValue(name, changed, corrupted=moved.group(0))
+
+
+def saved(node: Any, fields: NodeFields) -> Sequence[SavedValue]:
+    """Saved tensors in torch's order; of an accumulate node, its tensor as ``variable``."""
+    if is_function(node):
+        return list(_function_saved(node))
+    variable = getattr(node, "variable", None)
+    if isinstance(variable, torch.Tensor):
+        return [SavedValue("variable", variable)]
+    found: list[SavedValue] = []
+    for name in fields.of(node)[0]:
+        found.extend(_builtin_saved(node, name))
+    return found
+
+
+def _builtin_saved(node: Any, name: str) -> Iterator[SavedValue]:
+    try:
+        raw = getattr(node, f"_raw_saved_{name}")
+    except RuntimeError as error:
+        yield _unreadable(None, name, str(error))
+        return
+    if not isinstance(raw, (tuple, list)):
+        yield _raw(raw, name, lambda: getattr(node, f"_saved_{name}"))
+        return
+    for place, one in enumerate(raw):  # _foreach ops, index: a list of tensors under one name
+        yield _raw(one, f"{name}[{place}]", one.unpack if one is not None else lambda: None)
+
+
+def _function_saved(node: Any) -> Iterator[SavedValue]:
+    try:
+        raws = node._raw_saved_tensors
+    except RuntimeError as error:
+        yield _unreadable(None, "saved_tensors", str(error))
+        return
+    except AttributeError:
+        raws = ()
+    hooked = False
+    for raw in raws or ():
+        try:
+            hooked = hooked or raw.unpack_hook is not None
+        except (AttributeError, RuntimeError):
+            continue
+    tensors: Any = None
+    if not hooked:
+        try:
+            tensors = node.saved_tensors
+        except RuntimeError:
+            tensors = None  # one of them moved or is freed: each is asked by itself below
+    for place, raw in enumerate(raws or ()):
+        name = f"saved_tensors[{place}]"
+        if tensors is not None and place < len(tensors):
+            yield SavedValue(name, tensors[place])
+        else:
+            yield _raw(raw, name, raw.unpack)
+    for name, value in _context(node).items():
+        if isinstance(value, torch.Tensor):
+            yield SavedValue(name, value)
+
+
+def _context(node: Any) -> Mapping[str, Any]:
+    """What the forward put on ``ctx``."""
+    try:
+        return {name: value for name, value in vars(node).items() if name not in _OWN}
+    except TypeError:
+        return {}
+
+
+def attributes(node: Any, fields: NodeFields) -> dict[str, str]:
+    """Non-tensor facts: dim, keepdim, alpha; a Function's own attributes; of an accumulate node its tensor's shape."""
+    variable = getattr(node, "variable", None)
+    if isinstance(variable, torch.Tensor):
+        return {"shape": str(list(variable.shape)), "leaf": str(variable.is_leaf).lower()}
+    found: dict[str, str] = {}
+    if is_function(node):
+        for name, value in _context(node).items():
+            if not isinstance(value, torch.Tensor):
+                found[name] = _brief(value)
+        return found
+    for name in fields.of(node)[1]:
+        try:
+            value = getattr(node, f"_saved_{name}")
+        except RuntimeError:
+            continue
+        if value is not None:
+            found[name] = _brief(value)
+    return found
+
+
+def _brief(value: Any) -> str:
+    try:
+        shown = repr(value)
+    except Exception as error:
+        shown = f"<{type(value).__name__}: its repr raised {type(error).__name__}>"
+    return shown if len(shown) <= 120 else shown[:119] + "…"
