@@ -70,7 +70,7 @@ def thread_stdout() -> Iterator[Captured]:
     with _lock:
         if _proxy is None or sys.stdout is not _proxy:
             _proxy = _ThreadStdout(sys.stdout)
-            sys.stdout = _proxy  # type: ignore[assignment]
+            sys.stdout = _proxy
         proxy = _proxy
         proxy.captures.setdefault(ident, []).append(captured)
     try:

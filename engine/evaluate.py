@@ -142,7 +142,11 @@ def execute(statements: str, namespace: Namespace) -> str:
     for name in assigned:
         if name in _RESERVED and name in namespace.names:
             raise CommandError(f"{name} is not assigned by a statement", f"use: set {name}[0] = EXPR")
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    last = tree.body[-1] if tree.body else None
+    if isinstance(last, ast.Expr):
+        tree.body.pop()
+    else:
+        last = None
     with thread_stdout() as captured:
         try:
             value = _run(tree, last, statements, namespace, assigned)

@@ -1,12 +1,11 @@
 """VLOG for frameworks that have none of their own (L2, stdlib only): records in glog's grammar, written by adbg itself.
 
-Called on autograd threads, between the framework's nodes; says what Paddle's engine says at the same place and level, so
-that one panel folds both. Modules and levels:
+Called on autograd threads, between the framework's nodes; says what Paddle's engine says at the same place and level,
+so that one panel folds both. Modules and levels:
 
-    calls     3 which call, from where      4 its roots and size       5 create_graph, thread
-    backward  3 begin, every node ("NAME(#index) Preparing"), end      4 begin run, pending nodes
-    nodes     3 error                       4 gradients: shape, dtype  5 device, bytes, module, parameter   6 unique name,
-              forward line
+    calls     3 which call, from where    4 its roots and size    5 create_graph, thread
+    backward  3 begin, every node ("NAME(#index) Preparing"), end    4 begin run, pending nodes
+    nodes     3 error    4 gradients: shape, dtype    5 device, bytes, module, parameter    6 unique name, forward line
     pylayer   3 custom Functions begin and end
 
 A record is indented by one TAB per nested backward, and one more inside a custom Function.

@@ -23,8 +23,8 @@ CREATE TABLE IF NOT EXISTS backward (number INTEGER PRIMARY KEY, seq INTEGER, ti
     parent INTEGER, parent_idx INTEGER, thread INTEGER, iteration INTEGER, nodes INTEGER, roots TEXT, file TEXT,
     line INTEGER, create_graph INTEGER, end_seq INTEGER, us REAL, error TEXT);
 CREATE TABLE IF NOT EXISTS node (backward INTEGER, idx INTEGER, key INTEGER, name TEXT, unique_name TEXT,
-    accumulate INTEGER, custom INTEGER, compiled INTEGER, parameter TEXT, module TEXT, file TEXT, line INTEGER, function TEXT, shape TEXT,
-    dtype TEXT, stack INTEGER, PRIMARY KEY (backward, idx)) WITHOUT ROWID;
+    accumulate INTEGER, custom INTEGER, compiled INTEGER, parameter TEXT, module TEXT, file TEXT, line INTEGER,
+    function TEXT, shape TEXT, dtype TEXT, stack INTEGER, PRIMARY KEY (backward, idx)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS edge (backward INTEGER, idx INTEGER, slot INTEGER, to_idx INTEGER,
     PRIMARY KEY (backward, idx, slot)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS node_event (seq INTEGER PRIMARY KEY, time REAL, backward INTEGER, idx INTEGER, phase TEXT,

@@ -238,19 +238,12 @@ class RunReader:
             "SELECT seq, number, entry, depth, parent, parent_idx, thread, iteration, nodes, roots, file, line,"
             " create_graph, time, us, error, end_seq FROM backward ORDER BY seq"
         )
-        return [
-            RecordedBackward(
-                *row[:9],
-                tuple(json.loads(row[9])),
-                row[10],
-                row[11],
-                bool(row[12]),
-                *row[13:15],
-                row[15] or "",
-                row[16],
-            )
-            for row in rows
-        ]
+        found = []
+        for seq, number, entry, depth, parent, parent_idx, thread, iteration, nodes, roots, *rest in rows:
+            file, line, create_graph, begun, us, error, end_seq = rest
+            facts = (seq, number, entry, depth, parent, parent_idx, thread, iteration, nodes, tuple(json.loads(roots)))
+            found.append(RecordedBackward(*facts, file, line, bool(create_graph), begun, us, error or "", end_seq))
+        return found
 
     def graph(self, number: int, start: int = 1, count: int = 2000) -> list[GraphRow]:
         """``count`` rows from index ``start`` of a backward call, as they stood at its end (or at its last event)."""
@@ -303,7 +296,10 @@ class RunReader:
             f"SELECT seq, time, backward, idx, phase, us, norm, nonfinite FROM node_event WHERE {where} ORDER BY seq",
             values,
         )
-        return [NodeEvent(*row[:6], None if row[6] is None else float(row[6]), bool(row[7])) for row in rows]
+        return [
+            NodeEvent(seq, when, backward, index, phase, us, None if norm is None else float(norm), bool(nonfinite))
+            for seq, when, backward, index, phase, us, norm, nonfinite in rows
+        ]
 
     def forward_stack(self, number: int, index: int) -> list[SourceLine]:
         """Innermost first; [] when none was recorded."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from adbg.engine.errors import CommandError
@@ -169,7 +170,8 @@ def parse(text: str | bytes) -> list[Record]:
 # ------------------------------------------------------------------ what a record says
 
 
-class Topic(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Topic:
     """What a record means for folding: ``kind`` is one of "backward_begin", "backward_end", "node" (a node is about to
     run), "node_more" (more about it), "pylayer_begin", "pylayer_end", "api_begin", "api_end".
 
