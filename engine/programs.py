@@ -22,7 +22,7 @@ from typing import Literal
 from adbg.engine.errors import AdbgError, CommandError
 
 Kind = Literal["script", "module", "code", "command"]
-_INTERPRETER = re.compile(r"(python|pypy)(\d+(\.\d+)*)?(-\w+)?t?d?$")
+_INTERPRETER = re.compile(r"(python|pypy)(\d+(\.\d+)*)?t?d?(-dbg)?$")
 _TOOL_FOLDERS = ("/pipx/venvs/", "/uv/tools/")  # where pipx and uv give a tool an environment of its own
 
 
@@ -139,14 +139,14 @@ def _missing(path: Path) -> CommandError:
     if not folder.is_dir():
         return CommandError(f"no such script: {path}", f"there is no folder {folder}")
     scripts = sorted(entry.name for entry in folder.iterdir() if entry.suffix == ".py" or entry.is_dir())
+    if not path.suffix and shutil.which(str(path)):
+        return CommandError(f"no such script: {path}", f"a command goes behind --: adbg run -- {path}")
     close = difflib.get_close_matches(path.name, scripts, n=3, cutoff=0.6)
     close = close or difflib.get_close_matches(path.name + ".py", scripts, n=3, cutoff=0.6)
     if close:
         return CommandError(
             f"no such script: {path}", "did you mean " + " or ".join(str(folder / c) for c in close) + "?"
         )
-    if not path.suffix and shutil.which(path.name):
-        return CommandError(f"no such script: {path}", f"a command goes behind --: adbg run -- {path.name}")
     here = [name for name in scripts if name.endswith(".py")][:5]
     return CommandError(
         f"no such script: {path}", f"{folder} has {', '.join(here)}" if here else f"{folder} has no *.py"

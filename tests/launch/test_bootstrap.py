@@ -23,11 +23,12 @@ WORLD = """
 import json, os, re, sys
 skip = {"ADBG_SESSION", "PYTHONPATH", "STUB_AGENT_LOG", "DRIVER_READY"}
 print(json.dumps({
-    "argv": sys.argv, "orig_argv": sys.orig_argv, "path": sys.path, "cwd": os.getcwd(), "name": __name__, "doc":
-    __doc__, "file": globals().get("__file__"), "package": __package__, "spec": re.sub("0x[0-9a-f]+", "", str(__spec__)), "executable":
-    sys.executable, "flags": str(sys.flags), "main": sys.modules["__main__"].__dict__ is globals(), "environ": {k: v
-    for k, v in os.environ.items() if k not in skip}, "importers": sorted(sys.path_importer_cache), "umask":
-    os.umask(0o22),
+    "argv": sys.argv, "orig_argv": sys.orig_argv, "path": sys.path, "cwd": os.getcwd(), "name": __name__,
+    "doc": __doc__, "file": globals().get("__file__"), "package": __package__, "executable": sys.executable,
+    "spec": re.sub("0x[0-9a-f]+", "", str(__spec__)), "flags": str(sys.flags), "umask": os.umask(0o22),
+    "main": sys.modules["__main__"].__dict__ is globals(),
+    "environ": {k: v for k, v in os.environ.items() if k not in skip},
+    "importers": sorted(sys.path_importer_cache),
 }))
 """
 
