@@ -1,5 +1,47 @@
-"""adbg: a terminal debugger for the backward pass. ``import adbg`` costs under 10 ms and imports nothing but the standard library."""
+"""adbg: a terminal debugger for the backward pass.
+
+``import adbg`` costs under 10 ms and imports nothing but the standard library: what it takes to stop is imported when
+it is used.
+"""
 
 from __future__ import annotations
 
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from adbg.engine.agent import Agent
+
 __version__ = "0.1.0"
+__all__ = ["__version__", "breakpoint", "listen"]
+
+_said = False
+
+
+def breakpoint(*_args: object, **_kwargs: object) -> None:
+    """Stop at the calling line, with its locals and the graph that the tensors there have so far.
+
+    Outside adbg it does nothing, and says so once on stderr. Under ``adbg run`` the built-in ``breakpoint()`` comes
+    here (its arguments are ignored).
+    """
+    global _said
+    agent = _agent()
+    if agent is not None and agent.session.attached:
+        agent.session.break_at(sys._getframe(1))
+    elif not _said:
+        _said = True
+        why = "no front end is attached" if agent is not None else "this program does not run under adbg"
+        print(f"adbg: breakpoint() does nothing: {why} (adbg run, or adbg.listen() and adbg attach)", file=sys.stderr)
+
+
+def listen() -> None:
+    """Open this process to ``adbg attach PID`` of the same user, over a private socket. Repeated calls are harmless."""
+    from adbg.engine.listener import listen as open_socket
+
+    open_socket()
+
+
+def _agent() -> Agent | None:
+    module = sys.modules.get("adbg.engine.agent")
+    agent: Agent | None = module.current() if module is not None else None
+    return agent

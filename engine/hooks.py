@@ -245,7 +245,7 @@ class BackendHooks:
         session.park(point, running)
 
     def _shown(self, error: BaseException) -> bool:
-        """Whether ``error``, or one that it was raised from, was handled in an inner call. Remembers it. No exception is
+        """Whether ``error``, or one it was raised from, was handled in an inner call. Remembers it. No exception is
         kept alive for this (its frames hold tensors): an address with type and text names one well enough."""
         seen = False
         link: BaseException | None = error

@@ -1,8 +1,8 @@
 """All-stop: one thread at a time decides at a hook, and one at most is parked (L4, stdlib only).
 
-The *turn* is a lock that a thread holds while it is in a hook of adbg. The thread that parks keeps it, so any other that
-reaches a hook waits for it ("waiting") and decides afterwards. Whatever runs on the holder's own thread meanwhile (an
-expression that runs a backward, a signal handler) passes through the hooks.
+The *turn* is a lock that a thread holds while it is in a hook of adbg. The thread that parks keeps it, so any other
+that reaches a hook waits for it ("waiting") and decides afterwards. Whatever runs on the holder's own thread meanwhile
+(an expression that runs a backward, a signal handler) passes through the hooks.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Turn:
 
 
 class Parked:
-    """One stop of one thread: its point, and the queue of what it is to do there. That thread calls ``run``, under its turn."""
+    """One stop of one thread: its point, and the queue of what it is to do there. ``run`` is called by that thread."""
 
     def __init__(self, point: PausedPoint, place: Place, running: Running | None) -> None:
         self.point = point
@@ -73,7 +73,7 @@ class Parked:
                 self._jobs.put(None)
 
     def leave(self, then: Job) -> None:
-        """Called within a job: the thread goes on when the job is done, and calls ``then`` once no request can reach it."""
+        """Called within a job: the thread goes on after it, and calls ``then`` once no request can reach it."""
         self._leaving = then
 
     def run(self) -> None:

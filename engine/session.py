@@ -54,6 +54,7 @@ class Session:
         self.entry = False
         self.pausing = False
         self.record_nodes = False
+        self.stacks = False
         self.backends: list[Backend] = []
         self.hooks: list[BackendHooks] = []
         self._serials = itertools.count(1)
@@ -68,6 +69,7 @@ class Session:
             self.hooks.append(BackendHooks(self, backend))
             if self.attached:
                 backend.install(self.hooks[-1])
+                backend.set_stacks(self.stacks)
             self.rearm()
 
     def attach(self) -> None:
@@ -75,6 +77,7 @@ class Session:
         with self._guard:
             for backend, hooks in zip(self.backends, self.hooks):
                 backend.install(hooks)
+                backend.set_stacks(self.stacks)
             self.attached = True
             self.rearm()
 
@@ -91,6 +94,7 @@ class Session:
             self.rearm()
             for backend, hooks in zip(self.backends, self.hooks):
                 hooks.forget()
+                backend.set_stacks(False)
                 backend.uninstall()
         parked = self.parked
         if parked is not None:
@@ -109,7 +113,7 @@ class Session:
                 backend.arm(armed)
 
     def hook(self, running: Running) -> None:
-        """Have hooked in a call what breakpoints, goal, VLOG and record need. On its thread, or one parked inside it."""
+        """Have hooked in a call what is asked for. On its thread, or on one parked inside it."""
         call = running.call
         if self.pausing or self.record_nodes or self.reports.narrator.wants_nodes:
             call.hook(HookPlan(every=True))
@@ -343,6 +347,31 @@ class Session:
             levels = self.reports.narrator.set_levels(text)
             self.rearm()
             return levels
+
+    def states_after(self, asked: Sequence[p.BreakpointState]) -> list[p.BreakpointState]:
+        """``asked`` as they are now, bad specs included."""
+        now = {state.id: state for state in self.table.states()}
+        return [now.get(state.id, state) for state in asked]
+
+    def stop_on_entry(self, on: bool) -> None:
+        """Stop at the begin of the next backward call."""
+        with self._guard:
+            self.entry = on
+            self.rearm()
+
+    def set_stacks(self, on: bool) -> None:
+        """Forward stacks and module paths of the nodes made from now on."""
+        with self._guard:
+            self.stacks = on
+            if self.attached:
+                for backend in self.backends:
+                    backend.set_stacks(on)
+
+    def set_record(self, on: bool) -> None:
+        """Report every node to the record."""
+        with self._guard:
+            self.record_nodes = on
+            self.rearm()
 
 
 def _running() -> NotStopped:

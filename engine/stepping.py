@@ -1,8 +1,8 @@
 """Stepping as data: a ``Goal`` says where a thread is to stop next (L2, pure; any thread).
 
-A goal is made from where the thread stands (``Place``), asked about every ``Arrival`` at a hook, and forgotten at the first
-stop of any thread, whatever its reason. It also says which nodes must be hooked for it to be reached: nothing else is
-hooked for stepping.
+A goal is made from where the thread stands (``Place``), asked about every ``Arrival`` at a hook, and forgotten at the
+first stop of any thread, whatever its reason. It also says which nodes must be hooked for it to be reached: nothing
+else is hooked for stepping.
 
 Calls are named by ``serial``, a number that the session gives to each backward call it sees. A *family* is an outermost
 call with all that is nested in it; a nested call may run on another thread than its parent (torch changes thread past
@@ -81,7 +81,7 @@ class Goal:
         return False
 
     def hooking(self, at: Place) -> Hooking:
-        """What must be hooked in the call of ``at``: asked for each running call when the goal is set, and for new ones."""
+        """What must be hooked in the call of ``at``: one that runs when the goal is set, or a new one."""
         if not self._mine(at):
             return NOTHING
         if self.kind is Kind.STEP:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import os
 import socket
 import threading
 import time
@@ -45,6 +46,7 @@ class Connection:
         self._due = 0.0
         self._busy = False  # the writer is in a send
         self._closing = False
+        self._last = False  # the next message is the last one
         self._gone = False
         self.dropped = 0  # messages dropped since the start
 
@@ -66,10 +68,11 @@ class Connection:
                 self.dropped += 1
                 return
             self._queue.append(message)
+            self._closing = self._last
             self._wake.notify()
 
     def send_later(self, make: Callable[[], list[Message]]) -> None:
-        """Call ``make`` on the writer thread within PAUSE seconds, and send what it returns. One at a time is pending."""
+        """Call ``make`` on the writer thread within PAUSE seconds, and send what it returns. One is pending at most."""
         if self._later is None:
             with self._wake:
                 self._later = make
@@ -92,11 +95,15 @@ class Connection:
             self._closing = True
             self._wake.notify_all()
 
+    def close_after_answer(self) -> None:
+        """The next message sent is the last one."""
+        self._last = True
+
     def abandon(self) -> None:
         """In a forked child: close this process's copy of the socket, tell nobody (the parent goes on using it)."""
         self._gone = True
         with contextlib.suppress(OSError):
-            self._sock.close()
+            os.close(self._sock.detach())  # close() would wait for the reader's file, which nobody reads here
 
     # ---- reader
 

@@ -1,0 +1,253 @@
+"""The agent: adbg inside the program being debugged (L4, stdlib only; imports no framework that the script did not).
+
+``start`` dials the front end that launched the program and holds the calling thread until it has set its breakpoints.
+Requests are served on "adbg-reader". Whatever goes wrong here, the program runs on: undebugged at worst.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dataclasses
+import os
+import platform
+import socket
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from adbg.engine import importwatch
+from adbg.engine import protocol as p
+from adbg.engine.backends import REGISTRY
+from adbg.engine.backends.base import Backend
+from adbg.engine.clients import Client
+from adbg.engine.recorder import Recorder
+from adbg.engine.rendezvous import SessionConfig
+from adbg.engine.requests import Requests
+from adbg.engine.session import Session
+
+PATIENCE = 30.0  # seconds that a program waits for a front end that does not speak
+
+_current: Agent | None = None
+_fork_registered = False
+
+Factories = Mapping[str, Callable[[], Backend]]
+
+
+def current() -> Agent | None:
+    """The agent of this process; None outside adbg, and in a forked child."""
+    return _current
+
+
+def start(
+    config: SessionConfig, main: bool = True, backends: Factories | None = None, patience: float = PATIENCE
+) -> Agent | None:
+    """Dial ``config.socket`` and wait until the front end lets the program start.
+
+    Args:
+        main: this is the launched process itself, not a child of it.
+        backends: made at once instead of those of the registry, which wait for the script's imports.
+        patience: seconds to wait for ``configurationDone``; then the program runs with nothing armed.
+
+    Returns:
+        None when nobody listens: the program runs undebugged, and says so in one line on stderr.
+    """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.connect(config.socket)
+    except OSError as error:
+        sock.close()
+        print(f"adbg: no front end at {config.socket} ({error.strerror}): running undebugged", file=sys.stderr)
+        return None
+    agent = Agent(config, main, backends)
+    agent.serve(sock, hello=True)
+    if not agent.configured.wait(patience):
+        print(f"adbg: the front end said nothing for {patience:.0f} s: running on, nothing armed", file=sys.stderr)
+    return agent
+
+
+class Agent:
+    """One process's agent: session, record and the client of the moment."""
+
+    def __init__(self, config: SessionConfig, main: bool = True, backends: Factories | None = None) -> None:
+        global _current
+        self.config = config
+        self.main = main
+        self.rank = _rank()
+        self.configured = threading.Event()
+        self.client: Client | None = None
+        self._breakpointhook = sys.breakpointhook
+        self._pid = os.getpid()
+        recorder = self._open_recorder()
+        self.session = Session(self, self.rank, recorder)
+        self.session.set_stacks(config.stacks)
+        self._requests = Requests(self)
+        _current = self
+        _register_fork()
+        atexit.register(self.close)
+        self._hook_breakpoint()
+        if backends is None:
+            importwatch.watch({name: self._importer(make) for name, make in REGISTRY.factories.items()})
+        else:
+            for make in backends.values():
+                self._add_backend(make)
+
+    # ---- connection
+
+    def serve(self, sock: socket.socket, hello: bool = False) -> Client:
+        """Take ``sock`` as the client's connection. ``hello``: we dialled, so say who we are."""
+        client = self.client = Client(sock, self._requests.handle, self._gone)
+        if hello:
+            client.event(p.Hello(self.config.token, self.process_info()))
+        client.connection.start()
+        return client
+
+    def _gone(self, client: Client) -> None:
+        if self.client is client:
+            self.client = None
+            self.session.detach()
+        self.configured.set()
+
+    def event(self, body: Any, droppable: bool = False) -> None:
+        """Send an event to the client, if there is one. Never blocks, never raises."""
+        client = self.client
+        if client is not None and client.initialized:
+            client.event(body, droppable)
+
+    def event_later(self, make: Callable[[], Sequence[Any]]) -> None:
+        client = self.client
+        if client is not None and client.initialized:
+            client.event_later(make)
+
+    def process_info(self) -> p.ProcessInfo:
+        """Who this process is. ``argv`` as the interpreter was called; ``sys.argv`` may not be set yet at start."""
+        return p.ProcessInfo(
+            pid=os.getpid(),
+            rank=self.rank,
+            argv=list(sys.orig_argv),
+            python=platform.python_version(),
+            cwd=os.getcwd(),
+            run_dir=self.config.run_dir if self.recorder is not None and self.recorder.recording else "",
+            frameworks=[_framework(backend) for backend in self.session.backends],
+            main=self.main,
+        )
+
+    # ---- frameworks
+
+    def _importer(self, make: Callable[[], Backend]) -> Callable[[], None]:
+        return lambda: self._add_backend(make)
+
+    def _add_backend(self, make: Callable[[], Backend]) -> None:
+        if os.getpid() != self._pid:
+            return
+        try:
+            backend = make()
+            self.session.add_backend(backend)
+        except Exception as error:
+            self.session.reports.defect("a framework cannot be debugged", error)
+            return
+        framework = _framework(backend)
+        self.event(p.FrameworkLoaded(framework))
+        if self.recorder is not None:
+            known = [dataclasses.asdict(_framework(b)) for b in self.session.backends]
+            self.recorder.update_info(frameworks=known)
+
+    # ---- record
+
+    @property
+    def recorder(self) -> Recorder | None:
+        return self.session.reports.recorder
+
+    def _open_recorder(self) -> Recorder | None:
+        """One writer for each rank: children that are no rank of their own leave no record."""
+        if not self.config.run_dir or not (self.main or "RANK" in os.environ):
+            return None
+        return Recorder.open(
+            self.config.run_dir,
+            self.rank,
+            self._record_problem,
+            argv=list(sys.orig_argv),
+            cwd=os.getcwd(),
+            pid=os.getpid(),
+            python=platform.python_version(),
+        )
+
+    def _record_problem(self, text: str) -> None:
+        self.event(p.Output(text.rstrip("\n") + "\n", "important"))
+
+    def record(self, on: bool | None) -> p.RecordBody:
+        """Answer ``adbg/record``: on records every node from the next backward on; off only what is armed anyway."""
+        recorder = self.recorder
+        if recorder is None or not recorder.recording:
+            return p.RecordBody(False, "", "nothing is recorded: the run was started without a run directory")
+        if on is not None:
+            self.session.set_record(on)
+        every = "every node" if self.session.record_nodes else "stops, VLOG and the nodes that are hooked anyway"
+        return p.RecordBody(True, recorder.run_dir, f"recording {every}")
+
+    # ---- breakpoint()
+
+    def _hook_breakpoint(self) -> None:
+        """The built-in ``breakpoint()`` stops here too; PYTHONBREAKPOINT, where set, decides as ever."""
+        if not os.environ.get("PYTHONBREAKPOINT"):
+            import adbg
+
+            sys.breakpointhook = adbg.breakpoint
+
+    # ---- end
+
+    def close(self) -> None:
+        """The program ends: send and write what is still waiting (at most a second each)."""
+        global _current
+        if os.getpid() != self._pid:
+            return
+        if _current is self:
+            _current = None
+            sys.breakpointhook = self._breakpointhook
+        client = self.client
+        if client is not None:
+            client.connection.flush(1.0)
+            client.connection.close()
+        self.session.detach()
+        if self.recorder is not None:
+            self.recorder.flush(1.0)
+            self.recorder.close()
+        atexit.unregister(self.close)
+
+    def abandon(self) -> None:
+        """In a forked child: no threads, no client, nothing armed. Locks are left alone: their holders are not here."""
+        session = self.session
+        session.attached = session.deciding = False
+        session.parked = None
+        session.reports.recorder = None
+        client, self.client = self.client, None
+        if client is not None:
+            client.connection.abandon()
+        sys.breakpointhook = self._breakpointhook
+        for backend in session.backends:
+            with contextlib.suppress(Exception):
+                backend.uninstall()
+
+
+def _register_fork() -> None:
+    global _fork_registered
+    if not _fork_registered:
+        _fork_registered = True
+        os.register_at_fork(after_in_child=_forked)
+
+
+def _forked() -> None:
+    global _current
+    agent, _current = _current, None
+    if agent is not None:
+        agent.abandon()
+
+
+def _rank() -> int:
+    text = os.environ.get("RANK", "0")
+    return int(text) if text.isdigit() else 0
+
+
+def _framework(backend: Backend) -> p.Framework:
+    return p.Framework(backend.name, backend.version, dataclasses.asdict(backend.capabilities))
