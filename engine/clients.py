@@ -74,8 +74,8 @@ class Client:
             message, hint = error.message, error.hint
             number = next((id for kind, id in _ERROR_IDS.items() if isinstance(error, kind)), 0)
         else:
-            message, hint, number = f"adbg failed to answer: {type(error).__name__}: {error}", "this is a defect of
-            adbg", 99
+            message, hint = f"adbg failed to answer: {type(error).__name__}: {error}", "this is a defect of adbg"
+            number = 99
         body = {"error": {"id": number, "format": message, "hint": hint}}
         self.connection.send(wire.encode({**self._envelope(request, False), "message": message, "body": body}))
 
