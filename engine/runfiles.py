@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,30 @@ def state_of(info: Mapping[str, Any]) -> str:
     if isinstance(pid, int) and _alive(pid) and info.get("pid_start", "") in ("", process_start(pid)):
         return "running"
     return "crashed"
+
+
+_ASKED_TO_END = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
+
+
+def read_exit(run_dir: str | os.PathLike[str]) -> int | None:
+    """Exit status of the launched program, from its keeper's ``exit.json`` (-N: ended by signal N); None: unknown."""
+    try:
+        found = json.loads((Path(run_dir) / "exit.json").read_text(encoding="utf-8"))
+        code, number = found.get("code"), found.get("signal")
+    except (OSError, ValueError, AttributeError):
+        return None
+    if isinstance(number, int):
+        return -number
+    return code if isinstance(code, int) else None
+
+
+def run_state(run_dir: str | os.PathLike[str]) -> str:
+    """ "ended", "running" or "crashed" of the run as a whole. What the keeper saw counts more than what the process
+    left behind: ``os._exit(0)`` ends a run without closing its record, and a process may crash after it closed it."""
+    code = read_exit(run_dir)
+    if code is not None:
+        return "crashed" if code < 0 and -code not in _ASKED_TO_END else "ended"
+    return state_of(read_info(run_dir))
 
 
 def _alive(pid: int) -> bool:

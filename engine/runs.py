@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import errno
 import os
 import re
 import shutil
@@ -13,9 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from adbg.engine.errors import AdbgError, CommandError
-from adbg.engine.runfiles import labels, read_info, state_of
+from adbg.engine.runfiles import labels, read_exit, read_info, run_state
 
 RUNS_VARIABLE = "ADBG_RUNS"
+_OURS = re.compile(
+    r"(?:run(?:-r[\d-]+)?\.json|exit\.json|(?:events|tensors|vlog|output)-r[\d-]+\.(?:sqlite(?:-wal|-shm)?|bin|log))\Z"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,7 @@ def is_run(path: str | os.PathLike[str]) -> bool:
         names = os.listdir(path)
     except OSError:
         return False
-    return "run.json" in names or any(name.startswith("events-r") and name.endswith(".sqlite") for name in names)
+    return any(_OURS.match(name) for name in names)
 
 
 def summary(path: str | os.PathLike[str]) -> RunSummary:
@@ -100,7 +104,8 @@ def summary(path: str | os.PathLike[str]) -> RunSummary:
     last = max((s.st_mtime for s in stats), default=folder.stat().st_mtime)
     started = _number(info.get("started")) or folder.stat().st_mtime
     argv = info.get("argv")
-    code = info.get("exit")
+    code = read_exit(folder)
+    code = info.get("exit") if code is None else code
     return RunSummary(
         path=str(folder),
         name=folder.name,
@@ -108,7 +113,7 @@ def summary(path: str | os.PathLike[str]) -> RunSummary:
         started=started,
         seconds=max(0.0, (_number(info.get("ended")) or last) - started),
         size=sum(s.st_size for s in stats),
-        state=state_of(info),
+        state=run_state(folder),
         exit=code if isinstance(code, int) else None,
         ranks=len(labels(folder)),
     )
@@ -135,12 +140,31 @@ def find_run(name: str, root: str | os.PathLike[str] | None = None) -> Path:
     )
 
 
+def prepare_run_dir(path: str | os.PathLike[str]) -> Path:
+    """Make ``path`` ready for a new record: made when missing; the record of an earlier run in it is deleted, other
+    files stay. Raises AdbgError when that run is still going on or the folder cannot be written."""
+    folder = Path(path)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if is_run(folder) and run_state(folder) == "running":
+            raise AdbgError(f"{folder} is being recorded into by another run", "choose another --run-dir")
+        for file in folder.iterdir():
+            if _OURS.match(file.name):
+                file.unlink()
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        reason = error.strerror
+        raise AdbgError(f"{folder} cannot be used as run directory: {reason}", "--run-dir DIR or --no-record") from None
+    return folder
+
+
 def delete_run(path: str | os.PathLike[str], force: bool = False) -> None:
     """Raises CommandError when it is no run directory, or is still being written (unless ``force``)."""
     folder = Path(path)
     if folder.is_symlink() or not is_run(folder):
         raise CommandError(f"{folder} is no run directory: nothing was deleted", "see: adbg runs")
-    if not force and state_of(read_info(folder)) == "running":
+    if not force and run_state(folder) == "running":
         raise CommandError(f"{folder.name} is still being recorded: nothing was deleted", "end the program first")
     try:
         shutil.rmtree(folder)

@@ -222,7 +222,8 @@ class RunReader:
     @property
     def state(self) -> str:
         """ "running", "ended" or "crashed"."""
-        return runfiles.state_of(self.info)
+        own = runfiles.info_path(self.run_dir, self.label).name != "run.json"
+        return runfiles.state_of(self.info) if own else runfiles.run_state(self.run_dir)
 
     @property
     def log_path(self) -> Path:
