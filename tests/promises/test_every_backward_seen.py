@@ -36,15 +36,15 @@ def seen(outcome: Outcome) -> tuple[int, int]:
 def check_same(name: str, arguments: tuple[str, ...], outcome: Outcome) -> None:
     """The digest, and every other line the program wrote, are those of a plain run."""
     undisturbed = plain(name, *arguments)
-    assert undisturbed.status == 0, undisturbed
-    assert outcome.status == 0, outcome
-    assert outcome.program_output.replace("\r\n", "\n") == undisturbed.stdout, outcome
+    assert undisturbed.status == 0, str(undisturbed)
+    assert outcome.status == 0, str(outcome)
+    assert outcome.program_output.replace("\r\n", "\n") == undisturbed.stdout, str(outcome)
 
 
 @pytest.mark.parametrize(("name", "arguments"), KNOWN, ids=["-".join((name, *words)) for name, words in KNOWN])
 def test_count(name: str, arguments: tuple[str, ...]) -> None:
     outcome = batch(name, "-b", "error", *ARMED, arguments=arguments)
-    assert seen(outcome) == KNOWN[name, arguments], outcome
+    assert seen(outcome) == KNOWN[name, arguments], str(outcome)
     assert len(outcome.of("backward", phase="end")) == sum(KNOWN[name, arguments])
     check_same(name, arguments, outcome)
 
@@ -66,16 +66,16 @@ def test_gradcheck() -> None:
 
 def test_data_parallel_ranks() -> None:
     outcome = batch("ddp", *ARMED)
-    assert outcome.status == 0, outcome
+    assert outcome.status == 0, str(outcome)
     assert outcome.digest == plain("ddp").digest
     begun = Counter(line["rank"] for line in outcome.of("backward", phase="begin"))
-    assert begun == {0: 3, 1: 3}, outcome
+    assert begun == {0: 3, 1: 3}, str(outcome)
 
 
 def test_spawned_pool() -> None:
     outcome = batch("spawn_pool", *ARMED)
-    assert outcome.digest == plain("spawn_pool").digest, outcome
-    assert len(outcome.of("backward", phase="begin")) == 5, outcome
+    assert outcome.digest == plain("spawn_pool").digest, str(outcome)
+    assert len(outcome.of("backward", phase="begin")) == 5, str(outcome)
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "eager"])
@@ -83,9 +83,9 @@ def test_compiled_region(backend: str) -> None:
     """aot_eager puts the whole region into one node, which says so; backend eager keeps the ordinary nodes."""
     look = commands("break backward", "continue", "info graph", "delete")
     outcome = batch("compiled", *look, arguments=(backend,))
-    assert "graphs 1 breaks 0" in outcome.program_output, outcome
+    assert "graphs 1 breaks 0" in outcome.program_output, str(outcome)
     graph = str(outcome.of("result", command="info graph"))
-    assert "MseLoss" in graph or "Mean" in graph, outcome
+    assert "MseLoss" in graph or "Mean" in graph, str(outcome)
     assert ("CompiledFunction" in graph) == (backend == "aot_eager"), graph
     assert ("compiled region" in graph) == (backend == "aot_eager"), graph
     assert ("Addmm" in graph) == (backend == "eager"), graph

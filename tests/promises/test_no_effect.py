@@ -43,14 +43,14 @@ def expected(model: str, plain_digests: dict[str, str]) -> str:
     """The digest of the plain run, made once."""
     if model not in plain_digests:
         outcome = plain(model)
-        assert outcome.status == 0, outcome
+        assert outcome.status == 0, str(outcome)
         plain_digests[model] = outcome.digest
     return plain_digests[model]
 
 
 def check(outcome: Outcome, expected: str) -> None:
-    assert outcome.status == 0, outcome
-    assert outcome.digest == expected, outcome
+    assert outcome.status == 0, str(outcome)
+    assert outcome.digest == expected, str(outcome)
 
 
 def test_unarmed(model: str, expected: str) -> None:
@@ -60,16 +60,16 @@ def test_unarmed(model: str, expected: str) -> None:
 def test_stepping(model: str, expected: str) -> None:
     outcome = batch(model, *STEPPING)
     check(outcome, expected)
-    assert len(outcome.of("stopped", reason="step")) >= 8, outcome
-    assert {line["backward"] for line in outcome.of("stopped")} >= {1, 2}, outcome
-    assert not outcome.of("error"), outcome
+    assert len(outcome.of("stopped", reason="step")) >= 8, str(outcome)
+    assert {line["backward"] for line in outcome.of("stopped")} >= {1, 2}, str(outcome)
+    assert not outcome.of("error"), str(outcome)
 
 
 def test_tracing_all_nodes(model: str, expected: str) -> None:
     outcome = batch(model, "-b", "nonfinite", *commands("trace *", "trace * after", "vlog 6"))
     check(outcome, expected)
-    assert not outcome.of("stopped"), outcome
+    assert not outcome.of("stopped"), str(outcome)
     traced = [line for line in outcome.of("trace") if line["breakpoint"] == 2]
     begun = outcome.of("backward", phase="begin")
     assert begun
-    assert len(traced) == sum(line["nodes"] for line in begun), outcome
+    assert len(traced) == sum(line["nodes"] for line in begun), str(outcome)

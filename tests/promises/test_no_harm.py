@@ -109,7 +109,7 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
     script = tmp_path / "pids.py"
     script.write_text("import os\nprint('pids', os.getpid(), os.getppid())\n")
     outcome = batch(str(script))
-    assert outcome.status == 0, outcome
+    assert outcome.status == 0, str(outcome)
     pids = [int(word) for word in outcome.program_output.split()[1:]]
     wait_until(lambda: not any(alive(pid) for pid in pids), "the end of program and keeper", 5)
     assert list(Path(os.environ["XDG_RUNTIME_DIR"]).iterdir()) == []
@@ -119,7 +119,7 @@ def test_status_of_a_signal(tmp_path: Path) -> None:
     script = tmp_path / "killed.py"
     script.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
     outcome = batch(str(script))
-    assert outcome.status == 128 + signal.SIGKILL, outcome
+    assert outcome.status == 128 + signal.SIGKILL, str(outcome)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_status_of_a_signal(tmp_path: Path) -> None:
 def test_deep_chain(arming: list[str]) -> None:
     """100,000 nodes in a row: no overflow of the C stack when the graph is freed, no hang."""
     outcome = batch("deep_chain", *arming, arguments=["100000"])
-    assert outcome.status == 0, outcome
+    assert outcome.status == 0, str(outcome)
     assert outcome.digest == plain("deep_chain", "100000").digest
 
 
@@ -144,7 +144,7 @@ def test_error_goes_on_as_it_would(name: str) -> None:
     """A failing backward stops first; then the exception reaches the program unchanged: same status, same last line."""
     undisturbed = plain(name)
     outcome = batch(name, *commands("continue", "where", "info node"))
-    assert [line["reason"] for line in outcome.of("stopped")] == ["error"], outcome
+    assert [line["reason"] for line in outcome.of("stopped")] == ["error"], str(outcome)
     assert outcome.status == undisturbed.status == 1
     stderr = "".join(line["text"] for line in outcome.of("output", stream="stderr"))
     assert stderr.strip().splitlines()[-1] == undisturbed.stderr.strip().splitlines()[-1]

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass
 class Outcome:
-    """A finished process. Its repr is what a failed assertion shows."""
+    """A finished process. ``str`` of it is what a failed assertion is to show."""
 
     command: list[str]
     status: int
@@ -29,6 +29,10 @@ class Outcome:
     stderr: str
     seconds: float
     _lines: list[dict[str, Any]] | None = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        parts = (" ".join(self.command), f"status {self.status}", "stdout:", self.stdout, "stderr:", self.stderr)
+        return "\n".join(parts)
 
     @property
     def lines(self) -> list[dict[str, Any]]:
