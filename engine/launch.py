@@ -40,6 +40,7 @@ __all__ = [
 
 ENGINE = Path(__file__).resolve().parent
 BOOTSTRAP = ENGINE / "bootstrap"
+OLDEST_PYTHON = (3, 10)
 START_TIMEOUT = 30.0  # seconds for the keeper to start the program; 0.03 on an idle machine
 FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 LOST_STATUS = 125  # the keeper itself was killed: nobody knows how the program ended
@@ -236,16 +237,20 @@ def prepare_session(config: SessionConfig) -> Path:
     """``session.json`` beside the socket, with the paths filled in; returns its path."""
     path = Path(config.socket).with_name("session.json")
     if not path.exists():
-        import adbg
-
-        package = adbg.__file__ or ""
         complete = dataclasses.replace(
             config,
             engine_path=config.engine_path or str(ENGINE),
-            package_path=config.package_path or str(Path(package).resolve().parent),
+            package_path=config.package_path or package_folder(),
         )
         write_config(path, complete)
     return path
+
+
+def package_folder() -> str:
+    """The folder of ``adbg/__init__.py``; in a source tree it is not the parent of the engine's."""
+    import adbg
+
+    return str(Path(adbg.__file__ or "").resolve().parent)
 
 
 def program_environment(base: Mapping[str, str], session_file: Path, main: bool) -> dict[str, str]:
