@@ -73,34 +73,50 @@ class Batch:
             if self.ended and self.debugger.state is not State.EXITED:
                 break
             self._drain()
-            refused = self._command(line)
-            if refused and number in self.required:
-                return USAGE
+            if number in self.required:
+                if not self._set_breakpoint(line):
+                    return USAGE
+                continue
+            self._command(line)
             if self._quit:
                 return self._leave()
         return self._run_out()
 
     # ------------------------------------------------------------------ commands
 
-    def _command(self, line: str) -> bool:
-        """Run one line and wait for the program where it was set going; true when it was refused."""
+    def _set_breakpoint(self, line: str) -> bool:
+        """A ``-b``; false when it is a bad one."""
+        try:
+            result = execute(self.debugger, line)
+        except DebuggeeGone:
+            self._drain(0.5)
+            return True  # the program ended before it could be asked
+        except AdbgError as error:
+            self._drain()
+            self.writer.refused(line, error)
+            return False
+        self._drain()
+        self.writer.accepted(line, result)
+        return True
+
+    def _command(self, line: str) -> None:
+        """Run one line, and wait for the program where it was set going."""
         try:
             result = execute(self.debugger, line)
         except DebuggeeGone as error:
             self._drain(0.5)  # its end explains it
             self.writer.error(line, error)
-            return True
+            return
         except AdbgError as error:
             self._drain()
             self.writer.error(line, error)
-            return True
+            return
         self._drain()
         if result.text or result.value is not None or result.rows:
             self.writer.result(line, result)
         self._quit = result.quit
         if result.running and not result.background:
             self._wait_stop()
-        return False
 
     def _wait_ready(self) -> None:
         program = self.debugger.program
@@ -195,7 +211,7 @@ class Batch:
         while not self.ended and time.monotonic() < limit:
             self._take(0.2)
         if self.ended:
-            self.writer.exited(self.debugger.exit_code or 0, self.debugger.exit_text)
+            self.writer.exited(self.debugger.exit_code or 0, "")
         return TIMED_OUT
 
     # ------------------------------------------------------------------ events

@@ -1,7 +1,7 @@
 """How batch mode writes: text for people, or JSON lines for scripts. Main thread only.
 
-Text: the program's streams go through byte for byte; adbg's own lines begin with "adbg: " and go to stdout, its notices to stderr.
-JSON (cli.md): stdout carries nothing but one object a line. Besides the types of cli.md there are
+Text: the program's streams go through byte for byte; adbg's own lines begin with "adbg: " and go to stdout, its notices to
+stderr. JSON (cli.md): stdout carries nothing but one object a line; warnings go to stderr as well. Besides the types of cli.md there are
 ``{"type":"notice","level":…,"text":…}``, ``{"type":"trace",…}`` (a tracepoint; fields of ``stopped`` and its text) and
 ``{"type":"display",…}`` (a display or watch at a stop). ``stopped`` of another process than the first carries ``process``.
 """
@@ -33,6 +33,10 @@ class Writer:
         self._out = stdout if stdout is not None else sys.stdout.buffer
         self._err = stderr if stderr is not None else sys.stderr.buffer
 
+    def _complain(self, text: str) -> None:
+        """To stderr, for the person who looks on, in both forms."""
+        self._write(self._err, f"{PREFIX}{text}\n".encode(errors="backslashreplace"))
+
     def _write(self, stream: BinaryIO, data: bytes) -> None:
         """A reader that went away (``| head``) does not end the program being debugged."""
         try:
@@ -51,6 +55,13 @@ class Writer:
     def error(self, line: str, error: AdbgError) -> None:
         raise NotImplementedError
 
+    def accepted(self, line: str, result: CommandResult) -> None:
+        """A ``-b`` that was set: not worth a line for a person, who gave it."""
+
+    def refused(self, line: str, error: AdbgError) -> None:
+        """A ``-b`` that is no breakpoint: a usage error."""
+        self._complain(f"{line}: {error}")
+
     def output(self, event: events.Output) -> None:
         raise NotImplementedError
 
@@ -61,6 +72,7 @@ class Writer:
         raise NotImplementedError
 
     def exited(self, code: int, text: str) -> None:
+        """``text`` says how, where it was a signal."""
         raise NotImplementedError
 
     def backward_began(self, event: events.BackwardBegan) -> None:
@@ -97,14 +109,14 @@ class TextWriter(Writer):
             self._write(self._err if event.stream == "stderr" else self._out, event.data)
 
     def notice(self, level: str, text: str) -> None:
-        self._lines(self._err, "stderr", text if level == "info" else f"{level}: {text}")
+        self._lines(self._err, "stderr", text)
 
     def trace(self, event: events.Trace) -> None:
         self._say(f"trace {event.breakpoint}: {event.text}")
 
     def exited(self, code: int, text: str) -> None:
-        if code:
-            self.notice("info", f"the program {text or f'ended with status {code}'}")
+        if text.startswith("killed by"):
+            self.notice("info", f"the program was {text}")
 
     def _say(self, text: str) -> None:
         if text:
@@ -155,12 +167,21 @@ class JsonWriter(Writer):
         if text[end:]:
             self._held[event.stream] = text[end:]
 
+    def accepted(self, line: str, result: CommandResult) -> None:
+        self.result(line, result)
+
+    def refused(self, line: str, error: AdbgError) -> None:
+        super().refused(line, error)
+        self.error(line, error)
+
     def notice(self, level: str, text: str) -> None:
         self._object("notice", level=level, text=text)
+        if level != "info":
+            self._complain(text)
 
     def trace(self, event: events.Trace) -> None:
         fields = stop_fields(event.process, event.stop)
-        self._object("trace", **{**fields, "breakpoints": [event.breakpoint], "text": event.text})
+        self._object("trace", **{**fields, "breakpoint": event.breakpoint, "text": event.text})
 
     def exited(self, code: int, text: str) -> None:
         self._object("exited", code=code)

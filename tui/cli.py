@@ -46,9 +46,7 @@ class Startup(argparse.Action):
 
 def fail(error: AdbgError, status: int) -> NoReturn:
     """The one place where a command line's error is printed."""
-    print(f"adbg: {error.message}", file=sys.stderr)
-    if error.hint:
-        print(f"      {error.hint}", file=sys.stderr)
+    print(f"adbg: {error}", file=sys.stderr)
     raise SystemExit(status)
 
 

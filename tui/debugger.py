@@ -43,6 +43,7 @@ from adbg.tui.program import Program
 from adbg.tui.shown import ShownList
 from adbg.tui.stop_view import Shown, StopView, as_error
 
+TAIL = 4096
 LINGER = 0.5  # seconds a stepped process is waited for before another one's queued stop is shown
 Listener = Callable[[Event], None]
 
@@ -85,6 +86,7 @@ class Debugger(StopView):
         self.ever_stopped = False
         self.backwards_seen = 0
         self.frameworks_seen: set[str] = set()
+        self.tail = ""  # the last TAIL characters that the program wrote
         self._listeners: list[Listener] = []
         self._queue: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._decoders: dict[str, Any] = {}
@@ -489,6 +491,7 @@ class Debugger(StopView):
         self.frameworks_seen = set()
         self._list.forget_hits()
         self._decoders = {}
+        self.tail = ""
 
     def _joined(self, client: Client, info: ProcessInfo, generation: int) -> None:
         with self.changed:
@@ -645,7 +648,9 @@ class Debugger(StopView):
         decoder = self._decoders.get(stream)
         if decoder is None:
             decoder = self._decoders[stream] = codecs.getincrementaldecoder("utf-8")("replace")
-        self._tell(events.Output(stream, decoder.decode(data), data))
+        text = decoder.decode(data)
+        self.tail = (self.tail + text)[-TAIL:]
+        self._tell(events.Output(stream, text, data))
 
     def _ended(self, code: int, text: str, generation: int) -> None:
         """The program ended; what its agents still had to say is read first."""

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
 from adbg.tui.debugger import Debugger
 
 FRAMEWORKS = ("torch", "paddle", "mindspore")
+_MISSING = re.compile(rf"(?:No module named '|import of )({'|'.join(FRAMEWORKS)})\b")
 
 
 def end_notes(debugger: Debugger) -> list[str]:
     """Why nothing stopped, one line each; empty when all is as expected."""
+    missing = _MISSING.search(debugger.tail) if debugger.exit_code else None
+    if missing and missing[1] not in debugger.frameworks_seen:
+        return [f"the program's Python has no {missing[1]}: `adbg doctor` tells what is there, and how to get it"]
     rows = [row for row in debugger.breakpoints if row.enabled]
     if not debugger.begun or not (rows or debugger.stop_at_entry):
         return []

@@ -68,11 +68,7 @@ def _move(debugger: Debugger, argument: str, sign: int) -> CommandResult:
     process = debugger.current
     count = count_of(argument)
     now = process.frame if process is not None else 0
-    last = len(debugger.frames()) - 1
-    target = now + sign * count
-    if count > 1:  # `up 99` goes as far as it can
-        target = max(0, min(target, last))
-    return _selected(debugger, target)
+    return _selected(debugger, now + sign * count)
 
 
 @command("up", "u", group="stack", args="[N]", repeats=True)
