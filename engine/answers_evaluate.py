@@ -79,11 +79,7 @@ def result_text(stop: StopContext, value: Any) -> str:
     """What ``print`` shows: a tensor as the framework prints it (long ones elided), text of any other value bounded."""
     if is_tensor(stop.point.backend, value):
         return stop.backend.text(value)
-    if isinstance(value, str):
-        return repr(value) if len(value) <= LONG_TEXT else f"{value[:LONG_TEXT]!r}... ({len(value)} characters)"
-    if stop.point.backend is not None and not expandable(value):
-        return str(stop.backend.text(value))[:LONG_TEXT]
-    return ValueText(stop.point.backend, items=100, characters=LONG_TEXT, levels=5)(value)
+    return ValueText(stop.point.backend, items=100, characters=LONG_TEXT, levels=5, fold=False)(value)
 
 
 def plain_value(value: Any, meta: TensorMeta | None = None) -> Any:

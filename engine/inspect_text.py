@@ -98,8 +98,12 @@ class ValueText(reprlib.Repr):
     ``__repr__``.
     """
 
-    def __init__(self, backend: Backend | None, items: int = 6, characters: int = LIMIT, levels: int = 3) -> None:
+    def __init__(
+        self, backend: Backend | None, items: int = 6, characters: int = LIMIT, levels: int = 3, fold: bool = True
+    ) -> None:
+        """``fold`` False: a value whose own text has several lines (a module) keeps them."""
         super().__init__()
+        self.fold = fold
         self.backend = backend
         self.items = items
         self.characters = characters
@@ -107,10 +111,15 @@ class ValueText(reprlib.Repr):
         self.maxstring = self.maxother = characters // 2
 
     def __call__(self, value: Any) -> str:
-        """The text of one value: one line, about ``characters`` long at most."""
+        """The text of one value, about ``characters`` long at most."""
         if is_tensor(self.backend, value):
             return self.tensor(value)
-        return one_line(self.repr(value), self.characters)
+        return self._cut(self.repr(value), self.characters)
+
+    def _cut(self, text: str, limit: int) -> str:
+        if self.fold:
+            return one_line(text, limit)
+        return text if len(text) <= limit else f"{text[:limit]}... ({len(text)} characters)"
 
     def tensor(self, value: Any) -> str:
         """ "f32 [4, 8] cpu norm 2.1e-2"; of a single number the number itself."""
@@ -147,7 +156,7 @@ class ValueText(reprlib.Repr):
             return self._dataclass(x, level)
         if isinstance(x, _CONTAINERS):
             return self._container(x, level)
-        return one_line(repr(x), self.maxother)
+        return self._cut(repr(x), self.maxother)
 
     def _named(self, x: Any) -> str:
         kind = "class" if isinstance(x, type) else type_name(x).replace("builtin_function_or_method", "builtin")
