@@ -1,0 +1,127 @@
+"""The program whose training steps are timed, with adbg's agent in it. Started by run_bench.py, whose front end it
+dials.
+
+    python bench_program.py SESSION_JSON MODEL ROUNDS SECONDS THREADS
+
+All modes live in this one process and take turns in every round, in shuffled order, so that what else the machine does
+hits all alike. "plain" is with the agent detached: no hook, no patch of torch is there. Prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import random
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from adbg.engine import agent as agents
+from adbg.engine import protocol as p
+from adbg.engine.rendezvous import read_config
+
+Mode = Callable[[], contextlib.AbstractContextManager[object]]
+
+
+def make_modes(agent: agents.Agent) -> dict[str, Mode]:
+    """What a training step is run under, by name."""
+    import torch
+    from torch.utils._debug_mode import DebugMode
+
+    session = agent.session
+
+    @contextlib.contextmanager
+    def attached(breakpoint: str = "", stacks: bool = False) -> Iterator[None]:
+        session.set_stacks(stacks)
+        session.attach()
+        if breakpoint:
+            (state,) = session.set_breakpoints([p.BreakpointRequest(breakpoint, id=1)])
+            assert state.verified, state
+        try:
+            yield
+        finally:
+            session.detach()
+
+    @contextlib.contextmanager
+    def anomaly(check_nan: bool) -> Iterator[None]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with torch.autograd.set_detect_anomaly(True, check_nan=check_nan):
+                yield
+
+    return {
+        "plain": contextlib.nullcontext,
+        "plain again": contextlib.nullcontext,
+        "unarmed": attached,
+        "breakpoint": lambda: attached("NoSuchNodeAnywhere"),
+        "stacks": lambda: attached(stacks=True),
+        "nan watch": lambda: attached("nonfinite"),
+        "anomaly, no check": lambda: anomaly(False),
+        "anomaly": lambda: anomaly(True),
+        "DebugMode": DebugMode,
+    }
+
+
+def timed(step: Callable[[], None], mode: Mode, steps: int) -> float:
+    """Seconds per step over ``steps`` of them; one more before them is not counted."""
+    with mode():
+        step()
+        gc.collect()
+        started = time.perf_counter()
+        for _ in range(steps):
+            step()
+        return (time.perf_counter() - started) / steps
+
+
+def measure(agent: agents.Agent, model: str, rounds: int, seconds: float) -> dict[str, object]:
+    """``rounds`` rounds of every mode; as many steps in a turn as take ``seconds`` in plain Python (4 at least)."""
+    import bench_models
+
+    workload = bench_models.make(model)
+    modes = make_modes(agent)
+    for _ in range(5):
+        workload.step()
+    steps = max(4, round(seconds / timed(workload.step, modes["plain"], 5)))
+    times: dict[str, list[float]] = {name: [] for name in modes}
+    order = list(modes)
+    for _ in range(rounds):
+        random.shuffle(order)
+        for name in order:
+            turn = max(1, steps // 8) if name == "DebugMode" else steps
+            times[name].append(timed(workload.step, modes[name], turn))
+    return {"model": model, "nodes": workload.nodes, "steps": steps, "times": times}
+
+
+def stop_for_round_trips(agent: agents.Agent) -> None:
+    """Hold at a node of a tiny transformer; the front end asks its questions and goes on."""
+    import bench_models
+
+    workload = bench_models.make("tiny transformer")
+    agent.session.attach()
+    agent.session.set_breakpoints([p.BreakpointRequest("Softmax", id=1, temporary=True)])
+    workload.step()
+    agent.session.detach()
+
+
+def main() -> None:
+    session_file, model, rounds, seconds, threads = sys.argv[1:]
+    agent = agents.start(read_config(Path(session_file)))
+    assert agent is not None
+    import torch
+
+    torch.set_num_threads(int(threads))
+    assert agent.session.backends, "the agent took no notice of torch"
+    if model == "round trips":
+        stop_for_round_trips(agent)
+        print("{}")
+        return
+    agent.session.detach()
+    result = measure(agent, model, int(rounds), float(seconds))
+    print(json.dumps({**result, "torch": torch.__version__, "threads": torch.get_num_threads()}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""``make bench``: what adbg costs a training step, and how fast it answers. No test, and nothing fails when it is slow.
+
+    python tests/bench/run_bench.py [--rounds N] [--seconds S] [--model NAME]... [--out FOLDER]
+
+One process per model (bench_program.py), with this one as its front end. Writes bench-results/bench.md and bench.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import queue
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import bench_report
+import bench_startup
+
+from adbg.engine import protocol as p
+from adbg.engine.launch import prepare_session
+from adbg.tui.client import Client, Listener, initialize
+
+HERE = Path(__file__).resolve().parent
+MODELS = ("tiny LSTM", "tiny transformer", "medium transformer", "medium conv")
+LIMIT = 1800.0  # seconds for one model
+
+
+class FrontEnd:
+    """Starts bench_program.py, lets it begin, and reads whatever its agent sends, as any front end would."""
+
+    def __init__(self, model: str, rounds: int, seconds: float, threads: int) -> None:
+        self.stops: queue.Queue[p.Stopped] = queue.Queue()
+        agents: queue.Queue[tuple[Client, p.Hello]] = queue.Queue()
+        self._listener = Listener(lambda client, hello: agents.put((client, hello)))
+        session = prepare_session(self._listener.config)
+        words = [str(session), model, str(rounds), str(seconds), str(threads)]
+        self._process = subprocess.Popen(
+            [sys.executable, str(HERE / "bench_program.py"), *words], stdout=subprocess.PIPE, text=True
+        )
+        self.client, _ = agents.get(timeout=60)
+        self.client.start(self._event, lambda reason: None)
+        initialize(self.client, self._listener.token, stacks=False)
+        self.client.request(p.ConfigurationDone())
+
+    def _event(self, body: Any) -> None:
+        if isinstance(body, p.Stopped):
+            self.stops.put(body)
+
+    def result(self) -> dict[str, Any]:
+        """What the program printed, once it ended."""
+        output, _ = self._process.communicate(timeout=LIMIT)
+        self._listener.close()
+        if self._process.returncode != 0:
+            raise SystemExit(f"the measured program ended with status {self._process.returncode}")
+        found: dict[str, Any] = json.loads(output.splitlines()[-1])
+        return found
+
+
+def round_trips(count: int) -> dict[str, list[float]]:
+    """Milliseconds from a question at a stop to its answer, as the front end sees them."""
+    front_end = FrontEnd("round trips", 0, 0.0, 1)
+    front_end.stops.get(timeout=60)
+    times: dict[str, list[float]] = {}
+    for expression in ("1 + 1", "norm(grad_outputs[0])"):
+        values = times[f"evaluate `{expression}`"] = []
+        for _ in range(count):
+            started = time.perf_counter()
+            front_end.client.request(p.Evaluate(expression))
+            values.append((time.perf_counter() - started) * 1e3)
+    front_end.client.request(p.Continue())
+    front_end.result()
+    return times
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="What adbg costs a training step.")
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--seconds", type=float, default=0.05, help="of plain training per mode and round")
+    parser.add_argument("--model", action="append", choices=MODELS)
+    parser.add_argument("--out", type=Path, default=HERE.parents[1] / "bench-results")
+    options = parser.parse_args()
+    results = []
+    for model in options.model or MODELS:
+        print(f"{model} …", file=sys.stderr, flush=True)
+        threads = 1 if model.startswith("tiny") else os.cpu_count() or 1
+        result = FrontEnd(model, options.rounds, options.seconds, threads).result()
+        result["modes"] = bench_report.ratios(result["times"])
+        results.append(result)
+    print("answers and start-up …", file=sys.stderr, flush=True)
+    startup = round_trips(500)
+    startup["import adbg"] = bench_startup.import_times(20)
+    startup["adbg --help, over bare Python"] = bench_startup.help_times(20)
+    print(bench_report.write(options.out, results, startup, options.rounds))
+    print(f"written to {options.out}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
