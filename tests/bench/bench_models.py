@@ -9,7 +9,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-
 State = tuple[torch.Tensor, torch.Tensor]
 
 
