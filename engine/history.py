@@ -25,10 +25,10 @@ class NodeHistory:
         bodies: list[NodesRan] = []
         while self._waiting:
             try:
-                backward, *facts = self._waiting.popleft()
+                backward, index, us, norm, nonfinite = self._waiting.popleft()
             except IndexError:  # another thread took the last one
                 break
             if not bodies or bodies[-1].backward != backward:
                 bodies.append(NodesRan(backward, []))
-            bodies[-1].nodes.append(NodeRan(*facts))
+            bodies[-1].nodes.append(NodeRan(index, us, norm, nonfinite))
         return bodies

@@ -16,7 +16,7 @@ from adbg.engine.breakpoints import HitEvent
 from adbg.engine.callers import failed_frame, user_frame
 from adbg.engine.evaluate import evaluate, node_namespace
 from adbg.engine.point import Ran
-from adbg.engine.reports import nonfinite_evidence, slot_text
+from adbg.engine.reports import nonfinite_evidence, slot_text, slots_text
 from adbg.engine.running import Running
 from adbg.engine.types import Phase
 
@@ -152,10 +152,10 @@ class BackendHooks:
         session = self._session
         running = self._running.get(id(call))
         fresh = isinstance(error, Exception) and not self._shown(error)
-        if running is None:
-            if not fresh:
-                return
-            running = self._enter(call)  # unarmed until now; the exception is news
+        if running is None:  # unarmed until now: only an exception is news
+            if fresh and error is not None:
+                self._failed(self._enter(call), error)
+            return
         us = (now - running.state.started_ns - running.parked_ns) / 1000
         if fresh and error is not None:
             self._failed(running, error)
@@ -191,7 +191,7 @@ class BackendHooks:
                 return evaluate(text, names)
 
             hits = session.check(event, condition)
-        why = session.decide(running, phase, key, hits)
+        why = session.decide(running, phase, key, hits, lambda: _slots_text(backend, phase, checked))
         if why is None:
             return None
         reason, ids, message = why
@@ -224,15 +224,9 @@ class BackendHooks:
         hits = session.check(event, lambda text: True)
         if not session.stops_on(hits):
             return
-        suspects = running.call.failed_nodes(error)
-        key, evidence = (None, "")
-        if running.begun:  # hooked: the node that began last and did not end
-            key = next(reversed(running.begun))
-            evidence = next((why for suspect, why in suspects if suspect == key), "")
-        elif suspects:
-            key, evidence = suspects[0]
+        key, evidence = next(iter(running.call.failed_nodes(error)), (None, ""))
         text = f"{type(error).__name__}: {error}"
-        why = session.decide(running, Phase.ERROR, key, hits)
+        why = session.decide(running, Phase.ERROR, key, hits, lambda: text)
         if why is None:
             return
         reason, ids, _ = why
@@ -270,6 +264,10 @@ class BackendHooks:
                     return None, False
                 return norm, not math.isfinite(norm) and any(self._backend.nonfinite(value))
         return None, False
+
+
+def _slots_text(backend: Backend, phase: Phase, values: Slots) -> str:
+    return slots_text(backend, "grad_outputs" if phase is Phase.BEFORE else "grad_inputs", values)
 
 
 def _count_nonfinite(backend: Backend, values: Slots) -> tuple[int, int]:

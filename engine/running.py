@@ -34,7 +34,7 @@ class Running:
             thread=self.thread,
             serial=self.serial,
             family=self.chain[0].serial,
-            depth=len(self.chain) - 1,
+            depth=call.depth,
             key=key,
             index=0 if key is None else self.state.index_of(key),
             parent_serial=outer.serial if outer is not None else 0,

@@ -157,12 +157,14 @@ class Session:
     def watches_values(self, reason: StopReason) -> bool:
         return reason in _VALUES
 
-    def decide(self, running: Running, phase: Phase, key: int | None, hits: list[Hit]) -> Why | None:
-        """Why the thread stops here, or None. Tracepoints are reported on the way."""
+    def decide(
+        self, running: Running, phase: Phase, key: int | None, hits: list[Hit], facts: Callable[[], str]
+    ) -> Why | None:
+        """Why the thread stops here, or None. Tracepoints are reported on the way, with ``facts``."""
         stopping = [hit for hit in hits if not hit.trace]
         for hit in hits:
             if hit.trace:
-                self._trace(running, phase, key, hit)
+                self._trace(running, phase, key, hit, facts())
         if stopping:
             ids = tuple(hit.id for hit in stopping if hit.id)
             for hit in stopping:
@@ -178,10 +180,11 @@ class Session:
             return StopReason.PAUSE, (), ""
         return None
 
-    def _trace(self, running: Running, phase: Phase, key: int | None, hit: Hit) -> None:
+    def _trace(self, running: Running, phase: Phase, key: int | None, hit: Hit, facts: str) -> None:
         point = self.point(running, hit.reason, phase, key, (hit.id,), hit.error, None)
         node = point.stop.node
-        text = f"{phase.value} {node.unique_name if node else 'backward'}" + (f": {hit.error}" if hit.error else "")
+        where = f"{phase.value} {node.unique_name}" if node else f"backward {phase.value}"
+        text = ": ".join(part for part in (where, hit.error or facts) if part)
         self.reports.trace(hit.id, text, point)
 
     def point(

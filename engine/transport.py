@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, BinaryIO
 
 from adbg.engine import wire
 from adbg.engine.errors import AdbgError, ProtocolError
@@ -108,7 +108,7 @@ class Connection:
     # ---- reader
 
     def _read(self) -> None:
-        stream = self._sock.makefile("rb", buffering=1 << 16)
+        stream: BinaryIO = self._sock.makefile("rb", buffering=1 << 16)  # type: ignore[assignment]  # typeshed: IOBase
         try:
             while not self._gone:
                 try:

@@ -1,7 +1,8 @@
 """A backend without a framework: graphs of plain Python, run on whatever thread calls ``backward``.
 
-It drives session, stepping, protocol and front ends in tests, and keeps the contract of ``backends/base.py``: hooks lazily,
-reports nodes in torch's order (accumulate nodes first, then the latest recorded), sums fan-in, nests, edits, fails.
+It drives session, stepping, protocol and front ends in tests, and keeps the contract of ``backends/base.py``: hooks
+lazily, reports nodes in torch's order (accumulate nodes first, then the latest recorded), sums fan-in, nests, edits,
+fails.
 
     backend = FakeBackend()
     graph = FakeGraph.chain(5)                       # Mul/Add alternate; ends in AccumulateGrad of "w"
@@ -101,7 +102,9 @@ class FakeTensor:
     def __getitem__(self, index: int) -> Any:
         row = math.prod(self.shape[1:])
         start = range(self.shape[0])[index] * row
-        return self.values[start] if len(self.shape) == 1 else FakeTensor(self.values[start : start + row], self.shape[1:])
+        return (
+            self.values[start] if len(self.shape) == 1 else FakeTensor(self.values[start : start + row], self.shape[1:])
+        )
 
     def __setitem__(self, index: int, value: float) -> None:
         row = math.prod(self.shape[1:])
@@ -136,7 +139,7 @@ class FakeNode:
 
 
 class FakeGraph(Graph):
-    """Nodes are added leaf first, as a forward pass records them: ``add`` names the producers that the node feeds."""
+    """Nodes are added leaf first, as a forward pass records them; ``add`` names the producers that a node feeds."""
 
     def __init__(self, shape: tuple[int, ...] = (4,), note: str = "") -> None:
         self.shape = shape
@@ -151,21 +154,25 @@ class FakeGraph(Graph):
         return self._put("AccumulateGrad", [], lambda backend, grads: (), parameter=parameter, module=module)
 
     def add(self, name: str, *feeds: int, fn: Fn | None = None, factor: float = 1.0, **facts: Any) -> int:
-        """A node feeding the nodes ``feeds``. Without ``fn`` every edge gets grad_outputs[0] * factor. ``facts``: fields of FakeNode."""
+        """A node feeding ``feeds``. Without ``fn`` edges get grad_outputs[0] * factor. ``facts``: fields of FakeNode."""
         edges = [Edge(slot, to) for slot, to in enumerate(feeds)]
         return self._put(name, edges, fn or _scale(factor, len(feeds)), **facts)
 
     def _put(self, name: str, edges: list[Edge], fn: Fn, **facts: Any) -> int:
         key = len(self.nodes) + 1
-        facts.setdefault("meta", (TensorMeta(self.shape, "f32", "cpu", 4 * math.prod(self.shape), math.prod(self.shape)),))
+        facts.setdefault(
+            "meta", (TensorMeta(self.shape, "f32", "cpu", 4 * math.prod(self.shape), math.prod(self.shape)),)
+        )
         self.nodes[key] = FakeNode(key, name, key, edges, fn, **facts)
         self.root_keys = [key]
         self._order = None
         return key
 
     @classmethod
-    def chain(cls, n: int, factor: float = 1.0, shape: tuple[int, ...] = (4,), file: str = "/fake/model.py") -> FakeGraph:
-        """``n`` nodes in a row, MulBackward0 (by ``factor``) and AddBackward0 alternating, over one AccumulateGrad of "w": n + 1 in all."""
+    def chain(
+        cls, n: int, factor: float = 1.0, shape: tuple[int, ...] = (4,), file: str = "/fake/model.py"
+    ) -> FakeGraph:
+        """``n`` nodes in a row, MulBackward0 (by ``factor``) and AddBackward0 alternating; then AccumulateGrad of "w"."""
         graph = cls(shape)
         last = graph.leaf("w")
         for i in range(1, n + 1):
@@ -192,7 +199,7 @@ class FakeGraph(Graph):
     def _execution_order(self) -> list[int]:
         """Ready nodes run accumulate nodes first, then by descending seq (torch's priority queue)."""
         reachable = self._reachable()
-        waits = {key: 0 for key in reachable}
+        waits = dict.fromkeys(reachable, 0)
         for key in reachable:
             for edge in self.nodes[key].edges:
                 if edge.to is not None:
@@ -282,7 +289,9 @@ def _scale(factor: float, edges: int) -> Fn:
 class FakeCall(BackwardCall):
     """One run of a FakeGraph: what it answers is the graph's."""
 
-    def __init__(self, backend: FakeBackend, graph: FakeGraph, number: int, parent: tuple[FakeCall, int] | None, entry: str) -> None:
+    def __init__(
+        self, backend: FakeBackend, graph: FakeGraph, number: int, parent: tuple[FakeCall, int] | None, entry: str
+    ) -> None:
         self.backend = backend
         self.graph = graph
         self.note = graph.note
@@ -380,7 +389,9 @@ class FakeCall(BackwardCall):
             self._flow(buffers, key, outgoing)
         return leaves
 
-    def _node(self, sink: HookSink | None, key: int, incoming: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    def _node(
+        self, sink: HookSink | None, key: int, incoming: tuple[Any, ...]
+    ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         if sink is not None and (key in self.hooked or (self.screen and self._bad(incoming))):
             replaced = sink.node_begin(self, key, incoming)
             incoming = incoming if replaced is None else replaced
@@ -438,7 +449,7 @@ class FakeBackend(Backend):
         self.graphs: list[FakeGraph] = []  # of adbg.breakpoint(): every graph whose values are asked for
 
     def backward(self, graph: FakeGraph, *grads: Any, entry: str = "backward") -> dict[str, Any]:
-        """Run ``graph`` on this thread, roots fed with ``grads`` (default ones); gradients of the leaves by parameter name."""
+        """Run ``graph`` on this thread, roots fed with ``grads`` (default ones); leaf gradients by parameter name."""
         with self._lock:
             number = self._count = next(self._numbers)
             stack = self._stack()
@@ -555,7 +566,9 @@ class FakeBackend(Backend):
         if not isinstance(new, FakeTensor):
             raise CommandError(f"{where}: a {type(new).__name__} is no tensor", "give a FakeTensor or a number")
         if new.shape != old.shape:
-            raise CommandError(f"{where} has shape {list(old.shape)}, the new value {list(new.shape)}", "give the same shape")
+            raise CommandError(
+                f"{where} has shape {list(old.shape)}, the new value {list(new.shape)}", "give the same shape"
+            )
         return new.clone()
 
     def text(self, value: Any) -> str:
@@ -591,7 +604,8 @@ class FakeBackend(Backend):
 class FakeDebuggee:
     """A program on a thread with a real agent in it, that dials ``config.socket`` as one launched by ``adbg run`` does.
 
-    ``script(backend)`` starts once the client sent ``configurationDone``. ``join`` returns its result or raises its error.
+    ``script(backend)`` starts once the client sent ``configurationDone``. ``join`` returns its result or raises its
+    error.
     """
 
     def __init__(self, config: Any, script: Callable[[FakeBackend], Any]) -> None:
