@@ -93,6 +93,11 @@ def _generated_repr(kind: type) -> bool:
     return dataclasses.is_dataclass(kind) and code is not None and code.co_filename == "<string>"
 
 
+def _own_repr(kind: type) -> bool:
+    """True for a subclass of a container that writes itself in its own way."""
+    return kind.__repr__ not in (list.__repr__, tuple.__repr__, dict.__repr__, set.__repr__, frozenset.__repr__)
+
+
 class ValueText(reprlib.Repr):
     """``reprlib.Repr`` that knows tensors, subclasses of containers and dataclasses, and survives every
     ``__repr__``.
@@ -172,6 +177,8 @@ class ValueText(reprlib.Repr):
     def _container(self, x: Any, level: int) -> str:
         """The first items and the count. The length decides the work, never the content."""
         count = len(x)
+        if _own_repr(type(x)) and count <= self.items and all(isinstance(i, (int, float, str)) for i in x):
+            return self._cut(repr(x), self.maxother)  # torch.Size([2, 3])
         name = "" if type(x) in (list, tuple, dict, set) else type_name(x)
         left, right = (
             ("{", "}") if isinstance(x, (dict, set, frozenset)) else ("(", ")") if isinstance(x, tuple) else ("[", "]")
@@ -184,6 +191,8 @@ class ValueText(reprlib.Repr):
                 inner += f", ... {count} in all"
         if type(x) is tuple and count == 1:
             inner += ","
+        if isinstance(x, tuple) and hasattr(type(x), "_fields"):
+            return f"{name}({inner})"
         if type(x) is set and not count:
             return "set()"
         return f"{name}({left}{inner}{right})" if name else f"{left}{inner}{right}"
@@ -191,11 +200,13 @@ class ValueText(reprlib.Repr):
     def _items(self, x: Any, level: int) -> list[str]:
         texts = []
         pairs = isinstance(x, dict)
+        fields = getattr(type(x), "_fields", ()) if isinstance(x, tuple) else ()
         for number, item in enumerate(x):
             if number >= self.items:
                 break
             if pairs:
                 texts.append(f"{self.repr1(item, level - 1)}: {self.repr1(dict.get(x, item), level - 1)}")
             else:
-                texts.append(self.repr1(item, level - 1))
+                field = f"{fields[number]}=" if number < len(fields) else ""
+                texts.append(field + self.repr1(item, level - 1))
         return texts

@@ -6,7 +6,7 @@ import dataclasses
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from fake_backend import FakeBackend, FakeGraph, FakeTensor
@@ -438,6 +438,11 @@ class Raising:
         raise AssertionError("a property must not run")
 
 
+class Named(NamedTuple):
+    x: int
+    y: list[int]
+
+
 @dataclasses.dataclass
 class Point:
     x: int
@@ -448,13 +453,14 @@ def test_variables_of_a_frame_survive_hostile_values_and_page() -> None:
     hostile = Raising()
     hostile.inner = 5  # type: ignore[attr-defined]
     long_list = list(range(5000))
+    named = Named(1, [2])
     nested = {"a": [1, {"b": Point(3, [4])}], 2: "two", hostile: 1}
     tensor = FakeTensor([3, 4])
     tensors = [tensor, tensor]
     huge = "x" * 10**7
     _private = 1
     answers = python_stop(FakeBackend(), frame=sys._getframe())
-    assert len(locals()) == 8
+    assert len(locals()) == 9
 
     frame = next(f for f in ask(answers, "stackTrace").stackFrames if f.locals)
     scopes = {s.name: s for s in ask(answers, "scopes", frameId=frame.id).scopes}
@@ -477,6 +483,8 @@ def test_variables_of_a_frame_survive_hostile_values_and_page() -> None:
     page = children(names["long_list"].variablesReference, start=4990, count=100)
     assert list(page) == [f"[{i}]" for i in range(4990, 5000)]
     assert page["[4990]"].evaluateName == "long_list[4990]"
+    assert names["named"].value == "Named(x=1, y=[2])"
+    assert list(children(names["named"].variablesReference)) == ["x", "y"]
     inner = children(names["nested"].variablesReference)
     assert list(inner) == ["'a'", "2", "<Raising: its repr raised RuntimeError>"]
     deep = children(children(inner["'a'"].variablesReference)["[1]"].variablesReference)["'b'"]
