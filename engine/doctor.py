@@ -1,8 +1,8 @@
 """What ``adbg doctor`` finds: Python, frameworks, terminal, folders (L4, front end).
 
-``collect`` looks, ``render`` and ``to_json`` write. Frameworks are only imported in a child process: one that is broken,
-or takes minutes to import, costs one line here. It is asked with a time limit, by the interpreter that would run the
-program.
+``collect`` looks, ``render`` and ``to_json`` write. Frameworks are only imported in a child process: a broken one,
+or one that takes minutes to import, costs one line here. It is asked with a time limit, by the interpreter that would
+run the program.
 """
 
 from __future__ import annotations

@@ -39,6 +39,7 @@ MAX_FRAME = 1 << 16  # bytes of STDIN, STDOUT, STDERR
 # Bytes waiting for a slow front end before the program has to wait for it, as it would for a slow terminal.
 BACKLOG = 1 << 20
 GRACE = 0.5  # seconds that output is still awaited after the program's end when its descendants hold the terminal open
+END_OF_FILE = b"\x04" * 64  # each is one end of file to one read
 GROUP_SIGNALS = frozenset(
     {signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGCONT, signal.SIGKILL, signal.SIGWINCH}
 )
@@ -119,6 +120,8 @@ class Recorder:
                 os.makedirs(run_dir, exist_ok=True)
                 path = os.path.join(run_dir, "output-r0.log")
                 self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                if os.path.exists(os.path.join(run_dir, "exit.json")):  # of a run before this one, in the same folder
+                    os.unlink(os.path.join(run_dir, "exit.json"))
             except OSError as error:
                 self._give_up(error)
 
@@ -428,6 +431,8 @@ class Keeper:
             os.close(self.front)
         self.front = -1
         self.outbox.clear()
+        if len(self.terminals) == 1:
+            self.typed += END_OF_FILE  # nobody will type any more: a program that asks must not wait for ever
 
     def _take_notes(self) -> None:
         if self.recorder.problem:

@@ -122,6 +122,8 @@ def check_script(path: Path, compile_it: bool = True) -> None:
         if path.is_dir():
             _check_folder(path)
             return
+        if path.exists() and not path.is_file():
+            return  # a pipe, <(generate): reading it here would take it from the program
         data = path.read_bytes()
     except FileNotFoundError:
         raise _missing(path) from None

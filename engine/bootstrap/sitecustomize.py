@@ -47,13 +47,13 @@ def _run_hidden() -> None:
     """Run the ``sitecustomize`` that Python would have found; afterwards ``sys.modules`` has that one. Raises what it
     raises.
     """
-    from importlib.util import module_from_spec
-
     mine = sys.modules.get(__name__)
     for finder in sys.meta_path:
         spec = finder.find_spec("sitecustomize", None) if hasattr(finder, "find_spec") else None
         if spec is None or spec.loader is None:
             continue
+        from importlib.util import module_from_spec  # 2 ms, not spent where there is nothing to run
+
         module = module_from_spec(spec)
         sys.modules["sitecustomize"] = module
         try:
@@ -74,7 +74,10 @@ def _script_folder() -> str | None:
         return None
     script: str = (getattr(sys, "argv", None) or [""])[0]
     if script in ("", "-", "-c", "-m"):
-        return os.getcwd()
+        try:
+            return os.getcwd()
+        except OSError:
+            return None  # it was deleted
     if os.path.isdir(script):
         return script
     return os.path.dirname(os.path.realpath(script))

@@ -251,6 +251,24 @@ def test_survives_a_front_end_that_is_killed_while_it_does_not_read(
     eventually(lambda: log.stat().st_size == 61 * 200_000, "all its output is in the log")
 
 
+def test_a_program_that_asks_gets_end_of_file_once_the_front_end_is_gone(
+    front_end: Any, tmp_path: Path, eventually: Any
+) -> None:
+    code = """if True:
+        import sys
+        print('asking', flush=True)
+        try: input()
+        except EOFError: print('none', len(sys.stdin.read()))
+        sys.exit(11)"""
+    null = subprocess.DEVNULL
+    process = front_end("pty", [sys.executable, "-c", code], stdin=null, stdout=subprocess.PIPE, stderr=null)
+    assert process.stdout.readline() == b"asking\n"
+    process.kill()
+    eventually(lambda: (tmp_path / "run" / "exit.json").exists(), "the program does not wait for ever")
+    assert json.loads((tmp_path / "run" / "exit.json").read_text())["code"] == 11
+    assert b"none 0" in (tmp_path / "run" / "output-r0.log").read_bytes()
+
+
 def test_signals_to_the_front_end_mean_the_program(front_end: Any, tmp_path: Path, eventually: Any) -> None:
     code = (
         "import signal, sys, time\n"

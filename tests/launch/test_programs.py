@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import compileall
+import os
 import shutil
 import subprocess
 import sys
@@ -107,6 +108,11 @@ def test_syntax_error_shows_the_line(source: str, expected: str) -> None:
 def test_undecodable_source() -> None:
     Path("bad.py").write_bytes(b"x = '\xff\xfe'\n")
     assert "bad.py" in refused("script", "bad.py") and "utf-8" in refused("script", "bad.py")
+
+
+def test_a_pipe_is_not_read() -> None:
+    os.mkfifo("pipe")
+    assert python_command("script", "pipe")[1:] == ["pipe"]
 
 
 def test_unreadable_script(monkeypatch: pytest.MonkeyPatch) -> None:
