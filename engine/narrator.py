@@ -24,6 +24,7 @@ from adbg.engine.errors import CommandError
 from adbg.engine.types import NodeInfo, TensorMeta
 from adbg.engine.vlog import format_record, parse_levels
 
+_NO_NODE: tuple[BackwardCall | None, int, NodeInfo] = (None, 0, NodeInfo(0, "", ""))
 MODULES = ("calls", "backward", "nodes", "pylayer")
 
 
@@ -83,7 +84,8 @@ class Narrator:
         self, call: BackwardCall, key: int, index: int, grad_outputs: Sequence[Any], backend: Backend | None
     ) -> None:
         info = call.describe(key)
-        self._here.depth = call.depth
+        here = self._here
+        here.depth, here.node = call.depth, (call, key, info)
         node = f"{info.name}(#{index})"
         if self._backward >= 3:
             self._say("backward", 3, f"{node} Preparing ")
@@ -100,7 +102,7 @@ class Narrator:
             )
             self._say("nodes", 6, f"{node} is {info.unique_name}{line}")
         if call.is_custom(key):
-            self._here.depth = call.depth + 1
+            here.depth = call.depth + 1
             if self._pylayer >= 3:
                 self._say("pylayer", 3, f"Running PyLayer {info.name}")
 
@@ -113,11 +115,15 @@ class Narrator:
         backend: Backend | None,
         us: float | None = None,
     ) -> None:
-        info = call.describe(key)
-        if call.is_custom(key) and self._pylayer >= 3:
-            self._here.depth = call.depth + 1
+        here = self._here
+        last_call, last_key, info = getattr(here, "node", _NO_NODE)
+        if last_call is not call or last_key != key:  # something nested ran in between
+            info = call.describe(key)
+        here.node = _NO_NODE
+        if self._pylayer >= 3 and call.is_custom(key):
+            here.depth = call.depth + 1
             self._say("pylayer", 3, f"Finish PyLayer {info.name}")
-        self._here.depth = call.depth
+        here.depth = call.depth
         node = f"{info.name}(#{index})"
         if self._nodes >= 4:
             took = f" in {us:.0f} us" if us is not None else ""
