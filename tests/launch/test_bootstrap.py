@@ -263,16 +263,61 @@ def test_a_shell_as_the_command(output: Callable[..., str], agent_log: Callable[
     assert agent_log() == ["start main=False torch=True"]
 
 
-OLD = next((path for v in ("3.9", "3.8", "3.7") if (path := shutil.which(f"python{v}"))), None)
+def interpreters() -> dict[str, str]:
+    """Other CPythons of this machine that work, by version "3.x"."""
+    found = {}
+    installed = sorted(Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv").glob("versions/3.*/bin/python"))
+    for minor in range(7, 16):
+        own = [str(path) for path in installed if path.parts[-3].startswith(f"3.{minor}.")]
+        for path in [*own, shutil.which(f"python3.{minor}") or ""]:
+            code = f"import sys; sys.exit(sys.version_info[:2] != (3, {minor}))"
+            if (
+                path
+                and subprocess.run([path, "-c", code], capture_output=True, timeout=60, check=False).returncode == 0
+            ):
+                found.setdefault(f"3.{minor}", path)
+    return found
 
 
-@pytest.mark.skipif(
-    OLD is None or subprocess.run([OLD, "-c", ""], capture_output=True).returncode != 0,
-    reason="no Python older than 3.10",
-)
-def test_old_python_says_so_and_runs(output: Callable[..., str]) -> None:
-    text = output([OLD, "-c", "print('runs')"])
-    assert "adbg needs 3.10 or newer: the script runs undebugged" in text and text.endswith("runs\n")
+INTERPRETERS = interpreters()
+OLD = [version for version in INTERPRETERS if int(version[2:]) < 10]
+NEW = [version for version in INTERPRETERS if int(version[2:]) >= 10]
+
+
+@pytest.mark.skipif(not OLD, reason="no Python older than 3.10 here")
+@pytest.mark.parametrize("version", OLD)
+def test_old_python_says_so_and_runs(output: Callable[..., str], version: str) -> None:
+    python = INTERPRETERS[version]
+    child = f"import subprocess, sys; sys.exit(subprocess.run([{python!r}, '-c', 'print(1)']).returncode)"
+    first, *rest = output([python, "-c", child]).splitlines()
+    assert first.startswith(f"adbg: this Python is {version}.") and "the script runs undebugged" in first
+    assert rest == ["1"], "a child says nothing"
+
+
+@pytest.mark.skipif(not NEW, reason="no other Python from 3.10 on here")
+@pytest.mark.parametrize("version", NEW)
+def test_other_pythons(
+    output: Callable[..., str], agent_log: Callable[[], list[str]], folder: Path, version: str
+) -> None:
+    """They have no adbg installed; spawned children, the framework's import and ``import adbg`` work as in this one."""
+    (folder / "torch.py").write_text(FAKE_TORCH)
+    (folder / "secrets.py").write_text("mine = 'secret'")
+    (folder / "script.py").write_text("""
+import multiprocessing, secrets, sys
+def work(n):
+    import adbg, torch
+    return n, adbg.__version__
+if __name__ == "__main__":
+    assert "sitecustomize" not in sys.modules
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        print(secrets.mine, pool.map(work, [1]))
+    import torch
+""")
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    text = output([INTERPRETERS[version], "script.py"], cwd=str(folder), env=env)
+    assert text == f"fake torch in main\nsecret [(1, {adbg.__version__!r})]\nfake torch in main\n"
+    expected = ["start main=True torch=False", "start main=False torch=True", "torch imported torch=True"]
+    assert agent_log() == expected
 
 
 def test_silence_is_explained() -> None:
