@@ -1,5 +1,5 @@
-"""The torch backend: puts the parts together behind ``Backend``. Made after the script imported torch; methods run on the thread
-that calls them (see each), ``arm`` and ``set_stacks`` also on the reader thread."""
+"""The torch backend: puts the parts together behind ``Backend``. Made after the script imported torch; methods run on
+the thread that calls them (see each), ``arm`` and ``set_stacks`` also on the reader thread."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LIMITS = (
     ("torch.compile", "a compiled region is one node; nothing is hooked while torch traces"),
     (
         "deep graphs",
-        "chains of more than 30,000 nodes are walked on the main thread only (450,000 there); elsewhere the walk is capped",
+        "more than 30,000 nodes are walked on the main thread only (450,000 there); elsewhere the walk is capped",
     ),
     (
         "device threads",
@@ -138,7 +138,7 @@ class TorchBackend(Backend):
         found: dict[str, float] = {"peak_rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0}
         with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/statm", encoding="ascii") as statm:
             found["rss"] = float(int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
-        cuda = torch.cuda
+        cuda: Any = torch.cuda
         if cuda.is_initialized():  # asking for memory would start the device otherwise
             found["cuda_allocated"] = float(cuda.memory_allocated())
             found["cuda_reserved"] = float(cuda.memory_reserved())

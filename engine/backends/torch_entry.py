@@ -1,6 +1,8 @@
-"""The entry into torch's engine: one object in place of ``Variable._execution_engine`` that sees every backward started in Python.
+"""The entry into torch's engine: one object in place of ``Variable._execution_engine`` that sees every backward started
+in Python.
 
-Runs on the threads that call backward; ``armed`` is switched from the reader thread. While it is off a call is counted and passed on.
+Runs on the threads that call backward; ``armed`` is switched from the reader thread. While it is off a call is counted
+and passed on.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from adbg.engine.backends import torch_private as private
 from adbg.engine.backends.base import HookSink
 from adbg.engine.backends.torch_call import Arguments, TorchCall
 from adbg.engine.backends.torch_graph import Services, root_nodes
+from adbg.engine.backends.torch_hooking import HookRegistration
 from adbg.engine.backends.torch_stacks import FrameFilter
 
 Run = Callable[..., Any]
@@ -47,6 +50,7 @@ class EngineEntry:
         self._original: Any = None
         self._ours: Any = None
         self._reported: list[BaseException] = []
+        self._registration = HookRegistration()
 
     # ---- in and out
 
@@ -60,6 +64,7 @@ class EngineEntry:
         engine = type("_ObservedEngine", (private.engine_type,), {"run_backward": staticmethod(run)})
         self._ours = engine()
         torch.autograd.Variable._execution_engine = self._ours
+        self._registration.install()
 
     def uninstall(self) -> None:
         """Put torch's engine back; if another tool wrapped ours meanwhile, ours stays below it and only passes on."""
@@ -68,6 +73,7 @@ class EngineEntry:
         if self._ours is not None and torch.autograd.Variable._execution_engine is self._ours:
             torch.autograd.Variable._execution_engine = self._original
         self._ours = None
+        self._registration.uninstall()
 
     # ---- on the thread that calls backward
 
@@ -113,7 +119,8 @@ class EngineEntry:
     def failed(
         self, call: TorchCall | None, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        """An exception is leaving the engine: report it (post-mortem), once however many nested calls it crosses unarmed."""
+        """An exception is leaving the engine: report it (post-mortem), once however many nested calls it crosses
+        unarmed."""
         self._services.stacks.unmute()
         try:
             if call is not None:
@@ -146,7 +153,8 @@ class EngineEntry:
     # ---- making a call
 
     def _make(self, args: tuple[Any, ...], kwargs: dict[str, Any], number: int, task: int) -> TorchCall | None:
-        """None when the graph is one of a trace, or when anything goes wrong: a backward is never lost to its debugger."""
+        """None when the graph is one of a trace, or when anything goes wrong: a backward is never lost to its
+        debugger."""
         assert self._sink is not None
         try:
             arguments = Arguments(args, kwargs)
@@ -171,8 +179,8 @@ class EngineEntry:
     def _parent(self, task: int) -> tuple[TorchCall | None, int | None]:
         """The call that runs ``task``, and the node in it that started a nested one.
 
-        By task id, which holds across threads (past 60 levels torch goes on in another one). A call that no hook has fired for yet
-        is recognised by its graph: it contains the node at hand, and it learns its task id that way.
+        By task id, which holds across threads (past 60 levels torch goes on in another one). A call that no hook has
+        fired for yet is recognised by its graph: it contains the node at hand, and it learns its task id that way.
         """
         node = private.current_node()
         parent = self.tasks.get(task)
@@ -188,8 +196,9 @@ class EngineEntry:
 def _entry_function(entry: EngineEntry, run: Run) -> Run:
     """The function that stands in for the engine's ``run_backward``.
 
-    It calls C++ from a frame that carries the module, file and line of torch's own call: C++ warnings are attributed to the calling
-    frame, and a script's warning filters and its stderr stay as they are. (So it has no name of this module at hand, only closures.)
+    It calls C++ from a frame that carries the module, file and line of torch's own call: C++ warnings are attributed to
+    the calling frame, and a script's warning filters and its stderr stay as they are. (So it has no name of this module
+    at hand, only closures.)
     """
     begin, end, failed = entry.begin, entry.end, entry.failed
 

@@ -60,7 +60,8 @@ def _by_message(graph: TorchGraph, message: str) -> Iterator[tuple[int, str]]:
 
 
 def _corrupted(graph: TorchGraph) -> Iterator[tuple[int, str]]:
-    """Every node with a changed tensor. Nodes that executed have freed their tensors, so the first in order that has a changed one is the one that failed."""
+    """Every node with a changed tensor. Nodes that executed have freed their tensors, so the first in order that has a
+    changed one is the one that failed."""
     for key in graph.order():
         for value in graph.saved(key):
             if value.corrupted:

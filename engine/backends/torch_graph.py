@@ -1,6 +1,8 @@
-"""A walked autograd graph: keys, names, order, and what every node is. Runs on the thread that made it (later: the parked thread).
+"""A walked autograd graph: keys, names, order, and what every node is. Runs on the thread that made it (later: the
+parked thread).
 
-Keys are positions in a breadth-first walk from the roots. The nodes are held while the object is in use and let go of root first.
+Keys are positions in a breadth-first walk from the roots. The nodes are held while the object is in use and let go of
+root first.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 import itertools
 import resource
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,8 +25,9 @@ from adbg.engine.backends.torch_stacks import Stacks
 from adbg.engine.backends.torch_tensors import short_dtype
 from adbg.engine.types import Edge, NodeInfo, SourceLine, TensorMeta
 
-#: torch 2.13 frees a chain of nodes that Python has touched by recursion, some 190 bytes of C stack a node: with the usual 8 MiB a
-#: chain of 40,000 was fine and one of 45,000 crashed the process, even when it was only looked at. 120 MiB freed 600,000.
+#: torch 2.13 frees a chain of nodes that Python has touched by recursion, some 190 bytes of C stack a node: with the
+#: usual 8 MiB a chain of 40,000 was fine and one of 45,000 crashed the process, even when it was only looked at. 120
+#: MiB freed 600,000.
 SAFE_NODES = 30_000
 _SAFE_WITH_MORE = 450_000
 _MORE_STACK = 120 << 20  # the kernel keeps at least 128 MiB free below the main thread's stack
@@ -49,17 +52,7 @@ def allow_deep_graphs() -> int:
     return max(SAFE_NODES, _SAFE_WITH_MORE * granted // _MORE_STACK)
 
 
-def node_name(node: Any, cache: dict[type, str]) -> str:
-    """The framework's name, one dict lookup a node: every C++ node type has its own Python type, and so has every Function."""
-    kind = type(node)
-    name = cache.get(kind)
-    if name is not None:
-        return name
-    name = kind.__name__
-    if name == "CppFunction":  # C++ extensions share one Python type
-        return str(node.name()).removeprefix("torch::autograd::")
-    cache[kind] = name
-    return name
+SHARED_TYPE = "CppFunction"  # the Python type of nodes whose C++ type torch does not know (C++ extensions)
 
 
 class Services:
@@ -69,7 +62,12 @@ class Services:
         self.modules = modules
         self.stacks = stacks
         self.fields = NodeFields()
-        self.names: dict[type, str] = {}
+
+
+def node_name(node: Any) -> str:
+    """The framework's name: every C++ node type has a Python type of that name, and so has every autograd.Function."""
+    name = type(node).__name__
+    return str(node.name()).removeprefix("torch::autograd::") if name == SHARED_TYPE else name
 
 
 class TorchGraph(Graph):
@@ -81,6 +79,7 @@ class TorchGraph(Graph):
         self._services = services
         self._nodes: list[Any] = []
         self._index: dict[Any, int] = {}
+        self._edges: list[tuple[tuple[Any, int], ...]] = []  # next_functions by key, once someone needed them all
         self._producers: list[tuple[int, ...]] | None = None
         self._order: list[int] | None = None
         self._ordinals: list[int] | None = None
@@ -94,43 +93,42 @@ class TorchGraph(Graph):
 
     def walk(self) -> list[Any]:
         """The nodes by key. 0.28-0.33 us a node (0.9-1.5 us at 100k nodes, where wrappers no longer fit the cache)."""
+        return self._nodes or self._walk(None)
+
+    def _walk(self, keep: list[Any] | None) -> list[Any]:
+        """Walk, keeping the ``next_functions`` of the nodes in ``keep`` where they are needed soon (asking costs 0.15
+        us)."""
         nodes = self._nodes
-        if nodes or not self._root_nodes:
+        if not self._root_nodes:
             return nodes
-        index = self._index
-        for root in self._root_nodes:
-            if root not in index:
-                index[root] = len(nodes)
-                nodes.append(root)
+        nodes.extend(dict.fromkeys(self._root_nodes))
+        seen = set(nodes)
+        seen.add(None)  # an edge that leads nowhere
         todo = iter(nodes)  # grows while it is followed
-        for node in itertools.islice(todo, SAFE_NODES):
-            for producer, _ in node.next_functions:
-                if producer is not None and producer not in index:
-                    index[producer] = len(nodes)
-                    nodes.append(producer)
+        _follow(itertools.islice(todo, SAFE_NODES), seen, nodes, keep)
         if len(nodes) > SAFE_NODES:
-            self._walk_deep(todo)
+            limit = allow_deep_graphs()
+            if limit > SAFE_NODES:
+                _follow(itertools.islice(todo, limit - SAFE_NODES), seen, nodes, keep)
+            if next(todo, None) is not None:
+                self.note = (
+                    f"walk capped at {len(nodes):,} nodes: freeing a longer chain that Python has looked at would "
+                    "overflow this thread's stack in torch; the rest runs, unseen"
+                )
         return nodes
 
-    def _walk_deep(self, todo: Any) -> None:
-        nodes, index = self._nodes, self._index
-        limit = allow_deep_graphs()
-        for node in todo if limit > SAFE_NODES else ():
-            for producer, _ in node.next_functions:
-                if producer is not None and producer not in index:
-                    index[producer] = len(nodes)
-                    nodes.append(producer)
-            if len(nodes) >= limit:
-                break
-        if limit == SAFE_NODES or len(nodes) >= limit:
-            self.note = (
-                f"walk capped at {len(nodes):,} nodes: freeing a longer chain that Python has looked at would overflow "
-                f"this thread's stack in torch; the rest runs, unseen"
-            )
+    @property
+    def index(self) -> dict[Any, int]:
+        """Node -> key, made when first asked for."""
+        if not self._index:
+            nodes = self.walk()
+            self._index = dict(zip(nodes, range(len(nodes)), strict=True))
+        return self._index
 
     def release(self) -> None:
         """Let go of the nodes, roots first: the other way round each one would free the chain below it recursively."""
         self._index.clear()
+        self._edges = []
         self._wanted = ()
         self._root_nodes = []
         nodes, self._nodes = self._nodes, []
@@ -138,23 +136,30 @@ class TorchGraph(Graph):
             nodes[key] = None
 
     def __del__(self) -> None:
-        self.release()
+        if self._nodes:
+            self.release()
+
+    def all_edges(self) -> list[tuple[tuple[Any, int], ...]]:
+        """By key, the ``next_functions`` of every node."""
+        if not self._edges:
+            if not self._nodes:
+                self._walk(self._edges)
+            for node in self._nodes[len(self._edges) :]:  # all of them, or those that a capped walk did not follow
+                self._edges.append(node.next_functions)
+        return self._edges
 
     def producers(self) -> list[tuple[int, ...]]:
         """By key, the keys of the nodes below: one entry per valid edge, in edge order."""
         if self._producers is None:
-            index = self._index
-            self._producers = [
-                tuple([index[below] for below, _ in node.next_functions if below is not None and below in index])
-                for node in self.walk()
-            ]
+            edges = self.all_edges()
+            index = self.index
+            self._producers = [tuple([index[edge[0]] for edge in below if edge[0] in index]) for below in edges]
         return self._producers
 
     def key_of(self, node: Any) -> int | None:
         """The key of a node of this graph; None for anything else."""
-        self.walk()
         try:
-            return self._index.get(node)
+            return self.index.get(node)
         except TypeError:  # unhashable: no node
             return None
 
@@ -175,7 +180,7 @@ class TorchGraph(Graph):
                 captured = frozenset() if self._wanted_run else frozenset(wanted)
             numbers = [_HIGHEST if number is None else number for number in map(private.sequence, nodes)]
             self._order = execution_order(
-                [self._index[node] for node in self._root_nodes],
+                [self.index[node] for node in self._root_nodes],
                 producers.__getitem__,
                 numbers.__getitem__,
                 needed,
@@ -193,17 +198,16 @@ class TorchGraph(Graph):
         keys = []
         for value in self._wanted:
             node = private.attribute_grad_fn(value) if isinstance(value, torch.Tensor) else getattr(value, "node", None)
-            key = leaves.get(id(value)) if node is None else self._index.get(node)
+            key = leaves.get(id(value)) if node is None else self.index.get(node)
             if key is not None:
                 keys.append(key)
         return keys
 
     def roots(self) -> Sequence[int]:
-        self.walk()
-        return list(dict.fromkeys(self._index[node] for node in self._root_nodes))
+        return list(dict.fromkeys(self.index[node] for node in self._root_nodes))
 
     def name(self, key: int) -> str:
-        return node_name(self._nodes[key], self._services.names)
+        return node_name(self._nodes[key])
 
     def _ordinal(self, key: int) -> int:
         if self._ordinals is None:
@@ -228,7 +232,8 @@ class TorchGraph(Graph):
         return self.info(key, ("unique_name", "module", "parameter", "forward_stack"))
 
     def info(self, key: int, needs: Sequence[str] | frozenset[str]) -> NodeInfo:
-        """A NodeInfo with at least the fields in ``needs`` (those of ``HookPlan.needs``); the cheap ones are always there."""
+        """A NodeInfo with at least the fields in ``needs`` (those of ``HookPlan.needs``); the cheap ones are always
+        there."""
         node = self.walk()[key]
         name = self.name(key)
         variable = getattr(node, "variable", None) if name == "AccumulateGrad" else None
@@ -260,10 +265,10 @@ class TorchGraph(Graph):
         return name
 
     def edges(self, key: int) -> Sequence[Edge]:
-        index = self._index
+        index = self.index
         return [
             Edge(slot, index.get(node) if node is not None else None, to_slot)
-            for slot, (node, to_slot) in enumerate(self.walk()[key].next_functions)
+            for slot, (node, to_slot) in enumerate(self.node(key).next_functions)
         ]
 
     def saved(self, key: int) -> Sequence[SavedValue]:
@@ -304,8 +309,23 @@ class TorchGraph(Graph):
         return sorted({self.name(key) for key in range(len(self.walk()))})
 
 
+def _follow(todo: Iterator[Any], seen: set[Any], nodes: list[Any], keep: list[Any] | None) -> None:
+    """Append the producers of the nodes in ``todo`` that were not seen yet."""
+    add, append = seen.add, nodes.append
+    for node in todo:
+        edges = node.next_functions
+        if keep is not None:
+            keep.append(edges)
+        for edge in edges:
+            producer = edge[0]
+            if producer not in seen:
+                add(producer)
+                append(producer)
+
+
 def is_compiled(node: Any) -> bool:
-    """A whole region of torch.compile: AOTAutograd makes one autograd.Function of it, which carries its compiled backward."""
+    """A whole region of torch.compile: AOTAutograd makes one autograd.Function of it, which carries its compiled
+    backward."""
     return hasattr(getattr(type(node), "_forward_cls", None), "compiled_bw")
 
 

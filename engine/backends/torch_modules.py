@@ -1,7 +1,7 @@
 """Where in the model a node is made: a per-thread stack of the modules being run, module paths and parameter names.
 
-The hooks here run in the script's forward, on its threads; paths and names are read from any thread. Nothing here keeps a module
-or a parameter alive: a module often holds the last loss, and with it a whole graph.
+The hooks here run in the script's forward, on its threads; paths and names are read from any thread. Nothing here keeps
+a module or a parameter alive: a module often holds the last loss, and with it a whole graph.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class ModulePlace:
 
 
 class RunningModules(threading.local):
-    """The modules this thread is inside of, as a linked list (place, outer): a node made now keeps ``frame`` in one assignment."""
+    """The modules this thread is inside of, as a linked list (place, outer): a node made now keeps ``frame`` in one
+    assignment."""
 
     frame: Any = None
 
@@ -48,7 +49,8 @@ class Modules:
     # ---- the hooks
 
     def watch(self) -> None:
-        """Follow every module's forward from now on: 6-9 us a module call (torch takes the long way when a hook is there)."""
+        """Follow every module's forward from now on: 6-9 us a module call (torch takes the long way when a hook is
+        there)."""
         if not self._handles:
             self._handles = [
                 register_module_forward_pre_hook(self._enter),
@@ -74,8 +76,8 @@ class Modules:
             return
         running = self.running
         frame = running.frame
-        # Usually the first. More are left over when a KeyboardInterrupt skipped a module's hook; none of this module is there when
-        # the watch began inside its forward.
+        # Usually the first. More are left over when a KeyboardInterrupt skipped a module's hook; none of this module is
+        # there when the watch began inside its forward.
         while frame is not None:
             place, outer = frame
             if place.ref() is module:
@@ -129,7 +131,8 @@ class Modules:
         return None
 
     def refresh(self) -> None:
-        """Once per graph that needs names: parameters may have been added since, or no module was followed (stacks off)."""
+        """Once per graph that needs names: parameters may have been added since, or no module was followed (stacks
+        off)."""
         roots = [root for root in (known() for known in self._roots) if root is not None]
         if not roots and not self._scanned:
             self._scanned = True

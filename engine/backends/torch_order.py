@@ -1,9 +1,11 @@
-"""In which order will the engine execute a graph? A simulation of libtorch's ready queue; pure Python, no tensor, any thread.
+"""In which order will the engine execute a graph? A simulation of libtorch's ready queue; pure Python, no tensor, any
+thread.
 
-The engine counts, for every node, the edges that lead to it, and pushes a node on a priority queue when the last of them has
-delivered. The queue is a ``std::priority_queue`` ordered by sequence number (torch/csrc/autograd/engine.h, CompareNodeTaskTime;
-accumulate nodes have the highest number there is). Equal numbers come out as the binary heap of the C++ library happens to hold
-them, so its push_heap and pop_heap are done here step by step (libstdc++'s bits/stl_heap.h).
+The engine counts, for every node, the edges that lead to it, and pushes a node on a priority queue when the last of
+them has delivered. The queue is a ``std::priority_queue`` ordered by sequence number (torch/csrc/autograd/engine.h,
+CompareNodeTaskTime; accumulate nodes have the highest number there is). Equal numbers come out as the binary heap of
+the C++ library happens to hold them, so its push_heap and pop_heap are done here step by step (libstdc++'s
+bits/stl_heap.h).
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ def _sift_up(heap: list[tuple[int, int]], hole: int, item: tuple[int, int]) -> N
 
 
 def pop(heap: list[tuple[int, int]]) -> tuple[int, int]:
-    """``std::pop_heap`` and ``pop_back``: the hole at the top goes down to a leaf, then the last item comes up from there."""
+    """``std::pop_heap`` and ``pop_back``: the hole at the top goes down to a leaf, then the last item comes up from
+    there."""
     top = heap[0]
     item = heap.pop()
     size = len(heap)
@@ -58,11 +61,10 @@ def execution_order(
     """Keys of the nodes that will execute, in order.
 
     Args:
-        roots: one entry per root edge (a node may occur twice).
-        producers: the nodes that a node's edges lead to, one entry per valid edge.
-        priority: the sequence number.
-        needed: with ``inputs=``, the nodes that execute (``needed_nodes``); None: all.
-        captured: with ``autograd.grad``, the nodes whose gradient is handed out: they pass through the queue without executing.
+        roots: one entry per root edge (a node may occur twice). producers: the nodes that a node's edges lead to, one
+        entry per valid edge. priority: the sequence number. needed: with ``inputs=``, the nodes that execute
+        (``needed_nodes``); None: all. captured: with ``autograd.grad``, the nodes whose gradient is handed out: they
+        pass through the queue without executing.
     """
     waiting: dict[int, int] = {}
     if len(roots) > 1:  # a GraphRoot node stands in front of them, its edges count
@@ -101,7 +103,8 @@ def execution_order(
 def needed_nodes(wanted: Sequence[int], producers: Sequence[Sequence[int]], inclusive: bool) -> frozenset[int]:
     """The nodes on a path to ``wanted`` (GraphTask::init_to_execute).
 
-    ``inclusive``: backward(inputs=...) runs the wanted nodes themselves; autograd.grad(...) takes their gradient and does not.
+    ``inclusive``: backward(inputs=...) runs the wanted nodes themselves; autograd.grad(...) takes their gradient and
+    does not.
     """
     consumers: dict[int, list[int]] = {}
     for key, below in enumerate(producers):

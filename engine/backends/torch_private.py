@@ -1,7 +1,8 @@
 """Every private name of torch that adbg touches, found by looking (never by comparing versions).
 
-What is missing is None here, and the callers switch the capability off; ``USES`` is what ``adbg doctor`` lists. Nothing in
-this module runs an operator or starts a device. Imported on the thread that imports the backend; read from any thread.
+What is missing is None here, and the callers switch the capability off; ``USES`` is what ``adbg doctor`` lists. Nothing
+in this module runs an operator or starts a device. Imported on the thread that imports the backend; read from any
+thread.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 import torch.autograd.graph
 import torch.fx.traceback
-import torch.utils._python_dispatch  # noqa: F401  (found by name below)
+import torch.utils._python_dispatch  # found by name below
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,21 +95,15 @@ _is_wrapped: Callable[[Any], bool] | None = _find(
 _unwrap: Callable[[Any], Any] | None = _find(
     "torch._C._functorch.get_unwrapped", "read the value behind a func.grad / vmap wrapper"
 )
-set_grad_enabled: Callable[[bool], None] = (
-    _find("torch._C._set_grad_enabled", "compute norms without recording them") or torch.set_grad_enabled
-)
-_guards_tls: Any = _find("torch._guards._TLS", "stay out of a graph while torch.compile traces it")
+guards_tls: Any = _find("torch._guards._TLS", "stay out of a graph while torch.compile traces it")
+_mixin: Any = _find("torch.autograd.function._HookMixin", "put a hook on every node at a third of the price")
+hook_mixin: Any = _mixin if "_register_hook" in vars(_mixin or object) else None
 function_base: Any = _find("torch._C._FunctionBase", "recognise the node of an autograd.Function")
 
 
 def tracing() -> bool:
     """True while torch.compile traces: hooks placed now would become part of the compiled program."""
-    return getattr(_guards_tls, "tracing_context", None) is not None or torch.compiler.is_compiling()
-
-
-def tracing_context() -> Any:
-    """The part of ``tracing`` that is true while AOTAutograd reads the stacks of nodes (50 ns)."""
-    return getattr(_guards_tls, "tracing_context", None)
+    return getattr(guards_tls, "tracing_context", None) is not None or torch.compiler.is_compiling()
 
 
 def traced_value(value: Any) -> bool:
@@ -126,7 +121,8 @@ def unwrapped(value: Any) -> Any:
 
 @contextlib.contextmanager
 def undisturbed() -> Any:
-    """Compute something of adbg's own here: no gradient recorded, no dispatch or function mode of the script sees it."""
+    """Compute something of adbg's own here: no gradient recorded, no dispatch or function mode of the script sees
+    it."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         if _disable_function is not None:
@@ -161,8 +157,9 @@ def input_metadata(node: Any) -> Any:
 def warning_line() -> tuple[dict[str, Any], str, int] | None:
     """(globals, file, line) of the Python line that calls the C++ engine.
 
-    C++ warnings of a backward are attributed to the frame that called it. A frame of adbg's own in between would move them to
-    another module and line, and a script's filters (``-W error::UserWarning:torch.autograd.graph``) would stop working.
+    C++ warnings of a backward are attributed to the frame that called it. A frame of adbg's own in between would move
+    them to another module and line, and a script's filters (``-W error::UserWarning:torch.autograd.graph``) would stop
+    working.
     """
     function = getattr(torch.autograd.graph, "_engine_run_backward", None)
     code = getattr(function, "__code__", None)

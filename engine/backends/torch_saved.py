@@ -1,7 +1,8 @@
 """What a node saved: tensors and attributes by name, read without setting anything off.
 
-Runs on the thread that asks. Reading a saved tensor normally unpacks it, which re-runs a checkpointed forward or copies an offloaded
-tensor back: so the raw saved tensor is looked at first, and one with an unpack hook is reported and not read.
+Runs on the thread that asks. Reading a saved tensor normally unpacks it, which re-runs a checkpointed forward or copies
+an offloaded tensor back: so the raw saved tensor is looked at first, and one with an unpack hook is reported and not
+read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Facts about tensors for panels and expressions: meta, norm, statistics, edits. Runs on the thread that asks (a parked one).
+"""Facts about tensors for panels and expressions: meta, norm, statistics, edits. Runs on the thread that asks (a parked
+one).
 
 No function here records a gradient, and none reads a value unless it is asked for one. Complex tensors are judged by
-magnitude; sparse ones by their stored values; a distributed tensor by its local part (a collective here would hang the job).
+magnitude; sparse ones by their stored values; a distributed tensor by its local part (a collective here would hang the
+job).
 """
 
 from __future__ import annotations
@@ -145,8 +147,8 @@ def nonfinite(value: Any) -> tuple[int, int]:
 def bad(value: Any) -> bool:
     """The hot screen of one gradient: is any element NaN or infinite? Costs one norm while all is finite.
 
-    ``vector_norm`` is the cheapest check there is on CPU (1.4 us; ``isfinite().all()`` 5.7 us, 20 times more at 4M elements). It has
-    false alarms (large finite values overflow), so its verdict is confirmed; it has no misses.
+    ``vector_norm`` is the cheapest check there is on CPU (1.4 us; ``isfinite().all()`` 5.7 us, 20 times more at 4M
+    elements). It has false alarms (large finite values overflow), so its verdict is confirmed; it has no misses.
     """
     try:
         figure = _vector_norm(value).item()
@@ -161,7 +163,8 @@ def bad(value: Any) -> bool:
 def _sample(dense: Any, limit: int) -> Any:
     """At most ``limit`` elements at equal distances, as a 1-D tensor, without copying the whole tensor.
 
-    The distance is coprime to the length of a row: else a row of 1024 and a distance of 4 would only see every fourth column.
+    The distance is coprime to the length of a row: else a row of 1024 and a distance of 4 would only see every fourth
+    column.
     """
     numel = dense.numel()
     distance = -(-numel // limit)
@@ -187,8 +190,8 @@ def _histogram(finite: Any, low: float, high: float, bins: int) -> tuple[int, ..
 
 
 def stats(value: Any, exact: bool = False, bins: int = 16) -> TensorStats:
-    """Statistics, exact up to ``EXACT_ELEMENTS`` elements or when asked; float64 throughout; ``std`` is torch's (N - 1; 0.0 for one
-    element). An empty tensor has zeros, one without finite elements has NaN for min, max and mean.
+    """Statistics, exact up to ``EXACT_ELEMENTS`` elements or when asked; float64 throughout; ``std`` is torch's (N - 1;
+    0.0 for one element). An empty tensor has zeros, one without finite elements has NaN for min, max and mean.
 
     Raises:
         Unsupported: the tensor has no data (meta, fake).

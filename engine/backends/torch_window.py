@@ -1,4 +1,5 @@
-"""A two-dimensional window on a slice of a tensor: reading the slice a person typed, and shrinking it to a panel's size.
+"""A two-dimensional window on a slice of a tensor: reading the slice a person typed, and shrinking it to a panel's
+size.
 
 Runs on the thread that asks (a parked one). The slice is read here, never evaluated.
 """
@@ -107,7 +108,8 @@ def _to_two(indices: list[Index]) -> list[Index]:
 
 
 def window(value: Any, slice_text: str, rows: int, cols: int) -> TensorWindow:
-    """``rows`` x ``cols`` numbers at most: the slice itself when it fits, else block maxima of |x| (NaN and inf show through)."""
+    """``rows`` x ``cols`` numbers at most: the slice itself when it fits, else block maxima of |x| (NaN and inf show
+    through)."""
     rows, cols = max(1, rows), max(1, cols)
     with private.undisturbed():
         if value.layout is not torch.strided and not value.is_nested:
