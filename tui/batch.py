@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import queue
 import time
-from collections.abc import Callable
-from typing import Any
 
 from adbg.engine.errors import AdbgError, DebuggeeGone
 from adbg.engine.protocol import Continue
@@ -20,6 +18,7 @@ from adbg.tui.commands.startup import READY_TIMEOUT, stop_commands
 from adbg.tui.commands.table import execute
 from adbg.tui.debugger import Debugger, State
 from adbg.tui.notes import end_notes
+from adbg.tui.signals import handed_on
 
 TIMED_OUT = 124
 USAGE = 2
@@ -54,18 +53,13 @@ class Batch:
         self.debugger.subscribe(self.queue.put)
         self.debugger.start()
         try:
-            with self._forwarding():
+            with handed_on(self.debugger, FORWARDED):
                 return self._follow()
         except TimedOut:
             return self._give_up()
         finally:
             self.debugger.close()
             self.writer.flush()
-
-    def _forwarding(self) -> contextlib.AbstractContextManager[None]:
-        forwarding: Callable[[Any], contextlib.AbstractContextManager[None]] | None
-        forwarding = getattr(self.debugger.program, "forwarding", None)
-        return forwarding(FORWARDED) if forwarding is not None else contextlib.nullcontext()
 
     def _follow(self) -> int:
         self._wait_ready()

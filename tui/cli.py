@@ -30,7 +30,7 @@ class Parser(argparse.ArgumentParser):
     """Errors as "adbg: what, why" with a hint, status 2."""
 
     def error(self, message: str) -> NoReturn:
-        fail(CommandError(message, f"`{self.prog} --help` shows the options"), USAGE)
+        raise SystemExit(complain(CommandError(message, f"`{self.prog} --help` shows the options"), USAGE))
 
 
 class Startup(argparse.Action):
@@ -44,10 +44,10 @@ class Startup(argparse.Action):
         namespace.startup = items
 
 
-def fail(error: AdbgError, status: int) -> NoReturn:
-    """The one place where a command line's error is printed."""
+def complain(error: AdbgError, status: int) -> int:
+    """The one place where a command line's error is printed; returns ``status``."""
     print(f"adbg: {error}", file=sys.stderr)
-    raise SystemExit(status)
+    return status
 
 
 # ------------------------------------------------------------------ the parser
@@ -184,8 +184,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         return _main(list(argv))
     except AdbgError as error:
-        status = USAGE if isinstance(error, CommandError) else FAILED
-        return _status(lambda: fail(error, status))
+        return complain(error, USAGE if isinstance(error, CommandError) else FAILED)
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else 0 if error.code is None else FAILED
     except KeyboardInterrupt:
@@ -199,15 +198,7 @@ def main(argv: Sequence[str]) -> int:
         problem = AdbgError(
             f"adbg itself failed: {type(error).__name__}: {error}", "please report it; ADBG_TRACEBACK=1 shows where"
         )
-        return _status(lambda: fail(problem, FAILED))
-
-
-def _status(action: Any) -> int:
-    try:
-        action()
-    except SystemExit as error:
-        return int(error.code or 0)
-    return 0
+        return complain(problem, FAILED)
 
 
 def _main(argv: list[str]) -> int:
@@ -247,7 +238,7 @@ def _run(parser: Parser, argv: list[str]) -> int:
         missing = "a command is missing behind --" if "--" in argv else "the script is missing"
         raise CommandError(missing, "for example: adbg run train.py, adbg run -m package.train, adbg run -- torchrun train.py")
     front = choose_front_end(options)
-    startup, required = startup_lines(options)
+    startup, required = startup_lines(options, front)
     from adbg.engine.programs import is_interpreter, python_command
     from adbg.tui.program import Script, StartedProgram
 
@@ -255,7 +246,7 @@ def _run(parser: Parser, argv: list[str]) -> int:
     script = Script(
         command=command,
         title=" ".join(target),
-        mode="split" if front == "batch" else "pty",
+        mode="split" if front in ("batch", "pipe") else "pty",
         record=not options.no_record,
         run_dir=options.run_dir,
         stacks=options.stacks is not False,
@@ -267,7 +258,7 @@ def _run(parser: Parser, argv: list[str]) -> int:
 
 def _attach(options: argparse.Namespace) -> int:
     front = choose_front_end(options)
-    startup, required = startup_lines(options)
+    startup, required = startup_lines(options, front)
     from adbg.tui.program import FoundProgram
 
     program = FoundProgram(options.pid, options.stacks)
@@ -275,7 +266,7 @@ def _attach(options: argparse.Namespace) -> int:
 
 
 def choose_front_end(options: argparse.Namespace) -> str:
-    """ "tui", "repl" or "batch".
+    """ "tui", "repl", "batch", or "pipe": the commands of --repl come from stdin, where no terminal is.
 
     Raises:
         CommandError: options that do not go together, or no terminal for the screen.
@@ -285,9 +276,12 @@ def choose_front_end(options: argparse.Namespace) -> str:
         for name in ("json", "timeout"):
             if getattr(options, name):
                 raise CommandError(f"--{name} belongs to --batch", f"adbg run --batch --{name} …")
+    terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    if front == "repl" and not terminal:
+        return "pipe"
     if front in ("repl", "batch"):
         return front
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not terminal:
         raise CommandError(
             "adbg's screen needs a terminal, and there is none here",
             "--batch runs without one (add -b SPEC -e CMD, --json for scripts); --repl reads commands from stdin",
@@ -308,9 +302,9 @@ def terminal_size() -> tuple[int, int]:
     return (size.lines, size.columns) if size.lines and size.columns else (24, 80)
 
 
-def startup_lines(options: argparse.Namespace) -> tuple[list[str], frozenset[int]]:
+def startup_lines(options: argparse.Namespace, front: str) -> tuple[list[str], frozenset[int]]:
     """The command lines of -b, -e and -x in order, and which of them are breakpoints of -b (a bad one is a usage error)."""
-    from adbg.tui.commands.startup import lines_of_file
+    from adbg.tui.commands.startup import join_blocks, lines_of_file
 
     lines: list[str] = []
     required = set()
@@ -322,6 +316,8 @@ def startup_lines(options: argparse.Namespace) -> tuple[list[str], frozenset[int
             lines += lines_of_file(text)
         else:
             lines.append(text)
+    if front == "pipe":
+        lines += join_blocks(sys.stdin.read().splitlines(), "standard input")
     return lines, frozenset(required)
 
 
@@ -332,9 +328,9 @@ def run_front_end(
     from adbg.tui.debugger import Debugger
 
     # With a breakpoint given, the person waits for that one; without, for something to look at.
-    entry = front != "batch" and program.launched and not required
+    entry = front in ("tui", "repl") and program.launched and not required
     debugger: Debugger = Debugger(program, startup, title, entry)
-    if front == "batch":
+    if front in ("batch", "pipe"):
         from adbg.tui.batch import Batch
         from adbg.tui.batch_output import JsonWriter, TextWriter
 

@@ -28,6 +28,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from adbg.engine import protocol
@@ -86,6 +87,8 @@ class Debugger(StopView):
         self.ever_stopped = False
         self.backwards_seen = 0
         self.frameworks_seen: set[str] = set()
+        self.names_seen: set[str] = set()  # framework names of nodes, asked for when a breakpoint was not hit
+        self.largest = 0  # nodes in the largest backward seen
         self.tail = ""  # the last TAIL characters that the program wrote
         self._listeners: list[Listener] = []
         self._queue: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
@@ -489,6 +492,8 @@ class Debugger(StopView):
         self.selected = 0
         self.backwards_seen = 0
         self.frameworks_seen = set()
+        self.names_seen = set()
+        self.largest = 0
         self._list.forget_hits()
         self._decoders = {}
         self.tail = ""
@@ -567,9 +572,11 @@ class Debugger(StopView):
         elif isinstance(body, protocol.BackwardBegin):
             process.backwards += 1
             self.backwards_seen += 1
+            self.largest = max(self.largest, body.nodes)
             self._tell(events.BackwardBegan(process, body))
         elif isinstance(body, protocol.BackwardEnd):
             self._tell(events.BackwardEnded(process, body))
+            self._learn_names(process)
         elif isinstance(body, protocol.Trace):
             self._tell(events.Trace(process, body.breakpoint, body.text, body.stop))
         elif isinstance(body, protocol.BreakpointChanged):
@@ -580,6 +587,21 @@ class Debugger(StopView):
             self._tell(events.FrameworkFound(process, body.framework))
         elif isinstance(body, protocol.Output):
             self.notice("warning" if body.category == "important" else "info", body.output.rstrip("\n"))
+
+    def _learn_names(self, process: Process) -> None:
+        """After a process's first backward: the node names seen, for the closest ones to a breakpoint that is never hit. Not
+        waited for: this is the reader thread."""
+        if process.backwards != 1 or process.asked_names or not self._list.unhit():
+            return
+        process.asked_names = True
+
+        def learn(answer: Future[Any]) -> None:
+            if not answer.cancelled() and answer.exception() is None:
+                body: protocol.InfoBody = answer.result()
+                self.names_seen.update(str(row[0]) for row in body.rows if row)
+
+        with contextlib.suppress(AdbgError):
+            process.client.send(protocol.Info("names")).add_done_callback(learn)
 
     def _parked(self, process: Process, stop: NodeStop) -> None:
         with self.changed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from adbg.engine.names import closest_names, name_matches
 from adbg.tui.debugger import Debugger
 
 FRAMEWORKS = ("torch", "paddle", "mindspore")
@@ -30,9 +31,24 @@ def end_notes(debugger: Debugger) -> list[str]:
     notes = []
     for row in rows:
         if not row.hits:
-            why = f": {row.message}" if row.message else ""
-            notes.append(f"breakpoint {row.id} ({row.spec}) was never hit{why}")
+            why = row.message or _reason(debugger, row.spec)
+            notes.append(f"breakpoint {row.id} ({row.spec}) was never hit{': ' + why if why else ''}")
     return notes
+
+
+def _reason(debugger: Debugger, spec: str) -> str:
+    head = spec.split(None, 1)[0].removeprefix("op:") if spec.strip() else ""
+    if head.startswith("#"):
+        return f"the largest backward had {debugger.largest} nodes"
+    if head in ("nan", "inf", "nonfinite"):
+        return "every gradient was finite" if head == "nonfinite" else f"no gradient was {head}"
+    if ":" in head or head in ("error", "backward", "backward-end") or not debugger.names_seen:
+        return ""
+    names = sorted(debugger.names_seen)
+    if any(name_matches(head, name, "", fold) for name in names for fold in (False, True)):
+        return ""  # such nodes there are: a condition or a count kept it from stopping
+    close = closest_names(head, names)
+    return f"no node is called so; closest: {', '.join(close)}" if close else "no node is called so"
 
 
 def _silence(debugger: Debugger) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -30,9 +30,12 @@ OnNote = Callable[[str], None]
 class Program(Protocol):
     """What the debugger can do with the program as a whole."""
 
-    detached_start: bool  # nothing waits for an agent: a launcher whose Python children come later
     launched: bool  # adbg started it: it may be restarted, and quitting ends it
     run_dir: str
+
+    @property
+    def detached_start(self) -> bool:
+        """No agent is waited for: the program is a launcher, whose Python children come later."""
 
     def start(self, on_agent: OnAgent, on_output: OnOutput, on_exit: OnExit, on_note: OnNote) -> None: ...
 
@@ -111,15 +114,6 @@ class StartedProgram:
             raise
         if warning:
             on_note(warning)
-
-    @contextlib.contextmanager
-    def forwarding(self, names: Sequence[str]) -> Iterator[None]:
-        """Within this block these signals of this process go to the program. Main thread only."""
-        if self._program is None:
-            yield
-            return
-        with self._program.forwarding(names):
-            yield
 
     def _make_run_dir(self) -> str:
         """Where nothing can be recorded, debugging goes on without a record, and says so."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from adbg.engine import protocol
 from adbg.engine.errors import AdbgError, CommandError, NotStopped
+from adbg.engine.names import closest_names, name_matches
 from adbg.engine.protocol import EvaluateBody, GraphBody, InfoBody, NodeBody, StackFrame, StackTraceBody
 from adbg.engine.types import GraphRow, NodeStop, SourceLine, TensorView
 from adbg.tui.processes import Process
@@ -203,26 +204,21 @@ class StopView(abc.ABC):
 
 
 def _index_of(text: str, rows: list[GraphRow]) -> int:
-    import difflib
-
-    def short(name: str) -> str:
-        base, _, _ = name.partition("#")
-        return base.rstrip("0123456789").removesuffix("Backward") if "Backward" in base else base
-
-    for fold in (str, str.lower):  # as written first, else without regard to case
-        wanted = fold(text)
-        hits = [r for r in rows if fold(r.unique_name) == wanted]
-        hits = hits or [r for r in rows if fold(r.name) == wanted or (r.parameter or "") == text]
-        hits = hits or [r for r in rows if fold(short(r.name)) == wanted]
+    for fold in (False, True):  # as written first, else without regard to case
+        hits = [r for r in rows if _called(r, text, fold)]
         if len(hits) == 1:
             return hits[0].index
         if hits:
             some = ", ".join(f"#{r.index} {r.unique_name}" for r in hits[:5])
-            raise CommandError(f"{len(hits)} nodes are called {text!r}: {some}{' …' if len(hits) > 5 else ''}", "name one of them")
-    names = sorted({r.unique_name for r in rows} | {r.name for r in rows})
-    close = difflib.get_close_matches(text, names, 3, 0.4)
+            more = " …" if len(hits) > 5 else ""
+            raise CommandError(f"{len(hits)} nodes are called {text!r}: {some}{more}", "name one of them")
+    close = closest_names(text, [r.unique_name for r in rows])
     hint = "closest: " + ", ".join(close) if close else "`info names` lists the names in this graph"
     raise CommandError(f"no node {text!r} in this graph of {len(rows)} nodes", hint)
+
+
+def _called(row: GraphRow, text: str, fold: bool) -> bool:
+    return name_matches(text, row.name, row.unique_name, fold) or (row.parameter is not None and row.parameter == text)
 
 
 def as_error(error: BaseException) -> AdbgError:

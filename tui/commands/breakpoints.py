@@ -49,7 +49,7 @@ def describe(row: Breakpoint) -> str:
 def breakpoint_table(debugger: Debugger) -> CommandResult:
     """``info breakpoints``."""
     found = debugger.breakpoints
-    rows = []
+    rows: list[tuple[object, ...]] = []
     for row in found:
         ignore = f"from hit {row.ignore}" if row.ignore > row.hits else ""
         note = "; ".join(part for part in (ignore, row.message) if part)

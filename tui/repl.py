@@ -1,0 +1,352 @@
+"""The line REPL: a prompt while the program stands, its own terminal passed through while it runs.
+
+Threads: the main thread prompts, runs commands, and passes keys on. One daemon thread, "adbg-printer", takes the debugger's
+events and prints all that is not the answer to a command: output, stops, the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from adbg.engine.errors import AdbgError
+from adbg.tui import events
+from adbg.tui.commands.startup import opens_block, run_startup, stop_commands
+from adbg.tui.commands.table import CommandResult, execute, repeatable
+from adbg.tui.debugger import Debugger, State
+from adbg.tui.formatting import shown_text, stop_report
+from adbg.tui.notes import end_notes
+from adbg.tui.passthrough import keys_for_program, read_keys, terminal_size
+from adbg.tui.signals import handed_on
+
+if TYPE_CHECKING:
+    from prompt_toolkit import PromptSession
+
+PROMPT = "(adbg) "
+TWICE = 2.0  # seconds within which a second Ctrl-C interrupts the program
+BOLD, RED, DIM, PLAIN = "\x1b[1m", "\x1b[31m", "\x1b[2m", "\x1b[0m"
+
+
+def run_repl(debugger: Debugger) -> int:
+    """Prompt until the person leaves; returns adbg's exit status (the script's, when it ended).
+
+    Raises:
+        AdbgError: the program cannot be started.
+    """
+    return Repl(debugger).run()
+
+
+def history_path() -> Path:
+    """$XDG_STATE_HOME/adbg/history, else ~/.local/state/adbg/history; the app's console uses the same."""
+    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(base) / "adbg" / "history"
+
+
+class Repl:
+    """One session at the prompt."""
+
+    def __init__(self, debugger: Debugger) -> None:
+        self.debugger = debugger
+        self.queue: queue.SimpleQueue[events.Event] = queue.SimpleQueue()
+        self.colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        self.executing = threading.Event()  # the main thread runs a command: stops in its middle are not shown
+        self.reported: object = None  # the stop that was shown last
+        self.exit_told = False
+        self.leaving = False
+        self._ended_by_us = False
+        self.open_line = False  # the program's last output does not end in a line end
+        self.last = ""  # what an empty line repeats
+        self.interrupts: list[float] = []
+
+    # ------------------------------------------------------------------ main thread
+
+    def run(self) -> int:
+        debugger = self.debugger
+        debugger.subscribe(self.queue.put)
+        threading.Thread(target=self._print_events, name="adbg-printer", daemon=True).start()
+        session = self._session()
+        try:
+            with handed_on(debugger, ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")):
+                self._start()
+                while not self.leaving:
+                    self._prompt(session)
+        finally:
+            debugger.close()
+        return debugger.exit_code if debugger.exit_code is not None and not self._ended_by_us else 0
+
+    def _start(self) -> None:
+        """Start-up on a thread of its own, so that keys and Ctrl-C work meanwhile."""
+        problem: list[AdbgError] = []
+        done = threading.Event()
+        cancelled = threading.Event()
+
+        def work() -> None:
+            try:
+                run_startup(self.debugger, self._report, cancelled)
+            except AdbgError as error:
+                problem.append(error)
+            finally:
+                done.set()
+
+        threading.Thread(target=work, name="adbg-startup", daemon=True).start()
+        self._watch(done)
+        if problem:
+            raise problem[0]
+
+    def _prompt(self, session: PromptSession[str]) -> None:
+        from prompt_toolkit.patch_stdout import patch_stdout
+
+        try:
+            with patch_stdout(raw=True):
+                line = session.prompt(PROMPT)
+                line = self._whole(session, line)
+        except KeyboardInterrupt:
+            return
+        except EOFError:
+            self._leave()
+            return
+        if not line.strip():
+            line = self.last
+        self.last = line if repeatable(line) else ""
+        if line.strip():
+            self._run(line)
+
+    def _whole(self, session: PromptSession[str], line: str) -> str:
+        """With its further lines: of a Python block after ``!``, of ``commands N`` up to ``end``."""
+        text = line.strip()
+        if text.startswith("!"):
+            while _incomplete(line.strip()[1:].strip(" ")):
+                line += "\n" + session.prompt("    ... ")
+        elif opens_block(text):
+            while (more := session.prompt("      > ")).strip() != "end":
+                line += "\n" + more
+        return line
+
+    def _run(self, line: str) -> None:
+        self.executing.set()
+        try:
+            result = execute(self.debugger, line)
+        except AdbgError as error:
+            self._report(line, error)
+            return
+        except KeyboardInterrupt:
+            if self.debugger.state is State.RUNNING:
+                with contextlib.suppress(AdbgError):
+                    self.debugger.pause()
+                self.executing.clear()
+                self._watch()
+            else:
+                self._say("interrupted; the program may go on with what it was asked", DIM)
+            return
+        finally:
+            self.executing.clear()
+        if result.quit:
+            self._leave()
+            return
+        self._report(line, result)
+        if result.running and not result.background:
+            self._watch()
+
+    def _leave(self) -> None:
+        """Quit; asks when a program would end by it."""
+        debugger = self.debugger
+        if not debugger.alive or not debugger.program.launched:
+            self.leaving = True
+            return
+        try:
+            answer = input("The program has not ended. End it? (y)es, (d)etach and let it run on, (n)o: ").strip().lower()
+        except (EOFError, KeyboardInterrupt):
+            answer = "y"
+            self._say("")
+        if answer[:1] == "y":
+            self.leaving = self._ended_by_us = True
+        elif answer[:1] == "d":
+            debugger.detach()
+            self.leaving = True
+
+    # ------------------------------------------------------------------ while the program runs
+
+    def _watch(self, until: threading.Event | None = None) -> None:
+        """Pass keys to the program until it stands still and that was shown, or ended (and ``until`` is set)."""
+        debugger = self.debugger
+        fd = sys.stdin.fileno()
+        size = terminal_size()
+        listening = True
+        with self._ctrl_c(), keys_for_program(fd):
+            while not (self._settled() and (until is None or until.is_set())):
+                if until is not None and until.is_set() and debugger.state is State.NEW:
+                    return
+                keys = read_keys(fd, 0.05) if listening else b""
+                if keys is None:
+                    listening = False
+                    time.sleep(0.05)
+                elif keys:
+                    with contextlib.suppress(AdbgError):
+                        debugger.write_stdin(keys)
+                if not listening:
+                    time.sleep(0.05)
+                now = terminal_size()
+                if now is not None and now != size:
+                    size = now
+                    debugger.resize(*now)
+
+    def _settled(self) -> bool:
+        debugger = self.debugger
+        state = debugger.state
+        if state is State.STOPPED:
+            return self.reported is debugger.stop
+        if state is State.EXITED:
+            return self.exit_told
+        return state is State.DETACHED and not debugger.program.launched
+
+    @contextlib.contextmanager
+    def _ctrl_c(self) -> Iterator[None]:
+        """The first Ctrl-C pauses, a second one within TWICE seconds is the program's own."""
+
+        def pressed(_number: int, _frame: FrameType | None) -> None:
+            now = time.monotonic()
+            again = bool(self.interrupts) and now - self.interrupts[-1] < TWICE
+            self.interrupts.append(now)
+            # On a thread: a handler runs between two bytecodes of the main thread, which may hold the debugger's lock.
+            threading.Thread(target=self._interrupt, args=(again,), name="adbg-interrupt", daemon=True).start()
+
+        before = signal.signal(signal.SIGINT, pressed)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def _interrupt(self, again: bool) -> None:
+        debugger = self.debugger
+        try:
+            if again or debugger.state is not State.RUNNING or not debugger.joined:
+                debugger.interrupt()
+            else:
+                debugger.pause()
+                self._say("pausing at the next node; Ctrl-C again within 2 s interrupts the program", DIM)
+        except AdbgError as error:
+            self._say(str(error), RED)
+
+    # ------------------------------------------------------------------ printing
+
+    def _say(self, text: str, style: str = "") -> None:
+        """One write, so that lines of two threads do not mix."""
+        start = "\n" if self.open_line else ""
+        self.open_line = False
+        body = f"{style}{text}{PLAIN}" if style and self.colour else text
+        sys.stdout.write(f"{start}{body}\n")
+        sys.stdout.flush()
+
+    def _report(self, line: str, result: CommandResult | AdbgError) -> None:
+        if isinstance(result, AdbgError):
+            self._say(result.message, RED)
+            if result.hint:
+                self._say(f"  {result.hint}", DIM)
+        elif result.text:
+            self._say(result.text)
+
+    def _print_events(self) -> None:
+        """The printer thread."""
+        held: events.Stopped | None = None
+        while True:
+            try:
+                event = self.queue.get(timeout=0.02 if held is not None else None)
+            except queue.Empty:
+                event = None
+            if isinstance(event, events.Stopped):
+                held = event
+            elif event is not None:
+                self._print_event(event)
+            if held is not None and not self.executing.is_set():
+                stop, held = held, None
+                if stop.stop is self.debugger.stop:
+                    self._print_stop(stop)
+
+    def _print_event(self, event: events.Event) -> None:
+        if isinstance(event, events.Output):
+            if event.text:
+                self.open_line = not event.text.endswith(("\n", "\r"))
+                sys.stdout.write(event.text.replace("\r\n", "\n"))
+                sys.stdout.flush()
+        elif isinstance(event, events.Trace):
+            self._say(f"trace {event.breakpoint}: {event.text}", DIM)
+        elif isinstance(event, events.Notice):
+            self._say(event.text, DIM if event.level == "info" else RED)
+        elif isinstance(event, events.StopQueued):
+            self._say(f"{event.process.title} stopped too: it comes next, `process {event.process.number}` goes there", DIM)
+        elif isinstance(event, events.Exited):
+            self._say(f"The program {self.debugger.exit_text}." if self.debugger.exit_text else "The program ended.", BOLD)
+            for note in end_notes(self.debugger):
+                self._say(note)
+            self.exit_told = True
+        elif isinstance(event, events.Started):
+            self.exit_told = False
+
+    def _print_stop(self, event: events.Stopped) -> None:
+        debugger = self.debugger
+        title, _, rest = stop_report(debugger, event.stop).partition("\n")
+        if len(debugger.processes) > 1:
+            title = f"[{event.process.title}] {title}"
+        self._say(title, BOLD)
+        if rest:
+            self._say(rest)
+        for row in debugger.shown_values():
+            self._say(shown_text(row), BOLD if row.changed else "")
+        for line in stop_commands(debugger):
+            try:
+                result = execute(debugger, line)
+            except AdbgError as error:
+                self._report(line, error)
+                continue
+            self._report(line, result)
+            if result.running:
+                return  # the next stop is the one to wait for
+        self.reported = event.stop
+
+    # ------------------------------------------------------------------ the prompt itself
+
+    def _session(self) -> PromptSession[str]:
+        from prompt_toolkit import PromptSession
+        from prompt_toolkit.history import FileHistory, InMemoryHistory
+
+        from adbg.tui.completion import CommandCompleter
+        from adbg.tui.highlighting import CommandLexer
+
+        path = history_path()
+        history: FileHistory | InMemoryHistory
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            path.touch(mode=0o600)
+            history = FileHistory(str(path))
+        except OSError:
+            history = InMemoryHistory()  # a home that cannot be written is no reason not to debug
+        return PromptSession(
+            history=history,
+            completer=CommandCompleter(self.debugger),
+            complete_in_thread=True,
+            complete_while_typing=False,
+            lexer=CommandLexer() if self.colour else None,
+            enable_history_search=True,
+        )
+
+
+def _incomplete(source: str) -> bool:
+    """Whether Python waits for more lines; a block ends with an empty one."""
+    import codeop
+    import warnings
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return codeop.compile_command(source, "<adbg>", "single") is None
+    except (SyntaxError, ValueError, OverflowError):
+        return False

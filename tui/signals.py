@@ -1,0 +1,31 @@
+"""Signals that reach adbg and mean the program: handed on. Main thread only."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import Any
+
+from adbg.tui.debugger import Debugger
+
+
+@contextlib.contextmanager
+def handed_on(debugger: Debugger, names: Sequence[str]) -> Iterator[None]:
+    """Within this block the named signals go to the program (also to one that was restarted meanwhile). A signal that was
+    ignored when adbg started (nohup, a background job) stays ignored."""
+
+    def hand_on(number: int, _frame: FrameType | None) -> None:
+        debugger.send_signal(number)
+
+    before: dict[int, Any] = {}
+    try:
+        for name in names:
+            number = getattr(signal, name)
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, hand_on)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
