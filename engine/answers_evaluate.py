@@ -107,7 +107,7 @@ def _scalar(value: Any) -> Any:
         return int(value) if value.bit_length() <= 1024 else None
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else value
-    if getattr(value, "shape", None) == () and hasattr(value, "item"):  # a number of numpy
+    if type(value).__module__ == "numpy":  # float32(2.5): no attribute of any other value is touched
         with contextlib.suppress(Exception):
             number = value.item()
             return number if isinstance(number, (bool, int, float)) else None

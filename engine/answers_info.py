@@ -20,6 +20,8 @@ from adbg.engine.inspect_text import NORM_ELEMENTS, norm_of, one_line
 from adbg.engine.protocol import InfoBody
 from adbg.engine.types import SourceLine
 
+PATH_ENDS = 100  # nodes shown at either end of a path that is longer than both
+
 _MEANING = {
     "pre_hooks": "stop before any node",
     "post_hooks": "stop behind any node",
@@ -142,14 +144,8 @@ def _names(stop: StopContext) -> InfoBody:
 def _graph_names(stop: StopContext, index: GraphIndex) -> list[tuple[str, str, int]]:
     graph = stop.point.graph
     assert graph is not None
-    counts: dict[tuple[str, str], int] = {("name", name): len(keys) for name, keys in index.names(graph).items()}
-    for key in index.order:
-        node = graph.describe(key)
-        place = f"{node.forward.file}:{node.forward.line}" if node.forward is not None else None
-        for kind, name in (("module", node.module), ("param", node.parameter), ("line", place)):
-            if name:
-                counts[kind, name] = counts.get((kind, name), 0) + 1
-    return [(kind, name, count) for (kind, name), count in counts.items()]
+    names = [("name", name, len(keys)) for name, keys in index.names(graph).items()]
+    return names + [(kind, name, count) for (kind, name), count in index.places(graph).items()]
 
 
 def _names_table(entries: list[tuple[str, str, int]], where: str) -> InfoBody:
@@ -166,7 +162,7 @@ def _why(stop: StopContext, text: str) -> InfoBody:
         raise CommandError("no node at hand", "name one: `why #12`")
     path = index.path_from_root(graph, key)
     rows: list[list[object]] = []
-    for node in path:
+    for node in path if len(path) <= 2 * PATH_ENDS else path[:PATH_ENDS] + path[-PATH_ENDS:]:
         described = graph.describe(node)
         ran = state.ran.get(node) if state is not None else None
         meta = graph.input_meta(node)
@@ -181,6 +177,8 @@ def _why(stop: StopContext, text: str) -> InfoBody:
             ]
         )
     title = f"{len(path)} nodes from the root to {index.label(graph, key)}"
+    if len(rows) < len(path):
+        title += f"; the first and the last {PATH_ENDS} are shown"
     return InfoBody(title, ["#", "node", "shape", "norm", "forward"], rows)
 
 

@@ -30,8 +30,8 @@ def node_body(stop: StopContext, request: protocol.Node) -> protocol.NodeBody:
     index = index_of(graph)
     if request.name:
         key = index.find(graph, request.name)
-    elif request.index or stop.point.key is None:
-        key = index.key_at(request.index or min(1, index.total))
+    elif request.index or stop.point.key is None:  # at no node: the first to run, at the end the last that ran
+        key = index.key_at(request.index or min(max(position_in(stop, graph, state, index), 1), index.total))
     else:
         key = stop.point.key
     at = index.position.get(key, 0)

@@ -10,6 +10,7 @@ from typing import Any
 from adbg.engine import evaluate as python
 from adbg.engine import protocol
 from adbg.engine.answers_evaluate import result_text, value_at
+from adbg.engine.errors import Unsupported
 from adbg.engine.inspect_graph import index_of
 from adbg.engine.inspect_stop import StopContext
 from adbg.engine.inspect_text import is_tensor
@@ -38,13 +39,13 @@ def tensor_view(stop: StopContext, request: protocol.Tensor) -> TensorView:
     bins = min(max(1, request.bins), MAX_BINS)
     rows, cols = min(max(1, request.rows), MAX_ROWS), min(max(1, request.cols), MAX_COLS)
     meta = backend.meta(value)
-    empty = meta.note.startswith("no data")
-    return TensorView(
-        expression=request.expression,
-        meta=meta,
-        stats=backend.stats(value, request.exact, bins) if request.stats and not empty else None,
-        window=backend.window(value, request.slice, rows, cols) if request.window and not empty else None,
-    )
+    stats, window, missing = None, None, ""
+    try:
+        stats = backend.stats(value, request.exact, bins) if request.stats else None
+        window = backend.window(value, request.slice, rows, cols) if request.window else None
+    except Unsupported as error:  # sparse, meta device: what there is shows, with the reason for the rest
+        missing = str(error)
+    return TensorView(request.expression, meta, stats, window, missing)
 
 
 def _value(stop: StopContext, request: protocol.Tensor) -> Any:

@@ -25,9 +25,9 @@ _MAX_SEEN = 20_000
 class GraphIndex:
     """What does not change of a graph while it lives. Methods take the graph: holding it here would keep it alive.
 
-    ``version`` is another one for every graph. The first page of 2,000 rows of a 110,001-node chain takes about 0.1
-    s (order and positions 30 ms of it), the same page again 1 ms (plain Python backend of the tests, one core of a
-    shared machine).
+    ``version`` is another one for every graph. In a chain of 110,001 nodes (backend of the tests, one core of a shared
+    machine) the first page of 2,000 rows takes 82 ms, most of it order and positions; another page 21 ms; a page asked
+    for again 0.4 ms.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -37,7 +37,7 @@ class GraphIndex:
         self.settled: dict[int, GraphRow] = {}  # index -> row of a node that ran: it does not change any more
         self._rows: dict[int, GraphRow] = {}
         self._consumers: dict[int, list[tuple[int, int]]] | None = None
-        self._names: dict[str, list[int]] | None = None
+        self._surveyed: tuple[dict[str, list[int]], dict[tuple[str, str], int]] | None = None
 
     @property
     def total(self) -> int:
@@ -75,7 +75,8 @@ class GraphIndex:
     def consumers(self, graph: Graph, key: int) -> Sequence[tuple[int, int]]:
         """(key of a consumer, slot of ``key`` that it feeds), in execution order.
 
-        Walks all edges once (0.2 s for 110k nodes of the tests' backend), at the first question about this graph.
+        Walks all edges once, at the first question about this graph: 0.24 s for 110k nodes of the tests' backend,
+        0.09 s for 28k of torch.
         """
         if self._consumers is None:
             found: dict[int, list[tuple[int, int]]] = collections.defaultdict(list)
@@ -88,12 +89,28 @@ class GraphIndex:
 
     def names(self, graph: Graph) -> dict[str, list[int]]:
         """Keys by framework name, in execution order."""
-        if self._names is None:
-            found: dict[str, list[int]] = collections.defaultdict(list)
+        return self._survey(graph)[0]
+
+    def places(self, graph: Graph) -> dict[tuple[str, str], int]:
+        """How many nodes come from what: ("module" | "param" | "line", name) -> nodes."""
+        return self._survey(graph)[1]
+
+    def _survey(self, graph: Graph) -> tuple[dict[str, list[int]], dict[tuple[str, str], int]]:
+        """Describes every node once (0.3 s for 28,000 nodes of torch: a forward line is looked up for each)."""
+        if self._surveyed is None:
+            names: dict[str, list[int]] = collections.defaultdict(list)
+            places: dict[tuple[str, str], int] = collections.defaultdict(int)
             for key in self.order:
-                found[graph.describe(key).name].append(key)
-            self._names = dict(found)
-        return self._names
+                node = graph.describe(key)
+                names[node.name].append(key)
+                if node.module:
+                    places["module", node.module] += 1
+                if node.parameter:
+                    places["param", node.parameter] += 1
+                if node.forward is not None:
+                    places["line", f"{node.forward.file}:{node.forward.line}"] += 1
+            self._surveyed = dict(names), dict(places)
+        return self._surveyed
 
     def find(self, graph: Graph, text: str) -> int:
         """The key that a person's ``text`` names: "#113", a unique name, or a name (short forms too) that only one

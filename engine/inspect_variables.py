@@ -20,6 +20,7 @@ from typing import Any
 from adbg.engine.errors import CommandError
 from adbg.engine.inspect_stop import StopContext
 from adbg.engine.inspect_text import is_tensor, type_name
+from adbg.engine.namespaces import SavedNames
 from adbg.engine.protocol import Variable
 
 PAGE = 1000  # children in one answer when the client names no count
@@ -54,7 +55,7 @@ class Holder:
 def expandable(value: Any) -> bool:
     """True for containers and objects with something inside. Never raises."""
     try:
-        if isinstance(value, _PLAIN):
+        if isinstance(value, (*_PLAIN, SavedNames)):
             return False
         if isinstance(value, (Mapping, *_SEQUENCES)):
             return len(value) > 0

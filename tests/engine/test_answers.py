@@ -86,11 +86,13 @@ def test_here_is_0_at_the_begin_and_behind_the_last_node_at_the_end() -> None:
     def begin(answers: Answers) -> None:
         body = ask(answers, "adbg/graph")
         assert body.here == 0
+        assert ask(answers, "adbg/node").index == 1
         assert {row.state for row in body.rows} == {"todo"}
 
     def end(answers: Answers) -> None:
         body = ask(answers, "adbg/graph")
         assert body.here == 7
+        assert ask(answers, "adbg/node").index == 6
         assert {row.state for row in body.rows} == {"done"}
 
     stop_at(diamond(), Phase.BEGIN, "*", begin)
@@ -586,6 +588,15 @@ def test_tables() -> None:
     assert ["MulBackward0", 2, "name"] in running_table("names", None).rows
     with pytest.raises(NotStopped, match="needs a stop"):
         running_table("backward", FakeBackend())
+
+
+def test_a_long_path_shows_its_ends() -> None:
+    def visit(answers: Answers) -> None:
+        body = ask(answers, "adbg/info", what="why #900")
+        assert [row[0] for row in body.rows] == [*range(1, 101), *range(801, 901)]
+        assert body.text.startswith("900 nodes from the root to #900")
+
+    stop_at(FakeGraph.chain(1000), Phase.BEGIN, "*", visit)
 
 
 def test_dumps(tmp_path: Path) -> None:

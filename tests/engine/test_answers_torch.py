@@ -307,6 +307,16 @@ def test_reading_saved_tensors_of_a_checkpoint_does_not_run_it(stops: Stops) -> 
     assert any("checkpoint" in note for note in seen), seen
 
 
+def test_what_cannot_be_computed_leaves_the_rest(backend: Any) -> None:
+    empty = torch.empty(3, 4, device="meta")
+    answers = python_stop(backend, None)
+    assert empty.is_meta
+    view = ask(answers, "adbg/tensor", expression="empty", window=True)
+    assert view.meta.shape == (3, 4)
+    assert view.stats is None
+    assert "no data" in view.text
+
+
 def test_the_index_of_a_graph_dies_with_it(stops: Stops) -> None:
     calls: list[Any] = []
     run(
@@ -332,3 +342,115 @@ def test_a_python_line_shows_the_graph_so_far(backend: Any) -> None:
     assert names == ["TanhBackward0", "MulBackward0", "AccumulateGrad"]
     assert ask(answers, "adbg/node", index=1).saved[0].name == "result"
     assert ask(answers, "evaluate", expression="y.shape").result == "torch.Size([2])"
+
+
+# ------------------------------------------------------------------ failures, nesting, undefined
+
+
+def test_a_saved_tensor_that_was_changed_in_place_is_marked_after_the_error(stops: Stops) -> None:
+    x = torch.ones(3, requires_grad=True)
+    y = x.exp()
+    z = y * 2
+    y.add_(1)  # ExpBackward0 saved its result
+    found = []
+
+    def visit(answers: Answers) -> None:
+        body = ask(answers, "adbg/node")
+        (slot,) = (s for s in body.saved if s.name == "result")
+        found.append((body.node.name, slot.meta.note))
+        assert "modified by an inplace operation" in ask(answers, "adbg/info", what="backward").text
+        scope = ask(answers, "scopes", frameId=1).scopes[1]
+        (variable,) = ask(answers, "variables", variablesReference=scope.variablesReference).variables
+        assert "corrupted" in variable.value
+
+    with pytest.raises(RuntimeError, match="inplace"):
+        run(stops, Phase.ERROR, "*", visit, z.sum().backward)
+    assert stops.failure is None
+    ((name, note),) = found
+    assert name == "ExpBackward0"
+    assert note.startswith("corrupted: is at version 1; expected version 0")
+
+
+class Outer(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        with torch.enable_grad():
+            inner = x.detach().requires_grad_()
+            (result,) = torch.autograd.grad((inner * inner).sum(), inner)
+        return grad * result
+
+
+def test_inside_a_nested_backward_the_enclosing_node_can_be_asked(stops: Stops) -> None:
+    x = torch.tensor([2.0, 3.0], requires_grad=True)
+    found = []
+
+    def visit(answers: Answers) -> None:
+        if answers.point.stop.depth != 1:
+            return
+        frames = ask(answers, "stackTrace").stackFrames
+        enclosing = next(f for f in frames if f.kind == "enclosing")
+        found.append(enclosing.name.partition(" ")[0])
+        assert any(f.name == "backward" and f.kind == "live" for f in frames)
+        scopes = {s.name: s.variablesReference for s in ask(answers, "scopes", frameId=enclosing.id).scopes}
+        (saved,) = ask(answers, "variables", variablesReference=scopes["Saved tensors"]).variables
+        assert saved.adbg.shape == (2,)
+        assert text_of(answers, f"{saved.evaluateName}.tolist()", frameId=enclosing.id) == "[2.0, 3.0]"
+        row = ask(answers, "adbg/graph", backward=answers.point.calls[0].call.number).rows
+        assert [r.custom for r in row if r.state == "here"] == [True]
+
+    run(stops, Phase.BEFORE, "MulBackward0#1", visit, Outer.apply(x).sum().backward)
+    assert found == ["OuterBackward#1"]
+    assert x.grad.tolist() == [4.0, 6.0]
+
+
+def test_undefined_slots_of_split(stops: Stops) -> None:
+    x = torch.ones(4, requires_grad=True)
+    first, _ = x.split(2)
+
+    def visit(answers: Answers) -> None:
+        outputs = ask(answers, "adbg/node").grad_outputs
+        assert [slot.meta.shape for slot in outputs] == [(2,), None]
+        assert outputs[1].meta.note == "undefined"
+        with pytest.raises(CommandError, match=r"grad_outputs\[1\] is undefined"):
+            ask(answers, "setExpression", expression="grad_outputs[1]", value="torch.ones(2)")
+
+    run(stops, Phase.BEFORE, "SplitBackward0#1", visit, first.sum().backward)
+    assert x.grad.tolist() == [1, 1, 0, 0]
+
+
+def test_asking_everything_at_every_stop_changes_nothing(stops: Stops) -> None:
+    def train() -> list[Any]:
+        torch.manual_seed(3)
+        net = Net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(2):
+            optimizer.zero_grad()
+            net(torch.randn(5, 4)).square().mean().backward()
+            optimizer.step()
+        return [p.detach().clone() for p in net.parameters()]
+
+    def visit(answers: Answers) -> None:
+        ask(answers, "adbg/graph")
+        ask(answers, "adbg/node")
+        for expression in ("grad_outputs", "[g for g in grad_outputs]", "saved", "node", "locals()"):
+            text_of(answers, expression)
+        ask(answers, "adbg/tensor", expression="grad_outputs[0]", window=True)
+        for frame in ask(answers, "stackTrace").stackFrames:
+            for scope in ask(answers, "scopes", frameId=frame.id).scopes:
+                ask(answers, "variables", variablesReference=scope.variablesReference, count=50)
+        assert not answers.point.edited
+
+    stops.on(Phase.BEFORE, "*", visit)
+    seen = train()
+    if stops.failure is not None:
+        raise stops.failure
+    assert len(stops.visited) > 10
+    stops.backend.uninstall()
+    plain = train()
+    assert all(torch.equal(a, b) for a, b in zip(seen, plain))
