@@ -149,10 +149,9 @@ def _missing(path: Path) -> CommandError:
         return CommandError(
             f"no such script: {path}", "did you mean " + " or ".join(str(folder / c) for c in close) + "?"
         )
+    place = "this folder" if str(folder) == "." else str(folder)
     here = [name for name in scripts if name.endswith(".py")][:5]
-    return CommandError(
-        f"no such script: {path}", f"{folder} has {', '.join(here)}" if here else f"{folder} has no *.py"
-    )
+    return CommandError(f"no such script: {path}", f"{place} has {', '.join(here)}" if here else f"{place} has no *.py")
 
 
 def _check_folder(path: Path) -> None:

@@ -44,7 +44,7 @@ def test_missing_script_names_the_closest() -> None:
     Path("eval.py").write_text("")
     assert refused("script", "trian.py") == "no such script: trian.py (did you mean train.py?)"
     assert "did you mean eval.py?" in refused("script", "eval")
-    assert refused("script", "zzz.py") == "no such script: zzz.py (. has eval.py, train.py)"
+    assert refused("script", "zzz.py") == "no such script: zzz.py (this folder has eval.py, train.py)"
     assert "there is no folder nowhere" in refused("script", "nowhere/x.py")
     assert refused("script", "ls") == "no such script: ls (a command goes behind --: adbg run -- ls)"
 
