@@ -154,7 +154,7 @@ class FakeGraph(Graph):
         return self._put("AccumulateGrad", [], lambda backend, grads: (), parameter=parameter, module=module)
 
     def add(self, name: str, *feeds: int, fn: Fn | None = None, factor: float = 1.0, **facts: Any) -> int:
-        """A node feeding ``feeds``. Without ``fn`` edges get grad_outputs[0] * factor. ``facts``: fields of FakeNode."""
+        """A node feeding ``feeds``. Without ``fn`` edges take grad_outputs[0] * factor. ``facts``: fields."""
         edges = [Edge(slot, to) for slot, to in enumerate(feeds)]
         return self._put(name, edges, fn or _scale(factor, len(feeds)), **facts)
 
@@ -172,7 +172,7 @@ class FakeGraph(Graph):
     def chain(
         cls, n: int, factor: float = 1.0, shape: tuple[int, ...] = (4,), file: str = "/fake/model.py"
     ) -> FakeGraph:
-        """``n`` nodes in a row, MulBackward0 (by ``factor``) and AddBackward0 alternating; then AccumulateGrad of "w"."""
+        """``n`` nodes in a row, MulBackward0 (by ``factor``) and AddBackward0 alternating, over one leaf "w"."""
         graph = cls(shape)
         last = graph.leaf("w")
         for i in range(1, n + 1):
