@@ -95,7 +95,8 @@ def _generated_repr(kind: type) -> bool:
 
 def _own_repr(kind: type) -> bool:
     """True for a subclass of a container that writes itself in its own way."""
-    return not any(kind.__repr__ is base.__repr__ for base in (list, tuple, dict, set, frozenset))
+    builtin: tuple[Any, ...] = (list.__repr__, tuple.__repr__, dict.__repr__, set.__repr__, frozenset.__repr__)
+    return kind.__repr__ not in builtin
 
 
 class ValueText(reprlib.Repr):
