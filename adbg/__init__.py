@@ -7,8 +7,8 @@ it is used.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # known to type checkers by name; importing typing would cost more than all the rest (3 ms)
 if TYPE_CHECKING:
     from adbg.engine.agent import Agent
 

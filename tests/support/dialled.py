@@ -1,4 +1,4 @@
-"""A script in a process of its own whose agent dials a ``FrontEnd`` of the test: no launcher, no keeper, only the agent."""
+"""A script in a process of its own whose agent dials a ``FrontEnd`` of the test: no launcher, no keeper."""
 
 from __future__ import annotations
 
