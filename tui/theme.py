@@ -80,6 +80,13 @@ STYLES: dict[str, Style] = {
     "running": Style(color=BACKGROUND, bgcolor=GREEN, bold=True),
     "exited": Style(color=BACKGROUND, bgcolor=DIM, bold=True),
     "heading": Style(color=BLUE),
+    "comment": Style(color="#6d7686", italic=True),
+    "string": Style(color="#9fbf86"),
+    "numeral": Style(color=CYAN),
+    "keyword": Style(color=VIOLET),
+    "builtin": Style(color="#6fb3c4"),
+    "function": Style(color=BLUE),
+    "current": Style(bgcolor="#3a3420"),
 }
 for _number, _colour in enumerate(LANE_COLOURS):
     STYLES[f"lane{_number}"] = Style(color=_colour)

@@ -34,6 +34,8 @@ def elide_left(text: str, width: int) -> str:
     """As ``elide``, keeping the end (paths)."""
     if cell_len(text) <= width:
         return text
+    if text.startswith("→") and width > 3:
+        return "→…" + text[len(text) - width + 2 :]
     return "…" + text[len(text) - width + 1 :] if width > 0 else ""
 
 

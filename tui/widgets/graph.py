@@ -10,7 +10,7 @@ from adbg.engine.types import GraphRow
 from adbg.tui import theme
 from adbg.tui.keymap import bindings
 from adbg.tui.widgets import figures
-from adbg.tui.widgets.figures import Spans, elide, width_of
+from adbg.tui.widgets.figures import Spans, elide, elide_left, width_of
 from adbg.tui.widgets.graphmodel import GraphModel
 from adbg.tui.widgets.lanes import EMPTY, LaneRow
 from adbg.tui.widgets.linepanel import LinePanel
@@ -109,7 +109,7 @@ class GraphPanel(LinePanel):
     def lines_changed(self) -> None:
         self._widths.clear()
         super().lines_changed()
-        self.border_subtitle = self.subtitle_text()
+        self.tell_frame(self.subtitle_text())
 
     def subtitle_text(self) -> str:
         """Below the panel."""
@@ -124,12 +124,15 @@ class GraphPanel(LinePanel):
     def columns(self, width: int) -> dict[str, int]:
         """Widths of the columns in a panel of ``width`` cells; 0 leaves a column out."""
         index = max(len(str(self.model.total)), 4)
+        timed = self.model.timed
         lanes = min(self._lane_width(), MAX_LANES) * 2
         fixed = 2 + index + 2 + lanes + 1
         room = max(width - fixed, 8)
         figures_room = _TIME + 1 + _NORM + 1
-        shape = 11 if room >= 18 + figures_room + 12 else 0
-        time = _TIME if room >= 12 + figures_room else 0
+        figures_room -= 0 if timed else _TIME + 1
+        shape = min(max(room - figures_room - 20, 0), 14)
+        shape = shape if shape >= 8 else 0
+        time = _TIME if timed and room >= 12 + figures_room else 0
         norm = _NORM if room >= 12 + _NORM + 1 else 0
         rest = room - (time + (time > 0)) - (norm + (norm > 0)) - (shape + (shape > 0))
         forward = min(max(rest - 24, 0), 26) if rest >= 24 + 12 else 0
@@ -189,16 +192,17 @@ class GraphPanel(LinePanel):
         lanes = self.model.lanes(row)
         visible = self.model.visible
         notes: list[tuple[str, str]] = []
+        name = "leaf" if node.accumulate else figures.short_op(node.name)
+        room = width - len(name) - 2
         if node.accumulate and node.parameter:
-            notes.append(("→" + node.parameter, "leaf"))
+            notes.append((elide_left("→" + node.parameter, room), "leaf"))
         leaves = leaf_text(self.model.leaves(node))
         if leaves:
-            notes.append((leaves, "leaf"))
+            notes.append((elide_left(leaves, room), "leaf"))
         notes += [(f"⤓#{visible[target]}", "faint") for target in lanes.cut]
         notes += [(f"⤒#{visible[source]}", "faint") for source in lanes.arrives[:2]]
         if len(lanes.arrives) > 2:
             notes.append((f"+{len(lanes.arrives) - 2}", "faint"))
-        name = "leaf" if node.accumulate else figures.short_op(node.name)
         spans: Spans = [(elide(name, width), style)]
         for text, note_style in notes:
             room = width - width_of(spans) - 2
@@ -222,7 +226,7 @@ class GraphPanel(LinePanel):
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
-        self.border_subtitle = self.subtitle_text()
+        self.tell_frame(self.subtitle_text())
 
     def action_neighbour(self, direction: int) -> None:
         """Go to a node that feeds this one (-1) or that it feeds (1). Pressed again, and there are several: the next of them."""

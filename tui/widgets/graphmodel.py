@@ -29,6 +29,8 @@ class GraphModel:
         self.rows: dict[int, GraphRow] = {}
         self.unfolded: set[int] = set()
         self.all_leaves = False
+        self.timed = False  # a row has a time
+        self.alarms: set[int] = set()  # rows at which a stop had non-finite evidence: the engine's rows know only grad_outputs[0]
         self._visible: list[int] = []
         self._lanes = LaneLayout(0, lambda row: ())
         self._stale = True
@@ -40,11 +42,13 @@ class GraphModel:
         other = (body.version, body.backward) != (self.version, self.backward)
         if other:
             self.rows = {}
-            self.unfolded = set()
+            self.unfolded, self.alarms = set(), set()
+            self.timed = False
         self.version, self.backward, self.total, self.here = body.version, body.backward, body.total, body.here
         self.depth, self.note = body.depth, body.note
         for row in body.rows:
-            self.rows[row.index] = row
+            self.rows[row.index] = row if row.index not in self.alarms else replace(row, nonfinite=True)
+            self.timed = self.timed or row.us is not None
         self._stale = True
         return other
 
@@ -72,6 +76,7 @@ class GraphModel:
             if row is not None:
                 bad = row.nonfinite or node.nonfinite
                 self._stale = self._stale or bad != row.nonfinite
+                self.timed = self.timed or node.us is not None
                 self.rows[node.index] = replace(
                     row,
                     state="done",
@@ -79,6 +84,13 @@ class GraphModel:
                     norm=row.norm if node.norm is None else node.norm,
                     nonfinite=bad,
                 )
+
+    def alarm(self, index: int) -> None:
+        """A stop found something non-finite at this row."""
+        self.alarms.add(index)
+        if index in self.rows:
+            self.rows[index] = replace(self.rows[index], nonfinite=True)
+            self._stale = True
 
     def missing(self, around: int) -> int | None:
         """First index of the page to ask for next: the one around ``around`` first, then those before it (lanes need

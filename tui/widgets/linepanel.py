@@ -10,10 +10,12 @@ from typing import Any
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
+from textual.content import Content
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
+from textual.widget import Widget
 
 from adbg.tui import theme
 from adbg.tui.keymap import bindings
@@ -84,6 +86,12 @@ class LinePanel(ScrollView, can_focus=True):
         self.cursor = min(self.cursor, max(self.line_count() - 1, 0))
         self.virtual_size = Size(max(self.size.width, 1), self.line_count())
         self.refresh()
+
+    def tell_frame(self, text: str) -> None:
+        """Put ``text`` into the lower border of the frame around the panel."""
+        frame = self.parent
+        if isinstance(frame, Widget) and frame.has_class("frame"):
+            frame.border_subtitle = Content(text)  # type: ignore[assignment]
 
     def on_resize(self, event: events.Resize) -> None:
         """Keep the cursor in sight."""

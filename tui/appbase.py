@@ -1,0 +1,175 @@
+"""What the parts of the app share: the model, the worker threads, the panels by name. UI thread."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from textual.app import App
+from textual.css.query import QueryType
+
+from adbg.engine.errors import AdbgError
+from adbg.tui.arrangement import Arrangement
+from adbg.tui.debugger import Debugger
+from adbg.tui.events import Event
+from adbg.tui.lookups import Lookups
+from adbg.tui.messages import CommandDone
+from adbg.tui.stop_view import as_error
+from adbg.tui.widgets.frames import tabs_title
+from adbg.tui.widgets.graph import GraphPanel
+from adbg.tui.widgets.screentext import ScreenText
+from adbg.tui.widgets.source import CodePanel, ListsPanel
+from adbg.tui.widgets.statusbar import StatusBar
+from adbg.tui.widgets.transcript import Transcript
+from adbg.tui.widgets.value import ValuePanel
+from adbg.tui.widgets.vlog import VlogPanel
+
+
+class CommandQueue:
+    """Command lines, one after the other, on a daemon thread: one may take minutes and must not keep the app from leaving."""
+
+    def __init__(self, post: Callable[[CommandDone], object]) -> None:
+        self._post = post
+        self._lines: queue.SimpleQueue[tuple[str, Callable[[], Any]] | None] = queue.SimpleQueue()
+        self.pending = 0
+        threading.Thread(target=self._work, name="adbg-commands", daemon=True).start()
+
+    def put(self, line: str, run: Callable[[], Any]) -> None:
+        """Have ``run`` called; ``CommandDone(line, ...)`` follows."""
+        self.pending += 1
+        self._lines.put((line, run))
+
+    def close(self) -> None:
+        self._lines.put(None)
+
+    def _work(self) -> None:
+        while (item := self._lines.get()) is not None:
+            line, run = item
+            result: Any = None
+            error: AdbgError | None = None
+            try:
+                result = run()
+            except Exception as problem:
+                error = as_error(problem)
+            self.pending -= 1
+            self._post(CommandDone(line, result, error))
+
+
+class AppBase(App[int]):
+    """State of the app that is no widget's."""
+
+    def __init__(self, debugger: Debugger) -> None:
+        super().__init__()
+        self.debugger = debugger
+        self.arrangement = Arrangement()
+        self.incoming: deque[Event] = deque()  # filled on the dispatcher thread, drained by the timer
+        self.output = ScreenText()
+        self.output_seen = 0  # finished lines that the console has
+        self.selected = 0  # index of the node that panels show, 0 for none
+        self.shown_node: Any = None  # NodeBody of it, once it was read
+        self.focused_panel = "graph"
+        self.lookups: Lookups
+        self.commands: CommandQueue
+
+    # ---- panels by name; they are on the main screen, whatever is in front of it
+
+    def panel(self, kind: type[QueryType]) -> QueryType:
+        """The one widget of a class on the main screen."""
+        return self.screen_stack[0].query_one(kind)
+
+    @property
+    def graph(self) -> GraphPanel:
+        return self.panel(GraphPanel)
+
+    @property
+    def vlog(self) -> VlogPanel:
+        return self.panel(VlogPanel)
+
+    @property
+    def code(self) -> CodePanel:
+        return self.panel(CodePanel)
+
+    @property
+    def lists(self) -> ListsPanel:
+        return self.panel(ListsPanel)
+
+    @property
+    def value(self) -> ValuePanel:
+        return self.panel(ValuePanel)
+
+    @property
+    def transcript(self) -> Transcript:
+        return self.panel(Transcript)
+
+    @property
+    def bar(self) -> StatusBar:
+        return self.panel(StatusBar)
+
+    @property
+    def narrow(self) -> bool:
+        return self.screen_stack[0].has_class("-narrow")
+
+    # ---- words to the user
+
+    def say(self, text: str, style: str = "") -> None:
+        """A line in the console."""
+        self.transcript.write(text, style)
+
+    def say_error(self, error: AdbgError) -> None:
+        """What went wrong, and what to do next."""
+        self.transcript.write(error.message, "bad")
+        if error.hint:
+            self.transcript.write("  " + error.hint, "dim")
+        if self.focused_panel != "console":
+            self.notify(error.message, severity="error", timeout=4, markup=False)
+
+    def retitle(self) -> None:
+        """Titles of the frames, as the panels and the layout are now."""
+        screen = self.screen_stack[0]
+        from textual.content import Content
+
+        def title(name: str, text: str) -> None:
+            screen.query_one(name).border_title = Content(text)  # type: ignore[assignment]
+
+        model = self.graph.model
+        nested = f"  nested backward, depth {model.depth}" if model.depth else ""
+        backward = f"  backward {model.backward}" if model.backward else ""
+        title("#graph-frame", f"1 Graph{backward}{nested}")
+        levels = f"  {self.vlog.levels}" if self.vlog.levels else ""
+        title("#vlog-frame", f"2 VLOG{levels}")
+        place = self.code.place()
+        where = f"  {place.file.rsplit('/', 1)[-1]}:{self.code.current or place.line}" if place else ""
+        title("#source-frame", f"3 Source{where}")
+        subject = f"  {self.value.title()}" if self.value.title() else ""
+        node = self.shown_node
+        of = f" · #{node.index}" if node is not None and subject else ""
+        title("#value-frame", f"4 Value{subject}{of}")
+        title("#console-frame", "5 Console")
+        if self.narrow and not self.arrangement.zoomed:
+            frame = {"vlog": "#vlog-frame", "value": "#value-frame"}.get(self.arrangement.lower, "#source-frame")
+            screen.query_one(frame).border_title = tabs_title(self.arrangement)  # type: ignore[assignment]
+
+    # ---- what the parts give each other
+
+    def run_line(self, line: str, echo: bool = True) -> None:
+        """Run a console command."""
+        raise NotImplementedError
+
+    def read_node(self) -> None:
+        """Read the selected node."""
+        raise NotImplementedError
+
+    def read_value(self) -> None:
+        """Read the value shown."""
+        raise NotImplementedError
+
+    def select_node(self, index: int) -> None:
+        """Show another node in all panels."""
+        raise NotImplementedError
+
+    def relayout(self) -> None:
+        """Sizes of the panels."""
+        raise NotImplementedError

@@ -1,0 +1,190 @@
+"""Small questions: one line of text, a breakpoint with its conditions, whether to quit. Each screen returns its answer. UI thread."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Grid, Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Checkbox, Input, Label, Static
+
+
+class LineScreen(ModalScreen["str | None"]):
+    """One line at the bottom (search, filter, slice, expression). Returns it, None when it was left with escape."""
+
+    BINDINGS = [Binding("escape", "leave", "Leave", show=False)]
+
+    def __init__(self, question: str, text: str = "", hint: str = "") -> None:
+        super().__init__()
+        self._question = question
+        self._text = text
+        self._hint = hint
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="line-box"):
+            yield Static(Content(self._hint), id="line-hint")
+            with Grid(id="line-row"):
+                yield Label(Content(self._question + " "), id="line-question")
+                yield Input(self._text, id="line-input", compact=True, select_on_focus=False)
+
+    def on_mount(self) -> None:
+        self.query_one("#line-hint").display = bool(self._hint)
+        line = self.query_one("#line-input", Input)
+        line.cursor_blink = False
+        line.cursor_position = len(self._text)
+        line.focus()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        self.dismiss(event.value)
+
+    def action_leave(self) -> None:
+        self.dismiss(None)
+
+
+def breakpoint_line(spec: str, condition: str, after: bool, every: str, ignore: str, once: bool, trace: bool) -> str:
+    """The console command that the dialog stands for."""
+    words = ["trace" if trace else "tbreak" if once else "break", spec.strip()]
+    if after:
+        words.append("after")
+    if every.strip() and every.strip() != "1":
+        words.append(f"every {every.strip()}")
+    if ignore.strip() and ignore.strip() != "0":
+        words.append(f"ignore {ignore.strip()}")
+    if condition.strip():
+        words.append(f"if {condition.strip()}")
+    return " ".join(word for word in words if word)
+
+
+class BreakpointScreen(ModalScreen["str | None"]):
+    """A breakpoint with all it may have. Returns the command line that sets it, or None."""
+
+    BINDINGS = [
+        Binding("escape", "leave", "Leave", show=False),
+        Binding("enter", "accept", "Set", show=False),
+        Binding("down", "app.focus_next", "Next field", show=False),
+        Binding("up", "app.focus_previous", "Previous field", show=False),
+    ]
+
+    def __init__(self, spec: str) -> None:
+        super().__init__()
+        self._spec = spec
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="dialog", classes="breakpoint") as box:
+            box.border_title = "Breakpoint"
+            box.border_subtitle = "enter set · tab next field · esc leave"
+            with Grid(id="fields"):
+                yield Label("stop at")
+                yield Input(self._spec, id="spec", compact=True, placeholder="Bmm*, #112, model.py:16, module:layers.3.*, nan")
+                yield Label("if")
+                yield Input("", id="condition", compact=True, placeholder="norm(grad_outputs[0]) > 1e-2")
+                yield Label("every")
+                yield Input("", id="every", compact=True, type="integer", placeholder="1: each hit")
+                yield Label("ignore")
+                yield Input("", id="ignore", compact=True, type="integer", placeholder="0: hits to let pass first")
+            yield Checkbox("behind the node (after), not in front of it", id="after", compact=True)
+            yield Checkbox("once (tbreak)", id="once", compact=True)
+            yield Checkbox("do not stop, only log (trace)", id="trace", compact=True)
+            yield Static("", id="preview")
+
+    def on_mount(self) -> None:
+        for line in self.query(Input):
+            line.cursor_blink = False
+        self.query_one("#condition" if self._spec else "#spec").focus()
+        self._preview()
+
+    def on_input_changed(self) -> None:
+        self._preview()
+
+    def on_checkbox_changed(self) -> None:
+        self._preview()
+
+    def _line(self) -> str:
+        def text(name: str) -> str:
+            return self.query_one(f"#{name}", Input).value
+
+        def on(name: str) -> bool:
+            return self.query_one(f"#{name}", Checkbox).value
+
+        return breakpoint_line(
+            text("spec"), text("condition"), on("after"), text("every"), text("ignore"), on("once"), on("trace")
+        )
+
+    def _preview(self) -> None:
+        self.query_one("#preview", Static).update(Content.from_markup("[$text-dim](adbg)[/] $line", line=self._line()))
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        self.action_accept()
+
+    def action_accept(self) -> None:
+        if self.query_one("#spec", Input).value.strip():
+            self.dismiss(self._line())
+        else:
+            self.app.bell()
+
+    def action_leave(self) -> None:
+        self.dismiss(None)
+
+
+class QuitScreen(ModalScreen[str]):
+    """A script runs: returns "kill", "detach" or "stay"."""
+
+    BINDINGS = [
+        Binding("y,enter,q", "answer('kill')", "End it", show=False),
+        Binding("d", "answer('detach')", "Detach", show=False),
+        Binding("n,escape", "answer('stay')", "Stay", show=False),
+    ]
+
+    def __init__(self, launched: bool, state: str) -> None:
+        super().__init__()
+        self._launched = launched
+        self._state = state
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="dialog", classes="quit") as box:
+            box.border_title = "Quit"
+            end = "end the script and leave" if self._launched else "let the script run on and leave"
+            rows = [("y", end), ("d", "let the script run on to its end without the debugger"), ("n", "stay")]
+            if not self._launched:
+                del rows[1]
+            yield Static(f"The script is {self._state}.\n", id="question")
+            for key, text in rows:
+                call = {"y": "kill", "d": "detach", "n": "stay"}[key]
+                yield Static(Content.from_markup(f"[@click=screen.answer('{call}')] [$accent]$key[/]  $text[/]", key=key, text=text))
+
+    def action_answer(self, answer: str) -> None:
+        self.dismiss(answer)
+
+
+class TooSmall(ModalScreen[None]):
+    """In front of all while the terminal is too small; keys go nowhere but ctrl+q and ctrl+c."""
+
+    def __init__(self, width: int, height: int) -> None:
+        super().__init__()
+        self._needed = (width, height)
+
+    def compose(self) -> ComposeResult:
+        yield Static("", id="too-small")
+
+    def on_mount(self) -> None:
+        self._say()
+
+    def on_resize(self) -> None:
+        self._say()
+
+    def _say(self) -> None:
+        width, height = self._needed
+        size = self.app.size
+        self.query_one("#too-small", Static).update(
+            f"terminal too small\n{size.width}x{size.height}, needs {width}x{height}\nctrl+q quits"
+        )
+
+    def on_key(self, event: Any) -> None:
+        if event.key not in ("ctrl+q", "ctrl+c"):
+            event.stop()
+            event.prevent_default()

@@ -1,0 +1,251 @@
+"""What happens to the program, shown: debugger events and answers to lookups become contents of the panels. UI thread.
+
+Events are put into a deque by the debugger's dispatcher thread and drained by a 30 Hz timer with a budget of 8 ms a tick: ten
+thousand traces a second cost as much as ten. Requests go through ``Lookups``; nothing here waits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from textual.content import Content
+from textual.widgets import Static
+
+from adbg.engine.types import NodeStop, StopReason
+from adbg.tui import events
+from adbg.tui.commands.startup import stop_commands
+from adbg.tui.debugger import State
+from adbg.tui.formatting import stop_title
+from adbg.tui.notes import end_notes
+from adbg.tui.reading import Reading
+from adbg.tui.widgets import figures
+from adbg.tui.widgets.graphmodel import PAGE
+
+BUDGET = 0.008  # seconds of events a tick
+SETTLE = 0.06  # seconds; program output comes through a pty and is up to some 20 ms behind the stop
+_BAD = (StopReason.NAN, StopReason.INF, StopReason.ERROR)
+TIP = "s next node · c continue · b breakpoint at the cursor · j k walk the graph · 4 the values · ctrl+x type a command · ? help"
+
+
+def _now() -> str:
+    """The time as the log writes it: minutes, seconds, milliseconds."""
+    now = time.time()
+    return time.strftime("%M:%S.", time.localtime(now)) + f"{int(now * 1000) % 1000:03d}"
+
+
+class Showing(Reading):
+    """Mixed into the app."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._tip_due = True
+        self._began_at: float | None = None
+
+    # ---- events
+
+    def drain(self) -> None:
+        """Take in what came since the last tick."""
+        deadline = time.monotonic() + BUDGET
+        output: list[str] = []
+        while self.incoming and time.monotonic() < deadline:
+            event = self.incoming.popleft()
+            if isinstance(event, events.Output):
+                output.append(event.text)
+                continue
+            self._handle(event)
+        if output:
+            self._program_wrote("".join(output))
+        self.vlog.poll()
+        self._tick_status()
+
+    def _handle(self, event: events.Event) -> None:
+        handler: Callable[[Any], None] | None = getattr(self, "_on_" + type(event).__name__.lower(), None)
+        if handler is not None:
+            handler(event)
+
+    def _program_wrote(self, text: str) -> None:
+        before = self.output.finished
+        self.output.feed(text)
+        lines = self.output.lines
+        fresh = self.output.finished - before
+        self.transcript.write_program(lines[len(lines) - 1 - fresh : -1] if fresh else [], lines[-1])
+        grown = getattr(self.screen, "grown", None)
+        if grown is not None:
+            grown()
+
+    def _on_started(self, event: events.Started) -> None:
+        self._began_at = time.monotonic()
+        self.graph.waiting = "no backward yet: the program runs and has not called backward so far"
+        self.graph.refresh()
+
+    def _on_stopped(self, event: events.Stopped) -> None:
+        stop = event.stop
+        self.set_timer(SETTLE, lambda: self._tell_stop(stop))
+        self.vlog.note(stop_title(stop), _now())
+        if self.debugger.stop is not stop:
+            return  # it went on already
+        status = self.bar.status
+        status.stop, status.us, status.edited = stop, stop.elapsed_us, False
+        status.iteration, status.rank = stop.iteration, stop.rank
+        numbers = {row.id: row.spec for row in self.debugger.breakpoints}
+        status.breakpoint = " ".join(numbers[n] for n in stop.breakpoints if n in numbers)
+        self._banner(stop)
+        self.selected = stop.index
+        self.shown_node = None
+        if stop.reason in (StopReason.NAN, StopReason.INF):
+            self.value.model.prefer(stop.message)
+        self.graph.waiting = "no graph is at hand at this stop"
+        self._read_graph(stop)
+        self._read_frames()
+        self.read_node()
+        self._read_shown()
+        for line in stop_commands(self.debugger):
+            self.run_line(line)
+
+    def _tell_stop(self, stop: NodeStop) -> None:
+        """The stop in the console: a moment later, so that what the program wrote before it stands before it."""
+        bad = stop.reason in _BAD
+        self.say(stop_title(stop), "bad" if bad else "stop")
+        if stop.message:
+            self.say("  " + stop.message, "bad" if bad else "warn")
+
+    def _banner(self, stop: NodeStop) -> None:
+        """The evidence of a bad stop; at the first stop of all, what to do."""
+        banner = self.screen_stack[0].query_one("#banner", Static)
+        bad = stop.reason in _BAD
+        tip = self._tip_due and not bad
+        banner.set_class(bad, "-bad")
+        banner.set_class(tip, "-tip")
+        if bad:
+            forward = stop.node.forward if stop.node else None
+            where = f", made by {figures.place(forward.file, forward.line)}" if forward else ""
+            name = f"{stop.node.unique_name} #{stop.index}" if stop.node else f"backward {stop.backward}"
+            head = {"nan": "NaN", "inf": "Inf", "error": "Error"}[stop.reason.value]
+            first = stop.message.split("\n", 1)[0]
+            if stop.node is not None:
+                first = first.replace(f" of {stop.node.unique_name}", "")
+            banner.update(Content(f"✗ {head} at {name}{where} — {first}"))
+        elif tip:
+            self._tip_due = False
+            banner.update(Content(TIP))
+        self.relayout()
+
+    def hide_tip(self) -> None:
+        """The first steps were taken."""
+        banner = self.screen_stack[0].query_one("#banner", Static)
+        if banner.has_class("-tip"):
+            banner.remove_class("-tip")
+            self.relayout()
+
+    def _on_stopqueued(self, event: events.StopQueued) -> None:
+        self.say(f"{event.process.title} stopped too and waits: process {event.process.number} goes there", "warn")
+
+    def _on_resumed(self, event: events.Resumed) -> None:
+        self.lookups.drop()
+        self.hide_tip()
+        banner = self.screen_stack[0].query_one("#banner", Static)
+        if banner.has_class("-bad"):
+            banner.remove_class("-bad")
+            self.relayout()
+
+    def _on_trace(self, event: events.Trace) -> None:
+        self.vlog.note(f"trace {event.breakpoint}: {event.text}", _now())
+
+    def _on_backwardbegan(self, event: events.BackwardBegan) -> None:
+        status = self.bar.status
+        if event.process is self.debugger.current:
+            status.backwards, status.iteration = event.begin.backward, event.begin.iteration
+            if self.debugger.state is State.RUNNING:
+                status.here, status.total = 0, event.begin.nodes
+
+    def _on_nodesran(self, event: events.NodesRan) -> None:
+        if event.process is not self.debugger.current:
+            return
+        if event.nodes and self.debugger.state is State.RUNNING:
+            self.bar.status.here = event.nodes[-1].index
+        if event.backward == self.graph.model.backward:
+            self.graph.model.ran(event.nodes)
+            self.graph.refresh()
+
+    def _on_frameworkfound(self, event: events.FrameworkFound) -> None:
+        self.bar.status.framework = f"{event.framework.name} {event.framework.version}"
+
+    def _on_processjoined(self, event: events.ProcessJoined) -> None:
+        self._follow_log()
+
+    def _on_breakpointschanged(self, event: events.BreakpointsChanged) -> None:
+        self.lists.show_breakpoints(event.breakpoints)
+        self._mark_lines()
+        self.relist()
+        if self.debugger.stop is not None and self.graph.model.total:
+            self._refreshing = set(range((self.graph.model.total - 1) // PAGE + 1))
+            self._next_page()
+
+    def _mark_lines(self) -> None:
+        """Breakpoints on source lines, for the code panel."""
+        lines: dict[tuple[str, int], bool] = {}
+        for row in self.debugger.breakpoints:
+            file, mark, rest = row.spec.split(" ", 1)[0].rpartition(":")
+            if mark and rest.isdigit() and file.endswith(".py"):
+                lines[(file.rsplit("/", 1)[-1], int(rest))] = row.enabled
+        self.code.breakpoint_lines = lines
+        self.code.refresh()
+
+    def _on_framechanged(self, event: events.FrameChanged) -> None:
+        self._show_frame(event.index)
+
+    def _on_selectionchanged(self, event: events.SelectionChanged) -> None:
+        index = event.index or (self.debugger.stop.index if self.debugger.stop else 0)
+        if index and index != self.selected:
+            self.graph.select_index(index, notify=False)
+            self.select_node(index)
+
+    def _on_shownchanged(self, event: events.ShownChanged) -> None:
+        self._read_shown()
+
+    def _on_edited(self, event: events.Edited) -> None:
+        self.bar.status.edited = True
+        self.read_node()
+        self._read_shown()
+
+    def _on_notice(self, event: events.Notice) -> None:
+        self.say(event.text, {"warning": "warn", "error": "bad"}.get(event.level, "dim"))
+
+    def _on_exited(self, event: events.Exited) -> None:
+        status = self.bar.status
+        status.exit_code, status.exit_text = event.code, self.debugger.exit_text
+        text = self.debugger.exit_text or f"exit status {event.code}"
+        self.say(f"The program ended: {text}", "warn" if event.code else "good")
+        for note in end_notes(self.debugger):
+            self.say(note, "warn")
+        self.say("restart runs it anew, q leaves", "dim")
+        self.lookups.drop()
+        if not self.graph.model.total:
+            self.graph.waiting = "no backward was seen"
+            self.graph.refresh()
+        self.hide_tip()
+
+    def _on_detached(self, event: events.Detached) -> None:
+        self.say("Detached: the program runs on without the debugger", "warn")
+
+    # ---- the status bar
+
+    def _tick_status(self) -> None:
+        status = self.bar.status
+        status.state = self.debugger.state.value
+        status.title = self.debugger.title
+        status.log_lines = len(self.vlog.store)
+        status.processes = max(len(self.debugger.processes), 1)
+        status.waiting = len(self.debugger.waiting)
+        if self.debugger.state is not State.STOPPED:
+            status.stop = None
+        status.elapsed = time.monotonic() - self._began_at if self._began_at is not None else None
+        self.bar.show()
+
+    def _follow_log(self) -> None:
+        """The log of this run; another one after a restart."""
+        if self.debugger.run_dir:
+            rank = self.debugger.current.rank if self.debugger.current else 0
+            self.vlog.open_file(f"{self.debugger.run_dir}/vlog-r{rank}.log")

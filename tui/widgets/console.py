@@ -1,0 +1,168 @@
+"""The console's command line: history, ghost suggestion, completion. UI thread; suggestions are asked for in a worker thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from textual.binding import Binding
+from textual.message import Message
+from textual.suggester import Suggester
+from textual.widgets import Input
+
+Complete = Callable[[str], Sequence[str]]  # line up to the cursor -> whole lines that it may become
+
+
+class LineSuggester(Suggester):
+    """First from the history (most recent first), then from the completer."""
+
+    def __init__(self, history: History, complete: Complete) -> None:
+        super().__init__(use_cache=False, case_sensitive=True)
+        self._history = history
+        self._complete = complete
+
+    async def get_suggestion(self, value: str) -> str | None:
+        """The line that is most likely meant."""
+        if not value.strip():
+            return None
+        for line in reversed(self._history.lines):
+            if line.startswith(value) and line != value:
+                return line
+        found = await asyncio.get_running_loop().run_in_executor(None, self._complete, value)
+        return next((line for line in found if line.startswith(value) and line != value), None)
+
+
+class History:
+    """Lines typed, oldest first; the file is the line REPL's (prompt_toolkit's format), so both share it."""
+
+    def __init__(self, path: str = "") -> None:
+        self.lines: list[str] = []
+        self._file: Any = None
+        if path:
+            from prompt_toolkit.history import FileHistory
+
+            with contextlib.suppress(OSError):
+                self._file = FileHistory(path)
+                self.lines = list(self._file.load_history_strings())[::-1]
+
+    def add(self, line: str) -> None:
+        """Remember ``line`` unless it is the one before again."""
+        if line.strip() and (not self.lines or self.lines[-1] != line):
+            self.lines.append(line)
+            if self._file is not None:
+                try:
+                    self._file.store_string(line)
+                except OSError:
+                    self._file = None
+
+    def before(self, at: int, prefix: str) -> int | None:
+        """Position of the line before position ``at`` that begins with ``prefix``."""
+        return next((i for i in range(min(at, len(self.lines)) - 1, -1, -1) if self.lines[i].startswith(prefix)), None)
+
+    def after(self, at: int, prefix: str) -> int | None:
+        return next((i for i in range(at + 1, len(self.lines)) if self.lines[i].startswith(prefix)), None)
+
+
+class CommandInput(Input):
+    """Enter runs, tab completes (again: the next one), up and down walk the history, escape leaves."""
+
+    BINDINGS = [
+        Binding("up", "older", "Older line", show=False),
+        Binding("down", "newer", "Newer line", show=False),
+        Binding("tab", "complete", "Complete", show=False),
+        Binding("ctrl+r", "search_history", "Search history", show=False),
+        Binding("escape", "leave", "Leave the console", show=False),
+        Binding("ctrl+l", "clear_output", "Clear the output", show=False),
+    ]
+
+    class Leave(Message):
+        """Back to the panel before."""
+
+    class Candidates(Message):
+        """Several completions: show them."""
+
+        def __init__(self, lines: Sequence[str]) -> None:
+            super().__init__()
+            self.lines = lines
+
+    def __init__(self, history: History, complete: Complete, **options: Any) -> None:
+        super().__init__(suggester=LineSuggester(history, complete), compact=True, select_on_focus=False, **options)
+        self.cursor_blink = False
+        self.history = history
+        self._complete = complete
+        self._at = len(history.lines)
+        self._prefix = ""
+        self._cycle: tuple[list[str], int] | None = None
+
+    def accept(self) -> str:
+        """The line, taken out of the widget and into the history."""
+        line, self.value = self.value, ""
+        self.history.add(line)
+        self._at, self._prefix = len(self.history.lines), ""
+        return line
+
+    def on_key(self, event: Any) -> None:
+        if event.key not in ("up", "down"):
+            self._at, self._prefix = len(self.history.lines), ""
+        if event.key != "tab":
+            self._cycle = None
+
+    def _show(self, line: str) -> None:
+        self.value = line
+        self.cursor_position = len(line)
+
+    def action_older(self) -> None:
+        if self._at == len(self.history.lines):
+            self._prefix = self.value
+        found = self.history.before(self._at, self._prefix)
+        if found is not None:
+            self._at = found
+            self._show(self.history.lines[found])
+
+    def action_newer(self) -> None:
+        found = self.history.after(self._at, self._prefix)
+        self._at = len(self.history.lines) if found is None else found
+        self._show(self._prefix if found is None else self.history.lines[found])
+
+    def action_search_history(self) -> None:
+        """The next older line that contains what is typed."""
+        wanted = self._prefix or self.value
+        self._prefix = wanted
+        for position in range(min(self._at, len(self.history.lines)) - 1, -1, -1):
+            if wanted in self.history.lines[position]:
+                self._at = position
+                self._show(self.history.lines[position])
+                return
+        self.app.bell()
+
+    async def action_complete(self) -> None:
+        """Complete what is typed: the common part first, then one after the other."""
+        if self._cycle is not None:
+            lines, at = self._cycle
+            self._cycle = (lines, (at + 1) % len(lines))
+            self._show(lines[self._cycle[1]])
+            return
+        value = self.value[: self.cursor_position]
+        lines = list(await asyncio.get_running_loop().run_in_executor(None, self._complete, value))
+        if not lines:
+            self.app.bell()
+        elif len(lines) == 1:
+            self._show(lines[0])
+        else:
+            common = lines[0]
+            for line in lines:
+                while not line.startswith(common):
+                    common = common[:-1]
+            self.post_message(self.Candidates(lines))
+            if len(common) > len(value):
+                self._show(common)
+            else:
+                self._cycle = (lines, -1)
+
+    def action_leave(self) -> None:
+        self.post_message(self.Leave())
+
+    def action_clear_output(self) -> None:
+        self.app.query_one("#transcript").clear()  # type: ignore[attr-defined]
