@@ -104,6 +104,7 @@ class Recorder:
         corrupt", 2.6); the reference to it is kept for that reason."""
         self._on = False
         self._thread = None
+        self._close_lock = threading.Lock()  # another thread of the parent may have held it
         self._queue.clear()
 
     @property

@@ -53,9 +53,11 @@ class RunWriter:
         self._db = sqlite3.connect(
             runfiles.events_path(self.run_dir, self.label), check_same_thread=False, isolation_level=None, timeout=2.0
         )
+        # No fsync: a crash of the process loses nothing that was committed, only one of the machine would, and opening
+        # takes 2 ms instead of 30.
+        self._db.execute("PRAGMA synchronous=OFF")
         self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute("PRAGMA synchronous=NORMAL")  # a crash of the process loses nothing that was committed
-        self._db.executescript(runfiles.TABLES)
+        self._db.executescript(f"BEGIN; {runfiles.TABLES} COMMIT;")
 
     def write(self, rows: Mapping[str, Sequence[tuple[Any, ...]]], ends: Sequence[tuple[Any, ...]] = ()) -> None:
         """One transaction. ``ends``: (end_seq, us, error, number) of backward calls."""

@@ -230,15 +230,16 @@ def test_what_ran_before_an_error_stays() -> None:
     assert value == 2
 
 
-def test_deleting_a_local() -> None:
+def test_deleting() -> None:
     value = 1
-    if sys.version_info >= (3, 13):
-        with pytest.raises(CommandError, match="cannot delete 'value'"):
-            execute("del value", at_node(here()))
-        return
-    execute("del value", at_node(here()))
-    with pytest.raises(UnboundLocalError):
-        print(value)
+    names = at_node(here())
+    execute("new = 2\nother = 3", names)
+    if sys.version_info[:3] != (3, 13, 0):
+        execute("del new", names)
+        assert message_of("new", names) == "name 'new' is not defined"
+    with pytest.raises(CommandError, match="'value' is not deleted"):
+        execute("del value\nother = 4", names)
+    assert value == 1 and evaluate("other", names) == 4
 
 
 @pytest.mark.parametrize(
