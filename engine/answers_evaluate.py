@@ -22,7 +22,7 @@ LONG_TEXT = 20_000  # characters of a result
 def value_at(stop: StopContext, expression: str, frame_id: int = 0) -> Any:
     """The value of ``expression``; in-place changes that it made to gradients are adopted as edits.
 
-    Cost: about 15 us above the expression's own for one that only reads.
+    Cost: 6 us for ``1 + 1``, 14 us for ``norm(grad_outputs[0])`` of 64 x 256 on torch, the answer made and all.
 
     Raises:
         CommandError: it raised, or what it changed cannot take effect; one line.

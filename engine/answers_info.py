@@ -1,5 +1,6 @@
-"""``adbg/info``: tables for people and scripts (L4). On the parked thread; the tables of ``RUNNING`` also on the
-reader thread while the program runs (``running_table``).
+"""``adbg/info``: tables for people and scripts (L4).
+
+On the parked thread; ``running_table`` on the reader thread while the program runs.
 """
 
 from __future__ import annotations
