@@ -177,6 +177,9 @@ class BackendHooks:
         hits = []
         checked = (outs if phase is Phase.BEFORE else ins) or ()
         if session.table.armed or session.until is not None:
+            if key is not None and running.may_hit is not None and not running.may_hit(call.name(key)):
+                if session.goal is None and not session.pausing:
+                    return None
             event = HitEvent(
                 phase,
                 call.number,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from adbg.engine.backends.base import Backend, BackwardCall
 from adbg.engine.point import CallState
 from adbg.engine.stepping import Place
@@ -11,7 +13,7 @@ from adbg.engine.types import Phase
 class Running:
     """A call between its begin and its end, and the calls around it (``chain``, outermost first, itself last)."""
 
-    __slots__ = ("backend", "begun", "call", "chain", "noted", "parked_ns", "serial", "state", "thread")
+    __slots__ = ("backend", "begun", "call", "chain", "may_hit", "noted", "parked_ns", "serial", "state", "thread")
 
     def __init__(self, backend: Backend, call: BackwardCall, serial: int, outer: Running | None, now: int) -> None:
         self.backend = backend
@@ -22,6 +24,7 @@ class Running:
         self.begun: dict[int, tuple[int, float | None, bool]] = {}  # key -> (start, norm, nonfinite)
         self.parked_ns = 0  # time that its thread stood at stops
         self.thread: int = self.chain[0].call.thread
+        self.may_hit: Callable[[str], bool] | None = None  # breakpoints can take nodes of that name; None: any node
         self.noted = False  # its graph is in the run directory
 
     def place(self, phase: Phase, key: int | None = None) -> Place:

@@ -6,6 +6,7 @@ Decisions and stops happen on the thread that reached a hook, under its turn (``
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 import time
@@ -122,11 +123,11 @@ class Session:
             wanted = goal.hooking(running.place(Phase.BEGIN))
             if wanted.every or wanted.indices:
                 call.hook(HookPlan(every=wanted.every, indices=wanted.indices, contributions=True))
-        for table in (self.table, self.until):
-            if table is not None:
-                plan = table.plan(call.number)
-                if not plan.empty:
-                    call.hook(plan)
+        plans = [table.plan(call.number) for table in (self.table, self.until) if table is not None]
+        for plan in plans:
+            if not plan.empty:
+                call.hook(plan)
+        running.may_hit = _by_name(plans)
 
     def passes(self, call: BackwardCall) -> bool:
         """Whether a hook passes through on this thread: it is the one that holds the turn, or an expression is being
@@ -375,6 +376,15 @@ class Session:
         with self._guard:
             self.record_nodes = on
             self.rearm()
+
+
+def _by_name(plans: Sequence[HookPlan]) -> Callable[[str], bool] | None:
+    """A cheap test for names that no breakpoint takes (one dict lookup), so that a node hooked for another reason costs
+    no description; None where breakpoints look at more than names."""
+    if any(plan.every or plan.info or plan.indices or plan.screen for plan in plans):
+        return None
+    tests = [plan.name for plan in plans if plan.name is not None]
+    return functools.lru_cache(maxsize=1024)(lambda name: any(test(name) for test in tests))
 
 
 def _running() -> NotStopped:

@@ -256,6 +256,9 @@ class FakeGraph(Graph):
             compiled=node.compiled,
         )
 
+    def name(self, key: int) -> str:
+        return self.nodes[key].name
+
     def edges(self, key: int) -> Sequence[Edge]:
         return self.nodes[key].edges
 
@@ -321,6 +324,9 @@ class FakeCall(BackwardCall):
 
     def describe(self, key: int) -> NodeInfo:
         return self.graph.describe(key)
+
+    def name(self, key: int) -> str:
+        return self.graph.name(key)
 
     def edges(self, key: int) -> Sequence[Edge]:
         return self.graph.edges(key)

@@ -111,6 +111,10 @@ class Graph(abc.ABC):
     @abc.abstractmethod
     def describe(self, key: int) -> NodeInfo: ...
 
+    def name(self, key: int) -> str:
+        """The framework's name alone: what ``describe`` gives, for less."""
+        return self.describe(key).name
+
     @abc.abstractmethod
     def edges(self, key: int) -> Sequence[Edge]:
         """Towards the producers: where this node's grad_inputs flow."""
