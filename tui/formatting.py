@@ -154,6 +154,12 @@ def _is_number(value: Any) -> bool:
     return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
 
 
+def exit_sentence(text: str) -> str:
+    """ "The program exited with status 0.", "The program was killed by SIGTERM."."""
+    was = "was " if text.startswith("killed") else ""
+    return f"The program {was}{text or 'ended'}."
+
+
 # ------------------------------------------------------------------ tensors
 
 

@@ -23,13 +23,14 @@ from adbg.tui import events
 from adbg.tui.commands.startup import opens_block, run_startup, stop_commands
 from adbg.tui.commands.table import CommandResult, execute, repeatable
 from adbg.tui.debugger import Debugger, State
-from adbg.tui.formatting import shown_text, stop_report
+from adbg.tui.formatting import exit_sentence, shown_text, stop_report
 from adbg.tui.notes import end_notes
 from adbg.tui.passthrough import keys_for_program, read_keys, terminal_size
 from adbg.tui.signals import handed_on
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
+    from prompt_toolkit.data_structures import Size
 
 PROMPT = "(adbg) "
 TWICE = 2.0  # seconds within which a second Ctrl-C interrupts the program
@@ -61,6 +62,7 @@ class Repl:
         self.executing = threading.Event()  # the main thread runs a command: stops in its middle are not shown
         self.reported: object = None  # the stop that was shown last
         self.exit_told = False
+        self.lost = threading.Event()  # the terminal is gone
         self.leaving = False
         self._ended_by_us = False
         self.open_line = False  # the program's last output does not end in a line end
@@ -114,6 +116,9 @@ class Repl:
         except EOFError:
             self._leave()
             return
+        except OSError:
+            self._abandon()
+            return
         if not line.strip():
             line = self.last
         self.last = line if repeatable(line) else ""
@@ -124,7 +129,7 @@ class Repl:
         """With its further lines: of a Python block after ``!``, of ``commands N`` up to ``end``."""
         text = line.strip()
         if text.startswith("!"):
-            while _incomplete(line.strip()[1:].strip(" ")):
+            while _incomplete(line.lstrip()[1:].lstrip(" ")):
                 line += "\n" + session.prompt("    ... ")
         elif opens_block(text):
             while (more := session.prompt("      > ")).strip() != "end":
@@ -164,9 +169,14 @@ class Repl:
             return
         try:
             answer = input("The program has not ended. End it? (y)es, (d)etach and let it run on, (n)o: ").strip().lower()
-        except (EOFError, KeyboardInterrupt):
-            answer = "y"
+        except KeyboardInterrupt:
+            answer = "n"
             self._say("")
+        except (EOFError, OSError):  # Ctrl-D twice is yes; a terminal that hung up is not
+            answer = "y" if terminal_size() is not None else ""
+            self._say("")
+            if not answer:
+                self._abandon()
         if answer[:1] == "y":
             self.leaving = self._ended_by_us = True
         elif answer[:1] == "d":
@@ -180,24 +190,30 @@ class Repl:
         debugger = self.debugger
         fd = sys.stdin.fileno()
         size = terminal_size()
-        listening = True
+        self.interrupts.clear()
         with self._ctrl_c(), keys_for_program(fd):
             while not (self._settled() and (until is None or until.is_set())):
                 if until is not None and until.is_set() and debugger.state is State.NEW:
                     return
-                keys = read_keys(fd, 0.05) if listening else b""
-                if keys is None:
-                    listening = False
-                    time.sleep(0.05)
-                elif keys:
+                keys = read_keys(fd, 0.05)
+                if keys is None or self.lost.is_set():
+                    self._abandon()
+                    return
+                if keys:
                     with contextlib.suppress(AdbgError):
                         debugger.write_stdin(keys)
-                if not listening:
-                    time.sleep(0.05)
                 now = terminal_size()
                 if now is not None and now != size:
                     size = now
                     debugger.resize(*now)
+
+    def _abandon(self) -> None:
+        """The terminal is gone. The program got its SIGHUP, as it would have without adbg; it is not ended by adbg."""
+        self.lost.set()
+        self.leaving = True
+        if self.debugger.alive:
+            with contextlib.suppress(AdbgError):
+                self.debugger.detach()
 
     def _settled(self) -> bool:
         debugger = self.debugger
@@ -243,8 +259,14 @@ class Repl:
         start = "\n" if self.open_line else ""
         self.open_line = False
         body = f"{style}{text}{PLAIN}" if style and self.colour else text
-        sys.stdout.write(f"{start}{body}\n")
-        sys.stdout.flush()
+        self._write(f"{start}{body}\n")
+
+    def _write(self, text: str) -> None:
+        try:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        except (OSError, ValueError):
+            self.lost.set()  # the terminal is gone; the main thread leaves
 
     def _report(self, line: str, result: CommandResult | AdbgError) -> None:
         if isinstance(result, AdbgError):
@@ -275,8 +297,7 @@ class Repl:
         if isinstance(event, events.Output):
             if event.text:
                 self.open_line = not event.text.endswith(("\n", "\r"))
-                sys.stdout.write(event.text.replace("\r\n", "\n"))
-                sys.stdout.flush()
+                self._write(event.text.replace("\r\n", "\n"))
         elif isinstance(event, events.Trace):
             self._say(f"trace {event.breakpoint}: {event.text}", DIM)
         elif isinstance(event, events.Notice):
@@ -284,7 +305,7 @@ class Repl:
         elif isinstance(event, events.StopQueued):
             self._say(f"{event.process.title} stopped too: it comes next, `process {event.process.number}` goes there", DIM)
         elif isinstance(event, events.Exited):
-            self._say(f"The program {self.debugger.exit_text}." if self.debugger.exit_text else "The program ended.", BOLD)
+            self._say(exit_sentence(self.debugger.exit_text), BOLD)
             for note in end_notes(self.debugger):
                 self._say(note)
             self.exit_told = True
@@ -317,6 +338,7 @@ class Repl:
     def _session(self) -> PromptSession[str]:
         from prompt_toolkit import PromptSession
         from prompt_toolkit.history import FileHistory, InMemoryHistory
+        from prompt_toolkit.output.vt100 import Vt100_Output
 
         from adbg.tui.completion import CommandCompleter
         from adbg.tui.highlighting import CommandLexer
@@ -330,6 +352,9 @@ class Repl:
         except OSError:
             history = InMemoryHistory()  # a home that cannot be written is no reason not to debug
         return PromptSession(
+            # Without the cursor position requests: where a terminal leaves them unanswered (some multiplexers, serial
+            # lines), output that comes while the prompt stands would wait for the answer.
+            output=Vt100_Output(sys.stdout, _screen_size, os.environ.get("TERM"), enable_cpr=False),
             history=history,
             completer=CommandCompleter(self.debugger),
             complete_in_thread=True,
@@ -337,6 +362,13 @@ class Repl:
             lexer=CommandLexer() if self.colour else None,
             enable_history_search=True,
         )
+
+
+def _screen_size() -> Size:
+    from prompt_toolkit.data_structures import Size
+
+    rows, columns = terminal_size() or (24, 80)
+    return Size(rows, columns)
 
 
 def _incomplete(source: str) -> bool:
