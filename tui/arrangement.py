@@ -14,7 +14,7 @@ WIDE = (110, 30)
 SMALLEST = (60, 15)
 
 _STEP = 0.05
-_START = {"graph": 0.375, "vlog": 0.41, "source": 0.5, "console": 0.2}
+_START = {"graph": 0.4, "vlog": 0.41, "source": 0.5, "console": 0.2}
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,12 @@ def _now() -> str:
     return time.strftime("%M:%S.", time.localtime(now)) + f"{int(now * 1000) % 1000:03d}"
 
 
+def _stop_note(stop: NodeStop) -> str:
+    """A stop in a line of the log: "step: before MmBackward0#9 #5"."""
+    name = f" {stop.node.unique_name}" if stop.node is not None else ""
+    return f"{stop.reason.value}: {stop.phase.value}{name}{f' #{stop.index}' if stop.index else ''}"
+
+
 class Showing(Reading):
     """Mixed into the app."""
 
@@ -83,12 +89,13 @@ class Showing(Reading):
     def _on_stopped(self, event: events.Stopped) -> None:
         stop = event.stop
         self.set_timer(SETTLE, lambda: self._tell_stop(stop))
-        self.vlog.note(stop_title(stop), _now())
+        self.vlog.note(_stop_note(stop), _now())
         if self.debugger.stop is not stop:
             return  # it went on already
         status = self.bar.status
         status.stop, status.us, status.edited = stop, stop.elapsed_us, False
         status.iteration, status.rank = stop.iteration, stop.rank
+        status.here, status.total = stop.index, stop.total
         numbers = {row.id: row.spec for row in self.debugger.breakpoints}
         status.breakpoint = " ".join(numbers[n] for n in stop.breakpoints if n in numbers)
         self._banner(stop)
@@ -143,6 +150,8 @@ class Showing(Reading):
         self.say(f"{event.process.title} stopped too and waits: process {event.process.number} goes there", "warn")
 
     def _on_resumed(self, event: events.Resumed) -> None:
+        if self.debugger.stop is not None:
+            return  # it stopped again before this event came
         self.lookups.drop()
         self.hide_tip()
         banner = self.screen_stack[0].query_one("#banner", Static)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Grid, Vertical
@@ -131,6 +132,10 @@ class BreakpointScreen(ModalScreen["str | None"]):
         self.dismiss(None)
 
 
+class Answer(Static):
+    """One answer of a question."""
+
+
 class QuitScreen(ModalScreen[str]):
     """A script runs: returns "kill", "detach" or "stay"."""
 
@@ -149,13 +154,19 @@ class QuitScreen(ModalScreen[str]):
         with Vertical(id="dialog", classes="quit") as box:
             box.border_title = "Quit"
             end = "end the script and leave" if self._launched else "let the script run on and leave"
-            rows = [("y", end), ("d", "let the script run on to its end without the debugger"), ("n", "stay")]
+            rows = [("y", end), ("d", "detach: the script runs on to its end"), ("n", "stay")]
             if not self._launched:
                 del rows[1]
             yield Static(f"The script is {self._state}.\n", id="question")
             for key, text in rows:
-                call = {"y": "kill", "d": "detach", "n": "stay"}[key]
-                yield Static(Content.from_markup(f"[@click=screen.answer('{call}')] [$accent]$key[/]  $text[/]", key=key, text=text))
+                yield Answer(Content.from_markup("[$accent]$key[/]  $text", key=key, text=text), id=f"answer-{key}")
+
+    def on_click(self, event: events.Click) -> None:
+        """A click on an answer gives it."""
+        name = event.widget.id if event.widget is not None else ""
+        answers = {"answer-y": "kill", "answer-d": "detach", "answer-n": "stay"}
+        if name in answers:
+            self.dismiss(answers[name])
 
     def action_answer(self, answer: str) -> None:
         self.dismiss(answer)

@@ -34,8 +34,6 @@ def elide_left(text: str, width: int) -> str:
     """As ``elide``, keeping the end (paths)."""
     if cell_len(text) <= width:
         return text
-    if text.startswith("→") and width > 3:
-        return "→…" + text[len(text) - width + 2 :]
     return "…" + text[len(text) - width + 1 :] if width > 0 else ""
 
 
@@ -62,6 +60,18 @@ def beside(left: Spans, right: Spans, width: int) -> Spans:
         return fit(left, width)
     left = fit(left, room - 1)
     return [*left, (" " * (room - width_of(left)), ""), *right]
+
+
+def elide_parameter(text: str, width: int) -> str:
+    """ "→layers.1.down.bias" in at most ``width`` cells: leading parts of the path go first ("→…down.bias")."""
+    if cell_len(text) <= width:
+        return text
+    parts = text.removeprefix("→").split(".")
+    for first in range(1, len(parts)):
+        short = "→…" + ".".join(parts[first:])
+        if cell_len(short) <= width:
+            return short
+    return elide(text, width)
 
 
 def number(value: float | None, digits: int = 1) -> str:

@@ -10,7 +10,7 @@ from adbg.engine.types import GraphRow
 from adbg.tui import theme
 from adbg.tui.keymap import bindings
 from adbg.tui.widgets import figures
-from adbg.tui.widgets.figures import Spans, elide, elide_left, width_of
+from adbg.tui.widgets.figures import Spans, elide, elide_parameter, width_of
 from adbg.tui.widgets.graphmodel import GraphModel
 from adbg.tui.widgets.lanes import EMPTY, LaneRow
 from adbg.tui.widgets.linepanel import LinePanel
@@ -130,7 +130,7 @@ class GraphPanel(LinePanel):
         room = max(width - fixed, 8)
         figures_room = _TIME + 1 + _NORM + 1
         figures_room -= 0 if timed else _TIME + 1
-        shape = min(max(room - figures_room - 20, 0), 14)
+        shape = min(max(room - figures_room - 16, 0), 14)
         shape = shape if shape >= 8 else 0
         time = _TIME if timed and room >= 12 + figures_room else 0
         norm = _NORM if room >= 12 + _NORM + 1 else 0
@@ -195,10 +195,10 @@ class GraphPanel(LinePanel):
         name = "leaf" if node.accumulate else figures.short_op(node.name)
         room = width - len(name) - 2
         if node.accumulate and node.parameter:
-            notes.append((elide_left("→" + node.parameter, room), "leaf"))
+            notes.append((elide_parameter("→" + node.parameter, room), "leaf"))
         leaves = leaf_text(self.model.leaves(node))
         if leaves:
-            notes.append((elide_left(leaves, room), "leaf"))
+            notes.append((elide_parameter(leaves, room), "leaf"))
         notes += [(f"⤓#{visible[target]}", "faint") for target in lanes.cut]
         notes += [(f"⤒#{visible[source]}", "faint") for source in lanes.arrives[:2]]
         if len(lanes.arrives) > 2:

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from textual.content import Content
+from rich.text import Text
+from textual import events
 from textual.widgets import Static
 
+from adbg.tui import theme
 from adbg.tui.keymap import BY_ID, HINTS
+from adbg.tui.widgets.console import CommandInput
+
+# With the console focused: id of the key table or "", key when it is not in the table, word.
+CONSOLE_HINTS = (
+    ("", "enter", "Run"), ("", "tab", "Complete"), ("", "↑", "History"), ("", "^r", "Search history"), ("consolefocus", "^x", "Panels"),
+    ("interrupt", "^c", "Pause"), ("help", "f1", "Help"),
+)  # fmt: skip
 
 
 def fitting(hints: list[tuple[str, str, str]], width: int) -> list[tuple[str, str, str]]:
@@ -23,6 +32,8 @@ def fitting(hints: list[tuple[str, str, str]], width: int) -> list[tuple[str, st
 class Hints(Static):
     """Built anew when the screen or the keys change."""
 
+    _places: list[tuple[int, int, str]] = []  # (first cell, end cell, action)
+
     def show(self) -> None:
         """Read the live bindings."""
         keys: dict[str, str] = {}
@@ -30,12 +41,29 @@ class Hints(Static):
             name = active.binding.id
             if name and name not in keys:
                 keys[name] = self.app.get_key_display(active.binding)
+        if isinstance(self.screen.focused, CommandInput):
+            hints = [(keys.get(name, key), word, BY_ID[name].action if name in BY_ID else "") for name, key, word in CONSOLE_HINTS]
+            self._draw(hints)
+            return
         hints = [(keys[name], BY_ID[name].hint, BY_ID[name].action) for name in HINTS if name in keys and BY_ID[name].hint]
-        parts: list[Content | str] = [" "]
+        self._draw(hints)
+
+    def _draw(self, hints: list[tuple[str, str, str]]) -> None:
+        text = Text(" ", no_wrap=True)
+        self._places = []
         for key, word, action in fitting(hints, self.size.width or 80):
-            call = f"@click=app.{action}" if "(" in action else f"@click=app.{action}()"
-            parts.append(Content.from_markup(f"[{call}][$accent]$key[/] [$text-dim]$word[/][/]  ", key=key, word=word))
-        self.update(Content.assemble(*parts))
+            start = text.cell_len
+            text.append(key, theme.STYLES["key"])
+            text.append(" " + word, theme.STYLES["dim"])
+            self._places.append((start, text.cell_len, action))
+            text.append("  ")
+        self.update(text)
+
+    async def on_click(self, event: events.Click) -> None:
+        """Do what the key does."""
+        for start, end, action in self._places:
+            if start <= event.x < end and action:
+                await self.app.run_action(action, self.app)
 
     def on_resize(self) -> None:
         self.show()

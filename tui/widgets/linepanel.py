@@ -19,7 +19,8 @@ from textual.widget import Widget
 
 from adbg.tui import theme
 from adbg.tui.keymap import bindings
-from adbg.tui.widgets.figures import Spans, elide
+from adbg.tui.widgets.figures import Spans
+from adbg.tui.widgets.wrapping import wrap
 
 _SELECTED = Style(bgcolor=theme.SELECTED)
 _SELECTED_DIM = Style(bgcolor=theme.SELECTED_DIM)
@@ -107,8 +108,8 @@ class LinePanel(ScrollView, can_focus=True):
         if row < lines:
             spans = self.line(row, width)
         else:
-            message = self.empty_text() if lines == 0 and y == 0 else ""
-            spans = [(" " + elide(message, width - 2), "dim")] if message else []
+            message = wrap(self.empty_text(), max(width - 2, 8)) if lines == 0 else []
+            spans = [(" " + message[y], "dim")] if y < len(message) else []
         strip = Strip([Segment(text, theme.STYLES[style]) for text, style in spans])
         strip = strip.adjust_cell_length(width, Style()).apply_style(self.rich_style)
         if self.show_cursor and row == self.cursor and row < lines:

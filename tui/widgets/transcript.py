@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from rich.cells import cell_len, chop_cells
+from rich.cells import cell_len
 from textual import events
 
 from adbg.tui.widgets.figures import Spans, elide
 from adbg.tui.widgets.linepanel import LinePanel
+from adbg.tui.widgets.wrapping import wrap
 
 _MOST = 5000  # entries
 _BURST = 200  # lines of program output taken in per tick; of more the last ones
@@ -103,19 +104,3 @@ class Transcript(LinePanel):
             self._lines = [piece for entry in self._entries for piece in self._wrapped(*entry)]
         self._at_end = True
         self._settle()
-
-
-def wrap(text: str, width: int) -> list[str]:
-    """``text`` in pieces of at most ``width`` cells, broken between words where a word fits; continued lines keep the indent + 2."""
-    indent = " " * min(len(text) - len(text.lstrip(" ")) + 2, width // 3)
-    pieces: list[str] = []
-    rest = text
-    while cell_len(rest) > width:
-        head = chop_cells(rest, width)[0]
-        if rest[len(head) : len(head) + 1] != " ":
-            cut = head.rstrip().rfind(" ")
-            if cut > len(indent) + width // 3:
-                head = head[: cut + 1]
-        pieces.append(head.rstrip())
-        rest = indent + rest[len(head) :].lstrip(" ")
-    return [*pieces, rest]

@@ -16,6 +16,7 @@ from adbg.engine.types import SlotView, TensorMeta, TensorStats, TensorView
 from adbg.tui.widgets import figures, plots
 from adbg.tui.widgets.figures import Spans, beside, elide, number, width_of
 from adbg.tui.widgets.linepanel import LinePanel
+from adbg.tui.widgets.wrapping import wrap
 
 Picture = list[Segment]
 COMPACT = 10  # lines; below that, two lines of figures and one of values
@@ -34,6 +35,7 @@ class ValueModel:
     loading: bool = False
     expression: str = ""  # shown in place of a slot: what the user asked for by name
     slots: list[tuple[str, SlotView]] = field(default_factory=list)
+    wanted: tuple[str, str] = ("in", "")  # kind and name that the user chose last
     preferred: str = ""  # begins with the name of the slot to show at this stop
 
     def prefer(self, evidence: str) -> None:
@@ -42,8 +44,7 @@ class ValueModel:
 
     def show_node(self, body: NodeBody | None) -> None:
         """Another node, or the same one read again. The slot stays chosen by its name, else by its kind, else it is the first."""
-        name = self.slots[self.chosen][1].name if self.slots else ""
-        kind = self.slots[self.chosen][0] if self.slots else "in"
+        kind, name = self.wanted
         changed = body is None or self.body is None or body.node.key != self.body.node.key
         self.body = body
         self.problem = ""
@@ -56,6 +57,9 @@ class ValueModel:
         names = [slot.name for _, slot in self.slots]
         kinds = [group for group, _ in self.slots]
         self.chosen = names.index(name) if name in names else kinds.index(kind) if kind in kinds else 0
+        readable = [_readable(slot) for _, slot in self.slots]
+        if self.slots and not readable[self.chosen] and any(readable):
+            self.chosen = readable.index(True)
         for position, shown in enumerate(names):
             if self.preferred and self.preferred.startswith(shown):
                 self.chosen, self.view = position, None
@@ -74,16 +78,22 @@ class ValueModel:
         """Choose the next slot; False where there is no other."""
         if not self.slots or (len(self.slots) == 1 and not self.expression):
             return False
-        self.chosen = self.chosen if self.expression else (self.chosen + step) % len(self.slots)
-        self.expression, self.slice, self.view, self.problem = "", "", None, ""
+        self.choose(self.chosen if self.expression else (self.chosen + step) % len(self.slots))
         return True
 
     def choose(self, chosen: int) -> None:
         self.chosen = chosen
+        kind, slot = self.slots[chosen]
+        self.wanted = (kind, slot.name)
         self.expression, self.slice, self.view, self.problem = "", "", None, ""
 
     def show_expression(self, expression: str) -> None:
         self.expression, self.slice, self.view, self.problem = expression, "", None, ""
+
+
+def _readable(slot: SlotView) -> bool:
+    """Whether there are values to look at: a gradient of a node that is not at hand has none."""
+    return slot.meta is not None and slot.meta.shape is not None and not slot.meta.note.startswith("not kept")
 
 
 # ------------------------------------------------------------------ lines
@@ -101,10 +111,15 @@ def meta_text(meta: TensorMeta) -> str:
 
 def meta_line(meta: TensorMeta, stats: TensorStats | None, width: int) -> Spans:
     left: Spans = [(meta_text(meta), "bold")]
-    if meta.note and meta.shape is not None:
-        left.append((" " + meta.note, "warn"))
     right: Spans = [("‖·‖ ", "dim"), (number(stats.norm), "number")] if stats else []
     return beside(left, right, width) if right else figures.fit(left, width)
+
+
+def note_lines(meta: TensorMeta, width: int) -> list[Spans]:
+    """What is special about the value, in as many lines as it takes."""
+    if not meta.note or meta.shape is None:
+        return []
+    return [[(piece, "warn")] for piece in wrap(meta.note, width)]
 
 
 def range_line(stats: TensorStats, width: int) -> Spans:
@@ -325,7 +340,7 @@ class ValuePanel(LinePanel):
         elif view is None:
             slot = model.slot
             if slot is not None and slot.meta is not None:
-                above.append(meta_line(slot.meta, None, width))
+                above += [meta_line(slot.meta, None, width), *note_lines(slot.meta, width)]
             elif slot is not None and slot.text:
                 above.append([(elide(slot.text, width), "op")])
             if model.loading:
@@ -347,7 +362,7 @@ class ValuePanel(LinePanel):
         if height < COMPACT:
             lines += compact_lines(view, width)
         elif view.meta is not None:
-            lines.append(meta_line(view.meta, stats, width))
+            lines += [meta_line(view.meta, stats, width), *note_lines(view.meta, width)]
         if stats is not None and stats.numel and height >= COMPACT:
             lines += [range_line(stats, width), counts_line(stats, width)]
             lines += histogram_lines(stats, width, self._histogram_height(height))
@@ -357,7 +372,7 @@ class ValuePanel(LinePanel):
             lines += plots.heatmap(window.values, width, self._picture_height(width, height), magnitudes)
             how = window.reduced if magnitudes else "each element"
             notes = [window.slice or "[]", how]
-            if stats is not None:
+            if stats is not None and stats.sampled is not None:
                 notes.append(sample_text(stats))
             lines.append([(elide(" · ".join(notes), width), "faint")])
         elif stats is not None and stats.sampled is not None:
