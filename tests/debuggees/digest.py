@@ -5,7 +5,6 @@ random numbers. Only the standard library and, once values are added, the torch 
 """
 
 import hashlib
-import random
 
 import torch
 
@@ -29,5 +28,5 @@ class Digest:
                 self._hash.update(repr(value).encode())
 
     def close(self):
-        self.add(torch.get_rng_state(), random.getstate())
+        self.add(torch.get_rng_state())
         print("DIGEST", self._hash.hexdigest(), flush=True)

@@ -25,5 +25,5 @@ for _ in range(4):
     loss.backward()
     result.add(loss, model)
     optimizer.step()
-result.add(model)
+result.add(model, random.getstate())
 result.close()

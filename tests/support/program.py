@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any, TypeVar
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,8 +69,14 @@ def run(command: Sequence[str | Path], input: str = "", limit: float = LIMIT, **
     """Run a command to its end, without a terminal."""
     words = [str(word) for word in command]
     started = time.monotonic()
-    done = subprocess.run(words, input=input, capture_output=True, text=True, timeout=limit, **options)
-    return Outcome(words, done.returncode, done.stdout, done.stderr, time.monotonic() - started)
+    process = subprocess.Popen(words, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True, **options)
+    try:
+        output, errors = process.communicate(input, timeout=limit)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        output, errors = process.communicate()
+        raise AssertionError(f"no end within {limit:.0f} s: {' '.join(words)}\n{output}\n{errors}") from None
+    return Outcome(words, process.returncode, output, errors, time.monotonic() - started)
 
 
 def debuggee(name: str) -> Path:
