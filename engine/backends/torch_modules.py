@@ -151,12 +151,7 @@ class Modules:
 
 def _outermost_modules() -> list[torch.nn.Module]:
     """Modules that are part of no other, found through the garbage collector (some 50 ms in a large process)."""
-    modules = []
-    for value in gc.get_objects():
-        try:
-            if isinstance(value, torch.nn.Module):
-                modules.append(value)
-        except Exception:  # an object whose __class__ raises
-            continue
+    # By type, never isinstance: that asks __class__, which some objects compute (and warn, or raise).
+    modules = [value for value in gc.get_objects() if issubclass(type(value), torch.nn.Module)]
     inner = {id(child) for module in modules for child in module.children()}
     return [module for module in modules if id(module) not in inner and any(True for _ in module.parameters())]
