@@ -162,6 +162,8 @@ class BackendHooks:
         self._arrive(running, Phase.END)
         if call.depth == 0:
             self._raised.clear()
+        if session.record_nodes:
+            session.reports.graph(running)
         session.reports.backward_end(running, us, error)
 
     # ---- deciding
@@ -177,9 +179,9 @@ class BackendHooks:
         hits = []
         checked = (outs if phase is Phase.BEFORE else ins) or ()
         if session.table.armed or session.until is not None:
-            if key is not None and running.may_hit is not None and not running.may_hit(call.name(key)):
-                if session.goal is None and not session.pausing:
-                    return None
+            named = key is None or running.may_hit is None or running.may_hit(call.name(key))
+            if not named and session.goal is None and not session.pausing:
+                return None
             event = HitEvent(
                 phase,
                 call.number,
@@ -223,11 +225,15 @@ class BackendHooks:
     def _failed(self, running: Running, error: BaseException) -> None:
         """An exception leaves a call: stop with the node that failed, once, in the innermost call."""
         session = self._session
-        event = HitEvent(Phase.ERROR, running.call.number)
-        hits = session.check(event, lambda text: True)
-        if not session.stops_on(hits):
-            return
-        key, evidence = next(iter(running.call.failed_nodes(error)), (None, ""))
+        call = running.call
+        key, evidence = next(iter(call.failed_nodes(error)), (None, ""))
+        frame = failed_frame(error) or user_frame(sys._getframe())
+
+        def condition(text: str) -> Any:
+            index = running.state.index_of(key) if key is not None else 0
+            return evaluate(text, node_namespace(self._backend, call, key, index, (), None, frame))
+
+        hits = session.check(HitEvent(Phase.ERROR, call.number), condition)
         text = f"{type(error).__name__}: {error}"
         why = session.decide(running, Phase.ERROR, key, hits, lambda: text)
         if why is None:
@@ -238,7 +244,7 @@ class BackendHooks:
         message = f"{text} [{evidence}]" if evidence and evidence not in text else text
         point = session.point(running, reason, Phase.ERROR, key, ids, message, None)
         point.error = error
-        point.frame = failed_frame(error) or user_frame(sys._getframe())
+        point.frame = frame
         session.park(point, running)
 
     def _shown(self, error: BaseException) -> bool:

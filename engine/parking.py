@@ -44,6 +44,17 @@ class Turn:
         self._lock.release()
 
 
+class Abandoned(BaseException):
+    """Raised in a running job whose client is gone."""
+
+
+def _raise_in(thread: int, kind: type[BaseException] | None) -> None:
+    """Have ``kind`` raised in another thread at its next instruction; None takes back what was not raised yet."""
+    import ctypes
+
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(kind) if kind else None)
+
+
 class Parked:
     """One stop of one thread: its point, and the queue of what it is to do there. ``run`` is called by that thread."""
 
@@ -58,6 +69,8 @@ class Parked:
         self._gate = threading.Lock()
         self._open = True
         self._leaving: Job | None = None
+        self._interrupted = False
+        self.over = threading.Event()  # the thread has left
 
     def post(self, job: Job) -> bool:
         """Have the parked thread run ``job``; False when it goes on already."""
@@ -85,13 +98,37 @@ class Parked:
             self.busy = True
             try:
                 job()
+            except Abandoned:
+                pass
             finally:
-                self.busy = False
+                self._settle()
+
+    def interrupt(self) -> None:
+        """Raise Abandoned in the job that is running. It comes with the next Python instruction there: never inside a
+        call into C that does not return."""
+        with self._gate:
+            if self.busy:
+                self._interrupted = True
+                _raise_in(self.thread, Abandoned)
+
+    def _settle(self) -> None:
+        """The job is over: an interrupt that was on its way must not reach the program."""
+        while True:
+            try:
+                with self._gate:
+                    self.busy = False
+                    if self._interrupted:
+                        _raise_in(self.thread, None)
+                        self._interrupted = False
+                return
+            except Abandoned:
+                continue
 
     def close(self) -> None:
         """No more jobs from now on. Those that came too late are run: each finds that the stop is over, and says so."""
         with self._gate:
             self._open = False
+        self.over.set()
         if self._leaving is not None:
             self._leaving()
         while True:

@@ -8,12 +8,15 @@ from typing import Any, Protocol
 from adbg.engine import protocol as p
 from adbg.engine.backends.base import Backend
 from adbg.engine.history import NodeHistory
+from adbg.engine.inspect_graph import index_of as graph_index
 from adbg.engine.narrator import Narrator
 from adbg.engine.point import PausedPoint
 from adbg.engine.recorder import Recorder
 from adbg.engine.running import Running
 from adbg.engine.types import Phase, StopReason
 
+MOST_NODES = 20_000  # of one graph in the record: 0.2 s when the program goes on
+PAGE = 1000
 _DAP_REASON = {StopReason.ERROR: "exception", StopReason.NAN: "exception", StopReason.INF: "exception"}
 
 
@@ -91,6 +94,18 @@ class Reports:
             self.narrator.backward_end(call, error)
         if self.recorder is not None:
             self.recorder.backward_end(call.number, us, text)
+
+    def graph(self, running: Running) -> None:
+        """Write the call's graph into the record, once."""
+        if self.recorder is None or not self.recorder.recording or running.noted:
+            return
+        running.noted = True
+        call = running.call
+        index = graph_index(call)
+        for first in range(1, min(index.total, MOST_NODES) + 1, PAGE):
+            rows = [index.row(call, i) for i in range(first, min(first + PAGE, index.total + 1))]
+            stacks = {row.index: call.forward_stack(row.key)[0] for row in rows}
+            self.recorder.graph(call.number, rows, stacks)
 
     def stopped(self, point: PausedPoint, changed: Sequence[p.BreakpointState]) -> None:
         stop = point.stop

@@ -11,7 +11,7 @@ import itertools
 import threading
 import time
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from adbg.engine import protocol as p
 from adbg.engine.backends.base import Backend, BackwardCall, Graph, HookPlan
@@ -29,6 +29,7 @@ from adbg.engine.types import NodeStop, Phase, StopReason
 
 Why = tuple[StopReason, tuple[int, ...], str]
 
+PATIENCE = 1.0  # seconds that an expression may go on after the client that asked for it is gone
 _VALUES = frozenset((StopReason.NAN, StopReason.INF))
 
 
@@ -100,6 +101,13 @@ class Session:
         parked = self.parked
         if parked is not None:
             parked.resume()
+            threading.Thread(target=self._free, args=(parked,), name="adbg-release", daemon=True).start()
+
+    @staticmethod
+    def _free(parked: Parked) -> None:
+        """Nobody waits for the answer that a parked thread may be working on: end it when it takes long."""
+        while not parked.over.wait(PATIENCE):
+            parked.interrupt()
 
     def rearm(self) -> None:
         """Work out what the backends must report, after any change of what could stop."""
@@ -151,9 +159,6 @@ class Session:
             found = self.until.check(event, condition)
             hits += [Hit(0, hit.spec, StopReason.STEP, error=hit.error) for hit in found]
         return hits
-
-    def stops_on(self, hits: Iterable[Hit]) -> bool:
-        return any(not hit.trace for hit in hits)
 
     def watches_values(self, reason: StopReason) -> bool:
         return reason in _VALUES
@@ -224,13 +229,15 @@ class Session:
         begun = time.perf_counter_ns()
         place = running.place(point.stop.phase, point.key) if running else Place(Phase.PYTHON, thread=point.thread)
         self.parked = parked = Parked(point, place, running)
-        self.reports.stopped(point, self.table.take_changed())
-        if not self.attached:  # gone just now: nobody will resume this
-            parked.resume()
         resumed = False
         try:
+            self.reports.stopped(point, self.table.take_changed())
+            if not self.attached:  # gone just now: nobody will resume this
+                parked.resume()
             parked.run()
             resumed = True
+            if running is not None and self.attached:
+                self.reports.graph(running)
         finally:
             if running is not None:
                 spent = time.perf_counter_ns() - begun

@@ -190,6 +190,14 @@ def test_disconnect_disarms_everything_and_lets_the_program_go(front: FrontEnd) 
     assert not debuggee.backend.armed and debuggee.backend.sink is None
 
 
+def test_an_expression_without_end_does_not_hold_the_program_when_its_client_is_gone(front: FrontEnd) -> None:
+    peer, debuggee = at_a_stop(front)
+    peer.send("evaluate", expression="while True:\n  try: pass\n  except Exception: pass", context="statement")
+    time.sleep(0.2)  # it is running
+    peer.close()
+    assert debuggee.join() == [4.0] * 4
+
+
 # ------------------------------------------------------------------ nobody speaks
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import statistics
 import time
 from pathlib import Path
@@ -311,8 +312,6 @@ def test_an_evaluation_takes_less_than_a_millisecond(tmp_path: Path) -> None:
 
 
 def test_the_run_directory_holds_stops_and_calls(tmp_path: Path) -> None:
-    import sqlite3
-
     folder = tmp_path / "run"
     with Dialled(tmp_path, MLP, run_dir=str(folder)) as run:
         run.peer.begin("TanhBackward0")
@@ -323,3 +322,20 @@ def test_the_run_directory_holds_stops_and_calls(tmp_path: Path) -> None:
     with sqlite3.connect(folder / "events-r0.sqlite") as base:
         assert base.execute("select count(*) from backward").fetchone()[0] >= 1
         assert base.execute("select count(*) from stop").fetchone()[0] == 1
+        names = [name for (name,) in base.execute("select unique_name from node where backward = 1")]
+    assert {"SumBackward0#1", "TanhBackward0#1", "AddmmBackward0#1"} <= set(names)
+
+
+def test_every_node_is_recorded_on_request(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with Dialled(tmp_path, MLP, run_dir=str(folder)) as run:
+        run.peer.begin("backward 2")
+        run.peer.stopped()
+        assert run.peer.request("adbg/record", on=True)["recording"] is True
+        run.peer.set()
+        run.peer.request("continue")
+        assert run.end()[0] == 0
+    with sqlite3.connect(folder / "events-r0.sqlite") as base:
+        events = base.execute("select backward, count(*) from node_event where phase = 'after' group by backward")
+        counts = dict(events.fetchall())
+    assert counts[2] == counts[3] >= 5
