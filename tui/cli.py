@@ -70,7 +70,8 @@ def build_parser() -> Parser:
     _add_runs(commands)
     profile = commands.add_parser("profile", help="a profile without a debugging session (not in this version)", add_help=False)
     profile.add_argument("rest", nargs=argparse.REMAINDER)
-    commands.add_parser("doctor", help="what was found here, what works, what is missing and how to get it")
+    doctor = commands.add_parser("doctor", help="what was found here, what works, what is missing and how to get it")
+    doctor.add_argument("--json", action="store_true", help="the same as JSON")
     return parser
 
 
@@ -220,9 +221,9 @@ def _main(argv: list[str]) -> int:
 
         return show_runs(options)
     if options.command == "doctor":
-        from adbg.tui.diagnosis import show_diagnosis
+        from adbg.engine.doctor import main as diagnose
 
-        return show_diagnosis()
+        return diagnose(["--json"] if options.json else [])
     if options.command == "profile":
         raise CommandError(
             "no profiler is part of this version of adbg", "`python -m cProfile SCRIPT` or torch.profiler do it meanwhile"
@@ -246,6 +247,7 @@ def _run(parser: Parser, argv: list[str]) -> int:
     script = Script(
         command=command,
         title=" ".join(target),
+        name="code" if kind == "code" else target[0],
         mode="split" if front in ("batch", "pipe") else "pty",
         record=not options.no_record,
         run_dir=options.run_dir,

@@ -56,6 +56,7 @@ class Script:
     Args:
         command: argv of the program.
         title: how a person calls it ("train.py --epochs 2").
+        name: goes into the name of the run directory ("train.py").
         mode: "pty" (TUI, REPL) or "split" (batch), as ``engine.launch`` says.
         record: make a run directory; ``run_dir`` chooses it, "" makes a new one.
         python: the command is a Python interpreter running the script, so its own agent will come.
@@ -63,6 +64,7 @@ class Script:
 
     command: Sequence[str]
     title: str
+    name: str = ""
     mode: Literal["pty", "split"] = "pty"
     record: bool = True
     run_dir: str = ""
@@ -120,18 +122,14 @@ class StartedProgram:
         self.run_dir = ""
         if not self.script.record:
             return ""
-        from adbg.engine.runs import new_run_dir
+        from adbg.engine.runs import new_run_dir, prepare_run_dir
 
         try:
-            if self.script.run_dir:
-                os.makedirs(self.script.run_dir, mode=0o700, exist_ok=True)
-                if not os.access(self.script.run_dir, os.W_OK):
-                    raise AdbgError(f"the run directory {self.script.run_dir} is not writable")
-                self.run_dir = os.path.abspath(self.script.run_dir)
-            else:
-                self.run_dir = str(new_run_dir([self.script.title]))
-        except (AdbgError, OSError) as error:
-            return f"nothing is recorded: {error}; debugging goes on"
+            chosen = self.script.run_dir
+            made = prepare_run_dir(os.path.abspath(chosen)) if chosen else new_run_dir([self.script.name or self.script.title])
+            self.run_dir = str(made)
+        except AdbgError as error:
+            return f"nothing is recorded: {error.message}; debugging goes on without a record"
         return ""
 
     @property

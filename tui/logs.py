@@ -1,0 +1,162 @@
+"""``adbg log FILE…``: VLOG / GLOG files as text: indented by nesting, folded, filtered, followed. Main thread.
+
+On a terminal the text goes through the person's pager (``$PAGER``, else ``less``); otherwise, with ``--batch`` or ``--follow``, to stdout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from adbg.engine.errors import CommandError
+from adbg.engine.vlog import Parser, Record
+
+CHUNK = 1 << 20
+TICK = 0.2  # seconds between two looks at a followed file
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What is shown. ``depth`` None folds nothing; ``level`` None keeps all."""
+
+    depth: int | None = None
+    level: int | None = None
+    pattern: re.Pattern[str] | None = None
+
+    def keeps(self, record: Record) -> bool:
+        level = record.level
+        if self.level is not None and level is not None and level > self.level:
+            return False
+        return self.pattern is None or any(map(self.pattern.search, (record.text, *record.continuation)))
+
+
+def show_logs(options: argparse.Namespace) -> int:
+    """The subcommand. Raises CommandError: a file that cannot be read, a bad pattern."""
+    view = View(options.depth, options.level, _pattern(options.grep))
+    for path in options.files:
+        _check(path)
+    if options.follow:
+        if len(options.files) > 1:
+            raise CommandError("only one file can be followed", "adbg log -f FILE")
+        return _follow(options.files[0], view)
+    lines = listing(options.files, view)
+    if options.batch or not sys.stdout.isatty():
+        for line in lines:
+            print(line)
+        return 0
+    return _page(lines)
+
+
+def listing(paths: list[str], view: View) -> Iterator[str]:
+    """The lines of all files; each under its name when there are several."""
+    for path in paths:
+        if len(paths) > 1:
+            yield f"==> {path} <=="
+        folder = Folder(view)
+        for records in _records(path):
+            yield from folder.lines(records)
+        yield from folder.rest()
+
+
+class Folder:
+    """Turns records into lines, counting what lies deeper than ``view.depth`` into one line."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self.folded = 0
+        self.indent = 0
+
+    def lines(self, records: Iterable[Record]) -> Iterator[str]:
+        view = self.view
+        for record in records:
+            if not view.keeps(record):
+                continue
+            if view.depth is not None and record.indent > view.depth and record.level != 0:
+                self.folded += 1
+                self.indent = view.depth
+                continue
+            yield from self.rest()
+            yield from record_lines(record)
+
+    def rest(self) -> Iterator[str]:
+        """The line of what was folded so far."""
+        if self.folded:
+            yield f"{'':>16}  {'│ ' * self.indent}▸ {self.folded} record{'s' if self.folded > 1 else ''} deeper"
+            self.folded = 0
+
+
+def record_lines(record: Record) -> Iterator[str]:
+    """ "00:54:27.615494 4  │ apply MmBackward0  (nodes:4)", then its continuation lines."""
+    if not record.severity:
+        yield record.text
+        yield from record.continuation
+        return
+    level = record.level
+    mark = record.severity if record.severity != "I" or level is None else str(level)
+    clock = record.time.rpartition(" ")[2]
+    bars = "│ " * record.indent
+    yield f"{clock:>15} {mark} {bars}{record.text}  ({record.file}:{record.line})"
+    for text in record.continuation:
+        yield f"{'':>15}   {bars}{text}"
+
+
+def _records(path: str) -> Iterator[list[Record]]:
+    parser = Parser()
+    try:
+        with open(path, "rb") as file:
+            while data := file.read(CHUNK):
+                yield parser.feed(data)
+    except OSError as error:
+        raise CommandError(f"cannot read {path}: {error.strerror}") from None
+    yield parser.flush()
+
+
+def _follow(path: str, view: View) -> int:
+    """Until Ctrl-C. A record is shown when it is complete, or nothing came for a moment."""
+    parser = Parser()
+    folder = Folder(view)
+    with open(path, "rb") as file:
+        while True:
+            data = file.read(CHUNK)
+            records = parser.feed(data) if data else parser.pending()
+            for line in folder.lines(records):
+                print(line, flush=True)
+            if not data:
+                for line in folder.rest():
+                    print(line, flush=True)
+                time.sleep(TICK)
+
+
+def _check(path: str) -> None:
+    try:
+        with open(path, "rb"):
+            pass
+    except OSError as error:
+        raise CommandError(f"cannot read {path}: {error.strerror}", "`adbg runs show NAME` names the log of a run") from None
+
+
+def _pattern(text: str | None) -> re.Pattern[str] | None:
+    try:
+        return re.compile(text) if text is not None else None
+    except re.error as error:
+        raise CommandError(f"--grep: {text!r} is no regular expression: {error}") from None
+
+
+def _page(lines: Iterable[str]) -> int:
+    pager = os.environ.get("PAGER") or ("less -RSFX" if shutil.which("less") else "cat")
+    process = subprocess.Popen(pager, shell=True, stdin=subprocess.PIPE, text=True, errors="replace")
+    assert process.stdin is not None
+    try:
+        for line in lines:
+            process.stdin.write(line + "\n")
+        process.stdin.close()
+    except BrokenPipeError:
+        pass  # the person has seen enough
+    return process.wait()
