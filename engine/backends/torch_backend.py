@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -39,6 +40,12 @@ _LIMITS = (
 )
 
 
+class _Evaluating(threading.local):
+    """The grad mode of the hook around an expression: on in a backward with create_graph. None outside of expressions."""
+
+    grad_mode: bool | None = None
+
+
 class TorchBackend(Backend):
     """PyTorch's autograd engine."""
 
@@ -51,7 +58,7 @@ class TorchBackend(Backend):
         self._stacks = Stacks(self._modules, self._frames)
         self._services = Services(self._modules, self._stacks)
         self._entry = EngineEntry(self._services, self._frames)
-        self._grad_modes: list[bool] = []
+        self._evaluating = _Evaluating()
         self.capabilities = _capabilities(self._stacks)
 
     # ---- in and out
@@ -98,7 +105,8 @@ class TorchBackend(Backend):
         return torch_tensors.nonfinite(value)
 
     def adopt(self, old: Any, new: Any, where: str) -> Any:
-        keep_graph = self._grad_modes[-1] if self._grad_modes else torch.is_grad_enabled()
+        outer = self._evaluating.grad_mode
+        keep_graph = torch.is_grad_enabled() if outer is None else outer
         return torch_tensors.adopt(old, new, where, keep_graph)
 
     def text(self, value: Any) -> str:
@@ -106,13 +114,15 @@ class TorchBackend(Backend):
 
     @contextlib.contextmanager
     def _user_mode(self) -> Iterator[None]:
+        evaluating = self._evaluating
+        outer = evaluating.grad_mode
         self._entry.enter_passing()
-        self._grad_modes.append(torch.is_grad_enabled())
+        evaluating.grad_mode = torch.is_grad_enabled() if outer is None else outer
         try:
             with torch.enable_grad():
                 yield
         finally:
-            self._grad_modes.pop()
+            evaluating.grad_mode = outer
             self._entry.leave_passing()
 
     def user_mode(self) -> contextlib.AbstractContextManager[None]:
