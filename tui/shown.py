@@ -25,7 +25,7 @@ class ShownList:
         self._rows: dict[int, Shown] = {}
         self._last = 0
         self._lock = threading.Lock()
-        self._read_at: tuple[int, int] | None = None  # (process, stop serial) of the values
+        self._read_at: dict[int, tuple[int, int]] = {}  # number -> (process, stop serial) of its value
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -39,8 +39,10 @@ class ShownList:
         with self._lock:
             self._last += 1
             row = Shown(self._last, expression, watched, format)
-            if self._debugger.stop is not None:
+            process = self._debugger.current
+            if process is not None and process.stop is not None:
                 row = self._read(row)
+                self._read_at[row.number] = (process.number, process.stop_serial)
             self._rows[row.number] = row
         self._debugger.tell_shown()
         return row
@@ -60,7 +62,7 @@ class ShownList:
 
     def forget(self) -> None:
         """Values are read again (something was edited)."""
-        self._read_at = None
+        self._read_at.clear()
 
     def values(self) -> tuple[Shown, ...]:
         """Read at this stop; as they were while the program runs."""
@@ -69,10 +71,10 @@ class ShownList:
             return self.rows()
         with self._lock:
             here = (process.number, process.stop_serial)
-            if self._read_at != here:
-                for number, row in list(self._rows.items()):
+            for number, row in list(self._rows.items()):
+                if self._read_at.get(number) != here:
                     self._rows[number] = self._read(row)
-                self._read_at = here
+                    self._read_at[number] = here
             return self.rows()
 
     def _read(self, row: Shown) -> Shown:

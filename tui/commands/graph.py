@@ -154,8 +154,8 @@ def path(debugger: Debugger, argument: str) -> CommandResult:
 def why(debugger: Debugger, argument: str) -> CommandResult:
     """Tell how the gradient of a node came to be: the way from the root down to it, and what else flows in.
 
-    Shows module, forward line and the norms seen so far of every node on the way. Where several ways lead here, the one
-    through non-finite gradients is shown, else the shortest; the others are counted.
+    Shows module, forward line and the norms seen so far of every node on the way: the shortest one, through the first
+    non-finite gradient where there is one. The other ways are counted.
     """
     import networkx
 
@@ -164,7 +164,8 @@ def why(debugger: Debugger, argument: str) -> CommandResult:
     flow = digraph(list(rows.values()))
     before = networkx.ancestors(flow, index)
     roots = [i for i in sorted(before | {index}) if flow.in_degree(i) == 0]
-    way = _telling_path(flow, rows, roots, index)
+    bad = [i for i in sorted(before | {index}) if rows[i].nonfinite]
+    way = _telling_path(flow, roots, index, bad)
     node = rows[index]
     lines = [f"the gradient that flows into #{index} {node.unique_name}, from {rows[way[0]].unique_name} on:"]
     lines += path_lines(rows, way)
@@ -173,7 +174,6 @@ def why(debugger: Debugger, argument: str) -> CommandResult:
         names = ", ".join(f"#{i} {rows[i].unique_name}" for i in feeders)
         lines.append(f"it is the sum of {len(feeders)} contributions: {names}")
     lines.append(f"{len(before)} of {len(rows)} nodes take part in it; {_ways(flow, before | {index}, roots, index)}")
-    bad = [i for i in sorted(before | {index}) if rows[i].nonfinite]
     if bad:
         lines.append(f"first not finite on the way: #{bad[0]} {rows[bad[0]].unique_name} {place_text(rows[bad[0]].forward)}")
     if node.forward is not None:
@@ -183,15 +183,14 @@ def why(debugger: Debugger, argument: str) -> CommandResult:
     return CommandResult("\n".join(lines), {"node": index, "path": way, "ancestors": len(before), "contributions": feeders})
 
 
-def _telling_path(flow: Any, rows: dict[int, GraphRow], roots: Sequence[int], index: int) -> list[int]:
-    """Shortest path in which a finite node costs as much as a thousand non-finite ones."""
+def _telling_path(flow: Any, roots: Sequence[int], index: int, bad: Sequence[int]) -> list[int]:
+    """The shortest way from a root; through the first non-finite gradient where there is one."""
     import networkx
 
-    def cost(_: int, to: int, __: Any) -> float:
-        return 1.0 if rows[to].nonfinite else 1000.0
-
-    found: list[int] = networkx.multi_source_dijkstra(flow, set(roots), index, weight=cost)[1]
-    return found
+    through = bad[0] if bad else index
+    first: list[int] = networkx.multi_source_dijkstra(flow, set(roots), through, weight=None)[1]
+    rest: list[int] = networkx.shortest_path(flow, through, index)
+    return first + rest[1:]
 
 
 def _ways(flow: Any, nodes: set[int], roots: Sequence[int], index: int) -> str:

@@ -1,0 +1,395 @@
+"""The model of all front ends: states, events, breakpoints in every process, several processes, restart, the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+from support.scripted_agent import ScriptedAgent
+from support.watched_debugger import Watched
+
+from adbg.engine import protocol
+from adbg.engine.errors import AdbgError, CommandError, NotStopped
+from adbg.engine.types import StopReason
+from adbg.tui import events
+from adbg.tui.debugger import State
+
+Make = Callable[..., Watched]
+
+
+def eventually(condition: Callable[[], object], what: str) -> None:
+    limit = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < limit, what
+        time.sleep(0.005)
+
+
+def test_a_run_without_breakpoints_goes_to_its_end(watched: Make) -> None:
+    one = watched()
+    assert one.debugger.state is State.NEW
+    agent = one.start()
+    assert one.debugger.state is State.STARTING and not agent.begun.is_set()
+    one.debugger.begin()
+    assert one.wait(events.Exited).code == 0
+    assert one.debugger.state is State.EXITED and one.debugger.exit_code == 0
+    assert [e.text for e in one.of(events.Output)] == ["done\n"]
+    kinds = [type(e).__name__ for e in one.events]
+    assert kinds.index("BackwardBegan") < kinds.index("BackwardEnded") < kinds.index("Exited")
+    assert one.debugger.backwards_seen == 1
+
+
+def test_a_breakpoint_set_before_the_start_stops(watched: Make) -> None:
+    one = watched()
+    one.stop_at("Relu")
+    stop = one.debugger.stop
+    assert stop is not None and stop.node is not None
+    assert (stop.node.unique_name, stop.reason, stop.breakpoints) == ("ReluBackward0#1", StopReason.BREAKPOINT, (1,))
+    assert one.wait(events.Stopped).stop is stop
+    row = one.debugger.breakpoint(1)
+    assert (row.hits, row.matches, row.verified) == (1, 1, True)
+
+
+def test_one_set_before_the_program_exists_is_sent_when_it_connects(watched: Make) -> None:
+    one = watched()
+    one.debugger.add_breakpoint("Mm")
+    agent = one.start()
+    assert [b.name for b in agent.breakpoints] == ["Mm"]
+    assert one.debugger.breakpoint(1).matches == 2
+
+
+def test_stepping_and_the_end(watched: Make) -> None:
+    one = watched()
+    one.stop_at("Mm")
+    one.debugger.resume(protocol.StepIn())
+    one.settle()
+    assert one.debugger.stop is not None and one.debugger.stop.index == 3
+    one.debugger.remove_breakpoint(1)
+    one.debugger.resume(protocol.Continue())
+    one.settle(State.EXITED)
+    with pytest.raises(NotStopped, match="has ended"):
+        one.debugger.resume(protocol.Continue())
+
+
+def test_stop_on_entry(watched: Make) -> None:
+    one = watched(entry=True)
+    one.start()
+    one.debugger.begin()
+    one.settle(State.STOPPED)
+    assert one.debugger.stop is not None and one.debugger.stop.reason is StopReason.ENTRY
+
+
+def test_a_step_before_the_start_runs_to_the_first_backward(watched: Make) -> None:
+    one = watched()
+    agent = one.start()
+    one.debugger.resume(protocol.StepIn())
+    one.settle(State.STOPPED)
+    assert protocol.ConfigurationDone(True) in agent.requests
+    assert protocol.StepIn() not in agent.requests
+
+
+def test_while_it_runs_only_pause_goes(watched: Make) -> None:
+    one = watched(prepare=lambda agent: setattr(agent, "on_begin", lambda: None))
+    one.start()
+    one.debugger.begin()
+    with pytest.raises(NotStopped, match="is running"):
+        one.debugger.resume(protocol.Continue())
+    with pytest.raises(NotStopped):
+        one.debugger.need_stop()
+    one.debugger.pause()
+    one.settle(State.STOPPED)
+    assert one.debugger.stop is not None and one.debugger.stop.reason is StopReason.PAUSE
+    with pytest.raises(CommandError, match="stopped already"):
+        one.debugger.pause()
+
+
+def test_a_refused_resume_leaves_the_stop_as_it_was(watched: Make) -> None:
+    one = watched()
+    one.stop_at("Relu")
+    before = one.debugger.stop
+    with pytest.raises(CommandError, match="cannot read the spec"):
+        one.debugger.resume(protocol.Until("???"))
+    assert one.debugger.stop is before and one.debugger.state is State.STOPPED
+    assert not one.of(events.Resumed)
+
+
+def test_a_stop_that_comes_before_the_answer_is_not_lost(watched: Make) -> None:
+    """The agent's answer to a step and the stop after it may come in either order."""
+    one = watched()
+    agent = one.stop_at("Sum")
+
+    def step(arguments: object) -> protocol.Empty:
+        agent.stop_at(2)
+        time.sleep(0.05)
+        return protocol.Empty()
+
+    agent.do_stepIn = step  # type: ignore[method-assign, assignment]
+    one.debugger.resume(protocol.StepIn())
+    assert one.debugger.state is State.STOPPED
+    assert one.debugger.stop is not None and one.debugger.stop.index == 2
+
+
+# ------------------------------------------------------------------ breakpoints
+
+
+def test_a_bad_spec_is_refused_and_not_kept(watched: Make) -> None:
+    one = watched()
+    agent = one.start()
+    with pytest.raises(CommandError, match="cannot read the spec"):
+        one.debugger.add_breakpoint("???")
+    assert one.debugger.breakpoints == () and agent.breakpoints == []
+    assert one.debugger.add_breakpoint("Mm").id == 2, "a number is never used twice"
+
+
+def test_a_spec_without_a_match_is_kept_and_says_so(watched: Make) -> None:
+    one = watched()
+    one.start()
+    row = one.debugger.add_breakpoint("Conv")
+    assert row.verified and row.matches == 0 and "closest" in row.message
+
+
+def test_changes_reach_the_agent(watched: Make) -> None:
+    one = watched()
+    agent = one.stop_at("Mm")
+    one.debugger.change_breakpoint(1, condition="index > 3", ignore=4)
+    sent = agent.breakpoints[0]
+    assert (sent.condition, sent.hitCondition) == ("index > 3", "6"), "the hit after one hit so far and four ignored"
+    one.debugger.change_breakpoint(1, condition="", ignore=0, enabled=False)
+    sent = agent.breakpoints[0]
+    assert (sent.condition, sent.hitCondition, sent.enabled) == ("", "", False)
+
+
+def test_a_temporary_one_goes_away_when_the_agent_says_so(watched: Make) -> None:
+    one = watched()
+    agent = one.start()
+    one.debugger.add_breakpoint("Mm", temporary=True)
+    agent.event(protocol.BreakpointChanged("removed", agent.state(agent.breakpoints[0])))
+    eventually(lambda: one.debugger.breakpoints == (), "it is still there")
+
+
+def test_hits_begin_anew_with_a_restart_and_the_list_stays(watched: Make) -> None:
+    one = watched()
+    one.stop_at("Mm")
+    one.debugger.change_breakpoint(1, commands=("p 1 + 1",))
+    one.debugger.restart()
+    assert one.debugger.wait_ready(5)
+    row = one.debugger.breakpoint(1)
+    assert (row.hits, row.commands) == (0, ("p 1 + 1",))
+    assert one.program.starts == 2
+    one.debugger.begin()
+    one.settle(State.STOPPED)
+    assert one.debugger.breakpoint(1).hits == 1
+
+
+def test_after_a_restart_nothing_of_the_old_program_is_heard(watched: Make) -> None:
+    one = watched()
+    old = one.stop_at("Mm")
+    one.debugger.restart()
+    assert one.debugger.wait_ready(5)
+    seen = len(one.of(events.Stopped))
+    old.event(protocol.Output("from the grave"))
+    one.program.on_output("stdout", b"")
+    assert one.debugger.state is State.STARTING and len(one.of(events.Stopped)) == seen
+
+
+# ------------------------------------------------------------------ several processes
+
+
+def test_breakpoints_are_in_every_process_and_hits_are_summed(watched: Make) -> None:
+    one = watched(ranks=2)
+    one.start()
+    one.debugger.add_breakpoint("Relu")
+    assert all([b.name for b in agent.breakpoints] == ["Relu"] for agent in one.program.agents)
+    one.debugger.begin()
+    one.wait(events.StopQueued)
+    assert one.debugger.breakpoint(1).hits == 2
+
+
+def test_each_stop_is_shown_once_in_turn(watched: Make) -> None:
+    one = watched(ranks=3)
+    one.start()
+    one.debugger.add_breakpoint("Relu")
+    one.debugger.begin()
+    one.wait(events.StopQueued, 2)
+    ranks = []
+    for _ in range(3):
+        assert one.debugger.current is not None
+        ranks.append(one.debugger.current.rank)
+        one.debugger.resume(protocol.Continue())
+        one.settle(State.STOPPED, State.EXITED)
+    assert sorted(ranks) == [0, 1, 2]
+    one.settle(State.EXITED)
+
+
+def test_choosing_a_process_by_hand(watched: Make) -> None:
+    one = watched(ranks=2)
+    one.start()
+    one.debugger.add_breakpoint("Relu")
+    one.debugger.begin()
+    one.wait(events.StopQueued)
+    first = one.debugger.current
+    other = next(p for p in one.debugger.processes if p is not first)
+    one.debugger.select_process(other.number)
+    assert one.debugger.current is other and first in one.debugger.waiting
+    with pytest.raises(CommandError, match="no process 9"):
+        one.debugger.select_process(9)
+
+
+def test_a_stepped_process_is_waited_for_before_another_is_shown(watched: Make) -> None:
+    one = watched(ranks=2)
+    one.start()
+    one.debugger.add_breakpoint("Relu")
+    one.debugger.begin()
+    one.wait(events.StopQueued)
+    first = one.debugger.current
+    one.debugger.resume(protocol.StepIn())
+    one.settle(State.STOPPED)
+    assert one.debugger.current is first
+
+
+def test_one_process_ends_while_another_stands(watched: Make) -> None:
+    one = watched(ranks=2)
+    one.start()
+    one.debugger.add_breakpoint("Relu")
+    one.debugger.begin()
+    one.wait(events.StopQueued)
+    assert one.debugger.current is not None
+    gone = one.debugger.current
+    one.program.agents[gone.rank].gone()
+    eventually(lambda: one.debugger.current is not gone, "the dead process stays current")
+    assert one.debugger.state is State.STOPPED
+    assert one.debugger.evaluate("1 + 1").value == 2
+
+
+def test_a_process_that_joins_late_gets_everything(watched: Make) -> None:
+    one = watched()
+    one.start()
+    one.debugger.add_breakpoint("Relu")
+    one.debugger.set_vlog("5")
+    one.debugger.set_error_stops(False)
+    one.debugger.begin()
+    one.settle(State.STOPPED)
+    late = ScriptedAgent(one.program._listener.config.socket, one.program.token, 1, False)
+    assert late.begun.wait(5)
+    kinds = [type(r).__name__ for r in late.requests]
+    assert kinds[0] == "Initialize" and kinds[-1] == "ConfigurationDone"
+    assert protocol.Vlog("5") in late.requests and protocol.SetExceptionBreakpoints([]) in late.requests
+    assert [b.name for b in late.breakpoints] == ["Relu"]
+    late.gone()
+
+
+# ------------------------------------------------------------------ the end
+
+
+def test_kill_and_what_is_left(watched: Make) -> None:
+    one = watched()
+    one.stop_at("Relu")
+    one.debugger.kill()
+    assert one.settle(State.EXITED) and one.debugger.exit_code == 137
+    assert one.debugger.stop is None
+    with pytest.raises(NotStopped, match="has ended"):
+        one.debugger.evaluate("1 + 1")
+    with pytest.raises(CommandError, match="no running program"):
+        one.debugger.kill()
+
+
+def test_detach_lets_it_run_on(watched: Make) -> None:
+    one = watched()
+    agent = one.stop_at("Relu")
+    one.debugger.detach()
+    assert one.debugger.state is State.DETACHED
+    assert agent.requests[-1] == protocol.Disconnect()
+    one.wait(events.Detached)
+    with pytest.raises(NotStopped, match="detached"):
+        one.debugger.resume(protocol.Continue())
+    one.program.end(agent)
+    assert one.wait(events.Exited).code == 0, "the end is still told"
+
+
+def test_closing_ends_a_program_that_adbg_started(watched: Make) -> None:
+    one = watched()
+    one.stop_at("Relu")
+    one.debugger.close()
+    assert one.program.signals == [9]
+    assert one.debugger.state is State.EXITED
+
+
+def test_a_listener_that_fails_does_not_silence_the_others(watched: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    one = watched()
+
+    def broken(event: object) -> None:
+        raise ValueError("mine")
+
+    one.debugger.subscribe(broken)
+    one.debugger._listeners.reverse()
+    one.start()
+    one.debugger.begin()
+    one.wait(events.Exited)
+
+
+def test_output_cut_inside_a_character_is_put_together(watched: Make) -> None:
+    one = watched()
+    one.start()
+    data = "µ".encode()
+    one.program.on_output("stdout", data[:1])
+    one.program.on_output("stdout", data[1:])
+    eventually(lambda: len(one.of(events.Output)) == 2, "output is missing")
+    out = one.of(events.Output)
+    assert "".join(e.text for e in out) == "µ" and b"".join(e.data for e in out) == data
+
+
+def test_starting_twice_is_refused(watched: Make) -> None:
+    one = watched()
+    one.start()
+    with pytest.raises(AdbgError, match="runs already"):
+        one.debugger.start()
+
+
+# ------------------------------------------------------------------ looking
+
+
+def test_frames_are_asked_once_per_stop(watched: Make) -> None:
+    one = watched()
+    agent = one.stop_at("Mm")
+    one.debugger.frames()
+    one.debugger.frames()
+    assert sum(isinstance(r, protocol.StackTrace) for r in agent.requests) == 1
+    one.debugger.select_frame(2)
+    assert one.debugger.frame_id() == 3
+    one.debugger.evaluate("1 + 1")
+    assert agent.requests[-1].frameId == 3
+    with pytest.raises(CommandError, match="outermost"):
+        one.debugger.select_frame(4)
+    one.debugger.resume(protocol.StepIn())
+    one.settle(State.STOPPED)
+    assert one.debugger.frame_id() == 0
+    one.debugger.frames()
+    assert sum(isinstance(r, protocol.StackTrace) for r in agent.requests) == 2
+
+
+def test_a_forward_frame_has_no_locals_to_evaluate_in(watched: Make) -> None:
+    one = watched()
+    one.stop_at("Mm")
+    one.debugger.select_frame(1)
+    assert one.debugger.frame_id() == 0
+    line = one.debugger.source_line()
+    assert line is not None and line.line == 40
+
+
+@pytest.mark.parametrize(
+    ("text", "index"), [("#3", 3), ("3", 3), ("ReluBackward0#1", 3), ("relu", 3), ("Sum", 1), ("", 2), ("MmBackward0#1", 4)]
+)
+def test_finding_a_node(watched: Make, text: str, index: int) -> None:
+    one = watched()
+    one.stop_at("MmBackward0#2")
+    assert one.debugger.find_node(text) == index
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("Mm", "2 nodes are called 'Mm'"), ("Rleu", "no node 'Rleu'"), ("#6", "nodes #1 to #5"), ("#0", "nodes #1")]
+)
+def test_not_finding_a_node(watched: Make, text: str, message: str) -> None:
+    one = watched()
+    one.stop_at("Mm")
+    with pytest.raises(CommandError, match=message):
+        one.debugger.find_node(text)
