@@ -28,6 +28,7 @@ _LIMITS = (
     ),
     ("forward-mode AD", "jvp, jacfwd and forward gradients have no backward to stop in"),
     ("torch.compile", "a compiled region is one node; nothing is hooked while torch traces"),
+    ("compiled autograd", "works while armed, but torch compiles the hooks too, recompiles and logs that it does"),
     (
         "deep graphs",
         "more than 30,000 nodes are walked on the main thread only (450,000 there); elsewhere the walk is capped",
@@ -41,7 +42,8 @@ _LIMITS = (
 
 
 class _Evaluating(threading.local):
-    """The grad mode of the hook around an expression: on in a backward with create_graph. None outside of expressions."""
+    """The grad mode of the hook around an expression: on in a backward with create_graph. None outside of
+    expressions."""
 
     grad_mode: bool | None = None
 

@@ -23,6 +23,7 @@ from adbg.engine.backends.torch_order import execution_order, needed_nodes
 from adbg.engine.backends.torch_saved import NodeFields
 from adbg.engine.backends.torch_stacks import Stacks
 from adbg.engine.backends.torch_tensors import short_dtype
+from adbg.engine.errors import BackendError
 from adbg.engine.types import Edge, NodeInfo, SourceLine, TensorMeta
 
 #: torch 2.13 frees a chain of nodes that Python has touched by recursion, some 190 bytes of C stack a node: with the
@@ -195,19 +196,19 @@ class TorchGraph(Graph):
             variable = getattr(node, "variable", None)
             if variable is not None:
                 leaves[id(variable)] = key
-        keys = []
+        keys: list[int] = []
         for value in self._wanted:
             node = private.attribute_grad_fn(value) if isinstance(value, torch.Tensor) else getattr(value, "node", None)
-            key = leaves.get(id(value)) if node is None else self.index.get(node)
-            if key is not None:
-                keys.append(key)
+            found = leaves.get(id(value)) if node is None else self.index.get(node)
+            if found is not None:
+                keys.append(found)
         return keys
 
     def roots(self) -> Sequence[int]:
         return list(dict.fromkeys(self.index[node] for node in self._root_nodes))
 
     def name(self, key: int) -> str:
-        return node_name(self._nodes[key])
+        return node_name(self.node(key))
 
     def _ordinal(self, key: int) -> int:
         if self._ordinals is None:
@@ -234,7 +235,7 @@ class TorchGraph(Graph):
     def info(self, key: int, needs: Sequence[str] | frozenset[str]) -> NodeInfo:
         """A NodeInfo with at least the fields in ``needs`` (those of ``HookPlan.needs``); the cheap ones are always
         there."""
-        node = self.walk()[key]
+        node = self.node(key)
         name = self.name(key)
         variable = getattr(node, "variable", None) if name == "AccumulateGrad" else None
         stack = self.forward_stack(key)[0] if "forward_stack" in needs else ()
@@ -272,19 +273,19 @@ class TorchGraph(Graph):
         ]
 
     def saved(self, key: int) -> Sequence[SavedValue]:
-        return torch_saved.saved(self.walk()[key], self._services.fields)
+        return torch_saved.saved(self.node(key), self._services.fields)
 
     def attributes(self, key: int) -> Mapping[str, str]:
-        return torch_saved.attributes(self.walk()[key], self._services.fields)
+        return torch_saved.attributes(self.node(key), self._services.fields)
 
     def input_meta(self, key: int) -> Sequence[TensorMeta]:
-        return [_slot_meta(slot) for slot in private.input_metadata(self.walk()[key]) or ()]
+        return [_slot_meta(slot) for slot in private.input_metadata(self.node(key)) or ()]
 
     def forward_stack(self, key: int) -> tuple[Sequence[SourceLine], str]:
         known = self._lines.get(key)
         if known is None:
             stacks = self._services.stacks
-            trace = stacks.trace(self.walk()[key])
+            trace = stacks.trace(self.node(key))
             if trace is None:
                 return (), _no_stack(stacks)
             known = self._lines[key] = stacks.user_lines([trace])[0]
@@ -299,10 +300,13 @@ class TorchGraph(Graph):
             self._lines[key] = lines
 
     def node(self, key: int) -> Any:
-        return self.walk()[key]
+        nodes = self._nodes or self.walk()
+        if not 0 <= key < len(nodes):
+            raise BackendError(f"no node {key} in this graph", "a graph can be asked only while its backward runs")
+        return nodes[key]
 
     def is_custom(self, key: int) -> bool:
-        node = self.walk()[key]
+        node = self.node(key)
         return torch_saved.is_function(node) and not is_compiled(node)
 
     def names(self) -> Sequence[str]:

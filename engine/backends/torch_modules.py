@@ -15,17 +15,22 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from adbg.engine.backends import torch_private as private
+
 _is_compiling = torch.compiler.is_compiling
+_FRUITLESS = 3
+_MOST = 10_000  # entries kept before those of dead modules are dropped
 
 
 class ModulePlace:
     """What is known of one module: its path in the outermost module that ran it."""
 
-    __slots__ = ("path", "ref")
+    __slots__ = ("fruitless", "path", "ref")
 
     def __init__(self, module: torch.nn.Module) -> None:
         self.ref = weakref.ref(module)
         self.path: str | None = None
+        self.fruitless = 0  # how often a search below it did not find the module that ran
 
 
 class RunningModules(threading.local):
@@ -44,23 +49,39 @@ class Modules:
         self._roots: list[weakref.ref[torch.nn.Module]] = []
         self._names: dict[int, tuple[weakref.ref[Any], str]] = {}
         self._handles: list[Any] = []
+        self._asked: Any = None  # torch's own _has_any_global_hook while ours is in its place
         self._scanned = False
+        self._most = _MOST
 
     # ---- the hooks
 
     def watch(self) -> None:
-        """Follow every module's forward from now on: 6-9 us a module call (torch takes the long way when a hook is
-        there)."""
-        if not self._handles:
-            self._handles = [
-                register_module_forward_pre_hook(self._enter),
-                register_module_forward_hook(self._leave, always_call=True),
-            ]
+        """Follow every module's forward from now on: 2-3 us a module call, for torch takes the long way when a hook is
+        there."""
+        if self._handles:
+            return
+        self._handles = [
+            register_module_forward_pre_hook(self._enter),
+            register_module_forward_hook(self._leave, always_call=True),
+        ]
+        self._asked = private.has_any_global_hook
+        if self._asked is not None:
+            torch.nn.modules.module._has_any_global_hook = self._has_hooks_of_the_script
 
     def unwatch(self) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        if self._asked is not None:
+            torch.nn.modules.module._has_any_global_hook = self._asked
+            self._asked = None
+
+    def _has_hooks_of_the_script(self) -> bool:
+        """A model made by torch.compile warns of global hooks at every call: it must not warn of ours."""
+        own = {handle.id for handle in self._handles}
+        module: Any = torch.nn.modules.module
+        names = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+        return any(key not in own for name in names for key in getattr(module, "_global" + name, ()))
 
     def _enter(self, module: Any, args: Any) -> None:
         if _is_compiling():
@@ -88,23 +109,30 @@ class Modules:
     # ---- paths
 
     def _new_place(self, module: torch.nn.Module) -> ModulePlace:
-        outermost = module
+        """Find ``module`` below the outermost module that is running. One made on the fly is not there and is called by
+        its type; after a few of those the search (1 us a module of the model) is given up for that outermost module."""
+        outermost: ModulePlace | None = None
         frame = self.running.frame
         while frame is not None:
-            outermost = frame[0].ref() or outermost
-            frame = frame[1]
-        self._learn(outermost)
+            outermost, frame = frame
+        above = outermost.ref() if outermost is not None else None
+        if above is None or outermost is None:
+            self._learn(module)
+        elif outermost.fruitless < _FRUITLESS:
+            self._learn(above)
         place = self._places.get(id(module))
-        if place is None or place.ref() is not module:  # made on the fly, no part of the outermost module
+        if place is None or place.ref() is not module:
             place = self._places[id(module)] = ModulePlace(module)
         if place.path is None:
             place.path = type(module).__name__
+            if outermost is not None:
+                outermost.fruitless += 1
         return place
 
     def _learn(self, root: torch.nn.Module) -> None:
         """Name everything below ``root``. A part that ran alone before gets its full path; nothing loses one."""
         try:
-            for path, module in root.named_modules():
+            for path, module in list(root.named_modules()):
                 place = self._places.get(id(module))
                 if place is None or place.ref() is not module:
                     place = self._places[id(module)] = ModulePlace(module)
@@ -117,9 +145,11 @@ class Modules:
         if not any(known() is root for known in self._roots):
             self._roots = [known for known in self._roots if known() is not None]
             self._roots.append(weakref.ref(root))
-        if len(self._places) > 10_000:
-            self._places = {key: place for key, place in self._places.items() if place.ref() is not None}
-            self._names = {key: entry for key, entry in self._names.items() if entry[0]() is not None}
+        if len(self._places) + len(self._names) > self._most:
+            # list(): another thread may be learning at the same time
+            self._places = {key: place for key, place in list(self._places.items()) if place.ref() is not None}
+            self._names = {key: entry for key, entry in list(self._names.items()) if entry[0]() is not None}
+            self._most = max(_MOST, 2 * (len(self._places) + len(self._names)))
 
     # ---- parameters
 

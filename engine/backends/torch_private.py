@@ -96,6 +96,9 @@ _unwrap: Callable[[Any], Any] | None = _find(
     "torch._C._functorch.get_unwrapped", "read the value behind a func.grad / vmap wrapper"
 )
 guards_tls: Any = _find("torch._guards._TLS", "stay out of a graph while torch.compile traces it")
+has_any_global_hook: Any = _find(
+    "torch.nn.modules.module._has_any_global_hook", "follow modules without torch.compile warning of it"
+)
 _mixin: Any = _find("torch.autograd.function._HookMixin", "put a hook on every node at a third of the price")
 hook_mixin: Any = _mixin if "_register_hook" in vars(_mixin or object) else None
 function_base: Any = _find("torch._C._FunctionBase", "recognise the node of an autograd.Function")

@@ -270,9 +270,11 @@ def _wished_stack_taker(original: Callable[[], list[str]], running: RunningModul
 
     def format_stack() -> list[str]:
         strings = original()
+        if strings and __file__ in strings[-1]:
+            strings.pop()  # our own frame
         if getattr(private.guards_tls, "tracing_context", None) is not None:
             return strings
-        trace = ForwardTrace(strings[:-1])  # the last line is ours
+        trace = ForwardTrace(strings)
         trace.captured = gather(True, False, False)
         trace.frame = running.frame
         return trace

@@ -1,4 +1,4 @@
-"""Chains of 100,000 nodes: hooked, matched by name, failing, freed. Each in a process of its own, since the danger is a crash."""
+"""Chains of 100,000 nodes: hooked, matched by name, failing, freed. Each in a process of its own: the danger is a crash."""
 
 from __future__ import annotations
 
@@ -78,9 +78,7 @@ def test_long_chain_fails_post_mortem():
 
 
 def test_long_chain_on_another_thread_is_capped():
-    out = deep(
-        "thread = threading.Thread(target=main, args=(HookPlan(every=True),)); thread.start(); thread.join()"
-    )
+    out = deep("thread = threading.Thread(target=main, args=(HookPlan(every=True),)); thread.start(); thread.join()")
     assert "walk capped at 30,00" in out
     assert out.startswith(("30000 30000", "30001 30001"))
 

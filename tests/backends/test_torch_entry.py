@@ -1,4 +1,4 @@
-"""Every backward that starts in Python is seen, nested ones with their parent; out again without a trace; post-mortem."""
+"""Every backward that starts in Python is seen, nested ones with their parent; post-mortem; out without a trace."""
 
 from __future__ import annotations
 

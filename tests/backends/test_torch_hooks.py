@@ -279,7 +279,7 @@ def test_screen_survives_odd_gradients():
         (z * z.conj()).real.sum().backward()
         torch.randn(0, 3, requires_grad=True).exp().sum().backward()
         x = torch.randn(4, requires_grad=True)
-        first, second = x.split(2)
+        first, _ = x.split(2)
         first.sum().backward()  # the second slot is undefined
         meta = torch.randn(3, device="meta", requires_grad=True)
         meta.exp().sum().backward()

@@ -45,7 +45,9 @@ def line_of(marker: str) -> int:
 
 def described(watch: Watch, run) -> dict:
     found: dict = {}
-    watch.begin = lambda call: found.update({call.describe(key).unique_name: call.describe(key) for key in call.order()})
+    watch.begin = lambda call: found.update(
+        {call.describe(key).unique_name: call.describe(key) for key in call.order()}
+    )
     run()
     return found
 
@@ -145,7 +147,9 @@ def test_checkpointed_parts_keep_their_full_path(reentrant):
     model = Outer()
     watch = Watch()
     found: dict = {}
-    watch.begin = lambda call: found.update({call.describe(key).unique_name: call.describe(key).module for key in call.order()})
+    watch.begin = lambda call: found.update(
+        {call.describe(key).unique_name: call.describe(key).module for key in call.order()}
+    )
     with watching(watch, stacks=True):
         model(torch.randn(2, 4, requires_grad=True)).sum().backward()
     assert found["TanhBackward0#1"] == "body.1"
@@ -160,7 +164,7 @@ def test_module_stack_survives_exceptions_and_threads():
             self.error = error
 
         def forward(self, x):
-            y = self.inner(x)
+            self.inner(x)
             raise self.error
 
     watch = Watch()
@@ -255,11 +259,14 @@ def test_the_scripts_anomaly_mode_is_its_own():
 
 
 def test_failing_call_keeps_its_message_with_the_scripts_own_anomaly_mode():
-    with watching(Watch(), armed=False, stacks=True):
-        with warnings.catch_warnings(record=True) as caught, torch.autograd.set_detect_anomaly(True):
-            warnings.simplefilter("always")
-            with pytest.raises(RuntimeError):
-                failing()
+    with (
+        watching(Watch(), armed=False, stacks=True),
+        warnings.catch_warnings(record=True) as caught,
+        torch.autograd.set_detect_anomaly(True),
+    ):
+        warnings.simplefilter("always")
+        with pytest.raises(RuntimeError):
+            failing()
     assert len(caught) == 1
     assert "Error detected in MulBackward0" in str(caught[0].message) and "c = b * b" in str(caught[0].message)
 
