@@ -5,6 +5,7 @@ from digest import Digest
 
 import adbg
 
+torch.manual_seed(0)
 torch.set_num_threads(1)
 
 

@@ -31,6 +31,7 @@ def train(rank, meeting_point, results):
 
 
 if __name__ == "__main__":
+    torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as folder:
         results = mp.get_context("spawn").SimpleQueue()
         mp.spawn(train, (os.path.join(folder, "meet"), results), nprocs=2)

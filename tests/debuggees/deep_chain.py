@@ -8,6 +8,7 @@ import sys
 import torch
 from digest import Digest
 
+torch.manual_seed(0)
 torch.set_num_threads(1)
 LENGTH = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
 x = torch.tensor(1.0, dtype=torch.float64, requires_grad=True)

@@ -9,6 +9,7 @@ import sys
 import torch
 from digest import Digest
 
+torch.manual_seed(0)
 torch.set_num_threads(1)
 weight = torch.ones(4, requires_grad=True)
 columns = shutil.get_terminal_size().columns

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from support.bare_client import BareClient
-from support.program import debuggee, digest_of, wait_until
+from support.program import debuggee, digest_of
 from support.terminal import Terminal
 
 from adbg.engine.rendezvous import listen_dir
@@ -64,8 +64,7 @@ def test_launched(runtime_dir: Path) -> None:
     command = [sys.executable, "-m", "adbg", "run", "--repl", "-b", "backward", str(debuggee("slow_training"))]
     with Terminal(command, 40, 120) as terminal:
         terminal.wait_for("(adbg)")
-        terminal.send("continue\r")
-        terminal.wait_for("backward 1")
+        terminal.wait_for("begin")
         sockets = unix_sockets(runtime_dir)
         assert sockets
         for path in sockets:
@@ -74,7 +73,11 @@ def test_launched(runtime_dir: Path) -> None:
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert listening_ports(terminal.pid) == []
         assert len(psutil.Process(terminal.pid).children(recursive=True)) >= 1
-    wait_until(lambda: not unix_sockets(runtime_dir), "the socket's removal")
+        terminal.send("kill\r")
+        terminal.wait_for("The program")
+        terminal.send("quit\r")
+        terminal.wait_end()
+    assert unix_sockets(runtime_dir) == []
 
 
 def test_listen(listening: tuple[subprocess.Popen[str], Path]) -> None:
