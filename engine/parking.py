@@ -69,6 +69,7 @@ class Parked:
         self._gate = threading.Lock()
         self._open = True
         self._leaving: Job | None = None
+        self._resumed = False
         self._interrupted = False
         self.over = threading.Event()  # the thread has left
 
@@ -80,10 +81,9 @@ class Parked:
             return self._open
 
     def resume(self) -> None:
-        """Let the thread go on, after the jobs that wait. From any thread."""
-        with self._gate:
-            if self._open:
-                self._jobs.put(None)
+        """Let the thread go on as soon as the job at hand is done. From any thread."""
+        self._resumed = True
+        self._jobs.put(None)
 
     def leave(self, then: Job) -> None:
         """Called within a job: the thread goes on after it, and calls ``then`` once no request can reach it."""
@@ -91,7 +91,7 @@ class Parked:
 
     def run(self) -> None:
         """Run jobs until resumed. KeyboardInterrupt leaves through here (the wait for a job is interruptible)."""
-        while self._leaving is None:
+        while self._leaving is None and not self._resumed:
             job = self._jobs.get()
             if job is None:
                 return

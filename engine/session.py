@@ -75,11 +75,17 @@ class Session:
             self.rearm()
 
     def attach(self) -> None:
-        """A client is there."""
+        """A client is there. The stop that an earlier one left behind is over first."""
+        parked = self.parked
+        if parked is not None:
+            parked.over.wait(5 * PATIENCE)
         with self._guard:
             for backend, hooks in zip(self.backends, self.hooks):
-                backend.install(hooks)
-                backend.set_stacks(self.stacks)
+                try:
+                    backend.install(hooks)
+                    backend.set_stacks(self.stacks)
+                except Exception as error:
+                    self.reports.defect(f"{backend.name} cannot be hooked", error)
             self.attached = True
             self.rearm()
 
@@ -96,8 +102,11 @@ class Session:
             self.rearm()
             for backend, hooks in zip(self.backends, self.hooks):
                 hooks.forget()
-                backend.set_stacks(False)
-                backend.uninstall()
+                try:
+                    backend.set_stacks(False)
+                    backend.uninstall()
+                except Exception as error:
+                    self.reports.defect(f"{backend.name} keeps a hook", error)
         parked = self.parked
         if parked is not None:
             parked.resume()

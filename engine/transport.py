@@ -52,7 +52,8 @@ class Connection:
 
     def start(self) -> None:
         """Start both threads."""
-        threading.Thread(target=self._read, name="adbg-reader", daemon=True).start()
+        self._reader = threading.Thread(target=self._read, name="adbg-reader", daemon=True)
+        self._reader.start()
         threading.Thread(target=self._write, name="adbg-writer", daemon=True).start()
 
     @property
@@ -117,7 +118,9 @@ class Connection:
                     self._on_bad(error)
                     if getattr(error, "fatal", False):
                         self.close()  # the writer sends the answer, then ends the connection
-                        return
+                        while stream.read(1 << 16):
+                            pass
+                        break
                     continue
                 if message is None:
                     break
@@ -140,6 +143,7 @@ class Connection:
             pass
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
+        self._reader.join(0.5)  # it takes in what is left: closed with unread data, the last answer would be lost
         self._lost()
 
     def _next_batch(self) -> list[bytes] | None:

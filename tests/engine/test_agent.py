@@ -162,7 +162,11 @@ def test_what_needs_a_stop_is_refused_while_the_program_runs(front: FrontEnd) ->
 
 
 def test_requests_sent_at_once_are_all_answered_in_order(front: FrontEnd) -> None:
-    peer, debuggee = at_a_stop(front)
+    ended = threading.Event()
+    debuggee = FakeDebuggee(front.config, lambda b: chain(b) and ended.wait(20))
+    peer = front.accept()
+    peer.begin("#1")
+    peer.stopped()
     numbers = [peer.send("evaluate", expression=f"{i} + 1") for i in range(200)]
     last = peer.send("continue")
     late = peer.send("evaluate", expression="1")
@@ -170,6 +174,7 @@ def test_requests_sent_at_once_are_all_answered_in_order(front: FrontEnd) -> Non
     peer.answer(last)
     with pytest.raises(Refused, match="running"):
         peer.answer(late)
+    ended.set()
     debuggee.join()
 
 
