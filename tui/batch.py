@@ -12,6 +12,7 @@ import time
 
 from adbg.engine.errors import AdbgError, DebuggeeGone
 from adbg.engine.protocol import Continue
+from adbg.engine.types import NodeStop
 from adbg.tui import events
 from adbg.tui.batch_output import Writer
 from adbg.tui.commands.startup import READY_TIMEOUT, stop_commands
@@ -41,6 +42,7 @@ class Batch:
         self.required = required
         self.queue: queue.SimpleQueue[events.Event] = queue.SimpleQueue()
         self.ended = False
+        self.reported: NodeStop | None = None  # the stop reported last
         self._quit = False
         self.shown: set[int] = set()  # breakpoints whose hit was reported
 
@@ -124,18 +126,16 @@ class Batch:
             self._take(0.05)
 
     def _wait_stop(self) -> None:
-        """Until the program stands still: report that stop and run its breakpoints' commands; or until it ended."""
-        while not self.ended:
-            event = self._take(0.2)
-            if isinstance(event, events.Detached):
-                return
-            if not isinstance(event, events.Stopped) or event.stop is not self.debugger.stop:
-                continue  # or a stop in the middle of `step 5`, which went on from there
-            if self._at_stop(event):
-                return
+        """Until the program stands still and that was reported, or it ended or was let go."""
+        while not self.ended and not self._stands() and self.debugger.state is not State.DETACHED:
+            self._take(0.2)
 
-    def _at_stop(self, event: events.Stopped) -> bool:
-        """Report; true unless a breakpoint's commands set the program going again."""
+    def _stands(self) -> bool:
+        return self.debugger.state is State.STOPPED and self.reported is self.debugger.stop
+
+    def _at_stop(self, event: events.Stopped) -> None:
+        """Report a stop and run the commands of its breakpoints, up to the one that sets the program going again."""
+        self.reported = event.stop
         self.writer.stopped(self.debugger, event)
         self.shown.update(event.stop.breakpoints)
         for line in stop_commands(self.debugger):
@@ -146,11 +146,9 @@ class Batch:
                 continue
             if result.text or result.value is not None:
                 self.writer.result(line, result)
-            if result.running:
-                return False
-            if result.quit:
-                self._quit = True
-        return True
+            self._quit = self._quit or result.quit
+            if result.running or result.quit:
+                return
 
     # ------------------------------------------------------------------ the rest of the run
 
@@ -160,7 +158,7 @@ class Batch:
         if debugger.state is State.STARTING and not self.ended:
             debugger.begin(False)
         while not self.ended:
-            if debugger.state is State.STOPPED:
+            if self._stands():
                 self._go_on()
             if debugger.state is State.RUNNING and not debugger.program.launched:
                 debugger.detach()
@@ -171,7 +169,7 @@ class Batch:
             if debugger.state is State.DETACHED:
                 if not debugger.program.launched:
                     return 0
-                self._drain(0.2)
+                self._take(0.2)
         return self._finish()
 
     def _go_on(self) -> None:
@@ -244,5 +242,8 @@ class Batch:
             writer.trace(event)
         elif isinstance(event, events.Notice):
             writer.notice(event.level, event.text)
+        elif isinstance(event, events.Stopped):
+            if event.stop is self.debugger.stop:  # not one in the middle of `step 5`, which went on from there
+                self._at_stop(event)
         elif isinstance(event, events.Exited):
             self.ended = True

@@ -142,7 +142,7 @@ class ScriptedAgent:
     def state(self, b: protocol.BreakpointRequest) -> BreakpointState:
         good = not b.name.startswith("???")
         matches = sum(name.startswith(b.name) for name in self.names)
-        message = "" if matches else "no node of this graph matches; closest: MmBackward0"
+        message = "" if matches or not b.name[0].isupper() else "no node of this graph matches; closest: MmBackward0"
         return BreakpointState(
             b.id, good, message if good else "cannot read the spec '???'", b.name, matches, self.hits.get(b.id, 0), b.enabled
         )

@@ -308,11 +308,12 @@ def test_displays_and_watches(watched: Make) -> None:
     one.run("display 1 + 1")
     asked = len(agent.requests)
     assert [row.changed for row in one.debugger.shown_values()] == [None, None]
+    assert not [r for r in agent.requests[asked:] if isinstance(r, protocol.Evaluate)], "read when they were added"
+    one.run("s")
+    rows = one.debugger.shown_values()
     one.debugger.shown_values()
     reads = [r for r in agent.requests[asked:] if isinstance(r, protocol.Evaluate)]
     assert len(reads) == 2, "read once per stop"
-    one.run("s")
-    rows = one.debugger.shown_values()
     assert [(row.text, row.changed, row.before) for row in rows] == [("2", True, "1"), ("2", None, "")]
     assert one.run("i display").text.splitlines()[0] == "* 1: index = 2, was 1"
     one.run("watch nope")

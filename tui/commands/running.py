@@ -162,5 +162,8 @@ def detach(debugger: Debugger, argument: str) -> CommandResult:
 def kill(debugger: Debugger, argument: str) -> CommandResult:
     """End the program at once (SIGKILL)."""
     no_argument(argument, "kill")
+    from adbg.tui.debugger import State
+
     debugger.kill()
+    debugger.wait_state(State.EXITED, timeout=5)
     return CommandResult("killed the program", running=True)
