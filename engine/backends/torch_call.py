@@ -35,6 +35,7 @@ _SUMMED = 32  # drop the parts it was given, once it ran
 _HAS_PRE = 64
 _HAS_POST = 128
 _HAS = _HAS_PRE | _HAS_POST
+_ONLY_SCREENED = _SCREEN_OUT | _HAS_POST
 _NEEDS_PRE = _TAKEN | _SCREEN_IN
 _NEEDS_POST = _TAKEN_POST | _SCREEN_OUT | _FEEDS | _SUMMED
 
@@ -153,17 +154,25 @@ class TorchCall(TorchGraph, BackwardCall):
         """Every gradient is looked at once: as the output of the node that made it; where several are summed, and at
         the roots, as the input."""
         all_edges = self.all_edges()
+        nodes, flags, keep, screen = self._nodes, self._flags, self._handles.append, self._screen
+        quick = not self._careful and not self._hooked
         slots: dict[Any, int] = {}  # slots of a node that an edge leads to, as bits
         summed = set(self._root_nodes)
         seen_slots = slots.get
         for key, edges in enumerate(all_edges):
             if edges:
-                self._want(key, _SCREEN_OUT)
+                if quick:
+                    keep(nodes[key].register_hook(PlacedHook(screen, key)))
+                    flags[key] = _ONLY_SCREENED
+                else:
+                    self._want(key, _SCREEN_OUT)
             for node, slot in edges:
                 bits = seen_slots(node, 0)
                 if bits >> slot & 1:
                     summed.add(node)
                 slots[node] = bits | 1 << slot
+        if quick:
+            self._hooked = len(self._handles)
         for node in summed:
             key = self.index.get(node, -1)
             if key >= 0:
@@ -212,7 +221,7 @@ class TorchCall(TorchGraph, BackwardCall):
             self._handles.append(self._nodes[key].register_prehook(PlacedHook(self._before, key)))
             new |= _HAS_PRE
         if new & _NEEDS_POST and not old & _HAS_POST:
-            hook = PlacedHook(self._screen if bits == _SCREEN_OUT else self._after, key)
+            hook = PlacedHook(self._screen if bits == _SCREEN_OUT and not self._careful else self._after, key)
             self._handles.append(self._nodes[key].register_hook(hook))
             new |= _HAS_POST
         if not old & _HAS:
@@ -271,7 +280,7 @@ class TorchCall(TorchGraph, BackwardCall):
         """
         if _task_id() != self.task and not self._is_mine():
             return None
-        if self._flags[key] & ~_HAS != _SCREEN_OUT or self._careful:
+        if self._flags[key] != _ONLY_SCREENED:
             return self._after(key, grad_inputs, grad_outputs)
         self._ran[key] = 1
         looked = grad_outputs[0] if grad_outputs else None

@@ -1,4 +1,4 @@
-"""Chains of 100,000 nodes: hooked, matched by name, failing, freed. Each in a process of its own: the danger is a crash."""
+"""Chains of 100,000 nodes: hooked, matched by name, failing, freed; each in its own process, for it may crash."""
 
 from __future__ import annotations
 
