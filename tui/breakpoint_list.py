@@ -45,6 +45,7 @@ class BreakpointList:
         self._states: dict[tuple[int, int], BreakpointState] = {}  # (process number, id)
         self._typed: dict[int, str] = {}
         self._last = 0
+        self.version = 0  # grows with every change that a process must learn of
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -63,6 +64,7 @@ class BreakpointList:
         self._last += 1
         row = Breakpoint(self._last, spec, temporary=temporary, trace=trace)
         self._rows[row.id] = row
+        self.version += 1
         self._typed[row.id] = spec
         return row
 
@@ -85,11 +87,13 @@ class BreakpointList:
             commands=row.commands if commands is None else commands,
         )
         self._rows[number] = row
+        self.version += 1
         return row
 
     def remove(self, number: int) -> Breakpoint:
         row = self.get(number)
         del self._rows[number]
+        self.version += 1
         self._states = {key: state for key, state in self._states.items() if key[1] != number}
         return row
 

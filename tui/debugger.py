@@ -521,29 +521,38 @@ class Debugger(StopView):
         if body.adbg is not None:
             process.info = body.adbg
             process.frameworks = tuple(body.adbg.frameworks)
-        with self.lock:
-            requests = self._list.requests()
-        states: protocol.Breakpoints = process.client.request(protocol.SetFunctionBreakpoints(requests))
-        if not self._error_stops:
-            process.client.request(protocol.SetExceptionBreakpoints([]))
-        if self._vlog:
-            process.client.request(protocol.Vlog(self._vlog))
-        with self.changed:
-            if not process.alive:
-                return
-            self._list.learn(process.number, states.breakpoints)
-            self._processes.append(process)
-            self.frameworks_seen.update(f.name for f in process.frameworks)
-            if self._current is None or not self._current.alive:
-                self._current = process
-            begun = self._begun
-            stopped = process.stop
-            self.changed.notify_all()
+        settings = None
+        states = protocol.Breakpoints([])
+        while True:  # what changes while it is being told is told again, before it counts as one of the processes
+            with self.changed:
+                now = (self._list.version, self._vlog, self._error_stops)
+                if now == settings:
+                    if not process.alive:
+                        return
+                    self._enter(process, states)
+                    begun, stopped = self._begun, process.stop
+                    break
+                settings = now
+                requests = self._list.requests()
+            states = process.client.request(protocol.SetFunctionBreakpoints(requests))
+            if not self._error_stops:
+                process.client.request(protocol.SetExceptionBreakpoints([]))
+            if self._vlog:
+                process.client.request(protocol.Vlog(self._vlog))
         self._tell(events.ProcessJoined(process))
         if begun:
             self._configure(process)
         if stopped is not None:
             self._parked(process, stopped)
+
+    def _enter(self, process: Process, states: protocol.Breakpoints) -> None:
+        """Under the lock: from here on it is one of the processes."""
+        self._processes.append(process)
+        self._list.learn(process.number, states.breakpoints)
+        self.frameworks_seen.update(f.name for f in process.frameworks)
+        if self._current is None or not self._current.alive:
+            self._current = process
+        self.changed.notify_all()
 
     def _configure(self, process: Process) -> None:
         with self.lock:
