@@ -4,26 +4,25 @@ when any did.
 mypy and import-linter read the packages under their import names through tests/typing, a farm of relative links.
 """
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PYTHON = sys.executable
-CHECKS = {
-    "ruff": [PYTHON, "-m", "ruff", "check", "."],
-    "mypy": [PYTHON, "-m", "mypy"],
-    "import contracts": [PYTHON, "-c", "from importlinter.cli import lint_imports_command as run; run()", "--no-logo"],
+FARM = ROOT / "tests" / "typing"
+LINT_IMPORTS = "from importlinter.cli import lint_imports_command as run; run()"
+CHECKS = {  # name: (folder, command); import-linter takes the packages of the folder that it runs in
+    "ruff": (ROOT, ["-m", "ruff", "check", "."]),
+    "mypy": (ROOT, ["-m", "mypy"]),
+    "import contracts": (FARM, ["-c", LINT_IMPORTS, "--no-logo", "--no-cache", "--config", ROOT / "pyproject.toml"]),
 }
 
 
 def main() -> int:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests" / "typing")}
     failed = []
-    for name, command in CHECKS.items():
+    for name, (folder, arguments) in CHECKS.items():
         print(f"-- {name}", flush=True)
-        if subprocess.run(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL).returncode != 0:
+        if subprocess.run([sys.executable, *arguments], cwd=folder, stdin=subprocess.DEVNULL).returncode != 0:
             failed.append(name)
     if failed:
         print("failed: " + ", ".join(failed), file=sys.stderr)
