@@ -111,19 +111,20 @@ class RunWriter:
 
 
 class _Appender:
-    """An append-only file, unbuffered: what was appended is there when the process dies."""
+    """An append-only file, unbuffered: what was appended is there when the process dies. A framework may append to the
+    VLOG file too (``stderr_tap``), so the place of what was written is asked from the kernel."""
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self._offset = os.fstat(self._fd).st_size
 
     def append(self, data: bytes) -> tuple[int, int]:
-        start, view = self._offset, memoryview(data)
+        start, view = -1, memoryview(data)
         while view:
             written = os.write(self._fd, view)
-            self._offset += written
             view = view[written:]
-        return start, len(data)
+            if start < 0:
+                start = os.lseek(self._fd, 0, os.SEEK_CUR) - written
+        return max(start, 0), len(data)
 
     def close(self) -> None:
         os.close(self._fd)
