@@ -39,8 +39,9 @@ class CallState:
 
 @dataclass(slots=True)
 class PausedPoint:
-    """All that the answers at a stop are made of. ``grad_outputs``/``grad_inputs`` are lists: an edit replaces an entry, and the
-    session hands the edited lists back to the engine. ``calls`` has the enclosing calls, outermost first, this one last."""
+    """All that the answers at a stop are made of. ``grad_outputs``/``grad_inputs`` are lists: an edit replaces an
+    entry, and the session hands the edited lists back to the engine. ``calls`` has the enclosing calls, outermost
+    first, this one last."""
 
     stop: NodeStop
     thread: int

@@ -126,7 +126,8 @@ class Initialize:
 @request("configurationDone", Empty)
 @dataclass(frozen=True, slots=True)
 class ConfigurationDone:
-    """Breakpoints are set; the script may start. ``stop_on_entry``: stop (reason entry) at the first backward's begin."""
+    """Breakpoints are set; the script may start. ``stop_on_entry``: stop (reason entry) at the first backward's
+    begin."""
 
     stop_on_entry: bool = False
 
@@ -237,7 +238,8 @@ class StepIn:
 @request("stepOut", Empty)
 @dataclass(frozen=True, slots=True)
 class StepOut:
-    """``finish``: to the end of the enclosing PyLayer / nested backward (stops behind that node), or of this backward."""
+    """``finish``: to the end of the enclosing PyLayer / nested backward (stops behind that node), or of this
+    backward."""
 
     threadId: int = 0
 
@@ -297,7 +299,8 @@ class Source:
 @dataclass(frozen=True, slots=True)
 class StackFrame:
     """``kind``: "node" (frame 0), "enclosing" (the nodes around it, innermost first), "forward" (Python frames that
-    made the node, innermost first; no locals), "live" (Python frames of the stopped thread, innermost first; locals)."""
+    made the node, innermost first; no locals), "live" (Python frames of the stopped thread, innermost first;
+    locals)."""
 
     id: int
     name: str
@@ -464,7 +467,8 @@ class NodeBody:
 @request("adbg/node", NodeBody)
 @dataclass(frozen=True, slots=True)
 class Node:
-    """``index`` (execution order) or ``name`` (unique name, or a name that only one node has); both empty: the node at hand."""
+    """``index`` (execution order) or ``name`` (unique name, or a name that only one node has); both empty: the node at
+    hand."""
 
     index: int = 0
     name: str = ""
@@ -474,7 +478,8 @@ class Node:
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """Meta of a value, and on request statistics and a window. ``node`` (index) reads ``saved``, ``grad_outputs`` of
-    another node than the one at hand, as far as they are there. ``slice`` is Python index text, "" the first 2-D plane."""
+    another node than the one at hand, as far as they are there. ``slice`` is Python index text, "" the first 2-D
+    plane."""
 
     expression: str
     node: int = 0
@@ -513,7 +518,8 @@ class InfoBody:
 @request("adbg/info", InfoBody)
 @dataclass(frozen=True, slots=True)
 class Info:
-    """``what``: backward, breakpoints, threads, params, memory, capabilities, names (every node name at hand and seen)."""
+    """``what``: backward, breakpoints, threads, params, memory, capabilities, names (every node name at hand and
+    seen)."""
 
     what: str
 
@@ -595,7 +601,8 @@ class Output:
 @event("breakpoint")
 @dataclass(frozen=True, slots=True)
 class BreakpointChanged:
-    """Sent when matches, hits, message or enabled of a breakpoint changed (a temporary one that was hit: reason "removed")."""
+    """Sent when matches, hits, message or enabled of a breakpoint changed (a temporary one that was hit: reason
+    "removed")."""
 
     reason: str
     breakpoint: BreakpointState

@@ -2,11 +2,12 @@
 
 Two ways in, one protocol:
 
-* ``adbg run``: the front end listens on a unix socket in a private folder (0700, socket 0600) and writes ``session.json`` (0600)
-  beside it. The debuggee's environment carries one variable, ``ADBG_SESSION`` = path of that file. The agent dials out and
-  sends ``adbg/hello`` with the token; the client answers with ``initialize`` and the same token.
-* ``adbg.listen()``: the agent listens on ``<runtime dir>/<pid>/agent.sock`` and writes ``session.json`` beside it; ``adbg attach PID``
-  reads that file.
+* ``adbg run``: the front end listens on a unix socket in a private folder (0700, socket 0600) and writes
+  ``session.json`` (0600) beside it. The debuggee's environment carries one variable, ``ADBG_SESSION`` = path of that
+  file. The agent dials out and sends ``adbg/hello`` with the token; the client answers with ``initialize`` and the same
+  token.
+* ``adbg.listen()``: the agent listens on ``<runtime dir>/<pid>/agent.sock`` and writes ``session.json`` beside it;
+  ``adbg attach PID`` reads that file.
 
 No TCP port is ever opened.
 """

@@ -127,7 +127,8 @@ class TensorWindow:
 
 @dataclass(frozen=True, slots=True)
 class TensorView:
-    """What a panel shows of one value: meta always, the rest as asked. ``text`` is set for a value that is no tensor."""
+    """What a panel shows of one value: meta always, the rest as asked. ``text`` is set for a value that is no
+    tensor."""
 
     expression: str
     meta: TensorMeta | None
@@ -174,7 +175,7 @@ class NodeStop:
     node: NodeInfo | None = None
     enclosing: tuple[str, ...] = ()  # unique names of the enclosing nodes, outermost first
     location: SourceLine | None = None  # live Python line: of the backward call, or of adbg.breakpoint()
-    message: str = ""  # evidence in one line: "grad_inputs[0]: 1 of 64 elements is inf", the exception, a condition's error
+    message: str = ""  # one line: "grad_inputs[0]: 1 of 64 elements is inf", the exception, a condition's error
     iteration: int = 0  # outermost backward calls begun so far
     elapsed_us: float | None = None  # time of the node (phase after)
 

@@ -1,8 +1,8 @@
 """DAP framing and the codec between JSON and the dataclasses of ``protocol`` (L1, stdlib only).
 
-Framing is ``Content-Length: N\\r\\n\\r\\n`` + N bytes of UTF-8 JSON (DAP's base protocol). Floats JSON cannot write are the
-strings "nan", "inf", "-inf". Reading is strict about types and names the field that is wrong; unknown fields are ignored, so that
-a newer client can speak to an older agent.
+Framing is ``Content-Length: N\\r\\n\\r\\n`` + N bytes of UTF-8 JSON (DAP's base protocol). Floats JSON cannot write are
+the strings "nan", "inf", "-inf". Reading is strict about types and names the field that is wrong; unknown fields are
+ignored, so that a newer client can speak to an older agent.
 """
 
 from __future__ import annotations
@@ -195,8 +195,8 @@ def read_message(stream: BinaryIO) -> dict[str, Any] | None:
     """The next message of a buffered stream, or None at its end.
 
     Raises:
-        ProtocolError: a bad header, a message over MAX_MESSAGE, or a body that is no JSON object. After a bad body the stream
-            stands at the next message; after a bad header (``fatal`` attribute true) it cannot be read on.
+        ProtocolError: a bad header, a message over MAX_MESSAGE, or a body that is no JSON object. After a bad body the
+            stream stands at the next message; after a bad header (``fatal`` attribute true) it cannot be read on.
     """
     length = _read_header(stream)
     if length is None:

@@ -1,4 +1,7 @@
-"""Runs the script named as argument and prints how often it went into the engine: an engine that counts, nothing else."""
+"""Runs the script named as argument and prints how often it went into the engine.
+
+An engine that counts, nothing else.
+"""
 
 import os
 import runpy

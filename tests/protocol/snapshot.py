@@ -1,4 +1,5 @@
-"""The protocol's schema as plain data: what ``schema.json`` commits, so that every change of a message is seen in review."""
+"""The protocol's schema as plain data: what ``schema.json`` commits, so that every change of a message is seen in
+review."""
 
 from __future__ import annotations
 

@@ -49,7 +49,11 @@ def test_every_message_of_the_registry_can_be_read() -> None:
         (protocol.Graph, {"start": "1"}, "start: expected an integer"),
         (protocol.Graph, {"start": True}, "start: expected an integer"),
         (protocol.SetFunctionBreakpoints, {"breakpoints": [{"name": "a"}, {}]}, r"breakpoints\[1\]: the field 'name'"),
-        (protocol.Stopped, {"reason": "x", "threadId": 1, "adbg": {"reason": "sleepy"}}, "adbg.reason: expected one of breakpoint"),
+        (
+            protocol.Stopped,
+            {"reason": "x", "threadId": 1, "adbg": {"reason": "sleepy"}},
+            "adbg.reason: expected one of breakpoint",
+        ),
         (TensorStats, {"numel": 1, "sampled": None, "min": "minus"}, "min: expected a number"),
     ],
 )
@@ -85,7 +89,16 @@ def test_a_message_over_the_limit_is_skipped_not_read() -> None:
     assert wire.read_message(stream) == {"seq": 2}
 
 
-@pytest.mark.parametrize("header", [b"GET / HTTP/1.1\r\n\r\n", b"Content-Length: -3\r\n\r\n", b"x" * 9000, b"\r\n", b"Content-Length: 1e3\r\n\r\n"])
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"Content-Length: -3\r\n\r\n",
+        b"x" * 9000,
+        b"\r\n",
+        b"Content-Length: 1e3\r\n\r\n",
+    ],
+)
 def test_a_bad_header_is_fatal(header: bytes) -> None:
     with pytest.raises(ProtocolError) as caught:
         wire.read_message(io.BytesIO(header))
