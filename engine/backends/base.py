@@ -7,9 +7,9 @@ Life of a call, all on the thread that runs backward:
 
     call = BackwardCall(...)                # the backend's wrapper around the framework's entry point
     sink.backward_begin(call)               # the session may call call.hook(plan), read call.order(), park
-    ... sink.node_begin / node_end ...      # only for the nodes that the plan selected; the session may park in them and
+    ... sink.node_begin / node_end ...      # only for the nodes that the plan selected; the session may park and
                                             # call call.hook(wider plan) there: it holds for the nodes still to come
-    sink.backward_end(call, error)          # hooks are still there and the graph still alive; then the backend removes every hook
+    sink.backward_end(call, error)          # hooks are still there, the graph is alive; then every hook is removed
 
 Cost contract: while ``arm(False)`` the wrapper passes straight through (one attribute test, an increment, a try).
 """
@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
+from adbg.engine.errors import Unsupported
 from adbg.engine.types import Edge, NodeInfo, SourceLine, TensorMeta, TensorStats, TensorWindow
 
 
@@ -62,9 +63,10 @@ class HookPlan:
     contributions: bool = False  # keep the parts of summed gradients that flow into nodes taken by name/info/indices/every
     screen: bool = False  # non-finite watch: see below
 
-    # ``screen`` is the hot path of the nan/inf/nonfinite breakpoints: the backend hooks whatever it must so that every gradient is
-    # looked at once (outputs of every node; incoming ones only at roots and where several consumers are summed), screens
-    # with ``norm`` inside its own hook, and calls the sink for a node taken by nothing else only when the norm is not finite.
+    # ``screen`` is the hot path of the nan/inf/nonfinite breakpoints: the backend hooks whatever it must so that every
+    # gradient is looked at once (outputs of every node; incoming ones only at roots and where several consumers are
+    # summed), screens with ``norm`` inside its own hook, and calls the sink for a node taken by nothing else only when
+    # the norm is not finite.
 
     @property
     def empty(self) -> bool:
@@ -74,7 +76,8 @@ class HookPlan:
 @dataclass(frozen=True, slots=True)
 class SavedValue:
     """A saved tensor or attribute of a node. ``value`` is None with a ``note`` when reading it would have an effect
-    (checkpoint recompute, offload copy) or it is freed; ``corrupted`` when its version moved (then ``value`` is the changed tensor)."""
+    (checkpoint recompute, offload copy) or it is freed; ``corrupted`` when its version moved (then ``value`` is the
+    changed tensor)."""
 
     name: str
     value: Any
@@ -128,7 +131,8 @@ class Graph(abc.ABC):
 
     @abc.abstractmethod
     def input_meta(self, key: int) -> Sequence[TensorMeta]:
-        """Shape and dtype of every incoming gradient slot, known before it runs. Empty when the framework cannot tell."""
+        """Shape and dtype of every incoming gradient slot, known before it runs. Empty when the framework cannot
+        tell."""
 
     @abc.abstractmethod
     def forward_stack(self, key: int) -> tuple[Sequence[SourceLine], str]:
@@ -141,6 +145,15 @@ class Graph(abc.ABC):
     def is_custom(self, key: int) -> bool:
         """PyLayer / autograd.Function."""
         return False
+
+    def address(self, key: int) -> int:
+        """A number that tells this node object from any other alive: Paddle's pointer, else the id of the object."""
+        node = self.node(key)
+        pointer = getattr(node, "node_ptr", None)
+        return int(pointer()) if callable(pointer) else id(node)
+
+    def read_all_stacks(self) -> None:  # noqa: B027
+        """The stacks of all nodes are about to be asked for: a backend may read them together for less."""
 
     def names(self) -> Iterable[str]:
         """Distinct framework names in the graph, for completion and closest matches."""
@@ -163,8 +176,8 @@ class BackwardCall(Graph):
     @abc.abstractmethod
     def hook(self, plan: HookPlan) -> int:
         """Hook the nodes that the plan takes and that are not hooked yet; returns how many nodes are hooked now.
-        May be called at begin, and again on the parked thread (then it acts on nodes still to run, and gives the node at
-        hand a post hook)."""
+        May be called at begin, and again on the parked thread (then it acts on nodes still to run, and gives the node
+        at hand a post hook)."""
 
     @abc.abstractmethod
     def unhook(self) -> None: ...
@@ -174,9 +187,42 @@ class BackwardCall(Graph):
         """Parts of the summed gradients flowing into ``key`` as far as they were kept, and why some are missing."""
 
     def failed_nodes(self, error: BaseException) -> Sequence[tuple[int, str]]:
-        """After an exception: (key, evidence) of the nodes that may have failed, most likely first. Works without any hook
-        having been there (torch facts, section 7)."""
+        """After an exception: (key, evidence) of the nodes that may have failed, most likely first. Works without any
+        hook having been there (torch facts, section 7)."""
         return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """A node that the forward made and that a graph does not have: its op has no part in the loss. ``text`` is what is
+    known of it: a name, or the source text of its line."""
+
+    text: str
+    forward: SourceLine | None = None
+
+
+class CreationWatch(abc.ABC):
+    """Which nodes are made from its making on until ``close``."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """No node made from now on belongs to it. Repeated calls are harmless."""
+
+    @abc.abstractmethod
+    def release(self) -> None:
+        """Let go of everything kept."""
+
+    @abc.abstractmethod
+    def restart(self) -> None:
+        """Forget what was made so far: a backward that had none of it ended."""
+
+    @abc.abstractmethod
+    def holds(self, graph: Graph, key: int) -> bool:
+        """Whether that node was made while it was open, on its thread."""
+
+    @abc.abstractmethod
+    def strays(self, graph: Graph) -> tuple[Sequence[Stray], str]:
+        """Nodes made while it was open that ``graph`` does not have, and what of this cannot be known."""
 
 
 class HookSink(Protocol):
@@ -185,7 +231,8 @@ class HookSink(Protocol):
     def backward_begin(self, call: BackwardCall) -> None: ...
 
     def node_begin(self, call: BackwardCall, key: int, grad_outputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """Before a node. A returned tuple replaces the gradients (already adopted: checked and cloned); None keeps them."""
+        """Before a node. A returned tuple replaces the gradients (already adopted: checked and cloned); None keeps
+        them."""
 
     def node_end(
         self, call: BackwardCall, key: int, grad_inputs: tuple[Any, ...], grad_outputs: tuple[Any, ...]
@@ -264,8 +311,8 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def adopt(self, old: Any, new: Any, where: str) -> Any:
-        """``new`` (tensor or number) checked against ``old`` (shape, dtype, device) and cloned, ready to be handed to the engine.
-        Raises CommandError saying what the framework would refuse, and why."""
+        """``new`` (tensor or number) checked against ``old`` (shape, dtype, device) and cloned, ready to be handed to
+        the engine. Raises CommandError saying what the framework would refuse, and why."""
 
     @abc.abstractmethod
     def text(self, value: Any) -> str:
@@ -283,6 +330,22 @@ class Backend(abc.ABC):
     def graph_of(self, values: Iterable[Any]) -> Graph | None:
         """The graph that the given tensors have so far (``adbg.breakpoint()``); None when none of them has one."""
 
+    def watch_creation(self) -> CreationWatch:
+        """Follow which nodes the calling thread makes from now on (``holds``), and what any thread makes (``strays``).
+
+        Raises:
+            Unsupported: the framework does not tell; a region is then known by its source lines alone.
+        """
+        raise Unsupported(f"{self.name} does not tell when a node is made", "the lines of the region are used instead")
+
+    def native_vlog(self) -> NativeVlog | None:
+        """The same object each time; None where the framework has no VLOG of its own."""
+        return None
+
+    def aids(self) -> Aids | None:
+        """The same object each time; None where the framework has none."""
+        return None
+
     def memory(self) -> Mapping[str, float]:
         """Bytes by name ("rss", "cuda_allocated", ...)."""
         return {}
@@ -290,6 +353,57 @@ class Backend(abc.ABC):
     def parameters(self) -> Iterable[tuple[str, Any]]:
         """(name, parameter) of the modules seen so far."""
         return ()
+
+
+class NativeVlog(abc.ABC):
+    """Levels of the VLOG that a framework writes to fd 2 itself. Any thread under the GIL."""
+
+    @abc.abstractmethod
+    def set_levels(self, text: str) -> dict[str, int]:
+        """ "6", "dygraph_functions=6,nodes=5", "off", "" to only ask. Returns what a person set ("*" the global level).
+        Raises CommandError."""
+
+    @abc.abstractmethod
+    def raise_levels(self, levels: Mapping[str, int]) -> None:
+        """At least these levels until ``lower_levels`` of the same; may nest."""
+
+    @abc.abstractmethod
+    def lower_levels(self, levels: Mapping[str, int]) -> None: ...
+
+    @abc.abstractmethod
+    def restore(self) -> None:
+        """The script's own levels again."""
+
+    @property
+    @abc.abstractmethod
+    def logging(self) -> bool:
+        """adbg has a level of it on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Aid:
+    """One of a framework's own debugging aids, switchable at run time. ``note`` says what this build does with it."""
+
+    name: str
+    value: str  # as it is now
+    values: str  # what it takes: "off | 0 | 1 | 2 | 3"
+    what: str
+    note: str = ""
+
+
+class Aids(abc.ABC):
+    """A framework's own debugging aids. Any thread under the GIL."""
+
+    @abc.abstractmethod
+    def list(self) -> Sequence[Aid]: ...
+
+    @abc.abstractmethod
+    def set(self, name: str, value: str) -> Aid:
+        """Raises CommandError: no such aid or value; Unsupported: not in this build."""
+
+    @abc.abstractmethod
+    def restore(self) -> None:
+        """Everything as the script had it."""
 
 
 @dataclass

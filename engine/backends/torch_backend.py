@@ -14,7 +14,8 @@ import torch
 
 from adbg.engine.backends import torch_private as private
 from adbg.engine.backends import torch_tensors, torch_window
-from adbg.engine.backends.base import Backend, Capabilities, DoctorLine, Graph, HookSink
+from adbg.engine.backends.base import Backend, Capabilities, CreationWatch, DoctorLine, Graph, HookSink
+from adbg.engine.backends.torch_creations import Creations
 from adbg.engine.backends.torch_entry import EngineEntry
 from adbg.engine.backends.torch_graph import Services, TorchGraph, root_nodes
 from adbg.engine.backends.torch_modules import Modules
@@ -58,6 +59,7 @@ class TorchBackend(Backend):
         self._frames = FrameFilter()
         self._modules = Modules()
         self._stacks = Stacks(self._modules, self._frames)
+        self._creations = Creations(self._stacks)
         self._services = Services(self._modules, self._stacks)
         self._entry = EngineEntry(self._services, self._frames)
         self._evaluating = _Evaluating()
@@ -141,6 +143,9 @@ class TorchBackend(Backend):
     def graph_of(self, values: Iterable[Any]) -> Graph | None:
         roots = root_nodes([value for value in values if isinstance(value, torch.Tensor) and value.requires_grad])
         return TorchGraph(list(dict.fromkeys(roots)), self._services) if roots else None
+
+    def watch_creation(self) -> CreationWatch:
+        return self._creations.watch()
 
     def parameters(self) -> Iterable[tuple[str, Any]]:
         return self._modules.parameters()

@@ -67,6 +67,10 @@ gather: Callable[[bool, bool, bool], Any] | None = _find(
 symbolize: Callable[[list[Any]], list[list[dict[str, Any]]]] | None = _find(
     "torch._C._profiler.symbolize_tracebacks", "turn a captured stack into lines"
 )
+#: 60 ns; the number that the next node of this thread gets.
+next_sequence: Callable[[], int] | None = _find(
+    "torch.autograd._get_sequence_nr", "tell which nodes were made between two moments"
+)
 set_anomaly: Callable[[bool, bool], None] | None = _find(
     "torch._C.set_anomaly_enabled", "have a stack taken when a node is made"
 )

@@ -117,6 +117,7 @@ class Stacks:
         self._replaced: dict[str, Any] = {}
         self._takers: Any = ()  # our format_stack while the script has anomaly mode off, and on
         self._muted: list[Any] = []
+        self._tap: Callable[[ForwardTrace], None] | None = None
         self._lock = threading.Lock()
         self._lines: dict[tuple[str, int, str], SourceLine] = {}
 
@@ -164,6 +165,14 @@ class Stacks:
         private.set_anomaly(*self._wish)
         self.unmute()
 
+    def tap(self, listener: Callable[[ForwardTrace], None] | None) -> None:
+        """Have ``listener`` called with the stack of every node that is made, on its thread; None ends it. A node then
+        costs one more call; without a listener nothing more."""
+        with self._lock:
+            self._tap = listener
+            if self.on:
+                self._apply()
+
     def _script_sets(self, mode: bool, check_nan: bool = True) -> None:
         assert private.set_anomaly is not None
         private.set_anomaly(mode, check_nan)  # its own argument checks and errors
@@ -173,7 +182,8 @@ class Stacks:
     def _apply(self) -> None:
         assert private.set_anomaly is not None
         wanted, check_nan = self._wish
-        torch.fx.traceback.format_stack = self._takers[wanted]
+        taker = self._takers[wanted]
+        torch.fx.traceback.format_stack = taker if self._tap is None else _tapped(taker, self._tap)
         private.set_anomaly(True, check_nan if wanted else False)
         self.unmute()
 
@@ -227,6 +237,18 @@ class Stacks:
                 if line is None:
                     line = self._lines[key] = SourceLine(*key)
                 yield line
+
+
+def _tapped(taker: Callable[[], list[str]], listener: Callable[[ForwardTrace], None]) -> Callable[[], list[str]]:
+    """``taker``, and ``listener`` hears of it."""
+
+    def format_stack() -> list[str]:
+        trace = taker()
+        if isinstance(trace, ForwardTrace):
+            listener(trace)
+        return trace
+
+    return format_stack
 
 
 def _stack_taker(
