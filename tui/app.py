@@ -13,11 +13,13 @@ import tempfile
 import threading
 import time
 import traceback
+from pathlib import Path
 from typing import Any
 
 from textual import events as textual_events
 from textual.app import ComposeResult
 from textual.command import CommandPalette
+from textual.geometry import Size
 
 from adbg.engine.errors import AdbgError
 from adbg.tui import events, theme
@@ -62,6 +64,7 @@ class AdbgApp(Showing, KeyActions):
         self._history = History(history_file)
         self._cancelled = threading.Event()
         self._last_line = ""
+        self._terminal: Size | None = None
         self.crash = ""
 
     def compose(self) -> ComposeResult:
@@ -105,9 +108,9 @@ class AdbgApp(Showing, KeyActions):
 
     def relayout(self) -> None:
         """Give every panel its size for the terminal as it is."""
-        main = self.screen_stack[0]
-        width, height = self.size
-        banner = main.query_one("#banner")
+        main = self.main
+        width, height = self._terminal or self.size
+        banner = self.banner
         lines = 1 if banner.has_class("-bad") or banner.has_class("-tip") else 0
         chosen = plan(width, height, self.arrangement, self.focused_panel, lines)
         if chosen.small:
@@ -122,6 +125,7 @@ class AdbgApp(Showing, KeyActions):
 
     def on_resize(self, event: textual_events.Resize) -> None:
         """The terminal changed: the panels follow, and so does the program's own terminal."""
+        self._terminal = event.size  # ``size`` is still the old one here
         self.relayout()
         self.widget_of(self.focused_panel).focus(scroll_visible=False)
         self.retitle()
@@ -140,13 +144,15 @@ class AdbgApp(Showing, KeyActions):
             if self.narrow:
                 self.relayout()
         if panel:
-            self.screen_stack[0].query_one(Hints).show()
+            self.panel(Hints).show()
 
     # ---- panels speak
 
     def on_line_panel_moved(self, event: LinePanel.Moved) -> None:
         """The graph's cursor is the selection; the stack's cursor selects a frame."""
         event.stop()
+        if event.row != event.panel.cursor or event.row >= event.panel.line_count():
+            return  # it moved on; a later message says where to
         if event.panel is self.graph:
             self.select_node(self.graph.model.at(event.row).index)
         elif event.panel is self.lists and self.lists.tab == "stack":
@@ -256,6 +262,8 @@ class AdbgApp(Showing, KeyActions):
 
     def on_command_done(self, event: CommandDone) -> None:
         """Output or error of a command."""
+        if self.leaving:
+            return
         if event.line.startswith("(adbg) "):
             self.say(event.line, "echo")
         if event.error is not None:
@@ -282,7 +290,7 @@ class AdbgApp(Showing, KeyActions):
     # ---- help, palette, prompt
 
     def action_help(self) -> None:
-        main = self.screen_stack[0]
+        main = self.main
         keys = live_keys([self, *main.walk_children(LinePanel)], self)
         rows = [(row.group, f"{row.name} {row.args}".strip(), row.summary) for row in TABLE.commands()]
         self.push_screen(HelpScreen(keys, rows))
@@ -325,10 +333,10 @@ def run_app(debugger: Debugger, history_file: str | None = None) -> int:
     ``debugger`` is made but not started: the app does that. Must be called on the main thread, on a terminal. When the user detached, or
     the app itself failed, the program runs on: its output goes to the terminal until it ends.
     """
-    from adbg.tui.fullprompt import HISTORY_FILE
+    from adbg.tui.repl import history_path
     from adbg.tui.terminal import guarded
 
-    app = AdbgApp(debugger, HISTORY_FILE if history_file is None else history_file)
+    app = AdbgApp(debugger, _history_file(history_path()) if history_file is None else history_file)
     status: int | None = None
     try:
         with guarded(lambda text: app.post_message(Stray(text))):
@@ -346,6 +354,15 @@ def run_app(debugger: Debugger, history_file: str | None = None) -> int:
         return _see_out(debugger)
     debugger.close()
     return 0 if status is None else status
+
+
+def _history_file(path: Path) -> str:
+    """The file as text, its folder made; "" where that cannot be."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return ""
+    return str(path)
 
 
 def _see_out(debugger: Debugger) -> int:

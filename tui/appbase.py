@@ -9,7 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 from textual.app import App
+from textual.content import Content
 from textual.css.query import QueryType
+from textual.screen import Screen
+from textual.widget import Widget
 
 from adbg.engine.errors import AdbgError
 from adbg.tui.arrangement import Arrangement
@@ -18,7 +21,7 @@ from adbg.tui.events import Event
 from adbg.tui.lookups import Lookups
 from adbg.tui.messages import CommandDone
 from adbg.tui.stop_view import as_error
-from adbg.tui.widgets.frames import tabs_title
+from adbg.tui.widgets.frames import Banner, tabs_title
 from adbg.tui.widgets.graph import GraphPanel
 from adbg.tui.widgets.screentext import ScreenText
 from adbg.tui.widgets.source import CodePanel, ListsPanel
@@ -71,14 +74,31 @@ class AppBase(App[int]):
         self.selected = 0  # index of the node that panels show, 0 for none
         self.shown_node: Any = None  # NodeBody of it, once it was read
         self.focused_panel = "graph"
+        self._panels: dict[type[Widget], Widget] = {}
+        self._main: Screen[Any] | None = None
         self.lookups: Lookups
         self.commands: CommandQueue
 
     # ---- panels by name; they are on the main screen, whatever is in front of it
 
     def panel(self, kind: type[QueryType]) -> QueryType:
-        """The one widget of a class on the main screen."""
-        return self.screen_stack[0].query_one(kind)
+        """The one widget of a class on the main screen. Looked up once: late answers may come while the screen is taken down."""
+        if kind not in self._panels:
+            self._panels[kind] = self.main.query_one(kind)
+        found = self._panels[kind]
+        assert isinstance(found, kind)
+        return found
+
+    @property
+    def main(self) -> Screen[Any]:
+        """The main screen, whatever is in front of it."""
+        if self._main is None:
+            self._main = self.screen_stack[0]
+        return self._main
+
+    @property
+    def banner(self) -> Banner:
+        return self.panel(Banner)
 
     @property
     def graph(self) -> GraphPanel:
@@ -109,8 +129,13 @@ class AppBase(App[int]):
         return self.panel(StatusBar)
 
     @property
+    def leaving(self) -> bool:
+        """The main screen is gone or going: timers and late answers have nothing to write into."""
+        return not self.screen_stack
+
+    @property
     def narrow(self) -> bool:
-        return self.screen_stack[0].has_class("-narrow")
+        return self.main.has_class("-narrow")
 
     # ---- words to the user
 
@@ -128,9 +153,7 @@ class AppBase(App[int]):
 
     def retitle(self) -> None:
         """Titles of the frames, as the panels and the layout are now."""
-        screen = self.screen_stack[0]
-        from textual.content import Content
-
+        screen = self.main
         def title(name: str, text: str) -> None:
             screen.query_one(name).border_title = Content(text)  # type: ignore[assignment]
 

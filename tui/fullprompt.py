@@ -6,15 +6,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Sequence
 
 from adbg.engine.errors import AdbgError
 from adbg.tui.commands.table import execute
 from adbg.tui.debugger import Debugger
 from adbg.tui.widgets.console import History
-
-HISTORY_FILE = os.path.expanduser("~/.adbg_history")
 
 
 async def converse(debugger: Debugger, before: Sequence[str], history: History) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from textual.widget import Widget
 
 from adbg.engine.errors import AdbgError
 from adbg.tui.appbase import AppBase
-from adbg.tui.arrangement import LOWER, PANELS
+from adbg.tui.arrangement import PANELS
 from adbg.tui.debugger import State
 from adbg.tui.screens.dialogs import BreakpointScreen, LineScreen, QuitScreen
 from adbg.tui.screens.output import OutputScreen
@@ -159,8 +159,10 @@ class KeyActions(AppBase):
         focused = self.focused
         if focused in (self.lists, self.code) and not self.narrow:
             self.action_show_list(TABS[(TABS.index(self.lists.tab) + step) % len(TABS)])
-        elif self.narrow and focused is not self.value and focused is not self.graph:
-            self.action_show_lower(LOWER[(LOWER.index(self.arrangement.lower) + step) % len(LOWER)])
+        elif focused in (self.lists, self.code):
+            tabs = ("source", *TABS)
+            lower = self.arrangement.lower if self.arrangement.lower in tabs else "source"
+            self.action_show_lower(tabs[(tabs.index(lower) + step) % len(tabs)])
         elif self.value.model.cycle(step):
             self.read_value()
         else:
@@ -212,7 +214,7 @@ class KeyActions(AppBase):
             if focused is self.vlog or focused is self.code:
                 found = focused.search(self._searched, step)  # type: ignore[union-attr]
             else:
-                index = self.graph.model.find(self._searched, self.selected, step)
+                index = self.graph.model.find(self._searched, self._cursor_index(), step)
                 found = index is not None
                 if index is not None:
                     if index not in self.graph.model.visible:
@@ -229,11 +231,16 @@ class KeyActions(AppBase):
         self.action_panel("vlog", zoom=False)
         self.ask_line("&", self.vlog.filter_text, "a regular expression; +2 PATTERN keeps 2 lines of context; empty: all", self.vlog.set_filter)
 
+    def _cursor_index(self) -> int:
+        """Node under the graph's cursor."""
+        row = self.graph.selected
+        return row.index if row is not None else 0
+
     def action_next_bad(self, step: int) -> None:
         if self.focused is self.vlog:
             found = self.vlog.next_bad(step)
         else:
-            index = self.graph.model.next_bad(self.selected, step)
+            index = self.graph.model.next_bad(self._cursor_index(), step)
             found = index is not None
             if index is not None:
                 self.graph.select_index(index)
@@ -264,8 +271,8 @@ class KeyActions(AppBase):
         if panel == "source":
             return self.lists if self.narrow and self.arrangement.lower in TABS else self.code
         if panel == "console":
-            return self.screen_stack[0].query_one(CommandInput)
-        return self.screen_stack[0].query_one("#" + panel)
+            return self.panel(CommandInput)
+        return self.main.query_one("#" + panel)
 
     def action_panel(self, panel: str, zoom: bool = True) -> None:
         """Focus a panel; the one that has the focus is zoomed."""
@@ -341,7 +348,7 @@ class KeyActions(AppBase):
     def action_command(self, text: str = "") -> None:
         """`:`: the command line, from anywhere."""
         self.action_panel("console", zoom=False)
-        line = self.screen_stack[0].query_one(CommandInput)
+        line = self.panel(CommandInput)
         if text:
             line.value = text
             line.cursor_position = len(text)

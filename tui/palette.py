@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.content import Content
+from textual.markup import escape
 
 from adbg.tui.commands.table import TABLE, Command
 
@@ -29,7 +31,7 @@ class TableCommands(Provider):
     async def discover(self) -> Hits:
         """All of them, in the order of the reference."""
         for command in TABLE.commands():
-            yield DiscoveryHit(self._title(command), partial(self._run, command), command.name, command.summary)
+            yield DiscoveryHit(Content(self._title(command)), partial(self._run, command), command.name, escape(command.summary))
 
     async def search(self, query: str) -> Hits:
         """Those whose name or summary matches."""
@@ -38,4 +40,4 @@ class TableCommands(Provider):
             title = self._title(command)
             score = max(matcher.match(title), matcher.match(command.summary) * 0.6)
             if score > 0:
-                yield Hit(score, matcher.highlight(title), partial(self._run, command), command.name, command.summary)
+                yield Hit(score, matcher.highlight(title), partial(self._run, command), command.name, escape(command.summary))

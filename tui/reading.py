@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 from rich.text import Text
-from textual.widgets import Static
 
 from adbg.engine.protocol import GraphBody, NodeBody
 from adbg.engine.types import NodeStop, Phase, SourceLine, StopReason
@@ -18,7 +17,7 @@ from adbg.tui import theme
 from adbg.tui.appbase import AppBase
 from adbg.tui.messages import Read
 from adbg.tui.widgets import figures
-from adbg.tui.widgets.frames import lists_title
+from adbg.tui.widgets.frames import GraphHead, ListsBar, lists_title
 from adbg.tui.widgets.graphmodel import PAGE
 from adbg.tui.widgets.neighbourhood import Neighbourhood
 from adbg.tui.widgets.source import FrameRow, forward_rows, frame_rows
@@ -33,6 +32,7 @@ class Reading(AppBase):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._refreshing: set[int] = set()  # pages of the graph to read again
+        self._told = 0  # selection that the debugger was told: its echo may come when the cursor is elsewhere
         self._rest: Any = None  # timer: the cursor rests
         self._frames: list[FrameRow] = []  # of the stop
         self._frames_note = ""
@@ -80,7 +80,7 @@ class Reading(AppBase):
     def read_node(self) -> None:
         index = self.selected
         stop = self.debugger.stop
-        if not index or stop is None or stop.phase is Phase.PYTHON and not self.graph.model.total:
+        if not index or stop is None or (stop.phase is Phase.PYTHON and not self.graph.model.total):
             self._show_node(None)
             return
         self.lookups.ask("node", index, lambda: self.debugger.node(index))
@@ -123,6 +123,7 @@ class Reading(AppBase):
 
     def _rested(self) -> None:
         if self.debugger.selected != self.selected:
+            self._told = self.selected
             self.debugger.select_node(self.selected)
         if self.debugger.stop is not None:
             self.read_node()
@@ -132,6 +133,8 @@ class Reading(AppBase):
     def on_read(self, event: Read) -> None:
         """A lookup was answered."""
         event.stop()
+        if self.leaving:
+            return
         if event.kind == "grid":
             answered = getattr(self.screen, "answered", None)
             if answered is not None:
@@ -149,6 +152,7 @@ class Reading(AppBase):
         body: GraphBody = event.result
         model = self.graph.model
         first = not model.rows
+        under = self.graph.selected  # the cursor may be ahead of ``selected``: its message is on the way
         other = model.load(body)
         stop = self.debugger.stop
         if stop is not None and stop.reason in (StopReason.NAN, StopReason.INF) and stop.backward == body.backward:
@@ -158,7 +162,7 @@ class Reading(AppBase):
         status.here, status.total = body.here, body.total
         status.nonfinite = sum(row.nonfinite for row in model.rows.values())
         status.sum_us = sum(row.us for row in model.rows.values() if row.us is not None) or None
-        keep = self.selected
+        keep = under.index if under is not None and not (first or other) else self.selected
         if not keep and body.total:
             self.selected = keep = 1  # at the begin: the first node to come
             self.read_node()
@@ -171,7 +175,7 @@ class Reading(AppBase):
         self._next_page()
 
     def _head(self) -> None:
-        head = self.screen_stack[0].query_one("#graph-head", Static)
+        head = self.panel(GraphHead)
         spans = self.graph.heading(self.graph.size.width or 40)
         head.update(Text.assemble(*((text, theme.STYLES[style]) for text, style in spans), no_wrap=True))
 
@@ -183,7 +187,7 @@ class Reading(AppBase):
         self._frames = frame_rows(frames)
         self._frames_note = note
         stop = self.debugger.stop
-        if stop is not None and self.selected in (0, stop.index) or not self.graph.model.total:
+        if (stop is not None and self.selected in (0, stop.index)) or not self.graph.model.total:
             self.lists.show_frames(self._frames, selected, note)
             self._show_frame(selected)
         self.relist()
@@ -264,7 +268,7 @@ class Reading(AppBase):
 
     def relist(self) -> None:
         """The bar above the lists."""
-        self.screen_stack[0].query_one("#lists-bar", Static).update(lists_title(self.lists))
+        self.panel(ListsBar).update(lists_title(self.lists))
 
     def ask_memory(self) -> None:
         """Resident memory of the current process, once a second (read from /proc, the program is not touched)."""

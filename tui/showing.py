@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 from textual.content import Content
-from textual.widgets import Static
 
 from adbg.engine.types import NodeStop, StopReason
 from adbg.tui import events
@@ -53,6 +52,8 @@ class Showing(Reading):
 
     def drain(self) -> None:
         """Take in what came since the last tick."""
+        if self.leaving:
+            return
         deadline = time.monotonic() + BUDGET
         output: list[str] = []
         while self.incoming and time.monotonic() < deadline:
@@ -120,7 +121,7 @@ class Showing(Reading):
 
     def _banner(self, stop: NodeStop) -> None:
         """The evidence of a bad stop; at the first stop of all, what to do."""
-        banner = self.screen_stack[0].query_one("#banner", Static)
+        banner = self.banner
         bad = stop.reason in _BAD
         tip = self._tip_due and not bad
         banner.set_class(bad, "-bad")
@@ -141,7 +142,7 @@ class Showing(Reading):
 
     def hide_tip(self) -> None:
         """The first steps were taken."""
-        banner = self.screen_stack[0].query_one("#banner", Static)
+        banner = self.banner
         if banner.has_class("-tip"):
             banner.remove_class("-tip")
             self.relayout()
@@ -154,7 +155,7 @@ class Showing(Reading):
             return  # it stopped again before this event came
         self.lookups.drop()
         self.hide_tip()
-        banner = self.screen_stack[0].query_one("#banner", Static)
+        banner = self.banner
         if banner.has_class("-bad"):
             banner.remove_class("-bad")
             self.relayout()
@@ -207,7 +208,7 @@ class Showing(Reading):
 
     def _on_selectionchanged(self, event: events.SelectionChanged) -> None:
         index = event.index or (self.debugger.stop.index if self.debugger.stop else 0)
-        if index and index != self.selected:
+        if index and index not in (self.selected, self._told):
             self.graph.select_index(index, notify=False)
             self.select_node(index)
 

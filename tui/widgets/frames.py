@@ -24,13 +24,25 @@ TAB_TITLES = {
 }  # fmt: skip
 
 
+class Banner(Static):
+    """Below the status bar: the evidence of a bad stop, or a tip."""
+
+
+class GraphHead(Static):
+    """Titles of the graph's columns."""
+
+
+class ListsBar(Static):
+    """Tabs between code and lists."""
+
+
 def compose_main(command: CommandInput) -> ComposeResult:
     """Top to bottom: status bar, banner, panels, console, hints."""
     yield StatusBar(id="status")
-    yield Static("", id="banner")
+    yield Banner("", id="banner")
     with Container(id="main"):
         with Vertical(id="graph-frame", classes="frame"):
-            yield Static("", id="graph-head")
+            yield GraphHead("", id="graph-head")
             yield GraphPanel(id="graph")
             yield Neighbourhood(id="neighbourhood")
         with Container(id="right"):
@@ -39,7 +51,7 @@ def compose_main(command: CommandInput) -> ComposeResult:
             with Container(id="bottom"):
                 with Vertical(id="source-frame", classes="frame"):
                     yield CodePanel(id="code")
-                    yield Static("", id="lists-bar")
+                    yield ListsBar("", id="lists-bar")
                     yield ListsPanel(id="lists")
                 with Vertical(id="value-frame", classes="frame"):
                     yield ValuePanel(id="value")

@@ -34,6 +34,9 @@ class Hints(Static):
 
     _places: list[tuple[int, int, str]] = []  # (first cell, end cell, action)
 
+    def on_mount(self) -> None:
+        self.screen.bindings_updated_signal.subscribe(self, lambda screen: self.show())
+
     def show(self) -> None:
         """Read the live bindings."""
         keys: dict[str, str] = {}

@@ -1,0 +1,458 @@
+"""The app over a program that answers with what a real one answered: keys, panels, console, layout."""
+
+from __future__ import annotations
+
+import pytest
+from support.app_driver import Driver, drive
+from textual.widgets import Input
+
+from adbg.tui.keymap import BY_ID, KEYS
+from adbg.tui.screens.dialogs import BreakpointScreen, LineScreen, QuitScreen, TooSmall
+from adbg.tui.screens.grid import GridScreen
+from adbg.tui.screens.help import HelpScreen
+from adbg.tui.screens.output import OutputScreen
+
+WIDE = (160, 45)
+NARROW = (80, 24)
+SIZES = pytest.mark.parametrize("size", [WIDE, NARROW], ids=["160x45", "80x24"])
+
+
+@SIZES
+def test_the_first_stop_shows_where_it_is_and_what_to_do(size: tuple[int, int]) -> None:
+    async def body(app: Driver) -> None:
+        text = await app.shows("STOPPED", "bwd#1", "begin", "0/204", "1 Graph", "NllLoss", "s next node")
+        assert "? Help" in text.splitlines()[-1]
+        assert text.splitlines()[0].startswith(" ■ STOPPED")
+        assert len(text.splitlines()) == size[1]
+        assert max(len(line) for line in text.splitlines()) <= size[0]
+
+    drive(size, body)
+
+
+def test_a_step_moves_every_panel() -> None:
+    async def body(app: Driver) -> None:
+        for index in range(1, 6):
+            await app.press("s")
+            await app.stopped_at(index)
+        text = app.text
+        assert "#5" in app.status and "5/204" in app.status
+        assert "f32 [192,14] cpu" in text  # the value
+        assert "tiny_gpt.py:83" in text and "return self.head" in text  # the source
+        assert "neighbourhood of #5" in text and "#4 UnsafeView" in text and "#7 T" in text
+        assert "fwd  forward" in text  # the stack
+        assert "step: before MmBackward0#9 #5" in text  # the log
+        assert "(adbg) step" in text  # the console
+        assert app.app.graph.selected is not None and app.app.graph.selected.index == 5
+        assert "s next node" not in text  # the tip is gone
+
+    drive(WIDE, body)
+
+
+def test_the_selection_is_the_same_everywhere() -> None:
+    async def body(app: Driver) -> None:
+        for index in (1, 2, 3, 4, 5):
+            await app.press("s")
+            await app.stopped_at(index)
+        await app.press("j")
+        await app.shows("neighbourhood of #6")
+        await app.until(lambda: app.app.shown_node is not None and app.app.shown_node.index == 6, "node 6")
+        assert "· #6" in app.text
+        assert "ViewBackward0" in app.app.lists.frames[0].name
+        await app.press("h")
+        await app.shows("neighbourhood of #5")
+        await app.press("l")
+        await app.shows("neighbourhood of #6")
+        await app.press("H")
+        await app.shows("neighbourhood of #5", "grad_outputs[0] · #5")
+
+    drive(WIDE, body)
+
+
+def test_moving_fast_asks_for_the_node_that_was_reached_only() -> None:
+    async def body(app: Driver) -> None:
+        await app.press("s")
+        await app.stopped_at(1)
+        asked = len([r for r in app.agent.requests if type(r).__name__ == "Node"])
+        for _ in range(8):
+            app.app.graph.action_move(1)
+        await app.until(lambda: app.app.graph.selected is not None and app.app.selected == app.app.graph.selected.index > 1)
+        await app.until(lambda: app.app.shown_node is not None and app.app.shown_node.index == app.app.selected, "the node")
+        assert len([r for r in app.agent.requests if type(r).__name__ == "Node"]) == asked + 1
+
+    drive(WIDE, body)
+
+
+def test_leaves_unfold_and_fold() -> None:
+    async def body(app: Driver) -> None:
+        model = app.app.graph.model
+        row = next(r for r in model.rows.values() if any(model.rows[to].accumulate for to in r.edges))
+        app.app.graph.select_index(row.index)
+        await app.shows("→" + (model.leaves(row)[0].parameter or ""))
+        before = len(model.visible)
+        await app.press("space")
+        assert len(model.visible) == before + len([to for to in row.edges if model.rows[to].accumulate])
+        await app.shows("leaf")
+        await app.press("space")
+        assert len(model.visible) == before
+
+    drive(WIDE, body)
+
+
+def test_a_breakpoint_at_the_cursor_and_its_mark() -> None:
+    async def body(app: Driver) -> None:
+        await app.press("j", "j", "j", "j", "b")
+        await app.shows("Breakpoints 1", "(adbg) break MmBackward0#9")
+        assert [row.spec for row in app.debugger.breakpoints] == ["MmBackward0#9"]
+        await app.until(lambda: app.app.graph.model.rows[5].breakpoints == (1,), "the mark")
+        await app.shows("◆")
+        await app.press("c")
+        await app.stopped_at(5)
+        assert "bp 1" in app.status and "MmBackward0#9" in app.status
+        await app.press("b")
+        await app.until(lambda: not app.debugger.breakpoints, "removal")
+        await app.shows("Breakpoints 0")
+
+    drive(WIDE, body)
+
+
+def test_the_breakpoint_dialog_writes_a_command() -> None:
+    async def body(app: Driver) -> None:
+        await app.press("B")
+        assert isinstance(app.app.screen, BreakpointScreen)
+        app.app.screen.query_one("#condition", Input).value = "norm(grad_outputs[0]) > 1"
+        app.app.screen.query_one("#every", Input).value = "2"
+        await app.shows("break NllLossBackward0#1 every 2 if norm(grad_outputs[0]) > 1")
+        await app.press("enter")
+        await app.until(lambda: app.debugger.breakpoints, "the breakpoint")
+        sent = app.agent.breakpoints[-1].name
+        assert sent == "NllLossBackward0#1 every 2 if norm(grad_outputs[0]) > 1"
+
+    drive(WIDE, body)
+
+
+@SIZES
+def test_the_console_runs_commands_and_tells_errors_without_traceback(size: tuple[int, int]) -> None:
+    async def body(app: Driver) -> None:
+        await app.command("p 1 + 1")
+        await app.until(lambda: app.app.transcript.text().splitlines()[-1] == "2", "the answer")
+        await app.command("nonsense")
+        await app.until(lambda: "unknown command 'nonsense'" in app.app.transcript.text(), "the error")
+        assert "Traceback" not in app.text
+        await app.press("up", "up")
+        assert app.app.query_one("#command", Input).value == "p 1 + 1"
+        await app.press("down")
+        assert app.app.query_one("#command", Input).value == "nonsense"
+
+    drive(size, body)
+
+
+def test_letters_are_text_in_the_console_and_keys_outside() -> None:
+    async def body(app: Driver) -> None:
+        await app.press("colon", "s", "n", "q")
+        assert app.app.query_one("#command", Input).value == "snq"
+        assert app.agent.position == 0
+        await app.press("ctrl+x")
+        assert app.app.focused_panel == "graph"
+        await app.press("s")
+        await app.stopped_at(1)
+
+    drive(WIDE, body)
+
+
+def test_an_empty_line_repeats_a_step_only() -> None:
+    async def body(app: Driver) -> None:
+        await app.command("step")
+        await app.stopped_at(1)
+        await app.press("enter")
+        await app.stopped_at(2)
+        await app.command("p 1 + 1")
+        await app.until(lambda: app.app.transcript.last() == "2", "the answer")
+        await app.press("enter")
+        await app.pilot.pause(0.1)
+        assert app.agent.position == 2
+
+    drive(WIDE, body)
+
+
+def test_tab_completes_and_the_suggestion_comes_from_history() -> None:
+    async def body(app: Driver) -> None:
+        await app.press("colon", "c", "o", "n", "t", "tab")
+        await app.until(lambda: app.app.query_one("#command", Input).value.startswith("continue"), "completion")
+        app.app.query_one("#command", Input).value = ""
+        await app.write("p 1 + 1")
+        await app.press("p")
+        command = app.app.query_one("#command", Input)
+        await app.until(lambda: command._suggestion == "p 1 + 1", "the suggestion")
+        await app.press("right")
+        assert command.value == "p 1 + 1"
+
+    drive(WIDE, body)
+
+
+def test_an_edit_is_sent_and_the_value_is_read_again() -> None:
+    async def body(app: Driver) -> None:
+        await app.press("s")
+        await app.stopped_at(1)
+        read = len(app.agent.tensors)
+        await app.command("set grad_outputs[0] = grad_outputs[0] * 2")
+        await app.until(lambda: app.agent.edits == [("grad_outputs[0]", "grad_outputs[0] * 2")], "the edit")
+        await app.until(lambda: len(app.agent.tensors) > read, "the value")
+        await app.shows("edited")
+
+    drive(WIDE, body)
+
+
+def test_values_are_cycled_sliced_and_opened_as_a_grid() -> None:
+    async def body(app: Driver) -> None:
+        await app.press("s")
+        await app.stopped_at(1)
+        await app.press("s")
+        await app.stopped_at(2)
+        names = [slot.name for _, slot in app.app.value.model.slots]
+        assert names[0] == "grad_outputs[0]" and len(names) > 1
+        await app.press("right_square_bracket")
+        await app.shows(f"4 Value  {app.app.value.model.slots[1][1].expression}")
+        await app.press("left_square_bracket", "x")
+        assert isinstance(app.app.screen, LineScreen)
+        app.app.screen.query_one(Input).value = "[0:8, 0:4]"
+        await app.press("enter")
+        await app.until(lambda: app.agent.tensors[-1].slice == "[0:8, 0:4]", "the slice")
+        await app.press("4", "enter")
+        await app.until(lambda: isinstance(app.app.screen, GridScreen), "the grid")
+        await app.shows("h j k l move", "exact")
+        await app.press("escape")
+        assert len(app.app.screen_stack) == 1
+
+    drive(WIDE, body)
+
+
+@SIZES
+def test_help_is_made_from_the_live_bindings(size: tuple[int, int]) -> None:
+    async def body(app: Driver) -> None:
+        app.app.set_keymap({"step": "f9"})
+        await app.press("f1")
+        screen = app.app.screen
+        assert isinstance(screen, HelpScreen)
+        lines = [("".join(text for text, _ in spans)) for spans in screen.query_one("#help-text")._lines]
+        step = next(line for line in lines if BY_ID["step"].text in line)
+        assert step.strip().startswith("f9")
+        whole = "\n".join(lines)
+        shown = [key for key in KEYS if key.text[:20] in whole]
+        assert {key.id for key in KEYS} == {key.id for key in shown}
+        assert "break SPEC" in whole.replace("  ", " ") or "break " in whole
+        await app.press("escape", "f9")
+        await app.stopped_at(1)
+        await app.shows("f9 Step")
+
+    drive(size, body)
+
+
+def test_every_hint_does_what_it_says_by_mouse() -> None:
+    async def body(app: Driver) -> None:
+        line = app.text.splitlines()[-1]
+        await app.pilot.click("#hints", offset=(line.index("s Step"), 0))
+        await app.stopped_at(1)
+        await app.pilot.click("#hints", offset=(line.index("z Zoom"), 0))
+        assert app.app.arrangement.zoomed == "graph"
+
+    drive(WIDE, body)
+
+
+def test_a_click_selects_a_node() -> None:
+    async def body(app: Driver) -> None:
+        await app.pilot.click("#graph", offset=(20, 9))
+        await app.until(lambda: app.app.selected == app.app.graph.model.visible[9], "the selection")
+        await app.pilot.click("#vlog", offset=(5, 0))
+        assert app.app.focused_panel == "vlog"
+
+    drive(WIDE, body)
+
+
+def test_digits_focus_and_zoom_and_sizes_change() -> None:
+    async def body(app: Driver) -> None:
+        for digit, panel, title in (("2", "vlog", "2 VLOG"), ("3", "source", "3 Source"), ("4", "value", "4 Value")):
+            await app.press(digit)
+            assert app.app.focused_panel == panel
+            await app.press(digit)
+            await app.shows(title)
+            assert "1 Graph" not in app.text
+            await app.press("z")
+            await app.shows("1 Graph")
+        await app.press("1")
+        width = app.app.query_one("#graph-frame").size.width
+        await app.press("plus")
+        await app.until(lambda: app.app.query_one("#graph-frame").size.width > width, "growth")
+        await app.press("underscore")
+        await app.until(lambda: app.app.query_one("#graph-frame").size.width < width, "the smallest")
+        await app.press("equals_sign")
+        await app.until(lambda: app.app.query_one("#graph-frame").size.width == width, "the start")
+
+    drive(WIDE, body)
+
+
+def test_narrow_tabs_reach_every_panel() -> None:
+    async def body(app: Driver) -> None:
+        await app.press("s")
+        await app.stopped_at(1)
+        await app.shows("[4 Value]", "grad_outputs[0]")
+        await app.press("2")
+        await app.shows("[2 Log]", "before NllLossBackward0#1")
+        await app.press("3")
+        await app.shows("[3 Source]", "F.cross_entropy")
+        await app.press("right_square_bracket")
+        await app.press("right_square_bracket")
+        await app.shows("[Bps]", "no breakpoint")
+        await app.press("left_square_bracket")
+        await app.shows("[Stack]", "fwd")
+        await app.press("colon")
+        await app.shows("5 Console")
+
+    drive(NARROW, body)
+
+
+def test_resizing_both_ways_keeps_the_state() -> None:
+    async def body(app: Driver) -> None:
+        for index in (1, 2, 3):
+            await app.press("s")
+            await app.stopped_at(index)
+        await app.press("j", "j")
+        selected = app.app.selected
+        await app.pilot.resize_terminal(*NARROW)
+        await app.shows("[4 Value]")
+        assert app.app.has_class("-narrow") or app.app.screen.has_class("-narrow")
+        assert app.app.selected == selected
+        assert max(map(len, app.text.splitlines())) <= 80 and len(app.text.splitlines()) == 24
+        await app.pilot.resize_terminal(50, 12)
+        await app.until(lambda: isinstance(app.app.screen, TooSmall), "the refusal")
+        await app.shows("terminal too small", "needs 60x15")
+        await app.press("s", "q")
+        assert app.agent.position == 3
+        await app.pilot.resize_terminal(*WIDE)
+        await app.shows("5 Console", "4 Value", "2 VLOG")
+        assert app.app.selected == selected and len(app.app.screen_stack) == 1
+        assert app.app.graph.selected is not None and app.app.graph.selected.index == selected
+        await app.press("s")
+        await app.stopped_at(4)
+
+    drive(WIDE, body)
+
+
+def test_program_output_is_shown_with_carriage_returns_and_takes_input() -> None:
+    async def body(app: Driver) -> None:
+        app.program.on_output("stdout", b"epoch 1\n 10%|#   |\r 50%|##  |\r100%|####|")
+        await app.shows("│ epoch 1", "100%|####|")
+        assert " 50%" not in app.text
+        await app.press("o")
+        assert isinstance(app.app.screen, OutputScreen)
+        await app.shows("Program output", "epoch 1", "100%|####|")
+        app.program.on_output("stdout", b"\nname? ")
+        await app.shows("name?")
+        await app.press("i")
+        await app.write("Ada")
+        await app.until(lambda: app.program.typed == b"Ada\n", "the input")
+        await app.press("escape", "escape")
+        assert len(app.app.screen_stack) == 1
+
+    drive(WIDE, body)
+
+
+def test_a_nan_stop_is_told_in_red_with_its_evidence() -> None:
+    from adbg.engine.types import Phase, StopReason
+
+    async def body(app: Driver) -> None:
+        await app.press("s")
+        await app.stopped_at(1)
+        app.agent.stopped = False
+        app.agent.go = lambda action: app.agent.actions.put(action)  # type: ignore[method-assign]
+        message = "grad_inputs[0] of LogSoftmaxBackward0#1: 3 of 2688 elements are nan, incoming gradients all finite"
+        app.agent.do_continue = lambda arguments: app.agent.actions.put(  # type: ignore[method-assign]
+            lambda: app.agent.stop_at(2, StopReason.NAN, Phase.AFTER, message=message)
+        )
+        await app.press("c")
+        await app.shows("✗ NaN at LogSoftmaxBackward0#1 #2, made by nan_at_sqrt.py:70", "3 of 2688 elements are nan")
+        assert app.status.startswith(" ■ NAN")
+        await app.stopped_at(2)
+        assert app.app.graph.model.rows[2].nonfinite
+        assert app.app.screen.query_one("#banner").has_class("-bad")
+        await app.press("g", "e")
+        await app.until(lambda: app.app.selected == 2, "the NaN row")
+
+    drive(WIDE, body)
+
+
+def test_the_end_is_told_and_panels_stay() -> None:
+    async def body(app: Driver) -> None:
+        await app.press("s")
+        await app.stopped_at(1)
+        app.program.code = 3
+        await app.press("c")
+        await app.shows("EXITED 3", "exited with status 3")
+        assert "NllLoss" in app.text
+        await app.press("j", "j", "s")
+        await app.until(lambda: "the program has ended" in app.app.transcript.text(), "the refusal")
+        await app.press("q")
+        await app.until(lambda: app.app.return_value == 3, "the exit")
+
+    drive(WIDE, body)
+
+
+def test_quit_asks_while_a_script_runs() -> None:
+    async def body(app: Driver) -> None:
+        await app.press("q")
+        assert isinstance(app.app.screen, QuitScreen)
+        await app.shows("end the script and leave", "detach")
+        await app.press("n")
+        assert len(app.app.screen_stack) == 1
+        await app.press("q", "y")
+        await app.until(lambda: app.app.return_value == 0, "the exit")
+
+    drive(WIDE, body)
+
+
+def test_ctrl_c_twice_interrupts_the_script() -> None:
+    async def body(app: Driver) -> None:
+        await app.press("ctrl+c")
+        await app.press("ctrl+c")
+        await app.until(lambda: app.program.signals == [2], "SIGINT")
+
+    drive(WIDE, body)
+
+
+def test_the_palette_comes_from_the_command_table() -> None:
+    async def body(app: Driver) -> None:
+        await app.press("ctrl+p")
+        await app.shows("a command")
+        await app.press("i", "n", "f", "o")
+        await app.shows("info")
+        await app.press("escape")
+        await app.until(lambda: len(app.app.screen_stack) == 1, "closing")
+
+    drive(WIDE, body)
+
+
+def test_the_log_of_the_run_is_followed_filtered_and_searched(tmp_path: object) -> None:
+    log = f"{tmp_path}/vlog-r0.log"
+    with open(log, "w", encoding="utf-8") as file:
+        file.write("I1121 00:54:27.615494  11 calls:3] run_backward\n\tI1121 00:54:27.615600  11 nodes:4] MmBackward0 inner\n")
+
+    async def body(app: Driver) -> None:
+        await app.shows("run_backward", "MmBackward0 inner", "54:27.615")
+        with open(log, "a", encoding="utf-8") as file:
+            file.write("W1121 00:54:28.000000  11 nodes:4] something is off\n")
+        await app.shows("something is off")
+        await app.press("2", "ampersand")
+        await app.write("run_back")
+        await app.until(lambda: app.app.vlog.line_count() == 1, "the filter")
+        assert "something is off" not in app.text
+        await app.press("ampersand")
+        app.app.screen.query_one(Input).value = ""
+        await app.press("enter")
+        await app.shows("something is off")
+        await app.press("g", "slash")
+        await app.write("inner")
+        await app.until(lambda: app.app.vlog.row_at(app.app.vlog.cursor) == 1, "the match")
+        await app.press("ampersand")
+        await app.write("(")
+        await app.until(lambda: "is no regular expression" in app.app.transcript.text(), "the error")
+
+    drive(WIDE, body, str(tmp_path))
