@@ -8,7 +8,9 @@ fire once more per iteration.
 
 from __future__ import annotations
 
+import itertools
 import threading
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +84,7 @@ class TorchCall(TorchGraph, BackwardCall):
         self._hooked = 0
         self._feeds: dict[int, list[tuple[int, int, int]]] = {}  # consumer -> (its slot, producer, slot there)
         self._parts: dict[int, list[Part]] = {}
+        self._consumers: Counter[int] | None = None  # edges into each node
         # Gradients are recorded in the hooks, or a mode of the script watches operators: compute norms out of their
         # sight.
         self._careful = bool(self.create_graph or private.dispatch_depth() or private.function_depth())
@@ -320,7 +323,9 @@ class TorchCall(TorchGraph, BackwardCall):
 
     def contributions(self, key: int) -> tuple[Sequence[Part], str]:
         parts = self._parts.get(key, ())
-        edges = sum(1 for below in self.producers() for producer in below if producer == key)
+        if self._consumers is None:
+            self._consumers = Counter(itertools.chain.from_iterable(self.producers()))
+        edges = self._consumers[key]
         is_root = key in self.roots()
         if edges + is_root < 2:
             return (), "one consumer only: the gradient is not a sum"

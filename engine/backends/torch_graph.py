@@ -167,7 +167,8 @@ class TorchGraph(Graph):
     # ---- Graph
 
     def count(self) -> int:
-        return len(self.order())
+        """Without the order (1.2 us a node) where everything that was walked will run."""
+        return len(self.order() if self._wanted else self.walk())
 
     def order(self) -> Sequence[int]:
         if self._order is None:
