@@ -9,7 +9,6 @@ wish is kept apart from ours.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import traceback
 import types
@@ -21,6 +20,7 @@ import torch
 import torch.fx.traceback
 
 from adbg.engine.backends import torch_private as private
+from adbg.engine.backends import user_files
 from adbg.engine.backends.torch_modules import Modules, RunningModules
 from adbg.engine.types import SourceLine
 
@@ -66,44 +66,11 @@ def _symbolized(captures: list[Any]) -> list[list[dict[str, Any]]]:
     return [[frame for frame in frames if frame["filename"] != __file__] for frames in private.symbolize(captures)]
 
 
-class FrameFilter:
-    """Tells the user's files from torch's, adbg's and the interpreter's start-up code. One dict lookup a file."""
+class FrameFilter(user_files.FrameFilter):
+    """The user's files, as opposed to torch's."""
 
     def __init__(self) -> None:
-        engine_folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-        folders = [os.path.dirname(os.path.abspath(torch.__file__)), engine_folder]
-        for name in ("adbg", "adbg.tui", "adbg.profiles"):
-            file = getattr(sys.modules.get(name), "__file__", None)
-            if file:
-                folders.append(os.path.dirname(os.path.abspath(file)))
-        self._folders = tuple(folder + os.sep for folder in folders)
-        self._known: dict[str, str | None] = {}
-        self._cwd = os.getcwd()
-
-    def user_file(self, file: str) -> str | None:
-        """The absolute name of a user's file (a pseudo name such as "<string>" as it is), None for a file to leave
-        out."""
-        try:
-            return self._known[file]
-        except KeyError:
-            shown: str | None = file
-            if file.startswith("<frozen"):
-                shown = None
-            elif not file.startswith("<"):
-                shown = os.path.normpath(os.path.join(self._cwd, file))
-                if shown.startswith(self._folders):
-                    shown = None
-            self._known[file] = shown
-            return shown
-
-    def live_line(self, frame: types.FrameType | None) -> SourceLine | None:
-        """The innermost user line of a running Python stack."""
-        while frame is not None:
-            file = self.user_file(frame.f_code.co_filename)
-            if file is not None:
-                return SourceLine(file, frame.f_lineno, frame.f_code.co_name)
-            frame = frame.f_back
-        return None
+        super().__init__(os.path.dirname(torch.__file__))
 
 
 class Stacks:
