@@ -1,0 +1,202 @@
+"""``adbg run --batch`` end to end: the real command, the real agent, real torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.program import DEBUGGEES, adbg, batch, commands, debuggee, marked, plain
+
+pytest.importorskip("torch")
+
+
+def test_stop_look_step_change_and_go_on() -> None:
+    outcome = batch(
+        "mlp",
+        "-b", "Tanh",
+        *commands(
+            "c", "p norm(grad_outputs[0])", "p list(grad_outputs[0].shape)", "p/s grad_outputs[0]", "after", "info node", "where",
+            "graph", "why", "path #1 #7", "set grad_inputs[0] = grad_inputs[0] * 0", "delete", "s", "p float(grad_outputs[0].abs().max())",
+        ),
+    )  # fmt: skip
+    assert outcome.status == 0, str(outcome)
+    assert not outcome.of("error"), str(outcome)
+    first, after, stepped = outcome.of("stopped")
+    assert first["reason"] == "breakpoint" and first["phase"] == "before" and first["breakpoints"] == [1]
+    assert first["node"]["name"] == "TanhBackward0" and first["node"]["module"] == "3"
+    assert first["forward"] == {"file": str(debuggee("mlp")), "line": marked("mlp", "forward"), "function": "<module>"}
+    assert first["location"]["line"] == marked("mlp", "backward")
+    assert after["phase"] == "after" and after["node"] == first["node"] and after["index"] == first["index"]
+    assert stepped["index"] == first["index"] + 1 and stepped["reason"] == "step"
+    value = {line["command"]: line["value"] for line in outcome.of("result")}
+    assert value["p list(grad_outputs[0].shape)"] == [64, 32]
+    stats = value["p/s grad_outputs[0]"]["stats"]
+    assert stats["norm"] == pytest.approx(value["p norm(grad_outputs[0])"], rel=1e-5)
+    assert stats["negative"] + stats["zero"] + stats["positive"] == 64 * 32
+    assert [slot["name"] for slot in value["info node"]["saved"]] == ["result"]
+    assert value["path #1 #7"][0] == 1 and value["path #1 #7"][-1] == 7
+    assert value["why"]["path"][-1] == 7
+    assert value["p float(grad_outputs[0].abs().max())"] == 0.0, "the edit reached the next node"
+    assert outcome.digest != plain("mlp").digest
+
+
+def test_the_script_is_what_it_would_be_without_adbg(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import json, os, sys\n"
+        "print(json.dumps([__name__, sys.argv, sys.path[0], os.getcwd(), sys.stdin.read(), os.path.basename(__file__)]))\n"
+        "print('to stderr', file=sys.stderr)\n"
+        "sys.exit(7)\n"
+    )
+    words = [str(script), "--batch", "-b", "x", "--", "-e"]
+    bare = subprocess.run([sys.executable, *words], input="typed", capture_output=True, text=True, cwd=tmp_path)
+    outcome = adbg("run", "--batch", *words, input="typed", cwd=tmp_path)
+    assert (outcome.status, outcome.stdout, outcome.stderr) == (7, bare.stdout, bare.stderr), str(outcome)
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [(["-c", "import sys; print(sys.argv)", "a", "-b"], "['-c', 'a', '-b']"), (["-m", "calendar", "2024", "2"], "February 2024")],
+    ids=["code", "module"],
+)
+def test_modules_and_code(words: list[str], wanted: str) -> None:
+    outcome = adbg("run", "--batch", *words)
+    assert outcome.status == 0 and wanted in outcome.stdout, str(outcome)
+
+
+def test_any_command_and_its_python_children() -> None:
+    outcome = adbg(
+        "run", "--batch", "--json", "-b", "Tanh", *commands("c", "p 1 + 1"), "--", "sh", "-c", f"{sys.executable} {debuggee('mlp')}"
+    )
+    assert outcome.status == 0, str(outcome)
+    assert [line["node"]["name"] for line in outcome.of("stopped")] == ["TanhBackward0"]
+    assert outcome.of("result", command="p 1 + 1")[0]["value"] == 2
+
+
+def test_two_ranks() -> None:
+    outcome = batch("ddp", "-b", "param:*bias", *commands("c", "p node", "c", "p node"))
+    assert outcome.status == 0, str(outcome)
+    stops = outcome.of("stopped")
+    assert len({line["process"] for line in stops[:2]}) == 2, "both ranks stop, and each is shown"
+    texts = [line["text"] for line in outcome.of("result", command="p node")]
+    assert len(texts) == 2 and all("AccumulateGrad" in text for text in texts), str(outcome)
+
+
+def test_an_error_in_backward_stops_without_a_breakpoint() -> None:
+    outcome = batch("inplace_error", *commands("c", "info node"))
+    (stop,) = outcome.of("stopped")
+    assert stop["reason"] == "error" and stop["message"], str(outcome)
+    assert outcome.status == plain("inplace_error").status
+
+
+def test_a_nested_backward_is_entered_and_left() -> None:
+    outcome = batch("nested_function", "-b", "Level", *commands("c", "s", "where", "delete", "finish"))
+    stops = outcome.of("stopped")
+    assert stops[1]["depth"] == stops[0]["depth"] + 1, str(outcome)
+    assert stops[1]["enclosing"] == [stops[0]["node"]["unique_name"]]
+    assert stops[2]["depth"] == stops[0]["depth"], str(outcome)
+
+
+def test_a_command_file(tmp_path: Path) -> None:
+    file = tmp_path / "look.adbg"
+    file.write_text("# look\nbreak Tanh\ncommands\n  p index\n  c\nend\nbreak backward-end backward 2\nc\np 40 + 2\n")
+    outcome = batch("mlp", "-x", str(file))
+    assert outcome.status == 0 and not outcome.of("error"), str(outcome)
+    order = [line["command"] if line["type"] == "result" else line["phase"] for line in outcome.lines if line.get("command") or line["type"] == "stopped"]
+    looks = ["before", "p index"]
+    assert order[3:] == [*looks, *looks, "end", "p 40 + 2", *looks, *looks, *looks], "a breakpoint with commands acts to the end"
+
+
+def test_commands_from_a_pipe() -> None:
+    outcome = adbg("run", "--repl", debuggee("mlp"), input="b Tanh\nc\np 40 + 2\n")
+    assert outcome.status == 0, str(outcome)
+    assert "adbg: 42" in outcome.stdout and "Breakpoint 1, before TanhBackward0#1" in outcome.stdout
+    assert "DIGEST" in outcome.stdout
+
+
+@pytest.mark.parametrize(("name", "number", "status"), [("SIGINT", signal.SIGINT, 42), ("SIGTERM", signal.SIGTERM, 143)])
+def test_signals_mean_the_program(tmp_path: Path, name: str, number: int, status: int) -> None:
+    script = tmp_path / "wait.py"
+    script.write_text(
+        "import sys, time\nprint('ready', flush=True)\n"
+        "try:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    print('interrupted'); sys.exit(42)\n"
+    )
+    words = [sys.executable, "-m", "adbg", "run", "--batch", str(script)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == status, err
+    assert ("interrupted" in out) == (name == "SIGINT")
+    assert "Traceback" not in err
+
+
+def test_a_recorded_run_can_be_listed_shown_and_deleted(adbg_home: Path) -> None:
+    batch("mlp", "-b", "Tanh", *commands("c"))
+    listed = adbg("runs")
+    assert listed.status == 0 and "mlp.py" in listed.stdout and "ended" in listed.stdout
+    name = listed.stdout.splitlines()[1].split()[0]
+    shown = adbg("runs", "show", name)
+    assert "breakpoint: before TanhBackward0#1" in shown.stdout and "backward calls recorded" in shown.stdout
+    assert adbg("runs", "delete", name[:8]).status == 0
+    assert "no recorded runs" in adbg("runs").stdout
+    assert adbg("runs", "show", name).status == 2
+
+
+def test_no_record(adbg_home: Path) -> None:
+    assert batch("mlp", "--no-record").status == 0
+    assert "no recorded runs" in adbg("runs").stdout
+
+
+def test_the_vlog_of_a_run_as_text(adbg_home: Path, tmp_path: Path) -> None:
+    batch("nested_function", "--run-dir", str(tmp_path / "run"), *commands("vlog 5"))
+    log = tmp_path / "run" / "vlog-r0.log"
+    whole = adbg("log", log)
+    assert whole.status == 0 and "│" in whole.stdout, str(whole)
+    folded = adbg("log", "--depth", "0", log)
+    assert "deeper" in folded.stdout and len(folded.stdout.splitlines()) < len(whole.stdout.splitlines())
+    calls = adbg("log", "--level", "3", log)
+    assert 0 < len(calls.stdout.splitlines()) < len(whole.stdout.splitlines())
+    found = adbg("log", "--grep", "begin run", log)
+    assert found.stdout and all("begin run" in line for line in found.stdout.splitlines())
+    assert adbg("log", tmp_path / "none").status == 2
+
+
+def test_attach_to_a_program_that_listens(tmp_path: Path) -> None:
+    words = [sys.executable, str(DEBUGGEES / "listening.py"), str(tmp_path / "end")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            outcome = adbg("attach", "--batch", "--json", "-b", "backward", *commands("c", "p 1 + 1"), str(process.pid))
+            assert outcome.status == 0, str(outcome)
+            assert outcome.of("stopped", reason="backward"), str(outcome)
+            assert outcome.of("result", command="p 1 + 1")[0]["value"] == 2
+            assert process.poll() is None, "it runs on by itself"
+            (tmp_path / "end").touch()
+            assert process.wait(30) == 0 and "DIGEST" in process.stdout.read()
+        finally:
+            process.kill()
+
+
+def test_nobody_to_attach_to() -> None:
+    outcome = adbg("attach", "--batch", str(os.getpid()))
+    assert outcome.status == 2 and "adbg.listen()" in outcome.stderr
+    outcome = adbg("attach", "--batch", "4194300")
+    assert outcome.status == 2 and "no process" in outcome.stderr
+
+
+def test_every_line_is_json_whatever_the_script_prints(tmp_path: Path) -> None:
+    script = tmp_path / "noise.py"
+    script.write_text("import sys\nsys.stdout.buffer.write(b'\\xff{\"type\": 1}\\n\\r50%\\r100%')\nsys.stderr.write('x' * 5000)\n")
+    outcome = adbg("run", "--batch", "--json", script)
+    assert outcome.status == 0
+    for line in outcome.stdout.splitlines():
+        json.loads(line)
+    assert "".join(line["text"] for line in outcome.of("output", stream="stderr")) == "x" * 5000

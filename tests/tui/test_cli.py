@@ -1,0 +1,135 @@
+"""The command line: what is adbg's and what the script's, front ends, usage errors, cost."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+from support.program import adbg, debuggee
+
+from adbg.engine.errors import CommandError
+from adbg.tui import cli
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("train.py --batch -b x", ([], "script", ["train.py", "--batch", "-b", "x"])),
+        ("--batch -b Mm train.py -e c", (["--batch", "-b", "Mm"], "script", ["train.py", "-e", "c"])),
+        ("--run-dir=x --no-record -m pkg.train -m y", (["--run-dir=x", "--no-record"], "module", ["pkg.train", "-m", "y"])),
+        ("-mpkg a", ([], "module", ["pkg", "a"])),
+        ("-c pass a b", ([], "code", ["pass", "a", "b"])),
+        ("-b Mm -- torchrun -n 2 x.py", (["-b", "Mm"], "command", ["torchrun", "-n", "2", "x.py"])),
+        ("-bMm x.py", (["-bMm"], "script", ["x.py"])),
+        ("-b -- --", (["-b", "--"], "", [])),
+        ("--batch", (["--batch"], "", [])),
+        ("-m", (["-m"], "", [])),
+        ("- a", ([], "script", ["-", "a"])),
+    ],
+)
+def test_what_is_adbgs_and_what_the_scripts(words: str, wanted: tuple[list[str], str, list[str]]) -> None:
+    assert cli.split_run(words.split()) == wanted
+
+
+def test_b_e_and_x_keep_their_order(tmp_path: object) -> None:
+    from pathlib import Path
+
+    file = Path(str(tmp_path)) / "c"
+    file.write_text("vlog 4\n")
+    options = cli.build_parser().parse_args(["run", "--batch", "-e", "one", "-b", "Mm", "-x", str(file), "-e", "two"])
+    assert cli.startup_lines(options, "batch") == (["one", "break Mm", "vlog 4", "two"], frozenset({1}))
+
+
+def test_every_option_that_takes_a_value_is_known_to_the_splitter() -> None:
+    parser = cli.build_parser()
+    actions = [a for a in parser._subparsers._group_actions[0].choices["run"]._actions if a.option_strings]  # type: ignore[union-attr, index, call-overload]
+    valued = {name for a in actions if a.nargs is None and a.const is None or isinstance(a, cli.Startup) for name in a.option_strings}
+    assert valued - {"-m", "-c"} == cli.VALUED
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["run", "--json", "x.py"], "--json belongs to --batch"),
+        (["run", "--repl", "--timeout", "3", "x.py"], "--timeout belongs to --batch"),
+        (["run", "--batch", "--timeout", "-1", "x.py"], "above 0"),
+        (["run", "--batch", "--"], "behind --"),
+        (["run", "--batch", "--", "no-such-program-here"], "cannot start"),
+        (["run", "--batch", "-c"], "-c"),
+        (["attach", "--batch"], "PID"),
+        (["log"], "FILE"),
+        (["runs", "delete"], "which run"),
+        (["profile", "train.py"], "no profiler"),
+        ([], "usage"),
+    ],
+)
+def test_usage_errors(words: list[str], wanted: str) -> None:
+    outcome = adbg(*words)
+    assert outcome.status == cli.USAGE, str(outcome)
+    assert wanted in outcome.stderr and "Traceback" not in outcome.stderr, str(outcome)
+    assert outcome.stdout == ""
+
+
+def test_no_screen_on_a_dumb_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = cli.build_parser().parse_args(["run"])
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "dumb")
+    with pytest.raises(CommandError, match="TERM='dumb'"):
+        cli.choose_front_end(options)
+    monkeypatch.setenv("TERM", "xterm")
+    assert cli.choose_front_end(options) == "tui"
+
+
+def test_a_defect_is_one_line_and_125(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(cli, "_run", lambda *a: {}["x"])
+    assert cli.main(["run", "x.py"]) == cli.FAILED
+    err = capsys.readouterr().err
+    assert err.startswith("adbg: adbg itself failed: KeyError") and len(err.splitlines()) == 1
+
+
+def test_help_and_version() -> None:
+    shown = adbg("--help")
+    assert shown.status == 0
+    assert all(word in shown.stdout for word in ("run", "attach", "log", "runs", "profile", "doctor"))
+    assert "everything behind the script" in adbg("run", "--help").stdout.lower()
+    assert adbg("--version").stdout.startswith("adbg ")
+
+
+def test_help_imports_neither_textual_nor_prompt_toolkit_nor_a_framework() -> None:
+    code = (
+        "import sys\nfrom adbg.tui.cli import main\nmain(['--help'])\n"
+        "bad = {'textual', 'prompt_toolkit', 'torch', 'networkx', 'psutil', 'pygments', 'sqlite3', 'asyncio'} & set(sys.modules)\n"
+        "print('IMPORTED', sorted(bad))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "IMPORTED []" in done.stdout, done.stdout + done.stderr
+
+
+def test_batch_imports_neither_textual_nor_prompt_toolkit() -> None:
+    code = (
+        "import sys\nfrom adbg.tui.cli import main\nmain(['run', '--batch', '-b', 'x', '-c', 'pass'])\n"
+        "bad = {'textual', 'prompt_toolkit', 'torch', 'networkx', 'pygments'} & set(sys.modules)\n"
+        "print('IMPORTED', sorted(bad))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "IMPORTED []" in done.stdout, done.stdout + done.stderr
+
+
+def test_doctor() -> None:
+    outcome = adbg("doctor", limit=180)
+    assert outcome.status == 0 and "torch" in outcome.stdout, str(outcome)
+
+
+def test_the_front_end_is_not_in_the_way_of_a_quick_script() -> None:
+    """No fixed wait anywhere: a script that does nothing is over in a moment."""
+    started = time.monotonic()
+    assert adbg("run", "--batch", "--no-record", "-c", "pass").status == 0
+    assert time.monotonic() - started < 10, "0.3 s on an idle machine"
+
+
+def test_the_script_missing_names_the_closest() -> None:
+    outcome = adbg("run", "--batch", str(debuggee("mlp")).replace("mlp.py", "mlpp.py"))
+    assert outcome.status == 2 and "mlp.py" in outcome.stderr.replace("mlpp.py", "")

@@ -1,0 +1,94 @@
+"""Completion and highlighting of command lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from prompt_toolkit.document import Document
+from support.watched_debugger import Watched
+
+from adbg.engine import protocol
+from adbg.tui.completion import CommandCompleter, complete_line
+from adbg.tui.highlighting import CommandLexer
+
+Make = Callable[..., Watched]
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("cont", ["continue"]),
+        ("b Mm", ["b MmBackward0", "b MmBackward0#2", "b MmBackward0#1"]),
+        ("b relu", ["b ReluBackward0", "b ReluBackward0#1"]),
+        ("b module:l", ["b module:layers", "b module:layers.0"]),
+        ("b scripted_agent.py:4", ["b scripted_agent.py:41", "b scripted_agent.py:42"]),
+        ("b Mm bef", ["b Mm before"]),
+        ("b Mm if grad_o", ["b Mm if grad_outputs"]),
+        ("info br", ["info breakpoints"]),
+        ("i node #1", []),
+        ("why Sum", ["why SumBackward0#1"]),
+        ("p norm(grad_i", ["p norm(grad_inputs"]),
+        ("p x.grad", []),
+        ("p lea", ["p learning_rate"]),
+        ("help tb", ["help tbreak"]),
+        ("dump gra", ["dump graph", "dump grads"]),
+        ("vlog o", ["vlog off"]),
+        ("process ", ["process 1"]),
+        ("delete ", ["delete 1"]),
+        ("zzz x", []),
+        ("cont x", []),
+    ],
+)
+def test_candidates(watched: Make, line: str, wanted: list[str]) -> None:
+    one = watched()
+    agent = one.stop_at("Mm")
+    agent.do_scopes = lambda a: protocol.ScopesBody([protocol.Scope("Locals", 5)])  # type: ignore[attr-defined]
+    agent.do_variables = lambda a: protocol.VariablesBody([protocol.Variable("learning_rate", "0.1")])  # type: ignore[attr-defined]
+    found = complete_line(one.debugger, line)
+    assert found[: len(wanted)] == wanted if wanted else found == []
+
+
+def test_files(watched: Make, tmp_path: Path) -> None:
+    one = watched()
+    one.stop_at("Mm")
+    (tmp_path / "model.py").touch()
+    (tmp_path / "more").mkdir()
+    assert complete_line(one.debugger, f"l {tmp_path}/mo") == [f"l {tmp_path}/model.py", f"l {tmp_path}/more/"]
+    assert complete_line(one.debugger, "l /no/such/folder/x") == []
+
+
+def test_names_are_asked_once_per_stop(watched: Make) -> None:
+    one = watched()
+    agent = one.stop_at("Mm")
+    complete_line(one.debugger, "b M")
+    asked = len(agent.requests)
+    complete_line(one.debugger, "b Mm")
+    assert len(agent.requests) == asked
+
+
+def test_without_a_program_commands_still_complete(watched: Make) -> None:
+    one = watched()
+    assert complete_line(one.debugger, "cont") == ["continue"]
+    assert complete_line(one.debugger, "b na") == ["b nan"]
+
+
+def test_prompt_toolkits_form(watched: Make) -> None:
+    one = watched()
+    one.stop_at("Mm")
+    found = list(CommandCompleter(one.debugger).get_completions(Document("b Re"), None))  # type: ignore[arg-type]
+    assert (found[0].text, found[0].start_position) == ("ReluBackward0", -2)
+
+
+@pytest.mark.parametrize("text", ["p norm(x) + 'a'", "zzz y", "", "! for i in x:\n    print(i)", "c", "b Mm if x > 1"])
+def test_highlighting_changes_no_text(text: str) -> None:
+    lines = CommandLexer().lex_document(Document(text))
+    assert "\n".join("".join(part[1] for part in lines(i)) for i in range(text.count("\n") + 1)) == text
+
+
+def test_an_unknown_command_is_red_and_python_is_coloured() -> None:
+    lexer = CommandLexer()
+    assert "ansired" in lexer.lex_document(Document("zzz"))(0)[0][0]
+    styles = {part[1]: part[0] for part in lexer.lex_document(Document("p 'text' if x else 1"))(0)}
+    assert "keyword" in styles["if"].lower() and styles["p"] == "bold"
