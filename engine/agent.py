@@ -74,12 +74,13 @@ class Agent:
         global _current
         self.config = config
         self.main = main
-        self.rank = _rank()
+        self.rank = _environment_rank() or 0
         self.configured = threading.Event()
         self.client: Client | None = None
         self._breakpointhook = sys.breakpointhook
         self._pid = os.getpid()
-        recorder = self._open_recorder()
+        self._record_due = bool(config.run_dir)  # the record is still to be opened
+        recorder = self._open_recorder() if main else None
         self.session = Session(self, self.rank, recorder)
         self.session.set_stacks(config.stacks)
         self._requests = Requests(self)
@@ -119,6 +120,17 @@ class Agent:
         client = self.client
         if client is not None and client.initialized:
             client.event_later(make)
+
+    def active(self) -> None:
+        """A spawned child may have learnt its rank since it began, and records from its first backward on."""
+        known = [backend.rank() for backend in self.session.backends]
+        rank = next((r for r in (*known, _environment_rank()) if r is not None), self.rank)
+        if rank == self.rank and not self._record_due:
+            return
+        self.rank = self.session.rank = rank
+        if self._record_due:
+            self.session.reports.recorder = self._open_recorder()
+        self.event(p.ProcessChanged(self.process_info()))
 
     def process_info(self) -> p.ProcessInfo:
         """Who this process is. ``argv`` as the interpreter was called; ``sys.argv`` may not be set yet at start."""
@@ -160,9 +172,10 @@ class Agent:
         return self.session.reports.recorder
 
     def _open_recorder(self) -> Recorder | None:
-        """One writer for each rank: children that are no rank of their own leave no record."""
-        if not self.config.run_dir or not (self.main or "RANK" in os.environ):
+        """One writer a process: the launched one from the start, a child with its first backward (most have none)."""
+        if not self._record_due:
             return None
+        self._record_due = False
         return Recorder.open(
             self.config.run_dir,
             self.rank,
@@ -244,9 +257,10 @@ def _forked() -> None:
         agent.abandon()
 
 
-def _rank() -> int:
-    text = os.environ.get("RANK", "0")
-    return int(text) if text.isdigit() else 0
+def _environment_rank() -> int | None:
+    """As torchrun and the like tell it."""
+    text = os.environ.get("RANK", "")
+    return int(text) if text.isdigit() else None
 
 
 def _framework(backend: Backend) -> p.Framework:

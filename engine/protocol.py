@@ -659,6 +659,14 @@ class Trace:
     stop: NodeStop
 
 
+@event("adbg/process")
+@dataclass(frozen=True, slots=True)
+class ProcessChanged:
+    """What the hello said is different now: a child learnt its rank, or records. Sent before the call it is for."""
+
+    process: ProcessInfo
+
+
 @event("adbg/framework")
 @dataclass(frozen=True, slots=True)
 class FrameworkLoaded:

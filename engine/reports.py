@@ -27,6 +27,9 @@ class Outlet(Protocol):
 
     def event_later(self, make: Callable[[], Sequence[Any]]) -> None: ...
 
+    def active(self) -> None:
+        """An outermost backward call begins or a thread stops: what is known of the process only late is looked up."""
+
 
 class Reports:
     """Three listeners behind one face. ``recorder`` may come and go."""
@@ -40,6 +43,8 @@ class Reports:
 
     def backward_begin(self, running: Running) -> None:
         call = running.call
+        if call.depth == 0:
+            self.outlet.active()
         nodes, iteration = call.count(), running.backend.iteration
         file, line = (call.location.file, call.location.line) if call.location else ("", 0)
         self.outlet.event(
@@ -108,6 +113,7 @@ class Reports:
             self.recorder.graph(call.number, rows, stacks)
 
     def stopped(self, point: PausedPoint, changed: Sequence[p.BreakpointState]) -> None:
+        self.outlet.active()
         stop = point.stop
         for body in self._history.take():
             self.outlet.event(body, droppable=True)

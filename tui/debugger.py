@@ -590,6 +590,8 @@ class Debugger(StopView):
             self._tell(events.Trace(process, body.breakpoint, body.text, body.stop))
         elif isinstance(body, protocol.BreakpointChanged):
             self._breakpoint_changed(process, body)
+        elif isinstance(body, protocol.ProcessChanged):
+            process.info = body.process
         elif isinstance(body, protocol.FrameworkLoaded):
             process.frameworks = (*process.frameworks, body.framework)
             self.frameworks_seen.add(body.framework.name)

@@ -346,6 +346,10 @@ class Backend(abc.ABC):
         """The same object each time; None where the framework has none."""
         return None
 
+    def rank(self) -> int | None:
+        """Rank of this process in the framework's process group; None while it is in none. Asked per outermost call."""
+        return None
+
     def memory(self) -> Mapping[str, float]:
         """Bytes by name ("rss", "cuda_allocated", ...)."""
         return {}
