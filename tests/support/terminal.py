@@ -115,11 +115,19 @@ class Terminal:
         if not self._reaped():
             os.kill(self.pid, number)
 
+    def hang_up(self) -> None:
+        """Close the window; what is on the screen stays readable here."""
+        if self._master >= 0:
+            os.close(self._master)
+            self._master = -1
+
     def close(self) -> None:
-        with contextlib.suppress(OSError, AssertionError):
+        with contextlib.suppress(OSError):
             self.kill()
-            self.wait_end(5)
-        os.close(self._master)
+            deadline = time.monotonic() + 5
+            while not self._reaped() and time.monotonic() < deadline:
+                time.sleep(0.01) if self._master < 0 else self.read(0.01)
+        self.hang_up()
 
     def __enter__(self) -> Terminal:
         return self
