@@ -10,6 +10,7 @@ from adbg.engine.inspect_graph import GraphIndex, index_of
 from adbg.engine.inspect_stop import StopContext
 from adbg.engine.inspect_text import norm_of
 from adbg.engine.point import CallState, Ran
+from adbg.engine.region import marks_of
 from adbg.engine.types import GraphRow, Phase
 
 MAX_ROWS = 20_000  # rows of one answer, about 300 bytes each on the wire: 6 MB of the 32 MiB that a message may have
@@ -66,12 +67,17 @@ def _rows(
     ran: Mapping[int, Ran] = state.ran if state is not None else {}
     keys = [index.order[i - 1] for i in wanted]
     marks = stop.breakpoints(graph, keys) if stop.breakpoints is not None else {}
+    regions = marks_of(graph)
     rows = []
     for i, key in zip(wanted, keys):
         seen = ran.get(key)
         now = state_of(i, here, seen is not None)
         ids = marks.get(key, ())
-        if now == "done" and not ids:
+        region = regions.get(key, "")
+        if region:
+            figures = _here_figures(stop, graph, seen) if now == "here" else seen
+            rows.append(_dressed(index.row(graph, i), now, figures, tuple(ids), region))
+        elif now == "done" and not ids:
             rows.append(_settled(graph, index, i, seen))
         elif now == "todo" and not ids:
             rows.append(index.row(graph, i))
@@ -103,10 +109,12 @@ def _here_figures(stop: StopContext, graph: Graph, seen: Ran | None) -> Ran:
     return Ran(us, norm, bad or (seen is not None and seen.nonfinite))
 
 
-def _dressed(row: GraphRow, state: str, seen: Ran | None, breakpoints: tuple[int, ...]) -> GraphRow:
+def _dressed(
+    row: GraphRow, state: str, seen: Ran | None, breakpoints: tuple[int, ...], region: str = ""
+) -> GraphRow:
     """``row`` with what changes. Spelled out: ``dataclasses.replace`` takes three times as long."""
     return GraphRow(
         row.index, row.key, row.name, row.unique_name, state, row.edges, row.accumulate, row.parameter, row.module,
         row.forward, row.shape, row.dtype, seen.us if seen else None, seen.norm if seen else None,
-        seen.nonfinite if seen else False, breakpoints, row.custom, row.compiled,
+        seen.nonfinite if seen else False, breakpoints, row.custom, row.compiled, region,
     )  # fmt: skip

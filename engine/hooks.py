@@ -46,6 +46,7 @@ class BackendHooks:
                 if session.attached:
                     running = self._enter(call)
                     session.hook(running)
+                    session.captures.begin(running)
                     session.reports.backward_begin(running)
                     self._arrive(running, Phase.BEGIN)
         except Exception as error:
@@ -146,7 +147,10 @@ class BackendHooks:
         if session.goal is not None:  # somebody looks at every node: keep what left it, as text
             ran.grad_inputs = tuple(slot_text(self._backend, value) for value in ins)
         session.reports.node_end(running, key, index, ins, us, norm, bad)
-        return self._arrive(running, Phase.AFTER, key, outs, ins, elapsed=us) if session.deciding else None
+        replaced = self._arrive(running, Phase.AFTER, key, outs, ins, elapsed=us) if session.deciding else None
+        if session.captures.writing:
+            session.captures.node_end(running, key, ins if replaced is None else replaced)
+        return replaced
 
     def _backward_end(self, call: BackwardCall, error: BaseException | None, now: int) -> None:
         session = self._session
@@ -160,6 +164,7 @@ class BackendHooks:
         if fresh and error is not None:
             self._failed(running, error)
         self._arrive(running, Phase.END)
+        session.captures.end(running, error)
         if call.depth == 0:
             self._raised.clear()
         if session.record_nodes:

@@ -539,6 +539,50 @@ class Dump:
 
 
 @dataclass(frozen=True, slots=True)
+class CaptureState:
+    """One capture. ``state``: "waiting" (for a backward with such nodes), "asking" (to be confirmed: nothing was
+    written), "running" (graphs are written, gradients come), "done", "failed", "cancelled". ``nbytes`` is the estimate
+    of ``gradients`` gradients, ``unknown`` of which have no shape yet."""
+
+    name: str
+    region: str
+    state: str
+    files: list[str] = field(default_factory=list)
+    inside: int = 0
+    boundary: int = 0
+    leaves: int = 0
+    strays: int = 0  # ops without a part in the loss
+    gradients: int = 0
+    nbytes: int = 0
+    unknown: int = 0
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureBody:
+    captures: list[CaptureState]
+
+
+@request("adbg/capture", CaptureBody)
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """Write the part of the backward graph that the forward lines ``region`` ("FILE:A-B") made, in Paddle's formats.
+
+    At a stop whose graph has such nodes at once; else at the next backward that has. ``grads``: their gradients too, as
+    the backward passes them, up to ``limit`` bytes; with ``limit`` 0 only the estimate is answered (state "asking").
+    ``directory`` "": ``captures`` in the run directory, or ``adbg-captures``; the files go into a folder ``name``
+    there. ``region`` "" lists the captures; ``cancel`` drops those that wait, or the one called ``name``.
+    """
+
+    region: str = ""
+    grads: bool = False
+    limit: int = 0
+    name: str = ""
+    directory: str = ""
+    cancel: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class RecordBody:
     recording: bool
     run_dir: str

@@ -20,6 +20,7 @@ from adbg.engine.callers import running_stack
 from adbg.engine.clients import Client
 from adbg.engine.errors import AdbgError, NotStopped, ProtocolError
 from adbg.engine.parking import Parked
+from adbg.engine.region_captures import capture_at
 from adbg.engine.stepping import Kind
 from adbg.engine.tables import TABLES, thread_states
 from adbg.engine.transport import Message
@@ -60,6 +61,7 @@ class Requests:
             "setFunctionBreakpoints": self._set_breakpoints,
             "stackTrace": self._stack_trace,
             "adbg/info": self._info,
+            "adbg/capture": self._capture,
         }
 
     def commands(self) -> set[str]:
@@ -174,6 +176,25 @@ class Requests:
             client.respond(message, table(self._session))
         else:
             self._at_stop(client, message, "adbg/info", arguments)
+
+    def _capture(self, client: Client, message: Message, arguments: p.Capture) -> None:
+        captures = self._session.captures
+        if arguments.cancel or not arguments.region:
+            states = captures.cancel(arguments.name) if arguments.cancel else captures.listing()
+            client.respond(message, p.CaptureBody(states))
+            return
+        wanted = captures.wanted(arguments)
+
+        def now(parked: Parked) -> None:
+            client.respond(message, p.CaptureBody([capture_at(parked, captures, wanted)]))
+
+        def later(_: AdbgError) -> None:
+            try:
+                client.respond(message, p.CaptureBody([captures.wait_for(wanted)]))
+            except AdbgError as error:
+                client.refuse(message, error)
+
+        self._session.ask(_answering(client, message, now), later)
 
     # ---- on the parked thread
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 import threading
 import time
 import types
@@ -22,6 +23,7 @@ from adbg.engine.hooks import BackendHooks
 from adbg.engine.parking import Parked, Turn
 from adbg.engine.point import PausedPoint
 from adbg.engine.recorder import Recorder
+from adbg.engine.region_captures import Captures
 from adbg.engine.reports import Outlet, Reports
 from adbg.engine.running import Running
 from adbg.engine.stepping import Goal, Kind, Place
@@ -59,6 +61,7 @@ class Session:
         self.stacks = False
         self.backends: list[Backend] = []
         self.hooks: list[BackendHooks] = []
+        self.captures = Captures(lambda: self.backends, self._captures_folder, self._say, self.rearm, rank)
         self._serials = itertools.count(1)
         self._guard = threading.RLock()  # of arming: the reader and a parked thread both change it
 
@@ -72,6 +75,7 @@ class Session:
             if self.attached:
                 backend.install(self.hooks[-1])
                 backend.set_stacks(self.stacks)
+                self.captures.watch(backend)
             self.rearm()
 
     def attach(self) -> None:
@@ -98,6 +102,7 @@ class Session:
             self.goal = self.until = None
             self.entry = self.pausing = self.record_nodes = False
             self.table = BreakpointTable()
+            self.captures.drop_all()
             self.reports.narrator.set_levels("off")
             self.rearm()
             for backend, hooks in zip(self.backends, self.hooks):
@@ -125,10 +130,19 @@ class Session:
                 self.table.armed or self.goal is not None or self.until is not None or self.pausing or self.entry
             )
             every = self.reports.narrator.enabled or self.record_nodes
-            armed = self.attached and (self.deciding or every)
+            armed = self.attached and (self.deciding or every or self.captures.armed)
             self.measures = self.attached
             for backend in self.backends:
                 backend.arm(armed)
+
+    def _captures_folder(self) -> str:
+        recorder = self.reports.recorder
+        if recorder is not None and recorder.recording:
+            return os.path.join(recorder.run_dir, "captures")
+        return os.path.abspath("adbg-captures")
+
+    def _say(self, text: str) -> None:
+        self.reports.outlet.event(p.Output(text, "important"))
 
     def hook(self, running: Running) -> None:
         """Have hooked in a call what is asked for. On its thread, or on one parked inside it."""

@@ -202,3 +202,4 @@ class GraphRow:
     breakpoints: tuple[int, ...] = ()
     custom: bool = False  # PyLayer = autograd.Function
     compiled: bool = False
+    region: str = ""  # in the last captured region: "inside", "boundary", "leaf"

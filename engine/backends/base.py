@@ -198,7 +198,11 @@ class Stray:
     known of it: a name, or the source text of its line."""
 
     text: str
-    forward: SourceLine | None = None
+    stack: tuple[SourceLine, ...] = ()  # user frames, innermost first
+
+    @property
+    def forward(self) -> SourceLine | None:
+        return self.stack[0] if self.stack else None
 
 
 class CreationWatch(abc.ABC):

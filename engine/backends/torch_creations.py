@@ -95,7 +95,7 @@ class TorchWatch(CreationWatch):
         for frames in lines:
             line = frames[0] if frames else None
             text = linecache.getline(line.file, line.line).strip() if line is not None else ""
-            strays.append(Stray(text or "a node that torch made by itself", line))
+            strays.append(Stray(text or "a node that torch made by itself", frames))
         full = f"only the last {MOST_KEPT:,} nodes made were kept; " if len(self.made) == MOST_KEPT else ""
         return strays, full + "ops that need no gradient make no node and are not known"
 
