@@ -17,10 +17,12 @@ def end_notes(debugger: Debugger) -> list[str]:
     if missing and missing[1] not in debugger.frameworks_seen:
         return [f"the program's Python has no {missing[1]}: `adbg doctor` tells what is there, and how to get it"]
     rows = [row for row in debugger.breakpoints if row.enabled]
-    if not debugger.begun or not (rows or debugger.stop_at_entry):
+    if not (rows or debugger.stop_at_entry):
         return []
     if not debugger.joined:
         return _silence(debugger)
+    if not debugger.begun:
+        return []
     if not debugger.frameworks_seen:
         return [
             f"the program never imported a framework that adbg knows ({', '.join(FRAMEWORKS)}), so there was no backward to stop in"

@@ -131,7 +131,7 @@ class Repl:
         if text.startswith("!"):
             while _incomplete(line.lstrip()[1:].lstrip(" ")):
                 line += "\n" + session.prompt("    ... ")
-        elif opens_block(text):
+        elif opens_block(text) and self.debugger.breakpoints:
             while (more := session.prompt("      > ")).strip() != "end":
                 line += "\n" + more
         return line
