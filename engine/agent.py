@@ -22,6 +22,7 @@ from adbg.engine import protocol as p
 from adbg.engine.backends import REGISTRY
 from adbg.engine.backends.base import Backend
 from adbg.engine.clients import Client
+from adbg.engine.journal import open_journal
 from adbg.engine.recorder import Recorder
 from adbg.engine.rendezvous import SessionConfig
 from adbg.engine.requests import Requests
@@ -60,7 +61,7 @@ def start(
         sock.close()
         print(f"adbg: no front end at {config.socket} ({error.strerror}): running undebugged", file=sys.stderr)
         return None
-    agent = Agent(config, main, backends)
+    agent = Agent(config, main, backends, os.path.dirname(config.socket))
     agent.serve(sock, hello=True)
     if not agent.configured.wait(patience):
         print(f"adbg: the front end said nothing for {patience:.0f} s: running on, nothing armed", file=sys.stderr)
@@ -68,9 +69,12 @@ def start(
 
 
 class Agent:
-    """One process's agent: session, record and the client of the moment."""
+    """One process's agent: session, record and the client of the moment. ``scratch``: the folder of a session that a
+    front end made, "" for none; what would go beside the record lies there when nothing is recorded."""
 
-    def __init__(self, config: SessionConfig, main: bool = True, backends: Factories | None = None) -> None:
+    def __init__(
+        self, config: SessionConfig, main: bool = True, backends: Factories | None = None, scratch: str = ""
+    ) -> None:
         global _current
         self.config = config
         self.main = main
@@ -81,7 +85,8 @@ class Agent:
         self._pid = os.getpid()
         self._record_due = bool(config.run_dir)  # the record is still to be opened
         recorder = self._open_recorder() if main else None
-        self.session = Session(self, self.rank, recorder)
+        self.session = Session(self, self.rank, recorder, scratch)
+        self._open_journal(recorder, scratch)
         self.session.set_stacks(config.stacks)
         self._requests = Requests(self)
         _current = self
@@ -129,7 +134,8 @@ class Agent:
             return
         self.rank = self.session.rank = rank
         if self._record_due:
-            self.session.reports.recorder = self._open_recorder()
+            self.session.reports.recorder = recorder = self._open_recorder()
+            self._open_journal(recorder, os.path.dirname(self.config.socket))
         self.event(p.ProcessChanged(self.process_info()))
 
     def process_info(self) -> p.ProcessInfo:
@@ -159,6 +165,8 @@ class Agent:
         except Exception as error:
             self.session.reports.defect("a framework cannot be debugged", error)
             return
+        if self.session.reports.journal is not None:
+            self.session.reports.journal.watch_faults_again()
         framework = _framework(backend)
         self.event(p.FrameworkLoaded(framework))
         if self.recorder is not None:
@@ -185,6 +193,15 @@ class Agent:
             pid=os.getpid(),
             python=platform.python_version(),
         )
+
+    def _open_journal(self, recorder: Recorder | None, scratch: str) -> None:
+        """The crash journal lies beside the record; without one, in the session's own folder."""
+        if not self.main and recorder is None:
+            return
+        folder, label = scratch, f"{self.rank}"
+        if recorder is not None and recorder.recording:
+            folder, label = recorder.run_dir, recorder.label
+        self.session.reports.journal = open_journal(folder, label, self._record_problem)
 
     def _record_problem(self, text: str) -> None:
         self.event(p.Output(text.rstrip("\n") + "\n", "important"))
@@ -226,6 +243,9 @@ class Agent:
         if self.recorder is not None:
             self.recorder.flush(1.0)
             self.recorder.close()
+        journal, self.session.reports.journal = self.session.reports.journal, None
+        if journal is not None:
+            journal.close()
         atexit.unregister(self.close)
 
     def abandon(self) -> None:
@@ -234,6 +254,10 @@ class Agent:
         session.attached = session.deciding = False
         session.parked = None
         session.reports.recorder = None
+        journal, session.reports.journal = session.reports.journal, None
+        if journal is not None:
+            journal.abandon()
+        session.reports.verbosity.abandon()
         client, self.client = self.client, None
         if client is not None:
             client.connection.abandon()

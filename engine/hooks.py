@@ -127,6 +127,8 @@ class BackendHooks:
         state = running.state
         index = state.position = state.index_of(key)
         norm, bad = self._measure(outs)
+        if session.reports.verbosity.backward_regions:
+            session.reports.verbosity.node_begin(self._backend, running.call, key)
         session.reports.node_begin(running, key, index, outs, norm, bad)
         replaced = self._arrive(running, Phase.BEFORE, key, outs) if session.deciding else None
         running.begun[key] = (perf_counter_ns() - running.parked_ns, norm, bad)
@@ -147,6 +149,8 @@ class BackendHooks:
         if session.goal is not None:  # somebody looks at every node: keep what left it, as text
             ran.grad_inputs = tuple(slot_text(self._backend, value) for value in ins)
         session.reports.node_end(running, key, index, ins, us, norm, bad)
+        if session.reports.verbosity.backward_regions:
+            session.reports.verbosity.node_end(running.call, key)
         replaced = self._arrive(running, Phase.AFTER, key, outs, ins, elapsed=us) if session.deciding else None
         if session.captures.writing:
             session.captures.node_end(running, key, ins if replaced is None else replaced)
@@ -170,6 +174,8 @@ class BackendHooks:
         if session.record_nodes:
             session.reports.graph(running)
         session.reports.backward_end(running, us, error)
+        if session.reports.verbosity.backward_regions:
+            session.reports.verbosity.backward_end(call)
 
     # ---- deciding
 

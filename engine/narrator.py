@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -34,6 +34,7 @@ class Narrator:
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
         self._wanted: dict[str, int] = {"*": 0}
+        self._raised: list[dict[str, int]] = []
         self._calls = self._backward = self._nodes = self._pylayer = 0
         self.enabled = False  # any level of 3 or more is on: ask this before anything else
         self._here = threading.local()
@@ -52,13 +53,25 @@ class Narrator:
         wanted = {"*": 0} if text.strip().lower() == "off" else dict(self._wanted)
         wanted.update(changes)
         self._wanted = wanted
-        self._calls, self._backward, self._nodes, self._pylayer = (self._level(module) for module in MODULES)
-        self.enabled = max(self._calls, self._backward, self._nodes, self._pylayer) >= 3
+        self._apply()
         return dict(wanted)
 
+    def raise_levels(self, levels: Mapping[str, int]) -> None:
+        """At least these levels until ``lower_levels`` of the same."""
+        self._raised.append(dict(levels))
+        self._apply()
+
+    def lower_levels(self, levels: Mapping[str, int]) -> None:
+        if dict(levels) in self._raised:
+            self._raised.remove(dict(levels))
+            self._apply()
+
+    def _apply(self) -> None:
+        self._calls, self._backward, self._nodes, self._pylayer = (self._level(module) for module in MODULES)
+        self.enabled = max(self._calls, self._backward, self._nodes, self._pylayer) >= 3
+
     def _level(self, module: str) -> int:
-        globs = [level for name, level in self._wanted.items() if name != "*" and fnmatchcase(module, name)]
-        return self._wanted.get(module, globs[-1] if globs else self._wanted["*"])
+        return max([_level_in(self._wanted, module), *(_level_in(levels, module) for levels in self._raised)])
 
     @property
     def wants_nodes(self) -> bool:
@@ -153,6 +166,11 @@ class Narrator:
 
     def _say(self, module: str, level: int, text: str) -> None:
         self._write(format_record(text, module, level, getattr(self._here, "depth", 0)))
+
+
+def _level_in(levels: Mapping[str, int], module: str) -> int:
+    globs = [level for name, level in levels.items() if name != "*" and fnmatchcase(module, name)]
+    return levels.get(module, globs[-1] if globs else levels.get("*", 0))
 
 
 def _gradients(values: Sequence[Any], backend: Backend | None, full: bool) -> str:

@@ -495,15 +495,48 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class VlogBody:
+    """``regions`` as they were asked for; ``file``: where fd 2 goes while a framework logs there, "" when it does not."""
+
     levels: dict[str, int]  # "*" is the global level
+    regions: list[str] = field(default_factory=list)
+    file: str = ""
 
 
 @request("adbg/vlog", VlogBody)
 @dataclass(frozen=True, slots=True)
 class Vlog:
-    """``levels``: "6", "backward=6,nodes=5", "off", or "" to only ask."""
+    """``levels``: "6", "backward=6,nodes=5", "off" (regions too), or "" to only ask. ``at`` ("FILE:A-B") has them only
+    while these forward lines run; with ``backward`` only while the nodes run that were made there."""
 
     levels: str = ""
+    at: str = ""
+    backward: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AidRow:
+    """One of a framework's own debugging aids. ``note``: what this build does with it."""
+
+    framework: str
+    name: str
+    value: str
+    values: str
+    what: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AidsBody:
+    aids: list[AidRow]
+
+
+@request("adbg/aids", AidsBody)
+@dataclass(frozen=True, slots=True)
+class Aids:
+    """Switch the aid ``name`` to ``value`` and answer with it alone; both empty: all of them."""
+
+    name: str = ""
+    value: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,6 +200,13 @@ class Recorder:
             return
         self._put(("log", next(self._seq), line))
 
+    def log_range(self, offset: int, length: int) -> None:
+        """Bytes of the VLOG file that the framework wrote itself since the last event."""
+        if len(self._queue) > MAX_LOGS:
+            self._dropped += 1
+            return
+        self._put(("log_range", next(self._seq), offset, length))
+
     def set_exit(self, code: int | None) -> None:
         """The program is about to end with ``code``."""
         self._put(("info", {"exit": code, "ended": time.time()}), urgent=True)
@@ -308,6 +315,8 @@ class _Batch:
             self._row(kind, (*facts, "nan" if norm is not None and norm != norm else norm, nonfinite))
         elif kind == "log":
             self._logs.append((values[0], _record_bytes(values[1])))
+        elif kind == "log_range":
+            self._row("log", values)
         elif kind == "graph":
             self._graph(*values)
         elif kind == "backward":

@@ -49,7 +49,8 @@ class Requests:
             "setExceptionBreakpoints": lambda client, a: p.Breakpoints(self._session.set_filters(a.filters)),
             "pause": self._pause,
             "threads": lambda client, a: p.ThreadsBody(thread_states(self._session)),
-            "adbg/vlog": lambda client, a: p.VlogBody(self._session.set_vlog(a.levels)),
+            "adbg/vlog": lambda client, a: self._session.set_vlog(a.levels, a.at, a.backward),
+            "adbg/aids": lambda client, a: self._session.aids(a.name, a.value),
             "adbg/record": lambda client, a: agent.record(a.on),
             "adbg/stacks": self._stacks,
         }

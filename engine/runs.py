@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from adbg.engine.errors import AdbgError, CommandError
+from adbg.engine.journal import crashed_labels
 from adbg.engine.runfiles import labels, read_exit, read_info, run_state
 
 RUNS_VARIABLE = "ADBG_RUNS"
 _OURS = re.compile(
-    r"(?:run(?:-r[\d-]+)?\.json|exit\.json|(?:events|tensors|vlog|output)-r[\d-]+\.(?:sqlite(?:-wal|-shm)?|bin|log))\Z"
+    r"(?:run(?:-r[\d-]+)?\.json|exit\.json"
+    r"|(?:events|tensors|vlog|output|journal|faults|crash)-r[\d-]+\.(?:sqlite(?:-wal|-shm)?|bin|log|txt))\Z"
 )
 
 
@@ -36,6 +38,7 @@ class RunSummary:
     state: str
     exit: int | None
     ranks: int
+    crash: tuple[str, ...] = ()  # labels of the processes that left a crash journal with a fault
 
 
 def runs_root() -> Path:
@@ -116,6 +119,7 @@ def summary(path: str | os.PathLike[str]) -> RunSummary:
         state=run_state(folder),
         exit=code if isinstance(code, int) else None,
         ranks=len(labels(folder)),
+        crash=tuple(crashed_labels(folder)),
     )
 
 

@@ -15,6 +15,7 @@ import types
 from collections.abc import Callable, Sequence
 
 from adbg.engine import protocol as p
+from adbg.engine.aids import switched
 from adbg.engine.backends.base import Backend, BackwardCall, Graph, HookPlan
 from adbg.engine.breakpoints import BreakpointTable, Evaluate, Hit, HitEvent
 from adbg.engine.callers import source_line
@@ -44,8 +45,8 @@ class Session:
         measures: the norm of every hooked node's incoming gradient is wanted.
     """
 
-    def __init__(self, outlet: Outlet, rank: int = 0, recorder: Recorder | None = None) -> None:
-        self.reports = Reports(outlet, recorder)
+    def __init__(self, outlet: Outlet, rank: int = 0, recorder: Recorder | None = None, scratch: str = "") -> None:
+        self.reports = Reports(outlet, recorder, scratch)
         self.rank = rank
         self.table = BreakpointTable()
         self.turn = Turn()
@@ -72,6 +73,7 @@ class Session:
         with self._guard:
             self.backends.append(backend)
             self.hooks.append(BackendHooks(self, backend))
+            self.reports.verbosity.add(backend)
             if self.attached:
                 backend.install(self.hooks[-1])
                 backend.set_stacks(self.stacks)
@@ -103,7 +105,8 @@ class Session:
             self.entry = self.pausing = self.record_nodes = False
             self.table = BreakpointTable()
             self.captures.drop_all()
-            self.reports.narrator.set_levels("off")
+            self.reports.verbosity.detach()
+            self._restore_aids()
             self.rearm()
             for backend, hooks in zip(self.backends, self.hooks):
                 hooks.forget()
@@ -129,7 +132,8 @@ class Session:
             self.deciding = (
                 self.table.armed or self.goal is not None or self.until is not None or self.pausing or self.entry
             )
-            every = self.reports.narrator.enabled or self.record_nodes
+            verbosity = self.reports.verbosity
+            every = verbosity.narrates or verbosity.backward_regions or self.record_nodes
             armed = self.attached and (self.deciding or every or self.captures.armed)
             self.measures = self.attached
             for backend in self.backends:
@@ -147,8 +151,12 @@ class Session:
     def hook(self, running: Running) -> None:
         """Have hooked in a call what is asked for. On its thread, or on one parked inside it."""
         call = running.call
-        if self.pausing or self.record_nodes or self.reports.narrator.wants_nodes:
+        reports = self.reports
+        narrating = reports.narrator.wants_nodes and reports.verbosity.speaks_for(running.backend)
+        if self.pausing or self.record_nodes or narrating:
             call.hook(HookPlan(every=True))
+        elif (verbose := reports.verbosity.plan()) is not None:
+            call.hook(verbose)
         goal = self.goal
         if goal is not None:
             wanted = goal.hooking(running.place(Phase.BEGIN))
@@ -376,11 +384,25 @@ class Session:
             self.rearm()
             return states
 
-    def set_vlog(self, text: str) -> dict[str, int]:
+    def set_vlog(self, text: str, at: str = "", backward: bool = False) -> p.VlogBody:
         with self._guard:
-            levels = self.reports.narrator.set_levels(text)
+            body = self.reports.verbosity.set(text, at, backward)
             self.rearm()
-            return levels
+            return body
+
+    def aids(self, name: str = "", value: str = "") -> p.AidsBody:
+        """The frameworks' own debugging aids; ``name`` switches one. Raises CommandError, Unsupported."""
+        with self._guard:
+            return switched(self.backends, name, value)
+
+    def _restore_aids(self) -> None:
+        for backend in self.backends:
+            try:
+                aids = backend.aids()
+                if aids is not None:
+                    aids.restore()
+            except Exception as error:
+                self.reports.defect("a framework's own aids are not as they were", error)
 
     def states_after(self, asked: Sequence[p.BreakpointState]) -> list[p.BreakpointState]:
         """``asked`` as they are now, bad specs included."""

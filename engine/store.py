@@ -348,7 +348,8 @@ class RunReader:
         return list(self._db.execute("SELECT seq, time, kind, path, text FROM artifact ORDER BY seq"))
 
     def log_index(self, after: int = 0) -> list[tuple[int, int, int]]:
-        """(seq, offset, length) of the VLOG records that adbg wrote itself."""
+        """(seq, offset, length) of the VLOG records that adbg wrote itself, and of the ranges that the framework wrote
+        between two events."""
         return list(self._db.execute("SELECT seq, offset, length FROM log WHERE seq > ? ORDER BY seq", (after,)))
 
 

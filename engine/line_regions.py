@@ -1,0 +1,175 @@
+"""Runs something while chosen source lines run (L2, stdlib only; callbacks on the thread that runs the lines).
+
+Python 3.10 and 3.11 offer no event per line for one function alone, so this uses ``sys.settrace``: a thread's global
+trace function sees every new Python frame and says no to all but those whose code holds one of the lines; only these
+are traced line by line. The thread is slower while a region is set, and as before once there is none. A tracer that
+is there already (a Python debugger, coverage) is left alone, and the region is refused on that thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import CodeType, FrameType
+from typing import Any
+
+from adbg.engine.errors import CommandError
+
+_PLACE = re.compile(r"(?P<file>.+):(?P<first>\d+)(?:-(?P<last>\d+))?\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Lines ``first`` to ``last`` of ``file``: a path, or as much of its end as is unambiguous to a person."""
+
+    file: str
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.first}" + (f"-{self.last}" if self.last != self.first else "")
+
+    def in_file(self, path: str) -> bool:
+        return path == self.file or path.endswith("/" + self.file) or os.path.realpath(path) == self.file
+
+    def holds(self, path: str, line: int) -> bool:
+        return self.first <= line <= self.last and self.in_file(path)
+
+
+def parse_lines(text: str) -> Lines:
+    """ "train.py:10-14", "train.py:10". Raises CommandError."""
+    match = _PLACE.match(text.strip())
+    if match is None:
+        raise CommandError(f"bad place {text!r}", "expected FILE:A-B, for example: vlog 6 at train.py:10-14")
+    first = int(match["first"])
+    last = int(match["last"] or first)
+    if not 0 < first <= last:
+        raise CommandError(f"lines {first} to {last} are no range", "the first line comes first, counted from 1")
+    return Lines(match["file"].removeprefix("./"), first, last)
+
+
+class LineRegions:
+    """The set of regions. ``add`` and ``clear`` from any thread; they take effect on the main thread at its next Python
+    instruction, on the calling thread at once, and on threads that start later."""
+
+    def __init__(self, problem: Callable[[str], None] = lambda text: None) -> None:
+        self._problem = problem
+        self._regions: list[tuple[Lines, Callable[[], None], Callable[[], None]]] = []
+        self._known: dict[CodeType, bool] = {}  # whether a code object holds a line of a region
+        self._inside: dict[FrameType, list[int]] = {}  # regions that a frame is in, by place in the list
+        self._pending: list[Any] = []  # ctypes callbacks must live until they ran
+        self._lock = threading.Lock()
+
+    @property
+    def empty(self) -> bool:
+        return not self._regions
+
+    def add(self, lines: Lines, enter: Callable[[], None], leave: Callable[[], None]) -> None:
+        with self._lock:
+            self._regions = [*self._regions, (lines, enter, leave)]
+            self._known = {}
+        self._everywhere()
+
+    def clear(self) -> None:
+        """Leave what is entered, trace nothing any more."""
+        with self._lock:
+            entered, self._inside = self._inside, {}
+            regions, self._regions, self._known = self._regions, [], {}
+        for numbers in entered.values():
+            for number in numbers:
+                regions[number][2]()
+        if regions:
+            self._everywhere()
+
+    # ---- putting the trace function in and out
+
+    def _everywhere(self) -> None:
+        if self._regions:
+            threading.settrace(self._trace)
+        elif getattr(threading, "_trace_hook", None) == self._trace:
+            threading.settrace(None)  # type: ignore[arg-type]  # None is what it takes back
+        if threading.current_thread() is threading.main_thread():
+            self._here(sys._getframe(1))
+        else:
+            self._on_main_thread()
+
+    def _on_main_thread(self) -> None:
+        """Have the interpreter run ``_here`` there between two instructions."""
+
+        def run(argument: Any) -> int:
+            try:
+                self._here(sys._getframe(1))
+            except Exception as error:  # must not surface in whatever the thread does
+                self._problem(f"the lines are not watched: {type(error).__name__}: {error}")
+            return 0
+
+        callback = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(run)
+        self._pending = [*self._pending[-7:], callback]
+        if ctypes.pythonapi.Py_AddPendingCall(callback, None):
+            self._problem("the lines are not watched: the interpreter's queue of calls is full")
+
+    def _here(self, frame: FrameType | None) -> None:
+        """On this thread, in the frames that run already too."""
+        current = sys.gettrace()
+        if not self._regions:
+            if current == self._trace:
+                sys.settrace(None)
+            return
+        if current not in (None, self._trace):
+            self._problem("the lines are not watched: another tracer (a debugger, coverage) is at work on this thread")
+            return
+        while frame is not None:
+            if frame.f_trace is None and self._wants(frame.f_code):
+                frame.f_trace = self._line
+                self._at(frame, frame.f_lineno)
+            frame = frame.f_back
+        sys.settrace(self._trace)
+
+    # ---- on the traced thread
+
+    def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
+        code = frame.f_code
+        wanted = self._known.get(code)
+        if wanted is None:
+            wanted = self._wants(code)
+        return self._line if wanted else None
+
+    def _wants(self, code: CodeType) -> bool:
+        wanted = self._known.get(code)
+        if wanted is None:
+            lines = [place for _, _, place in code.co_lines() if place]
+            wanted = any(
+                region.in_file(code.co_filename) and any(region.first <= line <= region.last for line in lines)
+                for region, _, _ in self._regions
+            )
+            self._known[code] = wanted
+        return wanted
+
+    def _line(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if event == "line":
+            self._at(frame, frame.f_lineno)
+        elif event == "return":  # an exception that leaves the frame comes as one too
+            self._at(frame, 0)
+        return self._line
+
+    def _at(self, frame: FrameType, line: int) -> None:
+        regions = self._regions
+        now = [n for n, (lines, _, _) in enumerate(regions) if lines.holds(frame.f_code.co_filename, line)]
+        before = self._inside.get(frame, [])
+        if now == before:
+            return
+        if now:
+            self._inside[frame] = now
+        else:
+            self._inside.pop(frame, None)
+        for number in before:
+            if number not in now and number < len(regions):
+                regions[number][2]()
+        for number in now:
+            if number not in before:
+                regions[number][1]()
