@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import sys
 import tempfile
 import threading
@@ -337,6 +338,7 @@ def run_app(debugger: Debugger, history_file: str | None = None) -> int:
     from adbg.tui.terminal import guarded
 
     app = AdbgApp(debugger, _history_file(history_path()) if history_file is None else history_file)
+    afterwards = Afterwards(debugger)
     status: int | None = None
     try:
         with guarded(lambda text: app.post_message(Stray(text))):
@@ -351,7 +353,7 @@ def run_app(debugger: Debugger, history_file: str | None = None) -> int:
         with contextlib.suppress(AdbgError):
             debugger.detach()
     if debugger.state is State.DETACHED and debugger.program.launched:
-        return _see_out(debugger)
+        return afterwards.see_out()
     debugger.close()
     return 0 if status is None else status
 
@@ -365,21 +367,31 @@ def _history_file(path: Path) -> str:
     return str(path)
 
 
-def _see_out(debugger: Debugger) -> int:
-    """The program runs on: pass its output on until it ends; its exit status."""
+class Afterwards:
+    """What the program writes once the debugger let go of it: kept while the screen is still up, passed on afterwards."""
 
-    def pass_on(event: events.Event) -> None:
-        if isinstance(event, events.Output):
-            sys.stdout.write(event.text)
-            sys.stdout.flush()
+    def __init__(self, debugger: Debugger) -> None:
+        self._debugger = debugger
+        self._queue: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._unsubscribe = debugger.subscribe(self._take)
 
-    unsubscribe = debugger.subscribe(pass_on)
-    try:
-        while not debugger.wait_state(State.EXITED, timeout=1.0):
-            pass
-    except KeyboardInterrupt:
-        debugger.interrupt()
-        debugger.wait_state(State.EXITED, timeout=5.0)
-    unsubscribe()
-    debugger.close()
-    return debugger.exit_code or 0
+    def _take(self, event: events.Event) -> None:
+        if isinstance(event, events.Output) and self._debugger.state in (State.DETACHED, State.EXITED):
+            self._queue.put(event.text)
+        elif isinstance(event, events.Exited):
+            self._queue.put(None)
+
+    def see_out(self) -> int:
+        """Print until the program ended; its exit status. Ctrl-C goes to the program."""
+        while True:
+            try:
+                text = self._queue.get()
+                if text is None:
+                    break
+                sys.stdout.write(text)
+                sys.stdout.flush()
+            except KeyboardInterrupt:
+                self._debugger.interrupt()
+        self._unsubscribe()
+        self._debugger.close()
+        return self._debugger.exit_code or 0

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from textual.widget import Widget
+from textual.widgets import Input
 
 from adbg.engine.errors import AdbgError
 from adbg.tui.appbase import AppBase
@@ -30,6 +31,12 @@ class KeyActions(AppBase):
         self._searched = ""
         self._last_step = "step"
         self._last_panel = "graph"
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """`:` is a priority key, so that what is typed right behind it is in the console; in a line of text it is a colon."""
+        if action == "command" and not parameters and (len(self.screen_stack) > 1 or isinstance(self.focused, Input)):
+            return False
+        return super().check_action(action, parameters)
 
     # ---- running
 
@@ -292,7 +299,7 @@ class KeyActions(AppBase):
             self._last_panel = self.focused_panel
         self.focused_panel = panel
         self.relayout()
-        self.widget_of(panel).focus(scroll_visible=False)
+        self.main.set_focus(self.widget_of(panel), scroll_visible=False)  # at once: keys typed ahead go there
         self.retitle()
 
     def action_focus_panel(self, step: int) -> None:

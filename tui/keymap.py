@@ -74,7 +74,7 @@ KEYS: tuple[Key, ...] = (
     Key("focusprevious", "shift+tab", "focus_panel(-1)", "previous panel", "Panels"),
     Key("consolefocus", "ctrl+x", "toggle_console", "into the console, or back", "Panels", priority=True),
     Key("output", "o", "output", "the program's output, and its input", "Program", hint="Output", command=""),
-    Key("command", "colon", "command", "command line", "adbg", hint="Cmd"),
+    Key("command", "colon", "command", "command line", "adbg", hint="Cmd", priority=True),
     Key("prompt", "exclamation_mark", "full_prompt", "full prompt on the whole terminal", "adbg"),
     Key("main", "f5,escape", "main", "main screen; leave the zoom", "adbg"),
     Key("help", "question_mark,f1", "help", "this help", "adbg", hint="Help", command="help"),
