@@ -11,9 +11,10 @@ import sys
 TYPE_CHECKING = False  # known to type checkers by name; importing typing would cost more than all the rest (3 ms)
 if TYPE_CHECKING:
     from adbg.engine.agent import Agent
+    from adbg.engine.region_guard import SubgraphCapture
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "breakpoint", "listen"]
+__all__ = ["__version__", "breakpoint", "capture_backward_subgraph", "listen"]
 
 _said = False
 
@@ -39,6 +40,21 @@ def listen() -> None:
     from adbg.engine.listener import listen as open_socket
 
     open_socket()
+
+
+def capture_backward_subgraph(
+    directory: str, grads: bool = False, *, name: str = "", limit: int = 1 << 30
+) -> SubgraphCapture:
+    """``with adbg.capture_backward_subgraph(DIR, grads=True):`` writes what a backward does of the block's operators.
+
+    The nodes made while inside, their boundary and leaves are written by the first backward whose graph has them, in
+    Paddle's formats: ``<time>_backward_graph.dot``, ``_ref_forward_graph.dot``, ``_call_stack.log``, and both graphs as
+    SVG; with ``grads`` their gradients too, as they pass (``_grad_tensors.log``), up to ``limit`` bytes. ``name``: into
+    a folder of that name in ``directory``. It works under adbg and without it; the framework must be imported before.
+    """
+    from adbg.engine.region_guard import SubgraphCapture
+
+    return SubgraphCapture(directory, grads, name, limit)
 
 
 def _agent() -> Agent | None:

@@ -53,6 +53,7 @@ class Wanted:
     capture: Capture | None = None
     strays: int = 0
     message: str = ""
+    quiet: bool = False  # a script's own: only what went wrong is said
 
     def report(self) -> p.CaptureState:
         found, capture = self.selection, self.capture
@@ -372,15 +373,17 @@ class Captures:
         with self._lock:
             self._waiting = [w for w in self._waiting if w is not wanted]
             self._over.append(wanted)
-        self._say(f"adbg: capture {wanted.name} of {wanted.region.text} failed: {wanted.message}\n")
+        self._say(f"capture {wanted.name} of {wanted.region.text} failed: {wanted.message}\n")
         self._changed()
 
     def _announce(self, wanted: Wanted) -> None:
         state = wanted.report()
+        if wanted.quiet and not (state.state == "done" and state.message):
+            return
         what = "gradients are being written" if state.state == "running" else f"{len(state.files)} files"
         more = f" ({state.message})" if state.state == "done" and state.message else ""
         self._say(
-            f"adbg: capture {wanted.name}: {state.inside} nodes of {state.region}, {what} in {wanted.directory}{more}\n"
+            f"capture {wanted.name}: {state.inside} nodes of {state.region}, {what} in {wanted.directory}{more}\n"
         )
 
 

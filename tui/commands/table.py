@@ -1,6 +1,8 @@
-"""One table of commands: it serves the REPL, batch mode, the app's console and palette, ``help``, and the README's reference.
+"""One table of commands: it serves the REPL, batch mode, the app's console and palette, ``help``, and the README's
+reference.
 
-Pure lookup and argument splitting; a command's function runs on the caller's thread and may wait for the agent, so the app calls
+Pure lookup and argument splitting; a command's function runs on the caller's thread and may wait for the agent, so
+the app calls
 ``execute`` from a worker thread. All input errors are CommandError; nothing else but AdbgError leaves ``execute``.
 """
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from adbg.tui.debugger import Debugger
 
 GROUPS = ("running", "breakpoints", "data", "stack", "graph", "information", "session")
-_MODULES = ("running", "breakpoints", "data", "stack", "graph", "information", "session")
+_MODULES = ("running", "breakpoints", "data", "stack", "graph", "capture", "information", "session")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +54,9 @@ Run = Callable[["Debugger", str], CommandResult]
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One row. ``args`` is the usage behind the name; ``help`` begins with one sentence; ``completes`` says what its argument is:
-    "", "spec", "breakpoint", "node", "expression", "statement", "file", "directory", "command", "info", "dump", "vlog", "process"."""
+    """One row. ``args`` is the usage behind the name; ``help`` begins with one sentence; ``completes`` says what
+    its argument is: "", "spec", "breakpoint", "node", "expression", "statement", "file", "directory", "command",
+    "info", "dump", "vlog", "process"."""
 
     name: str
     aliases: tuple[str, ...]
@@ -133,7 +136,11 @@ def resolve(word: str) -> Command:
     if found:
         raise CommandError(f"{word!r} may be {', '.join(found)}", "write one letter more")
     close = difflib.get_close_matches(word, TABLE.aliases, 3, 0.5)
-    hint = f"closest: {', '.join(close)}; `help` lists all" if close else "`help` lists them; `print EXPR` or `! STATEMENT` run Python"
+    hint = (
+        f"closest: {', '.join(close)}; `help` lists all"
+        if close
+        else "`help` lists them; `print EXPR` or `! STATEMENT` run Python"
+    )
     raise CommandError(f"unknown command {word!r}", hint)
 
 
@@ -225,10 +232,14 @@ def choice_of(word: str, choices: Sequence[str], what: str) -> str:
     found = [choice for choice in choices if choice.startswith(word)] if word else []
     if len(found) == 1:
         return found[0]
-    raise CommandError(f"{what} {word!r} {'may be ' + ', '.join(found) if found else 'is unknown'}", "one of: " + ", ".join(choices))
+    raise CommandError(
+        f"{what} {word!r} {'may be ' + ', '.join(found) if found else 'is unknown'}", "one of: " + ", ".join(choices)
+    )
 
 
-def table_result(columns: Iterable[str], rows: Iterable[Iterable[Any]], head: str = "", value: Any = None) -> CommandResult:
+def table_result(
+    columns: Iterable[str], rows: Iterable[Iterable[Any]], head: str = "", value: Any = None
+) -> CommandResult:
     """A CommandResult with the table as text too."""
     from adbg.tui.formatting import table_text
 

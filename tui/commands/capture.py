@@ -1,0 +1,97 @@
+"""The command ``capture``: part of the backward graph, by the forward lines that made it."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from adbg.engine import protocol
+from adbg.engine.errors import CommandError
+from adbg.tui.commands.table import CommandResult, command, table_result, words_of
+
+if TYPE_CHECKING:
+    from adbg.tui.debugger import Debugger
+
+_EXAMPLE = "for example: capture model.py:10-25 grads as attention"
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\Z", re.IGNORECASE)
+_AGREED = 1 << 30  # bytes that `grads!` agrees to
+_ARGS = "[FILE:A-B [grads | grads! | grads=SIZE] [as NAME] [in DIR] | off [NAME]]"
+
+
+@command("capture", group="graph", args=_ARGS, completes="file")
+def capture(debugger: Debugger, argument: str) -> CommandResult:
+    """Write the nodes that forward lines made, with their boundary and leaves, as Paddle's dump files and as SVG.
+
+    At a stop whose graph has such nodes at once; else with the next backward that has. `grads` tells how much their
+    gradients are and writes nothing yet; `grads!` writes them too, as the backward passes them (at most 1 GiB), and
+    `grads=200MB` up to that size. `as NAME`: into a folder of that name; `in DIR`: there, instead of the run directory.
+    Without arguments: the captures so far. `capture off` drops those that wait for a backward.
+    """
+    words = words_of(argument)
+    if not words:
+        return _listing(debugger.request(protocol.Capture()).captures)
+    if words[0] == "off":
+        if len(words) > 2:
+            raise CommandError("expected at most one name behind `capture off`")
+        body = debugger.request(protocol.Capture(cancel=True, name=words[1] if len(words) > 1 else ""))
+        return CommandResult(f"{len(body.captures)} dropped", [state.name for state in body.captures])
+    request = _request(words)
+    (state,) = debugger.request(request, 600.0).captures
+    value = {
+        "name": state.name, "region": state.region, "state": state.state, "files": state.files, "inside": state.inside,
+        "boundary": state.boundary, "leaves": state.leaves, "strays": state.strays, "bytes": state.nbytes,
+    }  # fmt: skip
+    return CommandResult("\n".join(_lines(state, argument)), value)
+
+
+def _request(words: list[str]) -> protocol.Capture:
+    """Raises CommandError: words that mean nothing here."""
+    region, rest = words[0], words[1:]
+    grads, limit = False, 0
+    given: dict[str, str] = {}
+    while rest:
+        word = rest.pop(0)
+        if word in ("as", "in") and rest and word not in given:
+            given[word] = rest.pop(0)
+        elif word in ("grads", "grads!") or word.startswith("grads="):
+            grads = True
+            limit = 0 if word == "grads" else _AGREED if word == "grads!" else size_of(word.partition("=")[2])
+        else:
+            raise CommandError(f"{word!r} is not understood behind a region", _EXAMPLE)
+    directory = os.path.abspath(os.path.expanduser(given["in"])) if "in" in given else ""
+    return protocol.Capture(region, grads, limit, given.get("as", ""), directory)
+
+
+def size_of(text: str) -> int:
+    """Bytes: "200MB", "1.5G", "64KiB", "4096"; k, M, G and T are powers of 1000, with an i of 1024."""
+    match = _SIZE.match(text)
+    if match is None:
+        raise CommandError(f"{text!r} is no size", "for example: grads=200MB")
+    base = 1024 if match[3] else 1000
+    size = int(float(match[1]) * base ** " kmgt".index(match[2].lower() or " "))
+    if size < 1:
+        raise CommandError("a limit of nothing writes nothing", "leave `grads` out")
+    return size
+
+
+def _lines(state: protocol.CaptureState, argument: str) -> list[str]:
+    if state.state == "waiting":
+        return [f"{state.name}: {state.message}"]
+    found = f"{state.inside} inside, {state.boundary} on the boundary, {state.leaves} leaves"
+    strays = f", {state.strays} ops without a part in the loss" if state.strays else ""
+    head = f"{state.name}: nodes of {state.region}: {found}{strays}"
+    if state.state == "asking":
+        agreed = re.sub(r"(?<!\S)grads(?!\S)", "grads!", argument)
+        return [head, f"{state.message}; nothing is written yet", f"to have them written: capture {agreed}"]
+    return [head, *([state.message] if state.message else []), *(f"wrote {file}" for file in state.files)]
+
+
+def _listing(states: list[protocol.CaptureState]) -> CommandResult:
+    rows = [
+        (s.name, s.region, s.state, s.inside, s.boundary, s.leaves, len(s.files), os.path.dirname((s.files or [""])[0]))
+        for s in states
+    ]
+    columns = ("name", "region", "state", "inside", "boundary", "leaves", "files", "folder")
+    head = f"{len(states)} capture{'s' * (len(states) != 1)}" if states else f"no captures; {_EXAMPLE}"
+    return table_result(columns, rows, head, [s.name for s in states])
