@@ -1,7 +1,7 @@
 """Batch mode: commands in order, a report of every stop, the program's exit status. Text or JSON lines (cli.md).
 
-One loop on the main thread takes the debugger's events from a queue, so that stops, output and results come out in the order in
-which they happened. Signals to adbg are handed to the program.
+One loop on the main thread takes the debugger's events from a queue, so that stops, output and results come out in
+the order in which they happened. Signals to adbg are handed to the program.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ class TimedOut(Exception):
 class Batch:
     """One run. ``required`` command lines (``-b``) end the run with status 2 when they are refused."""
 
-    def __init__(self, debugger: Debugger, writer: Writer, timeout: float | None = None, required: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self, debugger: Debugger, writer: Writer, timeout: float | None = None, required: frozenset[int] = frozenset()
+    ) -> None:
         self.debugger = debugger
         self.writer = writer
         self.deadline = None if timeout is None else time.monotonic() + timeout
@@ -121,7 +123,9 @@ class Batch:
         limit = time.monotonic() + READY_TIMEOUT
         while not self.ended and not self.debugger.wait_ready(0):
             if time.monotonic() > limit:
-                self.writer.notice("warning", f"no agent came up within {READY_TIMEOUT:g} s; the program runs unwatched")
+                self.writer.notice(
+                    "warning", f"no agent came up within {READY_TIMEOUT:g} s; the program runs unwatched"
+                )
                 return
             self._take(0.05)
 
@@ -153,7 +157,8 @@ class Batch:
     # ------------------------------------------------------------------ the rest of the run
 
     def _run_out(self) -> int:
-        """The commands are used up: the script runs on to its end. A breakpoint that was not hit so far is reported once."""
+        """The commands are used up: the script runs on to its end. A breakpoint that was not hit so far is reported
+        once."""
         debugger = self.debugger
         if debugger.state is State.STARTING and not self.ended:
             debugger.begin(False)
@@ -225,7 +230,9 @@ class Batch:
         limit = time.monotonic() + seconds
         while True:
             try:
-                event = self.queue.get(timeout=max(0.0, limit - time.monotonic())) if seconds else self.queue.get_nowait()
+                event = (
+                    self.queue.get(timeout=max(0.0, limit - time.monotonic())) if seconds else self.queue.get_nowait()
+                )
             except queue.Empty:
                 return
             self._report(event)

@@ -1,9 +1,11 @@
 """How batch mode writes: text for people, or JSON lines for scripts. Main thread only.
 
-Text: the program's streams go through byte for byte; adbg's own lines begin with "adbg: " and go to stdout, its notices to
-stderr. JSON (cli.md): stdout carries nothing but one object a line; warnings go to stderr as well. Besides the types of cli.md there are
+Text: the program's streams go through byte for byte; adbg's own lines begin with "adbg: " and go to stdout, its
+    notices to stderr. JSON (cli.md): stdout carries nothing but one object a line; warnings go to stderr as well.
+    Besides the types of cli.md there are
 ``{"type":"notice","level":…,"text":…}``, ``{"type":"trace",…}`` (a tracepoint; fields of ``stopped`` and its text) and
-``{"type":"display",…}`` (a display or watch at a stop). ``stopped`` of another process than the first carries ``process``.
+``{"type":"display",…}`` (a display or watch at a stop). ``stopped`` of another process than the first carries
+``process``.
 """
 
 from __future__ import annotations
@@ -188,7 +190,12 @@ class JsonWriter(Writer):
 
     def backward_began(self, event: events.BackwardBegan) -> None:
         begin = event.begin
-        fields: dict[str, Any] = {"phase": "begin", "backward": begin.backward, "nodes": begin.nodes, "roots": begin.roots}
+        fields: dict[str, Any] = {
+            "phase": "begin",
+            "backward": begin.backward,
+            "nodes": begin.nodes,
+            "roots": begin.roots,
+        }
         fields |= {"file": begin.file, "line": begin.line, "depth": begin.depth, "rank": event.process.rank}
         self._object("backward", **fields)
 

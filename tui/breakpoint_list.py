@@ -13,8 +13,9 @@ from adbg.engine.protocol import BreakpointRequest, BreakpointState
 
 @dataclass(frozen=True, slots=True)
 class Breakpoint:
-    """One row. ``spec`` is as typed until an agent normalised it; ``hits`` is the sum over all processes; ``matches`` counts nodes of
-    the graph at hand (None: no graph at hand); ``ignore`` is the hit number at which it begins to stop (0: at once)."""
+    """One row. ``spec`` is as typed until an agent normalised it; ``hits`` is the sum over all processes;
+    ``matches`` counts nodes of the graph at hand (None: no graph at hand); ``ignore`` is the hit number at which it
+    begins to stop (0: at once)."""
 
     id: int
     spec: str
@@ -32,9 +33,7 @@ class Breakpoint:
     @property
     def request(self) -> BreakpointRequest:
         hit = str(self.ignore) if self.ignore > 1 else ""
-        return BreakpointRequest(
-            self.spec, self.id, self.condition, hit, self.enabled, self.temporary, self.trace
-        )
+        return BreakpointRequest(self.spec, self.id, self.condition, hit, self.enabled, self.temporary, self.trace)
 
 
 class BreakpointList:

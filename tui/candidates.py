@@ -1,7 +1,8 @@
 """What can stand where the cursor is: commands, node names, modules, files, breakpoint numbers, names in the frame.
 
-One ``Candidates`` serves the REPL and the app's console. It may ask the agent (names are cached for a stop), so it runs on a worker
-thread; what the agent cannot answer at the moment is left out silently: a completion is never an error.
+One ``Candidates`` serves the REPL and the app's console. It may ask the agent (names are cached for a stop), so it
+runs on a worker thread; what the agent cannot answer at the moment is left out silently: a completion is never an
+error.
 """
 
 from __future__ import annotations
@@ -91,7 +92,9 @@ class Candidates:
             yield from _starting(last, SUBJECTS.items())
         elif kind == "dump":
             words = argument.split(" ")
-            yield from _starting(last, [(w, "") for w in ("graph", "stack", "grads")]) if len(words) < 2 else _files(last)
+            yield from (
+                _starting(last, [(w, "") for w in ("graph", "stack", "grads")]) if len(words) < 2 else _files(last)
+            )
         elif kind == "file":
             yield from self._lines(last)
         elif kind == "process":
@@ -119,7 +122,9 @@ class Candidates:
             yield from _starting(last, names.lines.items())
 
     def _nodes(self, last: str) -> Iterator[Candidate]:
-        yield from _starting(last, ((name, meta) for name, meta in self.names().nodes.items() if "#" in name or "#" in meta))
+        yield from _starting(
+            last, ((name, meta) for name, meta in self.names().nodes.items() if "#" in name or "#" in meta)
+        )
 
     def _lines(self, last: str) -> Iterator[Candidate]:
         yield from _starting(last, self.names().lines.items())

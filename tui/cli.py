@@ -1,7 +1,7 @@
 """The command line: ``adbg run | attach | log | runs | profile | doctor``.
 
-Only argparse is imported here; everything else comes with the subcommand that needs it (``adbg --help`` must cost at most 150 ms over
-bare Python). Exit status: the script's; 2 usage; 125 adbg itself failed; 124 ``--timeout``.
+Only argparse is imported here; everything else comes with the subcommand that needs it (``adbg --help`` must cost
+at most 150 ms over bare Python). Exit status: the script's; 2 usage; 125 adbg itself failed; 124 ``--timeout``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,11 @@ class Startup(argparse.Action):
     """``-b``, ``-e`` and ``-x`` in one list, in the order given."""
 
     def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: str | None = None
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
     ) -> None:
         items = list(getattr(namespace, "startup", None) or [])
         items.append((self.const, values))
@@ -58,7 +62,7 @@ def build_parser() -> Parser:
 
     parser = Parser(
         prog="adbg",
-        description="A debugger for the backward pass: stop at any node of the autograd graph, look, step, change, go on.",
+        description="A debugger for the backward pass: stop at any node of the graph, look, step, change, go on.",
         epilog="Start with `adbg run train.py`. `adbg COMMAND --help` says more about a command.",
         allow_abbrev=False,
     )
@@ -68,7 +72,9 @@ def build_parser() -> Parser:
     _add_attach(commands)
     _add_log(commands)
     _add_runs(commands)
-    profile = commands.add_parser("profile", help="a profile without a debugging session (not in this version)", add_help=False)
+    profile = commands.add_parser(
+        "profile", help="a profile without a debugging session (not in this version)", add_help=False
+    )
     profile.add_argument("rest", nargs=argparse.REMAINDER)
     doctor = commands.add_parser("doctor", help="what was found here, what works, what is missing and how to get it")
     doctor.add_argument("--json", action="store_true", help="the same as JSON")
@@ -80,21 +86,28 @@ def _add_run(commands: Any) -> None:
         "run",
         help="run a script (or -m MODULE, -c CODE, -- COMMAND) and stop in its backward",
         usage="adbg run [OPTIONS] SCRIPT [ARGS…] | -m MODULE [ARGS…] | -c CODE [ARGS…] | -- COMMAND…",
-        description="Everything behind the script belongs to the script, which runs as `python SCRIPT ARGS` would run it.",
+        description="Everything behind the script belongs to the script. It runs as `python SCRIPT ARGS` runs it.",
         allow_abbrev=False,
     )
     run.add_argument("-m", metavar="MODULE", dest="module", help="run a module, as `python -m MODULE`")
     run.add_argument("-c", metavar="CODE", dest="code", help="run code, as `python -c CODE`")
-    run.add_argument("--python", metavar="PATH", default="", help="the interpreter to run it with (default: adbg's own)")
+    run.add_argument(
+        "--python", metavar="PATH", default="", help="the interpreter to run it with (default: adbg's own)"
+    )
     _add_front_end(run)
     record = run.add_argument_group("recording")
-    record.add_argument("--run-dir", metavar="DIR", default="", help="record into DIR (default: a new one, see `adbg runs`)")
+    record.add_argument(
+        "--run-dir", metavar="DIR", default="", help="record into DIR (default: a new one, see `adbg runs`)"
+    )
     record.add_argument("--no-record", action="store_true", help="record nothing")
 
 
 def _add_attach(commands: Any) -> None:
     attach = commands.add_parser(
-        "attach", help="attach to a program that called adbg.listen()", usage="adbg attach [OPTIONS] PID", allow_abbrev=False
+        "attach",
+        help="attach to a program that called adbg.listen()",
+        usage="adbg attach [OPTIONS] PID",
+        allow_abbrev=False,
     )
     attach.add_argument("pid", type=int, metavar="PID")
     _add_front_end(attach)
@@ -102,19 +115,32 @@ def _add_attach(commands: Any) -> None:
 
 def _add_front_end(parser: argparse.ArgumentParser) -> None:
     front = parser.add_argument_group("front end").add_mutually_exclusive_group()
-    front.add_argument("--tui", dest="front", action="store_const", const="tui", help="the screen (default on a terminal)")
+    front.add_argument(
+        "--tui", dest="front", action="store_const", const="tui", help="the screen (default on a terminal)"
+    )
     front.add_argument("--repl", dest="front", action="store_const", const="repl", help="a prompt, line by line")
-    front.add_argument("--batch", dest="front", action="store_const", const="batch", help="no prompt: -b, -e and -x, then on")
+    front.add_argument(
+        "--batch", dest="front", action="store_const", const="batch", help="no prompt: -b, -e and -x, then on"
+    )
     first = parser.add_argument_group("before you are asked, in the order given")
-    first.add_argument("-b", "--break", action=Startup, const="b", metavar="SPEC", help="set a breakpoint: Mm*, #12, m.py:16, nan")
+    first.add_argument(
+        "-b", "--break", action=Startup, const="b", metavar="SPEC", help="set a breakpoint: Mm*, #12, m.py:16, nan"
+    )
     first.add_argument("-e", "--execute", action=Startup, const="e", metavar="CMD", help="run a command")
-    first.add_argument("-x", "--command-file", action=Startup, const="x", metavar="FILE", help="run the commands of a file")
+    first.add_argument(
+        "-x", "--command-file", action=Startup, const="x", metavar="FILE", help="run the commands of a file"
+    )
     batch = parser.add_argument_group("batch mode")
     batch.add_argument("--json", action="store_true", help="JSON lines on stdout, and nothing else there")
-    batch.add_argument("--timeout", type=_seconds, metavar="SECONDS", help="end the program after SECONDS, with status 124")
+    batch.add_argument(
+        "--timeout", type=_seconds, metavar="SECONDS", help="end the program after SECONDS, with status 124"
+    )
     stacks = parser.add_argument_group("cost").add_mutually_exclusive_group()
     stacks.add_argument(
-        "--stacks", action="store_true", default=None, help="keep forward stack and module path of every node (default for run)"
+        "--stacks",
+        action="store_true",
+        default=None,
+        help="keep forward stack and module path of every node (default for run)",
     )
     stacks.add_argument("--no-stacks", dest="stacks", action="store_false", help="do not (default for attach)")
 
@@ -131,7 +157,9 @@ def _add_log(commands: Any) -> None:
 
 def _add_runs(commands: Any) -> None:
     runs = commands.add_parser("runs", help="recorded runs: list, show one, delete old ones", allow_abbrev=False)
-    runs.add_argument("--root", metavar="DIR", help="where they are kept (default: $ADBG_RUNS or the user's state folder)")
+    runs.add_argument(
+        "--root", metavar="DIR", help="where they are kept (default: $ADBG_RUNS or the user's state folder)"
+    )
     actions = runs.add_subparsers(dest="action", metavar="ACTION", parser_class=Parser)
     actions.add_parser("list", help="list them, newest first (default)")
     show = actions.add_parser("show", help="one run: backward calls, stops, files")
@@ -226,7 +254,8 @@ def _main(argv: list[str]) -> int:
         return diagnose(["--json"] if options.json else [])
     if options.command == "profile":
         raise CommandError(
-            "no profiler is part of this version of adbg", "`python -m cProfile SCRIPT` or torch.profiler do it meanwhile"
+            "no profiler is part of this version of adbg",
+            "`python -m cProfile SCRIPT` or torch.profiler do it meanwhile",
         )
     parser.print_help(sys.stderr)
     return USAGE
@@ -237,7 +266,9 @@ def _run(parser: Parser, argv: list[str]) -> int:
     options = parser.parse_args(["run", *words])
     if not kind:
         missing = "a command is missing behind --" if "--" in argv else "the script is missing"
-        raise CommandError(missing, "for example: adbg run train.py, adbg run -m package.train, adbg run -- torchrun train.py")
+        raise CommandError(
+            missing, "for example: adbg run train.py, adbg run -m package.train, adbg run -- torchrun train.py"
+        )
     front = choose_front_end(options)
     startup, required = startup_lines(options, front)
     from adbg.engine.programs import is_interpreter, python_command
@@ -290,7 +321,8 @@ def choose_front_end(options: argparse.Namespace) -> str:
         )
     if os.environ.get("TERM", "") in ("", "dumb", "unknown"):
         raise CommandError(
-            f"adbg's screen cannot be drawn on TERM={os.environ.get('TERM', '')!r}", "--repl gives a prompt, --batch none"
+            f"adbg's screen cannot be drawn on TERM={os.environ.get('TERM', '')!r}",
+            "--repl gives a prompt, --batch none",
         )
     return "tui"
 
@@ -305,7 +337,8 @@ def terminal_size() -> tuple[int, int]:
 
 
 def startup_lines(options: argparse.Namespace, front: str) -> tuple[list[str], frozenset[int]]:
-    """The command lines of -b, -e and -x in order, and which of them are breakpoints of -b (a bad one is a usage error)."""
+    """The command lines of -b, -e and -x in order, and which of them are breakpoints of -b (a bad one is a usage
+    error)."""
     from adbg.tui.commands.startup import join_blocks, lines_of_file
 
     lines: list[str] = []

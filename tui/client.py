@@ -51,8 +51,9 @@ class Client:
         self._reader: threading.Thread | None = None
 
     def start(self, on_event: EventCallback, on_lost: LostCallback) -> None:
-        """Begin to read. ``on_event`` gets the body dataclass of each event and ``on_lost`` the reason, once, when the connection
-        ended, both on the reader thread. Events that came before are not lost: they wait in the socket."""
+        """Begin to read. ``on_event`` gets the body dataclass of each event and ``on_lost`` the reason, once, when
+        the connection ended, both on the reader thread. Events that came before are not lost: they wait in the
+        socket."""
         self._on_event = on_event
         self._on_lost = on_lost
         self._reader = threading.Thread(target=self._read, name="adbg-client", daemon=True)
@@ -63,7 +64,8 @@ class Client:
         return self._lost is not None
 
     def send(self, arguments: Any) -> Future[Any]:
-        """Send a request (an arguments dataclass of ``protocol``); the future yields its body dataclass or an AdbgError."""
+        """Send a request (an arguments dataclass of ``protocol``); the future yields its body dataclass or an
+        AdbgError."""
         command: str = type(arguments).COMMAND
         future: Future[Any] = Future()
         with self._lock:
@@ -85,7 +87,8 @@ class Client:
         """Send and wait for the body dataclass (``REQUESTS`` says which one).
 
         Raises:
-            AdbgError: what the agent answered; DebuggeeGone when the connection ends; AdbgError after ``timeout`` seconds.
+            AdbgError: what the agent answered; DebuggeeGone when the connection ends; AdbgError after ``timeout``
+                seconds.
         """
         if threading.current_thread() is self._reader:
             raise RuntimeError("a request on the client's own reader thread would wait for itself")
@@ -201,8 +204,10 @@ class Listener:
     """The front end's socket: in a folder of mode 0700, itself 0600, and every agent must know the token.
 
     Args:
-        on_agent: called with (client, hello) for each trusted agent, on a thread of that agent's own; the client is not started.
-        config: its ``run_dir`` and ``stacks`` are kept; ``self.config`` is it with the socket and the token, for the launcher.
+        on_agent: called with (client, hello) for each trusted agent, on a thread of that agent's own; the client is
+            not started.
+        config: its ``run_dir`` and ``stacks`` are kept; ``self.config`` is it with the socket and the token, for
+            the launcher.
     """
 
     def __init__(self, on_agent: Callable[[Client, Hello], None], config: SessionConfig | None = None) -> None:

@@ -1,4 +1,5 @@
-"""Completion of a command line: for prompt_toolkit, and as whole lines for the app's console. Runs on worker threads."""
+"""Completion of a command line: for prompt_toolkit, and as whole lines for the app's console. Runs on worker
+threads."""
 
 from __future__ import annotations
 

@@ -53,7 +53,8 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The program's own output. ``stream`` is "stdout" or "stderr"; in a pty both come as "stdout". ``data`` are the bytes as written;
+    """The program's own output. ``stream`` is "stdout" or "stderr"; in a pty both come as "stdout". ``data`` are
+    the bytes as written;
     ``text`` the same as UTF-8, a character cut at the end of a chunk coming with the next one."""
 
     stream: str

@@ -1,6 +1,8 @@
-"""Texts for people: stops, slots, statistics, windows of tensors, tables, source lines. Plain text, no colour, no markup.
+"""Texts for people: stops, slots, statistics, windows of tensors, tables, source lines. Plain text, no colour, no
+markup.
 
-Pure functions on values, save ``value_text`` and ``stop_report``, which ask the agent (caller's thread, not the dispatcher).
+Pure functions on values, save ``value_text`` and ``stop_report``, which ask the agent (caller's thread, not the
+dispatcher).
 """
 
 from __future__ import annotations
@@ -132,7 +134,8 @@ def table_text(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
     def line(values: list[str]) -> str:
         parts = [
-            " " * (widths[i] - cells(value)) + value if numeric[i] else pad(value, widths[i]) for i, value in enumerate(values)
+            " " * (widths[i] - cells(value)) + value if numeric[i] else pad(value, widths[i])
+            for i, value in enumerate(values)
         ]
         return "  ".join(parts).rstrip()
 
@@ -346,7 +349,8 @@ def contribution_lines(body: NodeBody) -> list[str]:
     if not body.contributions:
         return [f"  parts: {body.contributions_note}"] if body.contributions_note else []
     return [
-        f"  part of grad_outputs[{part.slot}] from {part.from_node}: {shape_text(part.meta)}  norm {number_text(part.norm)}"
+        f"  part of grad_outputs[{part.slot}] from {part.from_node}: {shape_text(part.meta)}"
+        f"  norm {number_text(part.norm)}"
         for part in body.contributions
     ]
 

@@ -1,6 +1,7 @@
 """``adbg log FILE…``: VLOG / GLOG files as text: indented by nesting, folded, filtered, followed. Main thread.
 
-On a terminal the text goes through the person's pager (``$PAGER``, else ``less``); otherwise, with ``--batch`` or ``--follow``, to stdout.
+On a terminal the text goes through the person's pager (``$PAGER``, else ``less``); otherwise, with ``--batch`` or
+``--follow``, to stdout.
 """
 
 from __future__ import annotations
@@ -139,7 +140,9 @@ def _check(path: str) -> None:
         with open(path, "rb"):
             pass
     except OSError as error:
-        raise CommandError(f"cannot read {path}: {error.strerror}", "`adbg runs show NAME` names the log of a run") from None
+        raise CommandError(
+            f"cannot read {path}: {error.strerror}", "`adbg runs show NAME` names the log of a run"
+        ) from None
 
 
 def _pattern(text: str | None) -> re.Pattern[str] | None:

@@ -25,7 +25,8 @@ def end_notes(debugger: Debugger) -> list[str]:
         return []
     if not debugger.frameworks_seen:
         return [
-            f"the program never imported a framework that adbg knows ({', '.join(FRAMEWORKS)}), so there was no backward to stop in"
+            f"the program never imported a framework that adbg knows ({', '.join(FRAMEWORKS)}): "
+            "there was no backward to stop in"
         ]
     if not debugger.backwards_seen and not debugger.ever_stopped:
         names = ", ".join(sorted(debugger.frameworks_seen))

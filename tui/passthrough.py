@@ -1,6 +1,7 @@
 """The person's keyboard, given to the program while it runs in the foreground of the line REPL. Main thread only.
 
-The terminal is in "cbreak" without echo: keys go to the program's own terminal, which echoes them. Ctrl-C still is a signal to adbg.
+The terminal is in "cbreak" without echo: keys go to the program's own terminal, which echoes them. Ctrl-C still is
+a signal to adbg.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """One process of the program being debugged: its connection, where it stands, what it said about itself.
 
-Changed only by ``Debugger`` under its lock; reading single attributes from other threads is safe (they are replaced, never mutated).
+Changed only by ``Debugger`` under its lock; reading single attributes from other threads is safe (they are
+replaced, never mutated).
 """
 
 from __future__ import annotations

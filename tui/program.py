@@ -1,7 +1,7 @@
 """The program behind a ``Debugger``: started by adbg, or found running. Both look alike to the debugger.
 
-``start`` returns once the program runs (or is found); agents then come through the callbacks, on the listener's threads. Output and
-the end come on the launcher's output thread.
+``start`` returns once the program runs (or is found); agents then come through the callbacks, on the listener's
+threads. Output and the end come on the launcher's output thread.
 """
 
 from __future__ import annotations
@@ -83,6 +83,7 @@ class StartedProgram:
         self.script = script
         self.run_dir = ""
         self.size = script.size
+        self.folder = ""
         self._listener: Listener | None = None
         self._program: Launched | None = None
 
@@ -97,6 +98,7 @@ class StartedProgram:
 
         listener = Listener(greet, SessionConfig("", "", self.run_dir, self.script.stacks))
         self._listener = listener
+        self.folder = self.run_dir or os.path.dirname(listener.config.socket)
 
         def ended(status: ExitStatus) -> None:
             on_exit(status.status, str(status))
@@ -126,7 +128,11 @@ class StartedProgram:
 
         try:
             chosen = self.script.run_dir
-            made = prepare_run_dir(os.path.abspath(chosen)) if chosen else new_run_dir([self.script.name or self.script.title])
+            made = (
+                prepare_run_dir(os.path.abspath(chosen))
+                if chosen
+                else new_run_dir([self.script.name or self.script.title])
+            )
             self.run_dir = str(made)
         except AdbgError as error:
             return f"nothing is recorded: {error.message}; debugging goes on without a record"
@@ -176,7 +182,9 @@ class FoundProgram:
 
         folder = rendezvous.listen_dir(self.pid)
         if not psutil.pid_exists(self.pid):
-            raise CommandError(f"there is no process {self.pid}", "`pgrep -af python` lists the running Python programs")
+            raise CommandError(
+                f"there is no process {self.pid}", "`pgrep -af python` lists the running Python programs"
+            )
         try:
             client, config = connect(folder / "session.json")
         except AdbgError:

@@ -1,7 +1,7 @@
 """The line REPL: a prompt while the program stands, its own terminal passed through while it runs.
 
-Threads: the main thread prompts, runs commands, and passes keys on. One daemon thread, "adbg-printer", takes the debugger's
-events and prints all that is not the answer to a command: output, stops, the end.
+Threads: the main thread prompts, runs commands, and passes keys on. One daemon thread, "adbg-printer", takes the
+    debugger's events and prints all that is not the answer to a command: output, stops, the end.
 """
 
 from __future__ import annotations
@@ -168,7 +168,9 @@ class Repl:
             self.leaving = True
             return
         try:
-            answer = input("The program has not ended. End it? (y)es, (d)etach and let it run on, (n)o: ").strip().lower()
+            answer = (
+                input("The program has not ended. End it? (y)es, (d)etach and let it run on, (n)o: ").strip().lower()
+            )
         except KeyboardInterrupt:
             answer = "n"
             self._say("")
@@ -303,7 +305,9 @@ class Repl:
         elif isinstance(event, events.Notice):
             self._say(event.text, DIM if event.level == "info" else RED)
         elif isinstance(event, events.StopQueued):
-            self._say(f"{event.process.title} stopped too: it comes next, `process {event.process.number}` goes there", DIM)
+            self._say(
+                f"{event.process.title} stopped too: it comes next, `process {event.process.number}` goes there", DIM
+            )
         elif isinstance(event, events.Exited):
             self._say(exit_sentence(self.debugger.exit_text), BOLD)
             for note in end_notes(self.debugger):

@@ -29,7 +29,11 @@ def show_runs(options: argparse.Namespace) -> int:
     if not runs:
         print(f"no recorded runs in {root or runs_root()}: `adbg run SCRIPT` makes one")
         return 0
-    print(table_text(("name", "state", "exit", "started", "lasted", "size", "ranks", "script"), [_row(run) for run in runs]))
+    print(
+        table_text(
+            ("name", "state", "exit", "started", "lasted", "size", "ranks", "script"), [_row(run) for run in runs]
+        )
+    )
     print(f"in {root or runs_root()}; `adbg runs show NAME` says more, `adbg runs delete NAME` removes")
     return 0
 
@@ -70,14 +74,26 @@ def run_lines(path: str) -> list[str]:
 
 def _reader_lines(reader: RunReader) -> list[str]:
     info = reader.info
-    frameworks = ", ".join(f"{f.get('name')} {f.get('version')}" for f in info.get("frameworks", []) if isinstance(f, dict))
+    frameworks = ", ".join(
+        f"{f.get('name')} {f.get('version')}" for f in info.get("frameworks", []) if isinstance(f, dict)
+    )
     lines = [f"process {reader.label}: {' '.join(map(str, info.get('argv', [])))}"]
     lines += [f"  frameworks  {frameworks}"] if frameworks else []
-    lines += [f"  {name}  {path}" for name, path in (("log", reader.log_path), ("output", reader.output_path)) if path.exists()]
+    lines += [
+        f"  {name}  {path}"
+        for name, path in (("log", reader.log_path), ("output", reader.output_path))
+        if path.exists()
+    ]
     calls = reader.backwards()
     lines.append(f"  {len(calls)} backward calls recorded")
     rows = [
-        (call.number, call.nodes, time_text(call.us) or "did not end", f"{file_text(call.file)}:{call.line}", call.error)
+        (
+            call.number,
+            call.nodes,
+            time_text(call.us) or "did not end",
+            f"{file_text(call.file)}:{call.line}",
+            call.error,
+        )
         for call in calls[:SHOWN]
     ]
     if rows:

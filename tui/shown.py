@@ -1,7 +1,7 @@
 """The display list and the watch list: expressions whose values are shown at every stop.
 
-A display is shown. A watch also remembers its value from stop to stop and marks it when it changed. Values are read once per stop,
-on the thread that asks (never the dispatcher).
+A display is shown. A watch also remembers its value from stop to stop and marks it when it changed. Values are read
+once per stop, on the thread that asks (never the dispatcher).
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from adbg.tui.debugger import Debugger
 
 @contextlib.contextmanager
 def handed_on(debugger: Debugger, names: Sequence[str]) -> Iterator[None]:
-    """Within this block the named signals go to the program (also to one that was restarted meanwhile). A signal that was
-    ignored when adbg started (nohup, a background job) stays ignored."""
+    """Within this block the named signals go to the program (also to one that was restarted meanwhile). A signal
+    that was ignored when adbg started (nohup, a background job) stays ignored."""
 
     def hand_on(number: int, _frame: FrameType | None) -> None:
         debugger.send_signal(number)

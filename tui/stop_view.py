@@ -1,5 +1,5 @@
-"""What can be asked at a stop, as typed methods over requests. Base of ``Debugger``; each call waits for the agent's answer, so
-it must not run on the dispatcher or a reader thread (in the app: a worker thread)."""
+"""What can be asked at a stop, as typed methods over requests. Base of ``Debugger``; each call waits for the
+agent's answer, so it must not run on the dispatcher or a reader thread (in the app: a worker thread)."""
 
 from __future__ import annotations
 
@@ -59,14 +59,16 @@ class StopView(abc.ABC):
         """Raises NotStopped saying what to do."""
         stop = self.stop
         if stop is None:
-            raise NotStopped("the program is not stopped", "`pause` stops it at the next node, `break SPEC` at one of your choice")
+            raise NotStopped(
+                "the program is not stopped", "`pause` stops it at the next node, `break SPEC` at one of your choice"
+            )
         return stop
 
     # ------------------------------------------------------------------ frames
 
     def frames(self) -> tuple[StackFrame, ...]:
-        """Frame 0 is the node, then enclosing nodes, forward frames, live frames. Cached for the stop; works while the program
-        runs too (live frames only, not cached)."""
+        """Frame 0 is the node, then enclosing nodes, forward frames, live frames. Cached for the stop; works while
+        the program runs too (live frames only, not cached)."""
         process = self._need_process()
         if process.frames is not None and process.stop is not None:
             return process.frames
@@ -119,7 +121,8 @@ class StopView(abc.ABC):
     # ------------------------------------------------------------------ values
 
     def evaluate(self, expression: str, context: str = "repl", timeout: float = 600.0) -> EvaluateBody:
-        """``context`` "statement" executes Python statements. The long default: a person may evaluate what takes its time."""
+        """``context`` "statement" executes Python statements. The long default: a person may evaluate what takes
+        its time."""
         body: EvaluateBody = self.request(protocol.Evaluate(expression, self.frame_id(), context), timeout)
         return body
 
@@ -173,7 +176,8 @@ class StopView(abc.ABC):
         return cache[2]
 
     def find_node(self, text: str) -> int:
-        """Index in the execution order of "#112", "112", a unique name, or a name that only one node has; "" the node at hand.
+        """Index in the execution order of "#112", "112", a unique name, or a name that only one node has; "" the
+        node at hand.
 
         Raises:
             CommandError: no such node, naming the closest ones; or several, naming the first few.
@@ -226,5 +230,6 @@ def as_error(error: BaseException) -> AdbgError:
     if isinstance(error, AdbgError):
         return error
     return AdbgError(
-        f"adbg itself failed: {type(error).__name__}: {error}", "please report it; the program being debugged is not touched"
+        f"adbg itself failed: {type(error).__name__}: {error}",
+        "please report it; the program being debugged is not touched",
     )

@@ -1,7 +1,7 @@
 """An agent in the test's own process that speaks the wire over a real socket and answers from a script of its own.
 
-It knows no session and no stepping rules: it holds a straight graph of named nodes and a position in it. Every request that it
-got is kept in ``requests``. Faults are switched on by attributes.
+It knows no session and no stepping rules: it holds a straight graph of named nodes and a position in it. Every
+request that it got is kept in ``requests``. Faults are switched on by attributes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ NAMES = ("SumBackward0#1", "MmBackward0#2", "ReluBackward0#1", "MmBackward0#1", 
 
 
 class ScriptedAgent:
-    """``path`` and ``token`` as in session.json. Nodes are 1 .. 5 (NAMES), each feeding the next; node 2 also feeds node 4."""
+    """``path`` and ``token`` as in session.json. Nodes are 1 .. 5 (NAMES), each feeding the next; node 2 also feeds
+    node 4."""
 
     def __init__(self, path: str, token: str, rank: int = 0, main: bool = True, nodes: tuple[str, ...] = NAMES) -> None:
         self.names = nodes
@@ -108,7 +109,9 @@ class ScriptedAgent:
         line = SourceLine(__file__, 40 + index, "forward")
         return NodeInfo(index, unique.split("#")[0], unique, index, "layers.0", None, line)
 
-    def stop_at(self, index: int, reason: StopReason = StopReason.STEP, phase: Phase = Phase.BEFORE, **more: Any) -> None:
+    def stop_at(
+        self, index: int, reason: StopReason = StopReason.STEP, phase: Phase = Phase.BEFORE, **more: Any
+    ) -> None:
         self.position = index
         self.stopped = True
         node = self.node(index) if index else None
@@ -131,7 +134,9 @@ class ScriptedAgent:
             if hit or (until and name.startswith(until)):
                 for b in hit:
                     self.event(protocol.BreakpointChanged("changed", self.state(b)))
-                self.stop_at(index, StopReason.BREAKPOINT if hit else StopReason.STEP, breakpoints=tuple(b.id for b in hit))
+                self.stop_at(
+                    index, StopReason.BREAKPOINT if hit else StopReason.STEP, breakpoints=tuple(b.id for b in hit)
+                )
                 return
         self.event(protocol.BackwardEnd(1, 120.0))
         self.finished()
@@ -144,7 +149,13 @@ class ScriptedAgent:
         matches = sum(name.startswith(b.name) for name in self.names)
         message = "" if matches or not b.name[0].isupper() else "no node of this graph matches; closest: MmBackward0"
         return BreakpointState(
-            b.id, good, message if good else "cannot read the spec '???'", b.name, matches, self.hits.get(b.id, 0), b.enabled
+            b.id,
+            good,
+            message if good else "cannot read the spec '???'",
+            b.name,
+            matches,
+            self.hits.get(b.id, 0),
+            b.enabled,
         )
 
     def go(self, action: Callable[[], None]) -> None:
@@ -215,7 +226,9 @@ class ScriptedAgent:
 
     def do_tensor(self, arguments: protocol.Tensor) -> TensorView:
         stats = TensorStats(2, None, 1.0, 2.0, 1.5, 0.5, 2.236, 0, 0, 0, 2, 0, 0, (1, 1))
-        return TensorView(arguments.expression, TensorMeta((2,), "f32", "cpu", 8, 2), stats if arguments.stats else None)
+        return TensorView(
+            arguments.expression, TensorMeta((2,), "f32", "cpu", 8, 2), stats if arguments.stats else None
+        )
 
     def do_stackTrace(self, arguments: protocol.StackTrace) -> protocol.StackTraceBody:
         source = protocol.Source("agent", __file__)
@@ -238,8 +251,17 @@ class ScriptedAgent:
             state = "done" if index < self.position else "here" if index == self.position else "todo"
             rows.append(
                 GraphRow(
-                    index, index, node.name, node.unique_name, state, self.edges(index), forward=node.forward,
-                    module=node.module, shape=(2, index), dtype="f32", norm=0.5 if state != "todo" else None,
+                    index,
+                    index,
+                    node.name,
+                    node.unique_name,
+                    state,
+                    self.edges(index),
+                    forward=node.forward,
+                    module=node.module,
+                    shape=(2, index),
+                    dtype="f32",
+                    norm=0.5 if state != "todo" else None,
                     nonfinite=index == 3 and self.position >= 3,
                 )
             )
@@ -253,13 +275,22 @@ class ScriptedAgent:
         slot = SlotView("grad_outputs[0]", "grad_outputs[0]", meta, "#1 SumBackward0", 0.022)
         fed = [i for i in range(1, index) if index in self.edges(i)]
         return protocol.NodeBody(
-            self.node(index), "here", index, [slot], [], [SlotView("self", "saved['self']", meta)],
-            {"dim": "0"}, fed, list(self.edges(index)),
+            self.node(index),
+            "here",
+            index,
+            [slot],
+            [],
+            [SlotView("self", "saved['self']", meta)],
+            {"dim": "0"},
+            fed,
+            list(self.edges(index)),
         )
 
     def do_info(self, arguments: protocol.Info) -> protocol.InfoBody:
         if arguments.what == "names":
-            return protocol.InfoBody("", ["name", "nodes"], [["MmBackward0", 2], ["ReluBackward0", 1], ["SumBackward0", 1]])
+            return protocol.InfoBody(
+                "", ["name", "nodes"], [["MmBackward0", 2], ["ReluBackward0", 1], ["SumBackward0", 1]]
+            )
         if arguments.what == "memory":
             return protocol.InfoBody("of the program", ["what", "bytes"], [["rss", 1024]])
         raise CommandError(f"nothing is known about {arguments.what!r}")
@@ -316,7 +347,9 @@ class ScriptedProgram:
         self._left -= 1
         if not self._left:
             self.on_output("stdout", b"done\n")
-            threading.Thread(target=self.on_exit, args=(self.code, f"exited with status {self.code}"), daemon=True).start()
+            threading.Thread(
+                target=self.on_exit, args=(self.code, f"exited with status {self.code}"), daemon=True
+            ).start()
 
     def write_stdin(self, data: bytes) -> None:
         self.typed += data

@@ -6,10 +6,9 @@ import threading
 import time
 from typing import Any, TypeVar
 
-from support.scripted_agent import ScriptedAgent, ScriptedProgram
-
 from adbg.tui.commands.table import CommandResult, execute
 from adbg.tui.debugger import Debugger, State
+from support.scripted_agent import ScriptedAgent, ScriptedProgram
 
 E = TypeVar("E")
 

@@ -15,7 +15,10 @@ def watched() -> Iterator[Callable[..., Watched]]:
     made: list[Watched] = []
 
     def make(
-        ranks: int = 1, startup: tuple[str, ...] = (), prepare: Callable[[ScriptedAgent], None] | None = None, entry: bool = False
+        ranks: int = 1,
+        startup: tuple[str, ...] = (),
+        prepare: Callable[[ScriptedAgent], None] | None = None,
+        entry: bool = False,
     ) -> Watched:
         one = Watched(ScriptedProgram(ranks, prepare), startup, entry)
         made.append(one)

@@ -64,10 +64,22 @@ def test_the_json_contract() -> None:
         "phase": "begin", "backward": 1, "nodes": 5, "roots": ["SumBackward0"], "line": 3,
     }  # fmt: skip
     stop = run.lines[2]
-    order = "type reason breakpoints phase backward index total depth rank node forward enclosing".split()
+    order = ["type", "reason", "breakpoints", "phase", "backward", "index", "total", "depth", "rank", "node"]
+    order += ["forward", "enclosing"]
     assert list(stop)[: len(order)] == order
-    assert (stop["reason"], stop["breakpoints"], stop["phase"], stop["index"], stop["total"]) == ("breakpoint", [1], "before", 3, 5)
-    assert stop["node"] == {"name": "ReluBackward0", "unique_name": "ReluBackward0#1", "module": "layers.0", "parameter": None}
+    assert (stop["reason"], stop["breakpoints"], stop["phase"], stop["index"], stop["total"]) == (
+        "breakpoint",
+        [1],
+        "before",
+        3,
+        5,
+    )
+    assert stop["node"] == {
+        "name": "ReluBackward0",
+        "unique_name": "ReluBackward0#1",
+        "module": "layers.0",
+        "parameter": None,
+    }
     assert stop["forward"]["function"] == "forward" and os.path.isabs(stop["forward"]["file"])
     assert run.lines[3] == {"type": "result", "command": "p 1 + 1", "value": 2, "text": "2"}
     assert run.lines[4] == {"type": "error", "command": "p nope", "message": "name 'nope' is not defined"}
@@ -252,7 +264,9 @@ def test_a_reader_that_went_away_does_not_end_the_run() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "wb") as stream:
-        status = Batch(Debugger(ScriptedProgram(), ("b Mm", "c", "p 1 + 1"), "x"), JsonWriter(stream, io.BytesIO()), 20).run()
+        status = Batch(
+            Debugger(ScriptedProgram(), ("b Mm", "c", "p 1 + 1"), "x"), JsonWriter(stream, io.BytesIO()), 20
+        ).run()
     assert status == 0
 
 
@@ -270,7 +284,9 @@ def test_a_reader_that_went_away_does_not_end_the_run() -> None:
         (["torch"], True, "Mm", ""),
     ],
 )
-def test_what_a_person_is_told_when_nothing_stopped(frameworks: list[str], backward: bool, spec: str, wanted: str) -> None:
+def test_what_a_person_is_told_when_nothing_stopped(
+    frameworks: list[str], backward: bool, spec: str, wanted: str
+) -> None:
     from adbg.engine import protocol
 
     def prepare(agent: ScriptedAgent) -> None:

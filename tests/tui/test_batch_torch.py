@@ -20,8 +20,9 @@ def test_stop_look_step_change_and_go_on() -> None:
         "mlp",
         "-b", "Tanh",
         *commands(
-            "c", "p norm(grad_outputs[0])", "p list(grad_outputs[0].shape)", "p/s grad_outputs[0]", "after", "info node", "where",
-            "graph", "why", "path #1 #7", "set grad_inputs[0] = grad_inputs[0] * 0", "delete", "s", "p float(grad_outputs[0].abs().max())",
+            "c", "p norm(grad_outputs[0])", "p list(grad_outputs[0].shape)", "p/s grad_outputs[0]",
+            "after", "info node", "where", "graph", "why", "path #1 #7", "set grad_inputs[0] = grad_inputs[0] * 0",
+            "delete", "s", "p float(grad_outputs[0].abs().max())",
         ),
     )  # fmt: skip
     assert outcome.status == 0, str(outcome)
@@ -49,7 +50,8 @@ def test_the_script_is_what_it_would_be_without_adbg(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "import json, os, sys\n"
-        "print(json.dumps([__name__, sys.argv, sys.path[0], os.getcwd(), sys.stdin.read(), os.path.basename(__file__)]))\n"
+        "facts = [__name__, sys.argv, sys.path[0], os.getcwd(), sys.stdin.read(), os.path.basename(__file__)]\n"
+        "print(json.dumps(facts))\n"
         "print('to stderr', file=sys.stderr)\n"
         "sys.exit(7)\n"
     )
@@ -61,7 +63,10 @@ def test_the_script_is_what_it_would_be_without_adbg(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("words", "wanted"),
-    [(["-c", "import sys; print(sys.argv)", "a", "-b"], "['-c', 'a', '-b']"), (["-m", "calendar", "2024", "2"], "February 2024")],
+    [
+        (["-c", "import sys; print(sys.argv)", "a", "-b"], "['-c', 'a', '-b']"),
+        (["-m", "calendar", "2024", "2"], "February 2024"),
+    ],
     ids=["code", "module"],
 )
 def test_modules_and_code(words: list[str], wanted: str) -> None:
@@ -71,7 +76,16 @@ def test_modules_and_code(words: list[str], wanted: str) -> None:
 
 def test_any_command_and_its_python_children() -> None:
     outcome = adbg(
-        "run", "--batch", "--json", "-b", "Tanh", *commands("c", "p 1 + 1"), "--", "sh", "-c", f"{sys.executable} {debuggee('mlp')}"
+        "run",
+        "--batch",
+        "--json",
+        "-b",
+        "Tanh",
+        *commands("c", "p 1 + 1"),
+        "--",
+        "sh",
+        "-c",
+        f"{sys.executable} {debuggee('mlp')}",
     )
     assert outcome.status == 0, str(outcome)
     assert [line["node"]["name"] for line in outcome.of("stopped")] == ["TanhBackward0"]
@@ -107,9 +121,15 @@ def test_a_command_file(tmp_path: Path) -> None:
     file.write_text("# look\nbreak Tanh\ncommands\n  p index\n  c\nend\nbreak backward-end backward 2\nc\np 40 + 2\n")
     outcome = batch("mlp", "-x", str(file))
     assert outcome.status == 0 and not outcome.of("error"), str(outcome)
-    order = [line["command"] if line["type"] == "result" else line["phase"] for line in outcome.lines if line.get("command") or line["type"] == "stopped"]
+    order = [
+        line["command"] if line["type"] == "result" else line["phase"]
+        for line in outcome.lines
+        if line.get("command") or line["type"] == "stopped"
+    ]
     looks = ["before", "p index"]
-    assert order[3:] == [*looks, *looks, "end", "p 40 + 2", *looks, *looks, *looks], "a breakpoint with commands acts to the end"
+    assert order[3:] == [*looks, *looks, "end", "p 40 + 2", *looks, *looks, *looks], (
+        "a breakpoint with commands acts to the end"
+    )
 
 
 def test_commands_from_a_pipe() -> None:
@@ -119,7 +139,9 @@ def test_commands_from_a_pipe() -> None:
     assert "DIGEST" in outcome.stdout
 
 
-@pytest.mark.parametrize(("name", "number", "status"), [("SIGINT", signal.SIGINT, 42), ("SIGTERM", signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("name", "number", "status"), [("SIGINT", signal.SIGINT, 42), ("SIGTERM", signal.SIGTERM, 143)]
+)
 def test_signals_mean_the_program(tmp_path: Path, name: str, number: int, status: int) -> None:
     script = tmp_path / "wait.py"
     script.write_text(
@@ -127,7 +149,9 @@ def test_signals_mean_the_program(tmp_path: Path, name: str, number: int, status
         "try:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    print('interrupted'); sys.exit(42)\n"
     )
     words = [sys.executable, "-m", "adbg", "run", "--batch", str(script)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) as process:
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(number)
@@ -194,7 +218,9 @@ def test_nobody_to_attach_to() -> None:
 
 def test_every_line_is_json_whatever_the_script_prints(tmp_path: Path) -> None:
     script = tmp_path / "noise.py"
-    script.write_text("import sys\nsys.stdout.buffer.write(b'\\xff{\"type\": 1}\\n\\r50%\\r100%')\nsys.stderr.write('x' * 5000)\n")
+    script.write_text(
+        "import sys\nsys.stdout.buffer.write(b'\\xff{\"type\": 1}\\n\\r50%\\r100%')\nsys.stderr.write('x' * 5000)\n"
+    )
     outcome = adbg("run", "--batch", "--json", script)
     assert outcome.status == 0
     for line in outcome.stdout.splitlines():

@@ -18,7 +18,10 @@ from adbg.tui import cli
     [
         ("train.py --batch -b x", ([], "script", ["train.py", "--batch", "-b", "x"])),
         ("--batch -b Mm train.py -e c", (["--batch", "-b", "Mm"], "script", ["train.py", "-e", "c"])),
-        ("--run-dir=x --no-record -m pkg.train -m y", (["--run-dir=x", "--no-record"], "module", ["pkg.train", "-m", "y"])),
+        (
+            "--run-dir=x --no-record -m pkg.train -m y",
+            (["--run-dir=x", "--no-record"], "module", ["pkg.train", "-m", "y"]),
+        ),
         ("-mpkg a", ([], "module", ["pkg", "a"])),
         ("-c pass a b", ([], "code", ["pass", "a", "b"])),
         ("-b Mm -- torchrun -n 2 x.py", (["-b", "Mm"], "command", ["torchrun", "-n", "2", "x.py"])),
@@ -45,7 +48,12 @@ def test_b_e_and_x_keep_their_order(tmp_path: object) -> None:
 def test_every_option_that_takes_a_value_is_known_to_the_splitter() -> None:
     parser = cli.build_parser()
     actions = [a for a in parser._subparsers._group_actions[0].choices["run"]._actions if a.option_strings]  # type: ignore[union-attr, index, call-overload]
-    valued = {name for a in actions if a.nargs is None and a.const is None or isinstance(a, cli.Startup) for name in a.option_strings}
+    valued = {
+        name
+        for a in actions
+        if (a.nargs is None and a.const is None) or isinstance(a, cli.Startup)
+        for name in a.option_strings
+    }
     assert valued - {"-m", "-c"} == cli.VALUED
 
 
@@ -101,7 +109,8 @@ def test_help_and_version() -> None:
 def test_help_imports_neither_textual_nor_prompt_toolkit_nor_a_framework() -> None:
     code = (
         "import sys\nfrom adbg.tui.cli import main\nmain(['--help'])\n"
-        "bad = {'textual', 'prompt_toolkit', 'torch', 'networkx', 'psutil', 'pygments', 'sqlite3', 'asyncio'} & set(sys.modules)\n"
+        "heavy = {'textual', 'prompt_toolkit', 'torch', 'networkx', 'psutil', 'pygments', 'sqlite3', 'asyncio'}\n"
+        "bad = heavy & set(sys.modules)\n"
         "print('IMPORTED', sorted(bad))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -80,7 +80,11 @@ def test_hello_tells_who_the_agent_is(session: Session) -> None:
 @pytest.mark.parametrize(
     "first",
     [
-        {"type": "event", "event": "adbg/hello", "body": wire.to_json(Hello("0" * 64, ProcessInfo(1, 0, [], "", "", "")))},
+        {
+            "type": "event",
+            "event": "adbg/hello",
+            "body": wire.to_json(Hello("0" * 64, ProcessInfo(1, 0, [], "", "", ""))),
+        },
         {"type": "event", "event": "adbg/hello", "body": {"token": 3}},
         {"type": "request", "command": "initialize", "seq": 1, "arguments": {}},
     ],

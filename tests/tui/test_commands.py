@@ -28,8 +28,10 @@ Make = Callable[..., Watched]
     ("word", "name"),
     [
         *{
-            "c": "continue", "s": "step", "n": "next", "f": "finish", "t": "until", "b": "break", "tb": "tbreak", "p": "print",
-            "bt": "where", "w": "where", "u": "up", "d": "down", "l": "list", "q": "quit", "h": "help", "i": "info", "r": "run",
+            "c": "continue", "s": "step", "n": "next", "f": "finish", "t": "until", "b": "break",
+            "tb": "tbreak", "p": "print",
+            "bt": "where", "w": "where", "u": "up", "d": "down", "l": "list", "q": "quit", "h": "help",
+            "i": "info", "r": "run",
             "cond": "condition", "cont": "continue", "dis": "", "conti": "continue", "?": "help", "unw": "undisplay",
             "disa": "disable", "disp": "display", "rest": "restart", "gr": "graph", "comm": "commands", "!": "!",
         }.items()
@@ -70,8 +72,11 @@ def test_every_row_is_complete() -> None:
         assert row.summary.rstrip(".:`)").strip(), row.name
         assert len(row.summary) < 130, f"{row.name}: the first line of its help is one sentence"
         assert resolve(row.name) is row and all(resolve(alias) is row for alias in row.aliases)
-    wanted = "run restart continue step next finish until pause after break tbreak condition ignore enable disable delete commands"
-    wanted += " trace watch display undisplay print set ! where up down list info graph path why vlog dump profile detach kill"
+    wanted = (
+        "run restart continue step next finish until pause after break tbreak condition ignore enable disable delete"
+    )
+    wanted += " commands trace watch display undisplay print set ! where up down list info graph path why"
+    wanted += " vlog dump profile detach kill"
     assert set(wanted.split()) <= {row.name for row in TABLE.commands()}
 
 
@@ -84,7 +89,9 @@ def test_the_reference_has_every_command() -> None:
             assert line.replace("\\|", "").count("|") == 4, line
 
 
-@pytest.mark.parametrize(("line", "again"), [("s 3", True), ("n", True), ("c", True), ("p 1", False), ("b Mm", False), ("zzz", False)])
+@pytest.mark.parametrize(
+    ("line", "again"), [("s 3", True), ("n", True), ("c", True), ("p 1", False), ("b Mm", False), ("zzz", False)]
+)
 def test_what_an_empty_line_repeats(line: str, again: bool) -> None:
     assert repeatable(line) is again
 
@@ -225,7 +232,9 @@ def test_conditions_counts_and_switches(watched: Make) -> None:
     assert agent.breakpoints == []
 
 
-@pytest.mark.parametrize("line", ["delete 9", "condition 9 x", "ignore 9 1", "enable 9", "delete x", "condition", "ignore 1"])
+@pytest.mark.parametrize(
+    "line", ["delete 9", "condition 9 x", "ignore 9 1", "enable 9", "delete x", "condition", "ignore 1"]
+)
 def test_bad_breakpoint_numbers(watched: Make, line: str) -> None:
     one = watched()
     one.stop_at("Sum")
@@ -249,7 +258,7 @@ def test_commands_of_a_breakpoint(watched: Make) -> None:
 def test_splitting_commands() -> None:
     assert split_commands("a; b\nc ;; d") == ["a", "b", "c", "d"]
     assert split_commands("p x['a;b'] ; c") == ["p x['a;b']", "c"]
-    assert split_commands("p \"it's; so\"; n") == ['p "it\'s; so"', "n"]
+    assert split_commands('p "it\'s; so"; n') == ['p "it\'s; so"', "n"]
 
 
 # ------------------------------------------------------------------ values
@@ -459,4 +468,6 @@ def test_command_files(tmp_path: Path) -> None:
         join_blocks(["commands", "p 1"], "x")
     with pytest.raises(CommandError, match="cannot read the command file"):
         lines_of_file(str(tmp_path / "none"))
-    assert opens_block("commands 1") and opens_block("comm") and not opens_block("commands 1 p 1") and not opens_block("c")
+    assert (
+        opens_block("commands 1") and opens_block("comm") and not opens_block("commands 1 p 1") and not opens_block("c")
+    )

@@ -106,7 +106,9 @@ def test_tab_completes_names_of_this_graph(repl: Open) -> None:
 
 
 def test_the_programs_terminal_is_passed_through(repl: Open) -> None:
-    source = "import os, sys\nname = input('name? ')\nprint('hello', name, os.isatty(0), os.get_terminal_size().columns)\n"
+    source = (
+        "import os, sys\nname = input('name? ')\nprint('hello', name, os.isatty(0), os.get_terminal_size().columns)\n"
+    )
     terminal = repl("ask.py", "-b", "nan", source=source)
     terminal.wait_for("name?")
     terminal.send("bob\r")

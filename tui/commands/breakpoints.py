@@ -68,7 +68,9 @@ def _add(debugger: Debugger, argument: str, **kind: bool) -> CommandResult:
 def _here(debugger: Debugger) -> str:
     stop = debugger.need_stop()
     if stop.node is None:
-        raise CommandError("no node is at hand to set a breakpoint on", "name one: break Mm*, break #12, break model.py:16")
+        raise CommandError(
+            "no node is at hand to set a breakpoint on", "name one: break Mm*, break #12, break model.py:16"
+        )
     return stop.node.unique_name
 
 
@@ -76,8 +78,9 @@ def _here(debugger: Debugger) -> str:
 def break_(debugger: Debugger, argument: str) -> CommandResult:
     """Stop at the nodes that SPEC names; without SPEC at the node at hand, by its unique name.
 
-    SPEC is a node name (`BmmBackward0`, `Bmm*`, `MmBackward0#3`), `#112` (the 112th node to run), `model.py:16` (the forward
-    line), `module:layers.3.*`, `param:fc.*`, `nan`, `inf`, `nonfinite`, `backward`, `backward-end` or `error`.
+    SPEC is a node name (`BmmBackward0`, `Bmm*`, `MmBackward0#3`), `#112` (the 112th node to run), `model.py:16`
+    (the forward line), `module:layers.3.*`, `param:fc.*`, `nan`, `inf`, `nonfinite`, `backward`, `backward-end` or
+    `error`.
     Suffixes: `before` (default) or `after`, `every N`, `ignore N`, `backward N` (only in the N-th backward), `if EXPR`.
     A spec that matches nothing yet is kept: the graph may change.
     """
@@ -100,8 +103,8 @@ def trace(debugger: Debugger, argument: str) -> CommandResult:
 def condition(debugger: Debugger, argument: str) -> CommandResult:
     """Make breakpoint N stop only where EXPR is true; without EXPR, always.
 
-    EXPR sees what `print` sees at the node: grad_outputs, saved, node, index, norm(t), nonfinite(t). One that raises stops
-    there and shows the error.
+    EXPR sees what `print` sees at the node: grad_outputs, saved, node, index, norm(t), nonfinite(t). One that
+    raises stops there and shows the error.
     """
     number, _, expression = need(argument, "the breakpoint's number", "condition 1 index > 10").partition(" ")
     row = debugger.change_breakpoint(numbers_of(number, "condition 1 index > 10")[0], condition=expression.strip())

@@ -25,8 +25,8 @@ def _formatted(argument: str) -> tuple[str, str]:
 def print_(debugger: Debugger, argument: str) -> CommandResult:
     """Evaluate EXPR in the selected frame and print it.
 
-    At a stop it sees grad_outputs (into the node), grad_inputs (out of it, once it ran), saved (by name), node, index, and
-    norm(t), stats(t), nonfinite(t), besides the locals and globals of the frame.
+    At a stop it sees grad_outputs (into the node), grad_inputs (out of it, once it ran), saved (by name), node,
+    index, and norm(t), stats(t), nonfinite(t), besides the locals and globals of the frame.
     Formats: `/meta` shape, dtype, device; `/stats` statistics (sampled above a million elements), `/exact` of all
     elements; `/window` numbers of a slice, e.g. `p/w grad_outputs[0][0]`. One letter is enough.
     """
@@ -50,8 +50,10 @@ def print_(debugger: Debugger, argument: str) -> CommandResult:
 def set_(debugger: Debugger, argument: str) -> CommandResult:
     """Change a gradient or a variable.
 
-    `set grad_outputs[0] = EXPR` before the node or `set grad_inputs[0] = EXPR` behind it changes what the engine goes on
-    with: shape, dtype and device are checked first, the value is cloned. Any other target is assigned in the selected frame.
+    `set grad_outputs[0] = EXPR` before the node or `set grad_inputs[0] = EXPR` behind it changes what the engine
+    goes on
+    with: shape, dtype and device are checked first, the value is cloned. Any other target is assigned in the
+        selected frame.
     """
     target, value = _assignment(argument)
     body = debugger.set_value(target, value)
@@ -72,7 +74,12 @@ def _assignment(argument: str) -> tuple[str, str]:
             depth += 1
         elif char in ")]}":
             depth -= 1
-        elif char == "=" and not depth and argument[at + 1 : at + 2] != "=" and argument[at - 1 : at] not in tuple("=!<>"):
+        elif (
+            char == "="
+            and not depth
+            and argument[at + 1 : at + 2] != "="
+            and argument[at - 1 : at] not in tuple("=!<>")
+        ):
             target, value = argument[:at].strip(), argument[at + 1 :].strip()
             if target and value:
                 if target[-1] in "+-*/@%":  # x *= 2
@@ -105,7 +112,9 @@ def _add(debugger: Debugger, argument: str, watched: bool) -> CommandResult:
     if not expression:
         return shown_table(debugger)
     if watched and form in ("window", "stats", "exact"):
-        raise CommandError("a watch compares one value from stop to stop", f"watch norm({expression}), or display/{form[0]}")
+        raise CommandError(
+            "a watch compares one value from stop to stop", f"watch norm({expression}), or display/{form[0]}"
+        )
     return _shown_result(debugger.shown.add(expression, watched, form))
 
 

@@ -1,4 +1,5 @@
-"""Commands about the graph: neighbourhood, paths, and how a gradient came to be. networkx is imported on first use only."""
+"""Commands about the graph: neighbourhood, paths, and how a gradient came to be. networkx is imported on first use
+only."""
 
 from __future__ import annotations
 
@@ -121,7 +122,9 @@ def path_lines(rows: dict[int, GraphRow], path: Sequence[int]) -> list[str]:
         row = rows[index]
         shape = "" if row.shape is None else f"{row.dtype}[{', '.join(map(str, row.shape))}]"
         norm = "" if row.norm is None else f"norm {number_text(row.norm)}{'  NOT FINITE' if row.nonfinite else ''}"
-        cells.append([f"#{index}", row.unique_name, row.parameter or row.module or "", shape, norm, place_text(row.forward)])
+        cells.append(
+            [f"#{index}", row.unique_name, row.parameter or row.module or "", shape, norm, place_text(row.forward)]
+        )
     widths = [max(len(line[i]) for line in cells) for i in range(6)]
     return ["  " + "  ".join(pad(text, widths[i]) for i, text in enumerate(line)).rstrip() for line in cells]
 
@@ -175,12 +178,16 @@ def why(debugger: Debugger, argument: str) -> CommandResult:
         lines.append(f"it is the sum of {len(feeders)} contributions: {names}")
     lines.append(f"{len(before)} of {len(rows)} nodes take part in it; {_ways(flow, before | {index}, roots, index)}")
     if bad:
-        lines.append(f"first not finite on the way: #{bad[0]} {rows[bad[0]].unique_name} {place_text(rows[bad[0]].forward)}")
+        lines.append(
+            f"first not finite on the way: #{bad[0]} {rows[bad[0]].unique_name} {place_text(rows[bad[0]].forward)}"
+        )
     if node.forward is not None:
         lines.append(f"forward {place_text(node.forward)}")
         source = source_text(node.forward.file, node.forward.line, mark=False).strip()
         lines += [f"    {source}"] if source else []
-    return CommandResult("\n".join(lines), {"node": index, "path": way, "ancestors": len(before), "contributions": feeders})
+    return CommandResult(
+        "\n".join(lines), {"node": index, "path": way, "ancestors": len(before), "contributions": feeders}
+    )
 
 
 def _telling_path(flow: Any, roots: Sequence[int], index: int, bad: Sequence[int]) -> list[int]:

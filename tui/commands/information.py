@@ -42,7 +42,8 @@ GRAPH_ROWS = 40
 
 @command("info", "i", group="information", args="SUBJECT", completes="info")
 def info(debugger: Debugger, argument: str) -> CommandResult:
-    """Show facts: node, graph, backward, breakpoints, threads, params, memory, capabilities, names, processes, display, program.
+    """Show facts: node, graph, backward, breakpoints, threads, params, memory, capabilities, names, processes,
+    display, program.
 
     Unique prefixes work: `i b` is ambiguous, `i br` is breakpoints.
     """
@@ -154,7 +155,11 @@ def process_table(debugger: Debugger) -> CommandResult:
 
 def program_result(debugger: Debugger) -> CommandResult:
     """``info program``."""
-    facts = {"program": debugger.title, "state": debugger.state.value, "recorded in": debugger.run_dir or "nothing is recorded"}
+    facts = {
+        "program": debugger.title,
+        "state": debugger.state.value,
+        "recorded in": debugger.run_dir or "nothing is recorded",
+    }
     process = debugger.current
     if process is not None:
         facts["pid"] = str(process.info.pid)

@@ -77,7 +77,8 @@ def restart(debugger: Debugger, argument: str) -> CommandResult:
 def continue_(debugger: Debugger, argument: str) -> CommandResult:
     """Go on to the next breakpoint.
 
-    With N, the breakpoint that stopped here ignores its next N-1 hits. `continue &` keeps the prompt while the program runs.
+    With N, the breakpoint that stopped here ignores its next N-1 hits. `continue &` keeps the prompt while the
+    program runs.
     """
     argument, background = _background(argument)
     count = count_of(argument)

@@ -47,7 +47,8 @@ def vlog(debugger: Debugger, argument: str) -> CommandResult:
 
 @command("dump", group="session", args="graph|stack|grads DIR", completes="dump")
 def dump(debugger: Debugger, argument: str) -> CommandResult:
-    """Write the graph (.dot), the forward stacks or the gradients at hand into files in DIR, which is made when missing."""
+    """Write the graph (.dot), the forward stacks or the gradients at hand into files in DIR, which is made when
+    missing."""
     words = words_of(argument)
     if len(words) != 2:
         raise CommandError("expected what to dump and a folder", "for example: dump graph /tmp/graph")
@@ -63,7 +64,9 @@ def record(debugger: Debugger, argument: str) -> CommandResult:
     on = None if not argument else choice_of(argument, ("on", "off"), "record") == "on"
     body: protocol.RecordBody = debugger.request(protocol.Record(on))
     text = f"recording into {body.run_dir}" if body.recording else "not recording"
-    return CommandResult(f"{text}: {body.message}" if body.message else text, {"recording": body.recording, "run_dir": body.run_dir})
+    return CommandResult(
+        f"{text}: {body.message}" if body.message else text, {"recording": body.recording, "run_dir": body.run_dir}
+    )
 
 
 @command("stacks", group="session", args="on|off")

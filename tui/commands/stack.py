@@ -30,7 +30,8 @@ def frame_text(frame: StackFrame) -> str:
 
 @command("where", "bt", "w", group="stack", completes="")
 def where(debugger: Debugger, argument: str) -> CommandResult:
-    """Print the stack: frame 0 is the node, then the nodes around it, the forward call that made it, the live Python stack.
+    """Print the stack: frame 0 is the node, then the nodes around it, the forward call that made it, the live
+    Python stack.
 
     Works while the program runs too, then with live frames only.
     """
@@ -101,7 +102,9 @@ def list_(debugger: Debugger, argument: str) -> CommandResult:
     line = _line_to_list(debugger, argument)
     text = source_text(line.file, line.line, before=5, after=5, mark=not argument or ":" not in argument)
     if not text:
-        raise CommandError(f"{file_text(line.file)}:{line.line} cannot be read here", "the file may be on another machine, or gone")
+        raise CommandError(
+            f"{file_text(line.file)}:{line.line} cannot be read here", "the file may be on another machine, or gone"
+        )
     return CommandResult(f"{file_text(line.file)}\n{text}", {"file": line.file, "line": line.line})
 
 

@@ -1,4 +1,5 @@
-"""What the command line says before a person does: ``-b``, ``-e`` and ``-x`` as one list of command lines, and how it is worked off.
+"""What the command line says before a person does: ``-b``, ``-e`` and ``-x`` as one list of command lines, and how
+it is worked off.
 
 ``run_startup`` serves the interactive front ends (in the app from a worker thread); batch mode has its own loop.
 """
@@ -80,8 +81,9 @@ def stop_commands(debugger: Debugger) -> list[str]:
 def run_startup(debugger: Debugger, report: Report, cancelled: threading.Event | None = None) -> None:
     """Start the program, run ``debugger.startup``, and let the script go when no command did so.
 
-    A command that sets the program going is waited for before the next one. ``report`` gets every command line with its result or
-    its error; stops and the end come as events. An error in one line does not keep the next ones from running.
+    A command that sets the program going is waited for before the next one. ``report`` gets every command line with
+    its result or its error; stops and the end come as events. An error in one line does not keep the next ones from
+    running.
 
     Raises:
         AdbgError: the program cannot be started.
@@ -89,7 +91,9 @@ def run_startup(debugger: Debugger, report: Report, cancelled: threading.Event |
     cancelled = cancelled or threading.Event()
     debugger.start()
     if not debugger.wait_ready(READY_TIMEOUT) and not debugger.program.detached_start:
-        debugger.notice("warning", f"no agent came up within {READY_TIMEOUT:g} s; the program runs without being watched")
+        debugger.notice(
+            "warning", f"no agent came up within {READY_TIMEOUT:g} s; the program runs without being watched"
+        )
     for line in debugger.startup:
         if cancelled.is_set():
             return
