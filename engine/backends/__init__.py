@@ -18,3 +18,4 @@ def _lazy(module: str, cls: str) -> Callable[[], Backend]:
 
 REGISTRY = Registry()
 REGISTRY.register("torch", _lazy("adbg.engine.backends.torch_backend", "TorchBackend"))
+REGISTRY.register("paddle", _lazy("adbg.engine.backends.paddle_backend", "PaddleBackend"))

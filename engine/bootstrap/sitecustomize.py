@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 # As registered in adbg.engine.backends, which is too heavy to import in every child (a test compares the two).
-FRAMEWORKS = ("torch",)
+FRAMEWORKS = ("torch", "paddle")
 OLDEST = (3, 10)
 # Workers that import a framework and never run the program's backward.
 QUIET_MODULES = ("torch._inductor.compile_worker",)

@@ -1,0 +1,292 @@
+"""The entry into Paddle's engine: ``core.eager.run_backward`` and ``run_partial_grad``, which every route goes through and
+looks up at call time.
+
+Runs on the threads that call backward; ``armed`` is switched from the reader thread. While it is off a call is counted
+and passed on (its arguments stay at hand on the thread, for a post-mortem).
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from adbg.engine.backends import paddle_private as private
+from adbg.engine.backends.base import HookSink
+from adbg.engine.backends.paddle_call import PaddleCall
+from adbg.engine.backends.paddle_failures import described
+from adbg.engine.backends.paddle_graph import PYLAYER, Services, root_nodes
+
+Run = Callable[..., Any]
+
+
+class _Open:
+    """One call of the engine on this thread's stack. ``call`` is None while nobody needed one."""
+
+    __slots__ = ("args", "call", "custom", "frame", "kwargs", "number", "partial", "passing", "returned")
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], partial: bool, number: int, custom: str) -> None:
+        self.args = args
+        self.kwargs = kwargs
+        self.partial = partial
+        self.number = number
+        self.custom = custom  # the PyLayer around it, as Paddle prints it
+        self.call: PaddleCall | None = None
+        self.passing = False
+        self.returned: tuple[str, Any] | None = None  # what the last PyLayer in it gave back
+        self.frame: Any = None
+
+
+class _Thread(threading.local):
+    """What runs on a thread, innermost last."""
+
+    def __init__(self) -> None:
+        self.open: list[_Open] = []
+        self.customs: list[str] = []
+        self.passing = 0
+        self.abort: BaseException | None = None
+        self.origin: BaseException | None = None
+        self.reported = False
+
+
+class EngineEntry:
+    """Counts and reports backward calls."""
+
+    def __init__(self, services: Services) -> None:
+        self.armed = False
+        self.count = 0
+        self.iteration = 0
+        self._numbers = itertools.count(1)
+        self._iterations = itertools.count(1)
+        self._thread = _Thread()
+        self._services = services
+        self._sink: HookSink | None = None
+        self._replaced: list[tuple[Any, str, Any, Any]] = []  # (owner, name, original, ours)
+
+    # ---- in and out
+
+    def install(self, sink: HookSink) -> None:
+        self._sink = sink
+        if self._replaced:
+            return
+        self._put(private.eager, "run_backward", lambda run: self._entry_function(run, False))
+        self._put(private.eager, "run_partial_grad", lambda run: self._entry_function(run, True))
+        if private.py_layer_backward is not None:
+            self._put(private.py_layer_backward, "backward", self._custom_function)
+
+    def _put(self, owner: Any, name: str, make: Callable[[Run], Run]) -> None:
+        original = getattr(owner, name, None)
+        if original is not None:
+            ours = make(original)
+            setattr(owner, name, ours)
+            self._replaced.append((owner, name, original, ours))
+
+    def uninstall(self) -> None:
+        """Paddle's own functions back; if another tool wrapped ours meanwhile, ours stays below it and only passes on."""
+        self.armed = False
+        self._sink = None
+        for owner, name, original, ours in self._replaced:
+            if getattr(owner, name, None) is ours:
+                setattr(owner, name, original)
+        self._replaced = []
+
+    # ---- this thread
+
+    def top(self) -> PaddleCall | None:
+        """The call whose nodes run on this thread now; None where it is none of ours."""
+        running = self._thread.open
+        return running[-1].call if running else None
+
+    def enter_passing(self) -> None:
+        self._thread.passing += 1
+
+    def leave_passing(self) -> None:
+        self._thread.passing -= 1
+
+    def abort(self, error: BaseException) -> None:
+        """A person ended it in a hook: what Paddle makes of the exception is turned back into it at the entry."""
+        self._thread.abort = error
+
+    # ---- a call
+
+    def _entry_function(self, run: Run, partial: bool) -> Run:
+        state = self._thread
+
+        def run_backward(*args: Any, **kwargs: Any) -> Any:
+            if self._sink is None:
+                return run(*args, **kwargs)
+            opened = self._begin(args, kwargs, partial)
+            grad_mode = private.has_grad()
+            try:
+                result = run(*args, **kwargs)
+            except BaseException as error:
+                if private.has_grad() != grad_mode:  # Paddle forgets it when a post hook or a kernel raises
+                    private.set_has_grad(grad_mode)
+                aborted = self._failed(opened, error)
+                if aborted is not None:
+                    raise aborted from None
+                raise
+            else:
+                if opened.call is not None:
+                    self._end(opened)
+                return result
+            finally:
+                state.open.remove(opened)
+                self._close(opened)
+
+        run_backward.__name__ = run_backward.__qualname__ = getattr(run, "__name__", "run_backward")
+        run_backward.__doc__ = run.__doc__
+        return run_backward
+
+    def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any], partial: bool) -> _Open:
+        state = self._thread
+        if state.passing:
+            opened = _Open((), {}, partial, 0, "")
+            opened.passing = True
+            state.open.append(opened)
+            return opened
+        number = self.count = next(self._numbers)
+        if not state.open:
+            self.iteration = next(self._iterations)
+            state.origin, state.abort, state.reported = None, None, False
+        opened = _Open(args, kwargs, partial, number, state.customs[-1] if state.customs else "")
+        state.open.append(opened)
+        if self.armed:
+            opened.frame = sys._getframe(2)
+            call = self._realize(opened)
+            sink = self._sink
+            if call is not None and sink is not None:
+                try:
+                    sink.backward_begin(call)
+                    call.start()
+                except BaseException:
+                    state.open.remove(opened)
+                    self._close(opened)
+                    raise
+        return opened
+
+    def _realize(self, opened: _Open) -> PaddleCall | None:
+        """The call as the sink sees it, with those around it. Never raises: a call that cannot be described runs."""
+        if opened.call is not None or opened.passing or self._sink is None:
+            return opened.call
+        state = self._thread
+        place = state.open.index(opened)
+        outer = state.open[place - 1] if place else None
+        try:
+            parent = self._realize(outer) if outer is not None else None
+            roots = _given(opened, 0, "tensors", "outputs")
+            call = PaddleCall(
+                self,
+                self._sink,
+                self._services,
+                root_nodes(roots),
+                number=opened.number,
+                parent=parent,
+                parent_key=parent.custom_key(opened.custom) if parent is not None and opened.custom else None,
+                depth=place,
+                entry="grad" if opened.partial else "backward",
+                create_graph=bool(opened.partial and _flag(opened, 4, "create_graph")),
+                inputs=_given(opened, 1, "inputs") if opened.partial else (),
+                location=self._services.stacks.frames.live_line(opened.frame or sys._getframe(1)),
+            )
+        except Exception:
+            return None
+        opened.call = call
+        return call
+
+    def _close(self, opened: _Open) -> None:
+        call = opened.call
+        sink = self._sink
+        state = self._thread
+        try:
+            if call is not None and not opened.passing:
+                call.finish()
+        finally:
+            opened.call = None
+            opened.args, opened.kwargs, opened.frame = (), {}, None
+            if not state.open:
+                state.origin = state.abort = None
+                if sink is not None and not opened.partial and not opened.passing:
+                    self._services.modules.forget_calls()
+
+    def _end(self, opened: _Open) -> None:
+        call, sink = opened.call, self._sink
+        if call is not None and sink is not None and not opened.passing:
+            call.settle()
+            sink.backward_end(call, None)
+
+    def _failed(self, opened: _Open, error: BaseException) -> BaseException | None:
+        """An exception is leaving the engine: report it once. Returns what a person's abort was, if it was one."""
+        state = self._thread
+        aborted, sink = state.abort, self._sink
+        if opened.passing or sink is None:
+            return aborted
+        if aborted is not None:
+            if opened.call is not None:
+                sink.backward_end(opened.call, aborted)
+            return aborted
+        if opened.call is None and (state.reported or not isinstance(error, Exception)):
+            return None
+        call = self._realize(opened)
+        if call is not None:
+            state.reported = True
+            call.origin = state.origin
+            if opened.returned is not None:
+                call.returned[opened.returned[0]] = opened.returned[1]
+            sink.backward_end(call, error)
+        return state.abort
+
+    # ---- around the backward of every PyLayer
+
+    def _custom_function(self, original: Run) -> Run:
+        state = self._thread
+
+        def backward(ctx: Any, *args: Any) -> Any:
+            opened = state.open[-1] if state.open else None
+            if opened is None or opened.passing or self._sink is None:
+                return original(ctx, *args)
+            printed = PYLAYER + ctx._forward_cls.__name__
+            call = opened.call
+            key = call.custom_key(printed) if call is not None else None
+            state.customs.append(printed)
+            try:
+                if call is not None and key is not None:
+                    args = call.custom_begin(key, args) or args
+                result = original(ctx, *args)
+            except BaseException as error:
+                if state.origin is None and state.abort is None:
+                    state.origin = error
+                raise
+            finally:
+                state.customs.pop()
+            state.origin = None  # it got over whatever was raised inside
+            return self._custom_end(opened, printed, key, result, args)
+
+        return backward
+
+    def _custom_end(self, opened: _Open, printed: str, key: int | None, result: Any, args: tuple[Any, ...]) -> Any:
+        call = opened.call
+        if call is not None and key is not None:
+            result = call.custom_end(key, result, args)
+        try:
+            opened.returned = (printed, described(result))
+            if result is None or (isinstance(result, (tuple, list)) and any(value is None for value in result)):
+                call = self._realize(opened)
+                if call is not None:
+                    call.watch_undefined(printed, key)
+        except Exception:  # knowing less about a PyLayer is no reason to hurt the backward
+            return result
+        return result
+
+
+def _given(opened: _Open, place: int, *names: str) -> Sequence[Any]:
+    value = opened.args[place] if len(opened.args) > place else next(
+        (opened.kwargs[name] for name in names if name in opened.kwargs), ()
+    )
+    return value if isinstance(value, (tuple, list)) else (value,)
+
+
+def _flag(opened: _Open, place: int, name: str) -> Any:
+    return opened.args[place] if len(opened.args) > place else opened.kwargs.get(name, False)

@@ -1,0 +1,75 @@
+"""The order in which Paddle's engine executes nodes, predicted (pure functions; the thread that asks).
+
+From paddle/fluid/eager/backward.cc: a queue. The roots go in first; a node whose last consumer ran goes to the back, an
+accumulate node to the front. A root that others still feed is dropped when its turn comes while the queue is not empty;
+its last consumer puts it back. ``paddle.grad`` runs on a copy of the graph cut down to what leads to the inputs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+
+def execution_order(
+    roots: Sequence[int],
+    producers: Callable[[int], Sequence[int]],
+    accumulates: Callable[[int], bool],
+    needed: frozenset[int] | None = None,
+) -> list[int]:
+    """Keys of the nodes that will execute, in order.
+
+    Args:
+        roots: one entry per root tensor, a node may occur twice. producers: the nodes that a node's edges lead to, in
+        order of slots and ranks, one entry per edge. accumulates: whether a node is an accumulate node. needed: with
+        ``paddle.grad``, the nodes that execute (``needed_nodes``); None: all.
+    """
+    starts = list(dict.fromkeys(roots))
+    waiting: dict[int, int] = {}
+    seen = set(starts)
+    todo = list(starts)
+    while todo:
+        key = todo.pop()
+        if needed is not None and key not in needed:
+            continue
+        for below in producers(key):
+            waiting[below] = waiting.get(below, 0) + 1
+            if below not in seen:
+                seen.add(below)
+                todo.append(below)
+    queue = deque(key for key in starts if needed is None or key in needed)
+    order: list[int] = []
+    done: set[int] = set()
+    while queue:
+        key = queue.popleft()
+        if queue and waiting.get(key, 0):
+            continue
+        if key in done:
+            continue
+        done.add(key)
+        order.append(key)
+        for below in producers(key):
+            waiting[below] -= 1
+            if waiting[below] == 0 and (needed is None or below in needed):
+                if accumulates(below):
+                    queue.appendleft(below)
+                else:
+                    queue.append(below)
+    return order
+
+
+def needed_nodes(wanted: Sequence[int], producers: Sequence[Sequence[int]]) -> frozenset[int]:
+    """The nodes on a path to ``wanted``, where ``paddle.grad`` takes the gradients: those execute, ``wanted`` only where
+    they lead on to another of them."""
+    consumers: dict[int, list[int]] = {}
+    for key, below in enumerate(producers):
+        for producer in below:
+            consumers.setdefault(producer, []).append(key)
+    needed: set[int] = set()
+    todo = list(wanted)
+    while todo:
+        for key in consumers.get(todo.pop(), ()):
+            if key not in needed:
+                needed.add(key)
+                todo.append(key)
+    return frozenset(needed)
