@@ -42,13 +42,7 @@ class BackendHooks:
         if not session.attached or session.passes(call):
             return
         try:
-            with session.turn:
-                if session.attached:
-                    running = self._enter(call)
-                    session.hook(running)
-                    session.captures.begin(running)
-                    session.reports.backward_begin(running)
-                    self._arrive(running, Phase.BEGIN)
+            session.turn.take(self._backward_begin, call)
         except Exception as error:
             session.reports.defect("a hook failed and was passed over", error)
 
@@ -57,11 +51,7 @@ class BackendHooks:
         if not session.attached or session.passes(call):
             return None
         try:
-            with session.turn:
-                running = self._running.get(id(call))
-                if running is None or not session.attached:
-                    return None
-                return self._node_begin(running, key, grad_outputs)
+            return session.turn.take(self._node_begin, call, key, grad_outputs)
         except Exception as error:
             session.reports.defect("a hook failed and was passed over", error)
             return None
@@ -72,11 +62,7 @@ class BackendHooks:
         if not session.attached or session.passes(call):
             return None
         try:
-            with session.turn:
-                running = self._running.get(id(call))
-                if running is None or not session.attached:
-                    return None
-                return self._node_end(running, key, grad_inputs, grad_outputs, now)
+            return session.turn.take(self._node_end, call, key, grad_inputs, grad_outputs, now)
         except Exception as error:
             session.reports.defect("a hook failed and was passed over", error)
             return None
@@ -88,9 +74,7 @@ class BackendHooks:
             self._running.pop(id(call), None)
             return
         try:
-            with session.turn:
-                if session.attached:
-                    self._backward_end(call, error, now)
+            session.turn.take(self._backward_end, call, error, now)
         except Exception as problem:
             session.reports.defect("a hook failed and was passed over", problem)
         finally:
@@ -122,8 +106,20 @@ class BackendHooks:
         )
         return running
 
-    def _node_begin(self, running: Running, key: int, outs: Slots) -> Slots | None:
+    def _backward_begin(self, call: BackwardCall) -> None:
         session = self._session
+        if session.attached:
+            running = self._enter(call)
+            session.hook(running)
+            session.captures.begin(running)
+            session.reports.backward_begin(running)
+            self._arrive(running, Phase.BEGIN)
+
+    def _node_begin(self, call: BackwardCall, key: int, outs: Slots) -> Slots | None:
+        session = self._session
+        running = self._running.get(id(call))
+        if running is None or not session.attached:
+            return None
         state = running.state
         index = state.position = state.index_of(key)
         norm, bad = self._measure(outs)
@@ -134,8 +130,11 @@ class BackendHooks:
         running.begun[key] = (perf_counter_ns() - running.parked_ns, norm, bad)
         return replaced
 
-    def _node_end(self, running: Running, key: int, ins: Slots, outs: Slots, now: int) -> Slots | None:
+    def _node_end(self, call: BackwardCall, key: int, ins: Slots, outs: Slots, now: int) -> Slots | None:
         session = self._session
+        running = self._running.get(id(call))
+        if running is None or not session.attached:
+            return None
         state = running.state
         begun = running.begun.pop(key, None)
         us = None
@@ -158,6 +157,8 @@ class BackendHooks:
 
     def _backward_end(self, call: BackwardCall, error: BaseException | None, now: int) -> None:
         session = self._session
+        if not session.attached:
+            return
         running = self._running.get(id(call))
         fresh = isinstance(error, Exception) and not self._shown(error)
         if running is None:  # unarmed until now: only an exception is news

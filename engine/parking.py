@@ -11,37 +11,47 @@ import queue
 import threading
 from collections.abc import Callable
 from threading import get_ident
-from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from adbg.engine.point import PausedPoint
 from adbg.engine.running import Running
 from adbg.engine.stepping import Place
 
 Job = Callable[[], None]
+T = TypeVar("T")
 
 
 class Turn:
-    """``with turn:`` around all that a hook does. Uncontended it costs 0.2 us."""
+    """The right to decide. ``take(work, ...)`` around all that a hook does costs 0.3 us when nobody else is in one.
+
+    A KeyboardInterrupt can come between any two Python instructions. A lock entered by ``with`` directly is released
+    then; one acquired in an ``__enter__`` of our own would now and then be lost, and the next hook wait for ever.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.owner = 0  # ident of the holder, 0 for none
+        self._owner = 0  # ident of the holder; what an interrupt left behind is harmless while the lock is free
         self.waiting: set[int] = set()
 
-    def __enter__(self) -> None:
-        if not self._lock.acquire(False):
-            ident = get_ident()
+    def take(self, work: Callable[..., T], *args: Any) -> T:
+        """``work(*args)`` when no other thread holds the turn any more."""
+        ident = get_ident()
+        if self._lock.locked():
             self.waiting.add(ident)
-            try:
-                self._lock.acquire()
-            finally:
+        try:
+            with self._lock:
                 self.waiting.discard(ident)
-        self.owner = get_ident()
+                self._owner = ident
+                try:
+                    return work(*args)
+                finally:
+                    self._owner = 0
+        finally:
+            self.waiting.discard(ident)
 
-    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
-        self.owner = 0
-        self._lock.release()
+    def mine(self) -> bool:
+        """Whether the calling thread holds it."""
+        return self._owner == get_ident() and self._lock.locked()
 
 
 class Abandoned(BaseException):

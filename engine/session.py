@@ -6,6 +6,7 @@ Decisions and stops happen on the thread that reached a hook, under its turn (``
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import os
@@ -22,7 +23,7 @@ from adbg.engine.callers import source_line
 from adbg.engine.errors import AdbgError, CommandError, NotStopped
 from adbg.engine.hooks import BackendHooks
 from adbg.engine.parking import Parked, Turn
-from adbg.engine.point import PausedPoint
+from adbg.engine.point import CallState, PausedPoint
 from adbg.engine.recorder import Recorder
 from adbg.engine.region_captures import Captures
 from adbg.engine.reports import Outlet, Reports
@@ -171,7 +172,7 @@ class Session:
     def passes(self, call: BackwardCall) -> bool:
         """Whether a hook passes through on this thread: it is the one that holds the turn, or an expression is being
         evaluated and its backward brought the engine here, on a thread of its own."""
-        if self.turn.owner == threading.get_ident():
+        if self.turn.mine():
             return True
         parked = self.parked
         if parked is None or not parked.busy:
@@ -259,9 +260,10 @@ class Session:
         self.entry = self.pausing = False
         begun = time.perf_counter_ns()
         place = running.place(point.stop.phase, point.key) if running else Place(Phase.PYTHON, thread=point.thread)
-        self.parked = parked = Parked(point, place, running)
+        parked = Parked(point, place, running)
         resumed = False
         try:
+            self.parked = parked
             self.reports.stopped(point, self.table.take_changed())
             if not self.attached:  # gone just now: nobody will resume this
                 parked.resume()
@@ -270,46 +272,47 @@ class Session:
             if running is not None and self.attached:
                 self.reports.graph(running)
         finally:
+            self.parked = None
+            parked.close()
             if running is not None:
                 spent = time.perf_counter_ns() - begun
                 for around in running.chain:
                     around.parked_ns += spent
-            self.parked = None
-            parked.close()
             if not resumed:
                 self.reports.continued(point.thread)
                 self.rearm()
 
     def break_at(self, frame: types.FrameType) -> None:
         """``adbg.breakpoint()`` was called in ``frame``: stop at that line, unless no client is there."""
-        if not self.attached or self.turn.owner == threading.get_ident():
+        if self.attached and not self.turn.mine():
+            self.turn.take(self._stop_at, frame)
+
+    def _stop_at(self, frame: types.FrameType) -> None:
+        if not self.attached:
             return
-        with self.turn:
-            if not self.attached:
-                return
-            running = next(filter(None, (h.innermost(threading.get_ident()) for h in self.hooks)), None)
-            if running is not None:
-                point = self.point(running, StopReason.BREAKPOINT, Phase.PYTHON, None, (), "", None)
-                base, calls = point.stop, point.calls
-            else:
-                base, calls = None, []
-            stop = NodeStop(
-                reason=StopReason.BREAKPOINT,
-                phase=Phase.PYTHON,
-                thread=threading.get_ident(),
-                backward=base.backward if base else 0,
-                index=base.index if base else 0,
-                total=base.total if base else 0,
-                depth=base.depth if base else 0,
-                rank=self.rank,
-                enclosing=base.enclosing if base else (),
-                location=source_line(frame),
-                iteration=max((b.iteration for b in self.backends), default=0),
-            )
-            backend, graph = self._graph_so_far(frame)
-            if graph is None and running is not None:
+        thread = threading.get_ident()
+        stop = NodeStop(
+            reason=StopReason.BREAKPOINT,
+            phase=Phase.PYTHON,
+            thread=thread,
+            backward=0,
+            index=0,
+            total=0,
+            depth=0,
+            rank=self.rank,
+            location=source_line(frame),
+            iteration=max((b.iteration for b in self.backends), default=0),
+        )
+        backend, graph = self._graph_so_far(frame)
+        calls: list[CallState] = []
+        running = next(filter(None, (hooks.innermost(thread) for hooks in self.hooks)), None)
+        if running is not None:  # in the Python code of a node
+            around = self.point(running, stop.reason, stop.phase, None, (), "", None)
+            calls = around.calls
+            stop = dataclasses.replace(around.stop, location=stop.location)
+            if graph is None:
                 backend, graph = running.backend, running.call
-            self.park(PausedPoint(stop, stop.thread, backend, graph, calls, frame=frame), None)
+        self.park(PausedPoint(stop, thread, backend, graph, calls, frame=frame), None)
 
     def _graph_so_far(self, frame: types.FrameType) -> tuple[Backend | None, Graph | None]:
         for backend in self.backends:

@@ -41,7 +41,10 @@ class Connection:
         self._on_bad = on_bad
         self._on_gone = on_gone
         self._queue: collections.deque[Message | bytes] = collections.deque()
-        self._wake = threading.Condition()  # reentrant: a signal handler may stop the program within a send
+        # Reentrant: a signal handler may stop the program within a send. Entered directly where hooks send: a Condition
+        # is entered by Python code, and an interrupt in there would leave it locked.
+        self._lock = threading.RLock()
+        self._wake = threading.Condition(self._lock)
         self._later: Callable[[], list[Message]] | None = None
         self._due = 0.0
         self._busy = False  # the writer is in a send
@@ -62,7 +65,7 @@ class Connection:
 
     def send(self, message: Message | bytes, droppable: bool = False) -> None:
         """Queue a message (dataclasses inside it are encoded on the writer thread) or one that is framed already."""
-        with self._wake:
+        with self._lock:
             if self._gone or self._closing:
                 return
             if droppable and len(self._queue) >= LIMIT:
@@ -75,7 +78,7 @@ class Connection:
     def send_later(self, make: Callable[[], list[Message]]) -> None:
         """Call ``make`` on the writer thread within PAUSE seconds, and send what it returns. One is pending at most."""
         if self._later is None:
-            with self._wake:
+            with self._lock:
                 self._later = make
                 self._wake.notify()
 
