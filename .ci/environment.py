@@ -139,7 +139,8 @@ def install(folder, extras):
         with open(stamp) as file:
             if file.read() == fingerprint(extras, torch):
                 return python
-    say(f"installing adbg[{','.join(extras)}] into {folder}, " + (f"beside torch {torch}" if torch else "with torch (large: this may take minutes)"))
+    beside = f"beside torch {torch}" if torch else "with torch (large: this may take minutes)"
+    say(f"installing adbg[{','.join(extras)}] into {folder}, {beside}")
     constraints = write_constraints(folder, torch, numpy)
     target = f"{ROOT}[{','.join(extras)}]"
     command = [python, "-m", "pip", "install", "--quiet", "--constraint", constraints, "--editable", target]
