@@ -70,6 +70,7 @@ class Verbosity:
         native = backend.native_vlog()
         if native is None:
             self._narrated += 1
+            self._tell_narrator(backend)
             return
         self._natives[backend.name] = native
         for text in self._asked:
@@ -78,6 +79,15 @@ class Verbosity:
             if not region.backward:
                 self._watch(region, native)
         self._redirect()
+
+    def _tell_narrator(self, backend: Backend) -> None:
+        for text in self._asked:
+            try:
+                self._narrator.set_levels(text)
+            except CommandError as error:  # asked before any framework was there
+                self._problem(str(error))
+        if not self._natives and any(not region.backward for region in self._regions):
+            self._problem(f"{backend.name} writes no records while forward lines run: `vlog N at` says nothing there")
 
     @property
     def narrates(self) -> bool:
