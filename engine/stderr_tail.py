@@ -20,18 +20,23 @@ IDLE = 0.1  # seconds after which a half line is handed on
 SLOW = 0.5  # the same once the log is off and only the program's children still write
 CHUNK = 1 << 18
 
-_HEAD = rb"\t*(?:[IWEF]\d{4} \d\d:\d\d:\d\d\.\d{6} +\d+ [\w.\-]+:\d+\]|WARNING: Logging before InitGoogle)[^\n]*\n"
+_SOURCE = rb"[ \t]* {4}[^\n]*\n"  # the line of code below a frame of a forward stack
+_FRAME = rb'  File "[^\n]*", line \d+, in [^\n]*\n(?:' + _SOURCE + rb")?"
+_HEAD = (
+    rb"\t*(?:[IWEF]\d{4} \d\d:\d\d:\d\d\.\d{6} +\d+ [\w.\-]+:\d+\](?:[^\n]*?" + _FRAME + rb"|[^\n]*\n)"
+    rb"|WARNING: Logging before InitGoogle[^\n]*\n)"
+)
 # Lines that stand behind a head in the 34 logs of Paddle 3.3.1 the grammar was checked on. What is not among them is
 # handed on: a line too many on stderr is noise, a line too few is lost. Both are in the log.
 _CONTINUATION = (
-    rb"[ \t]*(?:={5,}[^\n]*|[\])}][\])}, \t{]*|,[ \t]*|\{[ \t]*|\{ *(?:Input|UnDef|NULL)[^\n]*|\( \w+ ,[^\n]*"
+    rb"(?:\t*" + _FRAME + rb"|[ \t]*(?:={5,}[^\n]*|[\])}][\])}, \t{]*|,[ \t]*|\{[ \t]*|\{ *(?:Input|UnDef|NULL)[^\n]*|\( \w+ ,[^\n]*"
     rb"|\[[ \t]*|Forward Debug Info \{[^\n]*|API_Name: [^\n]*|(?:Input|Output): ?\[[^\n]*|(?:grads\[|\w+, \[\{)[^\n]*"
     rb'|"[\w<>:]+",?|"(?:input|output|attribute)":\[|backend: [^\n]*'
     rb"|(?:Name|Initialized|Tensor_Ptr|Tensor_Impl_Ptr|TensorInfo|ADInfo|Type|Dtype|Place|Shape|DistAttr|SlotID|SlotSize"
-    rb"|StopGradients?|Grad|GradNode|BackwardOutMeta|BackwardInMeta):[^\n]*|Edges\[[^\n]*)?[ \t]*\n"
+    rb"|StopGradients?|Grad|GradNode|BackwardOutMeta|BackwardInMeta):[^\n]*|Edges\[[^\n]*)?[ \t]*\n)"
 )
 _RECORD = re.compile(rb"^" + _HEAD + rb"(?:" + _CONTINUATION + rb")*", re.MULTILINE)
-_LEADING = re.compile(rb"(?:" + _CONTINUATION + rb")*")
+_LEADING = re.compile(rb"(?:" + _SOURCE + rb")?(?:" + _CONTINUATION + rb")*")
 _HALF_HEAD = re.compile(rb"\t*[IWEF]\d{0,4}")
 
 
@@ -51,7 +56,7 @@ class Splitter:
             return b""
         start = 0
         if self._inside and (match := _LEADING.match(data, 0, end)):
-            start = match.end()
+            start = match.end()  # a line of code only where the last part ended between a frame and its line
         if start == end:
             return b""
         foreign = []

@@ -95,12 +95,24 @@ class MirroredBreakpoints(Reception):
                 self._list.learn(process.number, body.breakpoints)
         self._tell(events.BreakpointsChanged(self.breakpoints))
 
-    def set_vlog(self, levels: str) -> protocol.VlogBody:
-        """Levels for every process, also for those that join later. "" only asks."""
-        if levels:
-            self._vlog = ",".join(filter(None, (self._vlog, levels))) if "=" in levels else levels
-        bodies = [p.client.request(protocol.Vlog(levels)) for p in self.processes]
+    def set_vlog(self, levels: str, at: str = "", backward: bool = False) -> protocol.VlogBody:
+        """Levels for every process, also for those that join later; ``at`` for lines of code only. "" only asks."""
+        asked = protocol.Vlog(levels, at, backward)
+        bodies = [p.client.request(asked) for p in self.processes]
         if not bodies:
             raise NotStopped("no process of the program is connected")
+        if levels == "off":
+            self._vlog = ()
+        elif levels:
+            kept = self._vlog if at or "=" in levels else tuple(earlier for earlier in self._vlog if earlier.at)
+            self._vlog = (*kept, asked)
         body: protocol.VlogBody = bodies[0]
+        return body
+
+    def aids(self, name: str = "", value: str = "") -> protocol.AidsBody:
+        """The frameworks' own debugging aids; with ``name``, one of them, switched in every process."""
+        bodies = [p.client.request(protocol.Aids(name, value)) for p in self.processes]
+        if not bodies:
+            raise NotStopped("no process of the program is connected")
+        body: protocol.AidsBody = bodies[0]
         return body

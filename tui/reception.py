@@ -19,6 +19,7 @@ from adbg.engine.protocol import ProcessInfo
 from adbg.engine.types import NodeStop
 from adbg.tui import events
 from adbg.tui.client import Client, initialize
+from adbg.tui.crashes import crash_reports
 from adbg.tui.processes import Process
 from adbg.tui.session_state import SessionState, State
 
@@ -69,6 +70,7 @@ class Reception(SessionState):
             process.frameworks = tuple(body.adbg.frameworks)
         settings = None
         states = protocol.Breakpoints([])
+        told: list[protocol.Vlog] = []
         while True:  # what changes while it is being told is told again, before it counts as one of the processes
             with self.changed:
                 now = (self._list.version, self._vlog, self._error_stops)
@@ -83,13 +85,23 @@ class Reception(SessionState):
             states = process.client.request(protocol.SetFunctionBreakpoints(requests))
             if not self._error_stops:
                 process.client.request(protocol.SetExceptionBreakpoints([]))
-            if self._vlog:
-                process.client.request(protocol.Vlog(self._vlog))
+            self._tell_vlog(process, told)
         self._tell(events.ProcessJoined(process))
         if begun:
             self._configure(process)
         if stopped is not None:
             self._parked(process, stopped)
+
+    def _tell_vlog(self, process: Process, told: list[protocol.Vlog]) -> None:
+        """What was asked of the log and is not in ``told`` yet; a program that has no such log is no reason to leave it."""
+        for asked in [asked for asked in self._vlog if asked not in told]:
+            told.append(asked)
+            try:
+                process.client.request(asked)
+            except DebuggeeGone:
+                raise
+            except AdbgError as error:
+                self.notice("warning", f"{process.title}: {error}")
 
     def _enter(self, process: Process, states: protocol.Breakpoints) -> None:
         """Under the lock: from here on it is one of the processes."""
@@ -228,6 +240,8 @@ class Reception(SessionState):
         deadline = time.monotonic() + 2
         for process in self.processes:
             process.client.wait_end(max(0.0, deadline - time.monotonic()))
+        for report in crash_reports(getattr(self.program, "folder", ""), code, text):
+            self.notice("error", report)
         with self.changed:
             if generation != self._generation or self._state is State.EXITED:
                 return

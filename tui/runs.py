@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import time
 from datetime import datetime
+from pathlib import Path
 
 from adbg.engine.errors import CommandError
 from adbg.engine.programs import is_interpreter
 from adbg.engine.runfiles import labels
+from adbg.engine.journal import faults_path, report_path
 from adbg.engine.runs import RunSummary, delete_run, find_run, list_runs, runs_root, summary
 from adbg.engine.store import RunReader
 from adbg.tui.formatting import bytes_text, file_text, place_in_run, table_text, time_text
@@ -41,7 +43,8 @@ def show_runs(options: argparse.Namespace) -> int:
 def _row(run: RunSummary) -> tuple[object, ...]:
     started = datetime.fromtimestamp(run.started).strftime("%Y-%m-%d %H:%M")
     code = "" if run.exit is None else str(run.exit)
-    return run.name, run.state, code, started, f"{run.seconds:.1f} s", bytes_text(run.size), run.ranks, script_text(run)
+    state = f"{run.state}, journal" if run.crash else run.state
+    return run.name, state, code, started, f"{run.seconds:.1f} s", bytes_text(run.size), run.ranks, script_text(run)
 
 
 def script_text(run: RunSummary) -> str:
@@ -59,6 +62,9 @@ def run_lines(path: str) -> list[str]:
         f"  size     {bytes_text(run.size)}",
         f"  folder   {run.path}",
     ]
+    for label in run.crash:
+        report, faults = report_path(Path(run.path), label), faults_path(Path(run.path), label)
+        lines.append(f"  crash    journal of process {label}: {report if report.exists() else faults}")
     for label in labels(run.path):
         try:
             reader = RunReader(run.path, label)

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from adbg.engine import protocol
 from adbg.engine.errors import AdbgError
 from adbg.tui import events
 from adbg.tui.breakpoint_list import BreakpointList
@@ -56,7 +57,7 @@ class SessionState(StopView):
         self.exit_text = ""
         self._list = BreakpointList()
         self._error_stops = True
-        self._vlog = ""
+        self._vlog: tuple[protocol.Vlog, ...] = ()  # what was asked, for processes that join later
         self.selected = 0  # node selected in a panel: its index, 0 follows the stop
         self.ever_stopped = False
         self.backwards_seen = 0

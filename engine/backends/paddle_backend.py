@@ -13,11 +13,13 @@ import paddle
 
 from adbg.engine.backends import paddle_private as private
 from adbg.engine.backends import paddle_tensors, paddle_window
-from adbg.engine.backends.base import Backend, Capabilities, DoctorLine, Graph, HookSink
+from adbg.engine.backends.base import Aids, Backend, Capabilities, DoctorLine, Graph, HookSink, NativeVlog
+from adbg.engine.backends.paddle_aids import PaddleAids
 from adbg.engine.backends.paddle_entry import EngineEntry
 from adbg.engine.backends.paddle_graph import SAVED_NOTE, PaddleGraph, Services, root_nodes
 from adbg.engine.backends.paddle_modules import Modules
 from adbg.engine.backends.paddle_stacks import Stacks
+from adbg.engine.backends.paddle_vlog import PaddleVlog
 from adbg.engine.types import TensorMeta, TensorStats, TensorWindow
 
 _LIMITS = (
@@ -30,7 +32,6 @@ _LIMITS = (
 )
 _WHY_OFF = {
     "saved_tensors": SAVED_NOTE,
-    "native_vlog": "Paddle's own records are not taken up",
 }
 
 
@@ -46,6 +47,8 @@ class PaddleBackend(Backend):
         self._services = Services(self._modules, self._stacks)
         self._entry = EngineEntry(self._services)
         self._grad_modes: list[bool] = []
+        self._vlog = PaddleVlog(paddle.base.core)  # before the first operator: see there
+        self._aids = PaddleAids(paddle)
         self.capabilities = _capabilities(self._stacks, hooks=True)
 
     # ---- in and out
@@ -74,6 +77,14 @@ class PaddleBackend(Backend):
             self._modules.watch()
         else:
             self._modules.unwatch()
+
+    # ---- Paddle's own log and aids
+
+    def native_vlog(self) -> NativeVlog:
+        return self._vlog
+
+    def aids(self) -> Aids:
+        return self._aids
 
     # ---- tensors
 
@@ -180,5 +191,5 @@ def _capabilities(stacks: Stacks, hooks: bool) -> Capabilities:
         nested_backward=private.py_layer_backward is not None,
         execution_order=True,
         contributions=seen and hooks,
-        native_vlog=False,
+        native_vlog=True,
     )

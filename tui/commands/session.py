@@ -16,6 +16,7 @@ from adbg.tui.commands.table import (
     command,
     no_argument,
     resolve,
+    table_result,
     words_of,
 )
 
@@ -33,16 +34,51 @@ TITLES = {
 }
 
 
-@command("vlog", group="session", args="[LEVEL | MODULE=LEVEL… | off]", completes="vlog")
+@command("vlog", group="session", args="[bw] [LEVEL | MODULE=LEVEL… | off] [at FILE:A-B]", completes="vlog")
 def vlog(debugger: Debugger, argument: str) -> CommandResult:
-    """Show or change the VLOG level: `vlog 5`, `vlog backward=6,nodes=4`, `vlog off`.
+    """Show or change the VLOG level: `vlog 5`, `vlog backward=6,nodes=4`, `vlog 6 at train.py:10-14`, `vlog off`.
 
-    3 calls and nodes, 4 with shapes and dtypes, 5 with metadata and module, 6 with unique names and forward lines.
+    3 calls and nodes, 4 with shapes and dtypes, 5 with metadata and module, 6 with unique names and forward lines; of
+    Paddle these are its own levels and modules (`vlog dygraph_functions=6,nodes=5`), and its log goes to the run
+    directory instead of the program's stderr until `vlog off`. `vlog 6 at FILE:A-B` raises the level only while these
+    lines run (the thread is traced meanwhile: Python calls cost more); `vlog bw 6 at FILE:A-B` only while the nodes run
+    that were made there (it needs `stacks on`). Regions add up; `vlog off` ends them too.
     """
-    body = debugger.set_vlog(",".join(argument.replace(",", " ").split()))
+    levels, place, at = argument.partition(" at ")
+    first, _, rest = levels.strip().partition(" ")
+    backward = first in ("bw", "backward")
+    levels = ",".join((rest if backward else levels).replace(",", " ").split())
+    if (backward or place) and not (levels and at.strip()):
+        raise CommandError("a level and a place are needed", "for example: vlog bw 6 at train.py:10-14")
+    body = debugger.set_vlog(levels, _absolute(at), backward)
     names = {name: level for name, level in body.levels.items() if name != "*"}
     text = f"vlog {body.levels.get('*', 0)}" + "".join(f"  {name}={level}" for name, level in names.items())
-    return CommandResult(text, dict(body.levels))
+    text += "".join(f"\nvlog {region}" for region in body.regions)
+    text += f"\nthe framework logs into {body.file}" if body.file and not debugger.run_dir else ""
+    value: dict[str, object] = dict(body.levels)
+    return CommandResult(text, {**value, "regions": body.regions} if body.regions else value)
+
+
+def _absolute(place: str) -> str:
+    """A file that is there is meant with its whole path; otherwise the program's path must end so."""
+    file, colon, lines = place.strip().rpartition(":")
+    path = os.path.realpath(os.path.expanduser(file))
+    return f"{path}:{lines}" if colon and file and os.path.isfile(path) else place.strip()
+
+
+@command("aids", "aid", group="session", args="[NAME [VALUE]]")
+def aids(debugger: Debugger, argument: str) -> CommandResult:
+    """Show the framework's own debugging aids, or switch one: `aids check_nan_inf 0`, `aids call_stack_level 3`.
+
+    Each says what this build of the framework does with it. All are as the script had them after `detach`.
+    """
+    words = words_of(argument)
+    if len(words) > 2:
+        raise CommandError("expected an aid and a value", "for example: aids check_nan_inf 0")
+    rows = debugger.aids(*words).aids
+    cells = [(row.name, row.value, row.values, row.what, row.note) for row in rows]
+    value = [{"name": row.name, "value": row.value, "note": row.note} for row in rows]
+    return table_result(("aid", "now", "takes", "what it does", "in this build"), cells, "", value)
 
 
 @command("dump", group="session", args="graph|stack|grads DIR", completes="dump")
