@@ -1,14 +1,14 @@
 """The Textual app: one screen of five panels over a ``Debugger``. Runs on the main thread of the front end.
 
-The app is a client only: it reads the debugger's model, sends requests from worker threads (``lookups``) and shows what comes
-back (``reading``, ``showing``); keys are in ``keymap``, what they do in ``keyactions``, where panels stand in ``arrangement``.
+The app is a client only: it reads the debugger's model, sends requests from worker threads (``lookups``) and shows what
+comes back (``reading``, ``showing``); keys are in ``keymap``, what they do in ``keyactions``, where panels stand in
+``arrangement``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import sys
 import tempfile
 import threading
@@ -23,7 +23,7 @@ from textual.command import CommandPalette
 from textual.geometry import Size
 
 from adbg.engine.errors import AdbgError
-from adbg.tui import events, theme
+from adbg.tui import theme
 from adbg.tui.appbase import CommandQueue
 from adbg.tui.arrangement import SMALLEST, plan
 from adbg.tui.commands.startup import run_startup
@@ -136,8 +136,8 @@ class AdbgApp(Showing, KeyActions):
 
     def on_descendant_focus(self, event: textual_events.DescendantFocus) -> None:
         """A click may have moved the focus."""
-        names = {"graph": "graph", "vlog": "vlog", "code": "source", "lists": "source", "value": "value", "command": "console",
-                 "transcript": "console"}  # fmt: skip
+        names = dict.fromkeys(("code", "lists"), "source") | dict.fromkeys(("command", "transcript"), "console")
+        names |= {name: name for name in ("graph", "vlog", "value")}
         panel = names.get(event.widget.id or "")
         if panel and panel != self.focused_panel and len(self.screen_stack) == 1:
             self._last_panel = self.focused_panel if self.focused_panel != "console" else self._last_panel
@@ -277,13 +277,17 @@ class AdbgApp(Showing, KeyActions):
             self.action_help()
         elif result.text:
             self.say(result.text)
-        if event.line.lstrip("(adbg) ").startswith("vlog") and isinstance(result.value, dict):
+        if event.line.removeprefix("(adbg) ").startswith("vlog") and isinstance(result.value, dict):
             self.vlog.levels = result.text.removeprefix("vlog ")
             self.retitle()
         if self.leave_after_detach and event.line == "detach":
             self.exit(0)
         if result.quit:
             self.action_ask_quit()
+
+    def stray(self, text: str) -> None:
+        """Called on a thread: something in this process wrote to fd 1 or 2."""
+        self.post_message(Stray(text))
 
     def on_stray(self, event: Stray) -> None:
         self.say(event.text.rstrip("\n"), "dim")
@@ -309,13 +313,13 @@ class AdbgApp(Showing, KeyActions):
                 self.say(text)
 
     def action_command_palette(self) -> None:
-        if self.use_command_palette and not CommandPalette.is_open(self):
+        if self.use_command_palette and not any(isinstance(s, CommandPalette) for s in self.screen_stack):
             self.push_screen(CommandPalette(placeholder="a command …"))
 
     # ---- the end
 
     def _fatal_error(self) -> None:
-        """Textual's way to show a traceback; here it goes into a file, and the user is told in one line (``run_app``)."""
+        """Textual shows a traceback here; it goes into a file, and the user is told in one line (``run_app``)."""
         folder = self.debugger.run_dir if os.path.isdir(self.debugger.run_dir or "") else tempfile.gettempdir()
         path = os.path.join(folder, f"adbg-crash-{os.getpid()}.log")
         try:
@@ -331,17 +335,17 @@ class AdbgApp(Showing, KeyActions):
 def run_app(debugger: Debugger, history_file: str | None = None) -> int:
     """Show the app until the user leaves it or the terminal is lost; returns adbg's exit status (the script's).
 
-    ``debugger`` is made but not started: the app does that. Must be called on the main thread, on a terminal. When the user detached, or
-    the app itself failed, the program runs on: its output goes to the terminal until it ends.
+    ``debugger`` is made but not started: the app does that. Must be called on the main thread, on a terminal. When the
+    user detached, or the app itself failed, the program runs on: its output goes to the terminal until it ends.
     """
     from adbg.tui.repl import history_path
-    from adbg.tui.terminal import guarded
+    from adbg.tui.terminal import Afterwards, guarded
 
     app = AdbgApp(debugger, _history_file(history_path()) if history_file is None else history_file)
     afterwards = Afterwards(debugger)
     status: int | None = None
     try:
-        with guarded(lambda text: app.post_message(Stray(text))):
+        with guarded(app.stray):
             status = app.run()
     except KeyboardInterrupt:
         status = 130
@@ -365,33 +369,3 @@ def _history_file(path: Path) -> str:
     except OSError:
         return ""
     return str(path)
-
-
-class Afterwards:
-    """What the program writes once the debugger let go of it: kept while the screen is still up, passed on afterwards."""
-
-    def __init__(self, debugger: Debugger) -> None:
-        self._debugger = debugger
-        self._queue: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._unsubscribe = debugger.subscribe(self._take)
-
-    def _take(self, event: events.Event) -> None:
-        if isinstance(event, events.Output) and self._debugger.state in (State.DETACHED, State.EXITED):
-            self._queue.put(event.text)
-        elif isinstance(event, events.Exited):
-            self._queue.put(None)
-
-    def see_out(self) -> int:
-        """Print until the program ended; its exit status. Ctrl-C goes to the program."""
-        while True:
-            try:
-                text = self._queue.get()
-                if text is None:
-                    break
-                sys.stdout.write(text)
-                sys.stdout.flush()
-            except KeyboardInterrupt:
-                self._debugger.interrupt()
-        self._unsubscribe()
-        self._debugger.close()
-        return self._debugger.exit_code or 0

@@ -32,7 +32,8 @@ from adbg.tui.widgets.vlog import VlogPanel
 
 
 class CommandQueue:
-    """Command lines, one after the other, on a daemon thread: one may take minutes and must not keep the app from leaving."""
+    """Command lines, one after the other, on a daemon thread: one may take minutes and must not keep the app from
+    leaving."""
 
     def __init__(self, post: Callable[[CommandDone], object]) -> None:
         self._post = post
@@ -82,7 +83,8 @@ class AppBase(App[int]):
     # ---- panels by name; they are on the main screen, whatever is in front of it
 
     def panel(self, kind: type[QueryType]) -> QueryType:
-        """The one widget of a class on the main screen. Looked up once: late answers may come while the screen is taken down."""
+        """The one widget of a class on the main screen. Looked up once: late answers may come while the screen is taken
+        down."""
         if kind not in self._panels:
             self._panels[kind] = self.main.query_one(kind)
         found = self._panels[kind]
@@ -154,8 +156,9 @@ class AppBase(App[int]):
     def retitle(self) -> None:
         """Titles of the frames, as the panels and the layout are now."""
         screen = self.main
+
         def title(name: str, text: str) -> None:
-            screen.query_one(name).border_title = Content(text)  # type: ignore[assignment]
+            screen.query_one(name).border_title = Content(text)
 
         model = self.graph.model
         nested = f"  nested backward, depth {model.depth}" if model.depth else ""
@@ -173,7 +176,7 @@ class AppBase(App[int]):
         title("#console-frame", "5 Console")
         if self.narrow and not self.arrangement.zoomed:
             frame = {"vlog": "#vlog-frame", "value": "#value-frame"}.get(self.arrangement.lower, "#source-frame")
-            screen.query_one(frame).border_title = tabs_title(self.arrangement)  # type: ignore[assignment]
+            screen.query_one(frame).border_title = tabs_title(self.arrangement)
 
     # ---- what the parts give each other
 

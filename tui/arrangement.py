@@ -1,7 +1,7 @@
 """Which panel stands where, for a terminal of a given size. Pure: sizes in cells, no Textual.
 
-Wide (from 110x30): five panels. Narrow: graph, one panel below it chosen by its tab, two lines of console; with the console
-focused it takes the lower panel's place. Below 60x15 nothing is shown but a request for room.
+Wide (from 110x30): five panels. Narrow: graph, one panel below it chosen by its tab, two lines of console; with the
+console focused it takes the lower panel's place. Below 60x15 nothing is shown but a request for room.
 """
 
 from __future__ import annotations

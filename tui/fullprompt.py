@@ -1,6 +1,7 @@
 """The `!` key: a prompt on the whole terminal while the app is suspended, with prompt_toolkit's editing. UI thread.
 
-``PromptSession.prompt`` cannot be called under a running event loop, ``prompt_async`` can; commands run in a thread meanwhile.
+``PromptSession.prompt`` cannot be called under a running event loop, ``prompt_async`` can; commands run in a thread
+meanwhile.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""What the keys do, beyond moving in a panel: breakpoints, watches, searching, slices, frames of the layout. UI thread."""
+"""What the keys do, beyond moving in a panel: breakpoints, watches, searching, slices, the layout. UI thread."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from textual.widget import Widget
@@ -33,7 +34,8 @@ class KeyActions(AppBase):
         self._last_panel = "graph"
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """`:` is a priority key, so that what is typed right behind it is in the console; in a line of text it is a colon."""
+        """`:` is a priority key, so that what is typed right behind it is in the console; in a line of text it is a
+        colon."""
         if action == "command" and not parameters and (len(self.screen_stack) > 1 or isinstance(self.focused, Input)):
             return False
         return super().check_action(action, parameters)
@@ -127,7 +129,9 @@ class KeyActions(AppBase):
         if not target or stop is None:
             self.action_command("print ")
         elif self.selected != stop.index and not self.value.model.expression:
-            self.notify(f"print reads the node at hand (#{stop.index}); the panel shows #{self.selected}", severity="warning")
+            self.notify(
+                f"print reads the node at hand (#{stop.index}); the panel shows #{self.selected}", severity="warning"
+            )
         else:
             self.run_line(f"print {target}")
 
@@ -144,7 +148,12 @@ class KeyActions(AppBase):
             self.read_value()
 
         if model.target:
-            self.ask_line(f"slice of {model.target}", model.slice or "[]", "as in Python: [0, :, 10:20]; [] the first plane", chosen)
+            self.ask_line(
+                f"slice of {model.target}",
+                model.slice or "[]",
+                "as in Python: [0, :, 10:20]; [] the first plane",
+                chosen,
+            )
 
     def action_edit_value(self) -> None:
         model = self.value.model
@@ -181,7 +190,7 @@ class KeyActions(AppBase):
         if focused is self.graph and self.graph.selected is not None:
             text = self.graph.selected.unique_name
         elif focused in (self.vlog, self.code, self.lists):
-            text = focused.copied()  # type: ignore[union-attr]
+            text = focused.copied()
         elif focused is self.value:
             text = "\n".join("".join(t for t, *_ in line) for line in self.value._lines)
         if text:
@@ -219,7 +228,7 @@ class KeyActions(AppBase):
         focused = self.focused
         try:
             if focused is self.vlog or focused is self.code:
-                found = focused.search(self._searched, step)  # type: ignore[union-attr]
+                found = focused.search(self._searched, step)
             else:
                 index = self.graph.model.find(self._searched, self._cursor_index(), step)
                 found = index is not None
@@ -236,7 +245,12 @@ class KeyActions(AppBase):
 
     def action_filter(self) -> None:
         self.action_panel("vlog", zoom=False)
-        self.ask_line("&", self.vlog.filter_text, "a regular expression; +2 PATTERN keeps 2 lines of context; empty: all", self.vlog.set_filter)
+        self.ask_line(
+            "&",
+            self.vlog.filter_text,
+            "a regular expression; +2 PATTERN keeps 2 lines of context; empty: all",
+            self.vlog.set_filter,
+        )
 
     def _cursor_index(self) -> int:
         """Node under the graph's cursor."""
@@ -287,11 +301,11 @@ class KeyActions(AppBase):
             self.action_zoom()
             return
         if self.arrangement.zoomed:
-            self.arrangement = _with(self.arrangement, zoomed=panel)
+            self.arrangement = replace(self.arrangement, zoomed=panel)
         if self.narrow and panel in ("vlog", "value", "source"):
             lower = self.arrangement.lower
             keep = panel == "source" and lower in TABS
-            self.arrangement = _with(self.arrangement, lower=lower if keep else panel)
+            self.arrangement = replace(self.arrangement, lower=lower if keep else panel)
         self._focus(panel)
 
     def _focus(self, panel: str) -> None:
@@ -307,7 +321,7 @@ class KeyActions(AppBase):
 
     def action_zoom(self) -> None:
         zoomed = "" if self.arrangement.zoomed else self.focused_panel
-        self.arrangement = _with(self.arrangement, zoomed=zoomed)
+        self.arrangement = replace(self.arrangement, zoomed=zoomed)
         self._focus(self.focused_panel)
 
     def action_resize(self, step: int) -> None:
@@ -324,13 +338,13 @@ class KeyActions(AppBase):
 
     def action_main(self) -> None:
         if self.arrangement.zoomed:
-            self.arrangement = _with(self.arrangement, zoomed="")
+            self.arrangement = replace(self.arrangement, zoomed="")
             self.relayout()
             self.retitle()
 
     def action_show_lower(self, tab: str) -> None:
         """A tab of the lower panel in the narrow layout."""
-        self.arrangement = _with(self.arrangement, lower=tab, zoomed="")
+        self.arrangement = replace(self.arrangement, lower=tab, zoomed="")
         if tab in TABS:
             self.lists.show_tab(tab)
         self._focus("source" if tab in TABS or tab == "source" else tab)
@@ -387,9 +401,3 @@ class KeyActions(AppBase):
 
     def action_leave(self) -> None:
         self.exit(0 if self.debugger.alive else self.debugger.exit_code or 0)
-
-
-def _with(arrangement: Any, **changes: Any) -> Any:
-    from dataclasses import replace
-
-    return replace(arrangement, **changes)

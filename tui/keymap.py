@@ -12,8 +12,8 @@ from textual.binding import Binding, BindingType
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One row. ``where`` is the widget family that has the binding; ``hint`` its word in the hints line ("" : not there), ``command`` the
-    console command that does the same."""
+    """One row. ``where`` is the widget family that has the binding; ``hint`` its word in the hints line ("" : not
+    there), ``command`` the console command that does the same."""
 
     id: str
     keys: str
@@ -29,18 +29,42 @@ class Key:
 GROUPS = ("Run", "Break", "Look", "Move", "Panels", "Program", "adbg")
 
 KEYS: tuple[Key, ...] = (
-    Key("step", "s", "run_command('step')", "step: next node, into nested backward", "Run", hint="Step", command="step"),
+    Key(
+        "step", "s", "run_command('step')", "step: next node, into nested backward", "Run", hint="Step", command="step"
+    ),
     Key("next", "n", "run_command('next')", "next node on this level", "Run", hint="Next", command="next"),
-    Key("finish", "f,r", "run_command('finish')", "finish this PyLayer, nested backward or backward", "Run", hint="Finish",
-        command="finish"),
+    Key(
+        "finish",
+        "f,r",
+        "run_command('finish')",
+        "finish this PyLayer, nested backward or backward",
+        "Run",
+        hint="Finish",
+        command="finish",
+    ),
     Key("after", "a", "run_command('after')", "run this node, stop behind it", "Run", hint="After", command="after"),
     Key("continue", "c", "run_command('continue')", "continue", "Run", hint="Cont", command="continue"),
     Key("until", "t", "until_cursor", "run to the node under the cursor", "Run", hint="To cursor", command="until"),
     Key("pause", "i", "run_command('pause')", "pause at the next node", "Run", hint="Pause", command="pause"),
     Key("interrupt", "ctrl+c", "interrupt", "pause; twice within 2 s: interrupt the script", "Run", priority=True),
     Key("repeat", "S", "repeat", "repeat the last stepping command (empty Enter in the console)", "Run"),
-    Key("break", "b", "toggle_breakpoint", "set or remove a breakpoint at the cursor", "Break", hint="Break", command="break"),
-    Key("condition", "B", "conditional_breakpoint", "breakpoint with a condition, count or phase", "Break", command="break"),
+    Key(
+        "break",
+        "b",
+        "toggle_breakpoint",
+        "set or remove a breakpoint at the cursor",
+        "Break",
+        hint="Break",
+        command="break",
+    ),
+    Key(
+        "condition",
+        "B",
+        "conditional_breakpoint",
+        "breakpoint with a condition, count or phase",
+        "Break",
+        command="break",
+    ),
     Key("delete", "delete", "delete_breakpoint", "remove the breakpoint under the cursor", "Break", command="delete"),
     Key("print", "p", "print_value", "print the value shown", "Look", hint="Print", command="print"),
     Key("watch", "w", "watch", "watch the value shown, or an expression", "Look", hint="Watch", command="watch"),
@@ -101,12 +125,31 @@ KEYS: tuple[Key, ...] = (
 BY_ID = {key.id: key for key in KEYS}
 
 # The order of the hints line; what does not fit is left out from the right, so the ones a newcomer needs come early.
-HINTS = ("help", "step", "next", "continue", "break", "print", "zoom", "command", "finish", "after", "until", "search", "output",
-         "watch", "pause", "up", "down")
+HINTS = (
+    "help",
+    "step",
+    "next",
+    "continue",
+    "break",
+    "print",
+    "zoom",
+    "command",
+    "finish",
+    "after",
+    "until",
+    "search",
+    "output",
+    "watch",
+    "pause",
+    "up",
+    "down",
+)
 
 
 def bindings(where: str) -> list[BindingType]:
     """The Textual bindings of one widget family."""
     return [
-        Binding(key.keys, key.action, key.text, id=key.id, priority=key.priority, show=False) for key in KEYS if key.where == where
+        Binding(key.keys, key.action, key.text, id=key.id, priority=key.priority, show=False)
+        for key in KEYS
+        if key.where == where
     ]

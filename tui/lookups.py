@@ -1,8 +1,8 @@
 """Questions to the program on behalf of the panels: one worker thread, the newest question of a kind wins.
 
-``ask`` is called on the UI thread and never waits; the answer comes back as a ``Read`` message to the app. A question that is still
-waiting is replaced by the next of its kind (moving through the graph asks for the node that was reached, not for all on the way).
-Commands have a thread of their own: one may take minutes, and panels go on.
+``ask`` is called on the UI thread and never waits; the answer comes back as a ``Read`` message to the app. A question
+that is still waiting is replaced by the next of its kind (moving through the graph asks for the node that was reached,
+not for all on the way). Commands have a thread of their own: one may take minutes, and panels go on.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Lookups:
         self._thread.start()
 
     def ask(self, kind: str, key: Any, question: Callable[[], Any]) -> None:
-        """Have ``question`` called; ``Read(kind, key, ...)`` follows unless a newer question of this kind comes first."""
+        """Have ``question`` called; ``Read(kind, key, ...)`` follows unless a newer one of the kind comes first."""
         with self._changed:
             self._jobs[kind] = (key, question)
             self._changed.notify()

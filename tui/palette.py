@@ -31,7 +31,9 @@ class TableCommands(Provider):
     async def discover(self) -> Hits:
         """All of them, in the order of the reference."""
         for command in TABLE.commands():
-            yield DiscoveryHit(Content(self._title(command)), partial(self._run, command), command.name, escape(command.summary))
+            yield DiscoveryHit(
+                Content(self._title(command)), partial(self._run, command), command.name, escape(command.summary)
+            )
 
     async def search(self, query: str) -> Hits:
         """Those whose name or summary matches."""
@@ -40,4 +42,6 @@ class TableCommands(Provider):
             title = self._title(command)
             score = max(matcher.match(title), matcher.match(command.summary) * 0.6)
             if score > 0:
-                yield Hit(score, matcher.highlight(title), partial(self._run, command), command.name, escape(command.summary))
+                yield Hit(
+                    score, matcher.highlight(title), partial(self._run, command), command.name, escape(command.summary)
+                )

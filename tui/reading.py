@@ -1,7 +1,7 @@
 """Questions to the program and their answers as contents of the panels. UI thread; the waiting is done by ``Lookups``.
 
-What is read at a stop: the page of the graph around it (then the others), the stack, the selected node, its value, the watches. The
-node under the cursor is read once the cursor rests.
+What is read at a stop: the page of the graph around it (then the others), the stack, the selected node, its value, the
+watches. The node under the cursor is read once the cursor rests.
 """
 
 from __future__ import annotations
@@ -168,7 +168,9 @@ class Reading(AppBase):
             self.read_node()
         self.graph.lines_changed()
         if keep:
-            self.graph.select_index(keep, notify=False, margin=max(self.graph.size.height // 3, 2) if first or other else 4)
+            self.graph.select_index(
+                keep, notify=False, margin=max(self.graph.size.height // 3, 2) if first or other else 4
+            )
         self._head()
         self._neighbours(self.shown_node)
         self.retitle()
@@ -193,7 +195,8 @@ class Reading(AppBase):
         self.relist()
 
     def _show_frame(self, index: int) -> None:
-        """The source line of a frame of the stop; of the node itself, its forward line, else the line that called backward."""
+        """The source line of a frame of the stop; of the node itself, its forward line, else the line that called
+        backward."""
         stop = self.debugger.stop
         place: SourceLine | None = None
         if index and index < len(self._frames):
@@ -244,7 +247,11 @@ class Reading(AppBase):
         if node is None:
             boxes.show(None, [], [], None)
             return
-        feeders = [model.rows[i] for i in (body.consumers if body is not None else model.feeders(node.index)) if i in model.rows]
+        feeders = [
+            model.rows[i]
+            for i in (body.consumers if body is not None else model.feeders(node.index))
+            if i in model.rows
+        ]
         fed = [model.rows[i] for i in node.edges if i in model.rows]
         boxes.show(node, feeders, fed, len(body.saved) if body is not None else None)
 

@@ -1,17 +1,19 @@
 """What happens to the program, shown: debugger events and answers to lookups become contents of the panels. UI thread.
 
-Events are put into a deque by the debugger's dispatcher thread and drained by a 30 Hz timer with a budget of 8 ms a tick: ten
-thousand traces a second cost as much as ten. Requests go through ``Lookups``; nothing here waits.
+Events are put into a deque by the debugger's dispatcher thread and drained by a 30 Hz timer with a budget of 8 ms a
+tick: ten thousand traces a second cost as much as ten. Requests go through ``Lookups``; nothing here waits.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from textual.content import Content
 
+from adbg.engine.runfiles import vlog_path
 from adbg.engine.types import NodeStop, StopReason
 from adbg.tui import events
 from adbg.tui.commands.startup import stop_commands
@@ -25,7 +27,10 @@ from adbg.tui.widgets.graphmodel import PAGE
 BUDGET = 0.008  # seconds of events a tick
 SETTLE = 0.06  # seconds; program output comes through a pty and is up to some 20 ms behind the stop
 _BAD = (StopReason.NAN, StopReason.INF, StopReason.ERROR)
-TIP = "s next node · c continue · b breakpoint at the cursor · j k walk the graph · 4 the values · ctrl+x type a command · ? help"
+TIP = (
+    "s next node · c continue · b breakpoint at the cursor · j k walk the graph · 4 the values"
+    " · ctrl+x type a command · ? help"
+)
 
 
 def _now() -> str:
@@ -61,9 +66,9 @@ class Showing(Reading):
             if isinstance(event, events.Output):
                 output.append(event.text)
                 continue
+            self._program_wrote(output)
             self._handle(event)
-        if output:
-            self._program_wrote("".join(output))
+        self._program_wrote(output)
         self.vlog.poll()
         self._tick_status()
 
@@ -72,9 +77,13 @@ class Showing(Reading):
         if handler is not None:
             handler(event)
 
-    def _program_wrote(self, text: str) -> None:
+    def _program_wrote(self, pieces: list[str]) -> None:
+        """Take in what the program wrote; empties ``pieces``."""
+        if not pieces:
+            return
         before = self.output.finished
-        self.output.feed(text)
+        self.output.feed("".join(pieces))
+        pieces.clear()
         lines = self.output.lines
         fresh = self.output.finished - before
         self.transcript.write_program(lines[len(lines) - 1 - fresh : -1] if fresh else [], lines[-1])
@@ -90,6 +99,7 @@ class Showing(Reading):
     def _on_stopped(self, event: events.Stopped) -> None:
         stop = event.stop
         self.set_timer(SETTLE, lambda: self._tell_stop(stop))
+        self._follow_log()
         self.vlog.note(_stop_note(stop), _now())
         if self.debugger.stop is not stop:
             return  # it went on already
@@ -255,7 +265,14 @@ class Showing(Reading):
         self.bar.show()
 
     def _follow_log(self) -> None:
-        """The log of this run; another one after a restart."""
-        if self.debugger.run_dir:
-            rank = self.debugger.current.rank if self.debugger.current else 0
-            self.vlog.open_file(f"{self.debugger.run_dir}/vlog-r{rank}.log")
+        """The log of the current process; another one after a restart."""
+        folder = getattr(self.debugger.program, "folder", "") or self.debugger.run_dir
+        process = self.debugger.current
+        if not folder or process is None:
+            return
+        labels = (
+            f"{process.rank}-{process.info.pid}",
+            str(process.rank),
+        )  # of a second process with this rank: with its pid
+        paths = [vlog_path(Path(folder), label) for label in labels]
+        self.vlog.open_file(str(next((path for path in paths if path.exists()), paths[-1])))

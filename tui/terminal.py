@@ -1,8 +1,10 @@
-"""The terminal that the app lives on: file descriptors kept from stray writers, and everything put back in the end. Main thread.
+"""The terminal that the app lives on: file descriptors kept from stray writers, and everything put back in the end.
+Main thread.
 
-Textual draws through fd 2, and so does any C code of this process that logs there: its bytes would land in the middle of the
-screen (measured in tmux: they overwrite it). While the app runs, fd 1 and fd 2 are pipes whose text goes to ``on_stray``, and Textual draws
-through a private copy of the terminal. Both streams have to be given to it: without ``__stdout__`` the screen stayed blank.
+Textual draws through fd 2, and so does any C code of this process that logs there: its bytes would land in the middle
+of the screen (measured in tmux: they overwrite it). While the app runs, fd 1 and fd 2 are pipes whose text goes to
+``on_stray``, and Textual draws through a private copy of the terminal. Both streams have to be given to it: without
+``__stdout__`` the screen stayed blank.
 """
 
 from __future__ import annotations
@@ -10,11 +12,15 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import queue
 import sys
 import termios
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
+
+from adbg.tui import events
+from adbg.tui.debugger import Debugger, State
 
 _RESET = (
     "\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?1015l"  # mouse
@@ -35,8 +41,8 @@ def guarded(on_stray: Callable[[str], None]) -> Iterator[None]:
     modes = _modes(0)
     saved = (os.dup(1), os.dup(2))
     streams = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
-    screen_out = open(os.dup(saved[0]), "w", encoding="utf-8", errors="replace", newline="\n")
-    screen_err = open(os.dup(saved[1]), "w", encoding="utf-8", errors="replace", newline="\n")
+    screen_out = open(os.dup(saved[0]), "w", encoding="utf-8", errors="replace", newline="\n")  # noqa: SIM115
+    screen_err = open(os.dup(saved[1]), "w", encoding="utf-8", errors="replace", newline="\n")  # noqa: SIM115
     if not screen_err.isatty() and screen_out.isatty():
         screen_err = screen_out  # `2>log`: draw on the terminal that is there
     reading, writing = os.pipe()
@@ -93,3 +99,33 @@ def _pump(fd: int, on_stray: Callable[[str], None]) -> None:
         while data := pipe.read(1 << 16):
             with contextlib.suppress(Exception):
                 on_stray(data.decode("utf-8", "replace"))
+
+
+class Afterwards:
+    """What the program writes once the debugger let go of it: kept while the screen is up, passed on afterwards."""
+
+    def __init__(self, debugger: Debugger) -> None:
+        self._debugger = debugger
+        self._queue: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._unsubscribe = debugger.subscribe(self._take)
+
+    def _take(self, event: events.Event) -> None:
+        if isinstance(event, events.Output) and self._debugger.state in (State.DETACHED, State.EXITED):
+            self._queue.put(event.text)
+        elif isinstance(event, events.Exited):
+            self._queue.put(None)
+
+    def see_out(self) -> int:
+        """Print until the program ended; its exit status. Ctrl-C goes to the program."""
+        while True:
+            try:
+                text = self._queue.get()
+                if text is None:
+                    break
+                sys.stdout.write(text)
+                sys.stdout.flush()
+            except KeyboardInterrupt:
+                self._debugger.interrupt()
+        self._unsubscribe()
+        self._debugger.close()
+        return self._debugger.exit_code or 0

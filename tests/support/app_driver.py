@@ -8,17 +8,18 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from support.replay_agent import ReplayAgent, ReplayProgram
 from textual.pilot import Pilot
 
 from adbg.tui.app import AdbgApp
 from adbg.tui.debugger import Debugger
+from support.replay_agent import ReplayAgent, ReplayProgram
 
 LIMIT = 20.0  # seconds
 _NAMES = {
-    " ": "space", "(": "left_parenthesis", ")": "right_parenthesis", "[": "left_square_bracket", "]": "right_square_bracket",
-    "#": "number_sign", "=": "equals_sign", "*": "asterisk", ".": "full_stop", ":": "colon", ">": "greater_than_sign", "/": "slash",
-    "?": "question_mark", "+": "plus", "-": "minus", "_": "underscore", "'": "apostrophe", "&": "ampersand", ",": "comma",
+    " ": "space", "(": "left_parenthesis", ")": "right_parenthesis", "[": "left_square_bracket",
+    "]": "right_square_bracket", "#": "number_sign", "=": "equals_sign", "*": "asterisk", ".": "full_stop",
+    ":": "colon", ">": "greater_than_sign", "/": "slash", "?": "question_mark", "+": "plus", "-": "minus",
+    "_": "underscore", "'": "apostrophe", "&": "ampersand", ",": "comma",
 }  # fmt: skip
 
 

@@ -1,5 +1,5 @@
-"""A scripted agent that answers with what a real program answered (tests/data/app/session.json): a graph of 204 nodes, the stops at its first
-nodes, their values and stacks."""
+"""A scripted agent that answers with what a real program answered (tests/data/app/session.json): a graph of 204 nodes,
+the stops at its first nodes, their values and stacks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 from adbg.engine import protocol, wire
 from adbg.engine.errors import CommandError, NotStopped
 from adbg.engine.types import GraphRow, NodeStop, Phase, StopReason, TensorView
-
 from support.scripted_agent import ScriptedAgent, ScriptedProgram
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,7 +24,8 @@ def recorded() -> dict[str, Any]:
 
 
 class ReplayAgent(ScriptedAgent):
-    """Stops at the begin of backward 1; steps go through the recorded nodes (1 .. 14), ``continue`` to a breakpoint's node or the end."""
+    """Stops at the begin of backward 1; steps go through the recorded nodes (1 .. 14), ``continue`` to a breakpoint's
+    node or the end."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         data = recorded()
@@ -43,7 +43,9 @@ class ReplayAgent(ScriptedAgent):
         stop: NodeStop = wire.from_json(NodeStop, entry["stop"])
         return stop
 
-    def stop_at(self, index: int, reason: StopReason = StopReason.STEP, phase: Phase = Phase.BEFORE, **more: Any) -> None:
+    def stop_at(
+        self, index: int, reason: StopReason = StopReason.STEP, phase: Phase = Phase.BEFORE, **more: Any
+    ) -> None:
         self.position = index
         self.stopped = True
         if phase is Phase.BEGIN:
@@ -65,7 +67,10 @@ class ReplayAgent(ScriptedAgent):
             hit = tuple(b.id for b in self.breakpoints if row.unique_name.startswith(b.name))
             rows.append(
                 dataclasses.replace(
-                    row, state=state, breakpoints=hit, us=row.us if state == "done" else None,
+                    row,
+                    state=state,
+                    breakpoints=hit,
+                    us=row.us if state == "done" else None,
                     norm=row.norm if state != "todo" else None,
                 )
             )

@@ -35,7 +35,10 @@ def main() -> None:
         stop = debugger.stop
         assert stop is not None
         graph = wire.to_json(debugger.graph_page(1, 2000))
-        graph["rows"] = [{k: v for k, v in row.items() if k == "shape" or (v is not None and v is not False and v not in ("", []))} for row in graph["rows"]]
+        graph["rows"] = [
+            {k: v for k, v in row.items() if k == "shape" or (v is not None and v is not False and v not in ("", []))}
+            for row in graph["rows"]
+        ]
         entry = {"stop": wire.to_json(stop), "frames": [wire.to_json(frame) for frame in debugger.frames()]}
         if stop.index:
             entry["node"] = wire.to_json(debugger.node(stop.index))

@@ -75,8 +75,12 @@ def test_moving_fast_asks_for_the_node_that_was_reached_only() -> None:
         asked = len([r for r in app.agent.requests if type(r).__name__ == "Node"])
         for _ in range(8):
             app.app.graph.action_move(1)
-        await app.until(lambda: app.app.graph.selected is not None and app.app.selected == app.app.graph.selected.index > 1)
-        await app.until(lambda: app.app.shown_node is not None and app.app.shown_node.index == app.app.selected, "the node")
+        await app.until(
+            lambda: app.app.graph.selected is not None and app.app.selected == app.app.graph.selected.index > 1
+        )
+        await app.until(
+            lambda: app.app.shown_node is not None and app.app.shown_node.index == app.app.selected, "the node"
+        )
         assert len([r for r in app.agent.requests if type(r).__name__ == "Node"]) == asked + 1
 
     drive(WIDE, body)
@@ -433,7 +437,9 @@ def test_the_palette_comes_from_the_command_table() -> None:
 def test_the_log_of_the_run_is_followed_filtered_and_searched(tmp_path: object) -> None:
     log = f"{tmp_path}/vlog-r0.log"
     with open(log, "w", encoding="utf-8") as file:
-        file.write("I1121 00:54:27.615494  11 calls:3] run_backward\n\tI1121 00:54:27.615600  11 nodes:4] MmBackward0 inner\n")
+        file.write(
+            "I1121 00:54:27.615494  11 calls:3] run_backward\n\tI1121 00:54:27.615600  11 nodes:4] MmBackward0 inner\n"
+        )
 
     async def body(app: Driver) -> None:
         await app.shows("run_backward", "MmBackward0 inner", "54:27.615")

@@ -12,7 +12,7 @@ from support.terminal import Terminal
 pytest.importorskip("torch")
 pytestmark = pytest.mark.timeout(180)
 
-SCRIPT = '''
+SCRIPT = """
 import torch
 
 torch.manual_seed(0)
@@ -25,7 +25,7 @@ for iteration in range(2):
     loss.backward()
     print("iteration", iteration, "bias", layer.bias.grad.tolist(), flush=True)
 print("all done", flush=True)
-'''
+"""
 RUN = "import sys; from adbg.__main__ import main; sys.exit(main())"
 
 
@@ -89,7 +89,7 @@ def test_start_break_step_inspect_edit_resize_continue_quit(script: Path) -> Non
         terminal.send("c")
         terminal.wait_for("EXITED 0")
         terminal.send("o")
-        text = terminal.wait_for("all done")
+        text = terminal.wait_for(lambda t: "Program output" in t and "all done" in t)
         assert "iteration 0 bias [0.0, 0.0]" in text or "iteration 0 bias [-0.0, -0.0]" in text
         second = next(line for line in text.splitlines() if "iteration 1 bias" in line)
         assert "0.0, 0.0" not in second

@@ -34,13 +34,15 @@ def bar_joins(row: LaneRow, column: int) -> bool:
 
 
 def connected(rows: list[LaneRow], source: int, target: int) -> bool:
-    """Whether one lane leads straight from node to node: along the bar, down one column through no other node, along the bar."""
+    """Whether one lane leads straight from node to node: along the bar, down one column through no other node, along
+    the bar."""
     for column in range(rows[source].width):
         if not (rows[source].cells[column] & DOWN and bar_joins(rows[source], column)):
             continue
         between = rows[source + 1 : target]
         straight = all(
-            column < row.width and row.cells[column] & UP and row.cells[column] & DOWN and row.node != column for row in between
+            column < row.width and row.cells[column] & UP and row.cells[column] & DOWN and row.node != column
+            for row in between
         )
         end = rows[target]
         if straight and column < end.width and end.cells[column] & UP and bar_joins(end, column):
@@ -48,7 +50,9 @@ def connected(rows: list[LaneRow], source: int, target: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize(("seed", "rows", "reach", "most"), [(1, 40, 4, 2), (2, 60, 9, 4), (3, 200, 30, 3), (4, 90, 60, 5), (5, 2, 1, 1)])
+@pytest.mark.parametrize(
+    ("seed", "rows", "reach", "most"), [(1, 40, 4, 2), (2, 60, 9, 4), (3, 200, 30, 3), (4, 90, 60, 5), (5, 2, 1, 1)]
+)
 def test_every_edge_connects(seed: int, rows: int, reach: int, most: int) -> None:
     edges = random_graph(seed, rows, reach, most)
     drawn = laid_out(edges)
@@ -59,7 +63,8 @@ def test_every_edge_connects(seed: int, rows: int, reach: int, most: int) -> Non
 
 @pytest.mark.parametrize("seed", range(4))
 def test_no_line_ends_in_nothing(seed: int) -> None:
-    """A cell that points at a neighbour is answered by that neighbour, and nothing goes up from the first row or down from the last."""
+    """A cell that points at a neighbour is answered by that neighbour, and nothing goes up from the first row or down
+    from the last."""
     rows = laid_out(random_graph(seed, 120, 20, 3))
     for number, row in enumerate(rows):
         for column, cell in enumerate(row.cells):
@@ -73,7 +78,7 @@ def test_no_line_ends_in_nothing(seed: int) -> None:
 
 
 def test_a_lane_belongs_to_one_target() -> None:
-    """Two edges share a lane only when they go to the same node: from any row, the lanes below lead to distinct nodes."""
+    """Two edges share a lane only when they go to the same node: lanes side by side lead to distinct nodes."""
     edges = random_graph(7, 80, 12, 3)
     rows = laid_out(edges)
     ends: dict[int, int] = {}  # column -> row where its lane ends

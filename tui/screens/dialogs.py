@@ -1,4 +1,5 @@
-"""Small questions: one line of text, a breakpoint with its conditions, whether to quit. Each screen returns its answer. UI thread."""
+"""Small questions: one line of text, a breakpoint with its conditions, whether to quit. Each screen returns its answer.
+UI thread."""
 
 from __future__ import annotations
 
@@ -80,7 +81,9 @@ class BreakpointScreen(ModalScreen["str | None"]):
             box.border_subtitle = "enter set · tab next field · esc leave"
             with Grid(id="fields"):
                 yield Label("stop at")
-                yield Input(self._spec, id="spec", compact=True, placeholder="Bmm*, #112, model.py:16, module:layers.3.*, nan")
+                yield Input(
+                    self._spec, id="spec", compact=True, placeholder="Bmm*, #112, model.py:16, module:layers.3.*, nan"
+                )
                 yield Label("if")
                 yield Input("", id="condition", compact=True, placeholder="norm(grad_outputs[0]) > 1e-2")
                 yield Label("every")

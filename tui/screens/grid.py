@@ -1,4 +1,5 @@
-"""The value as numbers: a window over a 2-D slice that is moved through it; only what is on the screen is ever asked for. UI thread."""
+"""The value as numbers: a window over a 2-D slice that is moved through it; only what is on the screen is ever asked
+for. UI thread."""
 
 from __future__ import annotations
 
@@ -25,8 +26,11 @@ _RANGE = re.compile(r"^\s*(-?\d*)\s*:\s*(-?\d*)\s*$")
 Ask = Callable[[str, int, int], None]  # (slice, rows, cols)
 
 
-def moved_slice(slice_text: str, shape: tuple[int, ...], top: int, left: int, rows: int, cols: int) -> tuple[str, int, int]:
-    """The slice whose last ranges begin at (top, left) and hold rows x cols, kept inside; and (top, left) as they became.
+def moved_slice(
+    slice_text: str, shape: tuple[int, ...], top: int, left: int, rows: int, cols: int
+) -> tuple[str, int, int]:
+    """The slice whose last ranges begin at (top, left) and hold rows x cols, kept inside; and (top, left) as they
+    became.
 
     ``slice_text`` is normalised ("[0, 0:64, 0:256]"), ``shape`` is that of the whole slice (1-D or 2-D).
     """
@@ -166,7 +170,10 @@ class GridScreen(ModalScreen[None]):
         width = self.query_one("#grid-head").size.width or 80
         lines: list[Spans] = [meta_line(view.meta, view.stats, width)] if view.meta else []
         if view.stats is not None and view.stats.numel:
-            lines += [[*range_line(view.stats, width), ("  " + sample_text(view.stats), "faint")], counts_line(view.stats, width)]
+            lines += [
+                [*range_line(view.stats, width), ("  " + sample_text(view.stats), "faint")],
+                counts_line(view.stats, width),
+            ]
         if view.window is not None:
             whole = figures.shape(view.window.shape)
             lines.append([(f"{view.window.slice} of {whole}", "title"), (f"  {view.window.reduced}", "faint")])
@@ -180,7 +187,7 @@ class GridScreen(ModalScreen[None]):
     def action_go(self, down: int, right: int) -> None:
         if self._base is None:
             return
-        rows, cols = self._room()
+        rows, _ = self._room()
         self._top += down if abs(down) == 1 else (rows if down > 0 else -rows)
         self._left += right
         if self._top < 0 or self._left < 0:
@@ -201,7 +208,9 @@ class GridScreen(ModalScreen[None]):
                 self._slice, self._base, self._top, self._left = text.strip(), None, 0, 0
                 self._read()
 
-        self.app.push_screen(LineScreen("slice", self._base[0] if self._base else self._slice, "as in Python: [0, :, 10:20]"), chosen)
+        self.app.push_screen(
+            LineScreen("slice", self._base[0] if self._base else self._slice, "as in Python: [0, :, 10:20]"), chosen
+        )
 
     def action_yank(self) -> None:
         window = self._view.window if self._view else None

@@ -16,8 +16,9 @@ from adbg.tui.widgets.figures import Spans, elide
 from adbg.tui.widgets.linepanel import LinePanel
 
 INTRO = (
-    "adbg stops inside backward, node by node. Graph shows every node in the order in which it runs: ● ran, ▶ here, ○ to come,",
-    "◆ breakpoint, red non-finite. What is selected in one panel is selected in all. The console takes every command by name.",
+    "adbg stops inside backward, node by node. Graph shows every node in the order in which it runs:",
+    "● ran, ▶ here, ○ to come, ◆ breakpoint, red non-finite. What is selected in one panel is selected in all.",
+    "The console takes every command by name.",
 )
 _WHERE = {"graph": " (Graph)", "vlog": " (VLOG)", "foldable": " (Graph, VLOG)"}
 
@@ -42,7 +43,11 @@ def help_lines(keys: dict[str, list[str]], commands: Iterable[tuple[str, str, st
     """The text: keys by group in two columns where there is room, then commands as (group, usage, summary)."""
     lines: list[Spans] = [[(elide(line, width), "dim")] for line in INTRO]
     for group in GROUPS:
-        rows = [(" ".join(keys[name]), key.text + _WHERE.get(key.where, "")) for name, key in BY_ID.items() if key.group == group and name in keys]
+        rows = [
+            (" ".join(keys[name]), key.text + _WHERE.get(key.where, ""))
+            for name, key in BY_ID.items()
+            if key.group == group and name in keys
+        ]
         if rows:
             lines += [[], [(group, "heading")], *_columns(rows, width)]
     titles: dict[str, list[tuple[str, str]]] = {}
@@ -52,7 +57,10 @@ def help_lines(keys: dict[str, list[str]], commands: Iterable[tuple[str, str, st
         lines += [[], [("Commands", "title"), ("  unique prefixes will do; `help NAME` says more", "dim")]]
     for group, rows in titles.items():
         lines += [[], [(group, "heading")]]
-        lines += [[(f"  {elide(usage, 34):<34}", "key"), ("  " + elide(text, max(width - 38, 10)), "")] for usage, text in rows]
+        lines += [
+            [(f"  {elide(usage, 34):<34}", "key"), ("  " + elide(text, max(width - 38, 10)), "")]
+            for usage, text in rows
+        ]
     return lines
 
 

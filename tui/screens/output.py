@@ -93,7 +93,9 @@ class OutputScreen(ModalScreen[None]):
         self.query_one(OutputText).grown()
         dropped = f"{figures.count(self._text.dropped)} older lines dropped · " if self._text.dropped else ""
         keys = "i type · ctrl+d end of input · " if self._alive else ""
-        self.query_one(".frame").border_subtitle = f"{dropped}{figures.count(self._text.finished)} lines · {keys}esc back"
+        self.query_one(
+            ".frame"
+        ).border_subtitle = f"{dropped}{figures.count(self._text.finished)} lines · {keys}esc back"
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()

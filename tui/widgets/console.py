@@ -1,4 +1,5 @@
-"""The console's command line: history, ghost suggestion, completion. UI thread; suggestions are asked for in a worker thread."""
+"""The console's command line: history, ghost suggestion, completion. UI thread; suggestions are asked for in a worker
+thread."""
 
 from __future__ import annotations
 

@@ -86,8 +86,7 @@ def number(value: float | None, digits: int = 1) -> str:
         return "0"
     size = abs(value)
     if 0.1 <= size < 10000:
-        text = f"{value:.3g}" if size < 1000 else f"{value:.0f}"
-        return text
+        return f"{value:.3g}" if size < 1000 else f"{value:.0f}"
     mantissa, exponent = f"{value:.{digits}e}".split("e")
     return f"{mantissa}e{int(exponent)}"
 
@@ -118,7 +117,7 @@ def size(nbytes: float) -> str:
 
 
 def shape(dimensions: Sequence[int] | None) -> str:
-    """"[2,4,8]", "[]" for a scalar, "" where none is known."""
+    """ "[2,4,8]", "[]" for a scalar, "" where none is known."""
     return "" if dimensions is None else "[" + ",".join(str(d) for d in dimensions) + "]"
 
 
@@ -128,7 +127,7 @@ def count(value: int) -> str:
 
 
 def short_op(name: str) -> str:
-    """Op of a node name without the framework's affixes: "BmmBackward0" -> "Bmm", "GradNodePyLayer_Outer" -> "Outer"."""
+    """Op of a node name without the framework's affixes: BmmBackward0 -> Bmm, GradNodePyLayer_Outer -> Outer."""
     for prefix in ("torch::autograd::", "GradNodePyLayer_"):
         if name.startswith(prefix):
             name = name[len(prefix) :]
@@ -147,5 +146,5 @@ def short_name(unique_name: str) -> str:
 
 
 def place(file: str, line: int) -> str:
-    """"model.py:16"."""
+    """ "model.py:16"."""
     return f"{os.path.basename(file)}:{line}" if file else ""

@@ -1,4 +1,4 @@
-"""The main screen's widgets, put together: which frame holds what. UI thread; no behaviour but composition and sizes."""
+"""The main screen's widgets, put together: which frame holds what, and how large it is. UI thread."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from adbg.tui.widgets.value import ValuePanel
 from adbg.tui.widgets.vlog import VlogPanel
 
 TAB_TITLES = {
-    "vlog": "2 Log", "source": "3 Source", "value": "4 Value", "stack": "Stack", "breakpoints": "Bps", "watches": "Watch",
+    "vlog": "2 Log", "source": "3 Source", "value": "4 Value", "stack": "Stack", "breakpoints": "Bps",
+    "watches": "Watch",
 }  # fmt: skip
 
 

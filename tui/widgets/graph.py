@@ -77,8 +77,8 @@ def op_style(row: GraphRow) -> str:
 class GraphPanel(LinePanel):
     """The cursor is the selected node; ``model`` holds the rows.
 
-    Columns: breakpoint and position marks, index, lanes, op with folded leaves, time (us), norm of grad_outputs[0], its shape, and the
-    forward line where there is room.
+    Columns: breakpoint and position marks, index, lanes, op with folded leaves, time (us), norm of grad_outputs[0], its
+    shape, and the forward line where there is room.
     """
 
     BINDINGS = [*bindings("foldable"), *bindings("graph")]
@@ -96,7 +96,10 @@ class GraphPanel(LinePanel):
         self.marks: set[int] = set()
         self.waiting = "no backward yet: the program has not called backward since it started"
         self._widths: dict[tuple[int, int], int] = {}
-        self._walk: tuple[int, int] = (0, 0)  # (direction, node it began at): h/l pressed again goes to the next neighbour
+        self._walk: tuple[int, int] = (
+            0,
+            0,
+        )  # (direction, node it began at): h/l pressed again goes to the next neighbour
 
     # ---- lines
 
@@ -137,7 +140,8 @@ class GraphPanel(LinePanel):
         rest = room - (time + (time > 0)) - (norm + (norm > 0)) - (shape + (shape > 0))
         forward = min(max(rest - 24, 0), 26) if rest >= 24 + 12 else 0
         return {
-            "index": index, "lanes": lanes, "op": rest - forward - (forward > 0), "us": time, "norm": norm, "shape": shape,
+            "index": index, "lanes": lanes, "op": rest - forward - (forward > 0), "us": time, "norm": norm,
+            "shape": shape,
             "forward": forward,
         }  # fmt: skip
 
@@ -174,7 +178,9 @@ class GraphPanel(LinePanel):
             (" ", ""),
             *self._op(node, row, columns["op"], style),
         ]
-        value = "bad" if node.nonfinite else "opdone" if node.state == "done" else "op" if node.state == "here" else "faint"
+        value = (
+            "bad" if node.nonfinite else "opdone" if node.state == "done" else "op" if node.state == "here" else "faint"
+        )
         if columns["us"]:
             spans.append((f" {figures.duration(node.us):>{columns['us']}}", value))
         if columns["norm"]:
@@ -229,7 +235,8 @@ class GraphPanel(LinePanel):
         self.tell_frame(self.subtitle_text())
 
     def action_neighbour(self, direction: int) -> None:
-        """Go to a node that feeds this one (-1) or that it feeds (1). Pressed again, and there are several: the next of them."""
+        """Go to a node that feeds this one (-1) or that it feeds (1). Pressed again, and there are several: the next of
+        them."""
         row = self.selected
         if row is None:
             return

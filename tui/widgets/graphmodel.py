@@ -1,7 +1,8 @@
 """The graph at hand as the panel shows it: loaded pages, folded leaves, lanes. Pure; owned by the UI thread.
 
-Rows are ``GraphRow`` by index (execution order, from 1). A leaf (accumulate node) is folded into the rows that feed it unless it is
-of interest itself: at hand, non-finite, with a breakpoint, or shown on demand. Positions count the lines that are left.
+Rows are ``GraphRow`` by index (execution order, from 1). A leaf (accumulate node) is folded into the rows that feed it
+unless it is of interest itself: at hand, non-finite, with a breakpoint, or shown on demand. Positions count the lines
+that are left.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class GraphModel:
         self.unfolded: set[int] = set()
         self.all_leaves = False
         self.timed = False  # a row has a time
-        self.alarms: set[int] = set()  # rows at which a stop had non-finite evidence: the engine's rows know only grad_outputs[0]
+        self.alarms: set[int] = (
+            set()
+        )  # rows at which a stop had non-finite evidence: the engine's rows know only grad_outputs[0]
         self._visible: list[int] = []
         self._lanes = LaneLayout(0, lambda row: ())
         self._stale = True
@@ -182,7 +185,8 @@ class GraphModel:
         return sorted((i for i, row in self.rows.items() if index in row.edges), reverse=True)
 
     def find(self, text: str, start: int, step: int) -> int | None:
-        """Index of the next row from ``start`` (exclusive, wrapping) whose name, module, parameter or place has ``text``."""
+        """Index of the next row from ``start`` (exclusive, wrapping) whose name, module, parameter or place has
+        ``text``."""
         wanted = text.lower()
 
         def hit(row: GraphRow) -> bool:

@@ -12,7 +12,8 @@ from adbg.tui.widgets.console import CommandInput
 
 # With the console focused: id of the key table or "", key when it is not in the table, word.
 CONSOLE_HINTS = (
-    ("", "enter", "Run"), ("", "tab", "Complete"), ("", "↑", "History"), ("", "^r", "Search history"), ("consolefocus", "^x", "Panels"),
+    ("", "enter", "Run"), ("", "tab", "Complete"), ("", "↑", "History"), ("", "^r", "Search history"),
+    ("consolefocus", "^x", "Panels"),
     ("interrupt", "^c", "Pause"), ("help", "f1", "Help"),
 )  # fmt: skip
 
@@ -45,10 +46,15 @@ class Hints(Static):
             if name and name not in keys:
                 keys[name] = self.app.get_key_display(active.binding)
         if isinstance(self.screen.focused, CommandInput):
-            hints = [(keys.get(name, key), word, BY_ID[name].action if name in BY_ID else "") for name, key, word in CONSOLE_HINTS]
+            hints = [
+                (keys.get(name, key), word, BY_ID[name].action if name in BY_ID else "")
+                for name, key, word in CONSOLE_HINTS
+            ]
             self._draw(hints)
             return
-        hints = [(keys[name], BY_ID[name].hint, BY_ID[name].action) for name in HINTS if name in keys and BY_ID[name].hint]
+        hints = [
+            (keys[name], BY_ID[name].hint, BY_ID[name].action) for name in HINTS if name in keys and BY_ID[name].hint
+        ]
         self._draw(hints)
 
     def _draw(self, hints: list[tuple[str, str, str]]) -> None:

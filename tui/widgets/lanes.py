@@ -1,9 +1,10 @@
 """Lanes of the graph panel: which cell of which row holds which piece of which edge. Pure, no Textual; any thread.
 
-As in ``git log --graph``: rows are nodes in execution order, an edge runs downward from a node to the producer it feeds, in a lane
-(column) of its own, and edges to the same producer share a lane. An edge longer than ``LONG`` rows is cut into two stubs, which keeps
-a graph with shared weights narrow (an RNN with 9,600 nodes: 16 lanes in place of 605, 0.2 ms a window in place of 12 ms).
-Rows are computed in chunks from checkpoints, so that a window costs its own rows and not the graph's.
+As in ``git log --graph``: rows are nodes in execution order, an edge runs downward from a node to the producer it
+feeds, in a lane (column) of its own, and edges to the same producer share a lane. An edge longer than ``LONG`` rows is
+cut into two stubs, which keeps a graph with shared weights narrow (an RNN with 9,600 nodes: 16 lanes in place of 605,
+0.2 ms a window in place of 12 ms). Rows are computed in chunks from checkpoints, so that a window costs its own rows
+and not the graph's.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ Lanes = tuple["Lane | None", ...]
 
 @dataclass(frozen=True, slots=True)
 class LaneRow:
-    """One row. ``cells`` are direction masks by column; ``tints`` colour the cell, ``bars`` what lies right of it (EMPTY: nothing)."""
+    """One row. ``cells`` are direction masks by column; ``tints`` colour the cell, ``bars`` what lies right of it
+    (EMPTY: nothing)."""
 
     node: int
     cells: tuple[int, ...]
@@ -72,7 +74,8 @@ class LaneRow:
 
 
 class LaneLayout:
-    """Lane rows of a graph of ``count`` rows; ``edges(row)`` gives the rows that ``row`` feeds (only later rows are drawn)."""
+    """Lane rows of a graph of ``count`` rows; ``edges(row)`` gives the rows that ``row`` feeds (only later rows are
+    drawn)."""
 
     def __init__(self, count: int, edges: Callable[[int], Sequence[int]], long: int = LONG) -> None:
         self._count = count
@@ -148,7 +151,13 @@ def _free_column(lanes: Sequence[Lane | None], near: int) -> int:
 
 
 def _draw(
-    node: int, before: Lanes, after: Lanes, touched: set[int], cut: tuple[int, ...], arrives: tuple[int, ...], tints: int
+    node: int,
+    before: Lanes,
+    after: Lanes,
+    touched: set[int],
+    cut: tuple[int, ...],
+    arrives: tuple[int, ...],
+    tints: int,
 ) -> LaneRow:
     width = max(len(before), len(after), node + 1)
     cells = [0] * width

@@ -92,7 +92,7 @@ class LinePanel(ScrollView, can_focus=True):
         """Put ``text`` into the lower border of the frame around the panel."""
         frame = self.parent
         if isinstance(frame, Widget) and frame.has_class("frame"):
-            frame.border_subtitle = Content(text)  # type: ignore[assignment]
+            frame.border_subtitle = Content(text)
 
     def on_resize(self, event: events.Resize) -> None:
         """Keep the cursor in sight."""

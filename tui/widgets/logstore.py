@@ -1,7 +1,9 @@
-"""A growing log file by line: offsets, depths and kinds, read on demand. Pure, owned by one thread; nothing is kept but 10 bytes a line.
+"""A growing log file by line: offsets, depths and kinds, read on demand. Pure, owned by one thread; nothing is kept but
+10 bytes a line.
 
-The file is glog's text (``engine/vlog.py`` has the grammar): TABs in front are the nesting, a line that begins no record belongs to the
-record before it and lies one level deeper. What the front end itself has to say (stops, traces) is interleaved where it came in.
+The file is glog's text (``engine/vlog.py`` has the grammar): TABs in front are the nesting, a line that begins no
+record belongs to the record before it and lies one level deeper. What the front end itself has to say (stops, traces)
+is interleaved where it came in.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ _KINDS = {b"I": 0, b"W": 1, b"E": 2, b"F": 3}
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line, taken apart. ``level`` is the VLOG level where adbg wrote the record, else the severity's letter; "" for foreign text,
-    "■" for a note of the front end. ``time`` is "54:27.615"."""
+    """One line, taken apart. ``level`` is the VLOG level where adbg wrote the record, else the severity's letter; ""
+    for foreign text, "■" for a note of the front end. ``time`` is "54:27.615"."""
 
     time: str
     level: str
@@ -58,7 +60,8 @@ class LogStore:
             self._fd = -1
 
     def poll(self, budget: int = 4 * _CHUNK) -> int:
-        """Take in what was appended, at most ``budget`` bytes; returns the number of new lines. A file that is not there is empty."""
+        """Take in what was appended, at most ``budget`` bytes; returns the number of new lines. A file that is not
+        there is empty."""
         if not self.path:
             return 0
         before = len(self)
@@ -147,8 +150,8 @@ class LogStore:
         return end
 
     def shown(self, folded: set[int], keep: Callable[[str], bool] | None, context: int = 0) -> array[int] | None:
-        """Rows that have a line when the subtrees of ``folded`` are hidden and only lines that ``keep`` likes (with ``context`` lines around)
-        stay; None means all. Reads the whole file when it filters."""
+        """Rows that have a line when the subtrees of ``folded`` are hidden and only lines that ``keep`` likes (with
+        ``context`` lines around) stay; None means all. Reads the whole file when it filters."""
         if not folded and keep is None:
             return None
         wanted: bytearray | None = None

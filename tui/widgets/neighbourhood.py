@@ -1,4 +1,5 @@
-"""The neighbourhood of a node in three columns of boxes: who feeds it, itself, whom it feeds. Pure drawing and a small widget."""
+"""The neighbourhood of a node in three columns of boxes: who feeds it, itself, whom it feeds. Pure drawing and a small
+widget."""
 
 from __future__ import annotations
 
@@ -37,7 +38,9 @@ def _arrow(label: str, width: int, tip: str) -> str:
     return line + "─" * (width - 1 - len(line)) + tip
 
 
-def boxes(node: GraphRow, feeders: Sequence[GraphRow], fed: Sequence[GraphRow], saved: int | None, width: int) -> list[Spans]:
+def boxes(
+    node: GraphRow, feeders: Sequence[GraphRow], fed: Sequence[GraphRow], saved: int | None, width: int
+) -> list[Spans]:
     """``HEIGHT`` lines of at most ``width`` cells; [] where there is no room (less than 44 cells)."""
     if width < 44:
         return []
@@ -74,7 +77,8 @@ def boxes(node: GraphRow, feeders: Sequence[GraphRow], fed: Sequence[GraphRow], 
         else:
             spans.append((" " * (side + 2), ""))
         spans += [
-            (comes, "dim"), ("║", frame), (elide(facts[number], middle).ljust(middle), "bold" if number == 0 else "dim"),
+            (comes, "dim"), ("║", frame),
+            (elide(facts[number], middle).ljust(middle), "bold" if number == 0 else "dim"),
             ("╟" if target else "║", frame), (goes, "dim"),
         ]  # fmt: skip
         if fed:
@@ -92,7 +96,9 @@ class Neighbourhood(Static):
         super().__init__(**options)
         self._shown: tuple[GraphRow, tuple[GraphRow, ...], tuple[GraphRow, ...], int | None] | None = None
 
-    def show(self, node: GraphRow | None, feeders: Sequence[GraphRow], fed: Sequence[GraphRow], saved: int | None) -> None:
+    def show(
+        self, node: GraphRow | None, feeders: Sequence[GraphRow], fed: Sequence[GraphRow], saved: int | None
+    ) -> None:
         """Draw around ``node``; None clears."""
         self._shown = None if node is None else (node, tuple(feeders), tuple(fed), saved)
         self._draw()

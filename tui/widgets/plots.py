@@ -18,7 +18,8 @@ Rgb = str
 
 
 def histogram(counts: Sequence[int], width: int, height: int = 1) -> list[str]:
-    """``height`` lines (top first) of ``width`` cells; the tallest bin fills them, a bin that is not empty shows at least 1/8."""
+    """``height`` lines (top first) of ``width`` cells; the tallest bin fills them, a bin that is not empty shows at
+    least 1/8."""
     if not counts or width <= 0:
         return [" " * max(width, 0)] * height
     top = max(counts)
@@ -31,9 +32,11 @@ def histogram(counts: Sequence[int], width: int, height: int = 1) -> list[str]:
 
 
 def colour(value: float, scale: float, magnitudes: bool) -> Rgb:
-    """Colour of one element. ``scale`` is the largest finite |x|; the square root of the share, so that small values show.
+    """Colour of one element. ``scale`` is the largest finite |x|; the square root of the share, so that small values
+    show.
 
-    ``magnitudes``: values are maxima of |x| (dark to bright); else blue is negative, orange positive. NaN and Inf stand out.
+    ``magnitudes``: values are maxima of |x| (dark to bright); else blue is negative, orange positive. NaN and Inf stand
+    out.
     """
     if math.isnan(value):
         return _NAN
@@ -50,8 +53,9 @@ def colour(value: float, scale: float, magnitudes: bool) -> Rgb:
 
 
 def heatmap(values: Sequence[Sequence[float]], width: int, height: int, magnitudes: bool) -> list[list[Segment]]:
-    """At most ``height`` lines of at most ``width`` cells; each cell is two rows high. Rows and columns are stretched by whole factors
-    only, so that every element has the same size; what does not fit is not drawn (ask the engine for fewer blocks)."""
+    """At most ``height`` lines of at most ``width`` cells; each cell is two rows high. Rows and columns are stretched
+    by whole factors only, so that every element has the same size; what does not fit is not drawn (ask the engine for
+    fewer blocks)."""
     if not values or not values[0] or width <= 0 or height <= 0:
         return []
     finite = [abs(v) for row in values for v in row if math.isfinite(v)]
@@ -78,5 +82,6 @@ def sparkline(values: Sequence[float], width: int) -> str:
     low, high = min(finite), max(finite)
     span = high - low
     return "".join(
-        " " if not math.isfinite(v) else _EIGHTHS[1 + round((v - low) / span * 7)] if span else _EIGHTHS[4] for v in shown
+        " " if not math.isfinite(v) else _EIGHTHS[1 + round((v - low) / span * 7)] if span else _EIGHTHS[4]
+        for v in shown
     )

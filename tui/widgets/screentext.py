@@ -1,6 +1,8 @@
-"""The program's output as the lines a terminal would show: carriage returns, backspaces, cursor up (nested bars), erasing. Pure.
+"""The program's output as the lines a terminal would show: carriage returns, backspaces, cursor up (nested bars),
+erasing. Pure.
 
-Colours are dropped; the screen has no height (cursor addressing other than relative is ignored), so full-screen programs look wrong here.
+Colours are dropped; the screen has no height (cursor addressing other than relative is ignored), so full-screen
+programs look wrong here.
 """
 
 from __future__ import annotations
@@ -90,7 +92,9 @@ class ScreenText:
             self._column = max(number, 1) - 1
         elif final == "K":
             line = self.lines[self._row]
-            self.lines[self._row] = {0: line[: self._column], 1: " " * self._column + line[self._column :]}.get(number, "")
+            self.lines[self._row] = {0: line[: self._column], 1: " " * self._column + line[self._column :]}.get(
+                number, ""
+            )
         elif final == "J" and number in (2, 3):
             self._row, self._column = len(self.lines) - 1, 0
             if self.lines[-1]:

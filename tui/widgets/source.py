@@ -109,7 +109,8 @@ class CodePanel(LinePanel):
 
 @dataclass(frozen=True, slots=True)
 class FrameRow:
-    """One line of the stack. ``frame`` is the index of a selectable frame of the stop, -1 for a forward line of another node."""
+    """One line of the stack. ``frame`` is the index of a selectable frame of the stop, -1 for a forward line of another
+    node."""
 
     name: str
     kind: str

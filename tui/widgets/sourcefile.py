@@ -1,4 +1,5 @@
-"""Source files as highlighted lines, lexed once per file and kept. ``highlighted`` takes 0.14 ms a line: call it from a worker thread.
+"""Source files as highlighted lines, lexed once per file and kept. ``highlighted`` takes 0.14 ms a line: call it from a
+worker thread.
 
 The cache is shared: a plain dict, entries are never changed (safe from any thread).
 """

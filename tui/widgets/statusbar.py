@@ -1,4 +1,5 @@
-"""The line at the top: where the program stands, in fields that were measured; what does not fit is left out. UI thread."""
+"""The line at the top: where the program stands, in fields that were measured; what does not fit is left out. UI
+thread."""
 
 from __future__ import annotations
 
@@ -105,7 +106,11 @@ def fields(status: Status, bar: int) -> list[tuple[int, Spans]]:
     if status.state == "running" and status.backwards:
         result.append((2, [("backward ", "dim"), (figures.count(status.backwards), "number")]))
     if status.us is not None or status.sum_us:
-        timed: Spans = [(f"{figures.duration(status.us)}{'µs' if (status.us or 0) < 999.5 else ''}", "number")] if status.us is not None else []
+        timed: Spans = (
+            [(f"{figures.duration(status.us)}{'µs' if (status.us or 0) < 999.5 else ''}", "number")]
+            if status.us is not None
+            else []
+        )
         if status.sum_us:
             unit = "µs" if status.sum_us < 999.5 else ""
             timed.append((f"{' ' if timed else ''}Σ{figures.duration(status.sum_us)}{unit}", "number"))

@@ -1,4 +1,5 @@
-"""Panel 4: one value of the selected node: what it is, its statistics, a picture of it, and the other values. UI thread."""
+"""Panel 4: one value of the selected node: what it is, its statistics, a picture of it, and the other values. UI
+thread."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ class ValueModel:
         self.preferred = evidence
 
     def show_node(self, body: NodeBody | None) -> None:
-        """Another node, or the same one read again. The slot stays chosen by its name, else by its kind, else it is the first."""
+        """Another node, or the same one read again. The slot stays chosen by its name, else by its kind, else it is the
+        first."""
         kind, name = self.wanted
         changed = body is None or self.body is None or body.node.key != self.body.node.key
         self.body = body
@@ -135,20 +137,21 @@ def range_line(stats: TensorStats, width: int) -> Spans:
 def counts_line(stats: TensorStats, width: int) -> Spans:
     """How many elements are of which sign; the alarming ones stand out. Zero counts give way where it is narrow."""
     cells = (
-        ("-inf", stats.neg_inf, True), ("−", stats.negative, False), ("0", stats.zero, False), ("+", stats.positive, False),
+        ("-inf", stats.neg_inf, True), ("−", stats.negative, False), ("0", stats.zero, False),
+        ("+", stats.positive, False),
         ("+inf", stats.pos_inf, True), ("NaN", stats.nan, True),
     )  # fmt: skip
-    for keep_all in (True, False):
-        spans: Spans = []
-        for name, value, alarming in cells:
-            if not (keep_all or value):
-                continue
+    shown = (cells, [c for c in cells if c[1]], [c for c in cells if c[1] and c[2]])
+    spans: Spans = []
+    for kept in shown:  # all; those that are there; those that are wrong
+        spans = []
+        for name, value, alarming in kept:
             if spans:
                 spans.append((" │ ", "faint"))
             spans.append((name + " ", "bad" if alarming and value else "dim"))
             spans.append((figures.count(value), "bad" if alarming and value else "number" if value else "faint"))
         if width_of(spans) <= width:
-            return spans
+            break
     return figures.fit(spans, width)
 
 

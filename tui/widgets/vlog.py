@@ -1,4 +1,5 @@
-"""Panel 2: what the framework says (VLOG), and stops and traces between it: indented, folded, followed, filtered. UI thread."""
+"""Panel 2: what the framework says (VLOG), and stops and traces between it: indented, folded, followed, filtered. UI
+thread."""
 
 from __future__ import annotations
 
@@ -106,7 +107,10 @@ class VlogPanel(LinePanel):
         line = self.store.line(number)
         depth = self.store.depths[number]
         time = line.time if width >= 50 else line.time[3:]
-        spans: Spans = [("'" if number in self._marks else " ", "key"), (f"{time:>{9 if width >= 50 else 6}} ", "faint")]
+        spans: Spans = [
+            ("'" if number in self._marks else " ", "key"),
+            (f"{time:>{9 if width >= 50 else 6}} ", "faint"),
+        ]
         spans.append((f"{line.level:<1} ", _LEVEL_STYLE.get(line.level, "dim")))
         guide = "│ " * min(depth, max((width - 40) // 2, 2))
         spans.append((guide, "faint"))
@@ -192,7 +196,8 @@ class VlogPanel(LinePanel):
     # ---- searching
 
     def set_filter(self, text: str) -> None:
-        """``text`` is a regular expression; a leading "+2 " keeps two lines of context; "" shows all. Raises CommandError."""
+        """``text`` is a regular expression; a leading "+2 " keeps two lines of context; "" shows all. Raises
+        CommandError."""
         context = 0
         given = text.strip()
         found = re.match(r"\+(\d+)\s+(.*)", given)
@@ -249,4 +254,6 @@ def compile_pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text, 0 if text != text.lower() else re.IGNORECASE)
     except re.error as error:
-        raise CommandError(f"{text!r} is no regular expression: {error}", "escape special characters with a backslash") from None
+        raise CommandError(
+            f"{text!r} is no regular expression: {error}", "escape special characters with a backslash"
+        ) from None

@@ -6,7 +6,8 @@ from rich.cells import cell_len, chop_cells
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """``text`` in pieces of at most ``width`` cells, broken between words where a word fits; continued lines keep the indent + 2."""
+    """``text`` in pieces of at most ``width`` cells, broken between words where a word fits; continued lines keep the
+    indent + 2."""
     margin = len(text) - len(text.lstrip(" "))
     indent = " " * min(margin + 2 if margin else 0, width // 3)
     pieces: list[str] = []
