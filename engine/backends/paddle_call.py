@@ -85,10 +85,12 @@ class PaddleCall(PaddleGraph, BackwardCall):
         self._ran = bytearray()
         self._running: int | None = None
         self._handles: list[tuple[Any, Any]] = []  # (node, number of its pre-hook) or (None, handle)
+        self.placed: list[Any] = []  # post hooks: see ``EngineEntry.keep``
         self._hooked = 0
         self._outs: dict[int, tuple[Any, ...]] = {}  # incoming gradients of nodes that are under way
         self._gathered: list[Any] = []
         self._handing: list[Any] | None = None
+        self._executing: frozenset[int] | None = None
         self._custom: int | None = None  # the PyLayer that has just returned
         self._pending: int | None = None  # an accumulate node whose end is still to be reported
         self._turns: dict[int, list[int]] = {}  # without pre-hooks: nodes whose turn comes when a node ended
@@ -249,7 +251,7 @@ class PaddleCall(PaddleGraph, BackwardCall):
             self._place_post(key)
 
     def _place_post(self, key: int) -> None:
-        if self.is_accumulate(key):
+        if self.is_accumulate(key) or self.ends_unseen(key):
             self._want(key, _TRACK)
             order = list(self.order())
             place = order.index(key) + 1 if key in order else len(order)
@@ -258,7 +260,9 @@ class PaddleCall(PaddleGraph, BackwardCall):
         elif self.is_custom(key):
             self._want(key, _TRACK)  # its end is told by the function around PyLayer.backward
         else:
-            self._handles.append((None, self._nodes[key]._register_post_hook(functools.partial(self._after, key))))
+            hook = functools.partial(self._after, key)
+            self.placed.append(hook)
+            self._handles.append((None, self._nodes[key]._register_post_hook(hook)))
 
     def unhook(self) -> None:
         handles, self._handles = self._handles, []
@@ -313,14 +317,16 @@ class PaddleCall(PaddleGraph, BackwardCall):
     def _begin(self, key: int, gradients: tuple[Any, ...]) -> list[Any] | None:
         """The turn of ``key``. Returns None, or one entry per slot: a tensor to go on with, None to keep what is there."""
         try:
+            if self._wanted and key not in self._needed():
+                return None  # paddle.grad takes the gradient here, the node itself does not run
             self.settle()
             self._running = key
             self._ran[key] = 1
             bits = self._flags[key]
-            if bits & _NEEDS_POST and (bits & _TAKEN_POST or self.is_custom(key)):
-                self._outs[key] = gradients
-            if self.is_accumulate(key):
+            if self.is_accumulate(key) or (bits & _NEEDS_POST and self.ends_unseen(key)):
                 self._pending = key
+                self._outs[key] = gradients
+            elif bits & _NEEDS_POST and (bits & _TAKEN_POST or self.is_custom(key)):
                 self._outs[key] = gradients
             replaced: tuple[Any, ...] | None = None
             if bits & _WARN and not any(value is not None for value in gradients):
@@ -339,6 +345,11 @@ class PaddleCall(PaddleGraph, BackwardCall):
             self._entry_point.abort(error)
             raise
 
+    def _needed(self) -> frozenset[int]:
+        if self._executing is None:
+            self._executing = frozenset(self.order())
+        return self._executing
+
     def _warn(self, key: int, gradients: tuple[Any, ...]) -> tuple[Any, ...] | None:
         tell: Callable[..., tuple[Any, ...] | None] | None = getattr(self._sink, "node_warning", None)
         if tell is None:
@@ -350,7 +361,7 @@ class PaddleCall(PaddleGraph, BackwardCall):
         return tell(self, key, gradients, _UNDEFINED.format(node=self.unique_name(key), why=why))
 
     def settle(self) -> None:
-        """An accumulate node has no hook behind it: its end is told when the next node's turn comes, or at the end."""
+        """A node without a hook behind it (accumulate, concat): its end is told when the next node's turn comes."""
         key, self._pending = self._pending, None
         if key is None:
             return
@@ -359,6 +370,7 @@ class PaddleCall(PaddleGraph, BackwardCall):
         if self._flags and self._flags[key] & _TAKEN_POST:
             self._sink.node_end(self, key, (), gradients)
         self._drop_parts(key)
+        self._take_turns(key)
 
     # ---- behind a node
 

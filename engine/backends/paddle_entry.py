@@ -63,6 +63,7 @@ class EngineEntry:
         self._thread = _Thread()
         self._services = services
         self._sink: HookSink | None = None
+        self._kept: list[Any] = []
         self._replaced: list[tuple[Any, str, Any, Any]] = []  # (owner, name, original, ours)
 
     # ---- in and out
@@ -109,6 +110,17 @@ class EngineEntry:
         """A person ended it in a hook: what Paddle makes of the exception is turned back into it at the entry."""
         self._thread.abort = error
 
+    def keep(self, hooks: list[Any] | None) -> None:
+        """Hold on to the post hooks of a failed ``paddle.grad``; None: a later one ended well, nobody else has them.
+
+        ``paddle.grad`` runs on copies of the nodes. After an exception the copies stay until the next call, which frees
+        them without Python's lock: a hook that only they still held would be freed there, and Paddle dies of that.
+        """
+        if hooks is None:
+            self._kept.clear()
+        else:
+            self._kept.extend(hooks)
+
     # ---- a call
 
     def _entry_function(self, run: Run, partial: bool) -> Run:
@@ -124,6 +136,8 @@ class EngineEntry:
             except BaseException as error:
                 if private.has_grad() != grad_mode:  # Paddle forgets it when a post hook or a kernel raises
                     private.set_has_grad(grad_mode)
+                if opened.partial and opened.call is not None:
+                    self.keep(opened.call.placed)
                 aborted = self._failed(opened, error)
                 if aborted is not None:
                     raise aborted from None
@@ -131,6 +145,8 @@ class EngineEntry:
             else:
                 if opened.call is not None:
                     self._end(opened)
+                if partial and self._kept:
+                    self.keep(None)
                 return result
             finally:
                 state.open.remove(opened)

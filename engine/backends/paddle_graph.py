@@ -20,6 +20,9 @@ from adbg.engine.types import Edge, NodeInfo, SourceLine, TensorMeta
 PYLAYER = "GradNodePyLayer_"
 ACCUMULATE = "GradNodeAccumulation"
 _MOST_NODES = 200_000
+#: Operators that give a list of gradients, for a Paddle whose nodes cannot be read.
+_LISTS = frozenset(("Concat", "Stack", "AddN", "Meshgrid", "MultiDot", "Einsum", "BroadcastTensors", "Rnn", "Multiplex"))
+UNSEEN_NOTE = "not shown: Paddle's post hook fails on a node that gives a list of gradients"
 SAVED_NOTE = "Paddle shows no saved tensors of an operator to Python; a PyLayer's are ctx.saved_tensor() in its backward"
 
 
@@ -157,6 +160,15 @@ class PaddleGraph(Graph):
     def is_custom(self, key: int) -> bool:
         return self.printed()[key].startswith(PYLAYER)
 
+    def ends_unseen(self, key: int) -> bool:
+        """Paddle's post hook fails on it: it gives several gradients in one slot (concat, stack)."""
+        if self.is_custom(key):
+            return False
+        native = private.native()
+        if native is None:
+            return self.name(key).removesuffix("GradNode") in _LISTS
+        return any(len(slot) != 1 for slot in native.edges(self.walk()[key].node_ptr()))
+
     def unique_name(self, key: int) -> str:
         """Paddle's own numbered name where it gave one, else name#k. Paddle tells no order of recording: k counts
         backwards along the execution (the order of the forward, for a chain), of accumulate nodes along it."""
@@ -251,6 +263,8 @@ class PaddleGraph(Graph):
                 found.update({"shape": str(list(tensor.shape)), "tensor": str(tensor.name), "parameter": str(name)})
         elif not self.is_custom(key):
             found["saved"] = SAVED_NOTE
+            if self.ends_unseen(key):
+                found["grad_inputs"] = UNSEEN_NOTE
         return found
 
     def input_meta(self, key: int) -> Sequence[TensorMeta]:
