@@ -68,6 +68,7 @@ class Reception(SessionState):
         if body.adbg is not None:
             process.info = body.adbg
             process.frameworks = tuple(body.adbg.frameworks)
+            self._check_record(body.adbg)
         settings = None
         states = protocol.Breakpoints([])
         told: list[protocol.Vlog] = []
@@ -91,6 +92,14 @@ class Reception(SessionState):
             self._configure(process)
         if stopped is not None:
             self._parked(process, stopped)
+
+    def _check_record(self, info: ProcessInfo) -> None:
+        """The launched process opens its record before anybody listens: what failed there shows only in what it says
+        of itself."""
+        if self.program.launched and self.program.run_dir and info.main and not info.run_dir:
+            self.notice(
+                "warning", f"the program cannot record into {self.program.run_dir}: debugging goes on without a record"
+            )
 
     def _tell_vlog(self, process: Process, told: list[protocol.Vlog]) -> None:
         """What was asked of the log and is not in ``told`` yet; a program that has no such log is no reason to leave it."""

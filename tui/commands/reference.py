@@ -9,7 +9,7 @@ from adbg.tui.commands.session import TITLES, usage
 from adbg.tui.commands.table import GROUPS, TABLE
 
 BEGIN = "<!-- command reference: python -m adbg.tui.commands.reference -->"
-END = "<!-- end of the command reference -->"
+END = "<!-- /command reference -->"
 
 
 def reference() -> str:
