@@ -18,6 +18,7 @@ from adbg.engine.running import Running
 from adbg.engine.stepping import Place
 
 Job = Callable[[], None]
+GLANCE = 0.25  # seconds: a Ctrl-C that comes just before the main thread begins to wait would not end the wait
 T = TypeVar("T")
 
 
@@ -102,7 +103,10 @@ class Parked:
     def run(self) -> None:
         """Run jobs until resumed. KeyboardInterrupt leaves through here (the wait for a job is interruptible)."""
         while self._leaving is None and not self._resumed:
-            job = self._jobs.get()
+            try:
+                job = self._jobs.get(timeout=GLANCE)
+            except queue.Empty:
+                continue
             if job is None:
                 return
             self.busy = True

@@ -275,6 +275,47 @@ print(x.grad.tolist())
         assert run.end() == (0, "interrupted\n[2.0, 2.0, 2.0]\n", "")
 
 
+def test_interrupts_at_any_moment_leave_nothing_locked(tmp_path: Path) -> None:
+    flag = tmp_path / "stop"
+    script = (
+        f"FLAG = {str(flag)!r}"
+        + """
+import os, signal, torch
+
+def interrupt(number, frame):
+    if inside:
+        raise KeyboardInterrupt
+
+x = torch.ones(64, requires_grad=True)
+y = x
+for _ in range(50):
+    y = y.sin()
+y = y.sum()
+inside, stopping, caught, done = False, False, 0, 0
+signal.signal(signal.SIGINT, interrupt)
+while not stopping:
+    try:
+        inside = True
+        y.backward(retain_graph=True)
+        inside = False
+        done += 1
+        stopping = os.path.exists(FLAG)
+    except KeyboardInterrupt:
+        inside = False
+        caught += 1
+print("caught", caught > 0, done > 0)
+"""
+    )
+    with Dialled(tmp_path, script) as run:
+        run.peer.begin("* after if False")
+        run.peer.event("adbg/backwardEnd")
+        for i in range(150):
+            run.process.send_signal(2)
+            time.sleep(0.002 + 0.0001 * (i % 7))
+        flag.touch()
+        assert run.end()[:2] == (0, "caught True True\n")
+
+
 def test_results_are_the_same_stepped_traced_or_left_alone(tmp_path: Path) -> None:
     outs = set()
     script = MLP.replace("round(v, 6)", "v.hex()")
