@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+import os
 import types
 import weakref
 from collections.abc import Sequence
@@ -65,9 +66,10 @@ def parse_region(text: str) -> Region:
 def block_region(frame: types.FrameType, made: CreationWatch | None) -> Region:
     """The ``with`` block that ``frame`` is entering. Its lines are the statement's own, read from the source; where the
     source cannot be read, its first line alone."""
-    file, line = frame.f_code.co_filename, frame.f_lineno
+    name, line = frame.f_code.co_filename, frame.f_lineno
+    file = name if name.startswith("<") else os.path.abspath(name)
     try:
-        tree = ast.parse("".join(linecache.getlines(file, frame.f_globals)))
+        tree = ast.parse("".join(linecache.getlines(name, frame.f_globals)))
     except (SyntaxError, ValueError):
         return Region(file, line, line, made)
     blocks = [node for node in ast.walk(tree) if isinstance(node, (ast.With, ast.AsyncWith))]

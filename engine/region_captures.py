@@ -6,7 +6,6 @@ and the rest on any. Nothing here raises into a hook: a capture that fails is re
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -53,6 +52,7 @@ class Wanted:
     capture: Capture | None = None
     strays: int = 0
     message: str = ""
+    notes: list[str] = field(default_factory=list)  # why such ops are not known
     quiet: bool = False  # a script's own: only what went wrong is said
 
     def report(self) -> p.CaptureState:
@@ -188,15 +188,20 @@ class Captures:
             wanted.watches.append(wanted.region.made)
             return
         for backend in self._backends():
-            with contextlib.suppress(AdbgError):
-                wanted.watches.append(backend.watch_creation())
+            self._follow(wanted, backend)
+
+    @staticmethod
+    def _follow(wanted: Wanted, backend: Backend) -> None:
+        try:
+            wanted.watches.append(backend.watch_creation())
+        except AdbgError as error:
+            wanted.notes.append(f"ops without a part in the loss are not known: {error.message}")
 
     def watch(self, backend: Backend) -> None:
         """A framework was imported: what waits follows its nodes too."""
         for wanted in list(self._waiting):
             if wanted.region.made is None:
-                with contextlib.suppress(AdbgError):
-                    wanted.watches.append(backend.watch_creation())
+                self._follow(wanted, backend)
 
     def now(self, wanted: Wanted, graphs: Sequence[tuple[Graph, Running | None]], backend: Backend) -> p.CaptureState:
         """At a stop: write what one of ``graphs`` has of the region; wait for a later backward when none has.
@@ -338,9 +343,9 @@ class Captures:
 
     def _strays(self, wanted: Wanted, graph: Graph) -> tuple[list[Stray], str]:
         if not wanted.watches:
-            return [], _NO_WATCH
+            return [], "; ".join(wanted.notes) or _NO_WATCH
         strays: list[Stray] = []
-        notes = []
+        notes = list(wanted.notes)
         for watch in wanted.watches:
             watch.close()
             found, note = watch.strays(graph)

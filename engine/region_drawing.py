@@ -63,6 +63,12 @@ class CapturedNode:
     op: str
     address: int
 
+    @property
+    def printed(self) -> str:
+        """The unique name; Paddle's as it prints it, without an ordinal of ours."""
+        name = self.info.unique_name
+        return name.partition("#")[0] if "GradNode" in name else name
+
 
 @dataclass(frozen=True, slots=True)
 class CapturedEdge:
@@ -154,7 +160,7 @@ def variable_name(info: NodeInfo, to_slot: int, meta: TensorMeta | None, several
 def backward_drawing(capture: Capture, title: str) -> Drawing:
     """Nodes with the edges along which gradients flow."""
     nodes = tuple(
-        DrawnNode(node.number, f"{node.info.unique_name}\nPtr: {node.address:#x}", node.mark, node.key)
+        DrawnNode(node.number, f"{node.printed}\nPtr: {node.address:#x}", node.mark, node.key)
         for node in capture.nodes
     )
     number = {node.key: node.number for node in capture.nodes}
@@ -178,7 +184,7 @@ def forward_drawing(capture: Capture, title: str, strays: Sequence[Stray] = (), 
     nodes = []
     for node in capture.nodes:
         if node.key in behind:
-            label = f"{node.info.unique_name}\nPtr: {node.address:#x}"
+            label = f"{node.printed}\nPtr: {node.address:#x}"
         else:
             label = f"{node.op}\nGradNode: {node.address:#x}"
         nodes.append(DrawnNode(node.number, label, node.mark, node.key))

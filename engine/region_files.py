@@ -120,7 +120,7 @@ def stack_text(graph: Graph, capture: Capture, paddle: bool) -> str:
     """Every node with the Python lines that made it, outermost first, the highest number first."""
     parts = [_PADDLE_NOTE if paddle else _NOTE]
     for node in reversed(capture.nodes):
-        parts.append(f"GradNodeBase {node.info.unique_name} ptr : {node.address:#x} call stack: \n")
+        parts.append(f"GradNodeBase {node.printed} ptr : {node.address:#x} call stack: \n")
         stack, note = graph.forward_stack(node.key)
         parts += [traceback_line(line) for line in reversed(stack)]
         if not stack and note:

@@ -67,17 +67,18 @@ class SubgraphCapture:
             if not session.stacks:
                 backend.set_stacks(True)
                 self._switched.append(backend)
-        watches = []
+        watches, notes = [], []
         for backend in session.backends:
             try:
                 watches.append(backend.watch_creation())
-            except AdbgError:
-                continue
+            except AdbgError as error:
+                notes.append(f"ops without a part in the loss are not known: {error.message}")
         self._watch = _Watches(watches) if watches else None
         captures: Captures = session.captures
         region = block_region(frame, self._watch)
         wanted = captures.make(region, self._directory, self._name, self._grads, self._limit)
         wanted.quiet = True
+        wanted.notes = notes
         captures.wait_for(wanted)
         self._wanted = wanted
 

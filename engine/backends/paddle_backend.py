@@ -13,8 +13,18 @@ import paddle
 
 from adbg.engine.backends import paddle_private as private
 from adbg.engine.backends import paddle_tensors, paddle_window
-from adbg.engine.backends.base import Aids, Backend, Capabilities, DoctorLine, Graph, HookSink, NativeVlog
+from adbg.engine.backends.base import (
+    Aids,
+    Backend,
+    Capabilities,
+    CreationWatch,
+    DoctorLine,
+    Graph,
+    HookSink,
+    NativeVlog,
+)
 from adbg.engine.backends.paddle_aids import PaddleAids
+from adbg.engine.backends.paddle_creations import Creations
 from adbg.engine.backends.paddle_entry import EngineEntry
 from adbg.engine.backends.paddle_graph import SAVED_NOTE, PaddleGraph, Services, root_nodes
 from adbg.engine.backends.paddle_modules import Modules
@@ -44,6 +54,7 @@ class PaddleBackend(Backend):
         self.version = str(paddle.__version__)
         self._modules = Modules()
         self._stacks = Stacks()
+        self._creations = Creations(self._stacks)
         self._services = Services(self._modules, self._stacks)
         self._entry = EngineEntry(self._services)
         self._grad_modes: list[bool] = []
@@ -143,6 +154,9 @@ class PaddleBackend(Backend):
     def graph_of(self, values: Iterable[Any]) -> Graph | None:
         roots = root_nodes([value for value in values if isinstance(value, paddle.Tensor)])
         return PaddleGraph(list(dict.fromkeys(roots)), self._services) if roots else None
+
+    def watch_creation(self) -> CreationWatch:
+        return self._creations.watch()
 
     def parameters(self) -> Iterable[tuple[str, Any]]:
         return self._modules.parameters()

@@ -103,10 +103,11 @@ class Stacks:
         if known is None:
             if len(self._lines) > 20_000:
                 self._lines.clear()
-            known = self._lines[text] = self._parsed(text)
+            known = self._lines[text] = self.parsed(text)
         return known, "" if known else "no line of the script's own is on it: Paddle made this node by itself"
 
-    def _parsed(self, text: str) -> tuple[SourceLine, ...]:
+    def parsed(self, text: str) -> tuple[SourceLine, ...]:
+        """User frames of a stack as Python prints it, innermost first."""
         found = []
         for match in _FRAME.finditer(text):
             file = self.frames.user_file(match["file"])

@@ -62,12 +62,13 @@ _NUMBERS = _numbers()
 
 
 def meta_of(shape: tuple[int, ...] | None, number: int) -> TensorMeta:
-    """Meta of a gradient that does not exist yet: its shape, and Paddle's number of its dtype."""
+    """Meta of a gradient that does not exist yet: its shape, and Paddle's number of its dtype; the
+    device is the one that Paddle computes on now."""
     word, size = _NUMBERS.get(number, ("", 0))
     if shape is None:
         return TensorMeta((), word, note="shape not kept")
     numel = math.prod(shape)
-    return TensorMeta(shape, word, nbytes=numel * size, numel=numel)
+    return TensorMeta(shape, word, str(paddle.get_device()), numel * size, numel)
 
 
 def is_tensor(value: Any) -> bool:
