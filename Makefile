@@ -12,11 +12,12 @@ export PYTHON
 .PHONY: help demo test lint bench pictures clean
 
 help:
-	@echo "make demo    install into .venv and open the debugger on a transformer whose gradient turns NaN"
-	@echo "make test    everything that CI runs: ruff, mypy, import contracts, pytest, the wheel in an empty environment"
-	@echo "make lint    the first three of these"
-	@echo "make bench   what the debugger costs, per training step (writes bench-results/)"
-	@echo "make clean   remove what was built, .venv too"
+	@echo "make demo      install into .venv and open the debugger on a transformer whose gradient turns NaN"
+	@echo "make test      everything that CI runs: ruff, mypy, import contracts, pytest, the wheel in an empty environment"
+	@echo "make lint      the first three of these"
+	@echo "make bench     what the debugger costs, per training step (writes bench-results/)"
+	@echo "make pictures  take the README's pictures again"
+	@echo "make clean     remove what was built, .venv too"
 
 # The Python of the environment with the extras $(1), installed when it is not; says why when it cannot be had.
 define environment
@@ -39,7 +40,7 @@ bench:
 	@$(call environment,torch$(comma)dev); exec "$$python" tests/bench/run_bench.py
 
 pictures:
-	@$(call environment,torch$(comma)dev); exec "$$python" docs/pictures.py
+	@$(call environment,torch$(comma)dev$(comma)docs); exec "$$python" docs/pictures.py
 
 clean:
 	rm -rf .venv build dist *.egg-info bench-results test-logs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -16,7 +16,8 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x):
-        rms = x.pow(2).mean(-1, keepdim=True).sqrt()
+        mean_square = x.pow(2).mean(-1, keepdim=True)
+        rms = mean_square.sqrt()
         return self.gain * x / (rms + self.eps)
 
 
