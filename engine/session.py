@@ -6,7 +6,6 @@ Decisions and stops happen on the thread that reached a hook, under its turn (``
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import os
@@ -17,19 +16,19 @@ from collections.abc import Callable, Sequence
 
 from adbg.engine import protocol as p
 from adbg.engine.aids import switched
-from adbg.engine.backends.base import Backend, BackwardCall, Graph, HookPlan
+from adbg.engine.backends.base import Backend, BackwardCall, HookPlan
 from adbg.engine.breakpoints import BreakpointTable, Evaluate, Hit, HitEvent
-from adbg.engine.callers import source_line
 from adbg.engine.errors import AdbgError, CommandError, NotStopped
 from adbg.engine.hooks import BackendHooks
 from adbg.engine.parking import Parked, Turn
-from adbg.engine.point import CallState, PausedPoint
+from adbg.engine.point import PausedPoint
 from adbg.engine.recorder import Recorder
 from adbg.engine.region_captures import Captures
 from adbg.engine.reports import Outlet, Reports
 from adbg.engine.running import Running
 from adbg.engine.stepping import Goal, Kind, Place
-from adbg.engine.types import NodeStop, Phase, StopReason
+from adbg.engine.stops import point_at_line, point_in_call
+from adbg.engine.types import Phase, StopReason
 
 Why = tuple[StopReason, tuple[int, ...], str]
 
@@ -230,27 +229,7 @@ class Session:
         elapsed: float | None,
     ) -> PausedPoint:
         """A place in a running call, described."""
-        call = running.call
-        total = call.count()
-        index = {Phase.BEGIN: 0, Phase.END: total + 1}.get(phase, running.state.position)
-        stop = NodeStop(
-            reason=reason,
-            phase=phase,
-            thread=threading.get_ident(),
-            backward=call.number,
-            index=index,
-            total=total,
-            depth=call.depth,
-            rank=self.rank,
-            breakpoints=ids,
-            node=call.describe(key) if key is not None else None,
-            enclosing=running.enclosing(),
-            location=call.location,
-            message=message,
-            iteration=running.backend.iteration,
-            elapsed_us=elapsed,
-        )
-        return PausedPoint(stop, stop.thread, running.backend, call, running.states(), key)
+        return point_in_call(running, self.rank, reason, phase, key, ids, message, elapsed)
 
     # ------------------------------------------------------------ stopping
 
@@ -288,42 +267,10 @@ class Session:
             self.turn.take(self._stop_at, frame)
 
     def _stop_at(self, frame: types.FrameType) -> None:
-        if not self.attached:
-            return
-        thread = threading.get_ident()
-        stop = NodeStop(
-            reason=StopReason.BREAKPOINT,
-            phase=Phase.PYTHON,
-            thread=thread,
-            backward=0,
-            index=0,
-            total=0,
-            depth=0,
-            rank=self.rank,
-            location=source_line(frame),
-            iteration=max((b.iteration for b in self.backends), default=0),
-        )
-        backend, graph = self._graph_so_far(frame)
-        calls: list[CallState] = []
-        running = next(filter(None, (hooks.innermost(thread) for hooks in self.hooks)), None)
-        if running is not None:  # in the Python code of a node
-            around = self.point(running, stop.reason, stop.phase, None, (), "", None)
-            calls = around.calls
-            stop = dataclasses.replace(around.stop, location=stop.location)
-            if graph is None:
-                backend, graph = running.backend, running.call
-        self.park(PausedPoint(stop, thread, backend, graph, calls, frame=frame), None)
-
-    def _graph_so_far(self, frame: types.FrameType) -> tuple[Backend | None, Graph | None]:
-        for backend in self.backends:
-            try:
-                graph = backend.graph_of(list(frame.f_locals.values()))
-            except Exception as error:
-                self.reports.defect("the graph so far is not known", error)
-                continue
-            if graph is not None:
-                return backend, graph
-        return (self.backends[0] if self.backends else None), None
+        if self.attached:
+            thread = threading.get_ident()
+            running = next(filter(None, (hooks.innermost(thread) for hooks in self.hooks)), None)
+            self.park(point_at_line(frame, self.backends, running, self.rank, self.reports.defect), None)
 
     # ------------------------------------------------------------ going on
 

@@ -1,0 +1,93 @@
+"""Stops described: where a thread stands, as the front end is told and as the answers need it (L4; on that thread)."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import types
+from collections.abc import Callable, Sequence
+
+from adbg.engine.backends.base import Backend, Graph
+from adbg.engine.callers import source_line
+from adbg.engine.point import CallState, PausedPoint
+from adbg.engine.running import Running
+from adbg.engine.types import NodeStop, Phase, StopReason
+
+
+def point_in_call(
+    running: Running,
+    rank: int,
+    reason: StopReason,
+    phase: Phase,
+    key: int | None,
+    ids: tuple[int, ...],
+    message: str,
+    elapsed: float | None,
+) -> PausedPoint:
+    """At node ``key`` of a running call, or at its begin or end. ``elapsed``: microseconds that the node took."""
+    call = running.call
+    total = call.count()
+    stop = NodeStop(
+        reason=reason,
+        phase=phase,
+        thread=threading.get_ident(),
+        backward=call.number,
+        index={Phase.BEGIN: 0, Phase.END: total + 1}.get(phase, running.state.position),
+        total=total,
+        depth=call.depth,
+        rank=rank,
+        breakpoints=ids,
+        node=call.describe(key) if key is not None else None,
+        enclosing=running.enclosing(),
+        location=call.location,
+        message=message,
+        iteration=running.backend.iteration,
+        elapsed_us=elapsed,
+    )
+    return PausedPoint(stop, stop.thread, running.backend, call, running.states(), key)
+
+
+def point_at_line(
+    frame: types.FrameType,
+    backends: Sequence[Backend],
+    running: Running | None,
+    rank: int,
+    defect: Callable[[str, BaseException], None],
+) -> PausedPoint:
+    """At ``adbg.breakpoint()`` in ``frame``. ``running``: the call in whose node's Python code that is."""
+    stop = NodeStop(
+        reason=StopReason.BREAKPOINT,
+        phase=Phase.PYTHON,
+        thread=threading.get_ident(),
+        backward=0,
+        index=0,
+        total=0,
+        depth=0,
+        rank=rank,
+        location=source_line(frame),
+        iteration=max((backend.iteration for backend in backends), default=0),
+    )
+    backend, graph = _graph_so_far(frame, backends, defect)
+    calls: list[CallState] = []
+    if running is not None:
+        around = point_in_call(running, rank, stop.reason, stop.phase, None, (), "", None)
+        calls = around.calls
+        stop = dataclasses.replace(around.stop, location=stop.location)
+        if graph is None:
+            backend, graph = running.backend, running.call
+    return PausedPoint(stop, stop.thread, backend, graph, calls, frame=frame)
+
+
+def _graph_so_far(
+    frame: types.FrameType, backends: Sequence[Backend], defect: Callable[[str, BaseException], None]
+) -> tuple[Backend | None, Graph | None]:
+    """The graph that the tensors among the frame's locals have, and whose it is."""
+    for backend in backends:
+        try:
+            graph = backend.graph_of(list(frame.f_locals.values()))
+        except Exception as error:
+            defect("the graph so far is not known", error)
+            continue
+        if graph is not None:
+            return backend, graph
+    return (backends[0] if backends else None), None
