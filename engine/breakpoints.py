@@ -98,6 +98,11 @@ class BreakpointTable:
     # ---------------------------------------------------------------- the list
 
     @property
+    def names_seen(self) -> frozenset[str]:
+        """Framework names of the nodes that were compared with a name pattern so far."""
+        return frozenset(self._seen.names.copy())
+
+    @property
     def armed(self) -> bool:
         """True while an enabled breakpoint needs backward calls to be reported (``error`` alone does not)."""
         return self._armed.needs_calls

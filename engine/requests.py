@@ -22,7 +22,7 @@ from adbg.engine.errors import AdbgError, NotStopped, ProtocolError
 from adbg.engine.parking import Parked
 from adbg.engine.region_captures import capture_at
 from adbg.engine.stepping import Kind
-from adbg.engine.tables import TABLES, thread_states
+from adbg.engine.tables import RUNNING_TABLES, TABLES, thread_states
 from adbg.engine.transport import Message
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ class Requests:
             client.respond(message, running_stack(arguments.threadId, arguments.startFrame, arguments.levels))
 
     def _info(self, client: Client, message: Message, arguments: p.Info) -> None:
-        table = TABLES.get(arguments.what)
+        table = RUNNING_TABLES.get(arguments.what)
         if table is not None and self._session.parked is None:
             client.respond(message, table(self._session))
         else:

@@ -6,6 +6,7 @@ import dataclasses
 import sys
 import threading
 
+from adbg.engine.inspect_graph import seen
 from adbg.engine.protocol import InfoBody, ThreadState
 from adbg.engine.session import Session
 
@@ -50,4 +51,21 @@ def capabilities_table(session: Session) -> InfoBody:
     return InfoBody(text, ["framework", "version", "capability", "there"], rows)
 
 
-TABLES = {"threads": threads_table, "breakpoints": breakpoints_table, "capabilities": capabilities_table}
+def names_table(session: Session) -> InfoBody:
+    """While no graph is at hand: names seen at stops, and those that breakpoints were compared with."""
+    counts = {(kind, name): count for kind, name, count in seen()}
+    for name in sorted(session.table.names_seen):
+        counts.setdefault(("name", name), 0)
+    rows: list[list[object]] = [[name, count, kind] for (kind, name), count in counts.items()]
+    return InfoBody(
+        f"{len(rows)} names seen so far" if rows else "no graph was looked at yet", ["name", "nodes", "kind"], rows
+    )
+
+
+TABLES = {
+    "names": names_table,
+    "threads": threads_table,
+    "breakpoints": breakpoints_table,
+    "capabilities": capabilities_table,
+}
+RUNNING_TABLES = {**TABLES, "names": names_table}  # at a stop the graph at hand has the names

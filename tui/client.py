@@ -18,8 +18,16 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from adbg.engine import errors, wire
-from adbg.engine.errors import AdbgError, DebuggeeGone, ProtocolError
+from adbg.engine import wire
+from adbg.engine.errors import (
+    AdbgError,
+    BackendError,
+    CommandError,
+    DebuggeeGone,
+    NotStopped,
+    ProtocolError,
+    Unsupported,
+)
 from adbg.engine.protocol import EVENTS, PROTOCOL_VERSION, REQUESTS, Hello, Initialize, InitializeBody
 from adbg.engine.rendezvous import SessionConfig, new_token, private_dir, read_config
 
@@ -181,23 +189,26 @@ class Client:
             future.set_exception(DebuggeeGone(self._lost))
 
 
-def error_of(message: dict[str, Any]) -> AdbgError:
-    """The AdbgError that a failed response carries.
+# What ``body.error.id`` of a failed response means; the numbers are the agent's (``engine/clients.py``).
+ERRORS: dict[int, type[AdbgError]] = {
+    1: ProtocolError,
+    2: NotStopped,
+    3: Unsupported,
+    4: BackendError,
+    5: CommandError,
+    6: DebuggeeGone,
+}
 
-    DAP puts a short name in ``message`` and the text in ``body.error.format``; adbg's short name is the class in
-    ``engine.errors`` and ``body.error.hint`` the "what next" part.
-    """
+
+def error_of(message: dict[str, Any]) -> AdbgError:
+    """The AdbgError that a failed response carries: DAP's ``body.error`` has its kind as ``id`` and its text as
+    ``format``, and adbg's ``hint`` beside them; a server that sends none has the text in ``message``."""
     body = message.get("body")
     detail = body.get("error") if isinstance(body, dict) else None
     detail = detail if isinstance(detail, dict) else {}
-    short = str(message.get("message") or "")
-    text = str(detail.get("format") or short or "the agent refused the request")
-    names = [str(detail.get(key, "")) for key in ("kind", "name", "type")] + [short]
-    for name in names:
-        cls = getattr(errors, name, None)
-        if isinstance(cls, type) and issubclass(cls, AdbgError):
-            return cls(text, str(detail.get("hint") or ""))
-    return AdbgError(text, str(detail.get("hint") or ""))
+    text = str(detail.get("format") or message.get("message") or "the agent refused the request")
+    kind = detail.get("id")
+    return ERRORS.get(kind if isinstance(kind, int) else 0, AdbgError)(text, str(detail.get("hint") or ""))
 
 
 class Listener:

@@ -91,8 +91,9 @@ class ScriptedAgent:
             handler = getattr(self, "do_" + command.replace("adbg/", ""), None)
             body = handler(arguments) if handler is not None else protocol.REQUESTS[command][1]()
         except AdbgError as error:
-            detail = {"id": 1, "format": error.message, "hint": error.hint, "kind": type(error).__name__}
-            self.put({**head, "success": False, "message": type(error).__name__, "body": {"error": detail}})
+            number = {NotStopped: 2, CommandError: 5}.get(type(error), 0)
+            detail = {"id": number, "format": error.message, "hint": error.hint}
+            self.put({**head, "success": False, "message": error.message, "body": {"error": detail}})
             return
         self.put({**head, "success": True, "body": wire.to_json(body)})
 

@@ -122,6 +122,13 @@ def test_a_refusal_comes_as_the_error_it_is(session: Session) -> None:
         session.client.request(protocol.Continue())
 
 
+def test_error_numbers_are_the_agents() -> None:
+    from adbg.engine.clients import _ERROR_IDS
+    from adbg.tui.client import ERRORS
+
+    assert {kind: number for number, kind in ERRORS.items()} == _ERROR_IDS
+
+
 def test_a_lost_connection_fails_what_waits(session: Session) -> None:
     session.agent.silent.add("evaluate")
     future = session.client.send(protocol.Evaluate("1 + 1"))
