@@ -21,7 +21,7 @@ def switched(backends: Sequence[Backend], name: str, value: str) -> p.AidsBody:
         raise NotStopped("no framework is imported yet", "go on until the program imports one")
     if not found:
         names = ", ".join(backend.name for backend in backends)
-        raise Unsupported(f"{names} has no aids of its own that adbg switches", "breakpoints on nan and inf work: break nan")
+        raise Unsupported(f"{names} has no aids of its own that adbg switches", "breakpoints do much of it: break nan")
     if not name:
         return p.AidsBody([_row(framework, aid) for framework, aids in found for aid in aids.list()])
     for framework, aids in found:

@@ -128,6 +128,8 @@ class BackendHooks:
         session.reports.node_begin(running, key, index, outs, norm, bad)
         replaced = self._arrive(running, Phase.BEFORE, key, outs) if session.deciding else None
         running.begun[key] = (perf_counter_ns() - running.parked_ns, norm, bad)
+        if session.reports.verbosity.backward_regions:
+            session.reports.verbosity.node_runs(running.call, key, index)
         return replaced
 
     def _node_end(self, call: BackwardCall, key: int, ins: Slots, outs: Slots, now: int) -> Slots | None:
@@ -135,6 +137,8 @@ class BackendHooks:
         running = self._running.get(id(call))
         if running is None or not session.attached:
             return None
+        if session.reports.verbosity.backward_regions:
+            session.reports.verbosity.node_ran(running.call, key)
         state = running.state
         begun = running.begun.pop(key, None)
         us = None

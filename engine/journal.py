@@ -94,7 +94,7 @@ class Journal:
         if faulthandler.is_enabled():
             return
         with contextlib.suppress(OSError, ValueError, RuntimeError):
-            self._faults = open(faults_path(self.folder, self.label), "w", opener=_private)
+            self._faults = open(faults_path(self.folder, self.label), "w", opener=_private)  # noqa: SIM115  kept open
             faulthandler.enable(self._faults)
             self._handlers = {number: _action(number).raw[:8] for number in CRASHES}
 
@@ -222,12 +222,13 @@ def _node_lines(entries: Sequence[Entry]) -> list[str]:
         return [f"no node was hooked; last seen: {_entry_text(entries[-1])}"]
     last = nodes[-1]
     _, backward, index, name, depth, path, *values = (*last.fields, *[""] * 6)
-    state = "was running" if last.fields[0] == "before" else "had ended; a node that was not hooked may have run after it"
+    running = last.fields[0] == "before"
+    state = "was running" if running else "had ended; a node that was not hooked may have run after it"
     nested = f", nested {depth} deep" if depth not in ("", "0") else ""
     lines = [f"last node seen: #{index} {name} of backward {backward}{nested}; it {state}"]
     if path:
         lines.append(f"  inside {path}")
-    role = "grad_outputs" if last.fields[0] == "before" else "grad_inputs"
+    role = "grad_outputs" if running else "grad_inputs"
     lines += [f"  {role}[{number}]  {value}" for number, value in enumerate(filter(None, values))]
     earlier = [entry for entry in entries if entry.seq < last.seq][-SHOWN:]
     if earlier:

@@ -101,7 +101,7 @@ class LineRegions:
     def _on_main_thread(self) -> None:
         """Have the interpreter run ``_here`` there between two instructions."""
 
-        def run(argument: Any) -> int:
+        def run(_argument: Any) -> int:
             try:
                 self._here(sys._getframe(1))
             except Exception as error:  # must not surface in whatever the thread does

@@ -67,6 +67,12 @@ class StderrTap:
             os.dup2(file, 2)
             self._pipe = _forward(file, saved, begin, not keep)
 
+    def write(self, data: bytes) -> None:
+        """A record among those in the file."""
+        if self._file >= 0:
+            with contextlib.suppress(OSError):
+                os.write(self._file, data)
+
     def stop(self) -> None:
         """Fd 2 as it was. The rest of the file is still handed on."""
         with self._lock:
@@ -113,8 +119,8 @@ def _open(path: str | os.PathLike[str]) -> int:
 
 
 def _reopen(raw: io.FileIO, fd: int, name: Any) -> None:
-    """The same object on another descriptor. A second ``__init__`` is what FileIO offers for that; it does not close the
-    old one, and no other thread can run between."""
+    """The same object on another descriptor. A second ``__init__`` is what FileIO offers for that; it does not close
+    the old one, and no other thread can run between."""
     with contextlib.suppress(OSError, ValueError):
         raw.__init__(fd, "wb", closefd=False)  # type: ignore[misc]
         raw.name = name

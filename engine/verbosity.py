@@ -18,7 +18,7 @@ from adbg.engine.line_regions import LineRegions, Lines, parse_lines
 from adbg.engine.narrator import Narrator
 from adbg.engine.runfiles import vlog_path
 from adbg.engine.stderr_tap import StderrTap
-from adbg.engine.vlog import parse_levels
+from adbg.engine.vlog import format_record, parse_levels
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,6 +43,7 @@ class Region:
 class _Raised:
     call: BackwardCall
     key: int
+    native: NativeVlog | None
     regions: list[Region] = field(default_factory=list)
 
 
@@ -180,20 +181,41 @@ class Verbosity:
         found = [r for r in self._regions if r.backward and any(r.lines.holds(s.file, s.line) for s in stack)]
         if not found:
             return
-        self._raised.append(raised := _Raised(call, key, found))
-        native = self._natives.get(backend.name)
-        for region in raised.regions:
-            if native is not None:
-                native.raise_levels(region.levels)
-            else:
+        self._raised.append(raised := _Raised(call, key, self._natives.get(backend.name), found))
+        if raised.native is None:
+            for region in raised.regions:
                 self._narrator.raise_levels(region.levels)
 
+    def node_runs(self, call: BackwardCall, key: int, index: int) -> None:
+        """The last word before the node: the framework's own level goes up here, so that what adbg does at a stop is
+        not in the log. Its "Preparing" was written, or was not, before any hook: adbg writes that line itself."""
+        raised = self._find(call, key)
+        if raised is not None and raised.native is not None:
+            self._mark(f"{call.name(key)}(#{index}) Preparing ", call.depth)
+            for region in raised.regions:
+                raised.native.raise_levels(region.levels)
+
+    def node_ran(self, call: BackwardCall, key: int) -> None:
+        """The first word behind the node."""
+        raised = self._find(call, key)
+        if raised is not None and raised.native is not None:
+            for region in raised.regions:
+                raised.native.lower_levels(region.levels)
+
     def node_end(self, call: BackwardCall, key: int) -> None:
-        for raised in reversed(self._raised):
-            if raised.call is call and raised.key == key:
-                self._raised.remove(raised)
+        raised = self._find(call, key)
+        if raised is not None:
+            self._raised.remove(raised)
+            if raised.native is None:
                 self._lower(raised)
-                return
+
+    def _find(self, call: BackwardCall, key: int) -> _Raised | None:
+        return next((r for r in reversed(self._raised) if r.call is call and r.key == key), None)
+
+    def _mark(self, text: str, depth: int) -> None:
+        """A record of adbg's own in the framework's file, at its place in the order."""
+        if self.tap.on:
+            self.tap.write(format_record(text, "backward", 3, depth).encode())
 
     def backward_end(self, call: BackwardCall) -> None:
         """Nodes that began and did not end (an exception)."""
@@ -203,9 +225,10 @@ class Verbosity:
 
     def _lower(self, raised: _Raised) -> None:
         for region in raised.regions:
-            for native in self._natives.values():
-                native.lower_levels(region.levels)
-            self._narrator.lower_levels(region.levels)
+            if raised.native is not None:
+                raised.native.lower_levels(region.levels)
+            else:
+                self._narrator.lower_levels(region.levels)
 
     # ---- fd 2
 

@@ -87,7 +87,7 @@ _SWITCHES = (
         "works; sets call_stack_level 3", _nan, lambda f: str(f[_NAN_LEVEL]) if f[_NAN] else "off",
     ),
     _Switch(
-        "sync", (_SYNC,), "on | off", "waits for the device behind every operator, so that an error is met where it is made",
+        "sync", (_SYNC,), "on | off", "waits for the device behind every operator: an error is met where it is made",
         "ignored: operators on the CPU are done when they return", "works", _on_off(_SYNC),
         lambda f: "on" if f[_SYNC] else "off",
     ),
@@ -102,13 +102,13 @@ _SWITCHES = (
         _path, lambda f: f[_MD5] or "off",
     ),
     _Switch(
-        "system_allocator", (_SYSTEM,), "on | off", "asks the system for every tensor's memory instead of keeping a pool",
+        "system_allocator", (_SYSTEM,), "on | off", "asks the system for every tensor's memory instead of a pool",
         "accepted; no difference measured: on the CPU memory goes back to the system at once either way",
         "accepted; for the places whose allocator was not made yet: set it before the first tensor", _on_off(_SYSTEM),
         lambda f: "on" if f[_SYSTEM] else "off",
     ),
     _Switch(
-        "call_stack_level", (_STACK,), "1 | 2 | 3 | off", "how much an error tells: 1 line, 2 C++ stack, 3 forward stack",
+        "call_stack_level", (_STACK,), "1 | 2 | 3 | off", "what an error tells: 1 line, 2 C++ stack, 3 forward stack",
         "works; 3 makes a small operator take 3.5 times", "works", _level, lambda f: str(f[_STACK]),
     ),
 )  # fmt: skip

@@ -37,9 +37,10 @@ class PaddleVlog(NativeVlog):
     def __init__(self, core: Any) -> None:
         self._set = getattr(core.set_vlog_level, "adbg_original", core.set_vlog_level)
         self._core = core
-        first = os.environ.get("GLOG_v", "")
+        first = os.environ.get("GLOG_v", "")  # noqa: SIM112  glog's own spelling
         level = int(first) if first.isdecimal() else 0
-        self._script: dict[str, int] = {"*": level, **_modules_of(os.environ.get("GLOG_vmodule", ""))}
+        modules = os.environ.get("GLOG_vmodule", "")  # noqa: SIM112
+        self._script: dict[str, int] = {"*": level, **_modules_of(modules)}
         self._person: dict[str, int] | None = None
         self._raised: list[dict[str, int]] = []
         self._known = {*MODULES, *self._script} - {"*"}
