@@ -80,6 +80,38 @@ class BackendHooks:
         finally:
             self._running.pop(id(call), None)
 
+    def node_warning(self, call: BackwardCall, key: int, grad_outputs: Slots, text: str) -> Slots | None:
+        """A node is about to do harm that no exception will tell of (Paddle dies of some undefined gradients): the
+        ``error`` breakpoint stops before it. Called for calls that were not armed too."""
+        session = self._session
+        if not session.attached or session.passes(call):
+            return None
+        try:
+            return session.turn.take(self._warned, call, key, grad_outputs, text)
+        except Exception as error:
+            session.reports.defect("a hook failed and was passed over", error)
+            return None
+
+    def _warned(self, call: BackwardCall, key: int, outs: Slots, text: str) -> Slots | None:
+        session = self._session
+        if not session.attached:
+            return None
+        running = self._running.get(id(call)) or self._enter(call)
+        index = running.state.position = running.state.index_of(key)
+        frame = user_frame(sys._getframe())
+        hits = session.check(
+            HitEvent(Phase.ERROR, call.number),
+            lambda condition: evaluate(condition, node_namespace(self._backend, call, key, index, outs, None, frame)),
+        )
+        why = session.decide(running, Phase.ERROR, key, hits, lambda: text)
+        if why is None:
+            return None
+        point = session.point(running, why[0], Phase.BEFORE, key, why[1], text, None)
+        point.grad_outputs = list(outs)
+        point.frame = frame
+        session.park(point, running)
+        return tuple(point.grad_outputs) if point.edited else None
+
     def innermost(self, thread: int) -> Running | None:
         """The innermost call that ``thread`` began and has not ended."""
         mine = [running for running in list(self._running.values()) if running.call.thread == thread]
@@ -164,7 +196,7 @@ class BackendHooks:
         if not session.attached:
             return
         running = self._running.get(id(call))
-        fresh = isinstance(error, Exception) and not self._shown(error)
+        fresh = isinstance(error, Exception) and not self._shown(call.original_error(error))
         if running is None:  # unarmed until now: only an exception is news
             if fresh and error is not None:
                 self._failed(self._enter(call), error)
@@ -243,14 +275,14 @@ class BackendHooks:
         session = self._session
         call = running.call
         key, evidence = next(iter(call.failed_nodes(error)), (None, ""))
-        frame = failed_frame(error) or user_frame(sys._getframe())
+        frame = failed_frame(call.original_error(error)) or failed_frame(error) or user_frame(sys._getframe())
 
         def condition(text: str) -> Any:
             index = running.state.index_of(key) if key is not None else 0
             return evaluate(text, node_namespace(self._backend, call, key, index, (), None, frame))
 
         hits = session.check(HitEvent(Phase.ERROR, call.number), condition)
-        text = f"{type(error).__name__}: {error}"
+        text = call.error_text(error)
         why = session.decide(running, Phase.ERROR, key, hits, lambda: text)
         if why is None:
             return

@@ -191,6 +191,14 @@ class BackwardCall(Graph):
         hook having been there (torch facts, section 7)."""
         return ()
 
+    def original_error(self, error: BaseException) -> BaseException:
+        """The exception as Python raised it, where the framework made another one of it (Paddle: an OSError)."""
+        return error
+
+    def error_text(self, error: BaseException) -> str:
+        """Type and message of what went wrong, without what only pads it (C++ stacks, repeated Python ones)."""
+        return f"{type(error).__name__}: {error}"
+
 
 @dataclass(frozen=True, slots=True)
 class Stray:
@@ -243,6 +251,9 @@ class HookSink(Protocol):
     ) -> tuple[Any, ...] | None: ...
 
     def backward_end(self, call: BackwardCall, error: BaseException | None) -> None: ...
+
+    # Optional: ``node_warning(call, key, grad_outputs, text)`` before a node of which the framework would die; it may
+    # stop, and answers as ``node_begin`` does. It may come for a call whose begin was not reported (nothing armed).
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from adbg.engine.backends import paddle_private as private
 from adbg.engine.backends.base import BackwardCall, HookPlan, HookSink, Part
-from adbg.engine.backends.paddle_failures import suspects
+from adbg.engine.backends.paddle_failures import error_text, suspects
 from adbg.engine.backends.paddle_graph import PaddleGraph, Services
 from adbg.engine.backends.paddle_slots import flat_slots, rebuilt, replaced_slots
 from adbg.engine.backends.paddle_stacks import framework_name
@@ -197,8 +197,8 @@ class PaddleCall(PaddleGraph, BackwardCall):
     def _want(self, key: int, bits: int) -> None:
         """Hook ``key`` for ``bits``. A node that ran is left alone; the one at hand can still get a post hook."""
         at_hand = key == self._running
-        if self._ran[key] and not at_hand:
-            return
+        if (self._ran[key] and not at_hand) or (self._wanted and key not in self._needed()):
+            return  # it ran; or paddle.grad takes the gradient in front of it, and its copy has no slots of its own
         old = self._flags[key]
         new = old | bits
         if new == old:
@@ -317,8 +317,6 @@ class PaddleCall(PaddleGraph, BackwardCall):
     def _begin(self, key: int, gradients: tuple[Any, ...]) -> list[Any] | None:
         """The turn of ``key``. Returns None, or one entry per slot: a tensor to go on with, None to keep what is there."""
         try:
-            if self._wanted and key not in self._needed():
-                return None  # paddle.grad takes the gradient here, the node itself does not run
             self.settle()
             self._running = key
             self._ran[key] = 1
@@ -498,6 +496,9 @@ class PaddleCall(PaddleGraph, BackwardCall):
 
     def original_error(self, error: BaseException) -> BaseException:
         return self.origin if self.origin is not None else error
+
+    def error_text(self, error: BaseException) -> str:
+        return error_text(error, self.origin)
 
     def failed_nodes(self, error: BaseException) -> Sequence[tuple[int, str]]:
         self.walk()

@@ -263,7 +263,7 @@ class EngineEntry:
             opened = state.open[-1] if state.open else None
             if opened is None or opened.passing or self._sink is None:
                 return original(ctx, *args)
-            printed = PYLAYER + ctx._forward_cls.__name__
+            printed = PYLAYER + type(ctx).__name__.removesuffix("_backward")
             call = opened.call
             key = call.custom_key(printed) if call is not None else None
             state.customs.append(printed)

@@ -59,6 +59,9 @@ def _by_message(graph: PaddleGraph, message: str) -> Iterator[tuple[int, str]]:
         if key is not None:
             yield key, "Paddle's message names it"
             return
+    custom = re.search(r"(GradNodePyLayer_\w+?)(?='s |\b)", message)
+    for key in graph.keys_named(custom[1]) if custom is not None else ():
+        yield key, "Paddle's message names it"
     for match in _NAMED.finditer(message):
         name = match[1] or match[2]
         printed = graph.printed()
@@ -66,6 +69,22 @@ def _by_message(graph: PaddleGraph, message: str) -> Iterator[tuple[int, str]]:
         for key in keys:
             sure = "Paddle's message names it" if len(keys) == 1 else f"one of {len(keys)} nodes of the name in the message"
             yield key, f"{sure}: {_changed(message)}" if _changed(message) else sure
+
+
+_SUMMARY = re.compile(r"Error Message Summary:\n-+\n(.*)", re.DOTALL)
+_WHERE = re.compile(r"\s*\(at /paddle/[^)]*\)")
+
+
+def error_text(error: BaseException, origin: BaseException | None) -> str:
+    """What Python raised where it did; else Paddle's message, without its C++ and repeated Python stacks."""
+    if origin is not None:
+        return f"{type(origin).__name__}: {_plain(str(origin))}"
+    return f"{type(error).__name__}: {_plain(str(error))}"
+
+
+def _plain(message: str) -> str:
+    summary = _SUMMARY.search(message)
+    return _WHERE.sub("", summary[1] if summary is not None else message).strip()
 
 
 def _changed(message: str) -> str:
