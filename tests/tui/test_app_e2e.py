@@ -89,8 +89,9 @@ def test_start_break_step_inspect_edit_resize_continue_quit(script: Path) -> Non
         terminal.send("c")
         terminal.wait_for("EXITED 0")
         terminal.send("o")
-        text = terminal.wait_for(lambda t: "Program output" in t and "all done" in t)
-        assert "iteration 0 bias [0.0, 0.0]" in text or "iteration 0 bias [-0.0, -0.0]" in text
+        text = terminal.wait_for(lambda t: "Program output" in t and "all done" in t and "iteration 1 bias" in t)
+        first = next(line for line in text.splitlines() if "iteration 0 bias" in line)
+        assert "0.0, 0.0" in first or "-0.0, -0.0" in first
         second = next(line for line in text.splitlines() if "iteration 1 bias" in line)
         assert "0.0, 0.0" not in second
         terminal.send("\x1b")
