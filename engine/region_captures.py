@@ -315,6 +315,7 @@ class Captures:
         """Graphs, stacks and pictures now; gradients from now on. Raises CommandError."""
         capture = wanted.capture
         assert capture is not None and wanted.selection is not None
+        wanted.message = ""
         strays, note = self._strays(wanted, graph)
         wanted.strays = len(strays)
         wanted.release()

@@ -294,3 +294,56 @@ with adbg.capture_backward_subgraph(FOLDER, grads=True):
     found = dict(variables(read(tmp_path / "out", "grad_tensors.log")))
     assert found["Half1_out0_float32_1x3@Grad"] == [1.0] * 3
     assert found["Mul1_out_float32_2x3@Grad"] == [2.0] * 3 + [18.0] * 3
+
+
+def test_nodes_are_told_by_their_making_not_by_their_lines(tmp_path: Path) -> None:
+    script = """
+import contextlib, threading, torch, adbg
+x = torch.ones(3, requires_grad=True)
+y = x
+for i in range(3):
+    with adbg.capture_backward_subgraph(FOLDER) if i == 1 else contextlib.nullcontext():
+        y = torch.tanh(y)
+y.sum().backward()
+assert not torch.is_anomaly_enabled() and not torch._C.is_anomaly_enabled()
+""".replace("FOLDER", repr(str(tmp_path / "out")))
+    ran = alone(script)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    dot = read(tmp_path / "out", "backward_graph.dot")
+    assert colours(dot) == {"TanhBackward0#2": GREY, "TanhBackward0#1": ORANGE, "TanhBackward0#3": ORANGE}
+
+
+def test_a_nested_backward_is_captured_where_its_nodes_are(tmp_path: Path) -> None:
+    script = """
+import torch
+class Outer(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * 2
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        with torch.enable_grad():
+            y = x.detach().requires_grad_()
+            out = (y * 1).exp()
+        return torch.autograd.grad(out, y, grad)[0]
+x = torch.ones(3, requires_grad=True)
+z = Outer.apply(x).sin()
+z.sum().backward()
+"""
+    with Dialled(tmp_path, script) as run:
+        ready(run.peer)
+        asked = {"directory": str(tmp_path), "grads": True, "limit": 1000}
+        line = run.line("out = (y")
+        run.peer.request("adbg/capture", region=f"script.py:{line}", name="inner", **asked)
+        go(run.peer, "ExpBackward0")
+        run.peer.stopped()
+        outer = f"script.py:{run.line('z = Outer')}"
+        (state,) = run.peer.request("adbg/capture", region=outer, name="outer", **asked)["captures"]
+        assert (state["inside"], state["state"]) == (2, "running")
+        run.peer.request("continue")
+        assert run.end()[0] == 0
+    assert colours(read(tmp_path / "inner", "backward_graph.dot")) == {"ExpBackward0#1": GREY, "MulBackward0#1": GREY}
+    # Outer itself runs at that stop: its gradient comes when the nested backward is over.
+    assert [name for name, _ in variables(read(tmp_path / "outer", "grad_tensors.log"))] == ["generated_tensor_3@Grad"]
