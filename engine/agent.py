@@ -237,6 +237,8 @@ class Agent:
             sys.breakpointhook = self._breakpointhook
         client = self.client
         if client is not None:
+            for state in self.session.table.unmatched():
+                self.event(p.BreakpointChanged("changed", state))
             client.connection.flush(1.0)
             client.connection.close()
         self.session.detach()

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from adbg.engine.backends.base import Graph, HookPlan
 from adbg.engine.hits import Evaluate, Hit, HitEvent, condition_holds, stop_reason
-from adbg.engine.matching import count_matches, plan_for
+from adbg.engine.matching import count_matches, plan_for, unmatched_name
 from adbg.engine.names import name_matches
 from adbg.engine.protocol import BreakpointRequest, BreakpointState
 from adbg.engine.rules import Rule, make_rule
@@ -101,6 +101,18 @@ class BreakpointTable:
     def names_seen(self) -> frozenset[str]:
         """Framework names of the nodes that were compared with a name pattern so far."""
         return frozenset(self._seen.names.copy())
+
+    def unmatched(self) -> list[BreakpointState]:
+        """At the end of a run: breakpoints on a name that no node had, with the closest names in their message."""
+        names = sorted(self.names_seen)
+        states = []
+        with self._lock:
+            for rule in self._rules.values():
+                note = unmatched_name(rule.spec, names) if rule.spec is not None and not rule.counts.hits else ""
+                if note:
+                    rule.counts.note = note
+                    states.append(rule.state())
+        return states
 
     @property
     def armed(self) -> bool:

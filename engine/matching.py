@@ -73,6 +73,17 @@ def _nothing(spec: Spec, seen: _Seen, total: int) -> str:
     return f"{text}; closest: {', '.join(close)}" if close else text
 
 
+def unmatched_name(spec: Spec, names: Sequence[str]) -> str:
+    """Why a name ``spec`` took none of the nodes of a whole run, whose framework names are ``names``; "" when it is no
+    name, or there were such nodes."""
+    base = spec.pattern.partition("#")[0]
+    if spec.kind is not SpecKind.NAME or not names or any(name_matches(base, name, "", True) for name in names):
+        return ""
+    close = closest_names(spec.pattern, names)
+    text = f"no node was named {spec.pattern!r}"
+    return f"{text}; closest: {', '.join(close)}" if close else text
+
+
 def _no_line(spec: Spec, seen: _Seen) -> str:
     text = f"no node was made at {spec.head}"
     if not seen.lines:

@@ -99,10 +99,6 @@ class BreakpointList:
     def requests(self) -> list[BreakpointRequest]:
         return [replace(row.request, name=self._typed[row.id]) for row in self._rows.values()]
 
-    def unhit(self) -> bool:
-        """Whether an enabled breakpoint waits for its first hit."""
-        return any(row.enabled and not row.hits for row in self._rows.values())
-
     def learn(self, process: int, states: list[BreakpointState]) -> bool:
         """What process number ``process`` says; true when anything a person sees changed."""
         before = self.rows()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from adbg.engine.names import closest_names, name_matches
 from adbg.tui.debugger import Debugger
 
 FRAMEWORKS = ("torch", "paddle", "mindspore")
@@ -45,13 +44,7 @@ def _reason(debugger: Debugger, spec: str) -> str:
         return f"the largest backward had {debugger.largest} nodes"
     if head in ("nan", "inf", "nonfinite"):
         return "every gradient was finite" if head == "nonfinite" else f"no gradient was {head}"
-    if ":" in head or head in ("error", "backward", "backward-end") or not debugger.names_seen:
-        return ""
-    names = sorted(debugger.names_seen)
-    if any(name_matches(head, name, "", fold) for name in names for fold in (False, True)):
-        return ""  # such nodes there are: a condition or a count kept it from stopping
-    close = closest_names(head, names)
-    return f"no node is called so; closest: {', '.join(close)}" if close else "no node is called so"
+    return ""
 
 
 def _silence(debugger: Debugger) -> list[str]:

@@ -24,7 +24,6 @@ class Process:
         self.alive = True
         self.frameworks: tuple[Framework, ...] = tuple(info.frameworks)
         self.backwards = 0  # backward calls it announced
-        self.asked_names = False
         self.frames: tuple[StackFrame, ...] | None = None  # of this stop, innermost first; None: not asked yet
         self.frames_note = ""
         self.frame = 0  # selected one

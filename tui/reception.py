@@ -10,7 +10,6 @@ from __future__ import annotations
 import codecs
 import contextlib
 import time
-from concurrent.futures import Future
 from typing import Any
 
 from adbg.engine import protocol
@@ -38,7 +37,6 @@ class Reception(SessionState):
         self.selected = 0
         self.backwards_seen = 0
         self.frameworks_seen = set()
-        self.names_seen = set()
         self.largest = 0
         self._list.forget_hits()
         self._decoders = {}
@@ -152,7 +150,6 @@ class Reception(SessionState):
             self._tell(events.BackwardBegan(process, body))
         elif isinstance(body, protocol.BackwardEnd):
             self._tell(events.BackwardEnded(process, body))
-            self._learn_names(process)
         elif isinstance(body, protocol.Trace):
             self._tell(events.Trace(process, body.breakpoint, body.text, body.stop))
         elif isinstance(body, protocol.BreakpointChanged):
@@ -165,21 +162,6 @@ class Reception(SessionState):
             self._tell(events.FrameworkFound(process, body.framework))
         elif isinstance(body, protocol.Output):
             self.notice("warning" if body.category == "important" else "info", body.output.rstrip("\n"))
-
-    def _learn_names(self, process: Process) -> None:
-        """After a process's first backward: the node names seen, for the closest ones to a breakpoint that is never
-        hit. Not waited for: this is the reader thread."""
-        if process.backwards != 1 or process.asked_names or not self._list.unhit():
-            return
-        process.asked_names = True
-
-        def learn(answer: Future[Any]) -> None:
-            if not answer.cancelled() and answer.exception() is None:
-                body: protocol.InfoBody = answer.result()
-                self.names_seen.update(str(row[0]) for row in body.rows if row)
-
-        with contextlib.suppress(AdbgError):
-            process.client.send(protocol.Info("names")).add_done_callback(learn)
 
     def _parked(self, process: Process, stop: NodeStop) -> None:
         with self.changed:

@@ -62,7 +62,6 @@ class SessionState(StopView):
         self.ever_stopped = False
         self.backwards_seen = 0
         self.frameworks_seen: set[str] = set()
-        self.names_seen: set[str] = set()  # framework names of nodes, asked for when a breakpoint was not hit
         self.largest = 0  # nodes in the largest backward seen
         self.tail = ""  # the last TAIL characters that the program wrote
         self._listeners: list[Listener] = []
