@@ -116,12 +116,23 @@ def write_constraints(folder, torch, numpy):
     return path
 
 
-def fingerprint(extras, torch):
-    digest = hashlib.sha256(repr((sorted(extras), torch)).encode())
+def fingerprint(torch):
+    """Of all that decides what an installation puts in, but for the extras."""
+    digest = hashlib.sha256(repr(torch).encode())
     for name in ("pyproject.toml", "constraints.txt"):
         with open(os.path.join(ROOT, name), "rb") as file:
             digest.update(file.read())
     return digest.hexdigest()
+
+
+def installed(folder, extras, torch):
+    """Whether a stamp says that these extras, or more, are there and still as they should be."""
+    for name in os.listdir(folder):
+        if name.startswith("adbg-") and name.endswith(".stamp") and set(extras) <= set(name[5:-6].split("-")):
+            with open(os.path.join(folder, name)) as file:
+                if file.read() == fingerprint(torch):
+                    return True
+    return False
 
 
 def install(folder, extras):
@@ -134,11 +145,8 @@ def install(folder, extras):
             f"{folder} has torch {torch}, adbg needs {wanted} or newer and upgrades none by itself:"
             " say VENV=/path/to/another/environment"
         )
-    stamp = os.path.join(folder, "adbg-" + "-".join(sorted(extras)) + ".stamp")
-    if torch and os.path.exists(stamp):
-        with open(stamp) as file:
-            if file.read() == fingerprint(extras, torch):
-                return python
+    if torch and installed(folder, extras, torch):
+        return python
     beside = f"beside torch {torch}" if torch else "with torch (large: this may take minutes)"
     say(f"installing adbg[{','.join(extras)}] into {folder}, {beside}")
     constraints = write_constraints(folder, torch, numpy)
@@ -150,8 +158,8 @@ def install(folder, extras):
             "pip could not install adbg (its reason is above): check the network and pip's index settings,"
             " then run make again"
         )
-    with open(stamp, "w") as file:
-        file.write(fingerprint(extras, probe(python)[1]))
+    with open(os.path.join(folder, "adbg-" + "-".join(sorted(extras)) + ".stamp"), "w") as file:
+        file.write(fingerprint(probe(python)[1]))
     return python
 
 

@@ -5,11 +5,11 @@
 At the stop, behind the node, try
 
     p grad_inputs[0]
-    p grad_outputs[0] * 2 * saved['saved_tensors'][0].relu()      what it ought to be
-    ! x = saved['saved_tensors'][0].detach().requires_grad_()
+    p grad_outputs[0] * 2 * saved[0].relu()                     what it ought to be
+    ! x = saved[0].detach().requires_grad_()
     ! y = x.relu().square(); y.backward(grad_outputs[0])
-    p (grad_inputs[0] / x.grad)                                   the factor, element by element
-    set grad_inputs[0] = x.grad                                   go on with the right one
+    p grad_inputs[0] / x.grad                                   the factor, element by element
+    set grad_inputs[0] = x.grad                                 go on with the right one
 
 and compare the loss after that with the loss of a plain run.
 """
