@@ -13,7 +13,7 @@ from adbg.engine.errors import AdbgError, CommandError, NotStopped, Unsupported
 from adbg.engine.types import StopReason
 from adbg.tui import events
 from adbg.tui.commands.breakpoints import split_commands
-from adbg.tui.commands.reference import reference
+from adbg.tui.commands.reference import reference, renewed
 from adbg.tui.commands.startup import join_blocks, lines_of_file, opens_block, stop_commands
 from adbg.tui.commands.table import GROUPS, TABLE, execute, repeatable, resolve, split
 from adbg.tui.debugger import State
@@ -87,6 +87,11 @@ def test_the_reference_has_every_command() -> None:
     for line in text.splitlines():
         if line.startswith("| `"):
             assert line.replace("\\|", "").count("|") == 4, line
+
+
+def test_the_reference_in_the_readme_is_current() -> None:
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    assert renewed(text) == text, "python -m adbg.tui.commands.reference README.md"
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,13 @@
-"""The command reference as Markdown, generated from the table: ``python -m adbg.tui.commands.reference``.
+"""The command reference as Markdown, generated from the table.
 
-The README holds the output between two marker lines; a test compares them.
+``python -m adbg.tui.commands.reference`` prints it; with file names behind, it is put between the two marker lines of
+each file. The README holds it; a test compares them.
 """
 
 from __future__ import annotations
+
+import sys
+from pathlib import Path
 
 from adbg.tui.commands.session import TITLES, usage
 from adbg.tui.commands.table import GROUPS, TABLE
@@ -28,5 +32,21 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
+def renewed(text: str) -> str:
+    """``text`` with the reference between its markers. Raises ValueError where they are missing."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"no lines {BEGIN!r} and {END!r}")
+    return before + reference() + after
+
+
+def main(paths: list[str]) -> None:
+    for path in map(Path, paths):
+        path.write_text(renewed(path.read_text()))
+    if not paths:
+        print(reference())
+
+
 if __name__ == "__main__":
-    print(reference())
+    main(sys.argv[1:])
