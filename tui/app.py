@@ -40,13 +40,22 @@ from adbg.tui.screens.help import HelpScreen, live_keys
 from adbg.tui.showing import Showing
 from adbg.tui.widgets import sourcefile
 from adbg.tui.widgets.console import CommandInput, History
-from adbg.tui.widgets.frames import apply_plan, compose_main
+from adbg.tui.widgets.frames import Banner, GraphHead, ListsBar, apply_plan, compose_main
+from adbg.tui.widgets.graph import GraphPanel
 from adbg.tui.widgets.hints import Hints
 from adbg.tui.widgets.linepanel import LinePanel
-from adbg.tui.widgets.source import CodePanel
+from adbg.tui.widgets.neighbourhood import Neighbourhood
+from adbg.tui.widgets.source import CodePanel, ListsPanel
+from adbg.tui.widgets.statusbar import StatusBar
+from adbg.tui.widgets.transcript import Transcript
 from adbg.tui.widgets.value import ValuePanel
+from adbg.tui.widgets.vlog import VlogPanel
 
 TICK = 1 / 30  # seconds
+PANELS_OF_THE_APP = (
+    StatusBar, Banner, GraphHead, GraphPanel, Neighbourhood, VlogPanel, CodePanel, ListsBar, ListsPanel, ValuePanel,
+    Transcript, CommandInput, Hints,
+)  # fmt: skip
 
 
 class AdbgApp(Showing, KeyActions):
@@ -73,6 +82,8 @@ class AdbgApp(Showing, KeyActions):
 
     def on_mount(self) -> None:
         """Everything is there: listen, and let the program start."""
+        for kind in PANELS_OF_THE_APP:
+            self.panel(kind)  # known from now on, also while the screen is taken down
         self.lookups = Lookups(self.post_message)
         self.commands = CommandQueue(self.post_message)
         self._unsubscribe = self.debugger.subscribe(self.incoming.append)

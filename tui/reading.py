@@ -6,6 +6,7 @@ watches. The node under the cursor is read once the cursor rests.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +24,7 @@ from adbg.tui.widgets.neighbourhood import Neighbourhood
 from adbg.tui.widgets.source import FrameRow, forward_rows, frame_rows
 from adbg.tui.widgets.value import BINS
 
+SETTLE_EVERY = 0.5  # seconds; further pages of a large graph are shown together
 DEBOUNCE = 0.08  # seconds the cursor must rest before the node under it is read
 
 
@@ -34,6 +36,7 @@ class Reading(AppBase):
         self._refreshing: set[int] = set()  # pages of the graph to read again
         self._told = 0  # selection that the debugger was told: its echo may come when the cursor is elsewhere
         self._rest: Any = None  # timer: the cursor rests
+        self._settle_at = 0.0
         self._frames: list[FrameRow] = []  # of the stop
         self._frames_note = ""
 
@@ -152,29 +155,39 @@ class Reading(AppBase):
         body: GraphBody = event.result
         model = self.graph.model
         first = not model.rows
+        page = (event.key - 1) // PAGE
+        near = first or page in self._refreshing or page == (max(body.here, 1) - 1) // PAGE
+        other = model.load(body, later=not near)
+        self._refreshing.discard(page)
+        if near or other or model.missing(1) is None or time.monotonic() > self._settle_at:
+            self._show_graph(first or other)
+        self._next_page()
+
+    def _show_graph(self, anew: bool) -> None:
+        """The rows that came so far, in the panel. ``anew``: another graph than before."""
+        started = time.monotonic()
+        model = self.graph.model
+        model.settle()
         under = self.graph.selected  # the cursor may be ahead of ``selected``: its message is on the way
-        other = model.load(body)
         stop = self.debugger.stop
-        if stop is not None and stop.reason in (StopReason.NAN, StopReason.INF) and stop.backward == body.backward:
+        if stop is not None and stop.reason in (StopReason.NAN, StopReason.INF) and stop.backward == model.backward:
             model.alarm(stop.index)
-        self._refreshing.discard((event.key - 1) // PAGE)
         status = self.bar.status
-        status.here, status.total = body.here, body.total
+        status.here, status.total = model.here, model.total
         status.nonfinite = sum(row.nonfinite for row in model.rows.values())
         status.sum_us = sum(row.us for row in model.rows.values() if row.us is not None) or None
-        keep = under.index if under is not None and not (first or other) else self.selected
-        if not keep and body.total:
+        keep = under.index if under is not None and not anew else self.selected
+        if not keep and model.total:
             self.selected = keep = 1  # at the begin: the first node to come
             self.read_node()
         self.graph.lines_changed()
         if keep:
-            self.graph.select_index(
-                keep, notify=False, margin=max(self.graph.size.height // 3, 2) if first or other else 4
-            )
+            self.graph.select_index(keep, notify=False, margin=max(self.graph.size.height // 3, 2) if anew else 4)
         self._head()
         self._neighbours(self.shown_node)
         self.retitle()
-        self._next_page()
+        now = time.monotonic()
+        self._settle_at = now + max(SETTLE_EVERY, 10 * (now - started))
 
     def _head(self) -> None:
         head = self.panel(GraphHead)

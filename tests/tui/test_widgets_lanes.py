@@ -161,9 +161,10 @@ def test_pages_that_are_missing_are_asked_for_from_the_selection_outwards() -> N
     model = GraphModel()
     body = wire.from_json(protocol.GraphBody, recorded()["graph"])
     model.load(protocol.GraphBody(5, 1, 4200, 2100, [row for row in body.rows if row.index == 1]))
+    assert model.pages == {0}
     assert model.missing(2100) == 2001
     assert model.missing(500) == 1001 or model.missing(500) == 2001
-    model.rows[2001] = model.rows[1]
+    model.pages.add(2)
     assert model.missing(2100) == 1001
 
 

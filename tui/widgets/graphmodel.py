@@ -28,6 +28,9 @@ class GraphModel:
         self.here = 0
         self.note = ""
         self.rows: dict[int, GraphRow] = {}
+        self.pages: set[int] = set()  # pages that came, those that wait included
+        self._waiting: list[list[GraphRow]] = []
+        self._feeders: dict[int, set[int]] = {}
         self.unfolded: set[int] = set()
         self.all_leaves = False
         self.timed = False  # a row has a time
@@ -40,20 +43,43 @@ class GraphModel:
 
     # ---- what comes in
 
-    def load(self, body: GraphBody) -> bool:
-        """A page. Returns True when it is of another graph than before (then all else was forgotten)."""
+    def load(self, body: GraphBody, later: bool = False) -> bool:
+        """A page. Returns True when it is of another graph than before (then all else was forgotten).
+
+        ``later``: the lines need not have it before ``settle`` (each settling costs 0.5 us a row of the whole graph).
+        """
         other = (body.version, body.backward) != (self.version, self.backward)
         if other:
-            self.rows = {}
+            self.rows, self._feeders, self._waiting, self.pages = {}, {}, [], set()
             self.unfolded, self.alarms = set(), set()
             self.timed = False
+            self._stale = True
         self.version, self.backward, self.total, self.here = body.version, body.backward, body.total, body.here
         self.depth, self.note = body.depth, body.note
-        for row in body.rows:
-            self.rows[row.index] = row if row.index not in self.alarms else replace(row, nonfinite=True)
-            self.timed = self.timed or row.us is not None
-        self._stale = True
+        if body.rows:
+            self.pages.add((body.rows[0].index - 1) // PAGE)
+        self._waiting.append(body.rows)
+        if not later:
+            self.settle()
         return other
+
+    def settle(self) -> None:
+        """Take in the pages that wait."""
+        waiting, self._waiting = self._waiting, []
+        for rows in waiting:
+            for row in rows:
+                self._take(row if row.index not in self.alarms else replace(row, nonfinite=True))
+
+    def _take(self, row: GraphRow) -> None:
+        old = self.rows.get(row.index)
+        self.rows[row.index] = row
+        self.timed = self.timed or row.us is not None
+        if old is None or old.edges != row.edges:
+            for to in row.edges:
+                self._feeders.setdefault(to, set()).add(row.index)
+            self._stale = True
+        elif row.accumulate and self._folded(old) != self._folded(row):
+            self._stale = True
 
     def clear(self) -> None:
         """No graph is at hand."""
@@ -70,7 +96,7 @@ class GraphModel:
             if row is not None:
                 state = "done" if index < here else "here" if index == here else "todo"
                 self.rows[index] = replace(row, state=state)
-        self._stale = True
+                self._stale = self._stale or row.accumulate
 
     def ran(self, nodes: tuple[NodeRan, ...] | list[NodeRan]) -> None:
         """Nodes that ran: their figures, as far as the event has them."""
@@ -103,7 +129,7 @@ class GraphModel:
         pages = range((self.total - 1) // PAGE + 1)
         own = (max(around, 1) - 1) // PAGE
         for page in sorted(pages, key=lambda p: (p > own, abs(p - own))):
-            if page * PAGE + 1 not in self.rows:
+            if page not in self.pages:
                 return page * PAGE + 1
         return None
 
@@ -182,7 +208,7 @@ class GraphModel:
 
     def feeders(self, index: int) -> list[int]:
         """Rows (loaded) that feed ``index``, nearest first."""
-        return sorted((i for i, row in self.rows.items() if index in row.edges), reverse=True)
+        return sorted(self._feeders.get(index, ()), reverse=True)
 
     def find(self, text: str, start: int, step: int) -> int | None:
         """Index of the next row from ``start`` (exclusive, wrapping) whose name, module, parameter or place has
