@@ -38,7 +38,7 @@ def to_json(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(key): to_json(item) for key, item in value.items()}
     if dataclasses.is_dataclass(value):
-        return {name: to_json(getattr(value, name)) for name in _field_names(type(value))}
+        return {name: to_json(getattr(value, name)) for name in _field_names(value.__class__)}
     raise ProtocolError(f"cannot send a {type(value).__name__} over the wire", "this is a defect of adbg: report it")
 
 
