@@ -270,6 +270,10 @@ class Debugger(MirroredBreakpoints):
         """A gradient or a variable was changed: panels read again."""
         self._tell(events.Edited())
 
+    def tell_marked(self) -> None:
+        """A region was captured: panels read the graph again."""
+        self._tell(events.GraphMarked())
+
     def tell_shown(self) -> None:
         self._tell(events.ShownChanged())
 

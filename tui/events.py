@@ -122,6 +122,11 @@ class ShownChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class GraphMarked:
+    """A region of the graph at hand was captured: its rows have other marks than before."""
+
+
+@dataclass(frozen=True, slots=True)
 class Edited:
     """A gradient or a variable was changed (``set``, ``!``): values shown must be read again."""
 
@@ -163,6 +168,7 @@ Event = (
     | FrameChanged
     | SelectionChanged
     | ShownChanged
+    | GraphMarked
     | Edited
     | Notice
     | Exited

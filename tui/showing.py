@@ -225,6 +225,10 @@ class Showing(Reading):
     def _on_shownchanged(self, event: events.ShownChanged) -> None:
         self._read_shown()
 
+    def _on_graphmarked(self, event: events.GraphMarked) -> None:
+        self._refreshing = set(self.graph.model.pages)
+        self._next_page()
+
     def _on_edited(self, event: events.Edited) -> None:
         self.bar.status.edited = True
         self.read_node()

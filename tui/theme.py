@@ -64,6 +64,9 @@ STYLES: dict[str, Style] = {
     "here": Style(color=YELLOW, bold=True),
     "custom": Style(color=VIOLET),
     "leaf": Style(color=GREEN),
+    "region-inside": Style(color=BACKGROUND, bgcolor="#999999"),  # Paddle's own colours of a captured region
+    "region-boundary": Style(color=BACKGROUND, bgcolor="#FFE4B5"),
+    "region-leaf": Style(color="#ffffff", bgcolor="#148b97"),
     "compiled": Style(color=ORANGE),
     "breakpoint": Style(color=RED),
     "breakpointoff": Style(color=DIM),

@@ -38,6 +38,8 @@ def capture(debugger: Debugger, argument: str) -> CommandResult:
         return CommandResult(f"{len(body.captures)} dropped", [state.name for state in body.captures])
     request = _request(words)
     (state,) = debugger.request(request, 600.0).captures
+    if state.state in ("running", "done"):
+        debugger.tell_marked()
     value = {
         "name": state.name, "region": state.region, "state": state.state, "files": state.files, "inside": state.inside,
         "boundary": state.boundary, "leaves": state.leaves, "strays": state.strays, "bytes": state.nbytes,

@@ -70,8 +70,11 @@ def node_style(row: GraphRow) -> str:
 
 
 def op_style(row: GraphRow) -> str:
+    """Of the op's name: that of the row, or the colour that Paddle gives a captured region."""
     style = node_style(row)
-    return style if style not in ("todo",) else "todo"
+    if row.region and style not in ("bad", "here"):
+        return f"region-{row.region}"
+    return style
 
 
 class GraphPanel(LinePanel):
