@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any
 
-from adbg.tui.debugger import Debugger
+from adbg.tui.debugger import Debugger, State
 
 
 @contextlib.contextmanager
@@ -17,6 +17,10 @@ def handed_on(debugger: Debugger, names: Sequence[str]) -> Iterator[None]:
     that was ignored when adbg started (nohup, a background job) stays ignored."""
 
     def hand_on(number: int, _frame: FrameType | None) -> None:
+        if debugger.state in (State.NEW, State.EXITED):  # no program it could mean
+            signal.signal(number, before.get(number, signal.SIG_DFL))
+            signal.raise_signal(number)
+            return
         debugger.send_signal(number)
 
     before: dict[int, Any] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -194,6 +195,13 @@ def test_the_terminal_hangs_up(repl: Open, tmp_path: Path) -> None:
     wait_until(lambda: not alive(terminal.pid), "the REPL ended", 15)
     wait_until(lambda: not alive(pid), "the program got SIGHUP", 15)
     terminal._master = os.open(os.devnull, os.O_RDWR)
+
+
+def test_a_signal_ends_the_repl_when_no_program_is_there(repl: Open) -> None:
+    terminal = repl("hello.py", "-b", "nan", source="print('hello')\n")
+    terminal.wait_for(at_prompt)
+    terminal.kill(signal.SIGTERM)
+    assert terminal.wait_end(20) == 143
 
 
 def test_history_is_kept_and_private(repl: Open, adbg_home: Path) -> None:
