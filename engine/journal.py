@@ -6,7 +6,7 @@ end. The file holds two rings, of nodes and of log records, with ``SLOTS`` slots
 
     slot = seq u64 | time f64 (epoch) | length u16 | text (UTF-8), fields separated by TAB
 
-A slot's ``seq`` is written last: one that was being written has the number of an older one, or 0.
+``seq`` is 0 while a slot is written, and written last.
 """
 
 from __future__ import annotations
@@ -83,6 +83,7 @@ class Journal:
         self._next[ring] = number + 1
         offset = ring * RING + number % SLOTS * SLOT
         region = self._map
+        _SEQ.pack_into(region, offset, 0)
         _REST.pack_into(region, offset + 8, time.time(), len(data))
         region[offset + 18 : offset + 18 + len(data)] = data
         _SEQ.pack_into(region, offset, number + 1)

@@ -11,11 +11,12 @@ from adbg.engine.runfiles import vlog_path
 MAIN = "0"
 
 
-def crash_reports(folder: str, code: int, text: str) -> list[str]:
-    """One text for each process of the program that crashed, each kept beside the record.
+def crash_reports(folder: str, keep: bool, code: int, text: str) -> list[str]:
+    """One text for each process of the program that crashed.
 
     Args:
         folder: of the record, or of the session where nothing is recorded; "" knows nothing.
+        keep: write each beside the record too.
         code, text: how the program itself ended, as a shell counts ("killed by SIGSEGV").
     """
     if not folder or not os.path.isdir(folder):
@@ -32,7 +33,7 @@ def crash_reports(folder: str, code: int, text: str) -> list[str]:
         report = crash_report(Path(folder), label, _log(Path(folder), label), mine)
         if not report:
             continue
-        kept = keep_report(Path(folder), label, report)
+        kept = keep_report(Path(folder), label, report) if keep else ""
         title = "" if label == MAIN else f"process {label}: "
         reports.append(f"{title}{report}" + (f"\nkept in {kept}" if kept else ""))
     return reports

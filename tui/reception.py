@@ -231,7 +231,7 @@ class Reception(SessionState):
         deadline = time.monotonic() + 2
         for process in self.processes:
             process.client.wait_end(max(0.0, deadline - time.monotonic()))
-        for report in crash_reports(getattr(self.program, "folder", ""), code, text):
+        for report in crash_reports(getattr(self.program, "folder", ""), bool(self.program.run_dir), code, text):
             self.notice("error", report)
         with self.changed:
             if generation != self._generation or self._state is State.EXITED:

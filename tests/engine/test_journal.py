@@ -1,0 +1,145 @@
+"""The crash journal: the ring, what a crash leaves of it, and the report."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from adbg.engine.journal import (
+    SLOT,
+    SLOTS,
+    Journal,
+    crash_report,
+    crashed_labels,
+    faults_path,
+    journal_path,
+    keep_report,
+    read_journal,
+)
+from adbg.engine.runs import list_runs, new_run_dir
+
+
+def test_the_ring_keeps_the_newest_entries_in_order(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, "0")
+    for number in range(SLOTS + 9):
+        journal.put("before", 1, number, f"Node{number}")
+    entries = read_journal(journal_path(tmp_path, "0"))
+    assert [int(entry.fields[2]) for entry in entries] == list(range(9, SLOTS + 9))
+    assert read_journal(journal_path(tmp_path, "0"), 1) == []
+    journal.put("x" * 5000)  # longer than a slot
+    assert len(read_journal(journal_path(tmp_path, "0"))[-1].fields[0]) < 1024
+
+
+def test_an_entry_that_was_being_written_costs_only_what_is_before_it(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, "0")
+    for number in range(5):
+        journal.put("before", 1, number, "Node")
+    path = journal_path(tmp_path, "0")
+    data = bytearray(path.read_bytes())
+    data[2 * SLOT : 2 * SLOT + 8] = bytes(8)  # the third slot's number
+    path.write_bytes(data)
+    assert [entry.fields[2] for entry in read_journal(path)] == ["3", "4"]
+    path.write_bytes(b"short")
+    assert read_journal(path) == []
+
+
+@pytest.mark.parametrize(
+    ("ending", "number"), [("ctypes.string_at(0)", signal.SIGSEGV), ("os.abort()", signal.SIGABRT)]
+)
+def test_a_crash_leaves_node_path_values_records_and_stack(tmp_path: Path, ending: str, number: int) -> None:
+    code = f"""
+    import ctypes, os, sys
+    from pathlib import Path
+    from adbg.engine.journal import Journal
+    journal = Journal(Path(sys.argv[1]), "0")
+    journal.watch_faults()
+    journal.put("begin", 1)
+    journal.put("before", 1, 4, "MmBackward0", 0, "", "f32[2, 2] norm 1")
+    journal.put("before", 2, 7, "BoomBackward", 1, "Outer#1 > Inner#1", "f32[3, 4] norm 3.464", "undefined")
+    journal.log("\\tI1121 02:19:25.942734 16194 backward:3] BoomBackward(#7) Preparing\\n")
+    def crash():
+        {ending}
+    crash()
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code), str(tmp_path)], timeout=60, check=False)
+    assert done.returncode == -number
+    assert crashed_labels(tmp_path) == ["0"]
+    text = crash_report(tmp_path, "0", tmp_path / "vlog-r0.log", number)
+    assert signal.Signals(number).name in text
+    assert "last node seen: #7 BoomBackward of backward 2, nested 1 deep; it was running" in text
+    assert "inside Outer#1 > Inner#1" in text
+    assert "grad_outputs[0]  f32[3, 4] norm 3.464" in text and "grad_outputs[1]  undefined" in text
+    assert "BoomBackward(#7) Preparing" in text
+    assert "in crash" in text
+    assert Path(keep_report(tmp_path, "0", text)).read_text() == text + "\n"
+
+
+def test_without_hooked_nodes_the_report_says_so(tmp_path: Path) -> None:
+    Journal(tmp_path, "0")
+    text = crash_report(tmp_path, "0", tmp_path / "none", signal.SIGSEGV)
+    assert "SIGSEGV" in text and "no node was hooked" in text and "record on" in text
+
+
+def test_a_good_end_leaves_nothing(tmp_path: Path) -> None:
+    code = """
+    import faulthandler, sys
+    from pathlib import Path
+    from adbg.engine.journal import Journal
+    journal = Journal(Path(sys.argv[1]), "0")
+    journal.watch_faults()
+    assert faulthandler.is_enabled()
+    journal.close()
+    assert not faulthandler.is_enabled()
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code), str(tmp_path)], timeout=60, check=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_faulthandler_of_the_programs_own_is_left_alone(tmp_path: Path) -> None:
+    code = """
+    import ctypes, sys
+    from pathlib import Path
+    from adbg.engine.journal import Journal
+    journal = Journal(Path(sys.argv[1]), "0")
+    journal.watch_faults()
+    ctypes.string_at(0)
+    """
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(code), str(tmp_path)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert "Segmentation fault" in done.stderr and not faults_path(tmp_path, "0").exists()
+
+
+def test_a_handler_that_a_framework_puts_in_later_still_has_its_say(tmp_path: Path) -> None:
+    code = """
+    import ctypes, signal, sys
+    from pathlib import Path
+    from adbg.engine.journal import Journal
+    journal = Journal(Path(sys.argv[1]), "0")
+    journal.watch_faults()
+    libc = ctypes.CDLL(None)
+    handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda n: (libc.dprintf(2, b"framework's\\n"), libc._exit(77)))
+    libc.signal(11, handler)
+    journal.watch_faults_again()
+    libc.raise_ = libc["raise"]
+    libc.raise_(11)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), str(tmp_path)], capture_output=True, timeout=60, check=False
+    )
+    assert done.returncode == 77 and b"framework's" in done.stderr
+    assert "Segmentation fault" in faults_path(tmp_path, "0").read_text()
+
+
+def test_runs_know_of_a_journal(tmp_path: Path) -> None:
+    folder = new_run_dir(["train.py"], tmp_path)
+    (folder / "run.json").write_text("{}")
+    assert list_runs(tmp_path)[0].crash == ()
+    faults_path(folder, "0").write_text("Fatal Python error\n")
+    assert list_runs(tmp_path)[0].crash == ("0",)

@@ -1,0 +1,146 @@
+"""Paddle's own VLOG on the running program: levels, modules after their sites ran, lines of code, and put back."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from support.program import Outcome, adbg, commands, run
+
+pytest.importorskip("paddle")
+pytestmark = pytest.mark.xdist_group("paddle-vlog")
+
+SCRIPT = """
+import ctypes, os, sys
+import paddle
+from paddle.autograd import PyLayer
+
+linear = paddle.nn.Linear(4, 4)
+
+class Inner(PyLayer):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        if "crash" in sys.argv:
+            ctypes.string_at(0)
+        return g * 2
+
+def model(x):
+    h = paddle.tanh(x)
+    h = linear(h)  # @first
+    y = paddle.exp(h)  # @last
+    return Inner.apply(y).sum()
+
+x = paddle.ones([3, 4])
+x.stop_gradient = False
+for i in range(3):
+    os.write(2, b"from C %d\\n" % i)
+    sys.stderr.write(f"from Python {i}\\n")
+    model(x).backward()
+    print("iteration", i, flush=True)
+with paddle.base.framework.vlog_guard(3):
+    if "guard" in sys.argv:
+        model(x).backward()
+print("FLAGS", paddle.get_flags(["FLAGS_call_stack_level", "FLAGS_enable_unique_name", "FLAGS_check_nan_inf"]))
+"""
+FIRST = next(n for n, line in enumerate(SCRIPT.splitlines(), 1) if "@first" in line)
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def _run(script: Path, *options: str, arguments: tuple[str, ...] = ()) -> tuple[Outcome, str]:
+    run_dir = script.parent / "run"
+    done = adbg("run", "--batch", "--run-dir", run_dir, *options, script, *arguments)
+    log = run_dir / "vlog-r0.log"
+    return done, log.read_text(errors="replace") if log.exists() else ""
+
+
+def _apis(log: str) -> list[str]:
+    return re.findall(r"Running_AD_API: (\w+)=", log)
+
+
+def test_records_go_to_the_record_and_everything_else_to_stderr(script: Path) -> None:
+    done, log = _run(script, *commands("vlog 3"))
+    assert done.status == 0, done
+    assert log.count("Running_AD_API: tanh=") == 3 and log.count("TanhGradNode(") + log.count("tanh") > 3
+    assert "GradNodePyLayer_Inner" in log and "Running_AD_API" not in done.stderr
+    for number in range(3):
+        assert done.stderr.count(f"from C {number}") == 1, done
+        assert done.stderr.count(f"from Python {number}") == 1
+    assert not re.search(r"^\t*I\d{4} ", done.stderr, re.MULTILINE), done.stderr
+
+
+def test_a_module_follows_after_its_sites_ran(script: Path) -> None:
+    """The trap: a site that ran keeps the level that it was bound to."""
+    at_second = ["-b", "Exp* backward 2"]
+    done, log = _run(script, *at_second, *commands("continue", "vlog dygraph_functions=6,nodes=5", "continue"))
+    assert done.status == 0, done
+    assert _apis(log).count("tanh") == 1, "the third iteration only"
+    assert "nodes.cc" in log and "backward.cc" not in log
+    assert re.search(r"^adbg: vlog 0  dygraph_functions=6  nodes=5", done.stdout + done.stderr, re.MULTILINE)
+
+
+def test_off_ends_it(script: Path) -> None:
+    lines = ["continue", "vlog off", "vlog", "delete 1", "continue"]
+    done, log = _run(script, "-b", "Exp* backward 2", *commands("vlog 3", *lines))
+    assert done.status == 0, done
+    assert log.count("Running_AD_API: tanh=") == 2
+    assert "from C 2" in done.stderr
+
+
+def test_only_while_lines_run(script: Path) -> None:
+    done, log = _run(script, *commands(f"vlog 6 at train.py:{FIRST}-{FIRST + 1}"))
+    assert done.status == 0, done
+    assert set(_apis(log)) == {"matmul", "add", "exp"} and len(_apis(log)) == 9
+    assert "Preparing" not in log
+
+
+def test_only_while_the_nodes_run_that_lines_made(script: Path) -> None:
+    done, log = _run(script, *commands(f"vlog bw 6 at train.py:{FIRST}-{FIRST + 1}"))
+    assert done.status == 0, done
+    begun = re.findall(r"(\w+)\(#\d+\) Preparing", log)
+    assert begun.count("ExpGradNode") == 3 and {"MatmulGradNode", "AddGradNode"} <= set(begun)
+    assert "TanhGradNode" not in begun and "SumGradNode" not in begun
+    assert "exp_grad kernel" in log and "tanh_grad" not in log and _apis(log) == []
+
+
+def test_the_scripts_own_guard_reaches_every_module(script: Path) -> None:
+    plain = run([__import__("sys").executable, script, "guard"])
+    done, _ = _run(script, arguments=("guard",))
+
+    def kinds(text: str) -> set[str]:
+        return set(re.findall(r"\] *\n?=+(\w+: \w+)=", text)) | set(re.findall(r"\d (\w+\.cc):\d+\]", text))
+
+    assert done.status == 0 and "backward.cc" in kinds(plain.stderr)
+    assert kinds(plain.stderr) <= kinds(done.stderr) | {"pybind.cc"}
+
+
+def test_a_crash_while_redirected_loses_nothing(script: Path) -> None:
+    done, log = _run(script, *commands("record on", "vlog 4"), arguments=("crash",))
+    assert done.status == 139, done
+    assert "from C 0" in done.stderr and "from Python 0" in done.stderr
+    assert "Segmentation fault` is detected" in done.stdout + done.stderr, "Paddle's own word on it"
+    assert "last node seen: " in done.stderr and "GradNodePyLayer_Inner" in done.stderr
+    assert "grad_outputs[0]  f32[3, 4] norm" in done.stderr
+    assert "last log records:" in done.stderr and "in backward" in done.stderr
+    assert "GradNodePyLayer_Inner" in log.splitlines()[-1] + log[-4000:]
+    assert (script.parent / "run" / "crash-r0.txt").exists()
+
+
+def test_aids_are_listed_switched_and_put_back(script: Path) -> None:
+    lines = ["continue", "aids", "aids check_nan_inf 1", "aids sync on", "aids nonsense on", "aids md5 /no/such/x", "detach"]
+    done, _ = _run(script, "-b", "Exp*", "--no-stacks", *commands(*lines))
+    assert done.status == 0, done
+    assert "ignored: operators on the CPU" in done.stdout and "ignored: fresh memory" in done.stdout
+    assert "no aid 'nonsense'" in done.stdout + done.stderr and "cannot be written" in done.stdout + done.stderr
+    flags = re.search(r"FLAGS (.*)", done.stdout)
+    assert flags and "'FLAGS_call_stack_level': 1" in flags[1] and "'FLAGS_check_nan_inf': False" in flags[1]
