@@ -366,7 +366,10 @@ class PaddleCall(PaddleGraph, BackwardCall):
         gradients = self._outs.pop(key, ())
         self._running = None
         if self._flags and self._flags[key] & _TAKEN_POST:
-            self._sink.node_end(self, key, (), gradients)
+            try:
+                self._sink.node_end(self, key, (), gradients)
+            except Exception:  # the next node's turn has come: it must not be lost
+                self._running = None
         self._drop_parts(key)
         self._take_turns(key)
 

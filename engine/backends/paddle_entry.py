@@ -177,7 +177,8 @@ class EngineEntry:
                 try:
                     sink.backward_begin(call)
                     call.start()
-                except BaseException:
+                except BaseException as error:
+                    self.abort(error)  # what is around this call makes another exception of it
                     state.open.remove(opened)
                     self._close(opened)
                     raise
@@ -230,8 +231,12 @@ class EngineEntry:
     def _end(self, opened: _Open) -> None:
         call, sink = opened.call, self._sink
         if call is not None and sink is not None and not opened.passing:
-            call.settle()
-            sink.backward_end(call, None)
+            try:
+                call.settle()
+                sink.backward_end(call, None)
+            except BaseException as error:
+                self.abort(error)
+                raise
 
     def _failed(self, opened: _Open, error: BaseException) -> BaseException | None:
         """An exception is leaving the engine: report it once. Returns what a person's abort was, if it was one."""
