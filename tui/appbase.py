@@ -196,6 +196,10 @@ class AppBase(App[int]):
         """Show another node in all panels."""
         raise NotImplementedError
 
+    def at_stop(self) -> None:
+        """Stack and source are those of the stop again."""
+        raise NotImplementedError
+
     def relayout(self) -> None:
         """Sizes of the panels."""
         raise NotImplementedError

@@ -165,9 +165,9 @@ class KeyActions(AppBase):
         """Back to the node and the frame of the stop."""
         stop = self.debugger.stop
         if stop is not None:
-            if stop.index:
-                self.graph.select_index(stop.index, notify=False)
-                self.select_node(stop.index)
+            self.graph.select_index(stop.index or 1, notify=False)
+            self.select_node(stop.index or 1)
+            self.at_stop()
             self.run_line("frame 0", echo=False)
 
     def action_cycle(self, step: int) -> None:

@@ -33,6 +33,7 @@ class Reading(AppBase):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self._at_stop = True  # stack and source are the stop's: the user has not moved to another node
         self._refreshing: set[int] = set()  # pages of the graph to read again
         self._told = 0  # selection that the debugger was told: its echo may come when the cursor is elsewhere
         self._rest: Any = None  # timer: the cursor rests
@@ -113,16 +114,20 @@ class Reading(AppBase):
 
     def select_node(self, index: int) -> None:
         """Called when the cursor moved: the cheap part now, the reading once it rests."""
+        stop = self.debugger.stop
         self.selected = index
+        self._at_stop = stop is not None and stop.index == index
         self._neighbours(None)
         row = self.graph.model.rows.get(index)
-        stop = self.debugger.stop
-        if row is not None and row.forward is not None and not (stop and stop.index == index):
+        if row is not None and row.forward is not None and not self._at_stop:
             self.code.show(row.forward)
         self.retitle()
         if self._rest is not None:
             self._rest.stop()
         self._rest = self.set_timer(DEBOUNCE, self._rested)
+
+    def at_stop(self) -> None:
+        self._at_stop = True
 
     def _rested(self) -> None:
         if self.debugger.selected != self.selected:
@@ -177,7 +182,7 @@ class Reading(AppBase):
         status.nonfinite = sum(row.nonfinite for row in model.rows.values())
         status.sum_us = sum(row.us for row in model.rows.values() if row.us is not None) or None
         keep = under.index if under is not None and not anew else self.selected
-        if not keep and model.total:
+        if not keep and model.total and stop is not None and stop.phase is not Phase.PYTHON:
             self.selected = keep = 1  # at the begin: the first node to come
             self.read_node()
         self.graph.lines_changed()
@@ -201,8 +206,7 @@ class Reading(AppBase):
         frames, note, selected = event.result
         self._frames = frame_rows(frames)
         self._frames_note = note
-        stop = self.debugger.stop
-        if (stop is not None and self.selected in (0, stop.index)) or not self.graph.model.total:
+        if self._at_stop:
             self.lists.show_frames(self._frames, selected, note)
             self._show_frame(selected)
         self.relist()
@@ -239,9 +243,8 @@ class Reading(AppBase):
         self.value.waiting = "no node is at hand: p EXPR prints any value" if body is None else ""
         self.value.model.show_node(body)
         self._neighbours(body)
-        stop = self.debugger.stop
-        if body is not None and stop is not None:
-            if body.index == stop.index and stop.node is not None:
+        if body is not None:
+            if self._at_stop:
                 if self.lists.frames is not self._frames:
                     self.lists.show_frames(self._frames, 0, self._frames_note)
                     self._show_frame(0)

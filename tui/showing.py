@@ -111,6 +111,7 @@ class Showing(Reading):
         status.breakpoint = " ".join(numbers[n] for n in stop.breakpoints if n in numbers)
         self._banner(stop)
         self.selected = stop.index
+        self._at_stop = True
         self.shown_node = None
         if stop.reason in (StopReason.NAN, StopReason.INF):
             self.value.model.prefer(stop.message)

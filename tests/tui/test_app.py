@@ -462,3 +462,32 @@ def test_the_log_of_the_run_is_followed_filtered_and_searched(tmp_path: object) 
         await app.until(lambda: "is no regular expression" in app.app.transcript.text(), "the error")
 
     drive(WIDE, body, str(tmp_path))
+
+
+def test_long_output_is_broken_and_every_size_shows_all_of_it() -> None:
+    async def body(app: Driver) -> None:
+        app.program.on_output("stdout", ("x" * 300 + "END\nnext\n").encode())
+        await app.until(lambda: app.app.output.finished == 2, "the output")
+        await app.press("o")
+        await app.shows("END", "next")
+        assert app.text.count("x") >= 300
+        await app.pilot.resize_terminal(*NARROW)
+        await app.until(lambda: app.text.count("x") >= 300 and "END" in app.text and "next" in app.text, "all of it")
+        app.program.on_output("stdout", b"more\rMORE")
+        await app.shows("MORE")
+
+    drive(WIDE, body)
+
+
+def test_the_begin_shows_who_called_backward_until_the_cursor_moves() -> None:
+    async def body(app: Driver) -> None:
+        await app.until(lambda: app.app.lists.frames, "the stack")
+        assert any(row.kind == "live" for row in app.app.lists.frames)
+        assert "loss.backward()" in app.text
+        await app.press("j")
+        await app.until(lambda: app.app.shown_node is not None and app.app.shown_node.index == 2, "node 2")
+        assert not any(row.kind == "live" for row in app.app.lists.frames)
+        await app.press("H")
+        await app.until(lambda: any(row.kind == "live" for row in app.app.lists.frames), "the stop's stack")
+
+    drive(WIDE, body)

@@ -137,3 +137,12 @@ def test_endless_output_is_bounded_and_counted() -> None:
     assert len(text.lines) <= MOST_LINES + 1001
     assert text.finished == MOST_LINES + 3000
     assert text.lines[-2] == f"line {MOST_LINES + 2999}"
+
+
+def test_lines_that_changed_are_known() -> None:
+    text = ScreenText()
+    text.feed("one\ntwo\nthree\n")
+    assert text.touched == 0
+    text.touched = text.finished
+    text.feed("\x1b[A\x1b[AX")
+    assert text.touched == 1 and text.lines[1] == "Xwo"

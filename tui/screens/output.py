@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from rich.cells import chop_cells
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Grid, Vertical
@@ -12,33 +13,50 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Label
 
 from adbg.tui.widgets import figures
-from adbg.tui.widgets.figures import Spans, elide
+from adbg.tui.widgets.figures import Spans
 from adbg.tui.widgets.linepanel import LinePanel
 from adbg.tui.widgets.screentext import ScreenText
 
 
 class OutputText(LinePanel):
-    """The lines; follows the end until scrolled up."""
+    """The lines, broken where the terminal would break them; follows the end until scrolled up."""
 
     show_cursor = False
 
     def __init__(self, screen_text: ScreenText, **options: Any) -> None:
         super().__init__(**options)
         self._text = screen_text
+        self._pieces: list[str] = []
+        self._starts: list[int] = []  # of each line, in ``_pieces``
+        self._first = 0  # number of the first line in them, dropped ones counted
+        self._width = 0
         self._at_end = True
 
     def line_count(self) -> int:
-        lines = self._text.lines
-        return len(lines) - (not lines[-1])
+        return len(self._pieces) - (not self._text.lines[-1] and bool(self._pieces))
 
     def line(self, row: int, width: int) -> Spans:
-        return [(elide(self._text.lines[row], width), "")]
+        return [(self._pieces[row], "")]
 
     def empty_text(self) -> str:
         return "the program has written nothing so far"
 
+    def _break(self) -> None:
+        """Break the lines that changed; all of them where the width changed or lines were dropped."""
+        text, width = self._text, max(self.size.width, 1)
+        if width != self._width or text.dropped != self._first:
+            self._width, self._first, self._pieces, self._starts = width, text.dropped, [], []
+        known = min(max(text.touched - text.dropped, 0), len(self._starts))
+        if known < len(self._starts):
+            del self._pieces[self._starts[known] :], self._starts[known:]
+        for line in text.lines[known:]:
+            self._starts.append(len(self._pieces))
+            self._pieces += chop_cells(line, width) or [""]
+        text.touched = text.finished
+
     def grown(self) -> None:
         """More was written."""
+        self._break()
         self.lines_changed()
         if self._at_end:
             self.call_after_refresh(self._to_end)

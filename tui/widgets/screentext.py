@@ -28,6 +28,7 @@ class ScreenText:
     def __init__(self) -> None:
         self.lines: list[str] = [""]
         self.dropped = 0
+        self.touched = 0  # first line, dropped ones counted, that changed since the reader set it to ``finished``
         self._row = 0
         self._column = 0
         self._held = ""
@@ -58,6 +59,7 @@ class ScreenText:
             self._row = max(self._row - gone, 0)
 
     def _write(self, text: str) -> None:
+        self.touched = min(self.touched, self.dropped + self._row)
         line = self.lines[self._row]
         if self._column > len(line):
             line = line.ljust(self._column)
@@ -91,6 +93,7 @@ class ScreenText:
         elif final == "G":
             self._column = max(number, 1) - 1
         elif final == "K":
+            self.touched = min(self.touched, self.dropped + self._row)
             line = self.lines[self._row]
             self.lines[self._row] = {0: line[: self._column], 1: " " * self._column + line[self._column :]}.get(
                 number, ""

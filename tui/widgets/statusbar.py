@@ -90,7 +90,8 @@ def fields(status: Status, bar: int) -> list[tuple[int, Spans]]:
     head = state_field(status)
     if status.state == "stopped" and stop is not None:
         head += [("  " + place_field(stop), "bold")]
-        why = f"bp {','.join(map(str, stop.breakpoints))}" if stop.breakpoints else stop.reason.value
+        numbers = [str(number) for number in stop.breakpoints if number > 0]  # those of exception filters are negative
+        why = f"bp {','.join(numbers)}" if numbers else stop.reason.value
         head.append(("  " + why, "dim"))
         if status.breakpoint:
             result.append((9, [(status.breakpoint, "dim")]))

@@ -231,13 +231,14 @@ def slot_lines(model: ValueModel, width: int) -> tuple[list[Spans], dict[tuple[i
         shape = slot.text or (figures.shape(slot.meta.shape) if slot.meta and slot.meta.shape is not None else "none")
         text = f"{'▸' if chosen else ' '}{name} {shape}"
         text = elide(text, width - 7)
+        spoilt = slot.meta is not None and slot.meta.note.startswith("corrupted")
         if kind != group:
             lines.append([(f" {kind:<5} ", "heading")])
             group = kind
         elif width_of(lines[-1]) + len(text) + 1 > width:
             lines.append([(" " * 7, "")])
         start = width_of(lines[-1])
-        lines[-1].append((text + " ", "bold" if chosen else "op"))
+        lines[-1].append((text + " ", "bad" if spoilt else "bold" if chosen else "op"))
         places[(len(lines) - 1, start, start + len(text))] = position
     return lines, places
 
@@ -365,12 +366,14 @@ class ValuePanel(LinePanel):
         if height < COMPACT:
             lines += compact_lines(view, width)
         elif view.meta is not None:
-            lines += [meta_line(view.meta, stats, width), *note_lines(view.meta, width)]
+            slot = self.model.slot
+            noted = slot.meta if slot is not None and slot.meta is not None and not view.meta.note else view.meta
+            lines += [meta_line(view.meta, stats, width), *note_lines(noted, width)]
         if stats is not None and stats.numel and height >= COMPACT:
             lines += [range_line(stats, width), counts_line(stats, width)]
             lines += histogram_lines(stats, width, self._histogram_height(height))
         window = view.window
-        if window is not None and window.values:
+        if window is not None and window.values and (view.meta is None or view.meta.numel > 1):
             magnitudes = "max" in window.reduced
             lines += plots.heatmap(window.values, width, self._picture_height(width, height), magnitudes)
             how = window.reduced if magnitudes else "each element"

@@ -95,7 +95,7 @@ class VlogPanel(LinePanel):
 
     def subtitle_text(self) -> str:
         words = ["FOLLOW"] if self.following else []
-        words.append(f"{figures.count(len(self.store))} lines")
+        words.append(f"{figures.count(len(self.store))} line{'s' * (len(self.store) != 1)}")
         if self._folded:
             words.append(f"{len(self._folded)} folded")
         if self.filter_text:
