@@ -347,3 +347,19 @@ z.sum().backward()
     assert colours(read(tmp_path / "inner", "backward_graph.dot")) == {"ExpBackward0#1": GREY, "MulBackward0#1": GREY}
     # Outer itself runs at that stop: its gradient comes when the nested backward is over.
     assert [name for name, _ in variables(read(tmp_path / "outer", "grad_tensors.log"))] == ["generated_tensor_3@Grad"]
+
+
+def test_a_front_end_that_leaves_ends_the_file_and_what_waits(tmp_path: Path) -> None:
+    with Dialled(tmp_path, SCRIPT) as run:
+        ready(run.peer)
+        asked = {"directory": str(tmp_path), "grads": True, "limit": 1000}
+        run.peer.request("adbg/capture", region=REGION, name="begun", **asked)
+        run.peer.request("adbg/capture", region="script.py:999", name="never", **asked)
+        go(run.peer, "MulBackward0#1 backward 1")
+        run.peer.stopped()
+        run.peer.close()
+        status, out, err = run.end()
+        assert (status, err) == (0, "") and out.startswith("[[")
+    log = read(tmp_path / "begun", "grad_tensors.log")
+    assert len(variables(log)) == 3 and "the front end left here" in log
+    assert not (tmp_path / "never").exists()
