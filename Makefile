@@ -30,8 +30,9 @@ demo:
 	if [ -t 0 ] && [ -t 1 ]; then exec "$$python" -m adbg run -b nan examples/nan_at_sqrt.py; \
 	else exec "$$python" -m adbg run --batch -b nan -x examples/nan_at_sqrt.adbg examples/nan_at_sqrt.py </dev/null; fi
 
-test: lint
-	@$(call environment,torch$(comma)dev); exec "$$python" -m pytest -n $(JOBS) --dist loadgroup $(PYTEST)
+test:
+	@$(call environment,torch$(comma)dev); "$$python" .ci/lint.py; lint=$$?; \
+	"$$python" -m pytest -n $(JOBS) --dist loadgroup $(PYTEST) && exit $$lint
 
 lint:
 	@$(call environment,torch$(comma)dev); "$$python" .ci/lint.py

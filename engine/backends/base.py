@@ -60,7 +60,7 @@ class HookPlan:
     needs: frozenset[str] = frozenset()
     indices: frozenset[int] = frozenset()
     post: bool = True  # report node_end too
-    contributions: bool = False  # keep the parts of summed gradients that flow into nodes taken by name/info/indices/every
+    contributions: bool = False  # keep the parts of summed gradients into nodes taken by name/info/indices/every
     screen: bool = False  # non-finite watch: see below
 
     # ``screen`` is the hot path of the nan/inf/nonfinite breakpoints: the backend hooks whatever it must so that every
