@@ -7,8 +7,10 @@ comes back (``reading``, ``showing``); keys are in ``keymap``, what they do in `
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -92,6 +94,7 @@ class AdbgApp(Showing, KeyActions):
         self.relist()
         self.graph.waiting = "starting the program …"
         self.graph.focus()
+        self._leave_on_signals()
         self.set_interval(TICK, self.drain)
         self.set_interval(1.0, self.ask_memory)
         threading.Thread(target=self._start_program, name="adbg-startup", daemon=True).start()
@@ -109,6 +112,14 @@ class AdbgApp(Showing, KeyActions):
             run_startup(self.debugger, report, self._cancelled)
         except AdbgError as error:
             self.post_message(CommandDone("", None, error))
+
+    def _leave_on_signals(self) -> None:
+        """SIGTERM and SIGHUP leave in good order: the terminal is put back, the program ended."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self.exit, 128 + number)
 
     def on_unmount(self) -> None:
         self._cancelled.set()

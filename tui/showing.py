@@ -93,7 +93,7 @@ class Showing(Reading):
 
     def _on_started(self, event: events.Started) -> None:
         self._began_at = time.monotonic()
-        self.graph.waiting = "no backward yet: the program runs and has not called backward so far"
+        self.graph.waiting = "the program runs: i stops it at the next node, B sets a breakpoint"
         self.graph.refresh()
 
     def _on_stopped(self, event: events.Stopped) -> None:
@@ -243,12 +243,14 @@ class Showing(Reading):
         status.exit_code, status.exit_text = event.code, self.debugger.exit_text
         text = self.debugger.exit_text or f"exit status {event.code}"
         self.say(f"The program ended: {text}", "warn" if event.code else "good")
+        if self.debugger.state is not State.EXITED:
+            return  # it was started anew meanwhile
         for note in end_notes(self.debugger):
             self.say(note, "warn")
         self.say("restart runs it anew, q leaves", "dim")
         self.lookups.drop()
         if not self.graph.model.total:
-            self.graph.waiting = "no backward was seen"
+            self.graph.waiting = "the program never stopped: B sets a breakpoint, `restart` runs it anew"
             self.graph.refresh()
         self.hide_tip()
 

@@ -110,7 +110,9 @@ class Afterwards:
         self._unsubscribe = debugger.subscribe(self._take)
 
     def _take(self, event: events.Event) -> None:
-        if isinstance(event, events.Output) and self._debugger.state in (State.DETACHED, State.EXITED):
+        if isinstance(event, events.Started):
+            self._queue = queue.SimpleQueue()  # what is here is of the program before a restart
+        elif isinstance(event, events.Output) and self._debugger.state in (State.DETACHED, State.EXITED):
             self._queue.put(event.text)
         elif isinstance(event, events.Exited):
             self._queue.put(None)

@@ -491,3 +491,18 @@ def test_the_begin_shows_who_called_backward_until_the_cursor_moves() -> None:
         await app.until(lambda: any(row.kind == "live" for row in app.app.lists.frames), "the stop's stack")
 
     drive(WIDE, body)
+
+
+def test_a_restart_begins_anew_without_complaints_about_the_old_run() -> None:
+    async def body(app: Driver) -> None:
+        await app.press("s")
+        await app.stopped_at(1)
+        await app.command("restart")
+        await app.until(lambda: app.program.starts == 2, "the second start")
+        await app.until(lambda: app.app.graph.model.here == 0 and "begin" in app.status, "the first stop")
+        text = app.app.transcript.text()
+        assert "no agent" not in text and "restart runs it anew" not in text
+        await app.press("ctrl+x", "s")
+        await app.stopped_at(1)
+
+    drive(WIDE, body)

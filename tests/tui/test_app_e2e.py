@@ -166,8 +166,12 @@ def test_a_crash_of_the_screen_is_one_line_and_the_program_goes_on(script: Path)
         restored(terminal, modes)
 
 
-def test_a_terminal_that_goes_away_ends_adbg(script: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_adbg_puts_the_terminal_back(script: Path, number: signal.Signals) -> None:
     with start(24, 80, script, "-b", "Sin") as terminal:
+        modes = terminal.modes()
         terminal.wait_for(lambda t: "SinBackward0" in t.splitlines()[0])
-        terminal.kill(signal.SIGTERM)
-        assert terminal.wait_end() != 0
+        terminal.kill(number)
+        assert terminal.wait_end() == 128 + number
+        restored(terminal, modes)
+        assert b"Traceback" not in terminal.raw

@@ -97,7 +97,7 @@ class GraphPanel(LinePanel):
         super().__init__(**options)
         self.model = GraphModel()
         self.marks: set[int] = set()
-        self.waiting = "no backward yet: the program has not called backward since it started"
+        self.waiting = "the program has not started"
         self._widths: dict[tuple[int, int], int] = {}
         self._walk: tuple[int, int] = (
             0,
