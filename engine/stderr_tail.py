@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -170,7 +171,10 @@ def main(arguments: list[str]) -> None:
     source, target, pipe, start, erase, pid = (int(word) for word in arguments)
     if os.fork():
         os._exit(0)
-    os.setsid()  # Ctrl-C means the program
+    os.setpgid(0, 0)  # Ctrl-C means the program. No session of its own: Linux would give that its own share of time
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTTOU):
+        signal.signal(number, signal.SIG_IGN)
+    os.nice(15)  # a log may grow by 70 MB/s, which keeps this busy: the program goes first
     started = _start_of(pid)
     path = os.readlink(f"/proc/self/fd/{source}")
     null = os.open(os.devnull, os.O_RDWR)
