@@ -100,7 +100,9 @@ class TextWriter(Writer):
             self._say(shown_text(row))
 
     def result(self, line: str, result: CommandResult) -> None:
-        self._say(result.text)
+        """The question stands above its answer: a log of twenty bare numbers answers nothing."""
+        if result.text:
+            self._say(f"(adbg) {line}\n{result.text}")
 
     def error(self, line: str, error: AdbgError) -> None:
         self._say(f"{line.splitlines()[0]}: {error}")
