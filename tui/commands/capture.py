@@ -86,7 +86,15 @@ def _lines(state: protocol.CaptureState, argument: str) -> list[str]:
     if state.state == "asking":
         agreed = re.sub(r"(?<!\S)grads(?!\S)", "grads!", argument)
         return [head, f"{state.message}; nothing is written yet", f"to have them written: capture {agreed}"]
-    return [head, *([state.message] if state.message else []), *(f"wrote {file}" for file in state.files)]
+    return [head, *([state.message] if state.message else []), *_wrote(state.files)]
+
+
+def _wrote(files: list[str]) -> list[str]:
+    """One line for all: they share their folder and their time stamp."""
+    if not files:
+        return []
+    start = files[0].removesuffix("backward_graph.dot")
+    return [f"wrote {start}*: " + ", ".join(file.removeprefix(start) for file in files)]
 
 
 def _listing(states: list[protocol.CaptureState]) -> CommandResult:
