@@ -1,15 +1,17 @@
 """Nested PyLayers on PaddlePaddle: the backward of one runs a whole backward of its own, three levels deep.
 
-A small transformer block trains on random data. Its feed-forward part is checkpointed by hand: `Checkpoint` is a PyLayer
-that throws the activations away and computes them again in its backward, where it calls `paddle.autograd.backward`. Inside
-it, `SwiGLU` does the same with its own gate, and `ClippedExp` has a hand-written gradient.
+A small transformer block trains on random data. Its feed-forward part is checkpointed by hand: `Checkpoint` is a
+PyLayer that throws the activations away and computes them again in its backward, where it calls
+`paddle.autograd.backward`. Inside it, `SwiGLU` does the same with its own gate, and `ClippedExp` has a hand-written
+gradient.
 
 Try:
     adbg run examples/paddle_nested_pylayers.py
-    adbg run -b 'GradNodePyLayer_*' examples/paddle_nested_pylayers.py       every PyLayer; `step` goes into it, `finish` out of it
-    adbg run -b ClippedExp examples/paddle_nested_pylayers.py                 the innermost; `where` shows what it is nested in
-    adbg run -b 'param:ffn.*' examples/paddle_nested_pylayers.py              where the parameters' gradients arrive
-    p norm(grad_outputs[0]);  set grad_outputs[0] = grad_outputs[0] * 0.5;  continue
+    adbg run -b 'GradNodePyLayer_*' examples/paddle_nested_pylayers.py       every PyLayer; `step` goes into it,
+    `finish` out of it adbg run -b ClippedExp examples/paddle_nested_pylayers.py                 the innermost;
+    `where` shows what it is nested in adbg run -b 'param:ffn.*' examples/paddle_nested_pylayers.py
+    where the parameters' gradients arrive p norm(grad_outputs[0]);  set grad_outputs[0] = grad_outputs[0] * 0.5;
+    continue
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The PaddlePaddle backend: puts the parts together behind ``Backend``. Made after the script imported paddle; methods run
-on the thread that calls them, ``arm`` and ``set_stacks`` also on the reader thread."""
+"""The PaddlePaddle backend: puts the parts together behind ``Backend``. Made after the script imported paddle;
+methods run on the thread that calls them, ``arm`` and ``set_stacks`` also on the reader thread."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ from adbg.engine.types import TensorMeta, TensorStats, TensorWindow
 _LIMITS = (
     ("to_static", "a region compiled by paddle.jit.to_static is one node; static graphs have no backward to stop in"),
     ("behind an accumulate node", "Paddle has no hook there: reported when the next node's turn comes, .grad is set"),
-    ("forward stacks", "at call stack level 3 Paddle's own error texts get longer, and a small operator takes 3.5 times"),
+    (
+        "forward stacks",
+        "at call stack level 3 Paddle's own error texts get longer, and a small operator takes 3.5 times",
+    ),
     ("unique names", "Paddle numbers operators (matmul2GradNode) over the whole run: iterations do not share numbers"),
     ("execution order", "predicted for a dynamic graph on one thread; force-sequential nodes are not known to it"),
     ("distributed", "a long stop of one rank runs into the process group's timeout on the others"),

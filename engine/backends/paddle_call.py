@@ -1,9 +1,9 @@
 """One running backward call of Paddle: which nodes are hooked, and what happens when a hook fires.
 
-Hooks fire on the thread that called backward. They hold the call and the node's key. A hook that is not of the innermost
-call of its thread passes: a nested call, or an expression of a person, may run over the same accumulate nodes. Nothing of
-adbg's own is ever raised into Paddle (an exception there would become an OSError of the script's); what a person asked
-for (kill) is, and the entry turns it back into what it was.
+Hooks fire on the thread that called backward. They hold the call and the node's key. A hook that is not of the
+innermost call of its thread passes: a nested call, or an expression of a person, may run over the same accumulate
+nodes. Nothing of adbg's own is ever raised into Paddle (an exception there would become an OSError of the script's);
+what a person asked for (kill) is, and the entry turns it back into what it was.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from adbg.engine.backends import paddle_private as private
 from adbg.engine.backends.base import BackwardCall, HookPlan, HookSink, Part
 from adbg.engine.backends.paddle_failures import error_text, suspects
-from adbg.engine.backends.paddle_graph import PaddleGraph, Services
+from adbg.engine.backends.paddle_graph import PYLAYER, PaddleGraph, Services
 from adbg.engine.backends.paddle_slots import flat_slots, rebuilt, replaced_slots
 from adbg.engine.backends.paddle_stacks import framework_name
 from adbg.engine.backends.paddle_tensors import bad, stands_in
@@ -107,6 +107,8 @@ class PaddleCall(PaddleGraph, BackwardCall):
     def hook(self, plan: HookPlan) -> int:
         if plan.empty:
             return self._hooked
+        if self._takes_nothing(plan):
+            return self._hooked
         nodes = self.walk()
         self._prepare()
         bits = _TAKEN | _TAKEN_POST if plan.post else _TAKEN
@@ -120,14 +122,21 @@ class PaddleCall(PaddleGraph, BackwardCall):
         self._rest()
         return self._hooked
 
+    def _takes_nothing(self, plan: HookPlan) -> bool:
+        """The usual case of a plan by name: nothing in this graph has one, and no PyLayer is there to be followed."""
+        if self._flags or plan.name is None or plan.every or plan.indices or plan.info is not None or plan.screen:
+            return False
+        kinds = set(self.printed())
+        return not any(kind.startswith(PYLAYER) or plan.name(framework_name(kind)) for kind in kinds)
+
     def _prepare(self) -> None:
         if self._flags:
             return
         nodes = self.walk()
         self._flags = [0] * len(nodes)
         self._ran = bytearray(len(nodes))
-        for key in range(len(nodes)):
-            if self.is_custom(key):
+        for key, printed in enumerate(self.printed()):
+            if printed.startswith(PYLAYER):
                 self._want(key, _TRACK)
 
     @staticmethod
@@ -160,8 +169,8 @@ class PaddleCall(PaddleGraph, BackwardCall):
         return sorted(chosen)
 
     def _want_screen(self) -> None:
-        """Every gradient is looked at once: as the output of the node that made it; where several are summed, and at the
-        roots, as the input."""
+        """Every gradient is looked at once: as the output of the node that made it; where several are summed, and at
+        the roots, as the input."""
         fed: dict[int, int] = {}
         for key, below in enumerate(self.producers()):
             if below:
@@ -219,7 +228,8 @@ class PaddleCall(PaddleGraph, BackwardCall):
             self._place_turn(key)
             return
         node = self._nodes[key]
-        places = [(slot, rank) for slot, ranks in enumerate(native.input_slots(node.node_ptr())) for rank in range(ranks)]
+        slots = native.input_slots(node.node_ptr())
+        places = [(slot, rank) for slot, ranks in enumerate(slots) for rank in range(ranks)]
         if len(places) == 1:
             self._handles.append((node, native.place(node, *places[0], functools.partial(self._before_one, key))))
             return
@@ -265,6 +275,8 @@ class PaddleCall(PaddleGraph, BackwardCall):
             self._handles.append((None, self._nodes[key]._register_post_hook(hook)))
 
     def unhook(self) -> None:
+        if not self._flags:
+            return
         handles, self._handles = self._handles, []
         native = private.native()
         for node, handle in handles:
@@ -315,7 +327,8 @@ class PaddleCall(PaddleGraph, BackwardCall):
         return self._handing[place]
 
     def _begin(self, key: int, gradients: tuple[Any, ...]) -> list[Any] | None:
-        """The turn of ``key``. Returns None, or one entry per slot: a tensor to go on with, None to keep what is there."""
+        """The turn of ``key``. Returns None, or one entry per slot: a tensor to go on with, None to keep what is
+        there."""
         try:
             self.settle()
             self._running = key
@@ -335,7 +348,9 @@ class PaddleCall(PaddleGraph, BackwardCall):
                 return None
             safe = replaced_slots(gradients, replaced, stands_in)
             if key in self._outs:
-                self._outs[key] = tuple(new if new is not None else old for old, new in zip(gradients, safe, strict=True))
+                self._outs[key] = tuple(
+                    new if new is not None else old for old, new in zip(gradients, safe, strict=True)
+                )
             return safe
         except Exception:
             return None
@@ -353,7 +368,9 @@ class PaddleCall(PaddleGraph, BackwardCall):
         if tell is None:
             return None
         makers = [
-            self.unique_name(other) for other, below in enumerate(self.producers()) if key in below and self.is_custom(other)
+            self.unique_name(other)
+            for other, below in enumerate(self.producers())
+            if key in below and self.is_custom(other)
         ]
         why = f": {', '.join(makers[:3])} returned None for it" if makers else ""
         return tell(self, key, gradients, _UNDEFINED.format(node=self.unique_name(key), why=why))
@@ -376,12 +393,13 @@ class PaddleCall(PaddleGraph, BackwardCall):
     # ---- behind a node
 
     def _after(self, key: int, outputs: Any, inputs: Any) -> Any:
-        """Post hook of an operator. Paddle dies of a wrong answer: the outputs themselves, or as many of the same kind."""
+        """Post hook of an operator. Paddle dies of a wrong answer: the outputs themselves, or as many of the same
+        kind."""
         if self._entry_point.top() is not self:
             return outputs
         try:
             grad_inputs = flat_slots(outputs)
-            replaced = self._end(key, grad_inputs, self._outs.pop(key, None) or flat_slots(inputs))
+            replaced = self._end(key, grad_inputs, self._outs.pop(key, ()) or flat_slots(inputs))
             if replaced is None:
                 return outputs
             return rebuilt(outputs, replaced_slots(grad_inputs, replaced, stands_in))
@@ -445,7 +463,7 @@ class PaddleCall(PaddleGraph, BackwardCall):
     def custom_end(self, key: int, result: Any, arguments: tuple[Any, ...]) -> Any:
         """The PyLayer ``key`` returned ``result``. Returns what Paddle gets."""
         try:
-            gradients = self._outs.pop(key, None) or flat_slots(arguments)
+            gradients = self._outs.pop(key, ()) or flat_slots(arguments)
             if not self._flags or not self._flags[key] & (_NEEDS_POST | _HAS_POST):
                 self._running = None
                 return result

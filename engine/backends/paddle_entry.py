@@ -1,5 +1,5 @@
-"""The entry into Paddle's engine: ``core.eager.run_backward`` and ``run_partial_grad``, which every route goes through and
-looks up at call time.
+"""The entry into Paddle's engine: ``core.eager.run_backward`` and ``run_partial_grad``, which every route goes
+through and looks up at call time.
 
 Runs on the threads that call backward; ``armed`` is switched from the reader thread. While it is off a call is counted
 and passed on (its arguments stay at hand on the thread, for a post-mortem).
@@ -25,7 +25,7 @@ Run = Callable[..., Any]
 class _Open:
     """One call of the engine on this thread's stack. ``call`` is None while nobody needed one."""
 
-    __slots__ = ("args", "call", "custom", "frame", "kwargs", "number", "partial", "passing", "returned")
+    __slots__ = ("args", "begun", "call", "custom", "frame", "kwargs", "number", "partial", "passing", "returned")
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], partial: bool, number: int, custom: str) -> None:
         self.args = args
@@ -35,6 +35,7 @@ class _Open:
         self.custom = custom  # the PyLayer around it, as Paddle prints it
         self.call: PaddleCall | None = None
         self.passing = False
+        self.begun = False  # its begin was reported
         self.returned: tuple[str, Any] | None = None  # what the last PyLayer in it gave back
         self.frame: Any = None
 
@@ -85,7 +86,8 @@ class EngineEntry:
             self._replaced.append((owner, name, original, ours))
 
     def uninstall(self) -> None:
-        """Paddle's own functions back; if another tool wrapped ours meanwhile, ours stays below it and only passes on."""
+        """Paddle's own functions back; if another tool wrapped ours meanwhile, ours stays below it and only passes
+        on."""
         self.armed = False
         self._sink = None
         for owner, name, original, ours in self._replaced:
@@ -174,6 +176,7 @@ class EngineEntry:
             call = self._realize(opened)
             sink = self._sink
             if call is not None and sink is not None:
+                opened.begun = True
                 try:
                     sink.backward_begin(call)
                     call.start()
@@ -248,7 +251,7 @@ class EngineEntry:
             if opened.call is not None:
                 sink.backward_end(opened.call, aborted)
             return aborted
-        if opened.call is None and (state.reported or not isinstance(error, Exception)):
+        if not opened.begun and (state.reported or not isinstance(error, Exception)):
             return None
         call = self._realize(opened)
         if call is not None:
@@ -303,8 +306,10 @@ class EngineEntry:
 
 
 def _given(opened: _Open, place: int, *names: str) -> Sequence[Any]:
-    value = opened.args[place] if len(opened.args) > place else next(
-        (opened.kwargs[name] for name in names if name in opened.kwargs), ()
+    value = (
+        opened.args[place]
+        if len(opened.args) > place
+        else next((opened.kwargs[name] for name in names if name in opened.kwargs), ())
     )
     return value if isinstance(value, (tuple, list)) else (value,)
 

@@ -21,18 +21,27 @@ _MOST = 8
 
 
 def suspects(
-    graph: PaddleGraph, error: BaseException, origin: BaseException | None, running: int | None, returned: Mapping[str, str]
+    graph: PaddleGraph,
+    error: BaseException,
+    origin: BaseException | None,
+    running: int | None,
+    returned: Mapping[str, str],
 ) -> Sequence[tuple[int, str]]:
     """(key, evidence), most likely first. ``origin``: the exception as Python raised it, before Paddle made it text.
     ``running``: the node whose turn had come. ``returned``: what PyLayers gave back last."""
-    found: dict[int, str] = {}
-    for key, why in (*_running(graph, running), *_by_message(graph, str(error))):
-        if key not in found:
-            found[key] = "; ".join(filter(None, (why, _raised(origin), contract(graph, key, error, origin, returned))))
+    reasons: dict[int, list[str]] = {}
+    for key, why in (*_running(running), *_by_message(graph, str(error))):
+        reasons.setdefault(key, []).append(why)
+    if running is not None:
+        reasons = {running: reasons[running]}
+    found = {
+        key: "; ".join(filter(None, (*why, _raised(origin), contract(graph, key, origin, returned))))
+        for key, why in reasons.items()
+    }
     return list(found.items())[:_MOST]
 
 
-def _running(graph: PaddleGraph, running: int | None) -> Iterator[tuple[int, str]]:
+def _running(running: int | None) -> Iterator[tuple[int, str]]:
     if running is not None:
         yield running, "it was executing when the exception left it"
 
@@ -52,7 +61,8 @@ def _raised(origin: BaseException | None) -> str:
 
 
 def _by_message(graph: PaddleGraph, message: str) -> Iterator[tuple[int, str]]:
-    """The outermost PyLayer that the message names is the one of this graph; an operator is named at call stack level 3."""
+    """The outermost PyLayer that the message names is the one of this graph; an operator is named at call stack
+    level 3."""
     at = _AT.search(message)
     if at is not None:
         key = graph.addresses().get(int(at[1], 16))
@@ -67,7 +77,11 @@ def _by_message(graph: PaddleGraph, message: str) -> Iterator[tuple[int, str]]:
         printed = graph.printed()
         keys = [key for key in graph.order() if printed[key] == name or graph.name(key) == name]
         for key in keys:
-            sure = "Paddle's message names it" if len(keys) == 1 else f"one of {len(keys)} nodes of the name in the message"
+            sure = (
+                "Paddle's message names it"
+                if len(keys) == 1
+                else f"one of {len(keys)} nodes of the name in the message"
+            )
             yield key, f"{sure}: {_changed(message)}" if _changed(message) else sure
 
 
@@ -107,10 +121,9 @@ def described(result: Any) -> str:
     return "None" if result is None else type(result).__name__
 
 
-def contract(
-    graph: PaddleGraph, key: int, error: BaseException, origin: BaseException | None, returned: Mapping[str, str]
-) -> str:
-    """What Paddle expected of a PyLayer beside what it got; "" where nothing is known of that, or it raised by itself."""
+def contract(graph: PaddleGraph, key: int, origin: BaseException | None, returned: Mapping[str, str]) -> str:
+    """What Paddle expected of a PyLayer beside what it got; "" where nothing is known of that, or it raised by
+    itself."""
     got = returned.get(graph.printed()[key])
     native = private.native()
     if origin is not None or got is None or native is None or not graph.is_custom(key):

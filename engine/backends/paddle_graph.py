@@ -1,5 +1,5 @@
-"""A walked graph of Paddle's nodes: keys, names, order, and what every node is. Runs on the thread that made it (later: the
-parked thread).
+"""A walked graph of Paddle's nodes: keys, names, order, and what every node is. Runs on the thread that made it
+(later: the parked thread).
 
 Keys are positions in a breadth-first walk from the roots (1 us a node). The nodes are held while the object is in use.
 """
@@ -21,9 +21,13 @@ PYLAYER = "GradNodePyLayer_"
 ACCUMULATE = "GradNodeAccumulation"
 _MOST_NODES = 200_000
 #: Operators that give a list of gradients, for a Paddle whose nodes cannot be read.
-_LISTS = frozenset(("Concat", "Stack", "AddN", "Meshgrid", "MultiDot", "Einsum", "BroadcastTensors", "Rnn", "Multiplex"))
+_LISTS = frozenset(
+    ("Concat", "Stack", "AddN", "Meshgrid", "MultiDot", "Einsum", "BroadcastTensors", "Rnn", "Multiplex")
+)
 UNSEEN_NOTE = "not shown: Paddle's post hook fails on a node that gives a list of gradients"
-SAVED_NOTE = "Paddle shows no saved tensors of an operator to Python; a PyLayer's are ctx.saved_tensor() in its backward"
+SAVED_NOTE = (
+    "Paddle shows no saved tensors of an operator to Python; a PyLayer's are ctx.saved_tensor() in its backward"
+)
 
 
 class Services:
@@ -215,7 +219,8 @@ class PaddleGraph(Graph):
         return self._modules.get(key)
 
     def parameter(self, key: int) -> tuple[str | None, Any]:
-        """(name, tensor) of an accumulate node; (None, None) where its tensor is no parameter of a Layer seen so far."""
+        """(name, tensor) of an accumulate node; (None, None) where its tensor is no parameter of a Layer seen so
+        far."""
         if self._parameters is None:
             native = private.native()
             found: dict[int, tuple[str | None, Any]] = {}
@@ -237,7 +242,11 @@ class PaddleGraph(Graph):
                 for slot, below in enumerate(self._below[key])
             ]
         return [
-            Edge(place, self.addresses().get(edge.to) if edge.to else None, self._flat_slot(edge.to, edge.slot, edge.rank))
+            Edge(
+                place,
+                self.addresses().get(edge.to) if edge.to else None,
+                self._flat_slot(edge.to, edge.slot, edge.rank),
+            )
             for place, edge in enumerate(edge for slot in native.edges(node.node_ptr()) for edge in slot)
         ]
 

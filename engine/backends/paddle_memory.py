@@ -108,9 +108,12 @@ def find_layout(memory: ReadMemory, functions: dict[str, Any]) -> Layout:
 
 
 def _holder(memory: ReadMemory, nodes: tuple[Any, ...], first: int) -> int:
-    """pybind keeps the plain pointer, then the shared one: the offset whose next word is a control block in all nodes."""
+    """pybind keeps the plain pointer, then the shared one: the offset whose next word is a control block in all
+    nodes."""
     for offset in range(first, first + 24, 8):
-        pairs = [(memory.word(id(node) + offset), memory.word(id(node) + offset + 8), node.node_ptr()) for node in nodes]
+        pairs = [
+            (memory.word(id(node) + offset), memory.word(id(node) + offset + 8), node.node_ptr()) for node in nodes
+        ]
         if all(word == address and control and control != address for word, control, address in pairs) and all(
             0 < struct.unpack("<i", memory.read(control + 8, 4) or b"\0\0\0\0")[0] < 1000 for _, control, _ in pairs
         ):

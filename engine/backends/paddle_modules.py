@@ -1,8 +1,9 @@
 """Which Layer a node was made in, and what parameters are called.
 
-While names and stacks are on, ``Layer.__call__`` notes (path, addresses of the nodes of its inputs, of its outputs): 4 us
-a call. Which nodes lie between them is worked out when somebody asks, once per graph. Nothing here keeps a Layer, a
-parameter or a node alive. The wrapper runs in the script's forward, on its threads; answers are given on any thread.
+While names and stacks are on, ``Layer.__call__`` notes (path, addresses of the nodes of its inputs, of its outputs):
+4 us a call. Which nodes lie between them is worked out when somebody asks, once per graph. Nothing here keeps a
+Layer, a parameter or a node alive. The wrapper runs in the script's forward, on its threads; answers are given on
+any thread.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The order in which Paddle's engine executes nodes, predicted (pure functions; the thread that asks).
 
 From paddle/fluid/eager/backward.cc, and observed on random graphs: a queue. The roots that no other root feeds go in
-first; a node whose last consumer ran goes to the back, an accumulate node to the front. ``paddle.grad`` runs on a copy of the graph cut down to what leads to the inputs.
+first; a node whose last consumer ran goes to the back, an accumulate node to the front. ``paddle.grad`` runs on a
+copy of the graph cut down to what leads to the inputs.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ def execution_order(
 
 
 def needed_nodes(wanted: Sequence[int], producers: Sequence[Sequence[int]]) -> frozenset[int]:
-    """The nodes on a path to ``wanted``, where ``paddle.grad`` takes the gradients: those execute, ``wanted`` only where
-    they lead on to another of them."""
+    """The nodes on a path to ``wanted``, where ``paddle.grad`` takes the gradients: those execute, ``wanted`` only
+    where they lead on to another of them."""
     consumers: dict[int, list[int]] = {}
     for key, below in enumerate(producers):
         for producer in below:

@@ -12,6 +12,7 @@ Looked up on the thread that imports the backend; the checks run on the first th
 from __future__ import annotations
 
 import ctypes
+import functools
 import struct
 import sys
 import threading
@@ -137,7 +138,8 @@ class _Pointer(threading.local):
 
 
 class NativeNodes:
-    """Hooks in front of nodes, and what nodes keep about their gradients. Made by ``native``, once all checks passed."""
+    """Hooks in front of nodes, and what nodes keep about their gradients. Made by ``native``, once all checks
+    passed."""
 
     def __init__(self) -> None:
         functions = _library()
@@ -167,21 +169,19 @@ class NativeNodes:
             set_has_grad(before)
 
     def _check_hook(self) -> None:
-        """A hook placed our way on a node of several ranks fires once, in front of the node, with the right gradient."""
+        """A hook placed our way on a node of several ranks fires once, in front of the node, with the right
+        gradient."""
         leaf = paddle.ones([6])
         leaf.stop_gradient = False
         parts = paddle.split(leaf, 6)
         fired: list[tuple[int, float]] = []
-        hooks = [
-            self.place(parts[0].grad_fn, 0, rank, lambda grad, rank=rank: fired.append((rank, float(grad.numpy()[0]))))
-            for rank in (0, 3)
-        ]
+        hooks = [self.place(parts[0].grad_fn, 0, rank, functools.partial(_note, fired, rank)) for rank in (0, 3)]
         run_backward([parts[3] * 2.0], [], False, "")
         if sorted(fired) != [(0, 0.0), (3, 2.0)] or len(hooks) != 2:
             raise NativeProblem(f"a hook in front of a node fired as {fired}")
         again = paddle.scale(leaf)
         node = again.grad_fn
-        self.remove(node, self.place(node, 0, 0, lambda grad: fired.append((9, 0.0))))
+        self.remove(node, self.place(node, 0, 0, functools.partial(_note, fired, 9)))
         run_backward([again], [], False, "")
         if len(fired) != 2:
             raise NativeProblem("a hook that was taken off fired")
@@ -201,8 +201,9 @@ class NativeNodes:
         return pointer.tensor
 
     def place(self, node: Any, slot: int, rank: int, hook: Callable[[Any], Any]) -> int:
-        """Hook ``node``: ``hook(gradient)`` is called before it runs, after all contributions to that slot are summed; None
-        where the gradient is undefined. What it returns must be a tensor of the same shape and dtype, or None. 1.5 us."""
+        """Hook ``node``: ``hook(gradient)`` is called before it runs, after all contributions to that slot are
+        summed; None where the gradient is undefined. What it returns must be a tensor of the same shape and dtype,
+        or None. 1.5 us."""
         return int(self._point(node, slot, rank)._register_grad_hook(hook))
 
     def remove(self, node: Any, hook: int) -> None:
@@ -265,7 +266,8 @@ class NativeNodes:
         return struct.unpack_from(f"<{rank}q", raw, layout.dims_offset), dtype
 
     def leaf_node(self, tensor: Any) -> int:
-        """Address of the node that a tensor's gradient goes to (of a leaf: its accumulate node); 0 while there is none."""
+        """Address of the node that a tensor's gradient goes to (of a leaf: its accumulate node); 0 while there is
+        none."""
         meta = self._autograd_meta(id(tensor) + self.layout.tensor_offset)
         if not meta:
             return 0
@@ -307,7 +309,7 @@ class NativeNodes:
             raw = self._memory.read(node, 2048)
             for offset in range(0, len(raw) - 15, 8):
                 start, size = struct.unpack_from("<QQ", raw, offset)
-                if 16 < size < 1 << 20 and self._memory.read(start, 8).lstrip().startswith(b"File \""[:4]):
+                if 16 < size < 1 << 20 and self._memory.read(start, 8).lstrip().startswith(b'File "'[:4]):
                     return offset
             return 0
         except Exception:
@@ -322,6 +324,10 @@ def _flags(names: Sequence[str]) -> dict[str, Any]:
         return dict(paddle.get_flags(list(names)))
     except Exception:
         return {}
+
+
+def _note(fired: list[tuple[int, float]], rank: int, gradient: Any) -> None:
+    fired.append((rank, float(gradient.numpy()[0])))
 
 
 _lock = threading.Lock()

@@ -1,4 +1,5 @@
-"""Gradients as Paddle hands them over (per slot a tensor, or a list of tensors) and as adbg counts them: one flat tuple.
+"""Gradients as Paddle hands them over (per slot a tensor, or a list of tensors) and as adbg counts them: one flat
+tuple.
 
 Pure functions, called on the thread that runs backward.
 """
@@ -24,9 +25,7 @@ def flat_slots(slots: Sequence[Any]) -> tuple[Any, ...]:
     return tuple([value if is_tensor(value) and defined(value) else None for value in _each(slots)])
 
 
-def replaced_slots(
-    old: Sequence[Any], new: Sequence[Any], safe: Callable[[Any, Any], bool]
-) -> list[Any]:
+def replaced_slots(old: Sequence[Any], new: Sequence[Any], safe: Callable[[Any, Any], bool]) -> list[Any]:
     """Per slot what shall stand in for the old value, None to keep it. Whatever Paddle could not stand (a wrong number,
     shape, dtype, no tensor) is kept out here, however it came about."""
     if len(new) != len(old):

@@ -1,8 +1,8 @@
 """Unique names and forward stacks of Paddle's nodes: FLAGS switched on and off at run time, and what Paddle then keeps.
 
-At call stack level 3 Paddle writes the Python stack on every node it makes (3.5 times the time of a small operator, 1.13
-of resnet18's step; nothing cheaper was found), and with unique names it numbers them. Nodes made earlier keep neither.
-``set`` may be called from the reader thread; stacks are read on the thread that asks.
+At call stack level 3 Paddle writes the Python stack on every node it makes (3.5 times the time of a small operator,
+1.13 of resnet18's step; nothing cheaper was found), and with unique names it numbers them. Nodes made earlier keep
+neither. ``set`` may be called from the reader thread; stacks are read on the thread that asks.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def read_flags() -> dict[str, Any]:
 
 
 def framework_name(printed: str) -> str:
-    """"MatmulGradNode" of "matmul2GradNode"; any other name as it is."""
+    """ "MatmulGradNode" of "matmul2GradNode"; any other name as it is."""
+    if printed[:1].isupper():
+        return printed
     match = _NUMBERED.match(printed)
     if match is None:
         return printed

@@ -50,7 +50,7 @@ def short_dtype(dtype: Any) -> str:
 def _numbers() -> dict[int, tuple[str, int]]:
     found = {}
     for name, word in _WORDS.items():
-        dtype = getattr(paddle, name, None)
+        dtype: Any = getattr(paddle, name, None)
         try:
             found[int(dtype)] = (word, _kind(dtype)[2])
         except (TypeError, ValueError):
@@ -223,7 +223,7 @@ def stats(value: Any, exact: bool = False, bins: int = 16) -> TensorStats:
     with np.errstate(all="ignore"):
         array = plain(value)
         if array is None:
-            raise Unsupported("the tensor has no data, so there are no statistics", "look at its shape and dtype instead")
+            raise Unsupported("the tensor has no data, so there are no statistics", "look at its shape and dtype")
         numel, sampled = int(array.size), None
         if numel > EXACT_ELEMENTS and not exact:
             array = _sample(array, EXACT_ELEMENTS)
@@ -282,7 +282,8 @@ def adopt(old: Any, new: Any, where: str, grows: bool, keep_graph: bool) -> Any:
             )
         if new is None:
             raise CommandError(
-                f"{where} cannot become None: Paddle has no way to take a gradient away in a hook", "set it to 0 instead"
+                f"{where} cannot become None: Paddle has no way to take a gradient away in a hook",
+                "set it to 0 instead",
             )
     elif new is None:
         return None
@@ -326,7 +327,7 @@ def _filled(old: Any, number: Any, where: str) -> Any:
 
 def _same(where: str, what: str, old: Any, new: Any, remedy: str) -> None:
     if old != new:
-        raise CommandError(f"{where} has {what} {old} and the new value has {new}: that would break the backward", remedy)
+        raise CommandError(f"{where} has {what} {old} and the new value has {new}: that breaks the backward", remedy)
 
 
 def stands_in(old: Any, new: Any) -> bool:

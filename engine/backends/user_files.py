@@ -10,7 +10,8 @@ from adbg.engine.types import SourceLine
 
 
 class FrameFilter:
-    """Tells the user's files from the framework's, adbg's and the interpreter's start-up code. One dict lookup a file."""
+    """Tells the user's files from the framework's, adbg's and the interpreter's start-up code. One dict lookup a
+    file."""
 
     def __init__(self, framework: str) -> None:
         """Args: framework: the framework's folder."""

@@ -176,6 +176,7 @@ def test_an_edit_before_a_node_reaches_the_leaf():
         def before(call, key, outs):
             if call.name(key) == "TanhGradNode":
                 return (backend.adopt(outs[0], outs[0] * 10.0, "grad_outputs[0]"),)
+            return None
 
         watch.before = before
         paddle.tanh(x * 1.0).sum().backward()
@@ -192,6 +193,7 @@ def test_an_edit_of_an_earlier_slot_of_many():
             if call.name(key) == "SplitWithNumGradNode":
                 assert [out is not None for out in outs] == [True] * 4
                 return (outs[0], backend.adopt(outs[1], 7.0, "grad_outputs[1]"), outs[2], outs[3])
+            return None
 
         watch.before = before
         a, b, c, d = paddle.split(x * 1.0, 4)
@@ -208,6 +210,7 @@ def test_an_edit_behind_a_node_reaches_the_leaf(name):
         def after(call, key, ins, outs):
             if call.name(key) == name:
                 return (backend.adopt(ins[0], 5.0, "grad_inputs[0]"),)
+            return None
 
         watch.after = after
         (paddle.tanh(x) if name.startswith("Tanh") else Double.apply(x)).sum().backward()
