@@ -100,7 +100,8 @@ class Reception(SessionState):
             )
 
     def _tell_vlog(self, process: Process, told: list[protocol.Vlog]) -> None:
-        """What was asked of the log and is not in ``told`` yet; a program that has no such log is no reason to leave it."""
+        """What was asked of the log and is not in ``told`` yet; a program that has no such log is debugged all the
+        same."""
         for asked in [asked for asked in self._vlog if asked not in told]:
             told.append(asked)
             try:

@@ -8,9 +8,9 @@ from datetime import datetime
 from pathlib import Path
 
 from adbg.engine.errors import CommandError
+from adbg.engine.journal import faults_path, report_path
 from adbg.engine.programs import is_interpreter
 from adbg.engine.runfiles import labels
-from adbg.engine.journal import faults_path, report_path
 from adbg.engine.runs import RunSummary, delete_run, find_run, list_runs, runs_root, summary
 from adbg.engine.store import RunReader
 from adbg.tui.formatting import bytes_text, file_text, place_in_run, table_text, time_text

@@ -16,14 +16,17 @@ from adbg.engine.stderr_tail import Splitter, Tail, holders
 
 RECORD = b"I1121 02:19:25.942734 16194 backward.cc:459] TanhGradNode(0x557e) Preparing \n"
 BLOCK = (
-    b"\tI1121 02:19:25.942740 16194 py_layer_node.cc:51] PyLayer forward call stack:   File \"/t.py\", line 4, in <module>\n"
+    b"\tI1121 02:19:25.942740 16194 py_layer_node.cc:51] PyLayer forward call stack:"
+    b'   File "/t.py", line 4, in <module>\n'
     b"\t    y = Outer.apply(h)\n"
     b"I1121 02:18:57.804463 15526 dygraph_functions.cc:45361] \n"
     b"==========================Running_AD_API: full==========================\n"
     b"I1121 02:18:57.804500 15526 dygraph_functions.cc:48957] \n"
-    b"Forward Debug Info {\nAPI_Name: tanh1 \nInput: [ \n( x , {\n\tName: None,\n\tShape: 2, 3,\n}),  \n ]  \nOutput: [ \n}), ] } \n"
+    b"Forward Debug Info {\nAPI_Name: tanh1 \nInput: [ \n( x , {\n\tName: None,\n\tShape: 2, 3,\n}),  \n ]  \n"
+    b"Output: [ \n}), ] } \n"
 )
-FOREIGN = (b"hello from C\n", b"Traceback (most recent call last):\n  File \"c.py\", line 1, in f\n    g()\nKeyError: 1\n", b"{json}\n")
+TRACEBACK = b'Traceback (most recent call last):\n  File "c.py", line 1, in f\n    g()\nKeyError: 1\n'
+FOREIGN = (b"hello from C\n", TRACEBACK, b"{json}\n")
 
 
 @pytest.mark.parametrize("size", [1, 7, 64, 1 << 20])

@@ -137,7 +137,8 @@ def test_a_crash_while_redirected_loses_nothing(script: Path) -> None:
 
 
 def test_aids_are_listed_switched_and_put_back(script: Path) -> None:
-    lines = ["continue", "aids", "aids check_nan_inf 1", "aids sync on", "aids nonsense on", "aids md5 /no/such/x", "detach"]
+    switched = ["aids check_nan_inf 1", "aids sync on", "aids nonsense on", "aids md5 /no/such/x"]
+    lines = ["continue", "aids", *switched, "detach"]
     done, _ = _run(script, "-b", "Exp*", "--no-stacks", *commands(*lines))
     assert done.status == 0, done
     assert "ignored: operators on the CPU" in done.stdout and "ignored: fresh memory" in done.stdout
