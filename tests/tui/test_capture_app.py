@@ -33,7 +33,7 @@ def backgrounds(terminal: Terminal, name: str) -> set[str]:
 def test_the_rows_of_a_captured_region_are_coloured_at_once(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     command = [sys.executable, "-c", RUN, "run", "--no-record", "train.py"]
-    with Terminal(command, 45, 160, cwd=str(tmp_path)) as terminal:
+    with Terminal(command, 45, 160, {"COLORTERM": "truecolor"}, str(tmp_path)) as terminal:
         terminal.wait_for("backward 1 begins")
         terminal.wait_for("Addmm")
         assert backgrounds(terminal, "Sin") != {"999999"}
