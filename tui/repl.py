@@ -279,18 +279,22 @@ class Repl:
             self._say(result.text)
 
     def _print_events(self) -> None:
-        """The printer thread."""
+        """The printer thread. A stop waits for 20 ms of silence (0.3 s at most): what the program printed before it
+        comes through the keeper, on another way than the stop, and must stand above it.
+        """
         held: events.Stopped | None = None
+        since = 0.0
         while True:
             try:
                 event = self.queue.get(timeout=0.02 if held is not None else None)
             except queue.Empty:
                 event = None
             if isinstance(event, events.Stopped):
-                held = event
+                held, since = event, time.monotonic()
             elif event is not None:
                 self._print_event(event)
-            if held is not None and not self.executing.is_set():
+            quiet = event is None or time.monotonic() - since > 0.3
+            if held is not None and quiet and not self.executing.is_set():
                 stop, held = held, None
                 if stop.stop is self.debugger.stop:
                     self._print_stop(stop)
