@@ -145,6 +145,7 @@ class AdbgApp(Showing, KeyActions):
         main.set_class(chosen.narrow, "-narrow")
         apply_plan(main, chosen)
         self.call_after_refresh(self._head)
+        self.call_after_refresh(self.relist)
 
     def on_resize(self, event: textual_events.Resize) -> None:
         """The terminal changed: the panels follow, and so does the program's own terminal."""

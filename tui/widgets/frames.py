@@ -110,7 +110,8 @@ def lists_title(lists: ListsPanel) -> Content:
     counts = {"stack": "", "breakpoints": f" {len(lists.breakpoints)}", "watches": f" {len(lists.shown)}"}
     parts: list[Content | str] = []
     for tab, number in counts.items():
-        text = f"{tab.capitalize()}{number}"
+        name = tab.capitalize() if lists.size.width >= 38 else TAB_TITLES[tab]
+        text = f"{name}{number}"
         style = "bold $foreground" if tab == lists.tab else "$text-dim"
         parts.append(Content.from_markup(f"[{style}][@click=app.show_list('{tab}')]$text[/][/]", text=text))
     return Content.assemble("── ", Content(" · ").join(parts), " ")
