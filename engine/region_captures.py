@@ -155,9 +155,7 @@ class Captures:
         region = parse_region(request.region)
         return self.make(region, request.directory or self._base(), request.name, request.grads, request.limit, True)
 
-    def make(
-        self, region: Region, directory: str, name: str, grads: bool, limit: int, folder: bool = False
-    ) -> Wanted:
+    def make(self, region: Region, directory: str, name: str, grads: bool, limit: int, folder: bool = False) -> Wanted:
         """``folder``: a folder of the capture's name in ``directory``, also where the name is ours."""
         if name and (os.sep in name or name in (".", "..") or not name.isprintable()):
             raise CommandError(f"{name!r} cannot name a capture", "use letters, digits, - and _")

@@ -160,8 +160,7 @@ def variable_name(info: NodeInfo, to_slot: int, meta: TensorMeta | None, several
 def backward_drawing(capture: Capture, title: str) -> Drawing:
     """Nodes with the edges along which gradients flow."""
     nodes = tuple(
-        DrawnNode(node.number, f"{node.printed}\nPtr: {node.address:#x}", node.mark, node.key)
-        for node in capture.nodes
+        DrawnNode(node.number, f"{node.printed}\nPtr: {node.address:#x}", node.mark, node.key) for node in capture.nodes
     )
     number = {node.key: node.number for node in capture.nodes}
     edges = tuple(

@@ -140,10 +140,7 @@ def _node(node: DrawnNode, spot: Spot) -> str:
         f' stroke-width="2"{dashes}/>'
     )
     at = f'<text x="{x + w / 2:.1f}" text-anchor="middle" fill="{text}"'
-    lines = [
-        f'{at} y="{y + 19 + i * _LINE:.1f}">{_clean(line)}</text>'
-        for i, line in enumerate(_lines(node.label))
-    ]
+    lines = [f'{at} y="{y + 19 + i * _LINE:.1f}">{_clean(line)}</text>' for i, line in enumerate(_lines(node.label))]
     return f'<g class="{node.mark}">{box}{"".join(lines)}</g>'
 
 

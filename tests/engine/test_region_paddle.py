@@ -75,9 +75,7 @@ def test_a_script_gets_what_paddles_own_guard_writes(tmp_path: Path) -> None:
     assert others < mine
     assert [line for line in mine - others if "node_" in line and "(no part in the loss)" not in line] == []
     assert sum("(no part in the loss)" in line for line in mine) == 1
-    numbers = [
-        re.findall(r"- data: \[(.*)\]", first(tmp_path / who, "grad_tensors.log")) for who in ("ours", "theirs")
-    ]
+    numbers = [re.findall(r"- data: \[(.*)\]", first(tmp_path / who, "grad_tensors.log")) for who in ("ours", "theirs")]
     assert numbers[0] == numbers[1] and len(numbers[0]) == 4
     stacks = [first(tmp_path / who, "call_stack.log") for who in ("ours", "theirs")]
     heads = [re.findall(r"GradNodeBase (\S+) ptr", text) for text in stacks]
