@@ -75,7 +75,6 @@ def test_framework_without_a_backend(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert section("mindspore") == [
         DoctorLine("limit", "mindspore", "installed, but this version of adbg has no backend for it")
     ]
-    assert section("paddle") == []
 
 
 def test_python_that_is_not_there() -> None:

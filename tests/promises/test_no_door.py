@@ -74,7 +74,8 @@ def test_launched(runtime_dir: Path) -> None:
         assert listening_ports(terminal.pid) == []
         assert len(psutil.Process(terminal.pid).children(recursive=True)) >= 1
         terminal.send("kill\r")
-        terminal.wait_for("The program")
+        # Keys typed before the prompt stands again would belong to the program, which is gone.
+        terminal.wait_for(lambda screen: "The program" in screen and screen.rstrip().endswith("(adbg)"))
         terminal.send("quit\r")
         terminal.wait_end()
     assert unix_sockets(runtime_dir) == []
