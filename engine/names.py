@@ -16,6 +16,7 @@ from fnmatch import fnmatchcase
 _TORCH = re.compile(r"(?P<plain>(?P<op>.+?)Backward)\d*\Z")
 _PADDLE = re.compile(r"(?P<op>.+?)(?:_)?GradNode\Z")
 _PYLAYER = "GradNodePyLayer_"
+_NUMBERED = re.compile(r"(?P<op>[a-z][a-z0-9_]*?)\d+(?:GradNode)?\Z")
 _GLOB = re.compile(r"[*?\[]")
 
 
@@ -49,11 +50,14 @@ def _candidates(name: str, unique_name: str) -> tuple[str, ...]:
 def name_matches(pattern: str, name: str, unique_name: str = "", fold: bool = False) -> bool:
     """The one place that decides whether a name pattern (literal or glob) takes a node. ``fold``: ignore case.
 
-    ``unique_name`` "" asks whether a node of that framework name *can* match: an ordinal ("#3") in the pattern is left
-    aside.
+    ``unique_name`` "" asks whether a node of that framework name *can* match: an ordinal in the pattern ("#3", Paddle's
+    "matmul2") is left aside.
     """
     if not unique_name:
         pattern = pattern.partition("#")[0]
+        numbered = _NUMBERED.match(pattern) if name.endswith("GradNode") else None
+        if numbered and numbered["op"].replace("_", "").lower() == name.removesuffix("GradNode").lower():
+            return True  # "matmul2" is a unique name of a MatmulGradNode
     candidates = _candidates(name, unique_name)
     if fold:
         pattern = pattern.lower()
