@@ -98,8 +98,15 @@ _SWITCHES = (
     ),
     _Switch(
         "md5", (_MD5,), "off | FILE", "appends NAME:MD5 of every operator's output to FILE, to compare two runs",
-        "works; sets unique names (small operators take 3.8 times, a transformer 40 times)", "works; sets unique names",
+        "works; sets unique_names, see there (small operators take 3.8 times, a transformer 40 times)",
+        "works; sets unique_names, see there",
         _path, lambda f: f[_MD5] or "off",
+    ),
+    _Switch(
+        "unique_names", (_NAMES,), "on | off", "numbers operators, nodes and tensors over the run: matmul2GradNode",
+        "works, and changes results: parameters are renamed at every step, so Adam and Momentum lose their state",
+        "works, and changes results: parameters are renamed at every step, so Adam and Momentum lose their state",
+        _on_off(_NAMES), lambda f: "on" if f[_NAMES] else "off",
     ),
     _Switch(
         "system_allocator", (_SYSTEM,), "on | off", "asks the system for every tensor's memory instead of a pool",

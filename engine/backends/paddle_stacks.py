@@ -1,8 +1,11 @@
-"""Unique names and forward stacks of Paddle's nodes: FLAGS switched on and off at run time, and what Paddle then keeps.
+"""Forward stacks of Paddle's nodes: FLAGS switched on and off at run time, and what Paddle then keeps.
 
 At call stack level 3 Paddle writes the Python stack on every node it makes (3.5 times the time of a small operator,
-1.13 of resnet18's step; nothing cheaper was found), and with unique names it numbers them. Nodes made earlier keep
-neither. ``set`` may be called from the reader thread; stacks are read on the thread that asks.
+1.13 of resnet18's step; nothing cheaper was found). Nodes made earlier keep none. Paddle's own unique names are not
+switched on: they rename every tensor that an operator writes in place, parameters too, and an optimizer that keeps
+its state by name then begins anew at each step (Adam on a perceptron: another loss from the third step on). The aid
+``unique_names`` has them for who asks; the graph numbers nodes otherwise. ``set`` may be called from the reader
+thread; stacks are read on the thread that asks.
 """
 
 from __future__ import annotations
@@ -19,20 +22,21 @@ from adbg.engine.backends.user_files import FrameFilter
 from adbg.engine.types import SourceLine
 
 _FRAME = re.compile(r'^\s*File "(?P<file>[^\n]*)", line (?P<line>\d+), in (?P<function>.*)$', re.MULTILINE)
-_WANTED = {"FLAGS_call_stack_level": 3, "FLAGS_enable_unique_name": True}
+_WANTED = {"FLAGS_call_stack_level": 3}
 # Setting one of these switches the others on, and clearing it does not switch them off again: all are remembered.
 _WATCHED = (
     *_WANTED,
+    "FLAGS_enable_unique_name",
     "FLAGS_dump_api_python_stack_path",
     "FLAGS_dump_grad_node_forward_stack_path",
     "FLAGS_tensor_md5_checksum_output_path",
 )
 _NUMBERED = re.compile(r"(?P<op>[a-z][a-z0-9_]*?)(?P<number>\d+)GradNode\Z")
-_BEFORE = "this node was made before names and stacks were on"
+_BEFORE = "this node was made before stacks were on"
 
 
 def read_flags() -> dict[str, Any]:
-    """The flags that names and stacks touch, as they are; those that this Paddle lacks are left out."""
+    """The flags that stacks and names touch, as they are; those that this Paddle lacks are left out."""
     found: dict[str, Any] = {}
     for name in _WATCHED:
         try:
@@ -63,7 +67,7 @@ def _camel(op: str) -> str:
 
 
 class Stacks:
-    """Names and stacks, on or off."""
+    """Stacks, on or off."""
 
     def __init__(self) -> None:
         self.on = False
@@ -77,7 +81,7 @@ class Stacks:
         return set(_WANTED) <= set(read_flags())
 
     def set(self, on: bool) -> None:
-        """Nodes made from now on have a name of their own and a stack, or have none."""
+        """Nodes made from now on have a stack, or have none."""
         with self._lock:
             if on == self.on or not self.possible:
                 return
@@ -100,7 +104,7 @@ class Stacks:
             return (), f"this Paddle's nodes cannot be read ({private.native_problem()})"
         text = native.trace(node.node_ptr())
         if not text:
-            return (), _BEFORE if self.on else "names and stacks are off; switch them on before the forward runs"
+            return (), _BEFORE if self.on else "stacks are off; switch them on before the forward runs"
         known = self._lines.get(text)
         if known is None:
             if len(self._lines) > 20_000:
