@@ -161,7 +161,8 @@ def _add_runs(commands: Any) -> None:
         "--root", metavar="DIR", help="where they are kept (default: $ADBG_RUNS or the user's state folder)"
     )
     actions = runs.add_subparsers(dest="action", metavar="ACTION", parser_class=Parser)
-    actions.add_parser("list", help="list them, newest first (default)")
+    listing = actions.add_parser("list", help="list them, newest first (default)")
+    listing.add_argument("--all", action="store_true", help="not only the newest 25")
     show = actions.add_parser("show", help="one run: backward calls, stops, files")
     show.add_argument("name", metavar="NAME", help="its name, a unique prefix of it, or a path")
     delete = actions.add_parser("delete", help="delete runs")

@@ -16,6 +16,7 @@ from adbg.engine.store import RunReader
 from adbg.tui.formatting import bytes_text, file_text, place_in_run, table_text, time_text
 
 SHOWN = 20  # backward calls and stops of each process that `show` lists
+NEWEST = 25  # runs listed unasked: a screenful
 DAY = 86400.0
 
 
@@ -31,11 +32,11 @@ def show_runs(options: argparse.Namespace) -> int:
     if not runs:
         print(f"no recorded runs in {root or runs_root()}: `adbg run SCRIPT` makes one")
         return 0
-    print(
-        table_text(
-            ("name", "state", "exit", "started", "lasted", "size", "ranks", "script"), [_row(run) for run in runs]
-        )
-    )
+    listed = runs if getattr(options, "all", False) else runs[:NEWEST]
+    columns = ("name", "state", "exit", "started", "lasted", "size", "ranks", "script")
+    print(table_text(columns, [_row(run) for run in listed]))
+    if len(listed) < len(runs):
+        print(f"and {len(runs) - len(listed)} older ones: `adbg runs list --all`")
     print(f"in {root or runs_root()}; `adbg runs show NAME` says more, `adbg runs delete NAME` removes")
     return 0
 
