@@ -92,7 +92,7 @@ class LineRegions:
         if self._regions:
             threading.settrace(self._trace)
         elif getattr(threading, "_trace_hook", None) == self._trace:
-            threading.settrace(None)  # type: ignore[arg-type]  # None is what it takes back
+            threading.settrace(None)  # None is what it takes back
         if threading.current_thread() is threading.main_thread():
             self._here(sys._getframe(1))
         else:
