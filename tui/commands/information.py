@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from adbg.tui.debugger import Debugger
 
 # subject -> what it shows; those not handled here are asked from the agent (``adbg/info``)
+_GDB = {"b": "breakpoints", "t": "threads"}  # what fingers trained on gdb type, ambiguous or not
 SUBJECTS = {
     "node": "a node in full: gradients, saved tensors, attributes, where it was made (`info node #12`)",
     "graph": "the nodes of the graph at hand in execution order (`info graph 100` from #100 on)",
@@ -50,7 +51,7 @@ def info(debugger: Debugger, argument: str) -> CommandResult:
     word, _, rest = argument.strip().partition(" ")
     if not word:
         return table_result(("subject", "shows"), [(f"info {name}", text) for name, text in SUBJECTS.items()])
-    subject = choice_of(word, tuple(SUBJECTS), "subject")
+    subject = _GDB.get(word) or choice_of(word, tuple(SUBJECTS), "subject")
     if subject == "node":
         return node_result(debugger, rest)
     if subject == "graph":
