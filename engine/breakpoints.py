@@ -254,7 +254,9 @@ class BreakpointTable:
     def check(self, event: HitEvent, evaluate: Evaluate) -> list[Hit]:
         """Hits of ``event``. ``evaluate(text)`` gives the value of a condition at this point; it may raise.
 
-        In gdb's order: place, then condition, then the hit counts, then ``ignore`` and ``every``.
+        In gdb's order: place, then condition, then the hit counts, then ``ignore`` and ``every``. nan, inf and
+        nonfinite take the first node of a backward whose gradients are so; after that its other origins only, where
+        nothing that came in was so already.
         """
         armed = self._armed
         hits = []
@@ -301,13 +303,13 @@ class BreakpointTable:
         if not true and not error:
             return None
         request, counts = rule.request, rule.counts
+        if spec.of_values and event.backward in counts.stopped_in and _value_matches(spec.kind, event.inherited):
+            return None  # a victim: what this backward stopped for, or another origin, reached this node
         with self._lock:
             if self._spent.get(request.id) == request.name:
                 return None  # another thread took this temporary breakpoint
             if spec.of_values:
-                if event.backward in counts.stopped_in:
-                    return None
-                if len(counts.stopped_in) >= _REMEMBERED_CALLS:
+                if event.backward not in counts.stopped_in and len(counts.stopped_in) >= _REMEMBERED_CALLS:
                     del counts.stopped_in[next(iter(counts.stopped_in))]
                 counts.stopped_in[event.backward] = None
             counts.hits += 1

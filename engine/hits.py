@@ -18,10 +18,11 @@ class HitEvent:
     """Something that happened, offered to the table. Costly facts are callables, asked at most once and when needed.
 
     ``phase`` says what it is: BEFORE/AFTER a node, BEGIN/END of a backward call, ERROR in one. ``nonfinite`` is
-    (NaN, infinite) elements among the gradients that this event shows.
+    (NaN, infinite) elements among the gradients that this event shows, ``inherited`` among those that these were made
+    of: after a node its incoming ones, before it what its consumers gave.
     """
 
-    __slots__ = ("_node", "_nonfinite", "_stack", "backward", "index", "phase")
+    __slots__ = ("_inherited", "_node", "_nonfinite", "_stack", "backward", "index", "phase")
 
     def __init__(
         self,
@@ -31,6 +32,7 @@ class HitEvent:
         node: Callable[[], NodeInfo] | NodeInfo | None = None,
         stack: Callable[[], Sequence[SourceLine]] | Sequence[SourceLine] = (),
         nonfinite: Callable[[], tuple[int, int]] | tuple[int, int] = (0, 0),
+        inherited: Callable[[], tuple[int, int]] | tuple[int, int] = (0, 0),
     ) -> None:
         self.phase = phase
         self.backward = backward
@@ -38,6 +40,7 @@ class HitEvent:
         self._node = node
         self._stack = stack
         self._nonfinite = nonfinite
+        self._inherited = inherited
 
     @property
     def node(self) -> NodeInfo:
@@ -56,6 +59,17 @@ class HitEvent:
         if callable(self._nonfinite):
             self._nonfinite = self._nonfinite()
         return self._nonfinite
+
+    @property
+    def counted(self) -> bool:
+        """Whether ``nonfinite`` was asked for."""
+        return not callable(self._nonfinite)
+
+    @property
+    def inherited(self) -> tuple[int, int]:
+        if callable(self._inherited):
+            self._inherited = self._inherited()
+        return self._inherited
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from adbg.engine.backends.base import Backend, BackwardCall
 from adbg.engine.breakpoints import HitEvent
 from adbg.engine.callers import failed_frame, user_frame
 from adbg.engine.evaluate import evaluate, node_namespace
+from adbg.engine.evidence import count_nonfinite, saved_evidence, total
 from adbg.engine.point import Ran
 from adbg.engine.reports import nonfinite_evidence, slot_text, slots_text
 from adbg.engine.running import Running
@@ -236,7 +237,8 @@ class BackendHooks:
                 index,
                 node=(lambda: call.describe(key)) if key is not None else None,
                 stack=(lambda: call.forward_stack(key)[0]) if key is not None else (),
-                nonfinite=lambda: _count_nonfinite(backend, checked),
+                nonfinite=lambda: total(count_nonfinite(backend, checked)),
+                inherited=lambda: self._inherited(running, phase, key, outs),
             )
 
             def condition(text: str) -> Any:
@@ -244,6 +246,8 @@ class BackendHooks:
                 return evaluate(text, names)
 
             hits = session.check(event, condition)
+            if key is not None and phase is Phase.AFTER and event.counted:
+                running.spoil(key, count_nonfinite(backend, checked) if any(event.nonfinite) else ())
         why = session.decide(running, phase, key, hits, lambda: _slots_text(backend, phase, checked))
         if why is None:
             return None
@@ -258,7 +262,17 @@ class BackendHooks:
         if not point.edited:
             return None
         edited = point.grad_outputs if phase is Phase.BEFORE else point.grad_inputs
-        return tuple(edited) if edited is not None else None
+        if edited is None:
+            return None
+        if key is not None and phase is Phase.AFTER:
+            running.spoil(key, count_nonfinite(backend, edited))
+        return tuple(edited)
+
+    def _inherited(self, running: Running, phase: Phase, key: int | None, outs: Slots) -> tuple[int, int]:
+        """(NaN, infinite) elements among what the gradients at hand were made of."""
+        if key is None:
+            return 0, 0
+        return total(count_nonfinite(self._backend, outs)) if phase is Phase.AFTER else running.given(key)
 
     def _evidence(self, running: Running, phase: Phase, key: int, outs: Slots, ins: Slots | None) -> str:
         where = running.call.describe(key).unique_name
@@ -268,7 +282,10 @@ class BackendHooks:
         leaving = nonfinite_evidence(self._backend, "grad_inputs", where, ins)
         if not leaving:
             return arriving
-        return f"{leaving}, incoming gradients {'not finite either' if arriving else 'all finite'}"
+        if arriving:
+            return f"{leaving}, incoming gradients not finite either"
+        saved = saved_evidence(self._backend, running.call, key)
+        return "; ".join(filter(None, (f"{leaving}, incoming gradients all finite", saved)))
 
     def _failed(self, running: Running, error: BaseException) -> None:
         """An exception leaves a call: stop with the node that failed, once, in the innermost call."""
@@ -325,14 +342,3 @@ class BackendHooks:
 
 def _slots_text(backend: Backend, phase: Phase, values: Slots) -> str:
     return slots_text(backend, "grad_outputs" if phase is Phase.BEFORE else "grad_inputs", values)
-
-
-def _count_nonfinite(backend: Backend, values: Slots) -> tuple[int, int]:
-    nan = inf = 0
-    for value in values:
-        if value is not None:
-            more_nan, more_inf = backend.nonfinite(value)
-            nan += more_nan
-            inf += more_inf
-    return nan, inf
-

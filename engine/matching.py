@@ -116,6 +116,7 @@ def plan_for(specs: Sequence[Spec]) -> HookPlan:
         info=info if slow else None,
         needs=frozenset(_NEEDS[spec.kind] for spec in slow),
         indices=frozenset(spec.number for spec in specs if spec.kind is SpecKind.INDEX),
+        contributions=any(spec.of_node for spec in specs),  # no stop can ask for parts that were not kept
         post=any(spec.phase is Phase.AFTER for spec in specs if spec.of_node),
         screen=any(spec.of_values for spec in specs),
     )

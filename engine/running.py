@@ -13,7 +13,9 @@ from adbg.engine.types import Phase
 class Running:
     """A call between its begin and its end, and the calls around it (``chain``, outermost first, itself last)."""
 
-    __slots__ = ("backend", "begun", "call", "chain", "may_hit", "noted", "parked_ns", "serial", "state", "thread")
+    __slots__ = (
+        "backend", "begun", "call", "chain", "may_hit", "noted", "parked_ns", "serial", "spoilt", "state", "thread",
+    )  # fmt: skip
 
     def __init__(self, backend: Backend, call: BackwardCall, serial: int, outer: Running | None, now: int) -> None:
         self.backend = backend
@@ -22,10 +24,30 @@ class Running:
         self.serial = serial
         self.chain: tuple[Running, ...] = (*outer.chain, self) if outer is not None else (self,)
         self.begun: dict[int, tuple[int, float | None, bool]] = {}  # key -> (start, norm, nonfinite)
+        # key -> per outgoing gradient (NaN, infinite) elements, as they were passed on; only where there are some
+        self.spoilt: dict[int, tuple[tuple[int, int], ...]] = {}
         self.parked_ns = 0  # time that its thread stood at stops
         self.thread: int = self.chain[0].call.thread
         self.may_hit: Callable[[str], bool] | None = None  # breakpoints can take nodes of that name; None: any node
         self.noted = False  # its graph is in the run directory
+
+    def spoil(self, key: int, counts: tuple[tuple[int, int], ...]) -> None:
+        """Node ``key`` passes that many (NaN, infinite) elements on, per outgoing gradient."""
+        if any(nan or inf for nan, inf in counts):
+            self.spoilt[key] = counts
+        else:
+            self.spoilt.pop(key, None)
+
+    def given(self, key: int) -> tuple[int, int]:
+        """(NaN, infinite) elements that the consumers of ``key`` passed to it. Asked at non-finite gradients only: it
+        goes over the edges of the nodes that passed some on."""
+        nan = inf = 0
+        for consumer, counts in self.spoilt.items():
+            for edge, (more_nan, more_inf) in zip(self.call.edges(consumer), counts):
+                if edge.to == key:
+                    nan += more_nan
+                    inf += more_inf
+        return nan, inf
 
     def place(self, phase: Phase, key: int | None = None) -> Place:
         """Where a thread stands that is at ``key`` of this call."""

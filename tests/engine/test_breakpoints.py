@@ -228,11 +228,20 @@ def test_temporary_goes_with_its_hit_and_does_not_come_back_under_its_id() -> No
     assert ids(table.check(node(), never)) == [3]
 
 
-def test_nan_stops_once_in_each_backward() -> None:
+def test_nan_stops_at_the_first_node_of_each_backward_and_then_at_origins_only() -> None:
     table = table_of("nan")
-    assert ids(table.check(node(nonfinite=(1, 0)), never)) == [1]
-    assert table.check(node(phase=Phase.AFTER, nonfinite=(1, 0)), never) == []
-    assert ids(table.check(node(backward=2, nonfinite=(1, 0)), never)) == [1]
+    assert ids(table.check(node(nonfinite=(1, 0), inherited=(1, 0)), never)) == [1]
+    assert table.check(node(phase=Phase.AFTER, nonfinite=(1, 0), inherited=(1, 0)), never) == []
+    assert ids(table.check(node(phase=Phase.AFTER, nonfinite=(1, 0)), never)) == [1]
+    born = node(phase=Phase.AFTER, nonfinite=(1, 0), inherited=(0, 1))
+    assert ids(table.check(born, never)) == [1], "inf became nan here"
+    assert ids(table.check(node(backward=2, nonfinite=(1, 0), inherited=(1, 0)), never)) == [1]
+
+
+def test_nonfinite_takes_an_infinite_gradient_that_came_in_for_a_victim_too() -> None:
+    table = table_of("nonfinite")
+    assert ids(table.check(node(nonfinite=(0, 1)), never)) == [1]
+    assert table.check(node(phase=Phase.AFTER, nonfinite=(1, 0), inherited=(0, 1)), never) == []
 
 
 def test_costly_facts_are_asked_when_needed_and_once() -> None:

@@ -1,0 +1,118 @@
+"""The nan, inf and nonfinite breakpoints on real PyTorch: every origin of a backward, no victim, and the evidence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.dialled import Dialled
+
+pytest.importorskip("torch")
+
+TWO_ORIGINS = """
+import torch
+p = torch.tensor([0.0, 0.5], requires_grad=True)
+q = torch.tensor([0.0, 0.5], requires_grad=True)
+for i in range(2):
+    a, b = p * 2, q * 3
+    loss = (a.sqrt() * 0).sum() + (b.abs().sqrt() * 0).sum()
+    loss.backward()
+"""
+
+ONE_AFTER_THE_OTHER = """
+import torch
+x = torch.tensor([0.0, 1.0], requires_grad=True)
+y = (x * 1).sqrt() + 0
+(((y * 1).sqrt() * 0) + 0).sum().backward()
+print(torch.isfinite(x.grad).tolist())
+"""
+
+SPOILT_FORWARD = """
+import torch
+p = torch.nn.Parameter(torch.tensor([float("nan"), 1.0]))
+q = torch.ones(2, requires_grad=True)
+(p * q).sum().backward()
+mask = torch.tensor([-float("inf"), 1.0, -float("inf")])
+r = torch.ones(3, requires_grad=True)
+(r * mask).sum().backward()
+(torch.tensor([0.0, 1.0], requires_grad=True).sqrt() * 0).sum().backward()
+"""
+
+
+def stop_name(stop: dict[str, Any]) -> tuple[int, str, str]:
+    return stop["backward"], stop["phase"], stop["node"]["unique_name"]
+
+
+def rest_of(run: Dialled) -> list[tuple[int, str, str]]:
+    """All further stops until the program ends."""
+    names = []
+    while True:
+        run.peer.request("continue")
+        try:
+            names.append(stop_name(run.peer.stopped()))
+        except ConnectionError:
+            return names
+
+
+def test_every_origin_of_a_backward_stops_and_no_victim(tmp_path: Path) -> None:
+    with Dialled(tmp_path, TWO_ORIGINS) as run:
+        run.peer.begin("nan")
+        assert stop_name(run.peer.stopped()) == (1, "after", "SqrtBackward0#2")
+        assert rest_of(run) == [
+            (1, "after", "SqrtBackward0#1"),
+            (2, "after", "SqrtBackward0#2"),
+            (2, "after", "SqrtBackward0#1"),
+        ]
+        assert run.end()[0] == 0
+
+
+def test_a_cured_gradient_lets_the_next_origin_downstream_stop(tmp_path: Path) -> None:
+    with Dialled(tmp_path, ONE_AFTER_THE_OTHER) as run:
+        run.peer.begin("nan")
+        assert stop_name(run.peer.stopped()) == (1, "after", "SqrtBackward0#2")
+        run.peer.request("setExpression", expression="grad_inputs[0]", value="torch.zeros(2)")
+        assert stop_name(run.peer.go()) == (1, "after", "SqrtBackward0#1")
+        run.peer.request("setExpression", expression="grad_inputs[0]", value="torch.zeros(2)")
+        assert rest_of(run) == []
+        assert run.end()[:2] == (0, "[True, True]\n")
+
+
+def test_without_the_cure_what_is_downstream_is_a_victim(tmp_path: Path) -> None:
+    with Dialled(tmp_path, ONE_AFTER_THE_OTHER) as run:
+        run.peer.begin("nan")
+        assert stop_name(run.peer.stopped()) == (1, "after", "SqrtBackward0#2")
+        assert rest_of(run) == []
+        assert run.end()[:2] == (0, "[False, True]\n")
+
+
+def test_a_stop_tells_what_the_forward_pass_had_spoilt_already(tmp_path: Path) -> None:
+    with Dialled(tmp_path, SPOILT_FORWARD) as run:
+        run.peer.begin("nonfinite")
+        message = run.peer.stopped()["message"]
+        assert "grad_inputs[1] of MulBackward0#1: 1 of 2 elements is nan, incoming gradients all finite" in message
+        assert message.endswith("is already nan (1 of 2): the forward pass made it, this backward did not")
+        assert "saved tensor 'self'" in message
+        message = run.peer.go()["message"]
+        assert message.endswith("incoming gradients all finite; saved tensor 'other' holds 2 -inf")
+        message = run.peer.go()["message"]
+        assert message.endswith("incoming gradients all finite"), "the saved tensors are finite: nothing more to say"
+        assert rest_of(run) == []
+        assert run.end()[0] == 0
+
+
+def test_a_breakpoint_from_before_keeps_the_parts_of_a_sum(tmp_path: Path) -> None:
+    script = """
+import torch
+x = torch.ones(3, requires_grad=True)
+h = x.tanh()
+(h * 2 + h.exp()).sum().backward()
+"""
+    with Dialled(tmp_path, script) as run:
+        run.peer.begin("Tanh*", "Exp*")
+        run.peer.stopped()
+        assert run.peer.request("adbg/node")["contributions_note"] == ""
+        assert run.peer.go()["node"]["unique_name"] == "TanhBackward0#1"
+        body = run.peer.request("adbg/node")
+        assert body["contributions_note"] == "" and len(body["contributions"]) == 2
+        assert rest_of(run) == []
