@@ -11,6 +11,9 @@ from adbg.engine.specs import Spec, SpecKind, spec_matches
 from adbg.engine.types import NodeInfo, Phase, SourceLine
 
 
+_LINES = 12  # of a file, closest first, in the message of a line that made no node
+
+
 @dataclass(slots=True)
 class _Seen:
     """What a graph has to offer, gathered in one walk, for the messages of specs that take nothing."""
@@ -90,8 +93,9 @@ def _no_line(spec: Spec, seen: _Seen) -> str:
         return f"{text}: no forward stacks" + (f" ({seen.stacks_missing})" if seen.stacks_missing else "")
     lines = sorted({line for file, line in seen.lines if file_matches(spec.pattern, file)})
     if lines:
-        near = sorted(sorted(lines, key=lambda line: abs(line - spec.number))[:5])
-        return f"{text}; lines of that file that made nodes: {', '.join(map(str, near))}"
+        near = sorted(sorted(lines, key=lambda line: abs(line - spec.number))[:_LINES])
+        more = f" and {len(lines) - len(near)} further away" if len(lines) > len(near) else ""
+        return f"{text}; lines of that file that made nodes: {', '.join(map(str, near))}{more}"
     files = sorted({file.rpartition("/")[2] for file, _ in seen.lines})
     return f"{text}; files that made nodes: {', '.join(files[:5])}"
 

@@ -198,19 +198,25 @@ def _entry_function(entry: EngineEntry, run: Run) -> Run:
 
     It calls C++ from a frame that carries the module, file and line of torch's own call: C++ warnings are attributed to
     the calling frame, and a script's warning filters and its stderr stay as they are. (So it has no name of this module
-    at hand, only closures.)
+    at hand, only closures.) A KeyboardInterrupt at a stop leaves it without adbg's frames in its traceback: the person
+    interrupted the program, and reads where that was.
     """
-    begin, end, failed = entry.begin, entry.end, entry.failed
+    begin, end, failed, strip = entry.begin, entry.end, entry.failed, strip_interrupt
+    unbegun: Any = object()
 
     def run_backward(*args: Any, **kwargs: Any) -> Any:
-        call = begin(args, kwargs)
+        call = unbegun
         try:
-            result = run(*args, **kwargs)  # the third line below "def": see ``place``
+            call = begin(args, kwargs)
+            result = run(*args, **kwargs)  # the fourth line below "def": see ``place``
+            running, call = call, unbegun
+            if running is not None:
+                end(running)
         except BaseException as error:
-            failed(call, error, args, kwargs)
+            if call is not unbegun:
+                failed(call, error, args, kwargs)
+            strip(error)
             raise
-        if call is not None:
-            end(call)
         return result
 
     place = private.warning_line()
@@ -218,5 +224,20 @@ def _entry_function(entry: EngineEntry, run: Run) -> Run:
         return run_backward
     namespace, file, line = place  # of torch's own call
     code = run_backward.__code__
-    shifted = code.replace(co_filename=file, co_firstlineno=line - 3)
+    shifted = code.replace(co_filename=file, co_firstlineno=line - 4)
     return types.FunctionType(shifted, namespace, "run_backward", None, run_backward.__closure__)
+
+
+def strip_interrupt(error: BaseException) -> None:
+    """Take adbg's own frames out of the traceback of a KeyboardInterrupt; any other exception stays as it is."""
+    if not isinstance(error, KeyboardInterrupt):
+        return
+    kept = []
+    entry = error.__traceback__
+    while entry is not None:
+        if str(entry.tb_frame.f_globals.get("__name__")).partition(".")[0] != "adbg":
+            kept.append(entry)
+        entry = entry.tb_next
+    for entry, below in zip(kept, [*kept[1:], None], strict=True):
+        entry.tb_next = below
+    error.__traceback__ = kept[0] if kept else None

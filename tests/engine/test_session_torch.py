@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import statistics
+import sys
 import time
 from pathlib import Path
 
@@ -273,6 +274,26 @@ print(x.grad.tolist())
         assert run.peer.stopped()["backward"] == 2
         run.peer.request("continue")
         assert run.end() == (0, "interrupted\n[2.0, 2.0, 2.0]\n", "")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="a bare raise puts the old traceback back before 3.11")
+@pytest.mark.parametrize("spec", ["MulBackward0", "MulBackward0 after", "backward", "backward-end"])
+def test_the_traceback_of_an_interrupt_at_a_stop_has_no_frame_of_adbg(tmp_path: Path, spec: str) -> None:
+    script = """
+import torch
+x = torch.ones(3, requires_grad=True)
+(x * 2).sum().backward()
+"""
+    with Dialled(tmp_path, script) as run:
+        run.peer.begin(spec)
+        run.peer.stopped()
+        run.process.send_signal(2)
+        status, _, err = run.end()
+    trace = err[err.rindex("Traceback") :]
+    assert status != 0 and trace.rstrip().endswith("KeyboardInterrupt")
+    assert f'script.py", line {run.line("backward()")}' in trace
+    for own in ("adbg", "engine/hooks.py", "engine/parking.py", "torch_call.py", "torch_entry.py"):
+        assert own not in trace.replace(str(tmp_path), ""), trace
 
 
 def test_interrupts_at_any_moment_leave_nothing_locked(tmp_path: Path) -> None:

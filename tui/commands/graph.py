@@ -23,14 +23,15 @@ LONG_PATH = 60  # nodes of a path shown in full; the middle of a longer one is l
 
 @command("graph", group="graph", args="[NODE]", completes="node")
 def graph(debugger: Debugger, argument: str) -> CommandResult:
-    """Draw the neighbourhood of a node: who feeds it, and whom it feeds. Default: the node at hand.
+    """Draw the neighbourhood of a node: who feeds it, and whom it feeds. Default: the node at hand, else the first.
 
     NODE is `#112`, a unique name, or a name that only one node has.
     """
     rows = debugger.graph_structure()
     if not rows:
         raise CommandError("there is no graph here", "stop in a backward first")
-    index = debugger.find_node(argument)
+    begun = argument or debugger.need_stop().index
+    index = debugger.find_node(argument) if begun else rows[0].index  # at no node: where a backward would begin
     body = debugger.node(index)
     by_index = {row.index: row for row in rows}
     left = [by_index[i] for i in body.consumers if i in by_index]
