@@ -1,6 +1,7 @@
 # What a newcomer needs: make demo, make test. `make help` lists the rest.
 # VENV=/path       the environment to work in (default: the active one if it has torch, else .venv, made when it is missing)
-# PYTHON=python3   what makes .venv
+# VENV_PADDLE=/path   the same for PaddlePaddle, .venv-paddle: the two frameworks are kept apart, as most users have one
+# PYTHON=python3   what makes both
 
 PYTHON ?= python3
 # Processes that pytest runs side by side, and what else to hand to it: make test PYTEST="-k launch"
@@ -9,11 +10,13 @@ PYTEST ?=
 
 export PYTHON
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench pictures clean
+.PHONY: help demo demo-paddle test test-torch test-paddle lint bench pictures clean
 
 help:
 	@echo "make demo      install into .venv and open the debugger on a transformer whose gradient turns NaN"
+	@echo "make demo-paddle   the same on PaddlePaddle: nested PyLayers with Paddle's VLOG beside them (.venv-paddle)"
 	@echo "make test      everything that CI runs: ruff, mypy, import contracts, pytest, the wheel in an empty environment"
+	@echo "make test-torch, make test-paddle   the tests of one framework: in .venv, in .venv-paddle"
 	@echo "make lint      the first three of these"
 	@echo "make bench     what the debugger costs, per training step (writes bench-results/)"
 	@echo "make pictures  take the README's pictures again"
@@ -22,29 +25,42 @@ help:
 # The Python of the environment with the extras $(1), installed when it is not; says why when it cannot be had.
 define environment
 command -v $(PYTHON) >/dev/null || { echo "adbg: there is no $(PYTHON): install Python 3.10 or newer, or say PYTHON=/path/to/python3" >&2; exit 1; }; \
-python=$$($(PYTHON) .ci/environment.py --extras $(1)) || exit 1
+python=$$($(PYTHON) .ci/environment.py --framework $(1) --extras "$(2)") || exit 1
 endef
 
 demo:
-	@$(call environment,torch); \
+	@$(call environment,torch,); \
 	if [ -t 0 ] && [ -t 1 ]; then exec "$$python" -m adbg run -b nan examples/nan_at_sqrt.py; \
 	else exec "$$python" -m adbg run --batch -b nan -x examples/nan_at_sqrt.adbg examples/nan_at_sqrt.py </dev/null; fi
 
+demo-paddle:
+	@$(call environment,paddle,); \
+	if [ -t 0 ] && [ -t 1 ]; then exec "$$python" -m adbg run -b 'GradNodePyLayer_*' -e 'vlog 4' examples/paddle_nested_pylayers.py; \
+	else exec "$$python" -m adbg run --batch -x examples/paddle_nested_pylayers.adbg examples/paddle_nested_pylayers.py </dev/null; fi
+
+# All of it runs even when an early part fails.
 test:
-	@$(call environment,torch$(comma)dev); "$$python" .ci/lint.py; lint=$$?; \
-	"$$python" -m pytest -n $(JOBS) --dist loadgroup $(PYTEST) && exit $$lint
+	@status=0; for part in lint test-torch test-paddle; do $(MAKE) --no-print-directory $$part || status=1; done; exit $$status
+
+test-torch:
+	@$(call environment,torch,dev); exec "$$python" -m pytest -n $(JOBS) --dist loadgroup $(PYTEST)
+
+# What needs no framework was run beside torch.
+test-paddle:
+	@$(call environment,paddle,dev); exec "$$python" -m pytest -n $(JOBS) --dist loadgroup -m paddle $(PYTEST)
 
 lint:
-	@$(call environment,torch$(comma)dev); "$$python" .ci/lint.py
+	@$(call environment,torch,dev); "$$python" .ci/lint.py
 
 bench:
-	@$(call environment,torch$(comma)dev); exec "$$python" tests/bench/run_bench.py
+	@$(call environment,torch,dev); "$$python" tests/bench/run_bench.py
+	@$(call environment,paddle,dev); "$$python" tests/bench/run_bench.py --framework paddle
 
 pictures:
-	@$(call environment,torch$(comma)dev$(comma)docs); exec "$$python" docs/pictures.py
+	@$(call environment,torch,dev$(comma)docs); exec "$$python" docs/pictures.py
 
 clean:
-	rm -rf .venv build dist *.egg-info bench-results test-logs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .venv-paddle build dist *.egg-info bench-results test-logs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 comma := ,

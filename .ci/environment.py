@@ -1,9 +1,10 @@
 """Find or make the Python environment that the Makefile works in, and install adbg into it. Standard library only.
 
-    python3 .ci/environment.py [--extras dev]
+    python3 .ci/environment.py [--framework torch|paddle] [--extras dev]
 
-The environment is, in this order: ``$VENV``; the active one (``$VIRTUAL_ENV``), if it has torch; ``.venv`` of this
-repository, made when it is missing (over the packages of ``$PYTHON``, if that one has torch). A torch found there is
+The environment of torch is, in this order: ``$VENV``; the active one (``$VIRTUAL_ENV``), if it has torch; ``.venv`` of
+this repository, made when it is missing (over the packages of ``$PYTHON``, if that one has torch). That of paddle is
+found in the same way, with ``$VENV_PADDLE`` and ``.venv-paddle``. A framework found there is
 used as it is: never installed over, never upgraded. Everything else is pinned by ``constraints.txt``. What was
 installed is noted in a stamp file, so that a second call costs nothing until ``pyproject.toml`` or ``constraints.txt``
 change. The last line printed is the environment's Python.
@@ -19,7 +20,25 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 OLDEST_PYTHON = (3, 10)
-OLDEST_TORCH = (2, 4)
+
+# name: (distribution, oldest version, what its own pins decide in constraints.txt, its folder, the variable that
+# names another one)
+FRAMEWORKS = {
+    "torch": (
+        "torch",
+        (2, 4),
+        ("torch", "filelock", "fsspec", "jinja2", "markupsafe", "mpmath", "sympy", "numpy"),
+        ".venv",
+        "VENV",
+    ),
+    "paddle": (
+        "paddlepaddle",
+        (3, 3),
+        ("paddlepaddle", "protobuf", "opt_einsum", "safetensors", "httpx", "numpy", "pillow"),
+        ".venv-paddle",
+        "VENV_PADDLE",
+    ),
+}
 PROBE = (
     "import sys\n"
     "def v(n):\n"
@@ -27,7 +46,7 @@ PROBE = (
     "        import importlib.metadata as m\n"
     "        return m.version(n)\n"
     "    except ImportError: return '-'\n"  # PackageNotFoundError is one
-    "print('%d.%d' % sys.version_info[:2], v('torch'), v('numpy'))"
+    "print('%d.%d' % sys.version_info[:2], v(sys.argv[1]), v('numpy'))"
 )
 
 
@@ -39,14 +58,14 @@ def say(text):
     print("adbg: " + text, file=sys.stderr, flush=True)
 
 
-def probe(python):
-    """(version tuple, torch version or None, numpy version or None) of an interpreter."""
+def probe(python, framework):
+    """(version tuple, the framework's version or None, numpy version or None) of an interpreter."""
     try:
-        answer = subprocess.check_output([python, "-c", PROBE]).decode()
+        answer = subprocess.check_output([python, "-c", PROBE, FRAMEWORKS[framework][0]]).decode()
     except (OSError, subprocess.CalledProcessError) as error:
         raise Failed(f"{python} does not run ({error}): set PYTHON=/path/to/python3 and try again") from None
-    version, torch, numpy = answer.split()
-    return numbers(version), None if torch == "-" else torch, None if numpy == "-" else numpy
+    version, found, numpy = answer.split()
+    return numbers(version), None if found == "-" else found, None if numpy == "-" else numpy
 
 
 def numbers(version):
@@ -66,13 +85,13 @@ def check_version(version, python):
         )
 
 
-def make_environment(folder, base):
-    version, torch, _ = probe(base)
+def make_environment(folder, base, framework):
+    version, found, _ = probe(base, framework)
     check_version(version, base)
     say(f"making {os.path.relpath(folder, ROOT)} with {base} (Python {version[0]}.{version[1]})")
     arguments = [base, "-m", "venv", folder]
-    if torch:
-        say(f"{base} has torch {torch}: used as it is")
+    if found:
+        say(f"{base} has {framework} {found}: used as it is")
         arguments.insert(3, "--system-site-packages")
     if subprocess.run(arguments, stdout=sys.stderr).returncode != 0:
         raise Failed(
@@ -81,33 +100,35 @@ def make_environment(folder, base):
         )
 
 
-def choose_environment():
+def choose_environment(framework):
     """The folder of the environment to work in; made when it is missing."""
     base = os.environ.get("PYTHON") or "python3"
-    chosen = os.environ.get("VENV")
+    name, variable = FRAMEWORKS[framework][3:]
+    chosen = os.environ.get(variable)
     if chosen:
         folder = os.path.abspath(chosen)
     else:
         active = os.environ.get("VIRTUAL_ENV")
-        if active and os.path.exists(environment_python(active)) and probe(environment_python(active))[1]:
+        if active and os.path.exists(environment_python(active)) and probe(environment_python(active), framework)[1]:
             return active
-        folder = os.path.join(ROOT, ".venv")
+        folder = os.path.join(ROOT, name)
     if not os.path.exists(environment_python(folder)):
-        make_environment(folder, base)
+        make_environment(folder, base, framework)
     return folder
 
 
-def write_constraints(folder, torch, numpy):
-    """``constraints.txt`` without the lines that an installed torch decides."""
+def write_constraints(folder, framework, found, numpy):
+    """``constraints.txt`` without the lines that an installed framework decides."""
+    distribution, _, decided, _, _ = FRAMEWORKS[framework]
     kept = []
     with open(os.path.join(ROOT, "constraints.txt")) as lines:
         for line in lines:
             name = line.split("==")[0].strip()
-            if torch and name in ("torch", "filelock", "fsspec", "jinja2", "markupsafe", "mpmath", "sympy", "numpy"):
+            if found and name in decided:
                 continue
             kept.append(line)
-    if torch:
-        kept.append(f"torch=={torch}\n")
+    if found:
+        kept.append(f"{distribution}=={found}\n")
         if numpy:
             kept.append(f"numpy=={numpy}\n")
     path = os.path.join(folder, "adbg-constraints.txt")
@@ -116,40 +137,41 @@ def write_constraints(folder, torch, numpy):
     return path
 
 
-def fingerprint(torch):
+def fingerprint(found):
     """Of all that decides what an installation puts in, but for the extras."""
-    digest = hashlib.sha256(repr(torch).encode())
+    digest = hashlib.sha256(repr(found).encode())
     for name in ("pyproject.toml", "constraints.txt"):
         with open(os.path.join(ROOT, name), "rb") as file:
             digest.update(file.read())
     return digest.hexdigest()
 
 
-def installed(folder, extras, torch):
+def installed(folder, extras, found):
     """Whether a stamp says that these extras, or more, are there and still as they should be."""
     for name in os.listdir(folder):
         if name.startswith("adbg-") and name.endswith(".stamp") and set(extras) <= set(name[5:-6].split("-")):
             with open(os.path.join(folder, name)) as file:
-                if file.read() == fingerprint(torch):
+                if file.read() == fingerprint(found):
                     return True
     return False
 
 
-def install(folder, extras):
+def install(folder, framework, extras):
     python = environment_python(folder)
-    version, torch, numpy = probe(python)
+    version, found, numpy = probe(python, framework)
     check_version(version, python)
-    if torch and numbers(torch) < OLDEST_TORCH:
-        wanted = ".".join(map(str, OLDEST_TORCH))
+    oldest, variable = FRAMEWORKS[framework][1], FRAMEWORKS[framework][4]
+    if found and numbers(found) < oldest:
+        wanted = ".".join(map(str, oldest))
         raise Failed(
-            f"{folder} has torch {torch}, adbg needs {wanted} or newer and upgrades none by itself:"
-            " say VENV=/path/to/another/environment"
+            f"{folder} has {framework} {found}, adbg needs {wanted} or newer and upgrades none by itself:"
+            f" say {variable}=/path/to/another/environment"
         )
-    if torch and installed(folder, extras, torch):
+    if found and installed(folder, extras, found):
         return python
-    beside = f"beside torch {torch}" if torch else "with torch (large: this may take minutes)"
+    beside = f"beside {framework} {found}" if found else f"with {framework} (large: this may take minutes)"
     say(f"installing adbg[{','.join(extras)}] into {folder}, {beside}")
-    constraints = write_constraints(folder, torch, numpy)
+    constraints = write_constraints(folder, framework, found, numpy)
     target = f"{ROOT}[{','.join(extras)}]"
     command = [python, "-m", "pip", "install", "--quiet", "--constraint", constraints, "--editable", target]
     quiet = dict(os.environ, PYTHONWARNINGS="ignore")  # setuptools warns of every editable installation
@@ -159,18 +181,20 @@ def install(folder, extras):
             " then run make again"
         )
     with open(os.path.join(folder, "adbg-" + "-".join(sorted(extras)) + ".stamp"), "w") as file:
-        file.write(fingerprint(probe(python)[1]))
+        file.write(fingerprint(probe(python, framework)[1]))
     return python
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--extras", default="torch", help="comma separated, default: torch")
+    parser.add_argument("--framework", default="torch", choices=sorted(FRAMEWORKS), help="default: torch")
+    parser.add_argument("--extras", default="", help="comma separated, beside the framework itself")
     options = parser.parse_args()
     try:
         if sys.version_info[:2] < OLDEST_PYTHON and not os.environ.get("PYTHON"):
             check_version(sys.version_info[:2], sys.executable)
-        print(install(choose_environment(), options.extras.split(",")))
+        extras = [options.framework, *filter(None, options.extras.split(","))]
+        print(install(choose_environment(options.framework), options.framework, list(dict.fromkeys(extras))))
     except Failed as failure:
         say(str(failure))
         return 1

@@ -5,12 +5,14 @@ PyLayer that throws the activations away and computes them again in its backward
 `paddle.autograd.backward`. Inside it, `SwiGLU` does the same with its own gate, and `ClippedExp` has a hand-written
 gradient.
 
-Try:
-    adbg run examples/paddle_nested_pylayers.py
-    adbg run -b 'GradNodePyLayer_*' examples/paddle_nested_pylayers.py       every PyLayer; `step` goes into it,
-    `finish` out of it adbg run -b ClippedExp examples/paddle_nested_pylayers.py                 the innermost;
-    `where` shows what it is nested in adbg run -b 'param:ffn.*' examples/paddle_nested_pylayers.py
-    where the parameters' gradients arrive p norm(grad_outputs[0]);  set grad_outputs[0] = grad_outputs[0] * 0.5;
+Try, after `adbg run -b 'GradNodePyLayer_*' examples/paddle_nested_pylayers.py`:
+    vlog 4                       Paddle's own log from here on, folded by PyLayer
+    step                         into the backward of the PyLayer at hand; `finish` leads out of it
+    where                        what the node is nested in, and the lines that made it
+    p norm(grad_outputs[0])
+    set grad_outputs[0] = grad_outputs[0] * 0.5
+    tbreak ClippedExp            the innermost one
+    tbreak param:ffn.*           where the parameters' gradients arrive
     continue
 """
 

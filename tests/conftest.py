@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.frameworks import FRAMEWORKS, installed, skipped_without
 
 ROOT = Path(__file__).resolve().parents[1]
 LARGEST_LOG = 8 << 20  # bytes of a run directory's file that are worth keeping
@@ -34,6 +35,24 @@ def adbg_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
         monkeypatch.delenv(variable, raising=False)
     yield home
     shutil.rmtree(sockets, ignore_errors=True)
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Files of one framework, by their names, import it at their top: they are not read where it is missing."""
+    name = collection_path.name
+    missing = (f for f in FRAMEWORKS if name.startswith("test_") and f in name.split(".")[0].split("_"))
+    return True if any(not installed(framework) for framework in missing) else None
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        words = item.path.stem.split("_")
+        for framework in FRAMEWORKS:
+            if framework in words:
+                item.add_marker(framework)
+        if missing := skipped_without(item):
+            item.add_marker(pytest.mark.skip(reason=f"{missing} is not installed here"))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -39,7 +39,7 @@ _LIMITS = (
         "forward stacks",
         "at call stack level 3 Paddle's own error texts get longer, and a small operator takes 3.5 times",
     ),
-    ("unique names", "Paddle's own (matmul2GradNode) stay off: they reset Adam's state; adbg numbers nodes per backward"),
+    ("unique names", "Paddle's own (matmul2GradNode) stay off, they reset Adam's state; adbg numbers the nodes"),
     ("execution order", "predicted for a dynamic graph on one thread; force-sequential nodes are not known to it"),
     ("distributed", "a long stop of one rank runs into the process group's timeout on the others"),
 )

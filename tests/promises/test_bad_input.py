@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.frameworks import debuggee_of, node_of, on_frameworks, only
 from support.program import Outcome, adbg, batch, commands, debuggee, plain
 from support.terminal import Terminal
 
@@ -90,10 +91,11 @@ def test_module_missing() -> None:
     assert "adbg/engine" not in outcome.stderr
 
 
-def test_framework_missing(tmp_path: Path) -> None:
+@on_frameworks()
+def test_framework_missing(framework: str, tmp_path: Path) -> None:
     """A script whose framework is not installed fails as it would; adbg adds how to get it."""
     script = tmp_path / "train.py"
-    script.write_text("import sys\nsys.modules['torch'] = None\nimport torch\n")
+    script.write_text(f"import sys\nsys.modules['{framework}'] = None\nimport {framework}\n")
     outcome = adbg("run", "--batch", script)
     assert outcome.status == 1, str(outcome)
     assert "ModuleNotFoundError" in outcome.stderr or "ImportError" in outcome.stderr
@@ -110,6 +112,7 @@ def test_no_framework_at_all(tmp_path: Path) -> None:
     assert "torch" in complaint(outcome)
 
 
+@only("torch", "that no backward was seen is the agent's word, the same for every framework")
 def test_no_backward() -> None:
     outcome = batch("no_backward", "-b", "nan", json_lines=False)
     assert outcome.status == 0, str(outcome)
@@ -120,17 +123,20 @@ def test_no_backward() -> None:
 # ------------------------------------------------------------------ breakpoints and commands
 
 
-def test_breakpoint_that_matches_nothing() -> None:
+@on_frameworks()
+def test_breakpoint_that_matches_nothing(framework: str) -> None:
     """Kept, and said with the closest names, once a graph is there."""
-    outcome = batch("mlp", *commands("break backward", "continue", "break Adm*Backward", "break Thanh", "delete"))
+    name = debuggee_of(framework, "mlp")
+    outcome = batch(name, *commands("break backward", "continue", "break Adm*Backward", "break Thanh", "delete"))
     assert outcome.status == 0, str(outcome)
     texts = " ".join(str(line.get("text", "")) for line in outcome.of("result"))
-    assert "TanhBackward0" in texts, str(outcome)
+    assert node_of(framework, "tanh") in texts, str(outcome)
 
 
-def test_breakpoint_that_never_matched() -> None:
+@on_frameworks()
+def test_breakpoint_that_never_matched(framework: str) -> None:
     """At the end of a run: which breakpoints matched nothing all the time, and the closest names."""
-    outcome = batch("mlp", "-b", "Thanh", json_lines=False)
+    outcome = batch(debuggee_of(framework, "mlp"), "-b", "Thanh", json_lines=False)
     assert outcome.status == 0
     line = complaint(outcome)
     assert "Thanh" in line
@@ -148,7 +154,8 @@ def test_bad_spec(spec: str) -> None:
     complaint(outcome)
 
 
-def test_bad_commands() -> None:
+@on_frameworks()
+def test_bad_commands(framework: str) -> None:
     """Each is one error line; the rest of the commands and the program go on."""
     bad = [
         "p nope",
@@ -168,7 +175,8 @@ def test_bad_commands() -> None:
         "dump graph /proc/nowhere",
         "condition 1 x +",
     ]
-    outcome = batch("mlp", "-b", "Tanh", "-e", "continue", *commands(*bad), "-e", "p 40 + 2")
+    name = debuggee_of(framework, "mlp")
+    outcome = batch(name, "-b", "Tanh", "-e", "continue", *commands(*bad), "-e", "p 40 + 2")
     assert outcome.status == 0, str(outcome)
     failed = [line["command"] for line in outcome.of("error")]
     assert failed == bad, str(outcome)
@@ -177,12 +185,13 @@ def test_bad_commands() -> None:
         assert "Traceback" not in line["message"]
         assert "\n" not in line["message"].strip(), line
     assert outcome.of("result", command="p 40 + 2")[0]["value"] == 42
-    assert outcome.digest == plain("mlp").digest
+    assert outcome.digest == plain(name).digest
 
 
-def test_condition_that_raises() -> None:
+@on_frameworks()
+def test_condition_that_raises(framework: str) -> None:
     """It stops there and shows the error: it never hides a hit."""
-    outcome = batch("mlp", "-b", "Tanh if nope > 1", "-e", "continue", "-e", "delete")
+    outcome = batch(debuggee_of(framework, "mlp"), "-b", "Tanh if nope > 1", "-e", "continue", "-e", "delete")
     stops = outcome.of("stopped", reason="breakpoint")
     assert len(stops) == 1, str(outcome)
     assert "nope" in str(outcome.lines[outcome.lines.index(stops[0])]) + str(outcome.stdout)
@@ -241,14 +250,17 @@ def check_unrecorded(outcome: Outcome, name: str) -> None:
     assert "Traceback" not in outcome.stderr, str(outcome)
 
 
-def test_unwritable_run_directory(tmp_path: Path) -> None:
+@on_frameworks()
+def test_unwritable_run_directory(framework: str, tmp_path: Path) -> None:
     """Debugging goes on without a record, and says so."""
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
-    outcome = batch("mlp", "-b", "Tanh", "--run-dir", str(blocked / "run"), "-e", "continue", "-e", "delete")
-    check_unrecorded(outcome, "mlp")
+    name = debuggee_of(framework, "mlp")
+    outcome = batch(name, "-b", "Tanh", "--run-dir", str(blocked / "run"), "-e", "continue", "-e", "delete")
+    check_unrecorded(outcome, name)
 
 
+@only("torch", "the record is written by the agent, the same for every framework")
 @pytest.mark.parametrize(("name", "kilobytes"), [("mlp", 8), ("slow_training", 64)], ids=["at once", "on the way"])
 def test_disk_full(name: str, kilobytes: int) -> None:
     """Files cannot grow any more: as on a full disk, and without one that would have to be filled."""

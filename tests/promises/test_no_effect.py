@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import pytest
+from support.frameworks import case, debuggee_of
 from support.program import Outcome, batch, commands, plain
 
-MODELS = ["mlp", "conv", "transformer", "lstm", "dropout", "checkpointing", "custom_function", "double_backward"]
-STEPPING = commands(
+MODELS = {
+    "torch": ["mlp", "conv", "transformer", "lstm", "dropout", "checkpointing", "custom_function", "double_backward"],
+    "paddle": ["mlp", "conv", "transformer", "nested_pylayer", "double_grad", "recompute"],
+}
+SCRATCH = {
+    "torch": "! import torch; scratch = torch.zeros(3, requires_grad=True); scratch.exp().sum().backward()",
+    "paddle": "! import paddle; scratch = paddle.to_tensor([0.0], stop_gradient=False); scratch.exp().backward()",
+}
+STEPPING = (
     "break backward",
     "continue",
     *["step"] * 4,
@@ -22,13 +30,18 @@ STEPPING = commands(
     "continue",
     "step",
     "info backward",
-    "! import torch; scratch = torch.zeros(3, requires_grad=True); scratch.exp().sum().backward()",
+    "SCRATCH",
     "delete 1",
     "continue",
 )
 pytestmark = [
     pytest.mark.parametrize(
-        "model", [pytest.param(name, marks=pytest.mark.xdist_group(f"model-{name}")) for name in MODELS]
+        "model",
+        [
+            case(framework, debuggee_of(framework, name), group=f"model-{framework}-{name}")
+            for framework, names in MODELS.items()
+            for name in names
+        ],
     )
 ]
 
@@ -58,7 +71,8 @@ def test_unarmed(model: str, expected: str) -> None:
 
 
 def test_stepping(model: str, expected: str) -> None:
-    outcome = batch(model, *STEPPING)
+    scratch = SCRATCH["paddle" if model.startswith("paddle_") else "torch"]
+    outcome = batch(model, *commands(*(scratch if line == "SCRATCH" else line for line in STEPPING)))
     check(outcome, expected)
     assert len(outcome.of("stopped", reason="step")) >= 8, str(outcome)
     assert {line["backward"] for line in outcome.of("stopped")} >= {1, 2}, str(outcome)

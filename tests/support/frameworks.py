@@ -1,0 +1,60 @@
+"""Which test bodies run on which framework, and the reason where one does not.
+
+A promise is tested by one body on every framework, through ``on_frameworks``; what is left to one of them says why
+with ``only``. Both put the framework's name on the test as a marker: ``pytest -m paddle`` is Paddle's part, and a test
+is skipped where its framework is not installed. docs/backends.md is made from these markers.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import pytest
+
+FRAMEWORKS = ("torch", "paddle")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def installed(framework: str) -> bool:
+    return importlib.util.find_spec(framework) is not None
+
+
+def case(framework: str, *values: object, id: str | None = None, group: str = "") -> Any:
+    """One set of parameters of a test on ``framework``; those of a ``group`` run in one pytest worker."""
+    marks = [getattr(pytest.mark, framework)]
+    if group:
+        marks.append(pytest.mark.xdist_group(group))
+    return pytest.param(*values, id=id, marks=marks)
+
+
+def on_frameworks(name: str = "framework", frameworks: Sequence[str] = FRAMEWORKS) -> pytest.MarkDecorator:
+    """Run a test once per framework, whose name is its argument ``name``."""
+    return pytest.mark.parametrize(name, [case(framework, framework) for framework in frameworks])
+
+
+def only(framework: str, why: str) -> Callable[[F], F]:
+    """A test of one framework; ``why`` it is not run on the others goes into docs/backends.md."""
+
+    def mark(function: F) -> F:
+        marked: F = getattr(pytest.mark, framework)(pytest.mark.only(framework=framework, why=why)(function))
+        return marked
+
+    return mark
+
+
+def debuggee_of(framework: str, name: str) -> str:
+    """The debuggee ``name`` as it is written for a framework."""
+    return name if framework == "torch" else f"{framework}_{name}"
+
+
+def node_of(framework: str, operator: str) -> str:
+    """What a node of ``operator`` ("tanh") is called by its framework."""
+    return operator.capitalize() + ("Backward0" if framework == "torch" else "GradNode")
+
+
+def skipped_without(item: pytest.Item) -> str:
+    """The framework that ``item`` is marked for and that is not installed, or ""."""
+    missing = [name for name in FRAMEWORKS if item.get_closest_marker(name) and not installed(name)]
+    return missing[0] if missing else ""
