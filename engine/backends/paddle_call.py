@@ -88,6 +88,7 @@ class PaddleCall(PaddleGraph, BackwardCall):
         self.placed: list[Any] = []  # post hooks: see ``EngineEntry.keep``
         self._hooked = 0
         self._outs: dict[int, tuple[Any, ...]] = {}  # incoming gradients of nodes that are under way
+        self._edited: dict[int, list[Any]] = {}  # by PyLayer: what it shall get instead, None as it is
         self._gathered: list[Any] = []
         self._handing: list[Any] | None = None
         self._executing: frozenset[int] | None = None
@@ -296,6 +297,7 @@ class PaddleCall(PaddleGraph, BackwardCall):
         self.unhook()
         self._flags = []
         self._outs.clear()
+        self._edited.clear()
         self._gathered, self._handing = [], None
         self.origin = None
         self.release()
@@ -347,6 +349,8 @@ class PaddleCall(PaddleGraph, BackwardCall):
             if replaced is None:
                 return None
             safe = replaced_slots(gradients, replaced, stands_in)
+            if self.is_custom(key):
+                self._edited[key] = safe
             if key in self._outs:
                 self._outs[key] = tuple(
                     new if new is not None else old for old, new in zip(gradients, safe, strict=True)
@@ -454,11 +458,20 @@ class PaddleCall(PaddleGraph, BackwardCall):
         return named[0] if len(named) == 1 else None
 
     def custom_begin(self, key: int, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """Where there are no pre-hooks, the PyLayer's own arguments are its incoming gradients."""
-        if private.native() is not None or not self._flags:
+        """What the PyLayer gets instead of ``arguments``; None: those.
+
+        Paddle runs the hooks in front of a PyLayer and then forgets what they returned: an edit is handed over here.
+        Where there are no hooks in front of nodes, its arguments are its incoming gradients.
+        """
+        if not self._flags:
             return None
-        safe = self._begin(key, flat_slots(arguments))
-        return rebuilt(arguments, safe) if safe is not None else None
+        if private.native() is None:
+            edited = self._begin(key, flat_slots(arguments))
+        else:
+            edited = self._edited.pop(key, None)
+        if edited is None or len(edited) != len(flat_slots(arguments)):
+            return None
+        return rebuilt(arguments, edited)
 
     def custom_end(self, key: int, result: Any, arguments: tuple[Any, ...]) -> Any:
         """The PyLayer ``key`` returned ``result``. Returns what Paddle gets."""

@@ -62,7 +62,7 @@ def test_an_in_place_change_is_pinned_on_the_node(armed):
         with pytest.raises(RuntimeError, match="inplace"):
             loss.backward()
     ((name, evidence),) = watch.last.failed
-    assert name.startswith("pow") and "at version 1, saved at 0" in evidence
+    assert name.startswith(("pow", "PowGradNode")) and "at version 1, saved at 0" in evidence
     text = watch.texts[0][0]
     assert "modified by an inplace operation" in text and "C++ Traceback" not in text
     assert paddle.is_grad_enabled()
@@ -253,7 +253,7 @@ def test_doctor_with_all_symbols():
 
 
 def test_a_batch_session_on_nested_pylayers(tmp_path):
-    edit = "set grad_outputs[0] = grad_outputs[0] * 0"
+    edit = "set grad_outputs[0] = grad_outputs[0] * -500"
     commands = ["tb ClippedExp", "c", "where", edit, "after", "p grad_inputs[0]", "f", "c"]
     arguments = [sys.executable, "-m", "adbg", "run", "--batch", "--no-record"]
     for command in commands:
@@ -265,9 +265,21 @@ def test_a_batch_session_on_nested_pylayers(tmp_path):
     assert ran.returncode == 0, shown
     assert "before GradNodePyLayer_ClippedExp#1" in shown and "nested 2 deep" in shown
     assert "inside GradNodePyLayer_Checkpoint#1 > GradNodePyLayer_SwiGLU#1" in shown
-    assert "norm 0" in shown.split("after GradNodePyLayer_ClippedExp#1", 1)[1]
     plain = subprocess.run([sys.executable, str(EXAMPLE)], capture_output=True, text=True, timeout=120, check=True)
     lines = [line for line in shown.splitlines() if line.startswith("iteration")]
     expected = plain.stdout.splitlines()
-    # The edit changed the first update, and what follows from it.
-    assert lines[:2] == expected[:2] and lines[2:] != expected[2:]
+    assert lines[0] == expected[0] and lines[1:] != expected[1:]  # the edit changed the first update
+
+
+def test_a_batch_session_changes_nothing(tmp_path):
+    """Stacks on, every PyLayer stopped at, AdamW: the losses are those of the plain run."""
+    arguments = [sys.executable, "-m", "adbg", "run", "--batch", "--no-record", "--stacks", "-b", "GradNodePyLayer_*"]
+    for _ in range(5):
+        arguments += ["-e", "c"]
+    ran = subprocess.run(
+        [*arguments, str(EXAMPLE)], capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False
+    )
+    plain = subprocess.run([sys.executable, str(EXAMPLE)], capture_output=True, text=True, timeout=120, check=True)
+    lines = [line for line in ran.stdout.splitlines() if line.startswith("iteration")]
+    assert ran.returncode == 0 and lines == plain.stdout.splitlines() and len(lines) == 4
+    assert ran.stdout.count("Breakpoint 1") + ran.stderr.count("Breakpoint 1") >= 5

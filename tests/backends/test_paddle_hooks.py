@@ -201,6 +201,23 @@ def test_an_edit_of_an_earlier_slot_of_many():
     assert x.grad.numpy().tolist() == [1.0, 7.0, 1.0, 1.0]
 
 
+def test_an_edit_before_a_pylayer_reaches_it():
+    """Paddle itself forgets what a hook in front of a PyLayer returned."""
+    x, y = leaf(3), leaf(3)
+    watch = Watch()
+    with watching(watch) as backend:
+
+        def before(call, key, outs):
+            if call.is_custom(key):
+                return (backend.adopt(outs[0], 5.0, "grad_outputs[0]"), *outs[1:])
+            return None
+
+        watch.before = before
+        a, b = Two.apply(x * 1.0, y * 1.0)
+        (Double.apply(a) + b).sum().backward()
+    assert (x.grad.numpy().tolist(), y.grad.numpy().tolist()) == ([11.0] * 3, [1.0] * 3)
+
+
 @pytest.mark.parametrize("name", ["TanhGradNode", "GradNodePyLayer_Double"])
 def test_an_edit_behind_a_node_reaches_the_leaf(name):
     x = leaf(3)
