@@ -413,7 +413,7 @@ def test_info(watched: Make) -> None:
     assert one.run("i stop").value["reason"] == "breakpoint"
     assert one.run("i prog").value["state"] == "stopped"
     assert "info params" in one.run("info").text
-    for line in ("info nothing", "info b", "i mem x"):
+    for line in ("info nothing", "info p", "i mem x"):
         with pytest.raises(CommandError):
             execute(one.debugger, line)
 

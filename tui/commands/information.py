@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from adbg.engine.protocol import NodeBody
     from adbg.tui.debugger import Debugger
 
-# subject -> what it shows; those not handled here are asked from the agent (``adbg/info``)
 _GDB = {"b": "breakpoints", "t": "threads"}  # what fingers trained on gdb type, ambiguous or not
+# subject -> what it shows; those not handled here are asked from the agent (``adbg/info``)
 SUBJECTS = {
     "node": "a node in full: gradients, saved tensors, attributes, where it was made (`info node #12`)",
     "graph": "the nodes of the graph at hand in execution order (`info graph 100` from #100 on)",
