@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from adbg.engine import evaluate as python
@@ -53,7 +54,7 @@ def evaluate(stop: StopContext, references: References, request: protocol.Evalua
         result=result_text(stop, value),
         type=type_name(value),
         variablesReference=reference,
-        value=plain_value(value, meta),
+        value=plain_value(value, meta, stop),
         tensor=meta,
     )
 
@@ -82,20 +83,38 @@ def result_text(stop: StopContext, value: Any) -> str:
     return ValueText(stop.point.backend, items=100, characters=LONG_TEXT, levels=5, fold=False)(value)
 
 
-def plain_value(value: Any, meta: TensorMeta | None = None) -> Any:
-    """``value`` where JSON can say it: numbers, strings, bools, None, short lists of these; one element of a tensor."""
+def plain_value(value: Any, meta: TensorMeta | None = None, stop: StopContext | None = None) -> Any:
+    """``value`` where JSON can say it: numbers, strings, bools, None; the number of a tensor of one element; short
+    lists, tuples and dicts of these."""
     if meta is not None:
-        if meta.numel != 1 or meta.shape is None:
-            return None
-        try:
-            return _scalar(value.item())
-        except Exception:
-            return None
+        return _element(value, meta)
     if isinstance(value, (list, tuple)) and len(value) <= SHORT_LIST:
-        items = [_scalar(item) for item in value]
-        simple = all(item is not None or original is None for item, original in zip(items, value))
-        return items if simple else None
+        return _all_plain(stop, value)
+    if type(value) is dict and len(value) <= SHORT_LIST and all(type(key) is str for key in value):
+        items = _all_plain(stop, list(value.values()))
+        return dict(zip(value, items)) if items is not None else None
     return _scalar(value)
+
+
+def _all_plain(stop: StopContext | None, values: Sequence[Any]) -> list[Any] | None:
+    """None when JSON cannot say one of them."""
+    items = []
+    for value in values:
+        tensor = result_meta(stop, value) if stop is not None else None
+        item = _element(value, tensor) if tensor is not None else _scalar(value)
+        if item is None and value is not None:
+            return None
+        items.append(item)
+    return items
+
+
+def _element(value: Any, meta: TensorMeta) -> Any:
+    if meta.numel != 1 or meta.shape is None:
+        return None
+    try:
+        return _scalar(value.item())
+    except Exception:
+        return None
 
 
 def _scalar(value: Any) -> Any:

@@ -183,6 +183,8 @@ def _saved_slot(stop: StopContext, saved: SavedValue) -> SlotView:
         return SlotView(saved.name, expression, _noted(meta, note) if note else meta, norm=norm)
     if saved.value is None and note:
         return SlotView(saved.name, expression, TensorMeta(None, note=note))
+    if saved.value is None:
+        return SlotView(saved.name, expression, None, text="None (not needed)")
     return SlotView(
         saved.name, expression, None, text=f"{saved.name} = {stop.text(saved.value)}{f' ({note})' if note else ''}"
     )

@@ -146,7 +146,7 @@ class ValueText(reprlib.Repr):
 
     def _text(self, x: Any, level: int) -> str:
         if is_tensor(self.backend, x):
-            return f"<{self.tensor(x)}>"
+            return self._number(x) or f"<{self.tensor(x)}>"
         kind = type(x)
         if kind is int and x.bit_length() > 1024:  # its decimal text takes quadratic time, and Python refuses it
             return f"<int of {x.bit_length()} bits>"
@@ -163,6 +163,15 @@ class ValueText(reprlib.Repr):
         if isinstance(x, _CONTAINERS):
             return self._container(x, level)
         return self._cut(repr(x), self.maxother)
+
+    def _number(self, x: Any) -> str:
+        """A tensor without dimensions as its framework writes it, as it is written alone: "tensor(69)"."""
+        assert self.backend is not None
+        meta = self.backend.meta(x)
+        if meta.shape != () or meta.layout != "strided":
+            return ""
+        shown = self.backend.text(x)
+        return shown if len(shown) <= 80 and "\n" not in shown else ""
 
     def _named(self, x: Any) -> str:
         kind = "class" if isinstance(x, type) else type_name(x).replace("builtin_function_or_method", "builtin")

@@ -10,7 +10,6 @@ from adbg.engine.names import closest_names, file_matches, name_matches
 from adbg.engine.specs import Spec, SpecKind, spec_matches
 from adbg.engine.types import NodeInfo, Phase, SourceLine
 
-
 _LINES = 12  # of a file, closest first, in the message of a line that made no node
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, KeysView, Mapping, Sequence
 from typing import Any
 
 from adbg.engine.backends.base import Backend, Graph, SavedValue
@@ -119,7 +119,13 @@ _LEAVE = {"exit": _leave, "quit": _leave}  # those of ``site`` would close the p
 
 
 class SavedNames:
-    """``saved`` in an expression: ``saved.self``, ``saved['self']``, ``saved[0]``, ``dir(saved)``, loops."""
+    """``saved`` in an expression: what the forward pass kept for the node, as a read-only mapping from name to value.
+
+    ``saved.self``, ``saved['self']`` and, in the order of ``info node``, ``saved[0]``; ``keys()``, ``values()``,
+    ``items()``, ``get()``, ``len(saved)``, ``'self' in saved``. Iteration gives names, as of any mapping. The tensors
+    of a custom function are named ``saved_tensors[0]``, ``saved_tensors[1]``, ...: ``saved[0]`` is the short way. A
+    tensor called as one of the methods is read by item. A value that must not be read raises, in a loop too.
+    """
 
     def __init__(self, load: Callable[[], Sequence[SavedValue]]) -> None:
         self.__dict__["_load"] = load
@@ -152,6 +158,18 @@ class SavedNames:
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._all())
+
+    def keys(self) -> KeysView[str]:
+        return self._all().keys()
+
+    def values(self) -> list[Any]:
+        return [self[name] for name in self._all()]
+
+    def items(self) -> list[tuple[str, Any]]:
+        return [(name, self[name]) for name in self._all()]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self[name] if name in self._all() else default
 
     def __contains__(self, name: object) -> bool:
         return name in self._all()

@@ -86,7 +86,7 @@ class TensorMeta:
     note: str = ""  # "undefined", "corrupted: version 1, saved at 0", "checkpoint: recomputed on unpack, not read"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class TensorStats:
     """Statistics over all elements, or over ``sampled`` of ``numel`` of them (``sampled`` None: exact).
 
@@ -108,6 +108,16 @@ class TensorStats:
     pos_inf: int
     nan: int
     histogram: tuple[int, ...] = ()
+
+    def __repr__(self) -> str:
+        """One line without the histogram: "12 elements  min -1  max 2  mean 0.5  std 1  norm 3  negative 4  ..."."""
+        looked = f"{self.numel:,} elements" + ("" if self.sampled is None else f" ({self.sampled:,} sampled)")
+        figures = ("min", "max", "mean", "std", "norm")
+        parts = [looked, *(f"{name} {getattr(self, name):.4g}" for name in figures)]
+        parts += [f"{name} {getattr(self, name):,}" for name in ("negative", "zero", "positive")]
+        spoilt = (("nan", self.nan), ("inf", self.pos_inf), ("-inf", self.neg_inf))
+        parts += [f"{name} {count:,}" for name, count in spoilt if count]
+        return "  ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,8 @@ from adbg.engine.backends.base import SavedValue
 _HOOKED = "not read: unpacking it runs a hook (checkpoint recomputes the forward, offloading copies it back)"
 _FREED = "freed: this graph was run backward already"
 _VERSION = re.compile(r"is at version \d+; expected version \d+")
+#: Sizes and strides of the op's inputs, kept for symbolic shapes: the tensors themselves are told of already.
+_SYMBOLIC = re.compile(r"(?:^|_)sym_(?:sizes?|strides?|storage_offset)(?:_|$)")
 #: Attributes of a custom Function's context that are torch's own.
 _OWN = frozenset(dir(torch.autograd.function.BackwardCFunction)) | {"saved_tensors", "metadata"}
 
@@ -139,7 +141,10 @@ def _context(node: Any) -> Mapping[str, Any]:
 
 
 def attributes(node: Any, fields: NodeFields) -> dict[str, str]:
-    """Non-tensor facts: dim, keepdim, alpha; a Function's own attributes; of an accumulate node its tensor's shape."""
+    """Non-tensor facts: dim, keepdim, alpha; a Function's own attributes; of an accumulate node its tensor's shape.
+
+    Sizes and strides of inputs, and layouts that are the usual one, are left out.
+    """
     variable = getattr(node, "variable", None)
     if isinstance(variable, torch.Tensor):
         return {"shape": str(list(variable.shape)), "leaf": str(variable.is_leaf).lower()}
@@ -150,13 +155,24 @@ def attributes(node: Any, fields: NodeFields) -> dict[str, str]:
                 found[name] = _brief(value)
         return found
     for name in fields.of(node)[1]:
+        if _SYMBOLIC.search(name):
+            continue
         try:
             value = getattr(node, f"_saved_{name}")
         except RuntimeError:
             continue
-        if value is not None:
-            found[name] = _brief(value)
+        if value is not None and value is not torch.strided:
+            found[name] = _brief(_signed(value))
     return found
+
+
+def _signed(value: Any) -> Any:
+    """Dimensions are signed, and torch hands some out as unsigned 64-bit numbers: -1 as 18446744073709551615."""
+    if type(value) is int and 1 << 63 <= value < 1 << 64:
+        return value - (1 << 64)
+    if type(value) in (tuple, list):
+        return type(value)(_signed(item) for item in value)
+    return value
 
 
 def _brief(value: Any) -> str:

@@ -29,6 +29,16 @@ def test_builtin_saved_by_name(backend):
     assert graph.attributes(0) == {"dim": "(1,)", "keepdim": "True"}
 
 
+def test_attributes_are_signed_and_without_the_sizes_of_the_inputs(backend):
+    a = torch.randn(2, 3, requires_grad=True)
+    _, graph = saved_of(backend, a.sum(-1))
+    assert graph.attributes(0) == {"dim": "(-1,)", "keepdim": "False"}
+    _, graph = saved_of(backend, a.softmax(-1))
+    assert graph.attributes(0) == {"dim": "-1"}
+    values, graph = saved_of(backend, a.mm(torch.randn(3, 4)))
+    assert graph.attributes(0) == {} and values["self"].value is None
+
+
 def test_lists_of_saved_tensors(backend):
     a = torch.randn(4, 3, requires_grad=True)
     values, _ = saved_of(backend, a[torch.tensor([0, 2])])

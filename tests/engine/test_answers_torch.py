@@ -454,3 +454,51 @@ def test_asking_everything_at_every_stop_changes_nothing(stops: Stops) -> None:
     stops.backend.uninstall()
     plain = train()
     assert all(torch.equal(a, b) for a, b in zip(seen, plain))
+
+
+def test_numbers_in_a_tuple_and_figures_are_readable(stops: Stops) -> None:
+    def visit(answers: Answers) -> None:
+        body = ask(answers, "evaluate", expression="(torch.tensor(69), 2.5, torch.tensor([1.5]))")
+        assert body.value == [69, 2.5, 1.5] and body.result.startswith("(tensor(69), 2.5, ")
+        assert text_of(answers, "torch.tensor(69)") == "tensor(69)"
+        body = ask(answers, "evaluate", expression="{'a': torch.tensor(True), 'b': None}")
+        assert body.value == {"a": True, "b": None}
+        assert ask(answers, "evaluate", expression="{'a': torch.ones(2)}").value is None
+        text = text_of(answers, "stats(torch.tensor([-1.0, 0.0, 3.0, float('nan'), -float('inf')]))")
+        assert text == (
+            "5 elements  min -1  max 3  mean 0.6667  std 2.082  norm 3.162"
+            "  negative 1  zero 1  positive 1  nan 1  -inf 1"
+        )
+        assert ask(answers, "evaluate", expression="stats(torch.ones(2)).max").value == 1.0
+
+    x = torch.ones(3, requires_grad=True)
+    run(stops, Phase.BEFORE, "TanhBackward0#1", visit, lambda: x.tanh().sum().backward())
+
+
+class Doubled(torch.autograd.Function):
+    """Saves two tensors."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, scale: Any) -> Any:
+        ctx.save_for_backward(x, scale)
+        return x * scale
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return grads[0] * ctx.saved_tensors[1], None
+
+
+def test_saved_is_a_mapping(stops: Stops) -> None:
+    def visit(answers: Answers) -> None:
+        names = ["saved_tensors[0]", "saved_tensors[1]"]
+        assert [slot.name for slot in ask(answers, "adbg/node").saved] == names
+        value = ask(answers, "evaluate", expression="[list(saved), list(saved.keys()), len(saved)]")
+        assert value.result == f"[{names}, {names}, 2]"
+        assert ask(answers, "evaluate", expression="[norm(t) for t in saved.values()]").value == [2.0, 2.0]
+        assert ask(answers, "evaluate", expression="[n for n, t in saved.items() if t.dim() == 0]").value == names[1:]
+        assert ask(answers, "evaluate", expression="saved[1] is saved['saved_tensors[1]']").value is True
+        assert ask(answers, "evaluate", expression="dict(saved)['saved_tensors[1]']").value == 2.0
+        assert ask(answers, "evaluate", expression="saved.get('none', 7)").value == 7
+
+    x = torch.ones(4, requires_grad=True)
+    run(stops, Phase.BEFORE, "DoubledBackward#1", visit, lambda: Doubled.apply(x, torch.tensor(2.0)).sum().backward())

@@ -100,7 +100,7 @@ def node_lines(body: NodeBody) -> list[str]:
     lines += slots_text([*body.grad_outputs, *body.grad_inputs])
     lines += contribution_lines(body)
     if body.saved:
-        lines.append("  saved:")
+        lines.append("  saved: (read by saved['NAME'], or saved[0], saved[1], ...)")
         lines += slots_text(body.saved, "    ")
     feeds = ", ".join(f"#{i}" for i in body.producers) or "nothing"
     fed = ", ".join(f"#{i}" for i in body.consumers) or "the root"
