@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-paddle = pytest.importorskip("paddle")
+paddle = pytest.importorskip("paddle.autograd") and pytest.importorskip("paddle")
 
 from adbg.engine.backends.base import HookPlan  # noqa: E402
 from adbg.engine.backends.paddle_stacks import framework_name, read_flags  # noqa: E402
