@@ -37,7 +37,7 @@ KEYS: tuple[Key, ...] = (
         "finish",
         "f,r",
         "run_command('finish')",
-        "finish this PyLayer, nested backward or backward",
+        "finish this custom Function (PyLayer), nested backward or backward",
         "Run",
         hint="Finish",
         command="finish",
@@ -46,7 +46,7 @@ KEYS: tuple[Key, ...] = (
     Key("continue", "c", "run_command('continue')", "continue", "Run", hint="Cont", command="continue"),
     Key("until", "t", "until_cursor", "run to the node under the cursor", "Run", hint="To cursor", command="until"),
     Key("pause", "i", "run_command('pause')", "pause at the next node", "Run", hint="Pause", command="pause"),
-    Key("interrupt", "ctrl+c", "interrupt", "pause; twice within 2 s: interrupt the script", "Run", priority=True),
+    Key("interrupt", "ctrl+c", "interrupt", "pause; twice within 2 s: interrupt the script; in the console: clear the line", "Run", priority=True),
     Key("repeat", "S", "repeat", "repeat the last stepping command (empty Enter in the console)", "Run"),
     Key(
         "break",
@@ -117,8 +117,13 @@ KEYS: tuple[Key, ...] = (
     Key("fold", "space", "fold", "fold or unfold this line", "Move", "foldable"),
     Key("feeder", "h,left", "neighbour(-1)", "a node that feeds this one; again: the next such", "Move", "graph"),
     Key("fed", "l,right", "neighbour(1)", "a node that this one feeds; again: the next such", "Move", "graph"),
+    Key("codeleft", "h,left", "sideways(-1)", "the beginning of long lines", "Move", "code"),
+    Key("coderight", "l,right", "sideways(1)", "the rest of long lines", "Move", "code"),
     Key("foldin", "h,left", "fold_to(-1)", "fold", "Move", "vlog"),
     Key("foldout", "l,right", "fold_to(1)", "unfold", "Move", "vlog"),
+    Key("foldmore", "less_than_sign", "fold_level(-1)", "fold all; again: a level more", "Move", "vlog"),
+    Key("foldless", "greater_than_sign", "fold_level(1)", "unfold a level of all", "Move", "vlog"),
+    Key("columns", "T", "columns", "thread and source columns, or not", "Move", "vlog"),
     Key("follow", "F", "follow", "follow the end", "Move", "vlog"),
 )
 

@@ -1,180 +1,384 @@
-"""A growing log file by line: offsets, depths and kinds, read on demand. Pure, owned by one thread; nothing is kept but
-10 bytes a line.
+"""A growing log file by record: offsets, depths and kinds (10 bytes a record), text read on demand. Owned by the UI
+thread; a long backlog is indexed, and a gzipped file unpacked, by a thread of its own that only hands over batches.
 
-The file is glog's text (``engine/vlog.py`` has the grammar): TABs in front are the nesting, a line that begins no
-record belongs to the record before it and lies one level deeper. What the front end itself has to say (stops, traces)
-is interleaved where it came in.
+What the front end itself has to say (stops, traces) is interleaved where it came in.
 """
 
 from __future__ import annotations
 
+import bisect
 import contextlib
+import gzip
 import os
 import re
+import tempfile
+import threading
+import time
+import zlib
 from array import array
-from collections import OrderedDict
-from collections.abc import Callable
+from collections import OrderedDict, deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-_RECORD = re.compile(rb"(\t*)([IWEF])\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ ([^\s:]+):(\d+)\] ?")
-_TEXT = re.compile(r"\t*([IWEF])\d{4} \d\d:(\d\d:\d\d\.\d{3})\d* +(\d+) ([^\s:]+):(\d+)\] ?(.*)", re.DOTALL)
-_CHUNK = 1 << 20
-_LONGEST = 4000  # bytes of a line that are ever shown
+from adbg.engine.vlog import Record, parse
+from adbg.tui.widgets.logindex import BACKWARD, ERROR, FATAL, KIND, NOTE, WARNING, Batch, Indexer
+from adbg.tui.widgets.logsummary import is_block, summary
+
+CHUNK = 1 << 18
+BUDGET = 0.008  # seconds of indexing in one poll on the UI thread
+MOST_ROWS = 10_000_000  # 100 MB of index; the older half goes, and is counted
+_BACKLOG = 2 << 20  # bytes behind which the reader thread indexes: 20,000 records, some 50 ms
+_LONGEST = 1 << 16  # bytes of a record that are ever shown
 _CACHED = 2000
-_FOREIGN, _NOTE = 8, 9  # kinds beside the severities
-_KINDS = {b"I": 0, b"W": 1, b"E": 2, b"F": 3}
+_ALARMS = bytes(1 if kind & KIND in (WARNING, ERROR, FATAL) else 0 for kind in range(256))
+_BACKWARDS = bytes(1 if kind & BACKWARD else 0 for kind in range(256))
 
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line, taken apart. ``level`` is the VLOG level where adbg wrote the record, else the severity's letter; ""
-    for foreign text, "■" for a note of the front end. ``time`` is "54:27.615"."""
+    """A record in one line. ``level`` is the VLOG level where it is known, else the severity's letter; "" for foreign
+    text, "■" for a note of the front end. ``time`` is "54:27.615". ``block``: there is more text than this."""
 
     time: str
     level: str
     text: str
     where: str = ""
+    thread: int = 0
+    block: bool = False
 
 
 class LogStore:
-    """Lines of ``path`` as far as ``poll`` has read, and notes between them."""
+    """Records of ``path`` as far as ``poll`` has read, and notes between them.
+
+    Attributes:
+        depths, kinds: one byte a row (``logindex`` has the bits).
+        dropped: rows that were given up for memory; row numbers count without them.
+        error: why the file cannot be read (to its end), "" when it can.
+    """
 
     def __init__(self, path: str = "") -> None:
         self.path = path
+        self.dropped = 0
+        self.error = ""
+        self.unpacking = False
         self._fd = -1
         self._read = 0  # bytes taken in
-        self._rest = b""
-        self._offsets = array("q")  # of a note: -1 - its number
-        self.depths = array("B")
-        self._kinds = array("B")
-        self._notes: list[LogLine] = []
-        self._cache: OrderedDict[int, LogLine] = OrderedDict()
-        self._depth = 0
+        self._size = 0
+        self._ready: deque[tuple[Batch, int]] = deque()  # of the reader thread: rows, and bytes read with them
+        self._reader: threading.Thread | None = None
+        self._closed = False
+        self._clear()
+
+    def _clear(self) -> None:
+        self._indexer = Indexer()
+        self._offsets: array[int] = array("q")
+        self.depths = bytearray()
+        self.kinds = bytearray()
+        self._notes: dict[int, LogLine] = {}
+        self._cache: OrderedDict[int, tuple[Record, LogLine]] = OrderedDict()
+        self._read = 0
 
     def __len__(self) -> int:
         return len(self._offsets)
 
+    @property
+    def behind(self) -> int:
+        """Bytes in the file that are not indexed yet."""
+        return max(self._size - self._read, 0)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the (unpacked) file as far as known."""
+        return self._size
+
     def close(self) -> None:
-        if self._fd >= 0:
+        """Give the file back; a thread that reads it ends soon."""
+        self._closed = True
+        if self._reader is not None:
+            self._reader.join(2)
+        if self._fd >= 0 and not self.unpacking:
             os.close(self._fd)
             self._fd = -1
 
-    def poll(self, budget: int = 4 * _CHUNK) -> int:
-        """Take in what was appended, at most ``budget`` bytes; returns the number of new lines. A file that is not
-        there is empty."""
-        if not self.path:
+    # ---- reading
+
+    def poll(self, budget: float = BUDGET) -> int:
+        """Take in what was appended, for at most ``budget`` seconds; returns the number of new rows. A file that is not
+        there is empty; one that shrank is read anew."""
+        if self._fd < 0 and not self._opened():
             return 0
-        before = len(self)
-        if self._fd < 0:
-            try:
-                self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-            except OSError:
-                return 0
-        while budget > 0:
-            with contextlib.suppress(OSError):
-                data = os.pread(self._fd, _CHUNK, self._read)
-                if data:
-                    self._take(data)
-                    budget -= len(data)
-                    continue
-            break
-        return len(self) - before
-
-    def _take(self, data: bytes) -> None:
-        start = self._read - len(self._rest)
-        self._read += len(data)
-        data = self._rest + data
-        position = 0
-        while (end := data.find(b"\n", position)) >= 0:
-            self._line(data[position : min(end, position + 300)], start + position)
-            position = end + 1
-        self._rest = data[position:]
-
-    def _line(self, head: bytes, offset: int) -> None:
-        found = _RECORD.match(head)
-        if found:
-            self._depth = min(len(found[1]), 255)
-            kind, depth = _KINDS[found[2]], self._depth
+        before = len(self) + self.dropped
+        deadline = time.monotonic() + budget
+        with contextlib.suppress(OSError):
+            self._size = os.fstat(self._fd).st_size
+        if self._reader is not None:
+            self._adopt(deadline)
+        elif self._size < self._read:
+            self._clear()
+            before = 0
+        elif self._size - self._read > _BACKLOG:
+            self._reader = threading.Thread(target=self._read_on, name="adbg-log", daemon=True)
+            self._reader.start()
         else:
-            kind, depth = _FOREIGN, min(self._depth + 1, 255) if len(self) else 0
-        self._offsets.append(offset)
-        self.depths.append(depth)
-        self._kinds.append(kind)
+            self._read_here(deadline)
+        if len(self) > MOST_ROWS:
+            self._drop(len(self) - MOST_ROWS // 2)
+        return len(self) + self.dropped - before
+
+    def _opened(self) -> bool:
+        if not self.path or self._closed:
+            return False
+        try:
+            self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            packed = os.pread(self._fd, 2, 0) == b"\x1f\x8b"
+        except OSError as error:
+            self.error = error.strerror or str(error)
+            return False
+        self.error = ""
+        if packed:
+            source, self._fd = self._fd, _nameless_file()
+            self.unpacking = True
+            threading.Thread(target=self._unpack, args=(source,), name="adbg-gunzip", daemon=True).start()
+        return True
+
+    def _read_here(self, deadline: float) -> None:
+        grew = False
+        while True:
+            data = self._bytes(self._read, CHUNK)
+            if not data:
+                if not grew:
+                    self._add(self._indexer.flush())
+                return
+            grew = True
+            self._read += len(data)
+            self._add(self._indexer.feed(data))
+            if time.monotonic() > deadline:
+                return
+
+    def _read_on(self) -> None:
+        """The reader thread: until it has caught up."""
+        position = self._read
+        while not self._closed:
+            data = self._bytes(position, CHUNK)
+            if not data:
+                break
+            position += len(data)
+            self._ready.append((self._indexer.feed(data), position))
+            while len(self._ready) > 64 and not self._closed:  # 16 MB ahead of the screen are enough
+                time.sleep(0.005)
+
+    def _adopt(self, deadline: float) -> None:
+        reader = self._reader
+        ended = reader is not None and not reader.is_alive()
+        while self._ready:
+            batch, self._read = self._ready.popleft()
+            self._add(batch)
+            if time.monotonic() > deadline:
+                return
+        if ended:
+            self._reader = None
+
+    def _add(self, batch: Batch) -> None:
+        self._offsets += batch.offsets
+        self.depths += batch.depths
+        self.kinds += batch.kinds
+
+    def _unpack(self, source: int) -> None:
+        try:
+            with open(source, "rb") as packed, gzip.GzipFile(fileobj=packed) as file:
+                while not self._closed and (data := file.read(1 << 20)):
+                    while data:
+                        data = data[os.write(self._fd, data) :]
+        except (OSError, EOFError, zlib.error) as error:
+            self.error = f"unpacking ended early: {error}"
+        self.unpacking = False
+
+    def _bytes(self, start: int, size: int) -> bytes:
+        try:
+            return os.pread(self._fd, size, start)
+        except OSError:
+            return b""
+
+    def _drop(self, rows: int) -> None:
+        del self._offsets[:rows], self.depths[:rows], self.kinds[:rows]
+        self._notes = {row - rows: note for row, note in self._notes.items() if row >= rows}
+        self._cache.clear()
+        self.dropped += rows
 
     def note(self, text: str, time: str) -> None:
         """A line of the front end, behind what was read so far."""
-        self._notes.append(LogLine(time, "■", text))
-        self._offsets.append(-len(self._notes))
-        self.depths.append(self._depth)
-        self._kinds.append(_NOTE)
+        self._notes[len(self)] = LogLine(time, "■", text)
+        self._offsets.append(max(self._read - self._indexer.waiting, 0) if self._reader is None else self._read)
+        self.depths.append(self._indexer.depth)
+        self.kinds.append(NOTE)
+
+    # ---- rows
 
     def line(self, row: int) -> LogLine:
-        """Line ``row`` (0 <= row < len). Costs one pread, cached."""
-        offset = self._offsets[row]
-        if offset < 0:
-            return self._notes[-offset - 1]
+        """Row ``row`` (0 <= row < len) in one line. Costs one pread and 20 us, cached."""
+        return self._notes[row] if row in self._notes else self._known(row)[1]
+
+    def record(self, row: int) -> Record:
+        """The record, its text taken apart; a note is foreign text."""
+        if row in self._notes:
+            return Record(0, "", "", 0, "", 0, self._notes[row].text)
+        return self._known(row)[0]
+
+    def _known(self, row: int) -> tuple[Record, LogLine]:
         known = self._cache.get(row)
         if known is not None:
             self._cache.move_to_end(row)
             return known
-        line = _taken_apart(self.raw(row))
-        self._cache[row] = line
-        if len(self._cache) > _CACHED:
-            self._cache.popitem(last=False)
-        return line
+        text = self.raw(row)
+        known = _taken_apart(text)
+        if row + 1 < len(self):  # the last one may grow
+            self._cache[row] = known
+            if len(self._cache) > _CACHED:
+                self._cache.popitem(last=False)
+        return known
 
     def raw(self, row: int) -> str:
-        """The text as it stands in the file, without its newline, at most 4,000 bytes of it."""
-        offset = self._offsets[row]
-        if offset < 0:
-            return self._notes[-offset - 1].text
-        try:
-            data = os.pread(self._fd, _LONGEST, offset)
-        except OSError:
-            return ""
-        return data.split(b"\n", 1)[0].decode("utf-8", "replace")
+        """The text as it stands in the file, with its continuation lines, at most 64 KiB of it."""
+        if row in self._notes:
+            return self._notes[row].text
+        start = self._offsets[row]
+        end = self._offsets[row + 1] if row + 1 < len(self) else start + _LONGEST
+        return self._bytes(start, min(max(end - start, 0), _LONGEST)).decode("utf-8", "replace").rstrip("\n")
 
-    def alarming(self, row: int) -> bool:
-        """A warning or worse."""
-        return self._kinds[row] in (1, 2, 3)
+    def block(self, row: int) -> list[str]:
+        """The lines of the whole text, TABs of the nesting taken off."""
+        record = self.record(row)
+        lines = [record.text, *record.continuation]
+        return [line.expandtabs(4) for line in (lines if lines[0].strip() else lines[1:])]
 
-    def has_children(self, row: int) -> bool:
-        return row + 1 < len(self) and self.depths[row + 1] > self.depths[row]
+    # ---- places
 
     def end_of(self, row: int) -> int:
         """First row behind ``row`` that does not lie below it."""
         depth = self.depths[row]
-        end = row + 1
-        while end < len(self) and self.depths[end] > depth:
-            end += 1
-        return end
+        found = re.compile(b"[\\x00-\\x%02x]" % depth).search(self.depths, row + 1)
+        return found.start() if found else len(self)
 
-    def shown(self, folded: set[int], keep: Callable[[str], bool] | None, context: int = 0) -> array[int] | None:
-        """Rows that have a line when the subtrees of ``folded`` are hidden and only lines that ``keep`` likes (with
-        ``context`` lines around) stay; None means all. Reads the whole file when it filters."""
-        if not folded and keep is None:
-            return None
-        wanted: bytearray | None = None
-        if keep is not None:
-            wanted = bytearray(len(self))
-            for row in range(len(self)):
-                if keep(self.raw(row)):
-                    for near in range(max(row - context, 0), min(row + context + 1, len(self))):
-                        wanted[near] = 1
-        rows: array[int] = array("q")
-        row, size = 0, len(self)
-        while row < size:
-            if wanted is None or wanted[row]:
+    def has_children(self, row: int) -> bool:
+        return row + 1 < len(self) and self.depths[row + 1] > self.depths[row]
+
+    def holder_of(self, row: int) -> int:
+        """The row that ``row`` lies below; -1 for none."""
+        depth = self.depths[row]
+        while row > 0 and depth:
+            start = max(row - 65536, 0)
+            at = self.depths[start:row].translate(bytes(level < depth for level in range(256))).rfind(1)
+            if at >= 0:
+                return start + at
+            row = start
+        return -1
+
+    def alarming(self, row: int) -> bool:
+        """A warning or worse."""
+        return bool(_ALARMS[self.kinds[row]])
+
+    def next_alarm(self, row: int, step: int, among: array[int] | None = None) -> int:
+        """The next such row in a direction, around the end, of all or of some rows; -1 when there is none."""
+        marks = self.kinds.translate(_ALARMS)
+        if among is not None:
+            kept = bytearray(len(marks))
+            for at in among:
+                kept[at] = marks[at]
+            marks = kept
+        return _next(marks, row, step)
+
+    def backward_of(self, row: int) -> int:
+        """The row that begins the backward around ``row``; -1 outside."""
+        while row >= 0 and not self.kinds[row] & BACKWARD:
+            row = self.holder_of(row)
+        return row
+
+    def last_backward(self) -> int:
+        """The innermost backward that has not ended, else the last; -1 when there was none."""
+        if not len(self):
+            return -1
+        around = self.backward_of(self.holder_of(len(self) - 1)) if self.depths[-1] else -1
+        if around >= 0:
+            return around
+        return self.kinds.translate(_BACKWARDS).rfind(1)
+
+    def find(self, pattern: re.Pattern[bytes], row: int, step: int) -> int:
+        """The next row with a match, from the one behind (before) ``row`` around the end; -1 when none has one."""
+        size = len(self)
+        parts = [(row + 1, size), (0, row + 1)] if step > 0 else [(0, row), (row, size)]
+        for start, stop in parts:
+            found = self._matches(pattern, start, stop, step)
+            if found >= 0:
+                return found
+        return -1
+
+    def _matches(self, pattern: re.Pattern[bytes], start: int, stop: int, step: int) -> int:
+        while start < stop:
+            if step > 0:
+                low, high = start, self.piece_end(start, stop)
+                start = high
+            else:
+                high = stop
+                low = max(min(bisect.bisect_left(self._offsets, self._offsets[high - 1] - CHUNK), high - 1), start)
+                stop = low
+            rows = self.matching(pattern, low, high)
+            if rows:
+                return rows[0 if step > 0 else -1]
+        return -1
+
+    def matching_rows(self, pattern: re.Pattern[bytes], start: int, stop: int) -> Iterator[int]:
+        """Rows of start..stop-1 with a match, in order."""
+        while start < stop:
+            end = self.piece_end(start, stop)
+            yield from self.matching(pattern, start, end)
+            start = end
+
+    def piece_end(self, start: int, stop: int) -> int:
+        """Row up to which one read of some 256 KiB goes."""
+        return min(max(bisect.bisect_right(self._offsets, self._offsets[start] + CHUNK), start + 1), stop)
+
+    def matching(self, pattern: re.Pattern[bytes], low: int, high: int) -> list[int]:
+        """Rows of low..high-1 whose text matches."""
+        offsets, first = self._offsets, self._offsets[low]
+        end = offsets[high] if high < len(self) else offsets[high - 1] + _LONGEST
+        data = self._bytes(first, end - first)
+        rows: list[int] = []
+        for found in pattern.finditer(data):
+            row = bisect.bisect_right(offsets, first + found.start(), low, high) - 1
+            if not rows or rows[-1] != row:
                 rows.append(row)
-            row = self.end_of(row) if row in folded else row + 1
+        noted = {row for row in self._notes if low <= row < high} if self._notes else set()
+        if noted:
+            own = [row for row in noted if pattern.search(self._notes[row].text.encode())]
+            return sorted({*(row for row in rows if row not in noted), *own})
         return rows
 
 
-def _taken_apart(text: str) -> LogLine:
-    found = _TEXT.match(text)
-    if not found:
-        return LogLine("", "", text.expandtabs(4))
-    severity, time, _, file, line, rest = found.groups()
-    native = file.endswith((".cc", ".cpp", ".cu", ".h", ".hpp"))
-    level = severity if severity != "I" or native or int(line) > 99 else line if int(line) else "I"
-    return LogLine(time, level, rest.expandtabs(4), f"{file}:{line}" if native else file)
+def _next(marks: bytes | bytearray, row: int, step: int) -> int:
+    if step > 0:
+        at = marks.find(1, row + 1)
+        return at if at >= 0 else marks.find(1, 0, row + 1)
+    at = marks.rfind(1, 0, max(row, 0))
+    return at if at >= 0 else marks.rfind(1, max(row, 0))
+
+
+def _nameless_file() -> int:
+    """A file that goes away with its descriptor."""
+    file, path = tempfile.mkstemp(prefix="adbg-log-")
+    os.unlink(path)
+    return file
+
+
+def _taken_apart(text: str) -> tuple[Record, LogLine]:
+    records = parse(text)
+    record = records[0] if records else Record(0, "", "", 0, "", 0, "")
+    if len(records) > 1:  # the store is more generous with what belongs together than the parser
+        more = [line for r in records[1:] for line in (r.text, *r.continuation)]
+        record = record._replace(continuation=(*record.continuation, *more))
+    if not record.severity:
+        return record, LogLine("", "", record.text.expandtabs(4), block=bool(record.continuation))
+    native = "." in record.file
+    level = record.severity if record.severity != "I" else str(record.level) if record.level is not None else "I"
+    where = f"{record.file}:{record.line}" if native else record.file
+    clock = record.time[8:17]
+    return record, LogLine(clock, level, summary(record).expandtabs(4), where, record.tid, is_block(record))
