@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import torch
+from bench_program import Workload
 from torch import nn
 from torch.nn import functional as F
 
 State = tuple[torch.Tensor, torch.Tensor]
-
-
-@dataclass(frozen=True)
-class Workload:
-    """``step`` runs forward, backward and the optimiser once; ``nodes`` execute in its backward."""
-
-    step: Callable[[], None]
-    nodes: int
 
 
 class Cell(nn.Module):

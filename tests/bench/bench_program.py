@@ -1,10 +1,10 @@
 """The program whose training steps are timed, with adbg's agent in it. Started by run_bench.py, whose front end it
 dials.
 
-    python bench_program.py SESSION_JSON MODEL ROUNDS SECONDS THREADS
+    python bench_program.py FRAMEWORK SESSION_JSON MODEL ROUNDS SECONDS THREADS
 
 All modes live in this one process and take turns in every round, in shuffled order, so that what else the machine does
-hits all alike. "plain" is with the agent detached: no hook, no patch of torch is there. Prints one JSON object.
+hits all alike. "plain" is with the agent detached: no hook, no patch of the framework is there. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -12,18 +12,29 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import os
 import random
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from adbg.engine import agent as agents
 from adbg.engine import protocol as p
 from adbg.engine.rendezvous import read_config
 
+SLOW = {"DebugMode", "vlog 6 adbg", "vlog 6 file"}  # modes whose turns have an eighth of the steps
 Mode = Callable[[], contextlib.AbstractContextManager[object]]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """``step`` runs forward, backward and the optimiser once; ``nodes`` execute in its backward."""
+
+    step: Callable[[], None]
+    nodes: int
 
 
 def make_modes(agent: agents.Agent) -> dict[str, Mode]:
@@ -76,12 +87,8 @@ def timed(step: Callable[[], None], mode: Mode, steps: int) -> float:
         return (time.perf_counter() - started) / steps
 
 
-def measure(agent: agents.Agent, model: str, rounds: int, seconds: float) -> dict[str, object]:
+def measure(workload: Workload, modes: dict[str, Mode], rounds: int, seconds: float) -> dict[str, object]:
     """``rounds`` rounds of every mode; as many steps in a turn as take ``seconds`` in plain Python (4 at least)."""
-    import bench_models
-
-    workload = bench_models.make(model)
-    modes = make_modes(agent)
     for _ in range(5):
         workload.step()
     steps = max(4, round(seconds / timed(workload.step, modes["plain"], 5)))
@@ -90,9 +97,9 @@ def measure(agent: agents.Agent, model: str, rounds: int, seconds: float) -> dic
     for _ in range(rounds):
         random.shuffle(order)
         for name in order:
-            turn = max(1, steps // 8) if name == "DebugMode" else steps
+            turn = max(1, steps // 8) if name in SLOW else steps
             times[name].append(timed(workload.step, modes[name], turn))
-    return {"model": model, "nodes": workload.nodes, "steps": steps, "times": times}
+    return {"nodes": workload.nodes, "steps": steps, "times": times}
 
 
 def stop_for_round_trips(agent: agents.Agent) -> None:
@@ -106,10 +113,26 @@ def stop_for_round_trips(agent: agents.Agent) -> None:
     agent.session.detach()
 
 
+def measure_paddle(agent: agents.Agent, model: str, rounds: int, seconds: float) -> dict[str, object]:
+    """The same on Paddle, whose threads are what OMP_NUM_THREADS said when it was imported."""
+    import bench_paddle_models
+    import bench_paddle_modes
+    import paddle
+
+    assert agent.session.backends, "the agent took no notice of paddle"
+    agent.session.detach()
+    result = measure(bench_paddle_models.make(model), bench_paddle_modes.make_modes(agent), rounds, seconds)
+    return {**result, "version": paddle.__version__, "threads": int(os.environ["OMP_NUM_THREADS"])}
+
+
 def main() -> None:
-    session_file, model, rounds, seconds, threads = sys.argv[1:]
+    sys.modules["bench_program"] = sys.modules["__main__"]  # the models' own imports of it
+    framework, session_file, model, rounds, seconds, threads = sys.argv[1:]
     agent = agents.start(read_config(Path(session_file)))
     assert agent is not None
+    if framework == "paddle":
+        print(json.dumps({"model": model, **measure_paddle(agent, model, int(rounds), float(seconds))}))
+        return
     import torch
 
     torch.set_num_threads(int(threads))
@@ -119,8 +142,10 @@ def main() -> None:
         print("{}")
         return
     agent.session.detach()
-    result = measure(agent, model, int(rounds), float(seconds))
-    print(json.dumps({**result, "torch": torch.__version__, "threads": torch.get_num_threads()}))
+    import bench_models
+
+    result = measure(bench_models.make(model), make_modes(agent), int(rounds), float(seconds))
+    print(json.dumps({"model": model, **result, "version": torch.__version__, "threads": torch.get_num_threads()}))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """``make bench``: what adbg costs a training step, and how fast it answers. No test, and nothing fails when it is slow.
 
-    python tests/bench/run_bench.py [--rounds N] [--seconds S] [--model NAME]... [--out FOLDER]
+    python tests/bench/run_bench.py [--framework NAME] [--rounds N] [--seconds S] [--model NAME]... [--out FOLDER]
 
-One process per model (bench_program.py), with this one as its front end. Writes bench-results/bench.md and bench.json.
+One process per model (bench_program.py), with this one as its front end. Writes bench-results/bench.md and bench.json,
+for Paddle bench-paddle.md and bench-paddle.json.
 """
 
 from __future__ import annotations
@@ -25,21 +26,27 @@ from adbg.engine.launch import prepare_session
 from adbg.tui.client import Client, Listener, initialize
 
 HERE = Path(__file__).resolve().parent
-MODELS = ("tiny LSTM", "tiny transformer", "medium transformer", "medium conv")
+MODELS = {
+    "torch": ("tiny LSTM", "tiny transformer", "medium transformer", "medium conv"),
+    "paddle": ("small operators", "transformer", "resnet18"),
+}
 LIMIT = 1800.0  # seconds for one model
 
 
 class FrontEnd:
     """Starts bench_program.py, lets it begin, and reads whatever its agent sends, as any front end would."""
 
-    def __init__(self, model: str, rounds: int, seconds: float, threads: int) -> None:
+    def __init__(self, framework: str, model: str, rounds: int, seconds: float, threads: int) -> None:
         self.stops: queue.Queue[p.Stopped] = queue.Queue()
         agents: queue.Queue[tuple[Client, p.Hello]] = queue.Queue()
         self._listener = Listener(lambda client, hello: agents.put((client, hello)))
         session = prepare_session(self._listener.config)
-        words = [str(session), model, str(rounds), str(seconds), str(threads)]
+        words = [framework, str(session), model, str(rounds), str(seconds), str(threads)]
         self._process = subprocess.Popen(
-            [sys.executable, str(HERE / "bench_program.py"), *words], stdout=subprocess.PIPE, text=True
+            [sys.executable, str(HERE / "bench_program.py"), *words],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": str(threads)},
         )
         self.client, _ = agents.get(timeout=60)
         self.client.start(self._event, lambda reason: None)
@@ -62,7 +69,7 @@ class FrontEnd:
 
 def round_trips(count: int) -> dict[str, list[float]]:
     """Milliseconds from a question at a stop to its answer, as the front end sees them."""
-    front_end = FrontEnd("round trips", 0, 0.0, 1)
+    front_end = FrontEnd("torch", "round trips", 0, 0.0, 1)
     front_end.stops.get(timeout=60)
     times: dict[str, list[float]] = {}
     for expression in ("1 + 1", "norm(grad_outputs[0])"):
@@ -78,18 +85,22 @@ def round_trips(count: int) -> dict[str, list[float]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="What adbg costs a training step.")
+    parser.add_argument("--framework", choices=sorted(MODELS), default="torch")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--seconds", type=float, default=0.05, help="of plain training per mode and round")
-    parser.add_argument("--model", action="append", choices=MODELS)
+    parser.add_argument("--model", action="append", help="one of the framework's models; default: all")
     parser.add_argument("--out", type=Path, default=HERE.parents[1] / "bench-results")
     options = parser.parse_args()
     results = []
-    for model in options.model or MODELS:
+    for model in options.model or MODELS[options.framework]:
         print(f"{model} …", file=sys.stderr, flush=True)
-        threads = 1 if model.startswith("tiny") else os.cpu_count() or 1
-        result = FrontEnd(model, options.rounds, options.seconds, threads).result()
+        threads = 1 if model.startswith(("tiny", "small")) else os.cpu_count() or 1
+        result = FrontEnd(options.framework, model, options.rounds, options.seconds, threads).result()
         result["modes"] = bench_report.ratios(result["times"])
         results.append(result)
+    if options.framework == "paddle":
+        print(bench_report.write_paddle(options.out, results, options.rounds))
+        return 0
     print("answers and start-up …", file=sys.stderr, flush=True)
     startup = round_trips(500)
     startup["import adbg"] = bench_startup.import_times(20)

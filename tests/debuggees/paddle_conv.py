@@ -1,4 +1,4 @@
-"""A conv net on Paddle with batch norm, a residual connection and max pooling: 3 steps of Momentum. 3 backward calls."""
+"""A conv net on Paddle with batch norm, a residual connection, max pooling: 3 steps of Momentum. 3 backward calls."""
 
 import paddle
 from paddle import nn

@@ -8,7 +8,7 @@ from paddle import nn
 from paddle_digest import Digest
 
 paddle.seed(8)
-model = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 1))
+model = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 12), nn.Tanh(), nn.Linear(12, 1))
 optimizer = paddle.optimizer.Adam(1e-2, parameters=model.parameters())
 result = Digest()
 for _ in range(3):

@@ -36,6 +36,7 @@ x.stop_gradient = False
 result = Digest()
 for _ in range(2):
     x.clear_grad()
-    (Level.apply(x, DEPTH - 1) * 2).sum().backward()  # @outer_backward
+    y = paddle.tanh(x * 3).exp() + x
+    (Level.apply(y, DEPTH - 1) * 2).tanh().square().sum().backward()  # @outer_backward
     result.add(x.grad)
 result.close()

@@ -80,7 +80,9 @@ def test_stepping(model: str, expected: str) -> None:
 
 
 def test_tracing_all_nodes(model: str, expected: str) -> None:
-    outcome = batch(model, "-b", "nonfinite", *commands("trace *", "trace * after", "vlog 6"))
+    # From level 6 on Paddle itself renames tensors, and so changes what Adam does: see test_level_6_of_paddle.
+    level = 5 if model.startswith("paddle_") else 6
+    outcome = batch(model, "-b", "nonfinite", *commands("trace *", "trace * after", f"vlog {level}"))
     check(outcome, expected)
     assert not outcome.of("stopped"), str(outcome)
     traced = [line for line in outcome.of("trace") if line["breakpoint"] == 2]

@@ -171,7 +171,7 @@ def test_deep_chain(framework: str, arming: list[str]) -> None:
 def test_error_goes_on_as_it_would(name: str, stacks: str) -> None:
     """A failing backward stops first; then the exception reaches the program unchanged: same status, same last line.
 
-    With stacks on, torch itself words the hint at the end of its message in another way.
+    With stacks on, the framework itself words the end of its message in another way.
     """
     undisturbed = plain(name)
     outcome = batch(name, stacks, *commands("where", "info node"))
@@ -181,4 +181,8 @@ def test_error_goes_on_as_it_would(name: str, stacks: str) -> None:
     said, expected = (text.strip().splitlines()[-1] for text in (stderr, undisturbed.stderr))
     if stacks == "--stacks":
         said, expected = said.partition(" Hint: ")[0], expected.partition(" Hint: ")[0]
+    if name.startswith("paddle_") and stacks == "--stacks":  # at call stack level 3 Paddle words its text anew
+        core = expected.partition(" (at ")[0].rpartition(") ")[2]
+        assert core in stderr
+        return
     assert said == expected

@@ -1,0 +1,75 @@
+"""What a training step on Paddle is run under, by name: adbg's ways beside Paddle's own flags and levels."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+
+import paddle
+from bench_program import Mode
+
+from adbg.engine import agent as agents
+from adbg.engine import protocol as p
+
+LEVELS = (3, 4, 6)
+
+
+def make_modes(agent: agents.Agent) -> dict[str, Mode]:
+    """The modes; "plain" is with the agent detached."""
+    session = agent.session
+
+    @contextlib.contextmanager
+    def attached(breakpoint: str = "", stacks: bool = False, vlog: str = "") -> Iterator[None]:
+        session.set_stacks(stacks)
+        session.attach()
+        requests = [p.BreakpointRequest(breakpoint, id=1)] if breakpoint else []
+        assert all(state.verified for state in session.set_breakpoints(requests))
+        if vlog:
+            session.set_vlog(vlog)
+        try:
+            yield
+        finally:
+            if vlog:
+                session.set_vlog("off")
+            session.detach()
+
+    modes: dict[str, Mode] = {
+        "plain": contextlib.nullcontext,
+        "plain again": contextlib.nullcontext,
+        "unarmed": attached,
+        "breakpoint": lambda: attached("NoSuchNodeAnywhere"),
+        "stacks": lambda: attached(stacks=True),
+        "csl3": lambda: flags(FLAGS_call_stack_level=3),
+        "csl3, names": lambda: flags(FLAGS_call_stack_level=3, FLAGS_enable_unique_name=True),
+    }
+    for level in LEVELS:
+        modes[f"vlog {level} adbg"] = lambda level=level: attached(vlog=str(level))  # type: ignore[misc]
+        modes[f"vlog {level} file"] = lambda level=level: vlog_to_file(level)  # type: ignore[misc]
+    return modes
+
+
+@contextlib.contextmanager
+def flags(**wanted: object) -> Iterator[None]:
+    before = paddle.get_flags(list(wanted))
+    paddle.set_flags(wanted)
+    try:
+        yield
+    finally:
+        paddle.set_flags(before)
+
+
+@contextlib.contextmanager
+def vlog_to_file(level: int) -> Iterator[None]:
+    """As ``python train.py 2>FILE`` at this level."""
+    saved = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        paddle.base.core.set_vlog_level(level)
+        try:
+            yield
+        finally:
+            paddle.base.core.set_vlog_level(0)
+            os.dup2(saved, 2)
+            os.close(saved)
