@@ -4,7 +4,7 @@ thread that stops).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from adbg.engine.backends.base import Backend, Graph
@@ -29,32 +29,38 @@ def saved_evidence(backend: Backend, graph: Graph, key: int) -> str:
     called by its name. Tensors of more than 4M elements, and all but the first 8, are not looked at.
     """
     try:
-        return "; ".join(_findings(backend, graph, key))
+        spoilt, infinite = _findings(backend, graph, key)
+        if len(spoilt) == 1:
+            told = f"saved tensor {spoilt[0][0]} is already nan {spoilt[0][1]}: the forward pass made it"
+            infinite.insert(0, f"{told}, this backward did not")
+        elif spoilt:
+            told = f"saved tensors {' and '.join(f'{name} {count}' for name, count in spoilt)} are already nan"
+            infinite.insert(0, f"{told}: the forward pass made them, this backward did not")
+        return "; ".join(infinite)
     except Exception:  # sparse, quantised: nothing to say, no harm
         return ""
 
 
-def _findings(backend: Backend, graph: Graph, key: int) -> Iterator[str]:
+def _findings(backend: Backend, graph: Graph, key: int) -> tuple[list[tuple[str, str]], list[str]]:
+    """(name, "(3 of 16)") of every tensor with NaN; what to say of those that are infinite only."""
+    spoilt: list[tuple[str, str]] = []
+    infinite: list[str] = []
     tensors = [(saved.name, saved.value) for saved in graph.saved(key) if backend.is_tensor(saved.value)]
     for name, value in tensors[:_SAVED_TENSORS]:
         numel = backend.meta(value).numel
         if numel > _SAVED_ELEMENTS:
             continue
         nan, inf = backend.nonfinite(value)
-        if not nan and not inf:
-            continue
-        what = _called(backend, name, value)
         if nan:
-            yield f"{what} is already nan ({nan} of {numel}): the forward pass made it, this backward did not"
-        else:
-            yield f"{what} holds {inf} {_sign(backend, value)}"
+            spoilt.append((_called(backend, name, value), f"({nan} of {numel})"))
+        elif inf:
+            infinite.append(f"saved tensor {_called(backend, name, value)} holds {inf} {_sign(backend, value)}")
+    return spoilt, infinite
 
 
 def _called(backend: Backend, name: str, value: Any) -> str:
-    for path, parameter in backend.parameters():
-        if parameter is value:
-            return f"saved tensor {name!r}, parameter {path},"
-    return f"saved tensor {name!r}"
+    path = next((path for path, parameter in backend.parameters() if parameter is value), "")
+    return f"{name!r}, parameter {path}," if path else repr(name)
 
 
 def _sign(backend: Backend, value: Any) -> str:

@@ -63,7 +63,6 @@ def names_table(session: Session) -> InfoBody:
 
 
 TABLES = {
-    "names": names_table,
     "threads": threads_table,
     "breakpoints": breakpoints_table,
     "capabilities": capabilities_table,

@@ -34,10 +34,19 @@ p = torch.nn.Parameter(torch.tensor([float("nan"), 1.0]))
 q = torch.ones(2, requires_grad=True)
 (p * q).sum().backward()
 mask = torch.tensor([-float("inf"), 1.0, -float("inf")])
+s = torch.full((2,), float("nan"), requires_grad=True)
+(s * s.detach()).sum().backward()
+lin = torch.nn.Linear(1, 2)
+with torch.no_grad():
+    lin.bias.fill_(float("nan"))
+lin(torch.ones(1, 1)).sum().backward()
+(lin.bias * torch.ones(2, requires_grad=True)).sum().backward()
 r = torch.ones(3, requires_grad=True)
 (r * mask).sum().backward()
 (torch.tensor([0.0, 1.0], requires_grad=True).sqrt() * 0).sum().backward()
 """
+
+MADE = "the forward pass made it, this backward did not"
 
 
 def stop_name(stop: dict[str, Any]) -> tuple[int, str, str]:
@@ -93,6 +102,10 @@ def test_a_stop_tells_what_the_forward_pass_had_spoilt_already(tmp_path: Path) -
         assert "grad_inputs[1] of MulBackward0#1: 1 of 2 elements is nan, incoming gradients all finite" in message
         assert message.endswith("is already nan (1 of 2): the forward pass made it, this backward did not")
         assert "saved tensor 'self'" in message
+        message = run.peer.go()["message"]
+        assert message.endswith("all finite; saved tensor 'other' is already nan (2 of 2): " + MADE)
+        message = run.peer.go()["message"]
+        assert "saved tensor 'self', parameter bias, is already nan (2 of 2): " + MADE in message
         message = run.peer.go()["message"]
         assert message.endswith("incoming gradients all finite; saved tensor 'other' holds 2 -inf")
         message = run.peer.go()["message"]

@@ -226,3 +226,20 @@ def test_every_line_is_json_whatever_the_script_prints(tmp_path: Path) -> None:
     for line in outcome.stdout.splitlines():
         json.loads(line)
     assert "".join(line["text"] for line in outcome.of("output", stream="stderr")) == "x" * 5000
+
+
+def test_the_graph_so_far_can_be_seen_at_a_python_line(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import adbg, torch\n"
+        "x = torch.ones(3, requires_grad=True)\n"
+        "y = (x * 2).exp()\n"
+        "adbg.breakpoint()\n"
+        "y.sum().backward()\n"
+    )
+    looks = commands("c", "graph", "info names", "b script.py:7", "delete")
+    outcome = adbg("run", "--batch", "--json", *looks, str(script))
+    value = {line["command"]: line for line in outcome.of("result")}
+    assert value["graph"]["value"] == {"node": 1, "name": "ExpBackward0#1", "fed_by": [], "feeds": [2]}
+    assert "MulBackward0#1" in value["graph"]["text"] and "ExpBackward0" in value["info names"]["text"]
+    assert "lines of that file that made nodes: 3" in value["b script.py:7"]["text"]
