@@ -1,18 +1,20 @@
-"""``adbg log FILE…``: VLOG / GLOG files as text: indented by nesting, folded, filtered, followed. Main thread.
+"""``adbg log FILE…``: VLOG / GLOG files, gzipped too: indented by nesting, folded, filtered, followed. Main thread.
 
-On a terminal the text goes through the person's pager (``$PAGER``, else ``less``); otherwise, with ``--batch`` or
-``--follow``, to stdout.
+On a terminal they are opened in the log panel (logapp.py); on one that cannot place its cursor (``TERM=dumb``) the text
+goes through the person's pager (``$PAGER``, else ``less``); otherwise, or with ``--batch``, to stdout.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import os
 import re
 import shutil
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -43,6 +45,9 @@ def show_logs(options: argparse.Namespace) -> int:
     view = View(options.depth, options.level, _pattern(options.grep))
     for path in options.files:
         _check(path)
+    on_terminal = sys.stdin.isatty() and sys.stdout.isatty() and not options.batch
+    if on_terminal and os.environ.get("TERM", "dumb") != "dumb":
+        return _open_app(options)
     if options.follow:
         if len(options.files) > 1:
             raise CommandError("only one file can be followed", "adbg log -f FILE")
@@ -53,6 +58,16 @@ def show_logs(options: argparse.Namespace) -> int:
             print(line)
         return 0
     return _page(lines)
+
+
+def _open_app(options: argparse.Namespace) -> int:
+    from adbg.tui.logapp import LogApp
+
+    words = [f"level:{options.level}"] if options.level is not None else []
+    words += [options.grep] if options.grep is not None else []
+    app = LogApp(options.files, " ".join(words), options.depth, options.follow)
+    app.run()
+    return app.return_code or 0
 
 
 def listing(paths: list[str], view: View) -> Iterator[str]:
@@ -111,11 +126,14 @@ def record_lines(record: Record) -> Iterator[str]:
 def _records(path: str) -> Iterator[list[Record]]:
     parser = Parser()
     try:
-        with open(path, "rb") as file:
-            while data := file.read(CHUNK):
-                yield parser.feed(data)
-    except OSError as error:
-        raise CommandError(f"cannot read {path}: {error.strerror}") from None
+        with open(path, "rb") as plain:
+            packed = plain.read(2) == b"\x1f\x8b"
+            plain.seek(0)
+            with gzip.GzipFile(fileobj=plain) if packed else plain as file:
+                while data := file.read(CHUNK):
+                    yield parser.feed(data)
+    except (OSError, EOFError, zlib.error) as error:
+        raise CommandError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
     yield parser.flush()
 
 
