@@ -40,6 +40,7 @@ _LIMITS = (
         "at call stack level 3 Paddle's own error texts get longer, and a small operator takes 3.5 times",
     ),
     ("unique names", "Paddle's own (matmul2GradNode) stay off, they reset Adam's state; adbg numbers the nodes"),
+    ("vlog", "from level 6 on Paddle itself switches unique names on, with that effect: vlog 5 has none (measured)"),
     ("execution order", "predicted for a dynamic graph on one thread; force-sequential nodes are not known to it"),
     ("distributed", "a long stop of one rank runs into the process group's timeout on the others"),
 )

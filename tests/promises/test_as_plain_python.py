@@ -9,8 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.frameworks import only_here
 from support.program import LIMIT, Outcome, adbg, batch, commands, debuggee, digest_of, marked, plain
 from support.terminal import Terminal
+
+pytestmark = only_here("torch", "launching, streams and attaching are the same for every framework")
 
 
 def test_own_modules() -> None:

@@ -216,6 +216,7 @@ def test_timeout(tmp_path: Path) -> None:
 # ------------------------------------------------------------------ terminals
 
 
+@only("torch", "how a terminal is looked at has nothing to do with a framework")
 @pytest.mark.parametrize("form", [[], ["--tui"], ["--repl"]], ids=["default", "tui", "repl"])
 def test_no_terminal(form: list[str]) -> None:
     """Without a terminal and without ``--batch``: says so and how to go on; the program is not started."""
@@ -228,6 +229,7 @@ def test_no_terminal(form: list[str]) -> None:
     assert "iteration" not in outcome.stdout
 
 
+@only("torch", "the size of a terminal has nothing to do with a framework")
 def test_terminal_too_small() -> None:
     """The app says which size it needs, and comes up when it gets it."""
     command = [sys.executable, "-m", "adbg", "run", "-b", "Tanh", str(debuggee("mlp"))]

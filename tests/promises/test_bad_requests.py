@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 from support.bare_client import BareClient
+from support.frameworks import only_here
 from support.program import debuggee, digest_of
 
 from adbg.engine.protocol import MAX_MESSAGE
 from adbg.engine.wire import encode
+
+pytestmark = only_here("torch", "the wire is the same for every framework")
 
 
 class Listening:

@@ -12,10 +12,13 @@ from pathlib import Path
 import psutil
 import pytest
 from support.bare_client import BareClient
+from support.frameworks import only_here
 from support.program import debuggee, digest_of
 from support.terminal import Terminal
 
 from adbg.engine.rendezvous import listen_dir
+
+pytestmark = only_here("torch", "the socket is the same for every framework")
 
 
 def listening_ports(pid: int) -> list[object]:

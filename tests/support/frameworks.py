@@ -44,6 +44,11 @@ def only(framework: str, why: str) -> Callable[[F], F]:
     return mark
 
 
+def only_here(framework: str, why: str) -> list[pytest.MarkDecorator]:
+    """``pytestmark`` of a module whose tests are all of one framework."""
+    return [getattr(pytest.mark, framework), pytest.mark.only(framework=framework, why=why)]
+
+
 def debuggee_of(framework: str, name: str) -> str:
     """The debuggee ``name`` as it is written for a framework."""
     return name if framework == "torch" else f"{framework}_{name}"
