@@ -22,8 +22,8 @@ HEAD = """<!-- made by: python tests/support/backend_page.py -->
 # Promises, by framework
 
 One body for every framework, `tests/promises/`. A number is how many cases of a test run there; where it is none, the
-reason is given. Tests that need no framework run once, beside torch. `make test` runs torch's part in an environment that has torch
-and not PaddlePaddle, and Paddle's part in one that has PaddlePaddle and not torch.
+reason is given. Tests that need no framework run once, beside torch. `make test` runs torch's part in an environment
+that has torch and not PaddlePaddle, and Paddle's part in one that has PaddlePaddle and not torch.
 """
 
 
