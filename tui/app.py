@@ -151,6 +151,7 @@ class AdbgApp(Showing, KeyActions):
         """The terminal changed: the panels follow, and so does the program's own terminal."""
         self._terminal = event.size  # ``size`` is still the old one here
         self.relayout()
+        self.show_evidence(event.size.width)
         self.widget_of(self.focused_panel).focus(scroll_visible=False)
         self.retitle()
         self.call_after_refresh(self.read_value)
@@ -158,6 +159,15 @@ class AdbgApp(Showing, KeyActions):
             self.debugger.resize(max(event.size.height - 4, 5), max(event.size.width - 2, 20))
 
     def on_descendant_focus(self, event: textual_events.DescendantFocus) -> None:
+    def on_paste(self, event: textual_events.Paste) -> None:
+        """A paste that no line of text took: a command when it begins with `:`, else nothing; never keys."""
+        event.stop()
+        line = next(iter(event.text.strip().splitlines()), "")
+        if line.startswith(":") and len(self.screen_stack) == 1:
+            self.action_command(line[1:].strip())
+        elif line:
+            self.notify("paste into the console: ctrl+x goes there", timeout=3, markup=False)
+
         """A click may have moved the focus."""
         names = dict.fromkeys(("code", "lists"), "source") | dict.fromkeys(("command", "transcript"), "console")
         names |= {name: name for name in ("graph", "vlog", "value")}

@@ -52,6 +52,7 @@ class Candidates:
     def __init__(self, debugger: Debugger) -> None:
         self._debugger = debugger
         self._names: tuple[object, Names] | None = None
+        self._saved: tuple[object, list[tuple[str, str]]] | None = None
         self._locals: tuple[object, list[str]] | None = None
 
     def of(self, line: str) -> list[Candidate]:
@@ -137,11 +138,17 @@ class Candidates:
         yield from _starting(last, [(str(row.id), row.spec) for row in self._debugger.breakpoints])
 
     def _expression(self, text: str) -> Iterator[Candidate]:
+        subscript = re.search(r"\bsaved\[['\"]?\w*$", text)
+        if subscript:
+            yield from _starting(subscript[0].replace('"', "'"), self.saved())
+            return
         match = re.search(r"[A-Za-z_]\w*$", text)
         last = match[0] if match else ""
         if text[: len(text) - len(last)].rstrip().endswith("."):
             return
-        yield from _starting(last, [(name, "") for name in EXPRESSION_NAMES])
+        yield from _starting(last, [(name, "") for name in EXPRESSION_NAMES if name != last])
+        if last and "saved".startswith(last):
+            yield from _starting(last, self.saved())
         yield from _starting(last, [(name, "local") for name in self.locals()])
         if last:
             yield from _starting(last, [(word, "") for word in keyword.kwlist])
@@ -173,6 +180,21 @@ class Candidates:
         if debugger.graph_page(1, 1).total <= LARGEST_GRAPH:
             for node in debugger.graph_structure():
                 _learn(found, node)
+
+    def saved(self) -> list[tuple[str, str]]:
+        """(expression, meta) of what the node at hand saved: ("saved['other']", "f32 [8,24,1]")."""
+        place = self._place()
+        if self._saved is not None and self._saved[0] == place:
+            return self._saved[1]
+        if self._debugger.state is not State.STOPPED:
+            return []
+        try:
+            body: protocol.NodeBody = self._debugger.request(protocol.Node(), PATIENCE)
+        except AdbgError:
+            return []
+        found = [(slot.expression, str(slot.meta.shape) if slot.meta else slot.text) for slot in body.saved]
+        self._saved = (place, found)
+        return found
 
     def locals(self) -> list[str]:
         """Names of the selected frame's locals."""

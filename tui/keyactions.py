@@ -64,7 +64,12 @@ class KeyActions(AppBase):
             self.action_run_command(f"until #{row.index}")
 
     def action_interrupt(self) -> None:
-        """Pause; the second time within two seconds SIGINT to the script."""
+        """Clear what is typed in the console; else pause, and the second time within two seconds SIGINT to the
+        script."""
+        line = self.focused
+        if isinstance(line, CommandInput) and line.value:
+            line.discard()
+            return
         now = time.monotonic()
         if not self.debugger.alive:
             self.notify("no script runs: q leaves")

@@ -46,7 +46,14 @@ KEYS: tuple[Key, ...] = (
     Key("continue", "c", "run_command('continue')", "continue", "Run", hint="Cont", command="continue"),
     Key("until", "t", "until_cursor", "run to the node under the cursor", "Run", hint="To cursor", command="until"),
     Key("pause", "i", "run_command('pause')", "pause at the next node", "Run", hint="Pause", command="pause"),
-    Key("interrupt", "ctrl+c", "interrupt", "pause; twice within 2 s: interrupt the script; in the console: clear the line", "Run", priority=True),
+    Key(
+        "interrupt",
+        "ctrl+c",
+        "interrupt",
+        "pause; twice within 2 s: interrupt the script; in the console: clear the line",
+        "Run",
+        priority=True,
+    ),
     Key("repeat", "S", "repeat", "repeat the last stepping command (empty Enter in the console)", "Run"),
     Key(
         "break",

@@ -16,6 +16,7 @@ from textual.content import Content
 from adbg.engine.runfiles import vlog_path
 from adbg.engine.types import NodeStop, StopReason
 from adbg.tui import events
+from adbg.tui.bannertext import BAD, banner_text
 from adbg.tui.commands.startup import stop_commands
 from adbg.tui.debugger import State
 from adbg.tui.formatting import stop_title
@@ -24,9 +25,10 @@ from adbg.tui.reading import Reading
 from adbg.tui.widgets import figures
 from adbg.tui.widgets.graphmodel import PAGE
 
+WAITING = "the program runs: i stops it at the next node, B sets a breakpoint"
+RESTARTED = "── restarted ──"  # between the output of two runs
 BUDGET = 0.008  # seconds of events a tick
 SETTLE = 0.06  # seconds; program output comes through a pty and is up to some 20 ms behind the stop
-_BAD = (StopReason.NAN, StopReason.INF, StopReason.ERROR)
 TIP = (
     "s next node · c continue · b breakpoint at the cursor · j k walk the graph · 4 the values"
     " · ctrl+x type a command · ? help"
@@ -92,8 +94,12 @@ class Showing(Reading):
             grown()
 
     def _on_started(self, event: events.Started) -> None:
+        if self._began_at is not None:
+            line_end = "\n" if self.output.lines[-1] else ""
+            self._program_wrote([f"{line_end}{RESTARTED}\n"])
         self._began_at = time.monotonic()
-        self.graph.waiting = "the program runs: i stops it at the next node, B sets a breakpoint"
+        self.bar.status.backwards = 0
+        self.graph.waiting = WAITING
         self.graph.refresh()
 
     def _on_stopped(self, event: events.Stopped) -> None:
@@ -125,7 +131,7 @@ class Showing(Reading):
 
     def _tell_stop(self, stop: NodeStop) -> None:
         """The stop in the console: a moment later, so that what the program wrote before it stands before it."""
-        bad = stop.reason in _BAD
+        bad = stop.reason in BAD
         self.say(stop_title(stop), "bad" if bad else "stop")
         if stop.message:
             self.say("  " + stop.message, "bad" if bad else "warn")
@@ -133,23 +139,22 @@ class Showing(Reading):
     def _banner(self, stop: NodeStop) -> None:
         """The evidence of a bad stop; at the first stop of all, what to do."""
         banner = self.banner
-        bad = stop.reason in _BAD
+        bad = stop.reason in BAD
         tip = self._tip_due and not bad
         banner.set_class(bad, "-bad")
         banner.set_class(tip, "-tip")
         if bad:
-            forward = stop.node.forward if stop.node else None
-            where = f", made by {figures.place(forward.file, forward.line)}" if forward else ""
-            name = f"{stop.node.unique_name} #{stop.index}" if stop.node else f"backward {stop.backward}"
-            head = {"nan": "NaN", "inf": "Inf", "error": "Error"}[stop.reason.value]
-            first = stop.message.split("\n", 1)[0]
-            if stop.node is not None:
-                first = first.replace(f" of {stop.node.unique_name}", "")
-            banner.update(Content(f"✗ {head} at {name}{where} — {first}"))
+            self.show_evidence(self.size.width)
         elif tip:
             self._tip_due = False
             banner.update(Content(TIP))
         self.relayout()
+
+    def show_evidence(self, width: int) -> None:
+        """The banner of a bad stop, worded for a terminal of ``width`` cells."""
+        stop = self.bar.status.stop
+        if stop is not None and stop.reason in BAD:
+            self.banner.update(Content(banner_text(stop, width)))
 
     def hide_tip(self) -> None:
         """The first steps were taken."""
@@ -178,6 +183,12 @@ class Showing(Reading):
         status = self.bar.status
         if event.process is self.debugger.current:
             status.backwards, status.iteration = event.begin.backward, event.begin.iteration
+            if not self.graph.model.total:
+                self.graph.waiting = (
+                    f"running: backward {event.begin.backward} · {figures.count(event.begin.nodes)} nodes"
+                    " — i pauses at the next node"
+                )
+                self.graph.refresh()
             if self.debugger.state is State.RUNNING:
                 status.here, status.total = 0, event.begin.nodes
 

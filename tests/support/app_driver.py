@@ -79,14 +79,14 @@ class Driver:
 
 
 @contextlib.asynccontextmanager
-async def running(size: tuple[int, int], run_dir: str = "") -> AsyncIterator[Driver]:
-    """The app, stopped where the first backward begins."""
+async def running(size: tuple[int, int], run_dir: str = "", toasts: bool = False) -> AsyncIterator[Driver]:
+    """The app, stopped where the first backward begins. ``toasts``: notifications are drawn."""
     program = ReplayProgram()
     program.run_dir = run_dir
     debugger = Debugger(program, entry=True, title="train.py")
     app = AdbgApp(debugger)
     try:
-        async with app.run_test(size=size) as pilot:
+        async with app.run_test(size=size, notifications=toasts) as pilot:
             driver = Driver(app, pilot, program, debugger)
             await driver.shows("STOPPED")
             await driver.stopped_at(0)
@@ -95,11 +95,11 @@ async def running(size: tuple[int, int], run_dir: str = "") -> AsyncIterator[Dri
         debugger.close()
 
 
-def drive(size: tuple[int, int], body: Callable[[Driver], Awaitable[None]], run_dir: str = "") -> None:
+def drive(size: tuple[int, int], body: Callable[[Driver], Awaitable[None]], run_dir: str = "", toasts: bool = False) -> None:
     """Run ``body`` over a fresh app."""
 
     async def main() -> None:
-        async with running(size, run_dir) as driver:
+        async with running(size, run_dir, toasts) as driver:
             await body(driver)
 
     asyncio.run(asyncio.wait_for(main(), 90))

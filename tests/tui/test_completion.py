@@ -10,6 +10,7 @@ from prompt_toolkit.document import Document
 from support.watched_debugger import Watched
 
 from adbg.engine import protocol
+from adbg.engine.types import NodeInfo, SlotView
 from adbg.tui.completion import CommandCompleter, complete_line
 from adbg.tui.highlighting import CommandLexer
 
@@ -92,3 +93,31 @@ def test_an_unknown_command_is_red_and_python_is_coloured() -> None:
     assert "ansired" in lexer.lex_document(Document("zzz"))(0)[0][0]
     styles = {part[1]: part[0] for part in lexer.lex_document(Document("p 'text' if x else 1"))(0)}
     assert "keyword" in styles["if"].lower() and styles["p"] == "bold"
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("p sav", ["p saved", "p saved['self']", "p saved['mat2']"]),
+        ("p saved", ["p saved['self']", "p saved['mat2']"]),
+        ("p saved[", ["p saved['self']", "p saved['mat2']"]),
+        ("p norm(saved['m", ["p norm(saved['mat2']"]),
+        ('p saved["s', ["p saved['self']"]),
+        ("b Mm if norm(saved[", ["b Mm if norm(saved['self']", "b Mm if norm(saved['mat2']"]),
+        ("p saved['zzz", []),
+        ("p saved['self'] + gra", ["p saved['self'] + grad_outputs", "p saved['self'] + grad_inputs"]),
+    ],
+)
+def test_what_the_node_saved_is_offered_by_name(watched: Make, line: str, wanted: list[str]) -> None:
+    one = watched()
+    agent = one.stop_at("Mm")
+    saved = [SlotView("self", "saved['self']", None), SlotView("mat2", "saved['mat2']", None, text="None")]
+    body = protocol.NodeBody(NodeInfo(1, "MmBackward0", "MmBackward0#1"), "here", 1, [], [], saved)
+    agent.do_node = lambda a: body  # type: ignore[attr-defined]
+    agent.do_scopes = lambda a: protocol.ScopesBody([])  # type: ignore[attr-defined]
+    assert complete_line(one.debugger, line) == wanted
+
+
+def test_where_no_node_is_at_hand_nothing_saved_is_offered(watched: Make) -> None:
+    one = watched()
+    assert complete_line(one.debugger, "p saved[") == []

@@ -111,7 +111,7 @@ def next_(debugger: Debugger, argument: str) -> CommandResult:
 
 @command("finish", "f", group="running", args="[&]", repeats=True)
 def finish(debugger: Debugger, argument: str) -> CommandResult:
-    """Go to the end of the enclosing PyLayer / autograd.Function or nested backward; at top level, of this backward."""
+    """Go to the end of the enclosing custom Function (PyLayer) or nested backward; at top level, of this backward."""
     argument, background = _background(argument)
     no_argument(argument, "finish")
     return _go(debugger, protocol.StepOut(), background)

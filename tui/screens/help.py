@@ -14,13 +14,25 @@ from textual.screen import ModalScreen
 from adbg.tui.keymap import BY_ID, GROUPS
 from adbg.tui.widgets.figures import Spans, elide
 from adbg.tui.widgets.linepanel import LinePanel
+from adbg.tui.widgets.wrapping import wrap
 
 INTRO = (
     "adbg stops inside backward, node by node. Graph shows every node in the order in which it runs:",
     "● ran, ▶ here, ○ to come, ◆ breakpoint, red non-finite. What is selected in one panel is selected in all.",
     "The console takes every command by name.",
 )
-_WHERE = {"graph": " (Graph)", "vlog": " (VLOG)", "foldable": " (Graph, VLOG)"}
+READING = (
+    ("● ▶ ○", "a node that ran, is at hand, is to come; red: NaN or Inf was seen in its gradients"),
+    ("│ ╭ ╯ ─", "lanes: an edge runs down from a node to the one that it hands its gradient to"),
+    ("»", "there are more lanes than fit"),
+    ("⤓#45 ⤒#12", "an edge too long to draw: it goes on at #45, it comes from #12"),
+    ("Mm +2ac", "the name is MmBackward0 in short; 2 accumulate nodes (.grad) that it feeds are folded: space"),
+    ("T →w", "the one accumulate node that it feeds is that of the parameter w"),
+    ("us ‖g‖ shape", "time of the node in µs, norm and shape of the gradient that flows in (grad_outputs[0])"),
+    ("·", "not measured: the node has not run yet, or nothing asked for it (stepping does)"),
+    ("Σ299µs", "status bar: the sum over the nodes of this backward that were timed"),
+)
+_WHERE = {"code": " (Source)", "graph": " (Graph)", "vlog": " (VLOG)", "foldable": " (Graph, VLOG)"}
 
 
 def live_keys(nodes: Iterable[DOMNode], app: Any) -> dict[str, list[str]]:
@@ -50,6 +62,7 @@ def help_lines(keys: dict[str, list[str]], commands: Iterable[tuple[str, str, st
         ]
         if rows:
             lines += [[], [(group, "heading")], *_columns(rows, width)]
+    lines += _legend(width)
     titles: dict[str, list[tuple[str, str]]] = {}
     for group, usage, summary in commands:
         titles.setdefault(group, []).append((usage, summary))
@@ -61,6 +74,17 @@ def help_lines(keys: dict[str, list[str]], commands: Iterable[tuple[str, str, st
             [(f"  {elide(usage, 34):<34}", "key"), ("  " + elide(text, max(width - 38, 10)), "")]
             for usage, text in rows
         ]
+    return lines
+
+
+def _legend(width: int) -> list[Spans]:
+    """What the signs of the graph panel mean."""
+    lines: list[Spans] = [[], [("Reading the graph", "heading")]]
+    size = max(len(sign) for sign, _ in READING)
+    for sign, text in READING:
+        for piece in wrap(text, max(width - size - 4, 20)):
+            lines.append([(f"  {sign:<{size}} ", "key"), (piece, "")])
+            sign = ""
     return lines
 
 

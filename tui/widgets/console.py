@@ -104,6 +104,11 @@ class CommandInput(Input):
         self._at, self._prefix = len(self.history.lines), ""
         return line
 
+    def discard(self) -> None:
+        """Forget what is typed."""
+        self.value = ""
+        self._at, self._prefix, self._cycle = len(self.history.lines), "", None
+
     def on_key(self, event: Any) -> None:
         if event.key not in ("up", "down"):
             self._at, self._prefix = len(self.history.lines), ""

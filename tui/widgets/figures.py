@@ -53,6 +53,19 @@ def fit(spans: Spans, width: int) -> Spans:
     return kept
 
 
+def from_column(spans: Spans, column: int) -> Spans:
+    """``spans`` without their first ``column`` characters; what was cut is shown by "…" in place of the first left."""
+    if column <= 0 or not spans:
+        return spans
+    kept: Spans = []
+    skip = column + 1
+    for text, style in spans:
+        if len(text) > skip:
+            kept.append((text[skip:], style))
+        skip = max(skip - len(text), 0)
+    return [("…", spans[0][1]), *kept] if kept or skip == 0 else []
+
+
 def beside(left: Spans, right: Spans, width: int) -> Spans:
     """``left`` at the left edge and ``right`` at the right one; ``left`` gives way."""
     room = width - width_of(right)
@@ -148,3 +161,13 @@ def short_name(unique_name: str) -> str:
 def place(file: str, line: int) -> str:
     """ "model.py:16"."""
     return f"{os.path.basename(file)}:{line}" if file else ""
+
+
+def place_in(file: str, line: int, width: int) -> str:
+    """As ``place`` in at most ``width`` cells; the file's name gives way, the line number stays: "train_po…:45"."""
+    whole = place(file, line)
+    if not file or cell_len(whole) <= width:
+        return whole
+    name, mark, number = whole.rpartition(":")
+    room = width - len(mark + number)
+    return (elide(name, room) if room >= 3 else "") + elide(mark + number, width)

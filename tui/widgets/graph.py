@@ -193,7 +193,8 @@ class GraphPanel(LinePanel):
             shape = figures.shape(node.shape)
             spans.append((" " + elide(shape, columns["shape"]).ljust(columns["shape"]), value if shape else "faint"))
         if columns["forward"] and node.forward:
-            spans.append((" " + elide(figures.place(node.forward.file, node.forward.line), columns["forward"]), "dim"))
+            where = figures.place_in(node.forward.file, node.forward.line, columns["forward"])
+            spans.append((" " + where, "dim"))
         return spans
 
     def _op(self, node: GraphRow, row: int, width: int, style: str) -> Spans:

@@ -11,14 +11,23 @@ from textual.message import Message
 from adbg.engine.protocol import StackFrame
 from adbg.engine.types import SourceLine
 from adbg.tui.breakpoint_list import Breakpoint
+from adbg.tui.keymap import bindings
 from adbg.tui.stop_view import Shown
 from adbg.tui.widgets import figures, sourcefile
 from adbg.tui.widgets.figures import Spans, beside, elide, fit, width_of
 from adbg.tui.widgets.linepanel import LinePanel
 
+SIDEWAYS = 8  # characters a key press
+
 
 class CodePanel(LinePanel):
-    """A file with the current line marked. The cursor walks the file; `b` breaks on the line under it."""
+    """A file with the current line marked. The cursor walks the file; `b` breaks on the line under it.
+
+    Attributes:
+        column: first character of the lines that is shown; 0 after every jump to another line.
+    """
+
+    BINDINGS = bindings("code")
 
     class Wanted(Message):
         """``path`` is to be highlighted in a worker."""
@@ -32,6 +41,7 @@ class CodePanel(LinePanel):
         self.path = ""
         self.current = 0  # line from 1, 0 for none
         self.breakpoint_lines: dict[tuple[str, int], bool] = {}  # (basename or path, line) -> enabled
+        self.column = 0
         self.waiting = "the forward line of the selected node is shown here"
         self._lines: list[Spans] = []
 
@@ -49,7 +59,7 @@ class CodePanel(LinePanel):
             self.waiting = note or f"{place.file} cannot be read here (line {place.line})"
             if known is None and self._lines:
                 self.post_message(self.Wanted(place.file))
-        self.current = place.line
+        self.current, self.column = place.line, 0
         self.lines_changed()
         self.select(place.line - 1, notify=False)
         self._centre(place.line - 1)
@@ -86,7 +96,20 @@ class CodePanel(LinePanel):
             ("◆" if enabled is not None else " ", "breakpoint" if enabled else "breakpointoff"),
             (f"{row + 1:>{digits}} ", "here" if here else "faint"),
         ]
-        return fit([*spans, *self._lines[row]], width)
+        return fit([*spans, *figures.from_column(self._lines[row], self.column)], width)
+
+    def action_sideways(self, step: int) -> None:
+        """Show what lies further right (1) or left (-1), as far as the longest line in sight has more."""
+        top = self.scroll_offset.y
+        seen = self._lines[top : top + max(self.size.height, 1)]
+        gutter = max(len(str(len(self._lines))), 3) + 3
+        longest = max((width_of(spans) for spans in seen), default=0)
+        last = max(longest - (self.size.width - gutter), 0)
+        column = min(max(self.column + step * SIDEWAYS, 0), max(last, self.column))
+        if column == self.column:
+            self.app.bell()
+        self.column = column
+        self.refresh()
 
     def search(self, text: str, step: int) -> bool:
         """To the next line with ``text``."""
@@ -203,12 +226,12 @@ class ListsPanel(LinePanel):
         frame = self.frames[row]
         kind, style = _KIND.get(frame.kind, (frame.kind, "dim"))
         digits = len(str(len(self.frames) - 1))
-        place = figures.place(frame.place.file, frame.place.line) if frame.place else ""
+        place = figures.place_in(frame.place.file, frame.place.line, width // 2) if frame.place else ""
         left: Spans = [
             ("▸" if row == self.frame else " ", "here"), (f"{row:>{digits}} ", "dim"), (f"{kind:<4} ", style),
             (frame.name, "bold" if row == self.frame else "op"),
         ]  # fmt: skip
-        return beside(left, [(elide(place, width // 2) + " ", "dim")], width) if place else fit(left, width)
+        return beside(left, [(place + " ", "dim")], width) if place else fit(left, width)
 
     def _breakpoint_line(self, row: Breakpoint, width: int) -> Spans:
         sign = "◇" if row.trace else "◆"
