@@ -46,6 +46,7 @@ from adbg.tui.widgets.frames import Banner, GraphHead, ListsBar, apply_plan, com
 from adbg.tui.widgets.graph import GraphPanel
 from adbg.tui.widgets.hints import Hints
 from adbg.tui.widgets.linepanel import LinePanel
+from adbg.tui.widgets.lognodes import node_index, occurrence_of
 from adbg.tui.widgets.neighbourhood import Neighbourhood
 from adbg.tui.widgets.source import CodePanel, ListsPanel
 from adbg.tui.widgets.statusbar import StatusBar
@@ -151,7 +152,6 @@ class AdbgApp(Showing, KeyActions):
         """The terminal changed: the panels follow, and so does the program's own terminal."""
         self._terminal = event.size  # ``size`` is still the old one here
         self.relayout()
-        self.show_evidence(event.size.width)
         self.widget_of(self.focused_panel).focus(scroll_visible=False)
         self.retitle()
         self.call_after_refresh(self.read_value)
@@ -159,15 +159,6 @@ class AdbgApp(Showing, KeyActions):
             self.debugger.resize(max(event.size.height - 4, 5), max(event.size.width - 2, 20))
 
     def on_descendant_focus(self, event: textual_events.DescendantFocus) -> None:
-    def on_paste(self, event: textual_events.Paste) -> None:
-        """A paste that no line of text took: a command when it begins with `:`, else nothing; never keys."""
-        event.stop()
-        line = next(iter(event.text.strip().splitlines()), "")
-        if line.startswith(":") and len(self.screen_stack) == 1:
-            self.action_command(line[1:].strip())
-        elif line:
-            self.notify("paste into the console: ctrl+x goes there", timeout=3, markup=False)
-
         """A click may have moved the focus."""
         names = dict.fromkeys(("code", "lists"), "source") | dict.fromkeys(("command", "transcript"), "console")
         names |= {name: name for name in ("graph", "vlog", "value")}
@@ -188,7 +179,9 @@ class AdbgApp(Showing, KeyActions):
         if event.row != event.panel.cursor or event.row >= event.panel.line_count():
             return  # it moved on; a later message says where to
         if event.panel is self.graph:
-            self.select_node(self.graph.model.at(event.row).index)
+            index = self.graph.model.at(event.row).index
+            self.select_node(index)
+            self.vlog.show_node(self.graph.model.rows[index].name, index, occurrence_of(self.graph.model, index))
         elif event.panel is self.lists and self.lists.tab == "stack":
             self._choose_frame(event.row)
 
@@ -197,11 +190,20 @@ class AdbgApp(Showing, KeyActions):
         if event.panel in (self.graph, self.value):
             self.action_grid()
         elif event.panel is self.vlog:
-            self.vlog.action_fold()
+            self.vlog.action_detail()
         elif event.panel is self.lists and self.lists.tab == "stack":
             self._choose_frame(event.row)
         elif event.panel is self.lists and self.lists.tab == "breakpoints":
             self.action_toggle_breakpoint()
+
+    def on_vlog_panel_node_wanted(self, event: VlogPanel.NodeWanted) -> None:
+        """A record is about a node: that is the selection."""
+        index = node_index(self.graph.model, event.name, event.index, event.occurrence)
+        if index and index != self._cursor_index():
+            if index not in self.graph.model.visible:
+                self.graph.model.toggle_leaves(index)
+                self.graph.lines_changed()
+            self.graph.select_index(index)
 
     def _choose_frame(self, row: int) -> None:
         frame = self.lists.frames[row] if row < len(self.lists.frames) else None

@@ -62,6 +62,7 @@ class VlogPanel(LinePanel):
         self._marks: list[int] = []
         self._dropped = 0
         self._seen = 0  # rows that have their lines
+        self._resume = False  # the graph's selection took the cursor away from the end: the next stop takes it back
 
     # ---- coming in
 
@@ -77,6 +78,8 @@ class VlogPanel(LinePanel):
         """A stop or a trace."""
         self.store.poll()
         self.store.note(text, time)
+        self.following = self.following or self._resume
+        self._resume = False
         self.grown()
 
     def grown(self) -> None:
@@ -437,6 +440,10 @@ class VlogPanel(LinePanel):
             numbered = text.startswith(f"{name}(#")
             count += store.backward_of(at) == began
             if text.startswith(f"{name}(#{index})") or (not numbered and count == occurrence):
+                line = self.line_of(at)
+                if self.following and line >= self.line_count() - max(self.size.height, 1):
+                    return True  # it is in sight
+                self._resume = self._resume or self.following
                 self.go_to(at, notify=False)
                 return True
         return False
