@@ -110,7 +110,7 @@ class Verbosity:
         return self.state()
 
     def state(self) -> p.VlogBody:
-        levels = self._narrator.set_levels("")
+        levels = self._narrator.set_levels("") if self._narrated or not self._natives else {}
         for native in self._natives.values():
             levels = {**levels, **native.set_levels("")}
         return p.VlogBody(levels, [str(region) for region in self._regions], self.tap.path)
