@@ -18,7 +18,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def installed(framework: str) -> bool:
-    return importlib.util.find_spec(framework) is not None
+    """Whether it can be imported; a folder tests/paddle is found as well, as a package without a file."""
+    spec = importlib.util.find_spec(framework)
+    return spec is not None and spec.origin is not None
 
 
 def case(framework: str, *values: object, id: str | None = None, group: str = "") -> Any:
