@@ -151,12 +151,22 @@ class AdbgApp(Showing, KeyActions):
     def on_resize(self, event: textual_events.Resize) -> None:
         """The terminal changed: the panels follow, and so does the program's own terminal."""
         self._terminal = event.size  # ``size`` is still the old one here
+        self.show_evidence(event.size.width)
         self.relayout()
         self.widget_of(self.focused_panel).focus(scroll_visible=False)
         self.retitle()
         self.call_after_refresh(self.read_value)
         with contextlib.suppress(AdbgError, OSError):
             self.debugger.resize(max(event.size.height - 4, 5), max(event.size.width - 2, 20))
+
+    def on_paste(self, event: textual_events.Paste) -> None:
+        """A paste that no line of text took: a command when it begins with `:`, else nothing; never keys."""
+        event.stop()
+        line = next(iter(event.text.strip().splitlines()), "")
+        if line.startswith(":") and len(self.screen_stack) == 1:
+            self.action_command(line[1:].strip())
+        elif line:
+            self.notify("paste into the console: ctrl+x goes there", timeout=3, markup=False)
 
     def on_descendant_focus(self, event: textual_events.DescendantFocus) -> None:
         """A click may have moved the focus."""
