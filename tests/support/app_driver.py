@@ -95,7 +95,9 @@ async def running(size: tuple[int, int], run_dir: str = "", toasts: bool = False
         debugger.close()
 
 
-def drive(size: tuple[int, int], body: Callable[[Driver], Awaitable[None]], run_dir: str = "", toasts: bool = False) -> None:
+def drive(
+    size: tuple[int, int], body: Callable[[Driver], Awaitable[None]], run_dir: str = "", toasts: bool = False
+) -> None:
     """Run ``body`` over a fresh app."""
 
     async def main() -> None:

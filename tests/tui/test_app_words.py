@@ -143,3 +143,21 @@ def test_long_source_lines_are_read_sideways(tmp_path: object) -> None:
         assert code.column == 0
 
     drive(WIDE, body)
+
+
+def test_a_line_shown_while_the_panel_gets_its_size_stays_in_sight(tmp_path: object) -> None:
+    path = f"{tmp_path}/late.py"
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("".join(f"line_{i}\n" for i in range(1, 200)))
+
+    async def body(app: Driver) -> None:
+        code = app.app.code
+        code.show(SourceLine(path, 1, "main"))
+        await app.shows("line_1")
+        code.on_resize(None)
+        code.show(SourceLine(path, 150, "main"))
+        await app.shows("line_150")
+        await app.pilot.pause(0.1)
+        assert "line_150" in app.text
+
+    drive(WIDE, body)

@@ -98,7 +98,7 @@ class LinePanel(ScrollView, can_focus=True):
         """Keep the cursor in sight."""
         self.virtual_size = Size(max(self.size.width, 1), self.line_count())
         if self.show_cursor:
-            self.call_after_refresh(self.reveal, self.cursor, 3)
+            self.call_after_refresh(lambda: self.reveal(self.cursor, 3))  # where it is then: it may move before
 
     def render_line(self, y: int) -> Strip:
         """One painted line (Line API)."""

@@ -78,7 +78,7 @@ class CodePanel(LinePanel):
     def on_resize(self, event: Any) -> None:
         super().on_resize(event)
         if self.current and self.cursor == self.current - 1:
-            self.call_after_refresh(self._centre, self.cursor)
+            self.call_after_refresh(lambda: self._centre(self.cursor))  # where it is then: it may move before
 
     def line_count(self) -> int:
         return len(self._lines)
