@@ -1,0 +1,153 @@
+"""`adbg log` on a terminal: the panel over real logs, by its keys."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from adbg.engine.vlog import format_record
+from adbg.tui.logapp import LogApp
+from adbg.tui.widgets.graphmodel import GraphModel
+from adbg.tui.widgets.lognodes import node_index
+
+DATA = Path(__file__).resolve().parents[1] / "data" / "vlog"
+Body = Callable[[LogApp, Pilot[None]], Awaitable[None]]
+
+
+def drive(paths: list[Path], body: Body, size: tuple[int, int] = (160, 45), follow: bool = False) -> None:
+    async def run() -> None:
+        app = LogApp([str(path) for path in paths], follow=follow)
+        async with app.run_test(size=size) as pilot:
+            await until(lambda: len(app.shown.store) > 0)
+            await body(app, pilot)
+
+    asyncio.run(run())
+
+
+async def until(wanted: Callable[[], object]) -> None:
+    for _ in range(1000):
+        if wanted():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it did not come to that")
+
+
+def lines(app: LogApp) -> list[str]:
+    panel = app.shown
+    return ["".join(text for text, _ in panel.line(line, 150)) for line in range(panel.line_count())]
+
+
+def here(app: LogApp) -> str:
+    return app.shown.store.line(app.shown.row_at(app.shown.cursor)).text
+
+
+@pytest.mark.parametrize("size", [(160, 45), (80, 24)], ids=str)
+def test_folding_by_keys(size: tuple[int, int]) -> None:
+    async def body(app: LogApp, pilot: Pilot[None]) -> None:
+        whole = app.shown.line_count()
+        assert whole == 104
+        app.shown.go_to(next(row for row in range(whole) if app.shown.store.line(row).text.startswith("Outer:Running")))
+        await pilot.press("space")
+        folded = app.shown.line_count()
+        assert folded < whole and any("▸ Outer:Running PyLayer Apply" in line and "+" in line for line in lines(app))
+        await pilot.press("space")
+        assert app.shown.line_count() == whole
+        await pilot.press("less_than_sign")
+        top = app.shown.line_count()
+        assert top < folded and all("│" not in line for line in lines(app))
+        await pilot.press("greater_than_sign")
+        assert top < app.shown.line_count() < whole
+        for _ in range(12):
+            await pilot.press("greater_than_sign")
+        assert app.shown.line_count() == whole
+
+    drive([DATA / "pylayer_nested_v3.log"], body, size)
+
+
+def test_a_block_unfolds_to_its_whole_text_and_a_search_opens_it() -> None:
+    async def body(app: LogApp, pilot: Pilot[None]) -> None:
+        await pilot.press("slash", *"API_Name", "enter")
+        await until(lambda: app.shown.line_count() > 104)
+        shown = lines(app)
+        assert any("API_Name: gaussian1" in line for line in shown) and any("Shape: 2, 3," in line for line in shown)
+        await pilot.press("space")
+        assert app.shown.line_count() == 104
+
+    drive([DATA / "pylayer_nested_v3.log"], body)
+
+
+def test_filter_and_next_warning() -> None:
+    async def body(app: LogApp, pilot: Pilot[None]) -> None:
+        await pilot.press("e")
+        assert "EnforceNotMet" in here(app)
+        await pilot.press("E")
+        assert "UserWarning" in here(app)
+        await pilot.press("E")
+        assert here(app).startswith("Traceback")
+        app.shown.set_filter("level:W EnforceNotMet")
+        assert app.shown.line_count() == 2 and "2 match" in app.shown.subtitle_text()
+        app.shown.set_filter("")
+        assert app.shown.line_count() == len(app.shown.store)
+
+    drive([DATA / "exc_backward_csl2.log"], body)
+
+
+def test_a_growing_log_is_followed_until_the_cursor_leaves_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(format_record("first", "nodes", 4))
+
+    async def body(app: LogApp, pilot: Pilot[None]) -> None:
+        with path.open("a") as file:
+            file.writelines(format_record(f"record {number}", "nodes", 4) for number in range(200))
+        await until(lambda: here(app) == "record 199")
+        assert "FOLLOW" in app.shown.subtitle_text()
+        await pilot.press("g")
+        with path.open("a") as file:
+            file.write(format_record("one more", "nodes", 4))
+        await until(lambda: len(app.shown.store) == 202)
+        assert here(app) == "first" and "FOLLOW" not in app.shown.subtitle_text()
+        await pilot.press("F")
+        assert here(app) == "one more"
+
+    drive([path], body, follow=True)
+
+
+def test_gzipped_files_and_tabs(tmp_path: Path) -> None:
+    packed = tmp_path / "promo.log.gz"
+    packed.write_bytes(gzip.compress((DATA / "promo_v4.log").read_bytes()))
+
+    async def body(app: LogApp, pilot: Pilot[None]) -> None:
+        assert app.number == 0
+        await until(lambda: any("type promotion" in line for line in lines(app)))
+        await pilot.press("right_square_bracket")
+        assert app.number == 1
+        await until(lambda: any("GradNodePyLayer_Outer" in line for line in lines(app)))
+
+    drive([packed, DATA / "pylayer_nested_v3.log"], body)
+
+
+def test_a_record_about_a_node_names_it_and_the_node_finds_its_record() -> None:
+    async def body(app: LogApp, pilot: Pilot[None]) -> None:
+        panel = app.shown
+        app.screen.set_focus(None)
+        await until(lambda: not panel.has_focus)
+        assert panel.show_node("GradNodeAccumulation", 7, 2)
+        assert here(app) == "GradNodeAccumulation(0x55eafadf1630) Preparing"
+        assert panel.show_node("MatmulGradNode", 5, 1) and here(app).startswith("MatmulGradNode(0x55eafaea1470)")
+        assert not panel.show_node("NoSuchNode", 1, 1)
+        told: list[object] = []
+        panel.post_message = lambda message: told.append(message) or True  # type: ignore[method-assign,func-returns-value]
+        row = panel.row_at(panel.cursor)
+        panel._tell_node(row)
+        del panel.post_message
+        (message,) = told
+        assert isinstance(message, panel.NodeWanted)
+        assert (message.name, message.index, message.occurrence) == ("MatmulGradNode", 0, 1)
+
+    drive([DATA / "pylayer_nested_v3.log"], body)
+    assert node_index(GraphModel(), "MatmulGradNode", 0, 1) == 0
