@@ -55,6 +55,7 @@ lint:
 bench:
 	@$(call environment,torch,dev); "$$python" tests/bench/run_bench.py
 	@$(call environment,paddle,dev); "$$python" tests/bench/run_bench.py --framework paddle
+	@$(call environment,torch,dev); "$$python" tests/bench/bench_log.py
 
 pictures:
 	@$(call environment,torch,dev$(comma)docs); exec "$$python" docs/pictures.py
