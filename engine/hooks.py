@@ -34,7 +34,8 @@ class BackendHooks:
         self._session = session
         self._backend = backend
         self._running: dict[int, Running] = {}  # by id of the call, between its begin and its end
-        self._raised: list[tuple[int, type, str]] = []  # exceptions that were shown already, innermost call first
+        # Exceptions that were shown already: iteration (addresses are used again), address, type, text.
+        self._raised: list[tuple[int, int, type, str]] = []
 
     # ---- HookSink
 
@@ -80,6 +81,8 @@ class BackendHooks:
             session.reports.defect("a hook failed and was passed over", problem)
         finally:
             self._running.pop(id(call), None)
+            if call.depth == 0:
+                self._raised.clear()
 
     def node_warning(self, call: BackwardCall, key: int, grad_outputs: Slots, text: str) -> Slots | None:
         """A node is about to do harm that no exception will tell of (Paddle dies of some undefined gradients): the
@@ -207,8 +210,6 @@ class BackendHooks:
             self._failed(running, error)
         self._arrive(running, Phase.END)
         session.captures.end(running, error)
-        if call.depth == 0:
-            self._raised.clear()
         if session.record_nodes:
             session.reports.graph(running)
         session.reports.backward_end(running, us, error)
@@ -218,7 +219,12 @@ class BackendHooks:
     # ---- deciding
 
     def _arrive(
-        self, running: Running, phase: Phase, key: int | None = None, outs: Slots = (), ins: Slots | None = None,
+        self,
+        running: Running,
+        phase: Phase,
+        key: int | None = None,
+        outs: Slots = (),
+        ins: Slots | None = None,
         elapsed: float | None = None,
     ) -> Slots | None:
         """Decide; park when it is a stop. Returns the edited gradients."""
@@ -316,13 +322,14 @@ class BackendHooks:
         """Whether ``error``, or one it was raised from, was handled in an inner call. Remembers it. No exception is
         kept alive for this (its frames hold tensors): an address with type and text names one well enough."""
         seen = False
+        iteration = self._backend.iteration
         link: BaseException | None = error
         for _ in range(20):
             if link is None:
                 break
-            seen = seen or (id(link), type(link), str(link)) in self._raised
+            seen = seen or (iteration, id(link), type(link), str(link)) in self._raised
             link = link.__cause__ or link.__context__
-        self._raised.append((id(error), type(error), str(error)))
+        self._raised.append((iteration, id(error), type(error), str(error)))
         del self._raised[:-100]
         return seen
 

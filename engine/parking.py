@@ -101,21 +101,37 @@ class Parked:
         self._leaving = then
 
     def run(self) -> None:
-        """Run jobs until resumed. KeyboardInterrupt leaves through here (the wait for a job is interruptible)."""
-        while self._leaving is None and not self._resumed:
+        """Run jobs until resumed. KeyboardInterrupt leaves through here (the wait for a job is interruptible).
+
+        Abandoned may come at any call below, also one step after its job ended; ``stay`` catches what slips out here.
+        """
+        while True:
             try:
-                job = self._jobs.get(timeout=GLANCE)
-            except queue.Empty:
-                continue
-            if job is None:
-                return
-            self.busy = True
-            try:
+                self._settle()
+                if self._leaving is not None or self._resumed:
+                    return
+                try:
+                    job = self._jobs.get(timeout=GLANCE)
+                except queue.Empty:
+                    continue
+                if job is None:
+                    return
+                self.busy = True
                 job()
             except Abandoned:
-                pass
-            finally:
-                self._settle()
+                continue
+
+    def stay(self) -> None:
+        """``run``, and leave with no interrupt on its way."""
+        while True:
+            try:
+                try:
+                    self.run()
+                finally:
+                    self._settle()
+                return
+            except Abandoned:
+                continue
 
     def interrupt(self) -> None:
         """Raise Abandoned in the job that is running. It comes with the next Python instruction there: never inside a

@@ -246,7 +246,7 @@ class Session:
             self.reports.stopped(point, self.table.take_changed())
             if not self.attached:  # gone just now: nobody will resume this
                 parked.resume()
-            parked.run()
+            parked.stay()
             resumed = True
             if running is not None and self.attached:
                 self.reports.graph(running)

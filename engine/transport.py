@@ -141,13 +141,19 @@ class Connection:
                 if batch is None:
                     break
                 if batch:
-                    self._sock.sendall(b"".join(batch))
+                    self._send(b"".join(batch))
         except (OSError, ValueError):
             pass
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
         self._reader.join(0.5)  # it takes in what is left: closed with unread data, the last answer would be lost
         self._lost()
+
+    def _send(self, data: bytes) -> None:
+        """MSG_NOSIGNAL: a script may have set SIGPIPE back to its default; a front end that died must not end it."""
+        view = memoryview(data)
+        while view:
+            view = view[self._sock.send(view, socket.MSG_NOSIGNAL) :]
 
     def _next_batch(self) -> list[bytes] | None:
         """What is to be sent now, encoded; None at the end. Waits for it."""

@@ -7,6 +7,7 @@ and passed on.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
 import threading
@@ -24,6 +25,7 @@ from adbg.engine.backends.torch_hooking import HookRegistration
 from adbg.engine.backends.torch_stacks import FrameFilter
 
 Run = Callable[..., Any]
+_MARK = "__adbg_told__"
 
 
 class _Passing(threading.local):
@@ -49,7 +51,6 @@ class EngineEntry:
         self._sink: HookSink | None = None
         self._original: Any = None
         self._ours: Any = None
-        self._reported: list[BaseException] = []
         self._registration = HookRegistration()
 
     # ---- in and out
@@ -57,7 +58,7 @@ class EngineEntry:
     def install(self, sink: HookSink) -> None:
         """Put our engine in. Its type is a subclass of torch's own, so that everything else of it is inherited."""
         self._sink = sink
-        if self._ours is not None or private.engine_type is None:
+        if private.engine_type is None or self._in_chain():
             return
         self._original = torch.autograd.Variable._execution_engine
         run = _entry_function(self, self._original.run_backward)
@@ -72,8 +73,19 @@ class EngineEntry:
         self._sink = None
         if self._ours is not None and torch.autograd.Variable._execution_engine is self._ours:
             torch.autograd.Variable._execution_engine = self._original
-        self._ours = None
+            self._ours = None
         self._registration.uninstall()
+
+    def _in_chain(self) -> bool:
+        """Whether an engine of ours is in place: on top, or below the engine of a tool that wrapped it since. A second
+        one above that would count every call twice."""
+        if self._ours is None:
+            return False
+        if torch.autograd.Variable._execution_engine is self._original:  # the tool took ours out with its own
+            self._ours = None
+            return False
+        self._registration.install()
+        return True
 
     # ---- on the thread that calls backward
 
@@ -88,7 +100,8 @@ class EngineEntry:
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TorchCall | None:
         """Count a call, and report it when armed. None: pass it on. Only a person's kill may be raised from here."""
-        if self._passing.depth or self._sink is None:
+        sink = self._sink  # once: a detach on another thread takes it away at any moment
+        if self._passing.depth or sink is None:
             return None
         if private.tracing():
             return None
@@ -98,21 +111,22 @@ class EngineEntry:
             self.iteration = next(self._iterations)
         if not self.armed:
             return None
-        call = self._make(args, kwargs, number, task)
+        call = self._make(sink, args, kwargs, number, task)
         if call is None:
             return None
         self.open.append(call)
         try:
-            self._sink.backward_begin(call)
+            sink.backward_begin(call)
         except BaseException:
             self._close(call)
             raise
         return call
 
     def end(self, call: TorchCall) -> None:
+        sink = self._sink
         try:
-            if self._sink is not None:
-                self._sink.backward_end(call, None)
+            if sink is not None:
+                sink.backward_end(call, None)
         finally:
             self._close(call)
 
@@ -122,26 +136,25 @@ class EngineEntry:
         """An exception is leaving the engine: report it (post-mortem), once however many nested calls it crosses
         unarmed."""
         self._services.stacks.unmute()
+        sink = self._sink
         try:
             if call is not None:
-                self._reported.append(error)
-                if self._sink is not None:
-                    self._sink.backward_end(call, error)
-            elif self._wants_post_mortem(error):
-                call = self._make(args, kwargs, self.count, private.task_id())
-                if call is not None and self._sink is not None:
-                    self._reported.append(error)
-                    self._sink.backward_end(call, error)
+                _mark(error)
+                if sink is not None:
+                    sink.backward_end(call, error)
+            elif sink is not None and self._wants_post_mortem(error):
+                call = self._make(sink, args, kwargs, self.count, private.task_id())
+                if call is not None:
+                    _mark(error)
+                    sink.backward_end(call, error)
         finally:
             if call is not None:
                 self._close(call)
-            if private.task_id() == -1:
-                self._reported = [other for other in self._reported if other is not error]
 
     def _wants_post_mortem(self, error: BaseException) -> bool:
-        if self._sink is None or self._passing.depth or not isinstance(error, Exception) or private.tracing():
+        if self._passing.depth or not isinstance(error, Exception) or private.tracing():
             return False
-        return not any(other is error for other in self._reported)
+        return not vars(error).get(_MARK)
 
     def _close(self, call: TorchCall) -> None:
         if call in self.open:
@@ -152,10 +165,11 @@ class EngineEntry:
 
     # ---- making a call
 
-    def _make(self, args: tuple[Any, ...], kwargs: dict[str, Any], number: int, task: int) -> TorchCall | None:
+    def _make(
+        self, sink: HookSink, args: tuple[Any, ...], kwargs: dict[str, Any], number: int, task: int
+    ) -> TorchCall | None:
         """None when the graph is one of a trace, or when anything goes wrong: a backward is never lost to its
         debugger."""
-        assert self._sink is not None
         try:
             arguments = Arguments(args, kwargs)
             if any(private.traced_value(output) for output in arguments.outputs):
@@ -163,7 +177,7 @@ class EngineEntry:
             parent, parent_key = self._parent(task) if task != -1 else (None, None)
             return TorchCall(
                 self,
-                self._sink,
+                sink,
                 self._services,
                 root_nodes(arguments.outputs),
                 number=number,
@@ -191,6 +205,13 @@ class EngineEntry:
                     parent.learn_task(task)
                     break
         return parent, parent.key_of(node) if parent is not None else None
+
+
+def _mark(error: BaseException) -> None:
+    """Told once, however many nested calls it crosses. On the exception itself: a list of those told would keep the
+    frames and tensors of one that a custom backward catches."""
+    with contextlib.suppress(Exception):
+        vars(error)[_MARK] = True
 
 
 def _entry_function(entry: EngineEntry, run: Run) -> Run:
