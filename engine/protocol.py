@@ -495,7 +495,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class VlogBody:
-    """``regions`` as they were asked for; ``file``: where fd 2 goes while a framework logs there, "" when it does not."""
+    """``regions`` as asked for; ``file``: where fd 2 goes while a framework logs there, "" when it does not."""
 
     levels: dict[str, int]  # "*" is the global level
     regions: list[str] = field(default_factory=list)

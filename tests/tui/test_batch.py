@@ -218,7 +218,8 @@ def test_text_is_readable_and_adbgs_lines_can_be_told_from_the_programs() -> Non
     assert "adbg: Breakpoint 1, before ReluBackward0#1, node 3 of 5 of backward 1" in lines
     assert any("norm 0.022" in line and "f32[2, 3]" in line for line in lines)
     assert any("scripted_agent.py:43 in forward" in line for line in lines)
-    assert "adbg: 2" in lines and any(line.startswith("adbg: (adbg) ") for line in lines) and "adbg: p nope: name 'nope' is not defined" in lines
+    assert "adbg: p nope: name 'nope' is not defined" in lines
+    assert lines.index("adbg: 2") == lines.index("adbg: (adbg) p 1 + 1") + 1
     assert [line for line in lines if not line.startswith("adbg: ")] == ["done"]
 
 
