@@ -8,7 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from adbg.engine.backends.base import Backend, Graph
+from adbg.engine.inspect_graph import index_of
+from adbg.engine.running import Running
 
+_NAMES = 4  # nodes told of those that gave a gradient
 _SAVED_TENSORS = 8  # looked at of one node
 _SAVED_ELEMENTS = 1 << 22  # of one of them: its norm takes 0.6 ms on a CPU core, and exact counts a few more
 
@@ -20,6 +23,27 @@ def count_nonfinite(backend: Backend, values: Sequence[Any]) -> tuple[tuple[int,
 
 def total(counts: Sequence[tuple[int, int]]) -> tuple[int, int]:
     return sum(nan for nan, _ in counts), sum(inf for _, inf in counts)
+
+
+def between_evidence(running: Running, key: int) -> str:
+    """Where the gradients that arrived at ``key`` were spoilt, when the nodes that gave them passed on none that was
+    not finite: "made between MulBackward0#1 and here (a tensor hook, or an in-place change)".
+
+    "" when one of those did, at a root (the gradient was given to backward), and where not every gradient was looked
+    at.
+    """
+    call = running.call
+    if not running.screened or any(running.given(key)) or key in call.roots():
+        return ""
+    given = index_of(call).consumers(call, key)
+    names = [call.describe(consumer).unique_name for consumer in dict.fromkeys(consumer for consumer, _ in given)]
+    if not names:
+        return ""
+    if len(names) > _NAMES:
+        names[_NAMES - 1 :] = [f"{len(names) - _NAMES + 1} others"]
+    summed = len({slot for _, slot in given}) < len(given)
+    causes = "their sum, a tensor hook, or an in-place change" if summed else "a tensor hook, or an in-place change"
+    return f"made between {', '.join(names)} and here ({causes})"
 
 
 def saved_evidence(backend: Backend, graph: Graph, key: int) -> str:

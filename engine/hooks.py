@@ -15,7 +15,7 @@ from adbg.engine.backends.base import Backend, BackwardCall
 from adbg.engine.breakpoints import HitEvent
 from adbg.engine.callers import failed_frame, user_frame
 from adbg.engine.evaluate import evaluate, node_namespace
-from adbg.engine.evidence import count_nonfinite, saved_evidence, total
+from adbg.engine.evidence import between_evidence, count_nonfinite, saved_evidence, total
 from adbg.engine.point import Ran
 from adbg.engine.reports import nonfinite_evidence, slot_text, slots_text
 from adbg.engine.running import Running
@@ -146,7 +146,7 @@ class BackendHooks:
         session = self._session
         if session.attached:
             running = self._enter(call)
-            session.hook(running)
+            running.screened = session.hook(running)
             session.captures.begin(running)
             session.reports.backward_begin(running)
             self._arrive(running, Phase.BEGIN)
@@ -252,7 +252,7 @@ class BackendHooks:
                 return evaluate(text, names)
 
             hits = session.check(event, condition)
-            if key is not None and phase is Phase.AFTER and event.counted:
+            if key is not None and phase is Phase.AFTER and (event.counted or running.screened):
                 running.spoil(key, count_nonfinite(backend, checked) if any(event.nonfinite) else ())
         why = session.decide(running, phase, key, hits, lambda: _slots_text(backend, phase, checked))
         if why is None:
@@ -283,13 +283,14 @@ class BackendHooks:
     def _evidence(self, running: Running, phase: Phase, key: int, outs: Slots, ins: Slots | None) -> str:
         where = running.call.describe(key).unique_name
         arriving = nonfinite_evidence(self._backend, "grad_outputs", where, outs)
+        between = between_evidence(running, key) if arriving else ""
         if phase is Phase.BEFORE or ins is None:
-            return arriving
+            return f"{arriving}: {between}" if between else arriving
         leaving = nonfinite_evidence(self._backend, "grad_inputs", where, ins)
         if not leaving:
             return arriving
         if arriving:
-            return f"{leaving}, incoming gradients not finite either"
+            return f"{leaving}, incoming gradients not finite either" + (f": {between}" if between else "")
         saved = saved_evidence(self._backend, running.call, key)
         return "; ".join(filter(None, (f"{leaving}, incoming gradients all finite", saved)))
 

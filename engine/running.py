@@ -14,7 +14,8 @@ class Running:
     """A call between its begin and its end, and the calls around it (``chain``, outermost first, itself last)."""
 
     __slots__ = (
-        "backend", "begun", "call", "chain", "may_hit", "noted", "parked_ns", "serial", "spoilt", "state", "thread",
+        "backend", "begun", "call", "chain", "may_hit", "noted", "parked_ns", "screened", "serial", "spoilt",
+        "state", "thread",
     )  # fmt: skip
 
     def __init__(self, backend: Backend, call: BackwardCall, serial: int, outer: Running | None, now: int) -> None:
@@ -26,6 +27,7 @@ class Running:
         self.begun: dict[int, tuple[int, float | None, bool]] = {}  # key -> (start, norm, nonfinite)
         # key -> per outgoing gradient (NaN, infinite) elements, as they were passed on; only where there are some
         self.spoilt: dict[int, tuple[tuple[int, int], ...]] = {}
+        self.screened = False  # all its gradients are looked at since it began
         self.parked_ns = 0  # time that its thread stood at stops
         self.thread: int = self.chain[0].call.thread
         self.may_hit: Callable[[str], bool] | None = None  # breakpoints can take nodes of that name; None: any node

@@ -148,8 +148,9 @@ class Session:
     def _say(self, text: str) -> None:
         self.reports.outlet.event(p.Output(text, "important"))
 
-    def hook(self, running: Running) -> None:
-        """Have hooked in a call what is asked for. On its thread, or on one parked inside it."""
+    def hook(self, running: Running) -> bool:
+        """Have hooked in a call what is asked for. On its thread, or on one parked inside it. Returns whether all its
+        gradients are looked at from now on, for values that are not finite."""
         call = running.call
         reports = self.reports
         narrating = reports.narrator.wants_nodes and reports.verbosity.speaks_for(running.backend)
@@ -167,6 +168,7 @@ class Session:
             if not plan.empty:
                 call.hook(plan)
         running.may_hit = _by_name(plans)
+        return any(plan.screen for plan in plans)
 
     def passes(self, call: BackwardCall) -> bool:
         """Whether a hook passes through on this thread: it is the one that holds the turn, or an expression is being

@@ -43,7 +43,7 @@ def _reason(debugger: Debugger, spec: str) -> str:
     if head.startswith("#"):
         return f"the largest backward had {debugger.largest} nodes"
     if head in ("nan", "inf", "nonfinite"):
-        return "every gradient was finite" if head == "nonfinite" else f"no gradient was {head}"
+        return "no nan and no inf was seen" if head == "nonfinite" else f"no {head} was seen"
     return ""
 
 

@@ -323,6 +323,43 @@ def test_graph_of_tensors_so_far():
         assert backend.graph_of([torch.ones(1), "x"]) is None
 
 
+def test_a_gradient_of_another_thread_is_not_reported_as_this_ones():
+    """Both run the accumulate node of one parameter; thread two has hooked it, and waits while thread one runs."""
+    begun, done = threading.Event(), threading.Event()
+
+    class Waiting(Watch):
+        def backward_begin(self, call):
+            super().backward_begin(call)
+            if threading.current_thread().name == "two":
+                begun.set()
+                assert done.wait(20)
+
+        def node_begin(self, call, key, grad_outputs):
+            seen.append((threading.get_ident() == call.thread, float(grad_outputs[0].sum())))
+            return super().node_begin(call, key, grad_outputs)
+
+    seen: list[tuple[bool, float]] = []
+    weight = torch.ones(3, requires_grad=True)
+    kept = torch.autograd.graph.get_gradient_edge(weight)
+
+    def one():
+        assert begun.wait(20)
+        (weight * 2).sum().backward()
+        done.set()
+
+    def two():
+        (weight * 5).sum().backward()
+
+    with watching(Waiting(HookPlan(name=lambda name: name == "AccumulateGrad"))):
+        threads = [threading.Thread(target=work, name=name) for work, name in ((one, "one"), (two, "two"))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+    assert kept.node is not None
+    assert sorted(seen) == [(True, 6.0), (True, 15.0)]
+
+
 def test_threads_are_told_apart():
     watch = Watch()
 

@@ -241,10 +241,11 @@ def test_screen_calls_only_for_what_is_not_finite():
         assert watch.last.begun == watch.last.ended == []
         b = torch.tensor([0.0, 1.0], requires_grad=True)
         (b.sqrt() * 2).sum().backward()
-        assert watch.last.begun == [] and watch.last.ended == ["SqrtBackward0#1"]
+        assert watch.last.ended == ["SqrtBackward0#1"]
+        assert watch.last.begun == ["AccumulateGrad#1"]  # a leaf: looked at again, after tensor hooks
         c = torch.tensor([0.0, 1.0], requires_grad=True)
         (c.exp() * 2).backward(torch.tensor([float("nan"), 1.0]))
-        assert watch.last.begun == ["MulBackward0#1"]  # the root's incoming gradient
+        assert watch.last.begun == ["MulBackward0#1", "AccumulateGrad#1"]  # the root's and the leaf's
         assert watch.last.ended == ["MulBackward0#1", "ExpBackward0#1"]
 
 
@@ -255,8 +256,50 @@ def test_screen_sees_a_sum_that_overflows():
     with watching(watch):
         b = a * 1.0
         (b * 3e38 + b * 3e38).sum().backward()
-    assert watch.last.begun == ["MulBackward0#1"]
+    assert watch.last.begun == ["MulBackward0#1", "AccumulateGrad#1"]
     assert watch.last.ended == ["MulBackward0#1"]
+
+
+class Spoiling(torch.autograd.Function):
+    """Changes the gradient that it is given in place, and hands it on."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.div_(0).mul_(0)
+
+
+def test_screen_sees_what_changed_between_two_nodes():
+    watch = Watch(HookPlan(screen=True))
+    with watching(watch):
+        hooked = torch.ones(3, requires_grad=True)
+        hooked.register_hook(lambda g: g * 0 / 0)
+        (hooked * 3).sum().backward()
+        assert (watch.last.begun, watch.last.ended) == (["AccumulateGrad#1"], [])
+        leaf = torch.ones(3, requires_grad=True)
+        (Spoiling.apply(leaf) * 3).sum().backward()
+        assert watch.last.ended == ["SpoilingBackward#1"] and watch.last.begun == ["AccumulateGrad#1"]
+        below = torch.ones(3, requires_grad=True)
+        (Spoiling.apply(below * 2) * 3).sum().backward()
+        assert watch.last.ended[0] == "SpoilingBackward#1"
+        shared = torch.ones(3, requires_grad=True)
+        other = shared * 1
+        other.register_hook(lambda g: g * 0 / 0)
+        (other + 1).sum().backward()
+        assert watch.last.ended[0] == "MulBackward0#1"  # a hook above an inner node: at the first node that shows it
+
+
+def test_screen_sees_a_tensor_hook_above_a_node_that_passes_its_gradient_on():
+    watch = Watch(HookPlan(screen=True))
+    with watching(watch):
+        a = torch.ones(3, requires_grad=True)
+        total = a.exp() + 1
+        total.register_hook(lambda g: g * 0 / 0)
+        total.sum().backward()
+    assert watch.last.ended[0] == "AddBackward0#1"
 
 
 def test_screen_has_no_false_alarm_on_large_values():
@@ -299,7 +342,7 @@ def test_screen_sees_bad_values_in_odd_gradients():
         assert watch.last.ended == ["EmbeddingBackward0#1"]
         z = torch.ones(2, dtype=torch.complex64, requires_grad=True)
         (z * 2).backward(torch.tensor([complex(0, float("inf")), 1]))
-        assert watch.last.begun == ["MulBackward0#1"]
+        assert watch.last.begun == ["MulBackward0#1", "AccumulateGrad#1"]
 
 
 def test_contributions_beside_their_sum():

@@ -129,3 +129,40 @@ h = x.tanh()
         body = run.peer.request("adbg/node")
         assert body["contributions_note"] == "" and len(body["contributions"]) == 2
         assert rest_of(run) == []
+
+
+BETWEEN = """
+import torch
+w = torch.ones(3, requires_grad=True)
+w.register_hook(lambda g: g * 0 / 0)
+(w * 3).sum().backward()
+h = torch.ones(3, requires_grad=True) * 2
+h.register_hook(lambda g: g * 0 / 0)
+(h.exp() + 1).sum().backward()
+v = torch.ones(1, requires_grad=True)
+u = v * 1
+(u * 3e38 + u * 3e38).sum().backward()
+v.exp().backward(torch.tensor([float("nan")]))
+"""
+
+
+def test_what_no_node_made_is_told_with_the_nodes_it_was_made_between(tmp_path: Path) -> None:
+    with Dialled(tmp_path, BETWEEN) as run:
+        run.peer.begin("nonfinite")
+        stop = run.peer.stopped()
+        assert stop_name(stop) == (1, "before", "AccumulateGrad#1")
+        assert stop["message"].endswith(
+            "3 of 3 elements are nan: made between MulBackward0#1 and here (a tensor hook, or an in-place change)"
+        )
+        run.peer.request("continue")
+        stop = run.peer.stopped()
+        assert stop_name(stop) == (2, "after", "MulBackward0#1")
+        assert "made between ExpBackward0#1 and here (a tensor hook" in stop["message"]
+        run.peer.request("continue")
+        stop = run.peer.stopped()
+        assert stop_name(stop) == (3, "before", "MulBackward0#1")
+        assert "and here (their sum, a tensor hook, or an in-place change)" in stop["message"]
+        run.peer.request("continue")
+        stop = run.peer.stopped()  # at a root: it was given to backward
+        assert stop_name(stop) == (4, "before", "ExpBackward0#1") and "made between" not in stop["message"]
+        assert rest_of(run) == []

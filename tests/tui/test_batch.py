@@ -281,7 +281,7 @@ def test_a_reader_that_went_away_does_not_end_the_run() -> None:
         (["torch"], False, "Mm", "no backward was ever called"),
         (["torch"], True, "Convolution", "breakpoint 1 (Convolution) was never hit"),
         (["torch"], True, "#77", "the largest backward had 5 nodes"),
-        (["torch"], True, "nan", "no gradient was nan"),
+        (["torch"], True, "nan", "no nan was seen"),
         (["torch"], True, "Mm", ""),
     ],
 )
