@@ -7,9 +7,6 @@ root first.
 
 from __future__ import annotations
 
-import itertools
-import resource
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -23,35 +20,11 @@ from adbg.engine.backends.torch_order import execution_order, needed_nodes
 from adbg.engine.backends.torch_saved import NodeFields
 from adbg.engine.backends.torch_stacks import Stacks
 from adbg.engine.backends.torch_tensors import short_dtype
+from adbg.engine.backends.torch_touched import Ledger
 from adbg.engine.errors import BackendError
 from adbg.engine.types import Edge, NodeInfo, SourceLine, TensorMeta
 
-#: torch 2.13 frees a chain of nodes that Python has touched by recursion, some 190 bytes of C stack a node: with the
-#: usual 8 MiB a chain of 40,000 was fine and one of 45,000 crashed the process, even when it was only looked at. 120
-#: MiB freed 600,000.
-SAFE_NODES = 30_000
-_SAFE_WITH_MORE = 450_000
-_MORE_STACK = 120 << 20  # the kernel keeps at least 128 MiB free below the main thread's stack
 _HIGHEST = 1 << 64
-
-
-def allow_deep_graphs() -> int:
-    """How many nodes may be walked on this thread; raises the main thread's stack limit (it grows on demand, nothing is
-    allocated). Other threads have their stack already."""
-    if threading.current_thread() is not threading.main_thread():
-        return SAFE_NODES
-    soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
-    wanted = _MORE_STACK if hard == resource.RLIM_INFINITY else min(_MORE_STACK, hard)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        granted = _MORE_STACK if soft == resource.RLIM_INFINITY else soft
-    else:
-        try:
-            resource.setrlimit(resource.RLIMIT_STACK, (wanted, hard))
-        except (ValueError, OSError):
-            return SAFE_NODES
-        granted = wanted
-    return max(SAFE_NODES, _SAFE_WITH_MORE * granted // _MORE_STACK)
-
 
 SHARED_TYPE = "CppFunction"  # the Python type of nodes whose C++ type torch does not know (C++ extensions)
 
@@ -63,6 +36,7 @@ class Services:
         self.modules = modules
         self.stacks = stacks
         self.fields = NodeFields()
+        self.touched = Ledger()
 
 
 def node_name(node: Any) -> str:
@@ -102,20 +76,26 @@ class TorchGraph(Graph):
         nodes = self._nodes
         if not self._root_nodes:
             return nodes
-        nodes.extend(dict.fromkeys(self._root_nodes))
+        roots = list(dict.fromkeys(self._root_nodes))
+        nodes.extend(roots)
         seen = set(nodes)
         seen.add(None)  # an edge that leads nowhere
         todo = iter(nodes)  # grows while it is followed
-        _follow(itertools.islice(todo, SAFE_NODES), seen, nodes, keep)
-        if len(nodes) > SAFE_NODES:
-            limit = allow_deep_graphs()
-            if limit > SAFE_NODES:
-                _follow(itertools.islice(todo, limit - SAFE_NODES), seen, nodes, keep)
-            if next(todo, None) is not None:
-                self.note = (
-                    f"walk capped at {len(nodes):,} nodes: freeing a longer chain that Python has looked at would "
-                    "overflow this thread's stack in torch; the rest runs, unseen"
-                )
+        touched = self._services.touched
+        first = touched.first()
+        _follow(todo, seen, nodes, keep, first)
+        if len(nodes) < first:
+            return nodes
+        with touched.lock:
+            limit = touched.allowance(roots)
+            _follow(todo, seen, nodes, keep, limit)
+            more = next(todo, None) is not None
+            touched.record(roots, nodes, not more)
+        if more:
+            self.note = (
+                f"walk capped at {len(nodes):,} nodes: freeing more of them that Python has looked at could overflow a "
+                "thread's stack in torch; the rest runs, unseen"
+            )
         return nodes
 
     @property
@@ -314,8 +294,10 @@ class TorchGraph(Graph):
         return sorted({self.name(key) for key in range(len(self.walk()))})
 
 
-def _follow(todo: Iterator[Any], seen: set[Any], nodes: list[Any], keep: list[Any] | None) -> None:
-    """Append the producers of the nodes in ``todo`` that were not seen yet."""
+def _follow(todo: Iterator[Any], seen: set[Any], nodes: list[Any], keep: list[Any] | None, limit: int) -> None:
+    """Append the producers of the nodes in ``todo`` that were not seen yet, until there are ``limit`` nodes."""
+    if len(nodes) >= limit:
+        return
     add, append = seen.add, nodes.append
     for node in todo:
         edges = node.next_functions
@@ -326,6 +308,8 @@ def _follow(todo: Iterator[Any], seen: set[Any], nodes: list[Any], keep: list[An
             if producer not in seen:
                 add(producer)
                 append(producer)
+        if len(nodes) >= limit:
+            return
 
 
 def is_compiled(node: Any) -> bool:
