@@ -64,9 +64,9 @@ class HookPlan:
     screen: bool = False  # non-finite watch: see below
 
     # ``screen`` is the hot path of the nan/inf/nonfinite breakpoints: the backend hooks whatever it must so that every
-    # gradient is looked at once (outputs of every node; incoming ones only at roots and where several consumers are
-    # summed), screens with ``norm`` inside its own hook, and calls the sink for a node taken by nothing else only when
-    # the norm is not finite.
+    # gradient is looked at (outputs of every node; incoming ones at roots, where several consumers are summed, and
+    # where the backend knows that they may be other ones than were passed on), screens with ``norm`` inside its own
+    # hook, and calls the sink for a node taken by nothing else only when the norm is not finite.
 
     @property
     def empty(self) -> bool:
