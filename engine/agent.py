@@ -266,7 +266,7 @@ class Agent:
         sys.breakpointhook = self._breakpointhook
         for backend in session.backends:
             with contextlib.suppress(Exception):
-                backend.uninstall()
+                backend.abandon()
 
 
 def _register_fork() -> None:

@@ -279,6 +279,11 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def uninstall(self) -> None: ...
 
+    def abandon(self) -> None:
+        """``uninstall`` in a forked child, where locks may be held by threads that are not here: never waits for
+        one."""
+        self.uninstall()
+
     @abc.abstractmethod
     def arm(self, armed: bool) -> None:
         """False: backward passes straight through, only counted (``error`` post-mortem stays: it costs a try).

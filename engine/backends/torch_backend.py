@@ -32,7 +32,7 @@ _LIMITS = (
     ("compiled autograd", "works while armed, but torch compiles the hooks too, recompiles and logs that it does"),
     (
         "deep graphs",
-        "more than 30,000 nodes are walked on the main thread only (450,000 there); elsewhere the walk is capped",
+        "a walk is capped at 30,000 nodes, less where deep graphs walked before are alive; the rest runs, unseen",
     ),
     (
         "device threads",
@@ -73,6 +73,12 @@ class TorchBackend(Backend):
     def uninstall(self) -> None:
         self.set_stacks(False)
         self._entry.uninstall()
+
+    def abandon(self) -> None:
+        self._services.touched.abandon()
+        self._creations = Creations(self._stacks)
+        self._stacks.abandon()
+        self.uninstall()
 
     def arm(self, armed: bool) -> None:
         self._entry.armed = armed

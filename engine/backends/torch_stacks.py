@@ -27,7 +27,9 @@ from adbg.engine.backends.torch_modules import Modules, RunningModules
 from adbg.engine.types import SourceLine
 
 _TRACE_KEY = "traceback_"  # torch/csrc/autograd/python_anomaly_mode.h: ANOMALY_TRACE_KEY
-_WARNING = "Error detected in "
+#: python_anomaly_mode.cpp, PyAnomalyMetadata::print_stack: the second one names the node whose backward made the failed
+#: one, once per level. torch asks for that node's stack too before it prints.
+_WARNING = r"\s*(Error detected in |Previous calculation was induced by )"
 
 
 class ForwardTrace(list[str]):
@@ -109,7 +111,16 @@ class Stacks:
         self._muted: list[Any] = []
         self._tap: Callable[[ForwardTrace], None] | None = None
         self._lock = threading.Lock()
+        self._switching = False
         self._lines: dict[tuple[str, int, str], SourceLine] = {}
+
+    def abandon(self) -> None:
+        """In a forked child: off, also where a thread that is not here had switched half of it."""
+        self._lock = threading.Lock()
+        if (self.on or self._switching) and self._replaced:
+            self._take_out()
+            self._modules.unwatch()
+        self.on = self._switching = False
 
     @property
     def possible(self) -> bool:
@@ -122,6 +133,7 @@ class Stacks:
         with self._lock:
             if on == self.on or not self.possible:
                 return
+            self._switching = True
             self.on = on
             if on:
                 self._put_in()
@@ -129,6 +141,7 @@ class Stacks:
             else:
                 self._take_out()
                 self._modules.unwatch()
+            self._switching = False
 
     def _put_in(self) -> None:
         assert private.is_anomaly is not None and private.is_anomaly_nan is not None

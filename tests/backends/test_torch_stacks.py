@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from adbg.engine.backends.base import HookPlan
+from tests.backends.test_torch_features import run_python
 from tests.backends.torch_watch import Watch, watching
 
 
@@ -234,6 +235,34 @@ def test_no_warning_of_a_mode_the_script_did_not_ask_for(filters):
     assert [call.failed[0][0] for call in watch.calls] == ["MulBackward0#1"] * 2
 
 
+class FailingInside(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        with torch.enable_grad(), pytest.raises(RuntimeError, match="modified by an inplace"):
+            failing()
+        return gradient
+
+
+@pytest.mark.parametrize("wished", [False, True])
+def test_both_warnings_of_an_error_inside_a_backward(wished):
+    """torch warns of the node and of the one whose backward made it: of a mode that the script switched on alone."""
+    with (
+        watching(Watch(), armed=False, stacks=True),
+        warnings.catch_warnings(record=True) as caught,
+        torch.autograd.set_detect_anomaly(wished),
+    ):
+        warnings.simplefilter("always")
+        FailingInside.apply(torch.ones(2, requires_grad=True)).sum().backward()
+    texts = [str(warning.message).split(" ")[0:3] for warning in caught]
+    starts = [["Error", "detected", "in"], ["\n\nPrevious", "calculation", "was"]]
+    assert [text for text in texts if text in starts] == (starts if wished else [])
+    assert wished or not texts
+
+
 def test_the_scripts_anomaly_mode_is_its_own():
     with watching(Watch(), armed=False, stacks=True) as backend:
         assert not torch.is_anomaly_enabled()
@@ -311,3 +340,43 @@ print(any(name.startswith("torch._inductor") for name in sys.modules), "_inducto
     script.write_text(code)
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
     assert done.stdout.split("\n")[:2] == ["[12]", "False False"], done.stdout + done.stderr
+
+
+FORKS = """
+import os, sys, threading, time, torch
+from adbg.engine.backends.torch_backend import TorchBackend
+
+backend = TorchBackend()
+backend.install(object())
+stop = threading.Event()
+
+def flip():
+    while not stop.is_set():
+        backend.set_stacks(True); backend.set_stacks(False)
+
+original = torch.fx.traceback.format_stack, torch.set_anomaly_enabled
+os.register_at_fork(after_in_child=backend.abandon)
+thread = threading.Thread(target=flip); thread.start()
+held = 0
+for _ in range(60):
+    held += backend._stacks._lock.locked()
+    pid = os.fork()
+    if pid == 0:
+        same = original == (torch.fx.traceback.format_stack, torch.set_anomaly_enabled)
+        os._exit(0 if same and not torch.is_anomaly_enabled() else 1)
+    end = time.monotonic() + 5
+    while True:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done: break
+        if time.monotonic() > end:
+            os.kill(pid, 9); os.waitpid(pid, 0); status = "hung"; break
+        time.sleep(0.001)
+    if status: break
+stop.set(); thread.join()
+print(status, held > 0)
+"""
+
+
+def test_fork_while_another_thread_switches_stacks():
+    done = run_python(FORKS)
+    assert done.stdout == "0 True\n", (done.stdout, done.stderr[-2000:])
