@@ -27,8 +27,8 @@ from adbg.engine.backends.torch_modules import Modules, RunningModules
 from adbg.engine.types import SourceLine
 
 _TRACE_KEY = "traceback_"  # torch/csrc/autograd/python_anomaly_mode.h: ANOMALY_TRACE_KEY
-#: python_anomaly_mode.cpp, PyAnomalyMetadata::print_stack: the second one, which begins with two newlines, names the node
-#: whose backward made the failed one.
+#: python_anomaly_mode.cpp, PyAnomalyMetadata::print_stack: the second one, which begins with two newlines, names the
+#: node whose backward made the failed one.
 _WARNING = r"\s*(Error detected in |Previous calculation was induced by )"
 
 

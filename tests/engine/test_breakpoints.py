@@ -304,7 +304,7 @@ def test_match_counts_and_closest_names() -> None:
     assert states["Nul"].verified and "closest: MulBackward0" in states["Nul"].message
     assert "fewer nodes of that name" in states["Mul#9"].message
     assert "it has 7 nodes" in states["#8"].message
-    assert "made nodes: 2, 3, 4, 5, 6" in states["model.py:30"].message
+    assert "made nodes: 1, 2, 3, 4, 5, 6, 100" in states["model.py:30"].message
     assert "files that made nodes: model.py" in states["mdel.py:3"].message
     assert "closest: layers.2" in states["module:layer.2"].message
     assert "'v'" in states["param:v"].message
