@@ -96,7 +96,7 @@ class Part:
 
 class Graph(abc.ABC):
     """A walked graph. Keys are small ints, stable while the object lives; nothing here keeps framework nodes alive
-    longer than the graph itself lives (terminal facts 0.2: dropping many node wrappers can overflow the C stack)."""
+    longer than the graph itself lives (dropping many node wrappers can overflow the C stack: torch_touched.py)."""
 
     note: str = ""  # what is missing ("walk capped at 30,000 nodes: ..."), for the UI
 
@@ -188,7 +188,7 @@ class BackwardCall(Graph):
 
     def failed_nodes(self, error: BaseException) -> Sequence[tuple[int, str]]:
         """After an exception: (key, evidence) of the nodes that may have failed, most likely first. Works without any
-        hook having been there (torch facts, section 7)."""
+        hook having been there."""
         return ()
 
     def original_error(self, error: BaseException) -> BaseException:
