@@ -111,11 +111,11 @@ def _tiny_transformer() -> tuple[nn.Module, torch.Tensor]:
 
 
 def _medium_transformer() -> tuple[nn.Module, torch.Tensor]:
-    return Transformer(500, 128, 4, 4), torch.randint(0, 500, (4, 64))
+    return Transformer(500, 128, 4, 4), torch.randint(0, 500, (6, 64))
 
 
 def _medium_conv() -> tuple[nn.Module, torch.Tensor]:
-    return ConvNet(32, 5), torch.randn(8, 3, 32, 32)
+    return ConvNet(32, 5), torch.randn(16, 3, 32, 32)
 
 
 MODELS = {
