@@ -6,6 +6,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
+import adbg.tui.commands.graph  # noqa: F401  # its rows stand first in the reference, whoever imports this one
 from adbg.engine import protocol
 from adbg.engine.errors import CommandError
 from adbg.tui.commands.table import CommandResult, command, table_result, words_of
