@@ -35,7 +35,13 @@ class Lines:
         return f"{self.file}:{self.first}" + (f"-{self.last}" if self.last != self.first else "")
 
     def in_file(self, path: str) -> bool:
-        return path == self.file or path.endswith("/" + self.file) or os.path.realpath(path) == self.file
+        """Never raises: what a trace function raises would go into the program."""
+        if path == self.file or path.endswith("/" + self.file):
+            return True
+        try:
+            return os.path.realpath(path) == self.file
+        except (OSError, ValueError):  # a relative path, and the working directory was removed
+            return False
 
     def holds(self, path: str, line: int) -> bool:
         return self.first <= line <= self.last and self.in_file(path)
@@ -53,6 +59,10 @@ def parse_lines(text: str) -> Lines:
     return Lines(match["file"].removeprefix("./"), first, last)
 
 
+_MOST_CODES = 50_000  # code objects whose verdict is kept: a program may compile some at every step
+_CALLBACKS: list[Any] = []  # the interpreter's queue of calls has their plain addresses: none is ever freed
+
+
 class LineRegions:
     """The set of regions. ``add`` and ``clear`` from any thread; they take effect on the main thread at its next Python
     instruction, on the calling thread at once, and on threads that start later."""
@@ -60,9 +70,11 @@ class LineRegions:
     def __init__(self, problem: Callable[[str], None] = lambda text: None) -> None:
         self._problem = problem
         self._regions: list[tuple[Lines, Callable[[], None], Callable[[], None]]] = []
-        self._known: dict[CodeType, bool] = {}  # whether a code object holds a line of a region
+        # Whether a code object holds a line of a region, by its address: equal code of two files compares equal.
+        self._known: dict[int, tuple[CodeType, bool]] = {}
         self._inside: dict[FrameType, list[int]] = {}  # regions that a frame is in, by place in the list
-        self._pending: list[Any] = []  # ctypes callbacks must live until they ran
+        self._callback: Any = None
+        self._queued = False
         self._lock = threading.Lock()
 
     @property
@@ -86,6 +98,15 @@ class LineRegions:
         if regions:
             self._everywhere()
 
+    def abandon(self) -> None:
+        """In a forked child, on the one thread there is: nothing is watched, no lock is waited for."""
+        self._lock = threading.Lock()
+        self._regions, self._known, self._inside, self._queued = [], {}, {}, False
+        if getattr(threading, "_trace_hook", None) == self._trace:
+            threading.settrace(None)  # type: ignore[arg-type]
+        if sys.gettrace() == self._trace:
+            sys.settrace(None)
+
     # ---- putting the trace function in and out
 
     def _everywhere(self) -> None:
@@ -99,19 +120,25 @@ class LineRegions:
             self._on_main_thread()
 
     def _on_main_thread(self) -> None:
-        """Have the interpreter run ``_here`` there between two instructions."""
-
-        def run(_argument: Any) -> int:
-            try:
-                self._here(sys._getframe(1))
-            except Exception as error:  # must not surface in whatever the thread does
-                self._problem(f"the lines are not watched: {type(error).__name__}: {error}")
-            return 0
-
-        callback = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(run)
-        self._pending = [*self._pending[-7:], callback]
-        if ctypes.pythonapi.Py_AddPendingCall(callback, None):
+        """Have the interpreter run ``_here`` there between two instructions: once, however often it is asked for while
+        that thread is busy."""
+        if self._queued:
+            return
+        if self._callback is None:
+            self._callback = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._called)
+            _CALLBACKS.append(self._callback)
+        self._queued = True
+        if ctypes.pythonapi.Py_AddPendingCall(self._callback, None):
+            self._queued = False
             self._problem("the lines are not watched: the interpreter's queue of calls is full")
+
+    def _called(self, _argument: Any) -> int:
+        self._queued = False
+        try:
+            self._here(sys._getframe(1))
+        except Exception as error:  # must not surface in whatever the thread does
+            self._problem(f"the lines are not watched: {type(error).__name__}: {error}")
+        return 0
 
     def _here(self, frame: FrameType | None) -> None:
         """On this thread, in the frames that run already too."""
@@ -133,22 +160,24 @@ class LineRegions:
     # ---- on the traced thread
 
     def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
-        code = frame.f_code
-        wanted = self._known.get(code)
-        if wanted is None:
-            wanted = self._wants(code)
-        return self._line if wanted else None
+        if not self._regions:  # a thread that started while there were some: it goes at full speed again
+            sys.settrace(None)
+            return None
+        return self._line if self._wants(frame.f_code) else None
 
     def _wants(self, code: CodeType) -> bool:
-        wanted = self._known.get(code)
-        if wanted is None:
+        verdicts = self._known  # first: what was found by the regions of before goes where nobody looks again
+        known = verdicts.get(id(code))
+        if known is None:
             lines = [place for _, _, place in code.co_lines() if place]
             wanted = any(
                 region.in_file(code.co_filename) and any(region.first <= line <= region.last for line in lines)
                 for region, _, _ in self._regions
             )
-            self._known[code] = wanted
-        return wanted
+            if len(verdicts) >= _MOST_CODES:
+                verdicts.clear()
+            known = verdicts[id(code)] = (code, wanted)  # held, so that no other gets its address
+        return known[1]
 
     def _line(self, frame: FrameType, event: str, argument: Any) -> Any:
         if event == "line":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import textwrap
 import threading
 from collections.abc import Iterator
 
@@ -116,6 +118,107 @@ def test_threads_that_start_later(source: dict[str, object], watch: Watch) -> No
     thread.start()
     thread.join()
     assert watch.inside == ["first", "leaf"]
+
+
+def test_a_thread_that_started_meanwhile_is_let_go(source: dict[str, object], watch: Watch) -> None:
+    tracers: list[object] = []
+    began, cleared = threading.Event(), threading.Event()
+
+    def run() -> None:
+        began.set()
+        cleared.wait(10)
+        source["leaf"](watch.say)  # type: ignore[operator]
+        tracers.append(sys.gettrace())
+
+    watch.regions.add(Lines(FILE, 7, 8), watch.enter, watch.leave)
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert began.wait(10)
+    watch.regions.clear()
+    cleared.set()
+    thread.join()
+    assert tracers == [None]
+
+
+def test_equal_code_of_another_file(watch: Watch) -> None:
+    """Two files that begin alike: Python's code objects compare equal, whatever file they are from."""
+    text = "def f(say):\n    say('here')\n"
+    one: dict[str, object] = {}
+    other: dict[str, object] = {}
+    exec(compile(text, "/somewhere/one.py", "exec"), one)
+    exec(compile(text, "/somewhere/other.py", "exec"), other)
+    watch.regions.add(Lines("other.py", 2, 2), watch.enter, watch.leave)
+    for _ in range(2):
+        one["f"](watch.say)  # type: ignore[operator]
+        other["f"](watch.say)  # type: ignore[operator]
+    assert (watch.inside, watch.outside) == (["here"] * 2, ["here"] * 2)
+
+
+ALONE = """
+import os, sys, tempfile, threading, time
+from adbg.engine.line_regions import LineRegions, Lines
+problems = []
+regions = LineRegions(problems.append)
+add = lambda n: regions.add(Lines("nowhere.py", n, n), print, print)
+"""
+
+
+def alone(program: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE + textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done
+    return done.stdout
+
+
+def test_many_requests_while_the_main_thread_is_busy() -> None:
+    """The interpreter keeps plain addresses of what it is to call: nothing may be freed, nor its queue of 32 fill."""
+    program = """
+    def requests():
+        for n in range(1, 50):
+            add(n)
+        regions.clear()
+        add(1)
+    thread = threading.Thread(target=requests)
+    thread.start()
+    time.sleep(0.5)
+    thread.join()
+    junk = [bytes(4096) for _ in range(2000)]
+    print(problems, sys.gettrace() == regions._trace)
+    """
+    assert alone(program) == "[] True\n"
+
+
+def test_without_a_working_directory_nothing_is_raised_into_the_program() -> None:
+    program = """
+    os.chdir(tempfile.mkdtemp())
+    os.rmdir(os.getcwd())
+    add(1)
+    exec("def f(): return 'fine'")
+    print(f())
+    """
+    assert alone(program) == "fine\n"
+
+
+def test_a_forked_child_watches_nothing() -> None:
+    program = """
+    add(1)
+    held = threading.Thread(target=lambda: (regions._lock.acquire(), time.sleep(60)), daemon=True)
+    held.start()
+    time.sleep(0.2)
+    if os.fork() == 0:
+        regions.abandon()
+        regions.clear()
+        print(sys.gettrace(), threading.gettrace() if hasattr(threading, "gettrace") else None, flush=True)
+        os._exit(0)
+    os.wait()
+    os._exit(0)
+    """
+    assert alone(program) == "None None\n"
 
 
 def test_another_tracer_is_left_alone(source: dict[str, object], watch: Watch) -> None:
