@@ -103,7 +103,7 @@ class LineRegions:
         self._lock = threading.Lock()
         self._regions, self._known, self._inside, self._queued = [], {}, {}, False
         if getattr(threading, "_trace_hook", None) == self._trace:
-            threading.settrace(None)  # type: ignore[arg-type]
+            threading.settrace(None)
         if sys.gettrace() == self._trace:
             sys.settrace(None)
 

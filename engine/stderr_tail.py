@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import select
 import signal
 import sys
 import time
@@ -39,7 +40,16 @@ _CONTINUATION = (
 )
 _RECORD = re.compile(rb"^" + _HEAD + rb"(?:" + _CONTINUATION + rb")*", re.MULTILINE)
 _LEADING = re.compile(rb"(?:" + _SOURCE + rb")?(?:" + _CONTINUATION + rb")*")
-_HALF_HEAD = re.compile(rb"\t*[IWEF]\d{0,4}")
+_STAMP = b"0000 00:00:00.000000 "  # what follows the severity, digits as 0
+_NOTICE = b"WARNING: Logging before InitGoogle"
+
+
+def _may_become_a_record(line: bytes) -> bool:
+    """Whether a line that has no end yet begins as a record does ("Enter a name: " does not)."""
+    text = line.lstrip(b"\t")
+    if _NOTICE.startswith(text[: len(_NOTICE)]):
+        return True
+    return text[:1] in (b"I", b"W", b"E", b"F") and _STAMP.startswith(re.sub(rb"\d", b"0", text[1 : 1 + len(_STAMP)]))
 
 
 class Splitter:
@@ -73,7 +83,7 @@ class Splitter:
 
     def flush(self) -> bytes:
         """A half line, when it cannot become a record (a prompt, a progress bar)."""
-        if not self._rest or _HALF_HEAD.match(self._rest):
+        if not self._rest or _may_become_a_record(self._rest):
             return b""
         rest, self._rest = self._rest, b""
         self._inside = False
@@ -120,7 +130,12 @@ class Tail:
     def _write(self, data: bytes) -> None:
         view = memoryview(data)
         while view:
-            view = view[os.write(self._target, view) :]
+            try:
+                view = view[os.write(self._target, view) :]
+            except BlockingIOError:  # whoever started the program made it so: nothing may be lost for that
+                waiting = select.poll()
+                waiting.register(self._target, select.POLLOUT)
+                waiting.poll()
 
 
 def _punch(fd: int, end: int) -> None:

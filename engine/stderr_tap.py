@@ -28,7 +28,11 @@ class StderrTap:
 
     def __init__(self) -> None:
         self.path = ""  # of the file while fd 2 goes there
-        self._file = self._saved = self._pipe = -1
+        self._file = self._pipe = -1
+        # The real stderr. Never closed again: while Python's stream is on it, the program may take its number
+        # (``sys.stderr.fileno()``, ``faulthandler.enable()``), and would later write to whatever got that number next.
+        self._saved = -1
+        self._real: os.stat_result | None = None
         self._raws: list[tuple[io.FileIO, Any]] = []
         self._lock = threading.Lock()
 
@@ -51,13 +55,9 @@ class StderrTap:
         with self._lock:
             if self._file >= 0:
                 return
-            saved = os.dup(2)
-            try:
-                file = _open(path)
-            except OSError:
-                os.close(saved)
-                raise
-            self._saved, self._file, self.path = saved, file, os.fspath(path)
+            saved = self._save()
+            file = _open(path)
+            self._file, self.path = file, os.fspath(path)
             for stream in (sys.stderr, sys.__stderr__):
                 with contextlib.suppress(OSError, ValueError):
                     if stream is not None:
@@ -73,14 +73,22 @@ class StderrTap:
             with contextlib.suppress(OSError):
                 os.write(self._file, data)
 
+    def _save(self) -> int:
+        if self._saved >= 0 and _same(self._saved, self._real):
+            os.dup2(2, self._saved, inheritable=False)
+        else:  # the first time, or the program closed it and may have another file there
+            self._saved = os.dup(2)
+        self._real = os.fstat(self._saved)
+        return self._saved
+
     def stop(self) -> None:
-        """Fd 2 as it was. The rest of the file is still handed on."""
+        """Fd 2 as it was, unless the program has put something else there. The rest of the file is still handed on."""
         with self._lock:
             if self._file < 0:
                 return
             self._put_back()
-            _close(self._pipe, self._file, self._saved)
-            self._file = self._saved = self._pipe = -1
+            _close(self._pipe, self._file)
+            self._file = self._pipe = -1
             self.path = ""
 
     def abandon(self) -> None:
@@ -89,9 +97,11 @@ class StderrTap:
         self.stop()
 
     def _put_back(self) -> None:
-        os.dup2(self._saved, 2)
+        if _same(2, os.fstat(self._file)):  # else the program redirected it, or closed it and opened one of its own
+            os.dup2(self._saved, 2)
         for raw, name in self._raws:
-            _reopen(raw, 2, name)
+            if not raw.closed and raw.fileno() == self._saved:
+                _reopen(raw, 2, name)
         self._raws.clear()
 
     def _point(self, old: int, new: int) -> None:
@@ -116,6 +126,14 @@ def _open(path: str | os.PathLike[str]) -> int:
     finally:
         os.close(fd)
         os.unlink(name)
+
+
+def _same(fd: int, file: os.stat_result | None) -> bool:
+    """Whether ``fd`` is open, and on ``file``."""
+    try:
+        return file is not None and os.path.samestat(os.fstat(fd), file)
+    except OSError:
+        return False
 
 
 def _reopen(raw: io.FileIO, fd: int, name: Any) -> None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -40,6 +41,7 @@ def test_foreign_text_is_told_from_records_wherever_the_stream_is_cut(size: int)
 def test_half_a_line_is_handed_on_when_it_cannot_become_a_record() -> None:
     splitter = Splitter()
     assert splitter.feed(RECORD + b"Password: ") == b"" and splitter.flush() == b"Password: "
+    assert splitter.feed(b"Epoch 1/3") == b"" and splitter.flush() == b"Epoch 1/3", "begins with a severity's letter"
     assert splitter.feed(b"I1121 02:1") == b"" and splitter.flush() == b""
     assert splitter.feed(b"8:57.804463 15526 a.cc:1] x\n") == b""
 
@@ -158,3 +160,63 @@ def _forwarders(pid: str) -> list[str]:
         if any(word.endswith(b"stderr_tail.py") for word in words) and pid.encode() in words:
             found.append(name)
     return found
+
+
+def test_a_redirection_of_the_programs_own_is_left_alone(tmp_path: Path) -> None:
+    own = tmp_path / "own.log"
+    ending = f"""
+    tap.start(sys.argv[1])
+    own = os.open({str(own)!r}, os.O_WRONLY | os.O_CREAT)
+    os.dup2(own, 2)
+    tap.stop()
+    os.write(2, b"behind")
+    print(" and from Python", end="", file=sys.stderr, flush=True)
+    """
+    done, _ = _run(tmp_path, ending)
+    assert done.returncode == 0 and own.read_text() == "behind and from Python", done
+
+
+def test_a_file_that_got_number_2_is_left_alone(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    ending = f"""
+    os.close(2)
+    number = os.open({str(data)!r}, os.O_WRONLY | os.O_CREAT)
+    tap.stop()
+    os.write(number, b"mine")
+    print(number)
+    """
+    done, _ = _run(tmp_path, ending)
+    assert done.stdout == "2\n" and data.read_bytes() == b"mine", done
+
+
+def test_a_number_taken_from_sys_stderr_stays_good(tmp_path: Path) -> None:
+    """``faulthandler.enable()`` keeps the number: what crashes later must not be told to a file of the program's."""
+    data = tmp_path / "data"
+    ending = f"""
+    import faulthandler
+    faulthandler.enable()
+    for _ in range(3):
+        tap.stop()
+        data = open({str(data)!r}, "wb", buffering=0)
+        tap.start(sys.argv[1])
+    tap.stop()
+    ctypes.string_at(0)
+    """
+    done, _ = _run(tmp_path, ending)
+    assert done.returncode == -signal.SIGSEGV
+    assert "Fatal Python error: Segmentation fault" in done.stderr and data.read_bytes() == b""
+
+
+def test_a_reader_that_is_late_on_a_stderr_that_does_not_block(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    log = os.open(tmp_path / "log", os.O_RDWR | os.O_CREAT | os.O_APPEND)
+    os.write(log, b"x" * 99_999 + b"\n")
+    threading.Timer(0.3, lambda: received.extend(iter(lambda: os.read(reading, 1 << 16), b""))).start()
+    received: list[bytes] = []
+    Tail(log, writing, 0).finish()
+    os.close(writing)
+    deadline = time.monotonic() + 10
+    while sum(map(len, received)) < 100_000 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert sum(map(len, received)) == 100_000
