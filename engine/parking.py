@@ -59,11 +59,15 @@ class Abandoned(BaseException):
     """Raised in a running job whose client is gone."""
 
 
-def _raise_in(thread: int, kind: type[BaseException] | None) -> None:
-    """Have ``kind`` raised in another thread at its next instruction; None takes back what was not raised yet."""
+def _raise_in(thread: int, kind: type[BaseException]) -> None:
+    """Have ``kind`` raised in ``thread`` at its next instruction.
+
+    It must be let happen. Taken back (with NULL), CPython 3.11 goes on looking for it for ever, in all threads, and the
+    first function that anybody traces after that (pdb, coverage, ``vlog at``) never begins: 3.11.7 loops there.
+    """
     import ctypes
 
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(kind) if kind else None)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(kind))
 
 
 class Parked:
@@ -142,15 +146,17 @@ class Parked:
                 _raise_in(self.thread, Abandoned)
 
     def _settle(self) -> None:
-        """The job is over: an interrupt that was on its way must not reach the program."""
+        """The job is over: an interrupt that was on its way must not reach the program. It comes here instead."""
         while True:
             try:
                 with self._gate:
                     self.busy = False
-                    if self._interrupted:
-                        _raise_in(self.thread, None)
-                        self._interrupted = False
-                return
+                    interrupted, self._interrupted = self._interrupted, False
+                if not interrupted:
+                    return
+                _raise_in(self.thread, Abandoned)  # takes the place of one on its way; another one, where it came
+                while True:
+                    pass
             except Abandoned:
                 continue
 
