@@ -1,6 +1,8 @@
 """A scrolled list of styled lines with a cursor: the base of most panels. Runs on the UI thread.
 
 Lines are made when they are painted (Textual's Line API): the cost is that of the window, whatever the number of lines.
+A panel whose lines are the same wherever they stand (``keeps_lines``) makes only those that scrolling brought into
+sight.
 """
 
 from __future__ import annotations
@@ -19,11 +21,12 @@ from textual.widget import Widget
 
 from adbg.tui import theme
 from adbg.tui.keymap import bindings
-from adbg.tui.widgets.figures import Spans
+from adbg.tui.widgets.figures import Spans, width_of
 from adbg.tui.widgets.wrapping import wrap
 
 _SELECTED = Style(bgcolor=theme.SELECTED)
 _SELECTED_DIM = Style(bgcolor=theme.SELECTED_DIM)
+_KEPT = 400  # painted lines, a few windows of them
 
 
 class LinePanel(ScrollView, can_focus=True):
@@ -32,11 +35,13 @@ class LinePanel(ScrollView, can_focus=True):
     Attributes:
         cursor: the selected line, 0 <= cursor < line_count (0 when empty).
         show_cursor: False for text that is only read.
+        keeps_lines: a painted line stays as it is until ``refresh`` or ``refresh_row``, also while it scrolls.
     """
 
     BINDINGS = bindings("panel")
     DEFAULT_CSS = "LinePanel { scrollbar-size: 0 0; overflow-x: hidden; }"
     show_cursor = True
+    keeps_lines = False
 
     class Moved(Message):
         """The user (or ``select``) moved the cursor to ``row``."""
@@ -63,8 +68,13 @@ class LinePanel(ScrollView, can_focus=True):
             return self.panel
 
     def __init__(self, **options: Any) -> None:
+        self._kept: dict[int, Strip] = {}
+        self._kept_width = 0
+        self._ground = Style()  # of the panel itself
+        self._inks: dict[str, Style] = {}  # the styles of the theme on it
         super().__init__(**options)
         self.cursor = 0
+        self._told = ""
 
     # ---- what a subclass says
 
@@ -89,9 +99,11 @@ class LinePanel(ScrollView, can_focus=True):
         self.refresh()
 
     def tell_frame(self, text: str) -> None:
-        """Put ``text`` into the lower border of the frame around the panel."""
+        """Put ``text`` into the lower border of the frame around the panel. Only news: a border that is set is painted
+        anew, with all that is inside the frame."""
         frame = self.parent
-        if isinstance(frame, Widget) and frame.has_class("frame"):
+        if isinstance(frame, Widget) and frame.has_class("frame") and text != self._told:
+            self._told = text
             frame.border_subtitle = Content(text)
 
     def on_resize(self, event: events.Resize) -> None:
@@ -100,29 +112,74 @@ class LinePanel(ScrollView, can_focus=True):
         if self.show_cursor:
             self.call_after_refresh(lambda: self.reveal(self.cursor, 3))  # where it is then: it may move before
 
+    def refresh(
+        self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False
+    ) -> LinePanel:
+        """As the widget's; without regions all lines are made anew."""
+        if not regions:
+            self._kept.clear()
+        super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
+        return self
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Painted lines (Line API). Kept ones need no style of the widget: they go past Textual's cache, which is by
+        place on the screen and empty after each step of scrolling."""
+        ground = self.rich_style  # 30 us, so not once a line
+        if ground != self._ground or not self._inks:
+            self._ground = ground
+            self._inks = {name: ground + style for name, style in theme.STYLES.items()}
+            self._kept.clear()
+        if not self.keeps_lines or self.styles.gutter:
+            return super().render_lines(crop)
+        width = self.size.width
+        filters, background = self.get_line_filters(), self.background_colors[1]
+        strips = [self.render_line(y) for y in crop.line_range]
+        for line_filter in filters:
+            strips = [strip.apply_filter(line_filter, background) for strip in strips]
+        if crop.column_span != (0, width):
+            strips = [strip.crop(*crop.column_span) for strip in strips]
+        return strips
+
     def render_line(self, y: int) -> Strip:
         """One painted line (Line API)."""
         width = self.size.width
         row = y + self.scroll_offset.y
         lines = self.line_count()
         if row < lines:
-            spans = self.line(row, width)
+            strip = self._kept_line(row, width) if self.keeps_lines else self._painted(self.line(row, width), width)
         else:
             message = wrap(self.empty_text(), max(width - 2, 8)) if lines == 0 else []
-            spans = [(" " + message[y], "dim")] if y < len(message) else []
-        strip = Strip([Segment(text, theme.STYLES[style]) for text, style in spans])
-        strip = strip.adjust_cell_length(width, Style()).apply_style(self.rich_style)
-        if self.show_cursor and row == self.cursor and row < lines:
-            strip = Strip(
-                [
-                    Segment(text, (style or Style()) + (_SELECTED if self.has_focus else _SELECTED_DIM))
-                    if (style is None or style.bgcolor is None or style.bgcolor == self.rich_style.bgcolor)
-                    else Segment(text, style)
-                    for text, style, _ in strip
-                ],
-                width,
-            )
+            strip = self._painted([(" " + message[y], "dim")] if y < len(message) else [], width)
+        return self._selected(strip, width) if self.show_cursor and row == self.cursor and row < lines else strip
+
+    def _kept_line(self, row: int, width: int) -> Strip:
+        if width != self._kept_width or len(self._kept) > _KEPT:
+            self._kept.clear()
+            self._kept_width = width
+        strip = self._kept.get(row)
+        if strip is None:
+            strip = self._kept[row] = self._painted(self.line(row, width), width)
         return strip
+
+    def _painted(self, spans: Spans, width: int) -> Strip:
+        inks = self._inks
+        segments = [Segment(text, inks[style]) for text, style in spans if text]
+        cells = width_of(spans)
+        if cells < width:
+            segments.append(Segment(" " * (width - cells), self._ground))
+        strip = Strip(segments, max(cells, width))
+        return strip if cells <= width else strip.adjust_cell_length(width, self._ground)
+
+    def _selected(self, strip: Strip, width: int) -> Strip:
+        bar = _SELECTED if self.has_focus else _SELECTED_DIM
+        own = (None, self._ground.bgcolor)
+        return Strip(
+            [
+                Segment(text, (style or Style()) + bar if style is None or style.bgcolor in own else style)
+                for text, style, _ in strip
+            ],
+            width,
+        )
 
     def on_focus(self) -> None:
         self.refresh()
@@ -150,10 +207,14 @@ class LinePanel(ScrollView, can_focus=True):
     def select(self, row: int, notify: bool = True) -> None:
         """Put the cursor on ``row`` (clamped), bring it in sight, and tell."""
         row = min(max(row, 0), max(self.line_count() - 1, 0))
-        moved = row != self.cursor
+        before, moved = self.cursor, row != self.cursor
         self.cursor = row
         self.reveal(row, 2)
-        self.refresh()
+        if self.keeps_lines:
+            self.refresh_row(before)
+            self.refresh_row(row)
+        else:
+            self.refresh()
         if notify and moved and self.line_count():
             self.post_message(self.Moved(self, row))
 
@@ -188,5 +249,6 @@ class LinePanel(ScrollView, can_focus=True):
             self.action_open()
 
     def refresh_row(self, row: int) -> None:
-        """Repaint one line."""
+        """Make one line anew."""
+        self._kept.pop(row, None)
         self.refresh(Region(0, row - self.scroll_offset.y, self.size.width, 1))

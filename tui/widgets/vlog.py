@@ -31,6 +31,7 @@ class VlogPanel(LinePanel):
     """
 
     BINDINGS = [*bindings("foldable"), *bindings("vlog")]
+    keeps_lines = True
 
     class NodeWanted(Message):
         """The cursor is on a record about a node: the ``occurrence``-th of its name in the backward (0: unknown), or
