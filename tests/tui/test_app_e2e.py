@@ -140,7 +140,7 @@ def test_writers_on_fd_2_do_not_touch_the_screen(script: Path) -> None:
         "threading.Thread(target=write, daemon=True).start()\n"
     )
     with start(45, 160, script, code=flood + RUN) as terminal:
-        terminal.wait_for("backward 1 begins")
+        terminal.wait_for("bwd#1 begin")  # in the status bar: what the console says of it may scroll away at once
         terminal.send("s")
         text = terminal.wait_for(lambda t: "STRAYSTRAY" in t and "SumBackward0" in t)
         lines = text.splitlines()

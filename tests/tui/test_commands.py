@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -476,3 +478,23 @@ def test_command_files(tmp_path: Path) -> None:
     assert (
         opens_block("commands 1") and opens_block("comm") and not opens_block("commands 1 p 1") and not opens_block("c")
     )
+
+
+def test_the_first_commands_of_several_threads_find_the_whole_table() -> None:
+    """The app's workers ask at once, and the first question loads the commands (0.1 s)."""
+    program = (
+        "import threading\n"
+        "from adbg.tui.commands import resolve\n"
+        "start, problems = threading.Barrier(8), []\n"
+        "def ask(word):\n"
+        "    start.wait()\n"
+        "    try: resolve(word)\n"
+        "    except Exception as error: problems.append(str(error))\n"
+        "words = ['b', 'capture', 'print', 'quit', 'log', 'step', 'dump', 'graph']\n"
+        "threads = [threading.Thread(target=ask, args=(word,)) for word in words]\n"
+        "for thread in threads: thread.start()\n"
+        "for thread in threads: thread.join()\n"
+        "print(problems)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.stdout, ended.stderr) == ("[]\n", "")

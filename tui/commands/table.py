@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import shlex
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -73,6 +74,9 @@ class Command:
         return self.help.split("\n", 1)[0]
 
 
+_LOADING = threading.RLock()
+
+
 @dataclass(slots=True)
 class Table:
     """Filled by the modules of this package, in the order of the reference; loaded on first use."""
@@ -86,10 +90,13 @@ class Table:
         return list(self.rows.values())
 
     def load(self) -> None:
-        if not self.loaded:
-            self.loaded = True
+        """From any thread: one that comes while another loads waits, and never sees half of the commands."""
+        if self.loaded:
+            return
+        with _LOADING:
             for module in _MODULES:
                 importlib.import_module(f"adbg.tui.commands.{module}")
+            self.loaded = True
 
     def add(self, command: Command) -> None:
         if command.group not in GROUPS:
