@@ -299,6 +299,7 @@ class PaddleCall(PaddleGraph, BackwardCall):
         self._outs.clear()
         self._edited.clear()
         self._gathered, self._handing = [], None
+        self.placed = []  # they hold this call: with the collector off, every backward's graph would stay
         self.origin = None
         self.release()
 
@@ -399,16 +400,17 @@ class PaddleCall(PaddleGraph, BackwardCall):
     def _after(self, key: int, outputs: Any, inputs: Any) -> Any:
         """Post hook of an operator. Paddle dies of a wrong answer: the outputs themselves, or as many of the same
         kind."""
+        answer = self._entry_point.answer
         if self._entry_point.top() is not self:
-            return outputs
+            return answer(outputs)
         try:
             grad_inputs = flat_slots(outputs)
             replaced = self._end(key, grad_inputs, self._outs.pop(key, ()) or flat_slots(inputs))
             if replaced is None:
-                return outputs
-            return rebuilt(outputs, replaced_slots(grad_inputs, replaced, stands_in))
+                return answer(outputs)
+            return answer(rebuilt(outputs, replaced_slots(grad_inputs, replaced, stands_in)))
         except Exception:
-            return outputs
+            return answer(outputs)
         except BaseException as error:
             self._entry_point.abort(error)
             raise

@@ -1,22 +1,17 @@
 """Which nodes Paddle made between two moments, also where no loss reaches them.
 
-Paddle numbers no node and tells nobody of its making. But at call stack level 3 (forward stacks on) its C++ asks
-Python's ``traceback.format_stack`` for the stack of every operator and keeps the text on the node. While a watch is
-open that function is ours: the thread's nodes get one more line in that text, a comment, which says which watch made
-them. A call from Python, recognised by its code naming the function, gets the function's own answer. Runs on the
-threads of the forward; opened and closed on the script's thread or on "adbg-reader".
+Paddle numbers no node and tells nobody of its making. But while forward stacks are on it asks for a text for every
+operator and keeps it on the node (``paddle_texts``). While a watch is open, the thread's nodes get one more line in
+that text, a comment, which says which watch made them. Runs on the threads of the forward; opened and closed on the
+script's thread or on "adbg-reader".
 """
 
 from __future__ import annotations
 
 import itertools
 import linecache
-import sys
 import threading
-import traceback
-import types
 from collections.abc import Sequence
-from typing import Any
 
 from adbg.engine.backends import paddle_private as private
 from adbg.engine.backends.base import CreationWatch, Graph, Stray
@@ -30,14 +25,11 @@ _Frames = tuple[SourceLine, ...]
 
 
 class Creations:
-    """The watches that are open, behind the one function in ``traceback``'s place."""
+    """The watches that are open."""
 
     def __init__(self, stacks: Stacks) -> None:
         self.stacks = stacks
         self._numbers = itertools.count(1)
-        self._open: list[PaddleWatch] = []
-        self._original: Any = None
-        self._ours: Any = None
         self._lock = threading.Lock()
 
     def watch(self) -> PaddleWatch:
@@ -48,29 +40,13 @@ class Creations:
             raise Unsupported("forward stacks are off", "stacks on")
         watch = PaddleWatch(self, next(self._numbers))
         with self._lock:
-            if not self._open:
-                self._original = traceback.format_stack
-                self._ours = self._listening(self._original)
-                traceback.format_stack = self._ours
-            self._open = [*self._open, watch]
+            self.stacks.texts.listeners += (watch.note,)
         return watch
 
     def drop(self, watch: PaddleWatch) -> None:
         with self._lock:
-            self._open = [other for other in self._open if other is not watch]
-            if not self._open and traceback.format_stack is self._ours:
-                traceback.format_stack = self._original
-
-    def _listening(self, original: Any) -> Any:
-        def format_stack(f: types.FrameType | None = None, limit: int | None = None) -> list[str]:
-            caller = sys._getframe(1)
-            lines: list[str] = original(f if f is not None else caller, limit)
-            if f is None and limit is None and "format_stack" not in caller.f_code.co_names:
-                for watch in self._open:
-                    watch.note(lines)
-            return lines
-
-        return format_stack
+            texts = self.stacks.texts
+            texts.listeners = tuple([hear for hear in texts.listeners if hear != watch.note])
 
 
 class PaddleWatch(CreationWatch):

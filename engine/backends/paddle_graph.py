@@ -12,6 +12,7 @@ from typing import Any
 from adbg.engine.backends import paddle_private as private
 from adbg.engine.backends.base import Graph, SavedValue
 from adbg.engine.backends.paddle_modules import Modules
+from adbg.engine.backends.paddle_nodes import node_of
 from adbg.engine.backends.paddle_order import execution_order, needed_nodes
 from adbg.engine.backends.paddle_stacks import Stacks, framework_name
 from adbg.engine.backends.paddle_tensors import meta_of
@@ -144,7 +145,7 @@ class PaddleGraph(Graph):
         native = private.native()
         keys = []
         for value in self._wanted:
-            node = value.grad_fn
+            node = node_of(value)
             key = self.index.get(node) if node is not None else None
             if node is None and native is not None:
                 key = self.addresses().get(native.leaf_node(value))
@@ -299,5 +300,5 @@ class PaddleGraph(Graph):
 
 def root_nodes(tensors: Sequence[Any]) -> list[Any]:
     """The node of every root tensor; none of a leaf, whose gradient is its own."""
-    nodes = (tensor.grad_fn for tensor in tensors if tensor is not None and not tensor.stop_gradient)
+    nodes = (node_of(tensor) for tensor in tensors if tensor is not None and not tensor.stop_gradient)
     return [node for node in nodes if node is not None]

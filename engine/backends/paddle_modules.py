@@ -19,6 +19,8 @@ from typing import Any
 import paddle
 from paddle.nn import Layer
 
+from adbg.engine.backends.paddle_nodes import node_of
+
 _MOST_CALLS = 50_000  # Layer calls remembered; a forward of more is named from its end
 
 
@@ -168,7 +170,7 @@ class Modules:
 def _nodes_of(value: Any, depth: int = 0) -> Iterable[Any]:
     """The nodes of the tensors in a value: a tensor, or containers of them."""
     if isinstance(value, paddle.Tensor):
-        node = value.grad_fn
+        node = node_of(value)
         if node is not None:
             yield node
     elif depth < 4 and isinstance(value, (tuple, list)):

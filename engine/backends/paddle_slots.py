@@ -39,11 +39,11 @@ def replaced_slots(old: Sequence[Any], new: Sequence[Any], safe: Callable[[Any, 
 def rebuilt(slots: Sequence[Any], replaced: Sequence[Any]) -> tuple[Any, ...]:
     """``slots`` with the values that ``replaced`` has (flat, None: as it was), in the same structure."""
     values = iter(replaced)
+    return tuple([_taken(value, values) for value in slots])
 
-    def taken(value: Any) -> Any:
-        if isinstance(value, (list, tuple)):
-            return type(value)([taken(item) for item in value])
-        new = next(values)
-        return value if new is None else new
 
-    return tuple([taken(value) for value in slots])
+def _taken(value: Any, values: Iterator[Any]) -> Any:
+    if isinstance(value, (list, tuple)):
+        return type(value)([_taken(item, values) for item in value])
+    new = next(values)
+    return value if new is None else new

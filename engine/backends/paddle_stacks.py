@@ -18,6 +18,7 @@ from typing import Any
 import paddle
 
 from adbg.engine.backends import paddle_private as private
+from adbg.engine.backends.paddle_texts import StackTexts
 from adbg.engine.backends.user_files import FrameFilter
 from adbg.engine.types import SourceLine
 
@@ -72,6 +73,7 @@ class Stacks:
     def __init__(self) -> None:
         self.on = False
         self.frames = FrameFilter(os.path.dirname(paddle.__file__))
+        self.texts = StackTexts()
         self._saved: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._lines: dict[str, tuple[SourceLine, ...]] = {}  # by text: a training script makes the same ones again
@@ -87,9 +89,11 @@ class Stacks:
                 return
             self.on = on
             if on:
+                self.texts.put_in()
                 self._saved = read_flags()
                 paddle.set_flags(_WANTED)
                 return
+            self.texts.take_out()
             now = read_flags()
             # What the script set itself meanwhile stays as it set it.
             back = {name: was for name, was in self._saved.items() if now.get(name) == _WANTED.get(name, was) != was}
