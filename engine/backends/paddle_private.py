@@ -11,6 +11,7 @@ Looked up on the thread that imports the backend; the checks run on the first th
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import struct
@@ -24,6 +25,7 @@ import paddle
 from paddle.autograd import py_layer as _py_layer
 from paddle.base import core
 
+from adbg.engine.backends.paddle_final import final_hooks_aside
 from adbg.engine.backends.paddle_memory import Layout, ReadMemory, find_layout
 
 
@@ -90,17 +92,39 @@ class NativeProblem(Exception):
     """A check failed; the text says which."""
 
 
-def _library() -> dict[str, Any]:
-    """The exported functions by our names. ``PyDLL``: they are a few instructions each, and must see one thread."""
+def library() -> ctypes.PyDLL:
+    """libpaddle. ``PyDLL``: what is called there is a few instructions each, and must see one thread."""
     module = sys.modules.get("paddle.base.libpaddle") or sys.modules.get("libpaddle")
     file = getattr(module, "__file__", None)
     if file is None:
         raise NativeProblem("libpaddle is not where it was")
-    library = ctypes.PyDLL(file)
+    return ctypes.PyDLL(file)
+
+
+@contextlib.contextmanager
+def own_operators() -> Iterator[None]:
+    """Operators of our own: recorded, at full precision, and not counted among the script's."""
+    before = has_grad()
+    names = _flags(("FLAGS_enable_unique_name",))
+    set_has_grad(True)
+    try:
+        if names.get("FLAGS_enable_unique_name"):
+            paddle.set_flags({"FLAGS_enable_unique_name": False})
+        with paddle.amp.auto_cast(enable=False):
+            yield
+    finally:
+        if names.get("FLAGS_enable_unique_name"):
+            paddle.set_flags(names)
+        set_has_grad(before)
+
+
+def _functions() -> dict[str, Any]:
+    """The exported functions by our names."""
+    exported = library()
     functions = {}
     for name, (symbol, _) in _SYMBOLS.items():
         try:
-            functions[name] = getattr(library, symbol)
+            functions[name] = getattr(exported, symbol)
         except AttributeError:
             raise NativeProblem(f"libpaddle does not export {symbol}") from None
     for name in ("autograd_meta", "input_meta", "output_meta"):
@@ -128,12 +152,13 @@ class _Pointer(threading.local):
     """Our tensor of each thread: pointed at a node for the moment of hooking it."""
 
     def __init__(self) -> None:
-        tensor = paddle.zeros([1])
-        tensor.stop_gradient = False
-        self.leaf = tensor
-        self.home = paddle.scale(tensor).grad_fn  # a node that belongs to nobody
-        self.tensor = paddle.zeros([1])
-        self.tensor.stop_gradient = False
+        with own_operators():  # the thread's first hook may come under no_grad: no node, and Paddle aborts on None
+            tensor = paddle.zeros([1])
+            tensor.stop_gradient = False
+            self.leaf = tensor
+            self.home = paddle.scale(tensor).grad_fn  # a node that belongs to nobody
+            self.tensor = paddle.zeros([1])
+            self.tensor.stop_gradient = False
         self.meta = 0
 
 
@@ -142,31 +167,23 @@ class NativeNodes:
     passed."""
 
     def __init__(self) -> None:
-        functions = _library()
+        functions = _functions()
         self._autograd_meta = functions["autograd_meta"]
         self._set_history = functions["set_history"]
         self._set_slot = functions["set_slot"]
         self._input_meta = functions["input_meta"]
         self._output_meta = functions["output_meta"]
         self._memory = ReadMemory()
-        before = has_grad()
-        names = _flags(("FLAGS_enable_unique_name",))
-        set_has_grad(True)
         try:
-            if names.get("FLAGS_enable_unique_name"):
-                paddle.set_flags({"FLAGS_enable_unique_name": False})  # the script's operators are counted, not ours
-            with paddle.amp.auto_cast(enable=False):
+            with own_operators():
                 self.layout: Layout = find_layout(self._memory, functions)
                 self._pointer = _Pointer()
-                self._check_hook()
+                with final_hooks_aside(library(), self._memory):
+                    self._check_hook()
         except NativeProblem:
             raise
         except Exception as error:
             raise NativeProblem(f"{type(error).__name__}: {error}") from error
-        finally:
-            if names.get("FLAGS_enable_unique_name"):
-                paddle.set_flags(names)
-            set_has_grad(before)
 
     def _check_hook(self) -> None:
         """A hook placed our way on a node of several ranks fires once, in front of the node, with the right
