@@ -239,6 +239,7 @@ class Agent:
         if client is not None:
             for state in self.session.table.unmatched():
                 self.event(p.BreakpointChanged("changed", state))
+            self.session.reports.flush()
             client.connection.flush(1.0)
             client.connection.close()
         self.session.detach()

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from adbg.engine import protocol as p
 from adbg.engine.backends.base import Backend
-from adbg.engine.history import NodeHistory
+from adbg.engine.history import History
 from adbg.engine.inspect_graph import index_of as graph_index
 from adbg.engine.journal import Journal
 from adbg.engine.narrator import Narrator
@@ -43,7 +43,7 @@ class Reports:
         self.verbosity = Verbosity(self.narrator, lambda: self.recorder, scratch, self.problem)
         self.journal: Journal | None = None
         self._logged = 0  # bytes of the framework's own log that have their place among the events
-        self._history = NodeHistory()
+        self._history = History()
         self._problems: set[str] = set()
 
     def backward_begin(self, running: Running) -> None:
@@ -52,11 +52,8 @@ class Reports:
             self.outlet.active()
         nodes, iteration = call.count(), running.backend.iteration
         file, line = (call.location.file, call.location.line) if call.location else ("", 0)
-        self.outlet.event(
-            p.BackwardBegin(
-                call.number, nodes, list(call.root_names), call.depth, file, line, iteration, call.thread
-            ),
-            droppable=True,
+        self._later(
+            p.BackwardBegin(call.number, nodes, list(call.root_names), call.depth, file, line, iteration, call.thread)
         )
         if self.verbosity.speaks_for(running.backend):
             self.narrator.backward_begin(call)
@@ -90,11 +87,17 @@ class Reports:
             self.recorder.node_event(running.call.number, index, "before", None, norm, nonfinite)
 
     def node_end(
-        self, running: Running, key: int, index: int, ins: tuple[Any, ...], us: float | None, norm: float | None,
+        self,
+        running: Running,
+        key: int,
+        index: int,
+        ins: tuple[Any, ...],
+        us: float | None,
+        norm: float | None,
         nonfinite: bool,
     ) -> None:
         number = running.call.number
-        self._history.add(number, index, us, norm, nonfinite)
+        self._history.node(number, index, us, norm, nonfinite)
         self.outlet.event_later(self._history.take)
         if self.verbosity.speaks_for(running.backend):
             self.narrator.node_end(running.call, key, index, ins, running.backend, us)
@@ -107,7 +110,7 @@ class Reports:
     def backward_end(self, running: Running, us: float, error: BaseException | None) -> None:
         call = running.call
         text = f"{type(error).__name__}: {error}" if error is not None else ""
-        self.outlet.event(p.BackwardEnd(call.number, us, text, call.depth), droppable=True)
+        self._later(p.BackwardEnd(call.number, us, text, call.depth))
         if self.verbosity.speaks_for(running.backend):
             self.narrator.backward_end(call, error)
         if self.journal is not None:
@@ -115,6 +118,15 @@ class Reports:
         self._place_log()
         if self.recorder is not None:
             self.recorder.backward_end(call.number, us, text)
+
+    def _later(self, body: Any) -> None:
+        self._history.add(body)
+        self.outlet.event_later(self._history.take)
+
+    def flush(self) -> None:
+        """Hand over what waits for the next batch of events: something comes that must be told after it."""
+        for body in self._history.take():
+            self.outlet.event(body, droppable=True)
 
     def graph(self, running: Running) -> None:
         """Write the call's graph into the record, once."""
@@ -131,8 +143,7 @@ class Reports:
     def stopped(self, point: PausedPoint, changed: Sequence[p.BreakpointState]) -> None:
         self.outlet.active()
         stop = point.stop
-        for body in self._history.take():
-            self.outlet.event(body, droppable=True)
+        self.flush()
         for state in changed:
             self.outlet.event(p.BreakpointChanged("changed", state))
         where = stop.node.unique_name if stop.node else stop.phase.value
@@ -147,6 +158,7 @@ class Reports:
         self.outlet.event(p.Continued(thread))
 
     def trace(self, id: int, text: str, point: PausedPoint) -> None:
+        self.flush()
         self.outlet.event(p.Trace(id, text, point.stop), droppable=True)
 
     def _note(self, running: Running, key: int, index: int, values: Sequence[Any], norm: float | None) -> None:
@@ -220,7 +232,7 @@ def slots_text(backend: Backend, name: str, values: Sequence[Any]) -> str:
 
 
 def nonfinite_evidence(backend: Backend, name: str, where: str, values: Sequence[Any]) -> str:
-    """"grad_inputs[0] of SqrtBackward0#1: 1 of 64 elements is inf"; "" when all is finite."""
+    """ "grad_inputs[0] of SqrtBackward0#1: 1 of 64 elements is inf"; "" when all is finite."""
     found = []
     for i, value in enumerate(values):
         nan, inf = (0, 0) if value is None else backend.nonfinite(value)

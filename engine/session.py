@@ -164,10 +164,12 @@ class Session:
             if wanted.every or wanted.indices:
                 call.hook(HookPlan(every=wanted.every, indices=wanted.indices, contributions=True))
         plans = [table.plan(call.number) for table in (self.table, self.until) if table is not None]
+        hooked = 0
         for plan in plans:
             if not plan.empty:
-                call.hook(plan)
-        running.may_hit = _by_name(plans)
+                hooked = call.hook(plan)
+        if hooked:
+            running.may_hit = _by_name(plans)
         return any(plan.screen for plan in plans)
 
     def passes(self, call: BackwardCall) -> bool:
@@ -227,7 +229,13 @@ class Session:
         self.reports.trace(hit.id, text, point)
 
     def point(
-        self, running: Running, reason: StopReason, phase: Phase, key: int | None, ids: tuple[int, ...], message: str,
+        self,
+        running: Running,
+        reason: StopReason,
+        phase: Phase,
+        key: int | None,
+        ids: tuple[int, ...],
+        message: str,
         elapsed: float | None,
     ) -> PausedPoint:
         """A place in a running call, described."""

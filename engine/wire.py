@@ -20,6 +20,7 @@ from adbg.engine.errors import ProtocolError
 from adbg.engine.protocol import MAX_MESSAGE
 
 _MAX_HEADER = 4096
+_PLAIN = frozenset((str, int, bool, type(None)))  # written as they are
 
 
 # ------------------------------------------------------------------ JSON <-> dataclasses
@@ -38,7 +39,8 @@ def to_json(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(key): to_json(item) for key, item in value.items()}
     if dataclasses.is_dataclass(value):
-        return {name: to_json(getattr(value, name)) for name in _field_names(value.__class__)}
+        fields = ((name, getattr(value, name)) for name in _field_names(value.__class__))
+        return {name: field if field.__class__ in _PLAIN else to_json(field) for name, field in fields}
     raise ProtocolError(f"cannot send a {type(value).__name__} over the wire", "this is a defect of adbg: report it")
 
 

@@ -26,7 +26,7 @@ from adbg.engine.backends.base import (
 from adbg.engine.backends.paddle_aids import PaddleAids
 from adbg.engine.backends.paddle_creations import Creations
 from adbg.engine.backends.paddle_entry import EngineEntry
-from adbg.engine.backends.paddle_graph import SAVED_NOTE, PaddleGraph, Services, root_nodes
+from adbg.engine.backends.paddle_graph import SAVED_NOTE, PaddleGraph, Services, root_tensors
 from adbg.engine.backends.paddle_modules import Modules
 from adbg.engine.backends.paddle_stacks import Stacks
 from adbg.engine.backends.paddle_vlog import PaddleVlog
@@ -156,8 +156,8 @@ class PaddleBackend(Backend):
         }
 
     def graph_of(self, values: Iterable[Any]) -> Graph | None:
-        roots = root_nodes([value for value in values if isinstance(value, paddle.Tensor)])
-        return PaddleGraph(list(dict.fromkeys(roots)), self._services) if roots else None
+        roots = root_tensors([value for value in values if isinstance(value, paddle.Tensor)])
+        return PaddleGraph(roots, self._services) if roots else None
 
     def watch_creation(self) -> CreationWatch:
         return self._creations.watch()

@@ -41,6 +41,7 @@ _NEEDS_PRE = _TAKEN | _SCREEN_IN | _TRACK | _TICK | _WARN
 _NEEDS_POST = _TAKEN_POST | _SCREEN_OUT | _FEEDS | _SUMMED
 _HAS = _HAS_PRE | _HAS_POST
 _REPORTS = _TAKEN | _TAKEN_POST | _SCREEN_IN | _SCREEN_OUT | _FEEDS | _SUMMED
+_MOST_PASSED = 1000  # sets of kinds that are remembered as of no interest to a plan
 
 _UNDEFINED = (
     "{node} is about to run with an undefined gradient, and Paddle usually dies of that (SIGSEGV){why}. "
@@ -94,13 +95,19 @@ class PaddleCall(PaddleGraph, BackwardCall):
         self._executing: frozenset[int] | None = None
         self._custom: int | None = None  # the PyLayer that has just returned
         self._pending: int | None = None  # an accumulate node whose end is still to be reported
+        self._root_names: tuple[str, ...] | None = None
         self._turns: dict[int, list[int]] = {}  # without pre-hooks: nodes whose turn comes when a node ended
         self._feeds: dict[int, list[tuple[int, int, int]]] = {}
         self._parts: dict[int, list[Part]] = {}
-        self._root_names = tuple(dict.fromkeys(framework_name(root.name()) for root in roots))
 
     @property
     def root_names(self) -> tuple[str, ...]:  # type: ignore[override]
+        if self._root_names is None:
+            survey = self.survey()
+            named = survey.roots if survey is not None else None
+            if named is None:
+                named = tuple(dict.fromkeys(framework_name(root.name()) for root in self._root_nodes))
+            self._root_names = named
         return self._root_names
 
     # ---- choosing nodes
@@ -127,8 +134,17 @@ class PaddleCall(PaddleGraph, BackwardCall):
         """The usual case of a plan by name: nothing in this graph has one, and no PyLayer is there to be followed."""
         if self._flags or plan.name is None or plan.every or plan.indices or plan.info is not None or plan.screen:
             return False
-        kinds = set(self.printed())
-        return not any(kind.startswith(PYLAYER) or plan.name(framework_name(kind)) for kind in kinds)
+        kinds = self.kinds()
+        known, passed = self._services.passed
+        if known is not plan.name:
+            known, passed = self._services.passed = (plan.name, set())
+        if kinds in passed:
+            return True
+        if any(kind.startswith(PYLAYER) or plan.name(kind) for kind in kinds):
+            return False
+        if len(passed) < _MOST_PASSED:
+            passed.add(kinds)
+        return True
 
     def _prepare(self) -> None:
         if self._flags:

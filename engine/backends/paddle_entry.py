@@ -17,7 +17,7 @@ from adbg.engine.backends import paddle_private as private
 from adbg.engine.backends.base import HookSink
 from adbg.engine.backends.paddle_call import PaddleCall
 from adbg.engine.backends.paddle_failures import described
-from adbg.engine.backends.paddle_graph import PYLAYER, Services, root_nodes
+from adbg.engine.backends.paddle_graph import PYLAYER, Services
 
 Run = Callable[..., Any]
 
@@ -210,7 +210,7 @@ class EngineEntry:
                 self,
                 self._sink,
                 self._services,
-                root_nodes(roots),
+                roots,
                 number=opened.number,
                 parent=parent,
                 parent_key=parent.custom_key(opened.custom) if parent is not None and opened.custom else None,

@@ -11,6 +11,7 @@ from typing import Any
 
 from adbg.engine.backends import paddle_private as private
 from adbg.engine.backends.base import Graph, SavedValue
+from adbg.engine.backends.paddle_census import Survey, census
 from adbg.engine.backends.paddle_modules import Modules
 from adbg.engine.backends.paddle_nodes import node_of
 from adbg.engine.backends.paddle_order import execution_order, needed_nodes
@@ -37,17 +38,22 @@ class Services:
     def __init__(self, modules: Modules, stacks: Stacks) -> None:
         self.modules = modules
         self.stacks = stacks
+        #: Kinds of nodes of which a plan (by its ``name``) takes none; forgotten with the plan.
+        self.passed: tuple[Any, set[frozenset[str]]] = (None, set())
 
 
 class PaddleGraph(Graph):
     """The graph below some roots. Everything is made on first use."""
 
     def __init__(self, roots: Sequence[Any], services: Services) -> None:
-        """Args: roots: root nodes, one per root tensor."""
-        self._root_nodes: list[Any] = list(roots)
+        """Args: roots: tensors whose nodes are the roots; of others nothing runs (see ``root_tensors``)."""
+        self._root_tensors = root_tensors(roots)
+        self._made: list[Any] | None = None  # their nodes, one per tensor
         self._services = services
         self._nodes: list[Any] = []
         self._below: list[Any] = []  # next_functions by key
+        self._survey: Survey | None = None
+        self._surveyed = False
         self._printed: list[str] = []
         self._index: dict[Any, int] = {}
         self._producers: list[tuple[int, ...]] | None = None
@@ -60,6 +66,13 @@ class PaddleGraph(Graph):
         self.note = ""
 
     # ---- the walk
+
+    @property
+    def _root_nodes(self) -> list[Any]:
+        if self._made is None:
+            nodes = [node_of(tensor) for tensor in self._root_tensors]
+            self._made = [node for node in nodes if node is not None]
+        return self._made
 
     def walk(self) -> list[Any]:
         """The nodes by key."""
@@ -83,6 +96,28 @@ class PaddleGraph(Graph):
         self._below.extend([()] * (len(nodes) - len(self._below)))
         return nodes
 
+    def survey(self) -> Survey | None:
+        """The graph as Paddle counts it, without a walk; None where that is not possible, or a walk was made."""
+        if not self._surveyed and not self._nodes:
+            self._surveyed = True
+            counted = census()
+            native = private.native()
+            if counted is not None and native is not None:
+                roots = dict.fromkeys(native.leaf_node(tensor) for tensor in self._root_tensors)
+                self._survey = counted.survey(list(roots)) if 0 not in roots else None
+        return self._survey
+
+    def kinds(self) -> frozenset[str]:
+        """Framework names of all nodes (and perhaps of a few that are not there); of PyLayers as Paddle prints them."""
+        survey = self.survey()
+        if survey is not None and survey.kinds is not None:
+            return survey.kinds
+        printed = self.printed()
+        counted = census()
+        if counted is not None:
+            counted.learn(self.walk(), printed)
+        return frozenset(framework_name(name) for name in set(printed))
+
     @property
     def index(self) -> dict[Any, int]:
         if not self._index:
@@ -95,7 +130,7 @@ class PaddleGraph(Graph):
         self._index = {}
         self._below = []
         self._wanted = ()
-        self._root_nodes = []
+        self._root_tensors, self._made = [], []
         self._parameters = None
         nodes, self._nodes = self._nodes, []
         for key in range(len(nodes)):
@@ -125,6 +160,10 @@ class PaddleGraph(Graph):
     # ---- Graph
 
     def count(self) -> int:
+        if self._order is None and not self._wanted:  # all nodes below the roots run, and a count needs no walk
+            survey = self.survey()
+            if survey is not None:
+                return survey.count
         return len(self.order())
 
     def order(self) -> Sequence[int]:
@@ -298,7 +337,6 @@ class PaddleGraph(Graph):
         return (key for key in self.order() if names[key] == printed)
 
 
-def root_nodes(tensors: Sequence[Any]) -> list[Any]:
-    """The node of every root tensor; none of a leaf, whose gradient is its own."""
-    nodes = (node_of(tensor) for tensor in tensors if tensor is not None and not tensor.stop_gradient)
-    return [node for node in nodes if node is not None]
+def root_tensors(tensors: Sequence[Any]) -> list[Any]:
+    """Those that were made by a node. A leaf has none: its gradient is its own."""
+    return [tensor for tensor in tensors if tensor is not None and not tensor.stop_gradient and not tensor.is_leaf]
