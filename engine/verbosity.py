@@ -6,6 +6,7 @@ fd 2, which goes to the run directory's VLOG file while adbg has a level on; for
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -269,5 +270,10 @@ class Verbosity:
         self.tap.stop()
 
     def abandon(self) -> None:
-        """In a forked child."""
+        """In a forked child: its stderr is the real one, so its framework writes what the script asks for and no
+        more. The parent's redirection goes on."""
+        self._forward.abandon()
+        for native in self._natives.values():
+            with contextlib.suppress(Exception):
+                native.restore()
         self.tap.abandon()

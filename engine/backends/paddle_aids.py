@@ -1,8 +1,5 @@
-"""Paddle's own debugging aids as switches (L3; any thread under the GIL). Every flag is read before it is set.
-
-Some flags set others silently, and clearing them does not put those back (measured on 3.3.1: a stack or md5 path sets
-``enable_unique_name``, a stack path ``call_stack_level`` too): whatever changed with an aid is put back with it, unless
-the script has set it anew meanwhile or another aid needs it.
+"""Paddle's own debugging aids as switches (L3; any thread under the GIL). Whatever changes with an aid is put back with
+it, as ``paddle_flags`` says.
 """
 
 from __future__ import annotations
@@ -13,14 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from adbg.engine.backends.base import Aid, Aids
+from adbg.engine.backends.paddle_flags import Flags, SharedFlags, read_flags
 from adbg.engine.errors import CommandError, Unsupported
 
 _NAN, _NAN_LEVEL = "FLAGS_check_nan_inf", "FLAGS_check_nan_inf_level"
 _STACK, _NAMES = "FLAGS_call_stack_level", "FLAGS_enable_unique_name"
 _SYNC, _FILL = "FLAGS_benchmark", "FLAGS_alloc_fill_value"
 _MD5, _SYSTEM = "FLAGS_tensor_md5_checksum_output_path", "FLAGS_use_system_allocator"
-
-Flags = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +66,7 @@ def _path(value: str) -> Flags | None:
     path = os.path.abspath(os.path.expanduser(value))
     if not os.path.isdir(os.path.dirname(path)) or os.path.isdir(path):
         raise CommandError(f"{path} cannot be written", "give a file in a folder that exists")
-    return {_MD5: path}
+    return {_MD5: path, _NAMES: True}
 
 
 def _level(value: str) -> Flags | None:
@@ -119,20 +115,17 @@ _SWITCHES = (
         "works; 3 makes a small operator take 3.5 times", "works", _level, lambda f: str(f[_STACK]),
     ),
 )  # fmt: skip
-_ALL = tuple(dict.fromkeys([flag for switch in _SWITCHES for flag in switch.flags] + [_NAMES]))
 
 
 class PaddleAids(Aids):
     """``paddle`` is the module; its flags are process-wide."""
 
-    def __init__(self, paddle: Any) -> None:
-        self._paddle = paddle
+    def __init__(self, paddle: Any, flags: SharedFlags) -> None:
         self._gpu = bool(paddle.is_compiled_with_cuda())
-        self._active: dict[str, dict[str, tuple[Any, Any]]] = {}  # aid -> flag -> (before, as adbg left it)
-        self._needs: dict[str, Flags] = {}
+        self._shared = flags
 
     def list(self) -> Sequence[Aid]:
-        flags = self._read()
+        flags = read_flags()
         return [self._aid(switch, flags) for switch in _SWITCHES]
 
     def set(self, name: str, value: str) -> Aid:
@@ -142,41 +135,18 @@ class PaddleAids(Aids):
         value = value.strip()
         if value:
             wanted = switch.wanted(value)
-            missing = [flag for flag in (*switch.flags, *(wanted or ())) if flag not in self._read()]
+            missing = [flag for flag in (*switch.flags, *(wanted or ())) if flag not in read_flags()]
             if missing:
                 raise Unsupported(f"this Paddle has no {', '.join(missing)}", "`aids` lists what it has")
-            self._undo(name)
             if wanted is not None:
-                self._do(name, wanted)
-        return self._aid(switch, self._read())
+                self._shared.want(_feature(name), wanted)
+            else:
+                self._shared.drop(_feature(name))
+        return self._aid(switch, read_flags())
 
     def restore(self) -> None:
-        for name in list(self._active):
-            self._undo(name)
-
-    def _do(self, name: str, wanted: Flags) -> None:
-        before = self._read()
-        self._paddle.set_flags(wanted)
-        after = self._read()
-        self._active[name] = {flag: (before[flag], after[flag]) for flag in after if after[flag] != before[flag]}
-        self._needs[name] = dict(wanted)
-
-    def _undo(self, name: str) -> None:
-        touched = self._active.pop(name, {})
-        self._needs.pop(name, None)
-        now = self._read()
-        back = {}
-        for flag, (before, left) in touched.items():
-            heir = next((other for other, needs in self._needs.items() if flag in needs), None)
-            if heir is not None:
-                self._active[heir].setdefault(flag, (before, left))
-            elif now.get(flag) == left:
-                back[flag] = before
-        if back:
-            self._paddle.set_flags(back)
-            again = {flag: value for flag, value in back.items() if self._read().get(flag) != value}
-            if again:  # one of them set another on its way
-                self._paddle.set_flags(again)
+        for switch in _SWITCHES:
+            self._shared.drop(_feature(switch.name))
 
     def _aid(self, switch: _Switch, flags: Flags) -> Aid:
         note = switch.gpu if self._gpu else switch.cpu
@@ -184,12 +154,6 @@ class PaddleAids(Aids):
             return Aid(switch.name, "", switch.values, switch.what, "missing in this Paddle")
         return Aid(switch.name, switch.shown(flags), switch.values, switch.what, note)
 
-    def _read(self) -> Flags:
-        """All flags of this Paddle that the aids touch."""
-        found: Flags = {}
-        for flag in _ALL:
-            try:
-                found.update(self._paddle.get_flags([flag]))
-            except ValueError:
-                continue
-        return found
+
+def _feature(name: str) -> str:
+    return f"aids {name}"

@@ -26,6 +26,7 @@ from adbg.engine.backends.base import (
 from adbg.engine.backends.paddle_aids import PaddleAids
 from adbg.engine.backends.paddle_creations import Creations
 from adbg.engine.backends.paddle_entry import EngineEntry
+from adbg.engine.backends.paddle_flags import SharedFlags
 from adbg.engine.backends.paddle_graph import SAVED_NOTE, PaddleGraph, Services, root_tensors
 from adbg.engine.backends.paddle_modules import Modules
 from adbg.engine.backends.paddle_stacks import Stacks
@@ -57,13 +58,14 @@ class PaddleBackend(Backend):
     def __init__(self) -> None:
         self.version = str(paddle.__version__)
         self._modules = Modules()
-        self._stacks = Stacks()
+        self._flags = SharedFlags()
+        self._stacks = Stacks(self._flags)
         self._creations = Creations(self._stacks)
         self._services = Services(self._modules, self._stacks)
         self._entry = EngineEntry(self._services)
         self._grad_modes: list[bool] = []
         self._vlog = PaddleVlog(paddle.base.core)  # before the first operator: see there
-        self._aids = PaddleAids(paddle)
+        self._aids = PaddleAids(paddle, self._flags)
         self.capabilities = _capabilities(self._stacks, hooks=True)
 
     # ---- in and out
@@ -74,6 +76,14 @@ class PaddleBackend(Backend):
     def uninstall(self) -> None:
         self.set_stacks(False)
         self._entry.uninstall()
+
+    def abandon(self) -> None:
+        self._flags.abandon()
+        self._stacks.abandon()
+        self._modules.unwatch()
+        self._aids.restore()
+        private.abandon()
+        self.uninstall()
 
     def arm(self, armed: bool) -> None:
         self._entry.armed = armed

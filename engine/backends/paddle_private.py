@@ -353,6 +353,12 @@ _SYMBOL_USES = [PrivateUse(f"libpaddle {name}", purpose, True) for name, (_, pur
 USES.extend(_SYMBOL_USES)
 
 
+def abandon() -> None:
+    """In a forked child: whoever held the lock is not here."""
+    global _lock
+    _lock = threading.Lock()
+
+
 def native() -> NativeNodes | None:
     """The hooks in front of nodes, or None where a check failed (``native_problem``). Checked once, 3 ms."""
     if not _native:

@@ -18,33 +18,16 @@ from typing import Any
 import paddle
 
 from adbg.engine.backends import paddle_private as private
+from adbg.engine.backends.paddle_flags import SharedFlags, read_flags
 from adbg.engine.backends.paddle_texts import StackTexts
 from adbg.engine.backends.user_files import FrameFilter
 from adbg.engine.types import SourceLine
 
 _FRAME = re.compile(r'^\s*File "(?P<file>[^\n]*)", line (?P<line>\d+), in (?P<function>.*)$', re.MULTILINE)
 _WANTED = {"FLAGS_call_stack_level": 3}
-# Setting one of these switches the others on, and clearing it does not switch them off again: all are remembered.
-_WATCHED = (
-    *_WANTED,
-    "FLAGS_enable_unique_name",
-    "FLAGS_dump_api_python_stack_path",
-    "FLAGS_dump_grad_node_forward_stack_path",
-    "FLAGS_tensor_md5_checksum_output_path",
-)
+_FEATURE = "forward stacks"
 _NUMBERED = re.compile(r"(?P<op>[a-z][a-z0-9_]*?)(?P<number>\d+)GradNode\Z")
 _BEFORE = "this node was made before stacks were on"
-
-
-def read_flags() -> dict[str, Any]:
-    """The flags that stacks and names touch, as they are; those that this Paddle lacks are left out."""
-    found: dict[str, Any] = {}
-    for name in _WATCHED:
-        try:
-            found.update(paddle.get_flags([name]))
-        except ValueError:
-            continue
-    return found
 
 
 def framework_name(printed: str) -> str:
@@ -70,11 +53,11 @@ def _camel(op: str) -> str:
 class Stacks:
     """Stacks, on or off."""
 
-    def __init__(self) -> None:
+    def __init__(self, flags: SharedFlags) -> None:
         self.on = False
+        self._flags = flags
         self.frames = FrameFilter(os.path.dirname(paddle.__file__))
         self.texts = StackTexts()
-        self._saved: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._lines: dict[str, tuple[SourceLine, ...]] = {}  # by text: a training script makes the same ones again
 
@@ -90,16 +73,15 @@ class Stacks:
             self.on = on
             if on:
                 self.texts.put_in()
-                self._saved = read_flags()
-                paddle.set_flags(_WANTED)
-                return
-            self.texts.take_out()
-            now = read_flags()
-            # What the script set itself meanwhile stays as it set it.
-            back = {name: was for name, was in self._saved.items() if now.get(name) == _WANTED.get(name, was) != was}
-            if back:
-                paddle.set_flags(back)
-            self._saved = {}
+                self._flags.want(_FEATURE, _WANTED)
+            else:
+                self.texts.take_out()
+                self._flags.drop(_FEATURE)
+
+    def abandon(self) -> None:
+        """In a forked child: off, also where a thread that is not here was about to switch it."""
+        self._lock = threading.Lock()
+        self.set(False)
 
     def lines(self, node: Any) -> tuple[tuple[SourceLine, ...], str]:
         """User frames that made the node, innermost first, and why there are none."""
