@@ -6,6 +6,7 @@ and the rest on any. Nothing here raises into a hook: a capture that fails is re
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -54,8 +55,11 @@ class Wanted:
     message: str = ""
     notes: list[str] = field(default_factory=list)  # why such ops are not known
     quiet: bool = False  # a script's own: only what went wrong is said
+    told: p.CaptureState | None = None  # the last report: of what is over nothing else is kept
 
     def report(self) -> p.CaptureState:
+        if self.told is not None:
+            return self.told
         found, capture = self.selection, self.capture
         return p.CaptureState(
             self.name,
@@ -71,6 +75,11 @@ class Wanted:
             capture.unknown if capture else 0,
             self.message,
         )
+
+    def over(self) -> None:
+        """The graph is let go of: a script may capture at every step."""
+        self.told = self.report()
+        self.selection = self.capture = None
 
     def release(self) -> None:
         for watch in self.watches:
@@ -287,6 +296,8 @@ class Captures:
                     active.node_end(running.backend, key, grad_inputs)
                 except Exception as error:
                     self._writing[id(running.call)].remove(active)
+                    with contextlib.suppress(OSError, ValueError):
+                        active.file.close()
                     self._failed(active.wanted, error)
 
     def end(self, running: Running, error: BaseException | None) -> None:
@@ -329,8 +340,7 @@ class Captures:
         folder.write("call_stack.log", stack_text(graph, capture, backend.name == "paddle"))
         if not wanted.grads or running is None or not isinstance(graph, BackwardCall):
             wanted.state = "done"
-            with self._lock:
-                self._over.append(wanted)
+            self._keep(wanted)
             return
         file = TensorFile(folder.open("grad_tensors.log"), backend, wanted.limit)
         active = _Writing(wanted, file, running, capture)
@@ -366,6 +376,10 @@ class Captures:
             wanted.message = (
                 f"{file.left_out} gradients exceed the limit of {size_text(wanted.limit)}: named without their numbers"
             )
+        self._keep(wanted)
+
+    def _keep(self, wanted: Wanted) -> None:
+        wanted.over()
         with self._lock:
             self._over.append(wanted)
             del self._over[:-MOST_WAITING]
@@ -376,7 +390,7 @@ class Captures:
         wanted.message = str(error) if isinstance(error, AdbgError) else f"{type(error).__name__}: {error}"
         with self._lock:
             self._waiting = [w for w in self._waiting if w is not wanted]
-            self._over.append(wanted)
+        self._keep(wanted)
         self._say(f"capture {wanted.name} of {wanted.region.text} failed: {wanted.message}\n")
         self._changed()
 

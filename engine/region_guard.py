@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
@@ -23,6 +24,8 @@ from adbg.engine.region_captures import Captures, Wanted
 from adbg.engine.session import Session
 
 _alone: Session | None = None
+_users: dict[Backend, int] = {}  # blocks that are open and need forward stacks, by the framework they switched on
+_users_lock = threading.Lock()
 _said: set[str] = set()
 
 
@@ -42,6 +45,7 @@ class SubgraphCapture:
         self._limit = limit
         self._wanted: Wanted | None = None
         self._watch: CreationWatch | None = None
+        self._session: Session | None = None
         self._switched: list[Backend] = []
 
     @property
@@ -63,10 +67,7 @@ class SubgraphCapture:
         return self
 
     def _begin(self, session: Session, frame: Any) -> None:
-        for backend in session.backends:
-            if not session.stacks:
-                backend.set_stacks(True)
-                self._switched.append(backend)
+        self._need_stacks(session)
         watches, notes = [], []
         for backend in session.backends:
             try:
@@ -87,9 +88,23 @@ class SubgraphCapture:
     ) -> None:
         if self._watch is not None:
             self._watch.close()
-        for backend in self._switched:
-            backend.set_stacks(False)
+        with _users_lock:
+            for backend in self._switched:
+                _users[backend] -= 1
+                if not _users[backend]:  # a block around this one, or on another thread, still needs them
+                    del _users[backend]
+                    if self._session is not None and not self._session.stacks:
+                        backend.set_stacks(False)
         self._switched.clear()
+
+    def _need_stacks(self, session: Session) -> None:
+        self._session = session
+        with _users_lock:
+            for backend in session.backends:
+                if not session.stacks or backend in _users:
+                    backend.set_stacks(True)
+                    _users[backend] = _users.get(backend, 0) + 1
+                    self._switched.append(backend)
 
 
 class _Watches(CreationWatch):

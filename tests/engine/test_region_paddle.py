@@ -104,6 +104,45 @@ y.sum().backward()
     assert "adbg" not in first(tmp_path / "out", "call_stack.log")
 
 
+def test_a_block_inside_another_leaves_it_its_stacks(tmp_path: Path) -> None:
+    script = f"""
+import paddle, adbg
+x = paddle.ones([3])
+x.stop_gradient = False
+with adbg.capture_backward_subgraph({str(tmp_path)!r}, name="outer"):
+    y = paddle.tanh(x)
+    with adbg.capture_backward_subgraph({str(tmp_path)!r}, name="inner"):
+        y = paddle.tanh(y)
+    y = paddle.exp(y)
+assert paddle.get_flags(["FLAGS_call_stack_level"])["FLAGS_call_stack_level"] == 1
+y.sum().backward()
+"""
+    subprocess.run([sys.executable, "-c", script], timeout=LIMIT, check=True)
+    counts = [first(tmp_path / name, "backward_graph.dot").count("#999999") for name in ("outer", "inner")]
+    assert counts == [3, 1]
+
+
+def test_a_capture_at_every_step_keeps_no_graph(tmp_path: Path) -> None:
+    script = f"""
+import gc, paddle, adbg
+from adbg.engine import region_guard
+from adbg.engine.region import Selection
+from adbg.engine.region_drawing import Capture
+x = paddle.ones([3])
+x.stop_gradient = False
+for _ in range(110):
+    with adbg.capture_backward_subgraph({str(tmp_path)!r}):
+        y = paddle.tanh(x)
+    y.sum().backward()
+del y
+kept = [value for value in gc.get_objects() if isinstance(value, (Capture, Selection))]
+print(len(kept), len(region_guard._alone.captures.listing()))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=LIMIT, check=True)
+    assert done.stdout == "0 100\n", done
+    assert len(list(tmp_path.glob("*_backward_graph.dot"))) == 110
+
+
 def test_at_a_stop_by_lines_with_gradients_and_marks(tmp_path: Path) -> None:
     script = SCRIPT.replace("with GUARD", "if True")
     with Dialled(tmp_path, script) as run:
