@@ -18,6 +18,7 @@ import mmap
 import os
 import signal
 import struct
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -67,6 +68,7 @@ class Journal:
             os.close(fd)
         self._next = [0, 0]
         self._faults: IO[str] | None = None
+        self._held = 0  # references to it that are not ``faulthandler``'s
         self._handlers: dict[int, bytes] = {}  # what ``faulthandler`` put in, as sigaction tells
 
     def put(self, *fields: object) -> None:
@@ -96,13 +98,14 @@ class Journal:
             return
         with contextlib.suppress(OSError, ValueError, RuntimeError):
             self._faults = open(faults_path(self.folder, self.label), "w", opener=_private)  # noqa: SIM115  kept open
+            self._held = sys.getrefcount(self._faults)
             faulthandler.enable(self._faults)
             self._handlers = {number: _action(number).raw[:8] for number in CRASHES}
 
     def watch_faults_again(self) -> None:
         """Where a framework has put its own signal handlers over ``faulthandler``'s when it was imported, put that one
         on top, with the framework's as the next (it restores and raises the signal again, so both have their say)."""
-        if self._faults is None or not faulthandler.is_enabled() or not self._handlers:
+        if self._faults is None or not self._in_use() or not self._handlers:
             return
         with contextlib.suppress(OSError, ValueError, AttributeError, RuntimeError):
             now = {number: _action(number) for number in CRASHES}
@@ -112,6 +115,11 @@ class Journal:
                 for number, action in others.items():
                     ctypes.CDLL(None).sigaction(int(number), action, None)
                 faulthandler.enable(self._faults)
+
+    def _in_use(self) -> bool:
+        """``faulthandler`` has our file still, which it holds: the program may have enabled it for a file of its own,
+        and has a right to keep that."""
+        return faulthandler.is_enabled() and sys.getrefcount(self._faults) > self._held
 
     def close(self) -> None:
         """The process ends in good order: nothing to keep."""
@@ -123,7 +131,7 @@ class Journal:
     def abandon(self) -> None:
         """In a forked child: the journal is the parent's."""
         if self._faults is not None:
-            if faulthandler.is_enabled():
+            if self._in_use():
                 faulthandler.disable()
             with contextlib.suppress(OSError):
                 self._faults.close()

@@ -116,6 +116,31 @@ def test_a_faulthandler_of_the_programs_own_is_left_alone(tmp_path: Path) -> Non
     assert "Segmentation fault" in done.stderr and not faults_path(tmp_path, "0").exists()
 
 
+def test_a_faulthandler_that_the_program_enables_later_stays(tmp_path: Path) -> None:
+    """Also in a forked child, and when a framework's handlers would have ours put on top again."""
+    code = """
+    import ctypes, faulthandler, os, sys
+    from pathlib import Path
+    from adbg.engine.journal import Journal
+    journal = Journal(Path(sys.argv[1]), "0")
+    journal.watch_faults()
+    faulthandler.enable()
+    faulthandler.enable()
+    journal.watch_faults_again()
+    if os.fork() == 0:
+        journal.abandon()
+        ctypes.string_at(0)
+    os.wait()
+    journal.close()
+    print(faulthandler.is_enabled())
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), str(tmp_path)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.stdout == "True\n" and "Fatal Python error: Segmentation fault" in done.stderr, done
+
+
 def test_a_handler_that_a_framework_puts_in_later_still_has_its_say(tmp_path: Path) -> None:
     code = """
     import ctypes, signal, sys
