@@ -18,6 +18,7 @@ from adbg.tui.screens.dialogs import BreakpointScreen, LineScreen, QuitScreen
 from adbg.tui.screens.output import OutputScreen
 from adbg.tui.widgets.console import CommandInput
 from adbg.tui.widgets.source import TABS
+from adbg.tui.widgets.vlog import VlogPanel
 
 TWICE = 2.0  # seconds between two ctrl+c
 STEPS = ("step", "next", "finish", "after", "continue", "until")
@@ -231,6 +232,7 @@ class KeyActions(AppBase):
             self.action_search()
             return
         focused = self.focused
+        found: bool | None  # None: it is still looking
         try:
             if focused is self.vlog or focused is self.code:
                 found = focused.search(self._searched, step)
@@ -245,8 +247,16 @@ class KeyActions(AppBase):
         except AdbgError as error:
             self.say_error(error)
             return
-        if not found:
-            self.notify(f"{self._searched!r} is not there", severity="warning", timeout=2, markup=False)
+        if found is False:
+            self._not_there(self._searched)
+
+    def _not_there(self, text: str) -> None:
+        self.notify(f"{text!r} is not there", severity="warning", timeout=2, markup=False)
+
+    def on_vlog_panel_search_ended(self, event: VlogPanel.SearchEnded) -> None:
+        """The rest of a long log was looked through."""
+        if not event.found:
+            self._not_there(event.text)
 
     def action_filter(self) -> None:
         self.action_panel("vlog", zoom=False)

@@ -132,6 +132,7 @@ KEYS: tuple[Key, ...] = (
     Key("foldless", "greater_than_sign", "fold_level(1)", "unfold a level of all", "Move", "vlog"),
     Key("columns", "T", "columns", "thread and source columns, or not", "Move", "vlog"),
     Key("follow", "F", "follow", "follow the end", "Move", "vlog"),
+    Key("giveup", "escape", "give_up", "give up a search or filter that is still looking", "Move", "vlog"),
 )
 
 BY_ID = {key.id: key for key in KEYS}

@@ -158,8 +158,16 @@ class LogApp(App[None]):
         except AdbgError as error:
             self.notify(error.message, severity="error", timeout=4, markup=False)
             return
-        if not found:
-            self.notify(f"{self._searched!r} is not there", severity="warning", timeout=2, markup=False)
+        if found is False:
+            self._not_there(self._searched)
+
+    def _not_there(self, text: str) -> None:
+        self.notify(f"{text!r} is not there", severity="warning", timeout=2, markup=False)
+
+    def on_vlog_panel_search_ended(self, event: VlogPanel.SearchEnded) -> None:
+        """The rest of a long log was looked through."""
+        if not event.found:
+            self._not_there(event.text)
 
     def action_filter(self) -> None:
         self._ask("&", self.shown.filter_text, FILTER_HINT, self.shown.set_filter)

@@ -3,8 +3,8 @@ second followed. No test: nothing fails when it is slow.
 
     python tests/bench/bench_log.py [--records N] [--out FOLDER]
 
-Everything is measured in ``adbg log``'s own app, headless at 160x45: "a frame" is one key until the screen is composed
-(layout and the ANSI text of what changed), the terminal's painting excluded. Writes bench-log.md and bench-log.json.
+Scrolling is measured in a pty (log_frames.py); the rest in ``adbg log``'s own app, headless at 160x45. Writes
+bench-log.md and bench-log.json.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
+
+from log_frames import scrolled
 
 from adbg.tui.logapp import LogApp
 from adbg.tui.widgets.logfolds import OPEN
@@ -106,32 +108,10 @@ async def opened(path: Path, records: int) -> dict[str, float]:
         found["longest pause of the screen meanwhile, ms"] = max(gaps) * 1e3
         found["records"] = len(panel.store)
         found["memory of the process, MB"] = memory()
-        found |= scrolled(app)
         found |= folded(app)
-        found |= searched(app)
+        found |= await searched(app)
         found["memory at the end, MB"] = memory()
     return found
-
-
-def scrolled(app: LogApp) -> dict[str, float]:
-    panel = app.shown
-    times = []
-    for step in strides(len(panel.store)):
-        started = time.perf_counter()
-        panel.select(panel.cursor + step)
-        panel.scroll_to(y=max(panel.cursor - 20, 0), animate=False, force=True)
-        frame(app)
-        times.append((time.perf_counter() - started) * 1e3)
-    return {
-        "frame while scrolling, median ms": statistics.median(times),
-        "frame while scrolling, p95 ms": statistics.quantiles(times, n=20)[-1],
-    }
-
-
-def strides(size: int) -> Iterator[int]:
-    """Lines, pages, and jumps over the whole log."""
-    for number in range(300):
-        yield (1, 43, size // 97)[number % 3] * (1 if number < 150 else -1)
 
 
 def folded(app: LogApp) -> dict[str, float]:
@@ -146,17 +126,34 @@ def folded(app: LogApp) -> dict[str, float]:
     return {"fold all, ms": statistics.median(times), "fold all, worst ms": max(times)}
 
 
-def searched(app: LogApp) -> dict[str, float]:
+async def searched(app: LogApp) -> dict[str, float]:
+    """A search and a filter that have to look at everything: how long they take, and the longest time meanwhile in
+    which the app heard no key."""
     panel = app.shown
     panel.select(0)
     started = time.perf_counter()
-    assert not panel.search("nowhere to be found", 1)
-    found = {"search of the whole log, ms": (time.perf_counter() - started) * 1e3}
-    started = time.perf_counter()
-    panel.set_filter("GradNodePyLayer_Inner.*Preparing")
-    found["filter, first answer ms"] = (time.perf_counter() - started) * 1e3
-    panel.set_filter("")
+    assert panel.search("nowhere to be found", 1) is None
+    pause = await longest_pause(started, lambda: panel._search is None)
+    found = {"search of the whole log, ms": (time.perf_counter() - started) * 1e3, "longest pause meanwhile, ms": pause}
+    for name, text in (("filter by text", "GradNodePyLayer_Inner.*Preparing"), ("filter by level", "level:3")):
+        started = time.perf_counter()
+        panel.set_filter(text)
+        pause = await longest_pause(started, lambda: not panel.view.filtering)
+        found[f"{name}, all kept, ms"] = (time.perf_counter() - started) * 1e3
+        found[f"{name}, longest pause, ms"] = pause
+        panel.set_filter("")
     return found
+
+
+async def longest_pause(started: float, ended: Callable[[], bool]) -> float:
+    """Milliseconds between two turns of the loop, the longest one since ``started``."""
+    last, longest = started, 0.0
+    while True:
+        await asyncio.sleep(0)
+        now = time.perf_counter()
+        longest, last = max(longest, now - last), now
+        if ended():
+            return longest * 1e3
 
 
 async def followed(path: Path) -> dict[str, float]:
@@ -199,6 +196,7 @@ def measure(records: int) -> dict[str, float]:
         write_log(path, records)
         found = {"file, MB": path.stat().st_size / 1e6}
         found |= asyncio.run(opened(path, records))
+        found |= scrolled(path)
         path.unlink()
         return found | asyncio.run(followed(Path(folder) / "growing.log"))
 

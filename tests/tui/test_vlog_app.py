@@ -6,6 +6,7 @@ import asyncio
 import gzip
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from textual.pilot import Pilot
@@ -13,7 +14,9 @@ from textual.pilot import Pilot
 from adbg.engine.vlog import format_record
 from adbg.tui.logapp import LogApp
 from adbg.tui.widgets.graphmodel import GraphModel
+from adbg.tui.widgets.logfolds import Filter
 from adbg.tui.widgets.lognodes import node_index
+from adbg.tui.widgets.logsearch import Search
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "vlog"
 Body = Callable[[LogApp, Pilot[None]], Awaitable[None]]
@@ -131,6 +134,109 @@ def test_gzipped_files_and_tabs(tmp_path: Path) -> None:
     drive([packed, DATA / "pylayer_nested_v3.log"], body)
 
 
+@pytest.fixture(scope="module")
+def long_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """100,000 records, 12 MB; one of them is the needle."""
+    path = tmp_path_factory.mktemp("log") / "long.log"
+    record = format_record("SumGradNode(0x55eaf696a1b0) Found pending node: AddGradNode and more", "backward", 4)
+    path.write_text(record * 90_000 + format_record("the needle", "nodes", 4) + record * 9_999)
+    return path
+
+
+async def indexed(app: LogApp) -> None:
+    await until(lambda: len(app.shown.store) == 100_000 and app.shown.store._reader is None)
+
+
+class Brake:
+    """Searches and filters look at one piece and no more until ``held`` is False."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.held = True
+        for kind in (Search, Filter):
+            monkeypatch.setattr(kind, "advance", self._braked(kind.advance))  # type: ignore[attr-defined]
+
+    def _braked(self, advance: Callable[[Any, float], bool]) -> Callable[[Any, float], bool]:
+        moved: set[object] = set()
+
+        def advance_a_little(looking: Any, seconds: float) -> bool:
+            if self.held and looking in moved:
+                return False
+            moved.add(looking)
+            return advance(looking, 0.0 if self.held else seconds)
+
+        return advance_a_little
+
+
+def test_a_long_search_lets_the_keys_through_and_ends_where_the_match_is(
+    long_log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brake = Brake(monkeypatch)
+
+    async def body(app: LogApp, pilot: Pilot[None]) -> None:
+        await indexed(app)
+        panel = app.shown
+        await pilot.press("slash", *"needle", "enter")
+        await until(lambda: "looking for needle" in panel.subtitle_text())
+        assert "looking for needle" in app.screen.query_one("#file0").border_subtitle  # type: ignore[operator]
+        await pilot.press("j", "j")
+        assert panel.cursor == 2 and "esc stops" in panel.subtitle_text()
+        brake.held = False
+        await until(lambda: here(app) == "the needle")
+        assert "looking" not in panel.subtitle_text()
+
+    drive([long_log], body)
+
+
+def test_escape_gives_up_a_search_and_a_filter_and_the_cursor_stays(
+    long_log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brake = Brake(monkeypatch)
+
+    async def body(app: LogApp, pilot: Pilot[None]) -> None:
+        await indexed(app)
+        panel = app.shown
+        panel.select(500)
+        top = panel.scroll_offset.y
+        await pilot.press("slash", *"needle", "enter")
+        await until(lambda: "looking for needle" in panel.subtitle_text())
+        await pilot.press("escape")
+        assert "looking" not in panel.subtitle_text() and (panel.cursor, panel.scroll_offset.y) == (500, top)
+        panel.select(95_000)
+        panel.set_filter("pending")
+        await until(lambda: 0 < panel.line_count() < 95_000)
+        assert "looked at" in panel.subtitle_text()
+        await pilot.press("escape")
+        assert panel.filter_text == "" and panel.line_count() == 100_000 and panel.cursor == 95_000
+        brake.held = False
+        panel.set_filter("pending")
+        await until(lambda: panel.line_count() == 99_999 and panel.cursor == 94_999)
+        assert "looked at" not in panel.subtitle_text()
+        await pilot.press("slash", *"needle", "enter")
+        await asyncio.sleep(0.05)
+        assert panel.cursor == 94_999, "what the filter hides is not found"
+
+    drive([long_log], body)
+
+
+def test_lines_kept_while_scrolling_are_those_made_anew() -> None:
+    async def body(app: LogApp, pilot: Pilot[None]) -> None:
+        panel = app.shown
+        for keys in (
+            ["j"] * 30, ["ctrl+d", "k", "ctrl+f"], ["space"], ["k"] * 5, ["T"], ["m", "j"], ["slash", *"grad", "enter"],
+            ["less_than_sign"], ["greater_than_sign", "G"], ["g"], ["tab"],
+        ):  # fmt: skip
+            await pilot.press(*keys)
+            await pilot.pause()
+            shown = [panel.render_line(y).text for y in range(panel.size.height)]
+            styles = [[segment.style for segment in panel.render_line(y)] for y in range(panel.size.height)]
+            panel._kept.clear()
+            assert shown == [panel.render_line(y).text for y in range(panel.size.height)], keys
+            assert styles == [[segment.style for segment in panel.render_line(y)] for y in range(panel.size.height)]
+        assert any("grad" in line.lower() for line in shown)
+
+    drive([DATA / "pylayer_nested_v3.log"], body, (120, 30))
+
+
 def test_a_record_about_a_node_names_it_and_the_node_finds_its_record() -> None:
     async def body(app: LogApp, pilot: Pilot[None]) -> None:
         panel = app.shown
@@ -143,7 +249,7 @@ def test_a_record_about_a_node_names_it_and_the_node_finds_its_record() -> None:
         told: list[object] = []
         panel.post_message = lambda message: told.append(message) or True  # type: ignore[method-assign,func-returns-value]
         row = panel.row_at(panel.cursor)
-        panel._tell_node(row)
+        panel._ask_node(row)
         del panel.post_message
         (message,) = told
         assert isinstance(message, panel.NodeWanted)

@@ -13,10 +13,12 @@ import pytest
 
 from adbg.engine.errors import CommandError
 from adbg.engine.vlog import format_record
-from adbg.tui.widgets import logstore
+from adbg.tui.widgets import logfolds, logsearch, logstore
 from adbg.tui.widgets.logfolds import OPEN, Filter, Folds, compile_bytes, wanted
 from adbg.tui.widgets.logindex import BACKWARD, CALL, NODE, PYLAYER
 from adbg.tui.widgets.loglines import LineMap
+from adbg.tui.widgets.lognodes import NodeRecords, node_said, plain_name
+from adbg.tui.widgets.logsearch import Search
 from adbg.tui.widgets.logstore import LogStore
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "vlog"
@@ -229,6 +231,13 @@ def filtered(store: LogStore, text: str) -> list[int]:
     return list(found.rows)
 
 
+def find(store: LogStore, pattern: re.Pattern[bytes], row: int, step: int) -> int:
+    search = Search(store, pattern, row, step)
+    while not search.advance(0):
+        assert 0 <= search.share <= 1
+    return search.found
+
+
 def test_filters_by_text_level_module_thread_and_context(tmp_path: Path) -> None:
     store = store_of(tmp_path / "log", LOG)
     assert filtered(store, "odd") == [3]
@@ -247,7 +256,8 @@ def test_filters_by_text_level_module_thread_and_context(tmp_path: Path) -> None
 @pytest.mark.parametrize("path", LOGS, ids=lambda path: path.name)
 @pytest.mark.parametrize("text", ["grad", "Shape: 2, 3", "+3 Finish", "no such thing"])
 def test_filters_and_searches_find_what_a_scan_finds(path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logstore, "CHUNK", 700)
+    monkeypatch.setattr(logsearch, "PIECE", 700)
+    monkeypatch.setattr(logfolds, "PIECE", 700)
     store = store_of(path)
     what = wanted(text)
     assert what.pattern is not None
@@ -256,15 +266,48 @@ def test_filters_and_searches_find_what_a_scan_finds(path: Path, text: str, monk
     assert filtered(store, text) == sorted(near)
     row, forward = -1, []
     for _ in hits:
-        row = store.find(what.pattern, row, 1)
+        row = find(store, what.pattern, row, 1)
         forward.append(row)
     assert forward == hits
     row, back = len(store), []
     for _ in hits:
-        row = store.find(what.pattern, row, -1)
+        row = find(store, what.pattern, row, -1)
         back.append(row)
     assert back == hits[::-1]
-    assert hits or store.find(what.pattern, 0, 1) == -1
+    assert hits or find(store, what.pattern, 0, 1) == -1
+
+
+@pytest.mark.parametrize("path", LOGS, ids=lambda path: path.name)
+@pytest.mark.parametrize("text", ["level:3", "level:W", "module:backward,nodes", "level:4 grad"])
+def test_filters_by_head_keep_what_the_whole_record_says(path: Path, text: str) -> None:
+    store = store_of(path)
+    what = wanted(text)
+    kept = [
+        row
+        for row in range(len(store))
+        if what.keeps(store.record(row)) and (not what.pattern or what.pattern.search(store.raw(row).encode()))
+    ]
+    assert filtered(store, text) == kept
+
+
+@pytest.mark.parametrize("path", LOGS, ids=lambda path: path.name)
+def test_records_of_nodes_are_those_of_their_own_backward(path: Path) -> None:
+    store = store_of(path)
+    began = [row for row in range(len(store)) if store.kinds[row] & BACKWARD]
+    for start in began:
+        records = NodeRecords(store, start)
+        while not records.advance(0):
+            pass
+        counts: Counter[str] = Counter()
+        for row in range(start, len(store)):
+            said = node_said(store.line(row).text) if store.kinds[row] & NODE else None
+            if said is not None and store.backward_of(row) == start:
+                counts[plain_name(said.name)] += 1
+                assert records.row_of(said.name, said.index, counts[plain_name(said.name)]) == row
+                assert said.index or records.occurrence(said, row) == counts[plain_name(said.name)]
+        assert records.row_of("NoSuchNode", 1, 1) == -1
+        for name, count in counts.items():
+            assert records.row_of(name, 0, count + 1) == -1
 
 
 def test_notes_stand_where_they_came(tmp_path: Path) -> None:
@@ -275,7 +318,7 @@ def test_notes_stand_where_they_came(tmp_path: Path) -> None:
     settle(store)
     assert store.line(5).level == "■" and store.line(5).text == "stop: #3" and store.raw(5) == "stop: #3"
     assert store.line(4).text == store.line(6).text == "run_backward" and len(store) == 11
-    assert store.find(compile_bytes("stop"), 0, 1) == 5 and filtered(store, "stop") == [5]
+    assert find(store, compile_bytes("stop"), 0, 1) == 5 and filtered(store, "stop") == [5]
 
 
 def test_foreign_text_and_bytes_do_no_harm(tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ from itertools import compress
 
 from adbg.engine.errors import CommandError
 from adbg.engine.vlog import Record
-from adbg.tui.widgets.logstore import LogStore
+from adbg.tui.widgets.logstore import PIECE, LogStore
 
 OPEN = 255  # as a depth: nothing is folded
 _BADNESS = "IWEF"
+_FOREIGN = Record(0, "", "", 0, "", 0, "")
 
 
 class Folds:
@@ -158,12 +159,13 @@ class Filter:
 
     def _piece(self) -> None:
         what, store, low = self.wanted, self.store, self.position
-        high = min(store.piece_end(low, len(store)), low + 2000 if what.of_heads else len(store))
+        high = store.piece_end(low, len(store), PIECE)
         rows = list(range(low, high)) if what.pattern is None else store.matching(what.pattern, low, high)
         if what.severity:
             rows = [row for row in rows if store.alarming(row)]
         if what.of_heads:
-            rows = [row for row in rows if what.keeps(store.record(row))]
+            heads = store.heads(low, high) if rows else {}
+            rows = [row for row in rows if what.keeps(heads.get(row, _FOREIGN))]
         self.hits += len(rows)
         if not what.context:
             self.rows.extend(rows)

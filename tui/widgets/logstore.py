@@ -17,14 +17,14 @@ import time
 import zlib
 from array import array
 from collections import OrderedDict, deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from adbg.engine.vlog import Record, parse
+from adbg.engine.vlog import Record, heads, parse
 from adbg.tui.widgets.logindex import BACKWARD, ERROR, FATAL, KIND, NOTE, WARNING, Batch, Indexer
 from adbg.tui.widgets.logsummary import is_block, summary
 
 CHUNK = 1 << 18
+PIECE = 1 << 16  # bytes between two looks at the clock of what runs on the UI thread: 0.2 ms of a plain pattern
 BUDGET = 0.008  # seconds of indexing in one poll on the UI thread
 MOST_ROWS = 10_000_000  # 100 MB of index; the older half goes, and is counted
 _BACKLOG = 2 << 20  # bytes behind which the reader thread indexes: 20,000 records, some 50 ms
@@ -280,12 +280,11 @@ class LogStore:
     def next_alarm(self, row: int, step: int, among: array[int] | None = None) -> int:
         """The next such row in a direction, around the end, of all or of some rows; -1 when there is none."""
         marks = self.kinds.translate(_ALARMS)
-        if among is not None:
-            kept = bytearray(len(marks))
-            for at in among:
-                kept[at] = marks[at]
-            marks = kept
-        return _next(marks, row, step)
+        for _ in range(marks.count(1)):
+            row = _next(marks, row, step)
+            if among is None or contains(among, row):
+                return row
+        return -1
 
     def backward_of(self, row: int) -> int:
         """The row that begins the backward around ``row``; -1 outside."""
@@ -302,40 +301,21 @@ class LogStore:
             return around
         return self.kinds.translate(_BACKWARDS).rfind(1)
 
-    def find(self, pattern: re.Pattern[bytes], row: int, step: int) -> int:
-        """The next row with a match, from the one behind (before) ``row`` around the end; -1 when none has one."""
-        size = len(self)
-        parts = [(row + 1, size), (0, row + 1)] if step > 0 else [(0, row), (row, size)]
-        for start, stop in parts:
-            found = self._matches(pattern, start, stop, step)
-            if found >= 0:
-                return found
-        return -1
+    def piece_end(self, start: int, stop: int, size: int = CHUNK) -> int:
+        """Row up to which one read of some ``size`` bytes from row ``start`` on goes."""
+        return min(max(bisect.bisect_right(self._offsets, self._offsets[start] + size), start + 1), stop)
 
-    def _matches(self, pattern: re.Pattern[bytes], start: int, stop: int, step: int) -> int:
-        while start < stop:
-            if step > 0:
-                low, high = start, self.piece_end(start, stop)
-                start = high
-            else:
-                high = stop
-                low = max(min(bisect.bisect_left(self._offsets, self._offsets[high - 1] - CHUNK), high - 1), start)
-                stop = low
-            rows = self.matching(pattern, low, high)
-            if rows:
-                return rows[0 if step > 0 else -1]
-        return -1
+    def piece_start(self, start: int, stop: int, size: int = CHUNK) -> int:
+        """Row from which such a read goes that ends before row ``stop``."""
+        return max(min(bisect.bisect_left(self._offsets, self._offsets[stop - 1] - size), stop - 1), start)
 
-    def matching_rows(self, pattern: re.Pattern[bytes], start: int, stop: int) -> Iterator[int]:
-        """Rows of start..stop-1 with a match, in order."""
-        while start < stop:
-            end = self.piece_end(start, stop)
-            yield from self.matching(pattern, start, end)
-            start = end
-
-    def piece_end(self, start: int, stop: int) -> int:
-        """Row up to which one read of some 256 KiB goes."""
-        return min(max(bisect.bisect_right(self._offsets, self._offsets[start] + CHUNK), start + 1), stop)
+    def heads(self, low: int, high: int) -> dict[int, Record]:
+        """Rows of low..high-1 and their records without continuation lines; notes and foreign text are left out."""
+        first = self._offsets[low]
+        end = self._offsets[high] if high < len(self) else self._offsets[high - 1] + _LONGEST
+        found = heads(self._bytes(first, end - first), first)
+        rows = (row for row in range(low, high) if row not in self._notes)
+        return {row: found[at] for row in rows if (at := self._offsets[row]) in found}
 
     def matching(self, pattern: re.Pattern[bytes], low: int, high: int) -> list[int]:
         """Rows of low..high-1 whose text matches."""
@@ -352,6 +332,12 @@ class LogStore:
             own = [row for row in noted if pattern.search(self._notes[row].text.encode())]
             return sorted({*(row for row in rows if row not in noted), *own})
         return rows
+
+
+def contains(rows: array[int], row: int) -> bool:
+    """``row`` is one of the ascending ``rows``."""
+    at = bisect.bisect_left(rows, row)
+    return at < len(rows) and rows[at] == row
 
 
 def _next(marks: bytes | bytearray, row: int, step: int) -> int:
