@@ -308,6 +308,11 @@ class PaddleCall(PaddleGraph, BackwardCall):
         self._parts.clear()
         self._hooked = 0
 
+    @property
+    def reached(self) -> bool:
+        """A hook fired: the engine ran nodes of this call."""
+        return any(self._ran)
+
     def finish(self) -> None:
         """The call is over: no hook, no node, no tensor is kept."""
         self.unhook()

@@ -18,6 +18,7 @@ from adbg.engine.backends.base import HookSink
 from adbg.engine.backends.paddle_call import PaddleCall
 from adbg.engine.backends.paddle_failures import described
 from adbg.engine.backends.paddle_graph import PYLAYER, Services
+from adbg.engine.backends.paddle_tensors import is_tensor
 
 Run = Callable[..., Any]
 
@@ -121,16 +122,15 @@ class EngineEntry:
         """A person ended it in a hook: what Paddle makes of the exception is turned back into it at the entry."""
         self._thread.abort = error
 
-    def keep(self, hooks: list[Any] | None) -> None:
-        """Hold on to the post hooks of a failed ``paddle.grad``; None: a later one ended well, nobody else has them.
+    def keep(self, hooks: list[Any], earlier: Sequence[Any]) -> None:
+        """Hold on to the post hooks of a failed ``paddle.grad``, and let go of ``earlier``, those that were held when
+        one began that reached its nodes: nobody else has them now.
 
         ``paddle.grad`` runs on copies of the nodes. After an exception the copies stay until the next call, which frees
         them without Python's lock: a hook that only they still held would be freed there, and Paddle dies of that.
         """
-        if hooks is None:
-            self._kept.clear()
-        else:
-            self._kept.extend(hooks)
+        gone = set(map(id, earlier))
+        self._kept = [*(hook for hook in self._kept if id(hook) not in gone), *hooks]
 
     # ---- a call
 
@@ -141,6 +141,7 @@ class EngineEntry:
             if self._sink is None:
                 return run(*args, **kwargs)
             opened = self._begin(args, kwargs, partial)
+            earlier = self._kept
             grad_mode = private.has_grad()
             try:
                 result = run(*args, **kwargs)
@@ -148,7 +149,7 @@ class EngineEntry:
                 if private.has_grad() != grad_mode:  # Paddle forgets it when a post hook or a kernel raises
                     private.set_has_grad(grad_mode)
                 if opened.partial and opened.call is not None:
-                    self.keep(opened.call.placed)
+                    self.keep(opened.call.placed, earlier if opened.call.reached else ())
                 aborted = self._failed(opened, error)
                 if aborted is not None:
                     raise aborted from None
@@ -156,8 +157,8 @@ class EngineEntry:
             else:
                 if opened.call is not None:
                     self._end(opened)
-                if partial and self._kept:
-                    self.keep(None)
+                if partial and earlier:
+                    self.keep([], earlier)
                 return result
             finally:
                 state.open.remove(opened)
@@ -217,7 +218,7 @@ class EngineEntry:
                 depth=place,
                 entry="grad" if opened.partial else "backward",
                 create_graph=bool(opened.partial and _flag(opened, 4, "create_graph")),
-                inputs=_given(opened, 1, "inputs") if opened.partial else (),
+                inputs=[value for value in _given(opened, 1, "inputs") if is_tensor(value)] if opened.partial else (),
                 location=self._services.stacks.frames.live_line(opened.frame or sys._getframe(1)),
             )
         except Exception:

@@ -130,3 +130,32 @@ def test_a_node_that_was_looked_at_dies_with_its_graph() -> None:
     del y
     gc.collect()
     assert len(died) == 3
+
+
+def test_a_paddle_grad_that_always_fails_keeps_nothing_more() -> None:
+    """Its hooks must be held until a later run has freed Paddle's copies of the nodes; and no longer."""
+
+    class Fails(PyLayer):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2.0
+
+        @staticmethod
+        def backward(ctx, d):
+            raise ValueError("on purpose")
+
+    x = paddle.ones([4])
+    x.stop_gradient = False
+
+    def step() -> None:
+        with pytest.raises(OSError, match="on purpose"):
+            paddle.grad([Fails.apply(paddle.tanh(x)).exp().sum()], [x])
+        with pytest.raises(TypeError):
+            paddle.base.core.eager.run_partial_grad([x.exp().sum()], 3)
+
+    plainly = grown(step)
+    with watching(quiet(EVERY)) as backend:
+        here = grown(step)
+        paddle.grad([paddle.exp(x).sum()], [x])
+        assert not backend._entry._kept
+    assert here[1] - plainly[1] < STEPS, (here, plainly)
