@@ -139,14 +139,16 @@ class Recorder:
             except OSError as error:
                 self._give_up(error)
 
-    def exit(self, code: int, signum: int) -> None:
-        """{"code": int or null, "signal": int or null, "ended": UTC, ISO 8601}, replaced in one go."""
+    def exit(self, code: int, signum: int, asked: bool) -> None:
+        """{"code": int or null, "signal": int or null, "asked": whether a person had that signal sent, "ended": UTC,
+        ISO 8601}, replaced in one go."""
         if not self.run_dir:
             return
         ended = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        text = '{"code": %s, "signal": %s, "ended": "%s"}\n' % (  # noqa: UP031  json would cost 4 ms of start-up
+        text = '{"code": %s, "signal": %s, "asked": %s, "ended": "%s"}\n' % (  # noqa: UP031  json would cost 4 ms of start-up
             "null" if signum else code,
             signum or "null",
+            "true" if asked else "false",
             ended,
         )
         path = os.path.join(self.run_dir, "exit.json")
@@ -230,6 +232,7 @@ class Keeper:
         self.inbox = bytearray()
         self.outbox = bytearray()
         self.typed = bytearray()  # stdin the terminal did not take yet
+        self.asked: set[int] = set()  # signals that the front end had sent
         self.terminals: list[Terminal] = []
         self.program = Program()
         self.recorder = Recorder("")
@@ -376,7 +379,9 @@ class Keeper:
             elif kind == RESIZE:
                 self._resize(*struct.unpack(">HH", payload))
             elif kind == SIGNAL:
-                self.program.kill(*struct.unpack(">B?", payload))
+                number, group = struct.unpack(">B?", payload)
+                self.asked.add(number)
+                self.program.kill(number, group)
 
     def _resize(self, rows: int, cols: int) -> None:
         for terminal in self.terminals:
@@ -443,7 +448,7 @@ class Keeper:
 
     def _report(self) -> None:
         self.reported = True
-        self.recorder.exit(self.program.code, self.program.signal)
+        self.recorder.exit(self.program.code, self.program.signal, self.program.signal in self.asked)
         self._take_notes()
         self._send(EXIT, struct.pack(">iB", self.program.code, self.program.signal))
         self._flush()

@@ -144,13 +144,18 @@ def state_of(info: Mapping[str, Any]) -> str:
 _ASKED_TO_END = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
 
 
-def read_exit(run_dir: str | os.PathLike[str]) -> int | None:
-    """Exit status of the launched program, from its keeper's ``exit.json`` (-N: ended by signal N); None: unknown."""
+def _kept_exit(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         found = json.loads((Path(run_dir) / "exit.json").read_text(encoding="utf-8"))
-        code, number = found.get("code"), found.get("signal")
-    except (OSError, ValueError, AttributeError):
-        return None
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def read_exit(run_dir: str | os.PathLike[str]) -> int | None:
+    """Exit status of the launched program, from its keeper's ``exit.json`` (-N: ended by signal N); None: unknown."""
+    found = _kept_exit(run_dir)
+    code, number = found.get("code"), found.get("signal")
     if isinstance(number, int):
         return -number
     return code if isinstance(code, int) else None
@@ -158,10 +163,12 @@ def read_exit(run_dir: str | os.PathLike[str]) -> int | None:
 
 def run_state(run_dir: str | os.PathLike[str]) -> str:
     """ "ended", "running" or "crashed" of the run as a whole. What the keeper saw counts more than what the process
-    left behind: ``os._exit(0)`` ends a run without closing its record, and a process may crash after it closed it."""
+    left behind: ``os._exit(0)`` ends a run without closing its record, and a process may crash after it closed it. A
+    signal that a person had adbg send (``restart``, ``quit``) is no crash."""
     code = read_exit(run_dir)
     if code is not None:
-        return "crashed" if code < 0 and -code not in _ASKED_TO_END else "ended"
+        asked = -code in _ASKED_TO_END or _kept_exit(run_dir).get("asked") is True
+        return "crashed" if code < 0 and not asked else "ended"
     return state_of(read_info(run_dir))
 
 

@@ -88,9 +88,11 @@ def test_the_list(tmp_path: Path) -> None:
         ({"code": 3, "signal": None}, "ended", 3),
         ({"code": None, "signal": 11}, "crashed", -11),
         ({"code": None, "signal": 2}, "ended", -2),
+        ({"code": None, "signal": 9, "asked": False}, "crashed", -9),
+        ({"code": None, "signal": 9, "asked": True}, "ended", -9),
     ],
 )
-def test_what_the_keeper_saw_decides(tmp_path: Path, left: dict[str, int | None], state: str, code: int) -> None:
+def test_what_the_keeper_saw_decides(tmp_path: Path, left: dict[str, int | bool | None], state: str, code: int) -> None:
     run = make(tmp_path, "train.py", time.time(), None, close=False)
     (run / "exit.json").write_text(json.dumps(left))
     (summary,) = list_runs(tmp_path)

@@ -57,9 +57,17 @@ def test_exit_is_written_beside_the_output(program: Any, tmp_path: Path) -> None
     run = program("import os; print('x' * 10); os.kill(os.getpid(), 15)")
     assert str(run.wait()) == "killed by SIGTERM"
     ended = json.loads((tmp_path / "run" / "exit.json").read_text())
-    assert (ended["code"], ended["signal"]) == (None, 15)
+    assert (ended["code"], ended["signal"], ended["asked"]) == (None, 15, False)
     assert time.strptime(ended["ended"], "%Y-%m-%dT%H:%M:%SZ")
     assert (tmp_path / "run" / "output-r0.log").read_bytes() == b"x" * 10 + b"\n"
+
+
+def test_a_signal_that_a_person_had_sent_is_told_from_a_crash(program: Any, tmp_path: Path) -> None:
+    run = program("print('ready', flush=True); import time; time.sleep(60)")
+    run.expect(b"ready")
+    run.launched.signal(signal.SIGKILL)
+    assert str(run.wait()) == "killed by SIGKILL"
+    assert json.loads((tmp_path / "run" / "exit.json").read_text())["asked"] is True
 
 
 def test_bytes_are_exact_and_a_terminal_is_there(program: Any) -> None:
