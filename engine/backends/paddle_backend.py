@@ -57,9 +57,9 @@ class PaddleBackend(Backend):
 
     def __init__(self) -> None:
         self.version = str(paddle.__version__)
-        self._modules = Modules()
         self._flags = SharedFlags()
         self._stacks = Stacks(self._flags)
+        self._modules = Modules(self._stacks.texts)
         self._creations = Creations(self._stacks)
         self._services = Services(self._modules, self._stacks)
         self._entry = EngineEntry(self._services)

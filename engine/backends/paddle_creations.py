@@ -30,7 +30,6 @@ class Creations:
     def __init__(self, stacks: Stacks) -> None:
         self.stacks = stacks
         self._numbers = itertools.count(1)
-        self._lock = threading.Lock()
 
     def watch(self) -> PaddleWatch:
         """Raises Unsupported where stacks are off or nodes cannot be read."""
@@ -39,14 +38,11 @@ class Creations:
         if not self.stacks.on:
             raise Unsupported("forward stacks are off", "stacks on")
         watch = PaddleWatch(self, next(self._numbers))
-        with self._lock:
-            self.stacks.texts.listeners += (watch.note,)
+        self.stacks.texts.listen(watch.note)
         return watch
 
     def drop(self, watch: PaddleWatch) -> None:
-        with self._lock:
-            texts = self.stacks.texts
-            texts.listeners = tuple([hear for hear in texts.listeners if hear != watch.note])
+        self.stacks.texts.forget(watch.note)
 
 
 class PaddleWatch(CreationWatch):

@@ -228,7 +228,6 @@ class EngineEntry:
 
     def _close(self, opened: _Open) -> None:
         call = opened.call
-        sink = self._sink
         state = self._thread
         try:
             if call is not None and not opened.passing:
@@ -239,8 +238,6 @@ class EngineEntry:
             if not state.open:
                 state.origin = state.abort = None
                 state.answer.clear()
-                if sink is not None and not opened.partial and not opened.passing:
-                    self._services.modules.forget_calls()
 
     def _end(self, opened: _Open) -> None:
         call, sink = opened.call, self._sink

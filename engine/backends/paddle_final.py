@@ -43,11 +43,11 @@ def final_hooks_aside(library: ctypes.PyDLL, memory: ReadMemory) -> Iterator[Non
         raise LookupError("what the script wants called at the end of a backward cannot be set aside")
     begin, end, room = _three(after, places[0])
     vector = (ctypes.c_uint64 * 3).from_address(controller + places[0])
-    vector[:] = (0, 0, 0)
+    vector[:] = [0, 0, 0]
     try:
         yield
     finally:
-        vector[:] = (begin, end - _ENTRY, room)  # without ours, whose 64 bytes stay
+        vector[:] = [begin, end - _ENTRY, room]  # without ours, whose 64 bytes stay
 
 
 def _nothing() -> None:

@@ -60,7 +60,6 @@ class PaddleGraph(Graph):
         self._addresses: dict[int, int] | None = None
         self._order: list[int] | None = None
         self._unique: list[str] | None = None
-        self._modules: dict[int, str] | None = None
         self._parameters: dict[int, tuple[str | None, Any]] | None = None
         self._wanted: tuple[Any, ...] = ()  # paddle.grad(inputs=)
         self.note = ""
@@ -254,9 +253,7 @@ class PaddleGraph(Graph):
         )
 
     def module(self, key: int) -> str | None:
-        if self._modules is None:
-            self._modules = self._services.modules.modules_of(self.addresses(), self.printed(), self.producers())
-        return self._modules.get(key)
+        return self._services.modules.told(self._services.stacks.text(self.walk()[key]))
 
     def parameter(self, key: int) -> tuple[str | None, Any]:
         """(name, tensor) of an accumulate node; (None, None) where its tensor is no parameter of a Layer seen so

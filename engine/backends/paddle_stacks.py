@@ -81,7 +81,13 @@ class Stacks:
     def abandon(self) -> None:
         """In a forked child: off, also where a thread that is not here was about to switch it."""
         self._lock = threading.Lock()
+        self.texts.abandon()
         self.set(False)
+
+    def text(self, node: Any) -> str:
+        """What Paddle keeps on a node: its stack as Python prints it; "" without one. 8 us."""
+        native = private.native()
+        return native.trace(node.node_ptr()) if native is not None else ""
 
     def lines(self, node: Any) -> tuple[tuple[SourceLine, ...], str]:
         """User frames that made the node, innermost first, and why there are none."""

@@ -24,10 +24,11 @@ class _Answer(threading.local):
 
 
 class StackTexts:
-    """The function in ``traceback``'s place. ``listeners`` are told of every text, and may add lines to it."""
+    """The function in ``traceback``'s place. Listeners are told of every text, and may add lines to it."""
 
     def __init__(self) -> None:
-        self.listeners: tuple[Listener, ...] = ()
+        self._listeners: tuple[Listener, ...] = ()
+        self._lock = threading.Lock()
         self._answer = _Answer()
         self._original: Any = None
         self._ours: Any = None
@@ -46,14 +47,29 @@ class StackTexts:
             traceback.format_stack = self._original
         self._original = self._ours = None
 
+    def listen(self, hear: Listener) -> None:
+        with self._lock:
+            self._listeners += (hear,)
+
+    def forget(self, hear: Listener) -> None:
+        with self._lock:
+            self._listeners = tuple([other for other in self._listeners if other != hear])
+
+    def abandon(self) -> None:
+        """In a forked child: whoever held the lock is not here."""
+        self._lock = threading.Lock()
+
     def _function(self, original: Any) -> Any:
         def format_stack(f: types.FrameType | None = None, limit: int | None = None) -> list[str]:
             caller = sys._getframe(1)
             lines: list[str] = original(f if f is not None else caller, limit)
             if f is not None or limit is not None or not self._on or "format_stack" in caller.f_code.co_names:
                 return lines
-            for hear in self.listeners:
-                hear(lines)
+            for hear in self._listeners:
+                try:
+                    hear(lines)
+                except Exception:  # a Layer that answers oddly: nothing of that may reach Paddle
+                    continue
             answer = self._answer.lines
             answer[:] = lines
             return answer

@@ -106,6 +106,55 @@ def test_layer_paths_and_parameters():
     assert parameters == {None, "blocks.0.fc.weight", "blocks.0.fc.bias", "blocks.1.fc.weight", "blocks.1.fc.bias"}
 
 
+def test_forwards_whose_result_is_dropped_name_no_later_node():
+    """A validation without no_grad, a retried step: their nodes' addresses are used again within the same step."""
+
+    class Net(paddle.nn.Layer):
+        def __init__(self):
+            super().__init__()
+            linear, tanh = paddle.nn.Linear, paddle.nn.Tanh
+            self.parts = paddle.nn.Sequential(linear(4, 4), tanh(), linear(4, 4), tanh(), linear(4, 4), tanh())
+
+        def forward(self, x):
+            return self.parts(x)
+
+    net, x = Net(), leaf(2, 4)
+
+    def run(dropped):
+        for number in range(dropped):
+            net(x)
+            if number % 2:
+                net.parts[2](x)
+        net(x).sum().backward()
+
+    def modules(dropped):
+        return {name: info.module for name, (info, _, _) in described(lambda: run(dropped), stacks=True).items()}
+
+    clean = modules(0)
+    assert clean["TanhGradNode#1"] == "parts.1" and clean["AddGradNode#3"] == "parts.4"
+    for dropped in range(1, 6):
+        assert modules(dropped) == clean
+
+
+def test_a_pylayer_is_told_its_layer():
+    class Twice(paddle.autograd.PyLayer):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2.0
+
+        @staticmethod
+        def backward(ctx, d):
+            return d * 2.0
+
+    class Net(paddle.nn.Layer):
+        def forward(self, x):
+            return Twice.apply(x)
+
+    net = paddle.nn.Sequential(Net(), paddle.nn.Tanh())
+    found = described(lambda: net(leaf(3)).sum().backward(), stacks=True)
+    assert found["GradNodePyLayer_Twice#1"][0].module == "0" and found["TanhGradNode#1"][0].module == "1"
+
+
 def test_parameters_have_names_without_stacks():
     model = Model()
     found = described(lambda: model(leaf(2, 3)).sum().backward())
