@@ -184,7 +184,7 @@ class Reports:
         journal.put("before", call.number, index, call.name(key), call.depth, _path(running), *texts)
 
     def _place_log(self) -> None:
-        """What the framework wrote itself until now gets its place among the events (1.0 us; 0.07 while it writes none)."""
+        """What the framework wrote itself until now gets its place among the events (1 us)."""
         tap = self.verbosity.tap
         if tap.on:
             size = tap.size

@@ -55,7 +55,7 @@ def test_interrupts_at_every_moment_of_a_stop() -> None:
             parked.post(job(rng.choice((1, 10, 100, 2000))))
         thread = threading.Thread(target=stop, args=(parked, ended))
         thread.start()
-        resume_after = rng.randint(0, 60)
+        resume_after = rng.randint(1, 60)
         deadline = time.monotonic() + 20
         while not parked.over.is_set() and time.monotonic() < deadline:
             interrupted += parked.busy
