@@ -26,7 +26,7 @@ def test_the_text_is_python_s_own_each_time() -> None:
     frames = Frames()
     namespace: dict[str, object] = {"compared": compared, "frames": frames}
     exec("def made():\n    return (\n        compared(frames))\n", namespace)  # code without a source file
-    for call in (lambda: compared(frames), namespace["made"], lambda: list(map(compared, [frames]))[0]):
+    for call in (lambda: compared(frames), namespace["made"], lambda: next(map(compared, [frames]))):
         for _ in range(2):
             ours, own = call()  # type: ignore[operator]
             assert ours == own and any("in compared" in line for line in own)
