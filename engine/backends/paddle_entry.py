@@ -11,6 +11,7 @@ import itertools
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any
 
 from adbg.engine.backends import paddle_private as private
@@ -21,14 +22,20 @@ from adbg.engine.backends.paddle_graph import PYLAYER, Services
 from adbg.engine.backends.paddle_tensors import is_tensor
 
 Run = Callable[..., Any]
+_INTERRUPTED = "(External) KeyboardInterrupt"  # what Paddle makes of a Ctrl-C in a hook
 
 
 class _Open:
     """One call of the engine on this thread's stack. ``call`` is None while nobody needed one."""
 
-    __slots__ = ("args", "begun", "call", "custom", "frame", "kwargs", "number", "partial", "passing", "returned")
+    __slots__ = (
+        "args", "begun", "call", "custom", "entry", "frame", "kwargs", "number", "partial", "passing", "returned",
+    )  # fmt: skip
 
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], partial: bool, number: int, custom: str) -> None:
+    def __init__(
+        self, entry: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], partial: bool, number: int, custom: str
+    ) -> None:
+        self.entry: FrameType | None = entry
         self.args = args
         self.kwargs = kwargs
         self.partial = partial
@@ -170,8 +177,11 @@ class EngineEntry:
 
     def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any], partial: bool) -> _Open:
         state = self._thread
+        entry = sys._getframe(1)
+        if state.open:
+            self._prune(entry)
         if state.passing:
-            opened = _Open((), {}, partial, 0, "")
+            opened = _Open(entry, (), {}, partial, 0, "")
             opened.passing = True
             state.open.append(opened)
             return opened
@@ -179,7 +189,8 @@ class EngineEntry:
         if not state.open:
             self.iteration = next(self._iterations)
             state.origin, state.abort, state.reported = None, None, False
-        opened = _Open(args, kwargs, partial, number, state.customs[-1] if state.customs else "")
+            state.customs.clear()
+        opened = _Open(entry, args, kwargs, partial, number, state.customs[-1] if state.customs else "")
         state.open.append(opened)
         if self.armed:
             opened.frame = sys._getframe(2)
@@ -196,6 +207,17 @@ class EngineEntry:
                     self._close(opened)
                     raise
         return opened
+
+    def _prune(self, frame: FrameType | None) -> None:
+        """Calls that a Ctrl-C took out of ``run_backward`` between two instructions, and that never ended here: what
+        comes later would count as nested in them. Their frames are not on this thread's stack any more."""
+        running = set()
+        while frame is not None:
+            running.add(id(frame))
+            frame = frame.f_back
+        for opened in [opened for opened in self._thread.open if id(opened.entry) not in running]:
+            self._thread.open.remove(opened)
+            self._close(opened)
 
     def _realize(self, opened: _Open) -> PaddleCall | None:
         """The call as the sink sees it, with those around it. Never raises: a call that cannot be described runs."""
@@ -234,7 +256,7 @@ class EngineEntry:
                 call.finish()
         finally:
             opened.call = None
-            opened.args, opened.kwargs, opened.frame = (), {}, None
+            opened.args, opened.kwargs, opened.frame, opened.entry = (), {}, None, None
             if not state.open:
                 state.origin = state.abort = None
                 state.answer.clear()
@@ -252,6 +274,8 @@ class EngineEntry:
     def _failed(self, opened: _Open, error: BaseException) -> BaseException | None:
         """An exception is leaving the engine: report it once. Returns what a person's abort was, if it was one."""
         state = self._thread
+        if state.abort is None and opened.begun and isinstance(error, OSError) and str(error).startswith(_INTERRUPTED):
+            state.abort = KeyboardInterrupt()  # between two instructions of a hook
         aborted, sink = state.abort, self._sink
         if opened.passing or sink is None:
             return aborted
