@@ -275,5 +275,5 @@ class Verbosity:
         self._forward.abandon()
         for native in self._natives.values():
             with contextlib.suppress(Exception):
-                native.restore()
+                native.abandon()
         self.tap.abandon()

@@ -398,6 +398,10 @@ class NativeVlog(abc.ABC):
     def restore(self) -> None:
         """The script's own levels again."""
 
+    def abandon(self) -> None:
+        """``restore`` in a forked child, where locks may be held by threads that are not here."""
+        self.restore()
+
     @property
     @abc.abstractmethod
     def logging(self) -> bool:

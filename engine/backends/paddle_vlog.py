@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -45,6 +46,8 @@ class PaddleVlog(NativeVlog):
         self._raised: list[dict[str, int]] = []
         self._known = {*MODULES, *self._script} - {"*"}
         self._now: dict[str, int] = {"*": level}
+        # A region's thread and the reader's change levels at once; one would put back what the other has just changed.
+        self._lock = threading.RLock()
         for name in _QUIET:  # alone and first: the call's own VLOG sites bind to them
             self._now[name] = self._script.get(name, 0)
             self._set({name: self._now[name]})
@@ -55,28 +58,36 @@ class PaddleVlog(NativeVlog):
 
     def set_levels(self, text: str) -> dict[str, int]:
         changes = parse_levels(text)
-        if changes == {"*": 0} and not any(self._script.values()):
-            self._person = None  # nothing to silence; a vlog_guard of the script's own works on
-            self._apply()
-        elif changes:
-            wanted = {"*": 0} if "*" in changes else dict(self._person or {})
-            self._person = {**wanted, **changes}
-            self._apply()
-        return dict(self._person) if self._person is not None else {"*": 0}
+        with self._lock:
+            if changes == {"*": 0} and not any(self._script.values()):
+                self._person = None  # nothing to silence; a vlog_guard of the script's own works on
+                self._apply()
+            elif changes:
+                wanted = {"*": 0} if "*" in changes else dict(self._person or {})
+                self._person = {**wanted, **changes}
+                self._apply()
+            return dict(self._person) if self._person is not None else {"*": 0}
 
     def raise_levels(self, levels: Mapping[str, int]) -> None:
-        self._raised.append(dict(levels))
-        self._apply()
+        with self._lock:
+            self._raised.append(dict(levels))
+            self._apply()
 
     def lower_levels(self, levels: Mapping[str, int]) -> None:
-        with contextlib.suppress(ValueError):
-            self._raised.remove(dict(levels))
-        self._apply()
+        with self._lock:
+            with contextlib.suppress(ValueError):
+                self._raised.remove(dict(levels))
+            self._apply()
 
     def restore(self) -> None:
-        self._person = None
-        self._raised.clear()
-        self._apply()
+        with self._lock:
+            self._person = None
+            self._raised.clear()
+            self._apply()
+
+    def abandon(self) -> None:
+        self._lock = threading.RLock()
+        self.restore()
 
     @property
     def logging(self) -> bool:
@@ -116,11 +127,12 @@ class PaddleVlog(NativeVlog):
             if not isinstance(own, dict) or not all(isinstance(level, int) for level in own.values()):
                 original(module_levels)  # refused as ever
                 return
-            self._script.update(own)
-            if "*" in own:
-                original(own["*"])
-                self._now["*"] = own["*"]
-            self._apply()
+            with self._lock:
+                self._script.update(own)
+                if "*" in own:
+                    original(own["*"])
+                    self._now["*"] = own["*"]
+                self._apply()
 
         set_vlog_level.__doc__ = original.__doc__
         set_vlog_level.adbg_original = original  # type: ignore[attr-defined]

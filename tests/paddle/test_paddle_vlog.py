@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,37 @@ def test_the_scripts_own_guard_reaches_every_module(script: Path) -> None:
 
     assert done.status == 0 and "backward.cc" in kinds(plain.stderr)
     assert kinds(plain.stderr) <= kinds(done.stderr) | {"pybind.cc"}
+
+
+def test_levels_changed_by_two_threads_at_once() -> None:
+    """A region begins while the person's last word, or another region's end, is on its way to glog."""
+    from adbg.engine.backends.paddle_vlog import PaddleVlog
+
+    class Core:
+        """glog's side of it, slow where a test wants it to be."""
+
+        def __init__(self) -> None:
+            self.levels: dict[str, int] = {}
+            self.reached, self.go_on = threading.Event(), threading.Event()
+            self.slow = False
+
+        def set_vlog_level(self, levels: dict[str, int]) -> None:
+            if self.slow:
+                self.slow = False
+                self.reached.set()
+                self.go_on.wait(0.5)
+            self.levels.update(levels)
+
+    core = Core()
+    vlog = PaddleVlog(core)
+    core.slow = True
+    region = threading.Thread(target=vlog.raise_levels, args=({"*": 6},))
+    region.start()
+    assert core.reached.wait(10)
+    vlog.lower_levels({"*": 6})
+    core.go_on.set()
+    region.join()
+    assert not any(core.levels.values())
 
 
 def test_a_crash_while_redirected_loses_nothing(script: Path) -> None:
