@@ -5,9 +5,7 @@ with which Paddle counts consumers before a backward is exported, takes a ``std:
 ``std::unordered_map`` of node and count: called with a deque of ours and read through the map's list it costs 0.2 us a
 node. A node's kind is its C++ class, named by what nodes of it call themselves.
 
-No Python object of any node is made, the roots' neither: pybind's few bytes for one change where the C library's heap
-ends, and where a step's graph is at the end of it, that part went back to the kernel and came again at every step (35
-page faults a step of small operators, a third of its time).
+No Python object of any node is made, the roots' neither.
 
 Runs on the thread that called backward, with Python's lock held from begin to end of the C++ function. Everything is
 tried on a graph of our own first (``Census.__init__``); what fails there raises LookupError, and callers walk.
