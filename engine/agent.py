@@ -237,7 +237,7 @@ class Agent:
             sys.breakpointhook = self._breakpointhook
         client = self.client
         if client is not None:
-            for state in self.session.table.unmatched():
+            for state in self.session.table.final():
                 self.event(p.BreakpointChanged("changed", state))
             self.session.reports.flush()
             client.connection.flush(1.0)

@@ -102,6 +102,13 @@ class BreakpointTable:
         """Framework names of the nodes that were compared with a name pattern so far."""
         return frozenset(self._seen.names.copy())
 
+    def final(self) -> list[BreakpointState]:
+        """At the end of a run: what changed since the last stop (hits of tracepoints, which never stop), and what
+        ``unmatched`` says."""
+        changed = {state.id: state for state in self.take_changed()}
+        changed.update((state.id, state) for state in self.unmatched())
+        return list(changed.values())
+
     def unmatched(self) -> list[BreakpointState]:
         """At the end of a run: breakpoints on a name that no node had, with the closest names in their message."""
         names = sorted(self.names_seen)

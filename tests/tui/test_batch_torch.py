@@ -243,3 +243,11 @@ def test_the_graph_so_far_can_be_seen_at_a_python_line(tmp_path: Path) -> None:
     assert value["graph"]["value"] == {"node": 1, "name": "ExpBackward0#1", "fed_by": [], "feeds": [2]}
     assert "MulBackward0#1" in value["graph"]["text"] and "ExpBackward0" in value["info names"]["text"]
     assert "lines of that file that made nodes: 3" in value["b script.py:7"]["text"]
+
+
+def test_a_tracepoint_that_told_of_hits_was_hit() -> None:
+    """It never stops, so its count reaches the front end at the end only."""
+    outcome = batch("mlp", *commands("trace Tanh", "trace Sin*"), json_lines=False)
+    assert outcome.status == 0 and "adbg: trace 1: before TanhBackward0" in outcome.stdout, str(outcome)
+    notes = outcome.stdout + outcome.stderr
+    assert "breakpoint 1 (Tanh) was never hit" not in notes and "was never hit: no node was named 'Sin*'" in notes
