@@ -58,7 +58,8 @@ bench:
 	@$(call environment,torch,dev); "$$python" tests/bench/bench_log.py
 
 pictures:
-	@$(call environment,torch,dev$(comma)docs); exec "$$python" docs/pictures.py
+	@$(call environment,paddle,); paddle=$$python; \
+	$(call environment,torch,dev$(comma)docs); exec "$$python" docs/pictures.py --paddle "$$paddle"
 
 clean:
 	rm -rf .venv .venv-paddle build dist *.egg-info bench-results test-logs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,4 +1,5 @@
-"""The pictures of the README: the real app in a real terminal, on the example of ``make demo``, by ``make pictures``.
+"""The pictures of the README: the real app in a real terminal, on the examples of ``make demo`` and ``make
+demo-paddle``, by ``make pictures``.
 
 The program runs behind a terminal emulator (pyte); what stands on its screen is drawn cell by cell (Pillow), in DejaVu
 Sans Mono, which has every character of the screen.
@@ -6,10 +7,12 @@ Sans Mono, which has every character of the screen.
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
@@ -20,8 +23,33 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from support.terminal import Terminal  # noqa: E402
 
-COMMAND = [sys.executable, "-m", "adbg", "run", "--tui", "-b", "nan", "examples/nan_at_sqrt.py"]
-PICTURES = {"screen-160x45.png": (45, 160), "screen-80x24.png": (24, 80)}
+
+@dataclass(frozen=True)
+class Picture:
+    """A screen: the program and what stops it, the text that says it is there, keys that are pressed then."""
+
+    rows: int
+    cols: int
+    framework: str
+    options: tuple[str, ...]
+    script: str
+    wanted: str
+    keys: str = ""
+
+
+NAN = ("torch", ("-b", "nan"), "examples/nan_at_sqrt.py", "SqrtBackward0")
+NESTED = (
+    "paddle",
+    ("-b", "GradNodePyLayer_ClippedExp", "-e", "vlog 3"),
+    "examples/paddle_nested_pylayers.py",
+    "nested 2 deep",
+    "2<T++++++",  # the log: all folded but the way to the stop, without columns, larger
+)
+PICTURES = {
+    "screen-160x45.png": Picture(45, 160, *NAN),
+    "screen-80x24.png": Picture(24, 80, *NAN),
+    "screen-nested-pylayers.png": Picture(45, 160, *NESTED),
+}
 SETTLE = 2.0  # seconds without a change of the screen after which it is taken as finished
 FONT_SIZE, WIDTH, HEIGHT = 15, 9, 18  # pixels; a cell is as wide as the font's advance at this size
 INK, PAPER = "#c8ccd4", "#16181d"
@@ -85,13 +113,30 @@ def settle(terminal: Terminal, limit: float = 60.0) -> None:
             before, since = terminal.text, time.monotonic()
 
 
-def main() -> int:
-    for name, (rows, cols) in PICTURES.items():
-        with Terminal(COMMAND, rows, cols, env={"COLORTERM": "truecolor"}, cwd=str(ROOT)) as terminal:
-            terminal.wait_for("SqrtBackward0")
+def take(name: str, picture: Picture, python: str) -> None:
+    """Run the program until it looks as it should, and draw that."""
+    command = [python, "-m", "adbg", "run", "--tui", *picture.options, picture.script]
+    env = {"COLORTERM": "truecolor", "PYTHONWARNINGS": "ignore"}  # Paddle warns of a missing ccache
+    with Terminal(command, picture.rows, picture.cols, env=env, cwd=str(ROOT)) as terminal:
+        terminal.wait_for(picture.wanted)
+        settle(terminal)
+        for key in picture.keys:
+            terminal.send(key)
             settle(terminal)
-            draw(terminal).quantize(128).save(ROOT / "docs" / name, optimize=True)
-        print(f"docs/{name}")
+        draw(terminal).quantize(256, Image.Quantize.MAXCOVERAGE).save(ROOT / "docs" / name, optimize=True)
+    print(f"docs/{name}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Take the README's pictures.")
+    parser.add_argument("--paddle", help="the Python that has PaddlePaddle; without it, its pictures stay as they are")
+    parser.add_argument("names", nargs="*", help="of pictures; all")
+    options = parser.parse_args()
+    pythons = {"torch": sys.executable, "paddle": options.paddle}
+    for name, picture in PICTURES.items():
+        python = pythons[picture.framework]
+        if python and (not options.names or name in options.names):
+            take(name, picture, python)
     return 0
 
 

@@ -106,7 +106,7 @@ class Showing(Reading):
         stop = event.stop
         self.set_timer(SETTLE, lambda: self._tell_stop(stop))
         self._follow_log()
-        self.vlog.note(_stop_note(stop), _now())
+        self.vlog.note(_stop_note(stop), _now(), stop=True)
         if self.debugger.stop is not stop:
             return  # it went on already
         status = self.bar.status

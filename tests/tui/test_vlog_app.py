@@ -134,6 +134,32 @@ def test_gzipped_files_and_tabs(tmp_path: Path) -> None:
     drive([packed, DATA / "pylayer_nested_v3.log"], body)
 
 
+def test_the_way_to_the_last_stop_is_open_whatever_is_folded(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    whole = (DATA / "pylayer_nested_v3.log").read_text()
+    at = whole.index("\n", whole.index("Preparing", whole.rindex("Running PyLayer"))) + 1
+    path.write_text(whole[:at])
+
+    async def body(app: LogApp, pilot: Pilot[None]) -> None:
+        panel = app.shown
+        await until(lambda: not panel.store.behind)
+        panel.note("breakpoint: here", "00:01.000", stop=True)
+        depth = panel.store.depths[-1]
+        assert depth >= 2
+        panel.fold_all(0)
+        shown = lines(app)
+        assert "breakpoint: here" in shown[-1] and here(app) == "breakpoint: here"
+        assert any("▸" in line for line in shown) and len(shown) < len(panel.store)
+        with path.open("a") as file:
+            file.write(whole[at:])
+        await until(lambda: not panel.store.behind and len(panel.store) > 100)
+        panel.note("step: there", "00:02.000", stop=True)
+        shown = lines(app)
+        assert "step: there" in shown[-1] and not any("breakpoint: here" in line for line in shown)
+
+    drive([path], body, follow=True)
+
+
 @pytest.fixture(scope="module")
 def long_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """100,000 records, 12 MB; one of them is the needle."""
@@ -196,6 +222,7 @@ def test_escape_gives_up_a_search_and_a_filter_and_the_cursor_stays(
         await indexed(app)
         panel = app.shown
         panel.select(500)
+        await pilot.pause(0.1)
         top = panel.scroll_offset.y
         await pilot.press("slash", *"needle", "enter")
         await until(lambda: "looking for needle" in panel.subtitle_text())

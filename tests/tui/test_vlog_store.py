@@ -166,6 +166,13 @@ def test_debug_info_of_level_six_leaves_gradients_out(tmp_path: Path) -> None:
     assert texts(store) == ["Forward op1(x i64[8,16]) → out i64[8,16]"]
 
 
+def test_a_forward_stack_is_its_innermost_frame(tmp_path: Path) -> None:
+    frames = '  File "/a/main.py", line 4, in <module>\n    f()\n  File "/a/b.py", line 9, in f\n'
+    stack = "PyLayer forward call stack: " + frames
+    store = store_of(tmp_path / "log", format_record(stack, "py_layer_node.cc", 51))
+    assert texts(store) == ["PyLayer forward call stack: b.py:9 in f"] and store.line(0).block
+
+
 def test_errors_of_paddle_are_alarms() -> None:
     store = store_of(DATA / "exc_backward_csl2.log")
     rows = []

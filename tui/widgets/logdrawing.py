@@ -10,7 +10,7 @@ from adbg.tui.widgets.logview import BLOCK_LINES, LogView
 
 _STYLE = {"W": "warn", "E": "bad", "F": "bad", "■": "stop"}
 _WIDE = 50  # cells from which the time has its minutes
-_THREAD = 76  # ... the thread is shown
+_THREAD = 90  # ... the thread is shown
 _PLACE = 110  # ... and the place in the source
 
 

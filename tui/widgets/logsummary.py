@@ -22,6 +22,8 @@ _FIELD = re.compile(
 )
 _KERNEL_DTYPE = re.compile(r"dtype: ([\w.]+)")
 _MARKER = re.compile(r"=+(Running|Finish)_(AD_API_GRAD|AD_API_Grad|AD_API|C\+\+_API\w*): ([\w.]+)=+")
+_STACK = "PyLayer forward call stack:"
+_FRAME = re.compile(r'File "([^"\n]*)", line (\d+), in (.*)')  # the innermost one is the last
 _RULER = re.compile(r"^=+(.*?)\s*=+$")
 
 
@@ -35,6 +37,9 @@ def summary(record: Record) -> str:
         verb, kind, name = marker.groups()
         kinds = {"AD_API": "", "AD_API_GRAD": "grad ", "AD_API_Grad": "grad "}
         return ("" if verb == "Running" else "end ") + kinds.get(kind, "kernel call ") + name
+    if text.startswith(_STACK):
+        frames = _FRAME.findall("\n".join((text, *more)))
+        return f"{_STACK} {frames[-1][0].rpartition('/')[2]}:{frames[-1][1]} in {frames[-1][2]}" if frames else text
     ruler = _RULER.match(text)
     if ruler:
         return ruler[1]

@@ -21,6 +21,7 @@ class LogView:
         filter: what is kept and how far that is known; None: all.
         filter_text: as the person wrote it.
         columns: thread and place in the source are shown.
+        stop: row of the last stop, which has its line whatever is folded around it; -1: none.
     """
 
     def __init__(self, path: str = "", filter_text: str = "") -> None:
@@ -30,6 +31,8 @@ class LogView:
         self.filter_text = filter_text
         self.filter = Filter(self.store, wanted(filter_text)) if filter_text else None
         self.marks: list[int] = []
+        self.stop = -1
+        self._way: list[int] = []  # rows that were unfolded for it
         self._folds = Folds()
         self._dropped = 0
         self._seen = 0  # rows that have their lines
@@ -51,6 +54,8 @@ class LogView:
         self._dropped = self.store.dropped
         self._folds.shift(gone)
         self.marks = [mark - gone for mark in self.marks if mark >= gone]
+        self.stop = max(self.stop - gone, -1)
+        self._way = [row - gone for row in self._way if row >= gone]
         self.map.blocks.clear()
         if self.filter is not None:
             self.filter.shift(gone)
@@ -116,6 +121,9 @@ class LogView:
     def fold_all(self, depth: int) -> None:
         """Fold all that lies deeper than ``depth``; OPEN unfolds all."""
         self._folds.all(depth)
+        self._way = []
+        if self.stop >= 0:
+            self._way = self._unfold_around(self.stop)
         self.lay_out()
 
     def next_depth(self, step: int) -> int:
@@ -130,13 +138,26 @@ class LogView:
         """Unfold what ``row`` is folded into; False when it had its line."""
         if self.filter is not None or self.map.rows is None or self.map.has(row):
             return False
-        holder = self.store.holder_of(row)
-        while holder >= 0:
-            if self._folds.is_closed(self.store, holder):
-                self._folds.fold(self.store, holder, close=False)
-            holder = self.store.holder_of(holder)
+        self._unfold_around(row)
         self.lay_out()
         return True
+
+    def _unfold_around(self, row: int) -> list[int]:
+        opened = []
+        while (row := self.store.holder_of(row)) >= 0:
+            if self._folds.is_closed(self.store, row):
+                self._folds.fold(self.store, row, close=False)
+                opened.append(row)
+        return opened
+
+    def uncover_stop(self, row: int) -> None:
+        """``row`` is the stop at hand: unfold the way to it, and fold again what had to be unfolded for the last
+        one."""
+        self.stop = row
+        for opened in self._way:
+            self._folds.fold(self.store, opened, close=True)
+        self._way = self._unfold_around(row)
+        self.lay_out()
 
     def toggle_block(self, row: int) -> None:
         """Show the whole text of ``row`` below it, or not."""

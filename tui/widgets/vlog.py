@@ -83,12 +83,15 @@ class VlogPanel(LogPanel):
             self.grown()
         super().poll()
 
-    def note(self, text: str, time: str) -> None:
-        """A stop or a trace."""
+    def note(self, text: str, time: str, stop: bool = False) -> None:
+        """A trace, or a stop: the way to it is unfolded."""
         self.store.poll()
         self.store.note(text, time)
         self.following = self.following or self._resume
         self._resume = False
+        self.view.take_in()
+        if stop:
+            self.view.uncover_stop(len(self.store) - 1)
         self.grown()
 
     def taken_in(self, gone: int) -> None:
