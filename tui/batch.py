@@ -43,10 +43,15 @@ class Batch:
         self.timeout = timeout
         self.required = required
         self.queue: queue.SimpleQueue[events.Event] = queue.SimpleQueue()
-        self.ended = False
+        self._ended = 0  # the start of the program whose end was seen last
         self.reported: NodeStop | None = None  # the stop reported last
         self._quit = False
         self.shown: set[int] = set()  # breakpoints whose hit was reported
+
+    @property
+    def ended(self) -> bool:
+        """The end of the program was seen, and it was not started anew since."""
+        return self._ended == self.debugger.run
 
     def run(self) -> int:
         """The whole run; returns adbg's exit status.
@@ -253,4 +258,4 @@ class Batch:
             if event.stop is self.debugger.stop:  # not one in the middle of `step 5`, which went on from there
                 self._at_stop(event)
         elif isinstance(event, events.Exited):
-            self.ended = True
+            self._ended = event.run

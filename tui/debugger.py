@@ -97,7 +97,7 @@ class Debugger(MirroredBreakpoints):
         if not self.program.launched:
             raise CommandError("adbg did not start this program, so it cannot restart it")
         if self.alive:
-            self.kill()
+            self.kill("restart")
             if not self.wait_state(State.EXITED, State.DETACHED, timeout=15):
                 raise AdbgError("the program did not end within 15 s of SIGKILL")
         self.start()
@@ -122,10 +122,11 @@ class Debugger(MirroredBreakpoints):
             process.client.close()
         self._tell(events.Detached())
 
-    def kill(self) -> None:
-        """End the program at once (SIGKILL to all of it). ``Exited`` follows."""
+    def kill(self, ended_by: str = "kill") -> None:
+        """End the program at once (SIGKILL to all of it). ``Exited`` follows, with ``ended_by``."""
         if self._state in (State.NEW, State.EXITED):
             raise CommandError("there is no running program")
+        self.ended_by = ended_by
         self.program.signal(signal.SIGKILL)
 
     def interrupt(self) -> None:

@@ -141,9 +141,12 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """The program ended. ``code`` is its exit status as a shell shows it (128 + N after signal N)."""
+    """The program ended. ``code`` is its exit status as a shell shows it (128 + N after signal N); ``run`` is the
+    debugger's ``run`` of it, ``ended_by`` the command that ended it ("kill", "restart"), "" when it ended itself."""
 
     code: int
+    run: int = 0
+    ended_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

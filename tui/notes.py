@@ -11,7 +11,9 @@ _MISSING = re.compile(rf"(?:No module named '|import of )({'|'.join(FRAMEWORKS)}
 
 
 def end_notes(debugger: Debugger) -> list[str]:
-    """Why nothing stopped, one line each; empty when all is as expected."""
+    """Why nothing stopped, one line each; empty when all is as expected, or the person ended the program."""
+    if debugger.ended_by:
+        return []
     missing = _MISSING.search(debugger.tail) if debugger.exit_code else None
     if missing and missing[1] not in debugger.frameworks_seen:
         return [f"the program's Python has no {missing[1]}: `adbg doctor` tells what is there, and how to get it"]

@@ -34,6 +34,7 @@ class Reception(SessionState):
         self._numbers = 0
         self._graph_cache = None
         self.exit_code = None
+        self.ended_by = ""
         self.selected = 0
         self.backwards_seen = 0
         self.frameworks_seen = set()
@@ -243,4 +244,4 @@ class Reception(SessionState):
                 process.resumed()
             self._waiting.clear()
             self._set_state(State.EXITED)
-        self._tell(events.Exited(code))
+        self._tell(events.Exited(code, generation, self.ended_by))

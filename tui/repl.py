@@ -313,9 +313,10 @@ class Repl:
                 f"{event.process.title} stopped too: it comes next, `process {event.process.number}` goes there", DIM
             )
         elif isinstance(event, events.Exited):
-            self._say(exit_sentence(self.debugger.exit_text), BOLD)
-            for note in end_notes(self.debugger):
-                self._say(note)
+            if event.ended_by != "restart":
+                self._say(exit_sentence(self.debugger.exit_text), BOLD)
+                for note in end_notes(self.debugger) if event.run == self.debugger.run else ():
+                    self._say(note)
             self.exit_told = True
         elif isinstance(event, events.Started):
             self.exit_told = False

@@ -55,6 +55,7 @@ class SessionState(StopView):
         self._numbers = 0
         self.exit_code: int | None = None
         self.exit_text = ""
+        self.ended_by = ""  # "kill" or "restart": what a person ended the program with
         self._list = BreakpointList()
         self._error_stops = True
         self._vlog: tuple[protocol.Vlog, ...] = ()  # what was asked, for processes that join later
@@ -107,6 +108,11 @@ class SessionState(StopView):
     def begun(self) -> bool:
         """The script was let go."""
         return self._begun
+
+    @property
+    def run(self) -> int:
+        """Which start of the program this is, counted from 1."""
+        return self._generation
 
     @property
     def alive(self) -> bool:

@@ -250,6 +250,8 @@ class Showing(Reading):
         self.say(event.text, {"warning": "warn", "error": "bad"}.get(event.level, "dim"))
 
     def _on_exited(self, event: events.Exited) -> None:
+        if event.ended_by == "restart":
+            return
         status = self.bar.status
         status.exit_code, status.exit_text = event.code, self.debugger.exit_text
         text = self.debugger.exit_text or f"exit status {event.code}"

@@ -251,3 +251,18 @@ def test_a_tracepoint_that_told_of_hits_was_hit() -> None:
     assert outcome.status == 0 and "adbg: trace 1: before TanhBackward0" in outcome.stdout, str(outcome)
     notes = outcome.stdout + outcome.stderr
     assert "breakpoint 1 (Tanh) was never hit" not in notes and "was never hit: no node was named 'Sin*'" in notes
+
+
+def test_a_restart_runs_the_next_commands_on_the_new_program(tmp_path: Path) -> None:
+    outcome = batch("mlp", "-b", "Tanh*", *commands("c", "restart", "p 6 * 7", "quit"))
+    stops = outcome.of("stopped")
+    assert outcome.status == 0 and len(stops) == 2, str(outcome)
+    assert (stops[0]["index"], stops[0]["backward"]) == (stops[1]["index"], stops[1]["backward"])
+    assert [line["value"] for line in outcome.of("result", command="p 6 * 7")] == [42], str(outcome)
+    assert not outcome.of("notice"), "nothing is said about the program that was ended"
+
+
+def test_a_restart_after_the_end_and_nothing_said_of_a_killed_program() -> None:
+    outcome = batch("mlp", "-b", "Tanh*", *commands("disable", "c", "enable", "restart", "p 6 * 7", "kill"))
+    assert [line["value"] for line in outcome.of("result", command="p 6 * 7")] == [42], str(outcome)
+    assert not outcome.of("notice") and outcome.of("exited"), str(outcome)

@@ -237,4 +237,5 @@ def test_restart(repl: Open) -> None:
     assert "of backward 2" in terminal.wait_for(at_prompt)
     text = say(terminal, "restart")
     assert text.count("node 7 of 16 of backward 2") == 2
+    assert "killed" not in text and "no agent came up" not in text and "never imported" not in text
     assert "hits" in say(terminal, "i br")
