@@ -115,12 +115,17 @@ class AdbgApp(Showing, KeyActions):
             self.post_message(CommandDone("", None, error))
 
     def _leave_on_signals(self) -> None:
-        """SIGTERM and SIGHUP leave in good order: the terminal is put back, the program ended."""
+        """SIGTERM and SIGHUP leave in good order: the terminal is put back, and the program goes on by itself (a
+        connection that drops must not cost a training)."""
         if threading.current_thread() is not threading.main_thread():
             return
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self.exit, 128 + number)
+            loop.add_signal_handler(number, self._let_go, 128 + number)
+
+    def _let_go(self, status: int) -> None:
+        self.debugger.let_go()
+        self.exit(status)
 
     def on_unmount(self) -> None:
         self._cancelled.set()

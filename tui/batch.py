@@ -19,12 +19,13 @@ from adbg.tui.commands.startup import READY_TIMEOUT, stop_commands
 from adbg.tui.commands.table import execute
 from adbg.tui.debugger import Debugger, State
 from adbg.tui.notes import end_notes
-from adbg.tui.signals import handed_on
+from adbg.tui.signals import handed_on, letting_go
 
 TIMED_OUT = 124
 USAGE = 2
 IDLE = 0.1  # seconds without an event after which a half line of output is passed on
 FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+LETTING_GO = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 class TimedOut(Exception):
@@ -62,7 +63,9 @@ class Batch:
         self.debugger.subscribe(self.queue.put)
         self.debugger.start()
         try:
-            with handed_on(self.debugger, FORWARDED):
+            # In scripts and jobs `adbg run` stands for the program; a program that is attached to has its own life.
+            launched = self.debugger.program.launched
+            with handed_on(self.debugger, FORWARDED) if launched else letting_go(self.debugger, LETTING_GO):
                 return self._follow()
         except TimedOut:
             return self._give_up()

@@ -48,6 +48,7 @@ class Debugger(MirroredBreakpoints):
     def __init__(self, program: Program, startup: Sequence[str] = (), title: str = "", entry: bool = False) -> None:
         super().__init__(program, startup, title, entry)
         self.shown = ShownList(self)
+        self._let_go = False
 
     # ------------------------------------------------------------------ life of the program
 
@@ -144,10 +145,16 @@ class Debugger(MirroredBreakpoints):
         """Size of the program's terminal in character cells."""
         self.program.resize(rows, cols)
 
+    def let_go(self) -> None:
+        """From now on the front end's end is not the program's: ``close`` leaves it alone, as if adbg had been killed.
+        Its agent disarms itself when it hears no more of us, its keeper goes on recording. Takes no lock: signal
+        handlers call it."""
+        self._let_go = True
+
     def close(self) -> None:
-        """The front end leaves: a program that adbg started and still has in hand is ended, an attached one is
-        detached."""
-        if self.alive:
+        """The front end leaves: a program that adbg started and still has in hand is ended (see ``let_go``), an
+        attached one is detached."""
+        if self.alive and not self._let_go:
             with contextlib.suppress(AdbgError):
                 if self.program.launched:
                     self.kill()

@@ -26,7 +26,7 @@ from adbg.tui.debugger import Debugger, State
 from adbg.tui.formatting import exit_sentence, shown_text, stop_report
 from adbg.tui.notes import end_notes
 from adbg.tui.passthrough import keys_for_program, read_keys, terminal_size
-from adbg.tui.signals import handed_on
+from adbg.tui.signals import handed_on, letting_go
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
@@ -77,7 +77,7 @@ class Repl:
         threading.Thread(target=self._print_events, name="adbg-printer", daemon=True).start()
         session = self._session()
         try:
-            with handed_on(debugger, ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")):
+            with letting_go(debugger, ("SIGTERM", "SIGHUP")), handed_on(debugger, ("SIGUSR1", "SIGUSR2")):
                 self._start()
                 while not self.leaving:
                     self._prompt(session)
@@ -210,7 +210,7 @@ class Repl:
                     debugger.resize(*now)
 
     def _abandon(self) -> None:
-        """The terminal is gone. The program got its SIGHUP, as it would have without adbg; it is not ended by adbg."""
+        """The terminal is gone; the program, which has one of its own, goes on."""
         self.lost.set()
         self.leaving = True
         if self.debugger.alive:

@@ -1,4 +1,5 @@
-"""Signals that reach adbg and mean the program: handed on. Main thread only."""
+"""Signals that reach adbg: those that mean the program are handed on, those that mean adbg let the program go on. Main
+thread only."""
 
 from __future__ import annotations
 
@@ -29,6 +30,27 @@ def handed_on(debugger: Debugger, names: Sequence[str]) -> Iterator[None]:
             number = getattr(signal, name)
             if signal.getsignal(number) is not signal.SIG_IGN:
                 before[number] = signal.signal(number, hand_on)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def letting_go(debugger: Debugger, names: Sequence[str]) -> Iterator[None]:
+    """Within this block the named signals end adbg (``SystemExit`` with 128 and their number) and not the program: a
+    connection that drops (SIGHUP) must not cost a training. A signal that was ignored stays ignored."""
+
+    def go(number: int, _frame: FrameType | None) -> None:
+        debugger.let_go()
+        raise SystemExit(128 + number)
+
+    before: dict[int, Any] = {}
+    try:
+        for name in names:
+            number = getattr(signal, name)
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, go)
         yield
     finally:
         for number, handler in before.items():

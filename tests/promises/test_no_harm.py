@@ -70,9 +70,9 @@ def check_it_ended_by_itself(run_dir: Path, digest: str) -> None:
 
 
 def hold(terminal: Terminal, framework: str, run_dir: Path) -> None:
-    """Wait for the stop in the first backward."""
-    terminal.wait_for("(adbg)")
-    terminal.wait_for(lambda text: node_of(framework, "tanh") in text and text.rstrip().endswith("(adbg)"))
+    """Wait for the stop in the first backward, at the prompt or on the screen."""
+    node = node_of(framework, "tanh")
+    terminal.wait_for(lambda text: node in text and (text.rstrip().endswith("(adbg)") or "STOPPED" in text))
     assert "iteration 0" not in recorded_output(run_dir)
 
 
@@ -107,19 +107,34 @@ def test_killed_in_the_middle_of_a_request(framework: str, tmp_path: Path, slow_
     check_it_ended_by_itself(front_end.run_dir, slow_digest)
 
 
+@pytest.mark.parametrize("front_end", ["--repl", "--screen"])
 @on_frameworks()
-def test_terminal_closed(framework: str, tmp_path: Path, slow_digest: str) -> None:
-    """The window is closed: the front end ends, and the program gets the SIGHUP that it would get without adbg, or none
-    and ends by itself. Neither is left hanging at a prompt that nobody sees."""
+def test_terminal_closed(framework: str, front_end: str, tmp_path: Path, slow_digest: str) -> None:
+    """The window is closed, or the connection dropped: the front end ends, the program goes on and ends by itself."""
     run_dir = tmp_path / "run"
-    command = [sys.executable, "-m", "adbg", "run", "--repl", "--run-dir", str(run_dir), "-b", "Tanh"]
+    options = [front_end] if front_end == "--repl" else []
+    command = [sys.executable, "-m", "adbg", "run", *options, "--run-dir", str(run_dir), "-b", "Tanh"]
     with Terminal([*command, str(debuggee(debuggee_of(framework, "slow_training")))], 40, 120) as terminal:
         hold(terminal, framework, run_dir)
         terminal.hang_up()
-        ended = wait_until(lambda: recorded_exit(run_dir), "the program's end")
         wait_until(lambda: not alive(terminal.pid), "the front end's end")
-    if ended["signal"] != signal.SIGHUP:
-        check_it_ended_by_itself(run_dir, slow_digest)
+    check_it_ended_by_itself(run_dir, slow_digest)
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+@pytest.mark.parametrize("front_end", ["--repl", "--screen"])
+@on_frameworks()
+def test_front_end_told_to_end(
+    framework: str, front_end: str, number: signal.Signals, tmp_path: Path, slow_digest: str
+) -> None:
+    run_dir = tmp_path / "run"
+    options = [front_end] if front_end == "--repl" else []
+    command = [sys.executable, "-m", "adbg", "run", *options, "--run-dir", str(run_dir), "-b", "Tanh"]
+    with Terminal([*command, str(debuggee(debuggee_of(framework, "slow_training")))], 40, 120) as terminal:
+        hold(terminal, framework, run_dir)
+        terminal.kill(number)
+        assert terminal.wait_end() == 128 + number
+    check_it_ended_by_itself(run_dir, slow_digest)
 
 
 def test_nothing_is_left_behind(tmp_path: Path) -> None:

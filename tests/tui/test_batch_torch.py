@@ -209,6 +209,28 @@ def test_attach_to_a_program_that_listens(tmp_path: Path) -> None:
             process.kill()
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_what_ends_an_attached_batch_leaves_the_program_alone(tmp_path: Path, number: signal.Signals) -> None:
+    words = [sys.executable, str(DEBUGGEES / "listening.py"), str(tmp_path / "end")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            attach = [sys.executable, "-m", "adbg", "attach", "--batch", "-b", "NoSuchNodeAnywhere", str(process.pid)]
+            with subprocess.Popen(
+                [*attach, "-e", "print 'attached'", "-e", "c"], stdout=subprocess.PIPE, text=True
+            ) as front:
+                assert front.stdout is not None
+                while "attached" not in front.stdout.readline():
+                    assert front.poll() is None
+                front.send_signal(number)
+                assert front.wait(20) == 128 + number
+            (tmp_path / "end").touch()
+            assert process.wait(30) == 0 and "DIGEST" in process.stdout.read()
+        finally:
+            process.kill()
+
+
 def test_nobody_to_attach_to() -> None:
     outcome = adbg("attach", "--batch", str(os.getpid()))
     assert outcome.status == 2 and "adbg.listen()" in outcome.stderr

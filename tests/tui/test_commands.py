@@ -490,7 +490,7 @@ def test_the_first_commands_of_several_threads_find_the_whole_table() -> None:
         "    start.wait()\n"
         "    try: resolve(word)\n"
         "    except Exception as error: problems.append(str(error))\n"
-        "words = ['b', 'capture', 'print', 'quit', 'log', 'step', 'dump', 'graph']\n"
+        "words = ['b', 'capture', 'print', 'quit', 'vlog', 'step', 'dump', 'graph']\n"
         "threads = [threading.Thread(target=ask, args=(word,)) for word in words]\n"
         "for thread in threads: thread.start()\n"
         "for thread in threads: thread.join()\n"
