@@ -13,6 +13,8 @@ from adbg.engine.point import CallState, PausedPoint
 from adbg.engine.running import Running
 from adbg.engine.types import NodeStop, Phase, StopReason
 
+_NAMED = 3
+
 
 def point_in_call(
     running: Running,
@@ -83,11 +85,24 @@ def _graph_so_far(
 ) -> tuple[Backend | None, Graph | None]:
     """The graph that the tensors among the frame's locals have, and whose it is."""
     for backend in backends:
+        names = frame.f_locals
         try:
-            graph = backend.graph_of(list(frame.f_locals.values()))
+            graph = backend.graph_of(list(names.values()))
         except Exception as error:
             defect("the graph so far is not known", error)
             continue
         if graph is not None:
+            left = {id(value) for value in graph.left_out}
+            if left:
+                _tell_left_out([name for name, value in names.items() if id(value) in left], graph)
             return backend, graph
     return (backends[0] if backends else None), None
+
+
+def _tell_left_out(names: Sequence[str], graph: Graph) -> None:
+    """``graph`` is without those of the tensors ``names``: in its note, with the way to see them."""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    graph.add_note(
+        f"left out: what a finished backward has used up, the graph of {', '.join(names[:_NAMED])}{more} "
+        f"(`p {names[0]}.grad_fn` is its root; a backward with retain_graph=True leaves it usable, and it is shown)"
+    )

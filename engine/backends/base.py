@@ -99,6 +99,11 @@ class Graph(abc.ABC):
     longer than the graph itself lives (dropping many node wrappers can overflow the C stack: torch_touched.py)."""
 
     note: str = ""  # what is missing ("walk capped at 30,000 nodes: ..."), for the UI
+    left_out: Sequence[Any] = ()  # values given to ``graph_of`` whose graphs a backward has used up
+
+    def add_note(self, text: str) -> None:
+        """One thing more that is missing."""
+        self.note = f"{self.note}; {text}" if self.note else text
 
     @abc.abstractmethod
     def count(self) -> int:
@@ -348,7 +353,11 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def graph_of(self, values: Iterable[Any]) -> Graph | None:
-        """The graph that the given tensors have so far (``adbg.breakpoint()``); None when none of them has one."""
+        """The graph that the given tensors have so far (``adbg.breakpoint()``); None when none of them has one.
+
+        Graphs that a finished backward has used up (it did not retain them) are left out, unless there is no other: the
+        loss of the last iteration would take the first numbers of all names. ``left_out`` tells.
+        """
 
     def watch_creation(self) -> CreationWatch:
         """Follow which nodes the calling thread makes from now on (``holds``), and what any thread makes (``strays``).

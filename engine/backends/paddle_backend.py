@@ -29,6 +29,7 @@ from adbg.engine.backends.paddle_entry import EngineEntry
 from adbg.engine.backends.paddle_flags import SharedFlags
 from adbg.engine.backends.paddle_graph import SAVED_NOTE, PaddleGraph, Services, root_tensors
 from adbg.engine.backends.paddle_modules import Modules
+from adbg.engine.backends.paddle_nodes import node_of
 from adbg.engine.backends.paddle_stacks import Stacks
 from adbg.engine.backends.paddle_vlog import PaddleVlog
 from adbg.engine.types import TensorMeta, TensorStats, TensorWindow
@@ -167,6 +168,14 @@ class PaddleBackend(Backend):
 
     def graph_of(self, values: Iterable[Any]) -> Graph | None:
         roots = root_tensors([value for value in values if isinstance(value, paddle.Tensor)])
+        spent = self._services.spent.among(roots)
+        if spent:
+            ran = set(PaddleGraph(spent, self._services).addresses())
+            usable = [tensor for tensor in roots if node_of(tensor).node_ptr() not in ran]
+            if usable:
+                graph = PaddleGraph(usable, self._services)
+                graph.left_out = [tensor for tensor in roots if all(tensor is not kept for kept in usable)]
+                return graph
         return PaddleGraph(roots, self._services) if roots else None
 
     def watch_creation(self) -> CreationWatch:

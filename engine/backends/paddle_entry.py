@@ -166,6 +166,8 @@ class EngineEntry:
                     self._end(opened)
                 if partial and earlier:
                     self.keep([], earlier)
+                if not partial:
+                    self._spend(args, kwargs)
                 return result
             finally:
                 state.open.remove(opened)
@@ -174,6 +176,16 @@ class EngineEntry:
         run_backward.__name__ = run_backward.__qualname__ = getattr(run, "__name__", "run_backward")
         run_backward.__doc__ = run.__doc__
         return run_backward
+
+    def _spend(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A whole backward ended well: what it did not retain cannot be run again."""
+        if args[2] if len(args) > 2 else kwargs.get("retain_graph", False):
+            return
+        roots = args[0] if args else kwargs.get("tensors", ())
+        try:
+            self._services.spent.add(roots if isinstance(roots, (tuple, list)) else (roots,))
+        except Exception:  # knowing less about old graphs is no reason to hurt the program
+            return
 
     def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any], partial: bool) -> _Open:
         state = self._thread

@@ -15,6 +15,7 @@ from adbg.engine.backends.paddle_census import Survey, census
 from adbg.engine.backends.paddle_modules import Modules
 from adbg.engine.backends.paddle_nodes import node_of
 from adbg.engine.backends.paddle_order import execution_order, needed_nodes
+from adbg.engine.backends.paddle_spent import SpentRoots
 from adbg.engine.backends.paddle_stacks import Stacks, framework_name
 from adbg.engine.backends.paddle_tensors import meta_of
 from adbg.engine.types import Edge, NodeInfo, SourceLine, TensorMeta
@@ -38,6 +39,7 @@ class Services:
     def __init__(self, modules: Modules, stacks: Stacks) -> None:
         self.modules = modules
         self.stacks = stacks
+        self.spent = SpentRoots()
         #: Kinds of nodes of which a plan (by its ``name``) takes none; forgotten with the plan.
         self.passed: tuple[Any, set[frozenset[str]]] = (None, set())
 
@@ -90,7 +92,7 @@ class PaddleGraph(Graph):
                     add(producer)
                     append(producer)
             if len(nodes) > _MOST_NODES:
-                self.note = f"walk capped at {len(nodes):,} nodes: the rest runs, unseen"
+                self.add_note(f"walk capped at {len(nodes):,} nodes: the rest runs, unseen")
                 break
         self._below.extend([()] * (len(nodes) - len(self._below)))
         return nodes

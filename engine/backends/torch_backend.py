@@ -19,6 +19,7 @@ from adbg.engine.backends.torch_creations import Creations
 from adbg.engine.backends.torch_entry import EngineEntry
 from adbg.engine.backends.torch_graph import Services, TorchGraph, root_nodes
 from adbg.engine.backends.torch_modules import Modules
+from adbg.engine.backends.torch_spent import used_up
 from adbg.engine.backends.torch_stacks import FrameFilter, Stacks
 from adbg.engine.types import TensorMeta, TensorStats, TensorWindow
 
@@ -147,8 +148,21 @@ class TorchBackend(Backend):
         }
 
     def graph_of(self, values: Iterable[Any]) -> Graph | None:
-        roots = root_nodes([value for value in values if isinstance(value, torch.Tensor) and value.requires_grad])
-        return TorchGraph(list(dict.fromkeys(roots)), self._services) if roots else None
+        tensors = [value for value in values if isinstance(value, torch.Tensor) and value.requires_grad]
+        usable: list[Any] = []
+        spent: list[Any] = []
+        for tensor in tensors:
+            roots = root_nodes([tensor])
+            gone = bool(roots) and used_up(roots[0], self._services.fields)
+            (spent if gone else usable).append((tensor, roots))
+        made = any(private.attribute_grad_fn(tensor) is not None for tensor, _ in usable)
+        kept = usable if made else [*usable, *spent]
+        nodes = dict.fromkeys(root for _, roots in kept for root in roots)
+        if not nodes:
+            return None
+        graph = TorchGraph(list(nodes), self._services)
+        graph.left_out = [tensor for tensor, _ in spent] if made else ()
+        return graph
 
     def watch_creation(self) -> CreationWatch:
         return self._creations.watch()

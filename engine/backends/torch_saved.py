@@ -16,7 +16,7 @@ import torch
 from adbg.engine.backends.base import SavedValue
 
 _HOOKED = "not read: unpacking it runs a hook (checkpoint recomputes the forward, offloading copies it back)"
-_FREED = "freed: this graph was run backward already"
+FREED = "freed: this graph was run backward already"
 _VERSION = re.compile(r"is at version \d+; expected version \d+")
 #: Sizes and strides of the op's inputs, kept for symbolic shapes: the tensors themselves are told of already.
 _SYMBOLIC = re.compile(r"(?:^|_)sym_(?:sizes?|strides?|storage_offset)(?:_|$)")
@@ -66,7 +66,7 @@ def _unreadable(value: Any, name: str, message: str) -> SavedValue:
     moved = _VERSION.search(message)
     if moved is None:
         return SavedValue(
-            name, None, _FREED if "second time" in message or "freed" in message else message.split("\n")[0]
+            name, None, FREED if "second time" in message or "freed" in message else message.split("\n")[0]
         )
     try:
         changed = value.data  # the tensor as it is now, without torch's version check
