@@ -33,16 +33,24 @@ class TimedOut(Exception):
 
 
 class Batch:
-    """One run. ``required`` command lines (``-b``) end the run with status 2 when they are refused."""
+    """One run. ``required`` command lines (``-b``) end the run with status 2 when they are refused; with ``strict`` any
+    that is refused makes a status of 0 a 2."""
 
     def __init__(
-        self, debugger: Debugger, writer: Writer, timeout: float | None = None, required: frozenset[int] = frozenset()
+        self,
+        debugger: Debugger,
+        writer: Writer,
+        timeout: float | None = None,
+        required: frozenset[int] = frozenset(),
+        strict: bool = False,
     ) -> None:
         self.debugger = debugger
         self.writer = writer
         self.deadline = None if timeout is None else time.monotonic() + timeout
         self.timeout = timeout
         self.required = required
+        self.strict = strict
+        self.refused = False  # a command was
         self.queue: queue.SimpleQueue[events.Event] = queue.SimpleQueue()
         self._ended = 0  # the start of the program whose end was seen last
         self.reported: NodeStop | None = None  # the stop reported last
@@ -66,7 +74,8 @@ class Batch:
             # In scripts and jobs `adbg run` stands for the program; a program that is attached to has its own life.
             launched = self.debugger.program.launched
             with handed_on(self.debugger, FORWARDED) if launched else letting_go(self.debugger, LETTING_GO):
-                return self._follow()
+                status = self._follow()
+            return USAGE if self.strict and self.refused and status == 0 else status
         except TimedOut:
             return self._give_up()
         finally:
@@ -111,11 +120,11 @@ class Batch:
             result = execute(self.debugger, line)
         except DebuggeeGone as error:
             self._drain(0.5)  # its end explains it
-            self.writer.error(line, error)
+            self._refuse(line, error)
             return
         except AdbgError as error:
             self._drain()
-            self.writer.error(line, error)
+            self._refuse(line, error)
             return
         self._drain()
         if result.text or result.value is not None or result.rows:
@@ -123,6 +132,10 @@ class Batch:
         self._quit = result.quit
         if result.running and not result.background:
             self._wait_stop()
+
+    def _refuse(self, line: str, error: AdbgError) -> None:
+        self.refused = True
+        self.writer.error(line, error)
 
     def _wait_ready(self) -> None:
         program = self.debugger.program
@@ -154,7 +167,7 @@ class Batch:
             try:
                 result = execute(self.debugger, line)
             except AdbgError as error:
-                self.writer.error(line, error)
+                self._refuse(line, error)
                 continue
             if result.text or result.value is not None:
                 self.writer.result(line, result)

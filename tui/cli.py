@@ -135,6 +135,9 @@ def _add_front_end(parser: argparse.ArgumentParser) -> None:
     batch.add_argument(
         "--timeout", type=_seconds, metavar="SECONDS", help="end the program after SECONDS, with status 124"
     )
+    batch.add_argument(
+        "--strict", action="store_true", help="status 2 when a command was refused and the script itself ended with 0"
+    )
     stacks = parser.add_argument_group("cost").add_mutually_exclusive_group()
     stacks.add_argument(
         "--stacks",
@@ -371,7 +374,7 @@ def run_front_end(
         from adbg.tui.batch_output import JsonWriter, TextWriter
 
         writer = JsonWriter() if options.json else TextWriter()
-        return Batch(debugger, writer, options.timeout, required).run()
+        return Batch(debugger, writer, options.timeout, required, options.strict).run()
     if front == "repl":
         from adbg.tui.repl import run_repl
 

@@ -231,6 +231,18 @@ def test_what_ends_an_attached_batch_leaves_the_program_alone(tmp_path: Path, nu
             process.kill()
 
 
+@pytest.mark.parametrize(
+    ("lines", "plain_status", "strict_status"),
+    [(["contniue"], 0, 2), (["p nope"], 0, 2), (["info breakpoints"], 0, 0), (["c", "p 1 + 1"], 0, 2)],
+)
+def test_strict_tells_of_refused_commands(lines: list[str], plain_status: int, strict_status: int) -> None:
+    """The last case: the program has ended by the time of the second command. Without the option the status is the
+    script's, as ever."""
+    assert batch("mlp", *commands(*lines)).status == plain_status
+    outcome = batch("mlp", "--strict", *commands(*lines))
+    assert outcome.status == strict_status, str(outcome)
+
+
 def test_nobody_to_attach_to() -> None:
     outcome = adbg("attach", "--batch", str(os.getpid()))
     assert outcome.status == 2 and "adbg.listen()" in outcome.stderr
