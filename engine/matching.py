@@ -75,6 +75,19 @@ def _nothing(spec: Spec, seen: _Seen, total: int) -> str:
     return f"{text}; closest: {', '.join(close)}" if close else text
 
 
+def absent(spec: Spec, graphs: Sequence[Graph]) -> str:
+    """Why none of ``graphs`` (the last one is the graph at hand) has a node that ``spec`` takes; "" when one has, when
+    ``spec`` names no nodes, or those of a backward call by its number."""
+    if not spec.of_node or spec.backward:
+        return ""
+    message = ""
+    for graph in graphs:
+        number, message = count_matches(graph, {0: spec})[0]
+        if number:
+            return ""
+    return message
+
+
 def unmatched_name(spec: Spec, names: Sequence[str]) -> str:
     """Why a name ``spec`` took none of the nodes of a whole run, whose framework names are ``names``; "" when it is no
     name, or there were such nodes."""

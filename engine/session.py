@@ -20,12 +20,14 @@ from adbg.engine.backends.base import Backend, BackwardCall, HookPlan
 from adbg.engine.breakpoints import BreakpointTable, Evaluate, Hit, HitEvent
 from adbg.engine.errors import AdbgError, CommandError, NotStopped
 from adbg.engine.hooks import BackendHooks
+from adbg.engine.matching import absent
 from adbg.engine.parking import Parked, Turn
 from adbg.engine.point import PausedPoint
 from adbg.engine.recorder import Recorder
 from adbg.engine.region_captures import Captures
 from adbg.engine.reports import Outlet, Reports
 from adbg.engine.running import Running
+from adbg.engine.specs import parse_spec
 from adbg.engine.stepping import Goal, Kind, Place
 from adbg.engine.stops import point_at_line, point_in_call
 from adbg.engine.types import Phase, StopReason
@@ -301,7 +303,7 @@ class Session:
         """Set what comes next, and go on; in a job on the parked thread. ``then`` is called when the stop is over.
 
         Raises:
-            CommandError: nothing to finish here, or a bad spec; the thread stays.
+            CommandError: nothing to finish here, a bad spec, or one that takes no node here; the thread stays.
         """
         place = parked.place
         until = None
@@ -313,6 +315,10 @@ class Session:
             (state,) = until.replace([p.BreakpointRequest(name=spec, id=1, temporary=True)])
             if not state.verified:
                 raise CommandError(state.message)
+            running = parked.running  # at a Python line the backward is not known yet
+            missing = absent(parse_spec(spec), [outer.call for outer in running.chain]) if running is not None else ""
+            if missing:
+                raise CommandError(missing, f"`tbreak {spec}` and `continue` wait for one in a nested or later backward")
         with self._guard:
             if self.attached:
                 self.until = until

@@ -109,11 +109,16 @@ class TensorStats:
     nan: int
     histogram: tuple[int, ...] = ()
 
+    @property
+    def all_finite(self) -> bool:
+        """Whether ``norm`` and the moments are over all elements that were looked at."""
+        return not (self.neg_inf or self.pos_inf or self.nan)
+
     def __repr__(self) -> str:
         """One line without the histogram: "12 elements  min -1  max 2  mean 0.5  std 1  norm 3  negative 4  ..."."""
         looked = f"{self.numel:,} elements" + ("" if self.sampled is None else f" ({self.sampled:,} sampled)")
         figures = ("min", "max", "mean", "std", "norm")
-        parts = [looked, *(f"{name} {getattr(self, name):.4g}" for name in figures)]
+        parts = [looked, *(() if self.all_finite else ("of the finite:",)), *(f"{name} {getattr(self, name):.4g}" for name in figures)]
         parts += [f"{name} {getattr(self, name):,}" for name in ("negative", "zero", "positive")]
         spoilt = (("nan", self.nan), ("inf", self.pos_inf), ("-inf", self.neg_inf))
         parts += [f"{name} {count:,}" for name, count in spoilt if count]

@@ -14,7 +14,7 @@ from typing import Any
 from textual.content import Content
 
 from adbg.engine.runfiles import vlog_path
-from adbg.engine.types import NodeStop, StopReason
+from adbg.engine.types import NodeStop, Phase, StopReason
 from adbg.tui import events
 from adbg.tui.bannertext import BAD, banner_text
 from adbg.tui.commands.startup import stop_commands
@@ -121,6 +121,8 @@ class Showing(Reading):
         self.shown_node = None
         if stop.reason in (StopReason.NAN, StopReason.INF):
             self.value.model.prefer(stop.message)
+        elif stop.phase is Phase.AFTER:
+            self.value.model.expect("out")
         self.graph.waiting = "no graph is at hand at this stop"
         self._read_graph(stop)
         self._read_frames()

@@ -122,6 +122,24 @@ def test_stepping_through_nested_functions_past_the_depth_at_which_torch_changes
         assert run.end()[:2] == (0, "[6.0, 6.0, 6.0]\n")
 
 
+def test_until_a_node_that_this_backward_does_not_have_keeps_the_stop(tmp_path: Path) -> None:
+    with Dialled(tmp_path, NESTED.replace("DEPTH", "1")) as run:
+        run.peer.begin("OuterBackward")
+        here = where(run.peer.stopped())
+        with pytest.raises(Refused, match="no node named 'Sumn' in the graph at hand; closest: SumBackward0") as refusal:
+            run.peer.request("adbg/until", spec="Sumn")
+        assert "tbreak Sumn" in str(refusal.value.error)
+        with pytest.raises(Refused, match="no node #99 in the graph at hand: it has 4 nodes"):
+            run.peer.request("adbg/until", spec="#99")
+        assert run.peer.value("index") == 3, "the stop is still there"
+        assert where(run.peer.go())[1] == here[1] == "OuterBackward#1"
+        run.peer.set()
+        stop = run.peer.go("adbg/until", spec="Accumulate*")
+        assert where(stop) == ("step", "AccumulateGrad#1", 4, 0), "of the backward around the nested one at hand"
+        run.peer.request("continue")
+        assert run.end()[0] == 0
+
+
 def test_next_runs_nested_calls_at_once_and_finish_leaves_them(tmp_path: Path) -> None:
     with Dialled(tmp_path, NESTED.replace("DEPTH", "3")) as run:
         run.peer.begin("OuterBackward")

@@ -119,7 +119,11 @@ def finish(debugger: Debugger, argument: str) -> CommandResult:
 
 @command("until", "t", group="running", args="SPEC [&]", completes="spec", repeats=True)
 def until(debugger: Debugger, argument: str) -> CommandResult:
-    """Go on until a node that SPEC names (the grammar of `break`), once."""
+    """Go on until a node that SPEC names (the grammar of `break`), once.
+
+    At a stop in a backward that has no such node it is refused, and the program stays; `tbreak SPEC` and `continue`
+    wait for one in a nested or later backward.
+    """
     argument, background = _background(argument)
     return _go(debugger, protocol.Until(need(argument, "the node to run to", "until #120")), background)
 

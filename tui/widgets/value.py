@@ -38,16 +38,26 @@ class ValueModel:
     slots: list[tuple[str, SlotView]] = field(default_factory=list)
     wanted: tuple[str, str] = ("in", "")  # kind and name that the user chose last
     preferred: str = ""  # begins with the name of the slot to show at this stop
+    fresh: str = ""  # kind of the values that are new at this stop
 
     def prefer(self, evidence: str) -> None:
         """The next node shown shows the value that ``evidence`` begins with ("grad_inputs[0] of ...")."""
         self.preferred = evidence
 
+    def expect(self, kind: str) -> None:
+        """The node shown next shows its first value of ``kind``, unless the person chose another kind before."""
+        self.fresh = kind
+
     def show_node(self, body: NodeBody | None) -> None:
-        """Another node, or the same one read again. The slot stays chosen by its name, else by its kind, else it is the
-        first."""
+        """Another node, or the same one read again, which goes on showing what it shows. The slot stays chosen by its
+        name, else by its kind, else it is the first."""
         kind, name = self.wanted
         changed = body is None or self.body is None or body.node.key != self.body.node.key
+        before = self.target
+        if self.fresh and kind == "in":
+            kind, name = self.fresh, ""
+        elif not changed and self.slots:
+            name = self.slots[self.chosen][1].name
         self.body = body
         self.problem = ""
         if changed:
@@ -66,6 +76,10 @@ class ValueModel:
             if self.preferred and self.preferred.startswith(shown):
                 self.chosen, self.view = position, None
                 self.preferred = ""
+        if self.target != before:
+            self.view = None
+        if body is not None:
+            self.fresh = ""
 
     @property
     def slot(self) -> SlotView | None:
@@ -113,8 +127,13 @@ def meta_text(meta: TensorMeta) -> str:
 
 def meta_line(meta: TensorMeta, stats: TensorStats | None, width: int) -> Spans:
     left: Spans = [(meta_text(meta), "bold")]
-    right: Spans = [("‖·‖ ", "dim"), (number(stats.norm), "number")] if stats else []
+    right = norm_spans(stats) if stats else []
     return beside(left, right, width) if right else figures.fit(left, width)
+
+
+def norm_spans(stats: TensorStats) -> Spans:
+    """The norm is over the finite elements; where that is not all of them it says so."""
+    return [("‖·‖ " if stats.all_finite else "‖finite‖ ", "dim"), (number(stats.norm), "number")]
 
 
 def note_lines(meta: TensorMeta, width: int) -> list[Spans]:
@@ -184,7 +203,7 @@ def compact_lines(view: TensorView, width: int) -> list[Spans]:
     stats = view.stats
     if stats is None or not stats.numel:
         return [meta_line(view.meta, stats, width)]
-    right: Spans = [("‖·‖ ", "dim"), (number(stats.norm), "number")]
+    right = norm_spans(stats)
     for name, value in (("NaN", stats.nan), ("Inf", stats.neg_inf + stats.pos_inf), ("zero", stats.zero)):
         style = "bad" if value and name != "zero" else "number" if value else "faint"
         right += [(f"  {name} ", "dim"), (figures.count(value), style)]

@@ -1,0 +1,53 @@
+"""The Value panel of the real app on real torch: what it says of NaN, and which value it shows after an edit and after
+a node ran."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from support.terminal import Terminal
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.timeout(180)
+
+SCRIPT = """
+import torch
+
+values = torch.tensor([[0.0, 4.0], [1.0, 9.0]], requires_grad=True)
+for iteration in range(2):
+    loss = (values.sqrt() * torch.tensor([[0.0, 1.0], [1.0, 1.0]])).sum()
+    loss.backward()
+print("all done", flush=True)
+"""
+RUN = "import sys; from adbg.__main__ import main; sys.exit(main())"
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def start(script: Path, *options: str, rows: int = 45, cols: int = 160) -> Terminal:
+    return Terminal([sys.executable, "-c", RUN, "run", *options, str(script)], rows, cols, cwd=str(script.parent))
+
+
+def test_the_norm_beside_nan_is_called_that_of_the_finite_elements_and_an_edit_is_seen(script: Path) -> None:
+    with start(script, "-b", "nan") as terminal:
+        text = terminal.wait_for(lambda t: "‖finite‖" in t and "NaN 1" in t)
+        assert "4 Value  grad_inputs[0]" in text and "‖·‖" not in text
+        terminal.send(":set grad_inputs[0] = torch.ones(2, 2)\r")
+        text = terminal.wait_for(lambda t: "NaN 0" in t and "‖·‖ 2" in t)
+        assert "4 Value  grad_inputs[0]" in text, "what was changed is shown"
+
+
+def test_behind_a_node_the_panel_shows_what_the_node_made(script: Path) -> None:
+    with start(script, "-b", "Sqrt") as terminal:
+        terminal.wait_for("4 Value  grad_outputs[0]")
+        terminal.send("a")
+        terminal.wait_for("4 Value  grad_inputs[0]")
+        terminal.send("s")
+        terminal.wait_for("4 Value  grad_outputs[0]")
