@@ -2,8 +2,8 @@
 
 Paddle 3.3.1 never gives back its reference to the list it is answered with: at 20 frames some 4 kB an operator, for
 ever. While stacks are on the function is ours, and answers Paddle with one list a thread, filled anew each time: Paddle
-reads it at once. A call from Python, recognised by its code naming the function, gets the function's own answer. Runs
-on the threads of the forward; put in and taken out on any thread.
+reads it at once. A call from Python, recognised by its code naming the function, gets the function's own answer, and
+only that one may raise (``paddle_shield``). Runs on the threads of the forward; put in and taken out on any thread.
 
 Python's function asks the file system about every file on the stack and makes the same texts again for each operator
 (19 us at 8 frames); here a text is made once for each line of code that is met (2.6 us then). So stacks cost less under
@@ -18,6 +18,8 @@ import traceback
 import types
 from collections.abc import Callable
 from typing import Any
+
+from adbg.engine.backends.paddle_shield import shield
 
 Listener = Callable[[list[str]], None]
 
@@ -103,11 +105,9 @@ class StackTexts:
         self._lock = threading.Lock()
 
     def _function(self, original: Any) -> Any:
-        def format_stack(f: types.FrameType | None = None, limit: int | None = None) -> list[str]:
-            caller = sys._getframe(1)
+        def quick(f: types.FrameType | None, limit: int | None, caller: types.FrameType) -> list[str] | None:
             if f is not None or limit is not None or not self._on or "format_stack" in caller.f_code.co_names:
-                asked: list[str] = original(f if f is not None else caller, limit)
-                return asked
+                return None
             lines: list[str] = self._frames.format(caller) or original(caller, None)
             for hear in self._listeners:
                 try:
@@ -118,4 +118,8 @@ class StackTexts:
             answer[:] = lines
             return answer
 
-        return format_stack
+        def plain(f: types.FrameType | None, limit: int | None, caller: types.FrameType) -> list[str]:
+            asked: list[str] = original(f if f is not None else caller, limit)
+            return asked
+
+        return shield(quick, plain)
