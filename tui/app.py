@@ -9,13 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 import sys
-import tempfile
 import threading
-import time
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -370,15 +366,7 @@ class AdbgApp(Showing, KeyActions):
 
     def _fatal_error(self) -> None:
         """Textual shows a traceback here; it goes into a file, and the user is told in one line (``run_app``)."""
-        folder = self.debugger.run_dir if os.path.isdir(self.debugger.run_dir or "") else tempfile.gettempdir()
-        path = os.path.join(folder, f"adbg-crash-{os.getpid()}.log")
-        try:
-            with open(path, "a", encoding="utf-8") as file:
-                file.write(time.strftime("%Y-%m-%d %H:%M:%S\n"))
-                traceback.print_exception(self._exception, file=file)
-        except OSError as error:
-            path = f"(no log: {error})"
-        self.crash = f"{type(self._exception).__name__}: {self._exception}; details in {path}"
+        self.crash = self.keep_crash(self._exception)
         self._close_messages_no_wait()
 
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import queue
+import tempfile
 import threading
+import time
+import traceback
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from textual import events as textual_events
 from textual.app import App
 from textual.content import Content
 from textual.css.query import QueryType
+from textual.message import Message
 from textual.screen import Screen
 from textual.widget import Widget
 
@@ -29,6 +35,9 @@ from adbg.tui.widgets.statusbar import StatusBar
 from adbg.tui.widgets.transcript import Transcript
 from adbg.tui.widgets.value import ValuePanel
 from adbg.tui.widgets.vlog import VlogPanel
+
+SURVIVED = 5  # failures of handlers within ...
+SURVIVED_IN = 10.0  # ... seconds: with more than these the screen is of no use, and the app leaves
 
 
 class CommandQueue:
@@ -77,6 +86,7 @@ class AppBase(App[int]):
         self.focused_panel = "graph"
         self._panels: dict[type[Widget], Widget] = {}
         self._main: Screen[Any] | None = None
+        self.troubles: list[tuple[float, Exception]] = []  # when a handler of the app failed and the app went on
         self.lookups: Lookups
         self.commands: CommandQueue
 
@@ -138,6 +148,42 @@ class AppBase(App[int]):
     @property
     def narrow(self) -> bool:
         return self.main.has_class("-narrow")
+
+    # ---- failures of the app itself
+
+    async def _dispatch_message(self, message: Message) -> None:
+        """Textual ends the app when a handler raises. An answer that could not be shown, a key or a timer that failed
+        is told instead: what the program and the debugger know is as it was, and the next answer draws anew. What
+        fails again and again, while starting, or in painting, still ends the app."""
+        try:
+            await super()._dispatch_message(message)
+        except Exception as error:
+            if not self._goes_on(message, error):
+                raise
+
+    def _goes_on(self, message: Message, error: Exception) -> bool:
+        if self.leaving or not self._panels or isinstance(message, textual_events.Mount):
+            return False
+        now = time.monotonic()
+        self.troubles.append((now, error))
+        if sum(now - when < SURVIVED_IN for when, _ in self.troubles) > SURVIVED:
+            return False
+        text = f"adbg's screen failed to show something: {self.keep_crash(error)}"
+        self.say(text, "bad")
+        self.notify(text, severity="error", timeout=6, markup=False)
+        return True
+
+    def keep_crash(self, error: BaseException | None) -> str:
+        """Write the traceback into a file; the error in one line, with the file's name."""
+        folder = self.debugger.run_dir if os.path.isdir(self.debugger.run_dir or "") else tempfile.gettempdir()
+        path = os.path.join(folder, f"adbg-crash-{os.getpid()}.log")
+        try:
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(time.strftime("%Y-%m-%d %H:%M:%S\n"))
+                traceback.print_exception(error, file=file)
+        except OSError as problem:
+            path = f"(no log: {problem})"
+        return f"{type(error).__name__}: {error}; details in {path}"
 
     # ---- words to the user
 

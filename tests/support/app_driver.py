@@ -91,6 +91,7 @@ async def running(size: tuple[int, int], run_dir: str = "", toasts: bool = False
             await driver.shows("STOPPED")
             await driver.stopped_at(0)
             yield driver
+            assert not app.troubles, app.troubles
     finally:
         debugger.close()
 

@@ -152,9 +152,9 @@ def test_writers_on_fd_2_do_not_touch_the_screen(script: Path) -> None:
 
 def test_a_crash_of_the_screen_is_one_line_and_the_program_goes_on(script: Path) -> None:
     crash = (
-        "import adbg.tui.showing as s\n"
-        "def fail(self, event): raise RuntimeError('made to fail')\n"
-        "s.Showing._on_stopped = fail\n"
+        "import adbg.tui.widgets.graph as g\n"
+        "def fail(self, row, width): raise RuntimeError('made to fail')\n"
+        "g.GraphPanel.line = fail\n"
     )
     with start(24, 80, script, code=crash + RUN) as terminal:
         modes = terminal.modes()
@@ -164,6 +164,47 @@ def test_a_crash_of_the_screen_is_one_line_and_the_program_goes_on(script: Path)
         assert "Traceback" not in after
         assert "all done" in after
         restored(terminal, modes)
+
+
+def test_an_answer_or_a_key_that_fails_is_told_and_the_session_goes_on(script: Path) -> None:
+    crash = (
+        "import adbg.tui.reading as r, adbg.tui.keyactions as k\n"
+        "show, once = r.Reading._show_graph, []\n"
+        "def fail(self, anew):\n"
+        "    if not once and self.debugger.stop.index: once.append(1); raise RuntimeError('answer failed')\n"
+        "    show(self, anew)\n"
+        "def key(self): raise RuntimeError('key failed')\n"
+        "r.Reading._show_graph = fail\n"
+        "k.KeyActions.action_mark = key\n"
+    )
+    with start(45, 160, script, "-b", "Sin", code=crash + RUN) as terminal:
+        terminal.wait_for("failed to show something: RuntimeError: answer failed; details in ")
+        terminal.wait_for(lambda t: "SinBackward0" in t.splitlines()[0])
+        terminal.send("m")
+        terminal.wait_for("failed to show something: RuntimeError: key failed; details in ")
+        terminal.send("s")
+        terminal.wait_for(lambda t: "AddmmBackward0" in t.splitlines()[0] and "▶" in t)
+        terminal.send("c")
+        terminal.wait_for("iter 2")
+        terminal.send("c")
+        terminal.wait_for("EXITED 0")
+        terminal.send("q")
+        assert terminal.wait_end() == 0
+
+
+def test_what_fails_again_and_again_ends_the_screen(script: Path) -> None:
+    crash = (
+        "import adbg.tui.keyactions as k\n"
+        "def key(self): raise RuntimeError('key failed')\n"
+        "k.KeyActions.action_mark = key\n"
+    )
+    with start(24, 80, script, "-b", "Sin", code=crash + RUN) as terminal:
+        terminal.wait_for(lambda t: "SinBackward0" in t.splitlines()[0])
+        terminal.send("mmmmmm")
+        assert terminal.wait_end() == 0
+        after = bytes(terminal.raw).rsplit(b"\x1b[?1049l", 1)[1].decode()
+        assert "the screen failed: RuntimeError: key failed; details in " in after.replace("\r\n", "")
+        assert "all done" in after
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

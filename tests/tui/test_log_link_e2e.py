@@ -121,3 +121,33 @@ def test_a_record_selects_its_node_and_a_node_its_record(framework: str, size: t
         terminal.wait_for("EXITED 0")
         terminal.send("q")
         assert terminal.wait_end() == 0
+
+
+@on_frameworks()
+@pytest.mark.parametrize("size", [(45, 160), (24, 80)], ids=str)
+def test_stops_go_from_a_long_graph_into_a_short_one_and_back(
+    framework: str, size: tuple[int, int], tmp_path: Path
+) -> None:
+    """The cursor is far down in a graph; the next stop is in a nested one that has not as many lines."""
+    body = TORCH if framework == "torch" else PADDLE
+    short, long = " * 0.5).tanh().sum()", f" * 0.5){'.tanh()' * 12}.sum()"
+    assert short in body
+    script = tmp_path / "train.py"
+    script.write_text(body.replace(short, long))
+    outer = "OuterBackward" if framework == "torch" else "GradNodePyLayer_Outer"
+    command = [sys.executable, "-m", "adbg", "run", "-b", outer, "-b", "Exp", str(script)]
+    for keys in ("s", "c", "2s", "3s"):
+        with Terminal(command, *size, env={"COLORTERM": "truecolor"}, cwd=str(tmp_path)) as terminal:
+            terminal.wait_for(lambda t: outer in t.splitlines()[0])
+            terminal.wait_for(lambda _: " 14  " in in_graph(terminal))
+            terminal.send(keys)
+            terminal.wait_for(lambda t: "depth 1" in t.splitlines()[0] and "/4" in t.splitlines()[0], 30)
+            terminal.wait_for(lambda _: in_graph(terminal) != "", 30)
+            if keys != "c":
+                terminal.send("c")
+            terminal.wait_for(lambda t: "#3" in t.splitlines()[0] and "Exp" in t.splitlines()[0], 30)
+            terminal.send("jjjc")
+            terminal.wait_for("EXITED 0", 30)
+            terminal.send("q")
+            assert terminal.wait_end() == 0
+            assert b"failed to show" not in terminal.raw

@@ -225,8 +225,9 @@ class GraphPanel(LinePanel):
 
     @property
     def selected(self) -> GraphRow | None:
-        """The row under the cursor."""
-        return self.model.at(self.cursor) if self.line_count() else None
+        """The row under the cursor (of another graph, until ``lines_changed``, it may lie behind the last)."""
+        lines = self.line_count()
+        return self.model.at(min(self.cursor, lines - 1)) if lines else None
 
     def select_index(self, index: int, notify: bool = True, margin: int = 4) -> None:
         """Put the cursor on node ``index``."""

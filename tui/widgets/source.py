@@ -68,7 +68,7 @@ class CodePanel(LinePanel):
         """The worker is done with ``path``."""
         if path == self.path:
             self._lines = sourcefile.cached(path) or self._lines
-            self.refresh()
+            self.lines_changed()  # the file may have become shorter
 
     def _centre(self, row: int) -> None:
         height = self.size.height
@@ -124,10 +124,10 @@ class CodePanel(LinePanel):
 
     def place(self) -> SourceLine | None:
         """The line under the cursor."""
-        return SourceLine(self.path, self.cursor + 1, "") if self._lines else None
+        return SourceLine(self.path, min(self.cursor, len(self._lines) - 1) + 1, "") if self._lines else None
 
     def copied(self) -> str:
-        return figures.plain(self._lines[self.cursor]).strip() if self._lines else ""
+        return figures.plain(self._lines[min(self.cursor, len(self._lines) - 1)]).strip() if self._lines else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,4 +257,5 @@ class ListsPanel(LinePanel):
         return fit(left, width)
 
     def copied(self) -> str:
-        return figures.plain(self.line(self.cursor, 500)).strip() if self.line_count() else ""
+        lines = self.line_count()
+        return figures.plain(self.line(min(self.cursor, lines - 1), 500)).strip() if lines else ""
