@@ -61,6 +61,7 @@ class PaddleGraph(Graph):
         self._producers: list[tuple[int, ...]] | None = None
         self._addresses: dict[int, int] | None = None
         self._order: list[int] | None = None
+        self._users: dict[int, int] | None = None
         self._unique: list[str] | None = None
         self._parameters: dict[int, tuple[str | None, Any]] | None = None
         self._wanted: tuple[Any, ...] = ()  # paddle.grad(inputs=)
@@ -322,7 +323,21 @@ class PaddleGraph(Graph):
         return [meta_of(shape, dtype) for shape, dtype in native.input_shapes(self.walk()[key].node_ptr())]
 
     def forward_stack(self, key: int) -> tuple[Sequence[SourceLine], str]:
-        return self._services.stacks.lines(self.walk()[key])
+        """Of an accumulate node, that of the operator which used its tensor first: Paddle makes the node as soon as
+        somebody sets ``stop_gradient``, with the stack of whatever operator ran last."""
+        if not self.is_accumulate(key):
+            return self._services.stacks.lines(self.walk()[key])
+        if self._users is None:
+            self._users = {}
+            producers = self.producers()
+            for user in self.order():
+                for below in producers[user]:
+                    if self.is_accumulate(below):
+                        self._users[below] = user  # the last that runs was the first in the forward
+        user = self._users.get(key)
+        if user is None:
+            return (), "no operator of this graph uses its tensor"
+        return self._services.stacks.lines(self.walk()[user])
 
     def node(self, key: int) -> Any:
         return self.walk()[key]

@@ -20,13 +20,14 @@ import paddle
 from adbg.engine.backends import paddle_private as private
 from adbg.engine.backends.paddle_flags import SharedFlags, read_flags
 from adbg.engine.backends.paddle_texts import StackTexts
-from adbg.engine.backends.user_files import FrameFilter
+from adbg.engine.backends.user_files import EXPRESSION, FrameFilter
 from adbg.engine.types import SourceLine
 
 _FRAME = re.compile(r'^\s*File "(?P<file>[^\n]*)", line (?P<line>\d+), in (?P<function>.*)$', re.MULTILINE)
 _WANTED = {"FLAGS_call_stack_level": 3}
 _FEATURE = "forward stacks"
 _NUMBERED = re.compile(r"(?P<op>[a-z][a-z0-9_]*?)(?P<number>\d+)GradNode\Z")
+_ASKED = "an expression at a stop made this node"
 _BEFORE = "this node was made before stacks were on"
 
 
@@ -102,12 +103,21 @@ class Stacks:
             if len(self._lines) > 20_000:
                 self._lines.clear()
             known = self._lines[text] = self.parsed(text)
-        return known, "" if known else "no line of the script's own is on it: Paddle made this node by itself"
+        if known:
+            return known, ""
+        return (
+            (),
+            _ASKED if EXPRESSION in text else "no line of the script's own is on it: Paddle made this node by itself",
+        )
 
     def parsed(self, text: str) -> tuple[SourceLine, ...]:
-        """User frames of a stack as Python prints it, innermost first."""
-        found = []
+        """User frames of a stack as Python prints it, innermost first. Of an operator that an expression called, what
+        called the expression is left out: it made nothing."""
+        found: list[SourceLine] = []
         for match in _FRAME.finditer(text):
+            if match["file"] == EXPRESSION:
+                found.clear()
+                continue
             file = self.frames.user_file(match["file"])
             if file is not None:
                 found.append(SourceLine(file, int(match["line"]), match["function"]))

@@ -8,6 +8,8 @@ import types
 
 from adbg.engine.types import SourceLine
 
+EXPRESSION = "<adbg>"  #: file name of the code of a person's expressions
+
 
 class FrameFilter:
     """Tells the user's files from the framework's, adbg's and the interpreter's start-up code. One dict lookup a
@@ -32,7 +34,7 @@ class FrameFilter:
             return self._known[file]
         except KeyError:
             shown: str | None = file
-            if file.startswith("<frozen"):
+            if file.startswith("<frozen") or file == EXPRESSION:
                 shown = None
             elif not file.startswith("<"):
                 shown = os.path.normpath(os.path.join(self._cwd, file))

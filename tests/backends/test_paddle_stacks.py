@@ -184,7 +184,7 @@ def test_plans_by_line_module_and_parameter():
 
     line = Model.forward.__code__.co_firstlineno + 2
     by_line = HookPlan(info=lambda node, stack: any(f.line == line for f in stack), needs=frozenset({"forward_stack"}))
-    assert len(begun(by_line)) == 8
+    assert len(begun(by_line)) == 13  # 8 operators, 4 parameters and the input, which are first used there
     by_module = HookPlan(info=lambda node, stack: node.module == "blocks.0", needs=frozenset({"module"}))
     assert [name.partition("#")[0] for name in begun(by_module)] == ["TanhGradNode"]
     by_name = HookPlan(info=lambda node, stack: node.parameter == "blocks.0.fc.bias", needs=frozenset({"parameter"}))
@@ -234,3 +234,38 @@ def test_a_numbered_name_asks_for_the_framework_name(pattern):
     assert not name_matches(pattern, "MatmulGradNode", "")
     assert name_matches("tanh2", "TanhGradNode", "tanh2GradNode")
     assert not name_matches("tanh2", "TanhGradNode", "tanh3GradNode")
+
+
+def test_a_leaf_is_of_the_line_that_uses_it_first():
+    """Paddle's own text on it is of the operator that ran before ``stop_gradient`` was set."""
+
+    def run():
+        paddle.tanh(paddle.ones([3]))
+        used = paddle.ones([3])
+        used.stop_gradient = False
+        late = paddle.exp(paddle.ones([3]))
+        late.stop_gradient = False
+        made = paddle.tanh(used)
+        (paddle.exp(used) + made + late).sum().backward()
+
+    found = described(run, stacks=True)
+    first = run.__code__.co_firstlineno
+    lines = sorted(info.forward.line - first for info, _, _ in found.values() if info.accumulate)
+    assert lines == [6, 7] and all(stack[0].function == "run" for _, stack, _ in found.values())
+
+
+def test_what_an_expression_makes_has_no_line_of_the_script():
+    made = []
+
+    def run():
+        exec(compile("made.append(tanh(leaf) * twice(leaf))", "<adbg>", "exec"), names)
+        made[-1].sum().backward()
+
+    def twice(value):
+        return value * 2.0
+
+    names = {"made": made, "tanh": paddle.tanh, "leaf": leaf(3), "twice": twice}
+    found = described(run, stacks=True)
+    _, stack, why = found["TanhGradNode#1"]
+    assert stack == () and "expression" in why
+    assert [line.function for line in found["ScaleGradNode#1"][1]] == ["twice"]
