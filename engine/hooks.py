@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
+import threading
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
@@ -120,6 +121,23 @@ class BackendHooks:
         """The innermost call that ``thread`` began and has not ended."""
         mine = [running for running in list(self._running.values()) if running.call.thread == thread]
         return mine[-1] if mine else None
+
+    def at_hand(self) -> tuple[Running, int | None] | None:
+        """The call in whose node this thread runs Python code, and that node. Where nothing was armed its begin, and
+        those around it, are told now."""
+        found = self._backend.at_hand()
+        if found is None:
+            running = self.innermost(threading.get_ident())
+            return None if running is None else (running, None)
+        call, key = found
+        known = set(self._running)
+        entered = self._running.get(id(call)) or self._enter(call)
+        for around in entered.chain:
+            if id(around.call) not in known:
+                self._session.reports.backward_begin(around)
+        if key is not None:
+            entered.state.position = entered.state.index_of(key)
+        return entered, key
 
     def forget(self) -> None:
         """The client is gone: what runs now is not followed any more."""

@@ -82,8 +82,14 @@ class StopContext:
 
     @cached_property
     def frames(self) -> list[FrameEntry]:
-        """Frame 0 (the node, or the backward), enclosing nodes, forward frames, live frames."""
+        """Frame 0 (the node, or the backward), enclosing nodes, forward frames, live frames. At a Python line the live
+        frames come first: frame 0 is that line."""
         found: list[FrameEntry] = []
+
+        def live() -> None:
+            for frame in self.live_frames:
+                line = SourceLine(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+                put("live", line.function, line, frame)
 
         def put(kind: str, name: str, location: SourceLine | None, python: types.FrameType | None = None) -> None:
             found.append(FrameEntry(len(found) + 1, kind, name, location, python))
@@ -100,15 +106,15 @@ class StopContext:
             put("node", f"backward {stop.backward} {stop.phase.value}", stop.location)
         else:
             stack = ()
+            live()
         for call, parent_key in self._enclosing():
             info = call.describe(parent_key)
             name = f"{info.unique_name} (backward {call.number})"
             found.append(FrameEntry(len(found) + 1, "enclosing", name, info.forward, graph=call, key=parent_key))
         for line in stack:
             put("forward", line.function, line)
-        for frame in self.live_frames:
-            line = SourceLine(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
-            put("live", line.function, line, frame)
+        if stop.phase is not Phase.PYTHON:
+            live()
         return found
 
     @cached_property
@@ -118,9 +124,11 @@ class StopContext:
         return inspect_frames.live_frames(self.point.frame, inspect_frames.framework_root(name))
 
     def _enclosing(self) -> list[tuple[BackwardCall, int]]:
-        """(call, node in it) around the call at hand, innermost first."""
+        """(call, node in it) around the place at hand, innermost first."""
         found = []
         call = self.point.calls[-1].call if self.point.calls else None
+        if call is not None and self.point.around is not None:
+            found.append((call, self.point.around))
         while call is not None and call.parent is not None:
             if call.parent_key is not None:
                 found.append((call.parent, call.parent_key))

@@ -54,6 +54,7 @@ class PausedPoint:
     edited: bool = False
     frame: types.FrameType | None = None  # innermost live frame of the user's code on this thread
     error: BaseException | None = None
+    around: int | None = None  # at adbg.breakpoint() inside a node's Python code: that node, in the last of ``calls``
 
     @property
     def state(self) -> CallState | None:

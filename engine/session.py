@@ -250,7 +250,8 @@ class Session:
         self.goal = self.until = None
         self.entry = self.pausing = False
         begun = time.perf_counter_ns()
-        place = running.place(point.stop.phase, point.key) if running else Place(Phase.PYTHON, thread=point.thread)
+        key = point.key if point.key is not None else point.around
+        place = running.place(point.stop.phase, key) if running else Place(Phase.PYTHON, thread=point.thread)
         parked = Parked(point, place, running)
         resumed = False
         try:
@@ -280,9 +281,8 @@ class Session:
 
     def _stop_at(self, frame: types.FrameType) -> None:
         if self.attached:
-            thread = threading.get_ident()
-            running = next(filter(None, (hooks.innermost(thread) for hooks in self.hooks)), None)
-            self.park(point_at_line(frame, self.backends, running, self.rank, self.reports.defect), None)
+            running, key = next(filter(None, (hooks.at_hand() for hooks in self.hooks)), (None, None))
+            self.park(point_at_line(frame, self.backends, running, key, self.rank, self.reports.defect), running)
 
     # ------------------------------------------------------------ going on
 

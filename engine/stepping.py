@@ -105,8 +105,15 @@ class Goal:
         """In a later backward call: the family of the start is over."""
         return at.family != self.start.family and at.phase is Phase.BEFORE
 
+    def _inside(self) -> bool:
+        """From a Python line in a node's own backward: its end is behind the node, or, as torch takes no hook on a node
+        that runs already, the next thing that its call does."""
+        return self.start.phase is Phase.PYTHON and self.start.key is not None
+
     def _finished(self, at: Arrival) -> bool:
         start = self.start
+        if self._inside():
+            return self._behind(at)
         if start.depth == 0 or start.parent_key is None:
             return self._outside(at) or (at.phase is Phase.END and at.serial == start.serial)
         if at.serial == start.parent_serial:
@@ -116,7 +123,7 @@ class Goal:
 
     def _behind(self, at: Arrival) -> bool:
         start = self.start
-        if start.phase is not Phase.BEFORE:
+        if start.phase is not Phase.BEFORE and not self._inside():
             return at.phase is Phase.AFTER and (at.depth <= start.depth or at.family != start.family)
         if at.serial == start.serial:
             return (at.phase is Phase.AFTER and at.key == start.key) or at.phase in (Phase.BEFORE, Phase.END)
@@ -124,6 +131,8 @@ class Goal:
 
     def _hooking_finish(self, at: Place) -> Hooking:
         start = self.start
+        if self._inside():
+            return self._hooking_after(at)
         if at.family != start.family:
             return EVERY
         if at.serial == start.parent_serial and start.depth > 0:
@@ -132,6 +141,8 @@ class Goal:
 
     def _hooking_after(self, at: Place) -> Hooking:
         start = self.start
+        if self._inside() and at.family == start.family:
+            return EVERY if at.serial == start.serial else NOTHING
         if start.phase is Phase.BEFORE and at.family == start.family:
             if at.serial != start.serial:
                 return NOTHING

@@ -7,7 +7,7 @@ import threading
 import types
 from collections.abc import Callable, Sequence
 
-from adbg.engine.backends.base import Backend, Graph
+from adbg.engine.backends.base import Backend, BackwardCall, Graph
 from adbg.engine.callers import source_line
 from adbg.engine.point import CallState, PausedPoint
 from adbg.engine.running import Running
@@ -53,10 +53,11 @@ def point_at_line(
     frame: types.FrameType,
     backends: Sequence[Backend],
     running: Running | None,
+    key: int | None,
     rank: int,
     defect: Callable[[str, BaseException], None],
 ) -> PausedPoint:
-    """At ``adbg.breakpoint()`` in ``frame``. ``running``: the call in whose node's Python code that is."""
+    """At ``adbg.breakpoint()`` in ``frame``. ``running``: the call in whose node's (``key``) Python code that is."""
     stop = NodeStop(
         reason=StopReason.BREAKPOINT,
         phase=Phase.PYTHON,
@@ -74,10 +75,19 @@ def point_at_line(
     if running is not None:
         around = point_in_call(running, rank, stop.reason, stop.phase, None, (), "", None)
         calls = around.calls
-        stop = dataclasses.replace(around.stop, location=stop.location)
-        if graph is None:
+        enclosing = around.stop.enclosing
+        if key is not None:
+            enclosing += (running.call.describe(key).unique_name,)
+        stop = dataclasses.replace(around.stop, location=stop.location, enclosing=enclosing)
+        if graph is None or _part_of(graph, running.call):
             backend, graph = running.backend, running.call
-    return PausedPoint(stop, stop.thread, backend, graph, calls, frame=frame)
+    return PausedPoint(stop, stop.thread, backend, graph, calls, frame=frame, around=key)
+
+
+def _part_of(graph: Graph, call: BackwardCall) -> bool:
+    """Whether the tensors in reach are those of the forward, and no graph is being made inside the node."""
+    known = {call.address(key) for key in call.order()}
+    return all(graph.address(root) in known for root in graph.roots())
 
 
 def _graph_so_far(

@@ -291,7 +291,8 @@ def place_in_run(stop: NodeStop) -> str:
     if stop.phase is Phase.END:
         return f"backward {stop.backward} ends{level}: {stop.total} nodes"
     if stop.phase is Phase.PYTHON:
-        return "at a Python line"
+        inside = f" inside {stop.enclosing[-1]}, node {stop.index} of {stop.total}" if stop.enclosing else ""
+        return "at a Python line" + (f"{inside} of backward {stop.backward}{level}" if stop.backward else "")
     if stop.node is None:
         return f"backward {stop.backward}{level}"
     side = {Phase.BEFORE: "before", Phase.AFTER: "after", Phase.ERROR: "at"}[stop.phase]

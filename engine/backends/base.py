@@ -359,6 +359,11 @@ class Backend(abc.ABC):
         loss of the last iteration would take the first numbers of all names. ``left_out`` tells.
         """
 
+    def at_hand(self) -> tuple[BackwardCall, int | None] | None:
+        """The call in one of whose nodes the calling thread runs Python code, and that node (None: it cannot be told
+        which). A call that was not reported, for nothing was armed, is reported from now on: its end will be."""
+        return None
+
     def watch_creation(self) -> CreationWatch:
         """Follow which nodes the calling thread makes from now on (``holds``), and what any thread makes (``strays``).
 
@@ -402,6 +407,11 @@ class NativeVlog(abc.ABC):
 
     @abc.abstractmethod
     def lower_levels(self, levels: Mapping[str, int]) -> None: ...
+
+    @abc.abstractmethod
+    def quiet(self, on: bool) -> None:
+        """No record at all while ``on``, whatever the levels are: what adbg asks the framework is not the script's
+        doing. Called twice per hook, by the thread that has the turn."""
 
     @abc.abstractmethod
     def restore(self) -> None:

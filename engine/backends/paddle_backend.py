@@ -16,6 +16,7 @@ from adbg.engine.backends import paddle_tensors, paddle_window
 from adbg.engine.backends.base import (
     Aids,
     Backend,
+    BackwardCall,
     Capabilities,
     CreationWatch,
     DoctorLine,
@@ -177,6 +178,9 @@ class PaddleBackend(Backend):
                 graph.left_out = [tensor for tensor in roots if all(tensor is not kept for kept in usable)]
                 return graph
         return PaddleGraph(roots, self._services) if roots else None
+
+    def at_hand(self) -> tuple[BackwardCall, int | None] | None:
+        return self._entry.at_hand()
 
     def watch_creation(self) -> CreationWatch:
         return self._creations.watch()

@@ -306,6 +306,22 @@ class EngineEntry:
             sink.backward_end(call, error)
         return state.abort
 
+    # ---- a Python line inside a node
+
+    def at_hand(self) -> tuple[PaddleCall, int | None] | None:
+        """The innermost call of this thread, made now where nobody needed it before, and the PyLayer that runs."""
+        state = self._thread
+        opened = state.open[-1] if state.open else None
+        if opened is None or opened.passing:
+            return None
+        for around in state.open:
+            around.frame = around.frame or around.entry
+        call = self._realize(opened)
+        if call is None:
+            return None
+        inside = len(state.customs) > sum(bool(around.custom) for around in state.open)  # its own, not one around it
+        return call, call.custom_key(state.customs[-1]) if inside else None
+
     # ---- around the backward of every PyLayer
 
     def _custom_function(self, original: Run) -> Run:
@@ -336,6 +352,8 @@ class EngineEntry:
 
     def _custom_end(self, opened: _Open, printed: str, key: int | None, result: Any, args: tuple[Any, ...]) -> Any:
         call = opened.call
+        if call is not None and key is None:  # a stop at a Python line inside had the call made meanwhile
+            key = call.custom_key(printed)
         if call is not None and key is not None:
             result = call.custom_end(key, result, args)
         try:

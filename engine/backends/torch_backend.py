@@ -14,7 +14,7 @@ import torch
 
 from adbg.engine.backends import torch_private as private
 from adbg.engine.backends import torch_tensors, torch_window
-from adbg.engine.backends.base import Backend, Capabilities, CreationWatch, DoctorLine, Graph, HookSink
+from adbg.engine.backends.base import Backend, BackwardCall, Capabilities, CreationWatch, DoctorLine, Graph, HookSink
 from adbg.engine.backends.torch_creations import Creations
 from adbg.engine.backends.torch_entry import EngineEntry
 from adbg.engine.backends.torch_graph import Services, TorchGraph, root_nodes
@@ -163,6 +163,9 @@ class TorchBackend(Backend):
         graph = TorchGraph(list(nodes), self._services)
         graph.left_out = [tensor for tensor, _ in spent] if made else ()
         return graph
+
+    def at_hand(self) -> tuple[BackwardCall, int | None] | None:
+        return self._entry.at_hand()
 
     def watch_creation(self) -> CreationWatch:
         return self._creations.watch()

@@ -63,10 +63,11 @@ class TorchCall(TorchGraph, BackwardCall):
         depth: int,
         arguments: Arguments,
         location: SourceLine | None,
+        thread: int,
     ) -> None:
         super().__init__(roots, services)
         self.number = number
-        self.thread = threading.get_ident()
+        self.thread = thread
         self.parent = parent
         self.parent_key = parent_key
         self.depth = depth

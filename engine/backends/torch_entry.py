@@ -34,6 +34,22 @@ class _Passing(threading.local):
     depth = 0
 
 
+class Begun:
+    """A call of the engine between its begin and its end, held by the frame that runs it alone. ``call`` is None while
+    nobody needed one. ``task`` and ``node``: the graph task that it is nested in, and the node that began it there."""
+
+    __slots__ = ("args", "call", "kwargs", "node", "number", "task", "thread")
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], number: int, task: int) -> None:
+        self.args = args
+        self.kwargs = kwargs
+        self.number = number
+        self.task = task
+        self.node = private.current_node() if task != -1 else None
+        self.thread = threading.get_ident()
+        self.call: TorchCall | None = None
+
+
 class EngineEntry:
     """Counts and reports backward calls."""
 
@@ -51,6 +67,7 @@ class EngineEntry:
         self._sink: HookSink | None = None
         self._original: Any = None
         self._ours: Any = None
+        self._codes: set[types.CodeType] = set()  # of the functions that stand in for torch's
         self._registration = HookRegistration()
 
     # ---- in and out
@@ -62,6 +79,7 @@ class EngineEntry:
             return
         self._original = torch.autograd.Variable._execution_engine
         run = _entry_function(self, self._original.run_backward)
+        self._codes.add(run.__code__)
         engine = type("_ObservedEngine", (private.engine_type,), {"run_backward": staticmethod(run)})
         self._ours = engine()
         torch.autograd.Variable._execution_engine = self._ours
@@ -98,8 +116,9 @@ class EngineEntry:
     def leave_passing(self) -> None:
         self._passing.depth -= 1
 
-    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TorchCall | None:
-        """Count a call, and report it when armed. None: pass it on. Only a person's kill may be raised from here."""
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Begun | None:
+        """Count a call, and report it when armed. None: it is adbg's own. Only a person's kill may be raised from
+        here."""
         sink = self._sink  # once: a detach on another thread takes it away at any moment
         if self._passing.depth or sink is None:
             return None
@@ -109,41 +128,45 @@ class EngineEntry:
         number = self.count = next(self._numbers)
         if task == -1:
             self.iteration = next(self._iterations)
+        begun = Begun(args, kwargs, number, task)
         if not self.armed:
-            return None
-        call = self._make(sink, args, kwargs, number, task)
+            return begun
+        parent, key = self._parent(task) if task != -1 else (None, None)
+        call = begun.call = self._make(sink, begun, parent, key, sys._getframe(1))
         if call is None:
-            return None
+            return begun
         self.open.append(call)
         try:
             sink.backward_begin(call)
         except BaseException:
             self._close(call)
             raise
-        return call
+        return begun
 
-    def end(self, call: TorchCall) -> None:
-        sink = self._sink
+    def end(self, begun: Begun) -> None:
+        call, sink = begun.call, self._sink
+        if call is None:
+            return
         try:
             if sink is not None:
                 sink.backward_end(call, None)
         finally:
             self._close(call)
 
-    def failed(
-        self, call: TorchCall | None, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
+    def failed(self, begun: Begun | None, error: BaseException) -> None:
         """An exception is leaving the engine: report it (post-mortem), once however many nested calls it crosses
         unarmed."""
         self._services.stacks.unmute()
         sink = self._sink
+        call = begun.call if begun is not None else None
         try:
             if call is not None:
                 _mark(error)
                 if sink is not None:
                     sink.backward_end(call, error)
-            elif sink is not None and self._wants_post_mortem(error):
-                call = self._make(sink, args, kwargs, self.count, private.task_id())
+            elif sink is not None and begun is not None and self._wants_post_mortem(error):
+                parent, key = self._parent(begun.task) if begun.task != -1 else (None, None)
+                call = self._make(sink, begun, parent, key, sys._getframe(1))
                 if call is not None:
                     _mark(error)
                     sink.backward_end(call, error)
@@ -166,26 +189,26 @@ class EngineEntry:
     # ---- making a call
 
     def _make(
-        self, sink: HookSink, args: tuple[Any, ...], kwargs: dict[str, Any], number: int, task: int
+        self, sink: HookSink, begun: Begun, parent: TorchCall | None, parent_key: int | None, frame: types.FrameType
     ) -> TorchCall | None:
         """None when the graph is one of a trace, or when anything goes wrong: a backward is never lost to its
         debugger."""
         try:
-            arguments = Arguments(args, kwargs)
+            arguments = Arguments(begun.args, begun.kwargs)
             if any(private.traced_value(output) for output in arguments.outputs):
                 return None
-            parent, parent_key = self._parent(task) if task != -1 else (None, None)
             return TorchCall(
                 self,
                 sink,
                 self._services,
                 root_nodes(arguments.outputs),
-                number=number,
+                number=begun.number,
                 parent=parent,
                 parent_key=parent_key,
-                depth=parent.depth + 1 if parent is not None else int(task != -1),
+                depth=parent.depth + 1 if parent is not None else int(begun.task != -1),
                 arguments=arguments,
-                location=self._frames.live_line(sys._getframe(1)),
+                location=self._frames.live_line(frame),
+                thread=begun.thread,
             )
         except Exception:
             return None
@@ -205,6 +228,55 @@ class EngineEntry:
                     parent.learn_task(task)
                     break
         return parent, parent.key_of(node) if parent is not None else None
+
+    # ---- a Python line inside a node
+
+    def at_hand(self) -> tuple[TorchCall, int] | None:
+        """The node that runs on the calling thread, and its call, made now where nobody needed it before: it is
+        reported from here on. None outside of a backward."""
+        sink, task, node = self._sink, private.task_id(), private.current_node()
+        if sink is None or self._passing.depth or task == -1 or node is None:
+            return None
+        try:
+            return self._around(sink, node, task, self._running())
+        except Exception:
+            return None
+
+    def _running(self) -> list[tuple[Begun, types.FrameType]]:
+        """Calls under way on any thread (a node may run on another than the one that called), the latest first."""
+        found = []
+        for innermost in sys._current_frames().values():
+            frame: types.FrameType | None = innermost
+            while frame is not None:
+                if frame.f_code in self._codes and isinstance(begun := frame.f_locals.get("call"), Begun):
+                    found.append((begun, frame))
+                frame = frame.f_back
+        return sorted(found, key=lambda entry: -entry[0].number)
+
+    def _around(
+        self, sink: HookSink, node: Any, task: int, running: list[tuple[Begun, types.FrameType]]
+    ) -> tuple[TorchCall, int] | None:
+        """The call among ``running`` that runs ``node`` in graph task ``task``, those around it made first."""
+        for place, (begun, frame) in enumerate(running):
+            call = begun.call
+            if call is not None and call.task not in (None, task):
+                continue
+            if call is None:
+                outer = self._around(sink, begun.node, begun.task, running[place + 1 :]) if begun.task != -1 else None
+                parent, parent_key = outer or (None, None)
+                call = self._make(sink, begun, parent, parent_key, frame)
+                if call is None:
+                    continue
+                if call.key_of(node) is None:
+                    call.finish()
+                    continue
+                begun.call = call
+                self.open.append(call)
+            key = call.key_of(node)
+            if key is not None:
+                call.learn_task(task)
+                return call, key
+        return None
 
 
 def _mark(error: BaseException) -> None:
@@ -235,7 +307,7 @@ def _entry_function(entry: EngineEntry, run: Run) -> Run:
                 end(running)
         except BaseException as error:
             if call is not unbegun:
-                failed(call, error, args, kwargs)
+                failed(call, error)
             strip(error)
             raise
         return result
