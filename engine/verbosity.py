@@ -168,19 +168,22 @@ class Verbosity:
     # ---- nodes made by the lines of a region (called under the turn)
 
     def plan(self) -> HookPlan | None:
-        """Which nodes must be hooked for the regions; None: none."""
+        """Which nodes must be hooked for the regions; None: none. Not leaves: no operator of a line made them, and
+        Paddle tells their end only when another node begins."""
         if not self.backward_regions:
             return None
         regions = [region.lines for region in self._regions if region.backward]
         return HookPlan(
-            info=lambda info, stack: any(r.holds(line.file, line.line) for r in regions for line in stack),
+            info=lambda info, stack: (
+                not info.accumulate and any(r.holds(line.file, line.line) for r in regions for line in stack)
+            ),
             needs=frozenset({"forward_stack"}),
         )
 
     def node_begin(self, backend: Backend, call: BackwardCall, key: int) -> None:
         stack = call.forward_stack(key)[0]
         found = [r for r in self._regions if r.backward and any(r.lines.holds(s.file, s.line) for s in stack)]
-        if not found:
+        if not found or call.describe(key).accumulate:
             return
         self._raised.append(raised := _Raised(call, key, self._natives.get(backend.name), found))
         if raised.native is None:
