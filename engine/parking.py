@@ -29,7 +29,9 @@ class Turn:
     then; one acquired in an ``__enter__`` of our own would now and then be lost, and the next hook wait for ever.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, quiet: Callable[[bool], None] = lambda on: None) -> None:
+        """``quiet``: called with True once the turn is taken and with False before it is given back."""
+        self._quiet = quiet
         self._lock = threading.Lock()
         self._owner = 0  # ident of the holder; what an interrupt left behind is harmless while the lock is free
         self.waiting: set[int] = set()
@@ -44,9 +46,11 @@ class Turn:
                 self.waiting.discard(ident)
                 self._owner = ident
                 try:
+                    self._quiet(True)
                     return work(*args)
                 finally:
                     self._owner = 0
+                    self._quiet(False)
         finally:
             self.waiting.discard(ident)
 

@@ -39,6 +39,9 @@ GOING_ON: dict[str, Kind | None] = {
 FILTERS = ("error", "nan", "inf", "nonfinite", "backward")
 
 
+_TYPED = ("repl", "statement")  # contexts of ``evaluate`` in which a person has something computed
+
+
 class Requests:
     """The dispatch table of one agent."""
 
@@ -211,7 +214,13 @@ class Requests:
         def answer(parked: Parked) -> None:
             if parked.answers is None:
                 parked.answers = self._answers(parked)
-            client.respond(message, parked.answers.dispatch(command, arguments))
+            typed = command == "setExpression" or (command == "evaluate" and arguments.context in _TYPED)
+            self._session.reports.verbosity.quiet(not typed)  # what a person has run may write its records
+            try:
+                body = parked.answers.dispatch(command, arguments)
+            finally:
+                self._session.reports.verbosity.quiet(True)
+            client.respond(message, body)
 
         self._session.ask(_answering(client, message, answer), lambda error: client.refuse(message, error))
 

@@ -51,7 +51,7 @@ class Session:
         self.reports = Reports(outlet, recorder, scratch)
         self.rank = rank
         self.table = BreakpointTable()
-        self.turn = Turn()
+        self.turn = Turn(self.reports.verbosity.quiet)
         self.parked: Parked | None = None
         self.goal: Goal | None = None
         self.until: BreakpointTable | None = None
@@ -318,7 +318,8 @@ class Session:
             running = parked.running  # at a Python line the backward is not known yet
             missing = absent(parse_spec(spec), [outer.call for outer in running.chain]) if running is not None else ""
             if missing:
-                raise CommandError(missing, f"`tbreak {spec}` and `continue` wait for one in a nested or later backward")
+                force = f"`tbreak {spec}` and `continue` wait for one in a nested or later backward"
+                raise CommandError(missing, force)
         with self._guard:
             if self.attached:
                 self.until = until

@@ -100,6 +100,11 @@ class Verbosity:
         """Whether the narrator tells what ``backend``'s framework does."""
         return self._narrator.enabled and backend.name not in self._natives
 
+    def quiet(self, on: bool) -> None:
+        """Nothing that adbg does from now on is in a framework's log (hooks, answers at a stop), or all again."""
+        for native in self._natives.values():
+            native.quiet(on)
+
     # ---- requests
 
     def set(self, text: str, at: str = "", backward: bool = False) -> p.VlogBody:

@@ -65,6 +65,11 @@ def _run(script: Path, *options: str, arguments: tuple[str, ...] = ()) -> tuple[
     return done, log.read_text(errors="replace") if log.exists() else ""
 
 
+def mark(word: str) -> str:
+    """A command that puts a line among the records."""
+    return f"! import os; os.write(2, b'{word}\\n')"
+
+
 def _apis(log: str) -> list[str]:
     return re.findall(r"Running_AD_API: (\w+)=", log)
 
@@ -112,6 +117,27 @@ def test_only_while_the_nodes_run_that_lines_made(script: Path) -> None:
     assert begun.count("ExpGradNode") == 3 and {"MatmulGradNode", "AddGradNode"} <= set(begun)
     assert "TanhGradNode" not in begun and "SumGradNode" not in begun
     assert "exp_grad kernel" in log and "tanh_grad" not in log and _apis(log) == []
+
+
+def test_what_adbg_reads_is_not_in_the_log(script: Path) -> None:
+    """At level 6 every shape that is read writes a record. What a person has computed may write its own."""
+    reads = ["node", "graph", "where", "list", "stats grad_outputs[0]", "x grad_outputs[0]", "info saved"]
+    asked = [mark("typed"), "p grad_outputs[0] * 3", mark("read"), *reads, mark("end"), "vlog off", "continue"]
+    done, log = _run(script, "-b", "Exp* if norm(grad_outputs[0]) > 0", *commands("continue", "vlog 6", *asked))
+    assert done.status == 0 and "norm" in done.stdout, done
+    typed, read = (log.partition(f"{a}\n")[2].partition(f"{b}\n")[0] for a, b in (("typed", "read"), ("read", "end")))
+    assert "Running_AD_API: scale" in typed
+    assert not re.search(r"^\t*I\d{4} ", read, re.MULTILINE), read
+
+
+def test_what_hooks_measure_is_not_in_the_log(script: Path) -> None:
+    """A condition that computes, at every node: no record more than without any breakpoint, and none less."""
+    # level 4 follows adbg's own hooks ("Call PyTensorHook"), which are the same in number with both conditions
+    logs = [
+        _run(script, "-b", f"* if {rule}", *commands("vlog 4"))[1] for rule in ("False", "norm(grad_outputs[0]) < 0")
+    ]
+    plain, measured = ([re.sub(r"0x\w+|^.*?\] ?", "", line) for line in log.splitlines()] for log in logs)
+    assert _apis(logs[0]) and sorted(plain) == sorted(measured)
 
 
 def test_the_scripts_own_guard_reaches_every_module(script: Path) -> None:
