@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from adbg.engine import protocol
 from adbg.engine.answers_graph import position_in, state_of
 from adbg.engine.backends.base import BackwardCall, Graph, SavedValue
-from adbg.engine.errors import AdbgError
+from adbg.engine.errors import AdbgError, CommandError
 from adbg.engine.inspect_graph import index_of
 from adbg.engine.inspect_stop import StopContext
 from adbg.engine.inspect_text import is_tensor, norm_of
@@ -196,4 +196,15 @@ def attribute_rows(graph: Graph, key: int) -> dict[str, str]:
     info = graph.describe(key)
     if info.parameter is not None:
         rows.setdefault("parameter", info.parameter)
+    if graph.is_custom(key):
+        rows.setdefault("ctx", _context_text(graph, key))
     return rows
+
+
+def _context_text(graph: Graph, key: int) -> str:
+    """How ``ctx`` of a custom Function is read in an expression."""
+    try:
+        graph.context(key)
+    except CommandError as error:
+        return str(error)
+    return "p ctx.NAME reads what its forward put there"

@@ -1,9 +1,9 @@
 """The names that an expression sees (L2, stdlib only; the parked thread, or an autograd hook that asks a condition).
 
-Order: the node's names (grad_outputs, grad_inputs, saved, node, index) and helpers, then locals and globals of the
-frame, then the framework's module, then builtins. A local that one of the first hides is still there as
-``locals()['index']``. Only names that an expression mentions are looked up, so that a condition costs microseconds
-whatever the frame holds.
+Order: the node's names (grad_outputs, grad_inputs, saved, node, index, ctx of a custom Function) and helpers, then
+locals and globals of the frame, then the framework's module, then builtins. A local that one of the first hides is
+still there as ``locals()['index']``. Only names that an expression mentions are looked up, so that a condition costs
+microseconds whatever the frame holds.
 """
 
 from __future__ import annotations
@@ -181,7 +181,10 @@ class SavedNames:
         return list(self._all())
 
     def __repr__(self) -> str:
-        return f"saved: {', '.join(self._all()) or 'nothing'}"
+        names = [
+            f"saved[{place}]" if name.startswith("saved_tensors[") else name for place, name in enumerate(self._all())
+        ]
+        return f"saved: {', '.join(names) or 'nothing'}"
 
 
 _SAVED_READ_ONLY = "saved tensors are read-only: the framework checks that they are unchanged"
@@ -271,6 +274,8 @@ def node_namespace(
     }
     if key is None:  # no node: its names must not hide a user's variable of the same name
         names = {name: names[name] for name in GRADIENT_NAMES}
+    elif graph is not None and graph.is_custom(key):
+        names["ctx"] = of_graph("ctx", lambda graph, key: graph.context(key))
     if backend is None:
         return Namespace(frame, names)
     helpers = dict(backend.helpers())

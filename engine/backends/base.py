@@ -151,6 +151,14 @@ class Graph(abc.ABC):
         """PyLayer / autograd.Function."""
         return False
 
+    def context(self, key: int) -> Any:
+        """``ctx`` of a custom node, as its forward and backward have it: in torch that is the node.
+
+        Raises:
+            CommandError: the framework does not give it away here.
+        """
+        return self.node(key)
+
     def address(self, key: int) -> int:
         """A number that tells this node object from any other alive: Paddle's pointer, else the id of the object."""
         node = self.node(key)

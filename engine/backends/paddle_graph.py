@@ -18,6 +18,7 @@ from adbg.engine.backends.paddle_order import execution_order, needed_nodes
 from adbg.engine.backends.paddle_spent import SpentRoots
 from adbg.engine.backends.paddle_stacks import Stacks, framework_name
 from adbg.engine.backends.paddle_tensors import meta_of
+from adbg.engine.errors import CommandError
 from adbg.engine.types import Edge, NodeInfo, SourceLine, TensorMeta
 
 PYLAYER = "GradNodePyLayer_"
@@ -31,6 +32,7 @@ UNSEEN_NOTE = "not shown: Paddle's post hook fails on a node that gives a list o
 SAVED_NOTE = (
     "Paddle shows no saved tensors of an operator to Python; a PyLayer's are ctx.saved_tensor() in its backward"
 )
+CONTEXT_HINT = "`breakpoint()` in its backward stops where ctx is a local"
 
 
 class Services:
@@ -341,6 +343,9 @@ class PaddleGraph(Graph):
 
     def node(self, key: int) -> Any:
         return self.walk()[key]
+
+    def context(self, key: int) -> Any:
+        raise CommandError("Paddle does not show the ctx of a PyLayer from outside", CONTEXT_HINT)
 
     def names(self) -> Sequence[str]:
         return sorted({self.name(key) for key in range(len(self.walk()))})
