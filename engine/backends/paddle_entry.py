@@ -20,6 +20,7 @@ from adbg.engine.backends.paddle_call import PaddleCall
 from adbg.engine.backends.paddle_failures import described
 from adbg.engine.backends.paddle_graph import PYLAYER, Services
 from adbg.engine.backends.paddle_tensors import is_tensor
+from adbg.engine.backends.tracebacks import strip_own
 
 Run = Callable[..., Any]
 _INTERRUPTED = "(External) KeyboardInterrupt"  # what Paddle makes of a Ctrl-C in a hook
@@ -160,6 +161,7 @@ class EngineEntry:
                 aborted = self._failed(opened, error)
                 if aborted is not None:
                     raise aborted from None
+                strip_own(error)
                 raise
             else:
                 if opened.call is not None:
@@ -342,6 +344,7 @@ class EngineEntry:
             except BaseException as error:
                 if state.origin is None and state.abort is None:
                     state.origin = error
+                strip_own(error)
                 raise
             finally:
                 state.customs.pop()

@@ -336,10 +336,10 @@ class PaddleGraph(Graph):
                 for below in producers[user]:
                     if self.is_accumulate(below):
                         self._users[below] = user  # the last that runs was the first in the forward
-        user = self._users.get(key)
-        if user is None:
+        first = self._users.get(key)
+        if first is None:
             return (), "no operator of this graph uses its tensor"
-        return self._services.stacks.lines(self.walk()[user])
+        return self._services.stacks.lines(self.walk()[first])
 
     def node(self, key: int) -> Any:
         return self.walk()[key]

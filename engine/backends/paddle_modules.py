@@ -17,6 +17,7 @@ from typing import Any
 from paddle.nn import Layer
 
 from adbg.engine.backends.paddle_texts import StackTexts
+from adbg.engine.backends.tracebacks import strip_own
 
 _MARK = "  # in Layer "
 
@@ -54,6 +55,9 @@ class Modules:
             layers.append(self)
             try:
                 return original(self, *inputs, **kwargs)
+            except BaseException as error:
+                strip_own(error)
+                raise
             finally:
                 layers.pop()
 

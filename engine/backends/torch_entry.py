@@ -23,6 +23,7 @@ from adbg.engine.backends.torch_call import Arguments, TorchCall
 from adbg.engine.backends.torch_graph import Services, root_nodes
 from adbg.engine.backends.torch_hooking import HookRegistration
 from adbg.engine.backends.torch_stacks import FrameFilter
+from adbg.engine.backends.tracebacks import strip_own
 
 Run = Callable[..., Any]
 _MARK = "__adbg_told__"
@@ -67,7 +68,7 @@ class EngineEntry:
         self._sink: HookSink | None = None
         self._original: Any = None
         self._ours: Any = None
-        self._codes: set[types.CodeType] = set()  # of the functions that stand in for torch's
+        self.codes: set[types.CodeType] = set()  # of the functions that stand in for torch's
         self._registration = HookRegistration()
 
     # ---- in and out
@@ -79,7 +80,7 @@ class EngineEntry:
             return
         self._original = torch.autograd.Variable._execution_engine
         run = _entry_function(self, self._original.run_backward)
-        self._codes.add(run.__code__)
+        self.codes.add(run.__code__)
         engine = type("_ObservedEngine", (private.engine_type,), {"run_backward": staticmethod(run)})
         self._ours = engine()
         torch.autograd.Variable._execution_engine = self._ours
@@ -248,7 +249,7 @@ class EngineEntry:
         for innermost in sys._current_frames().values():
             frame: types.FrameType | None = innermost
             while frame is not None:
-                if frame.f_code in self._codes and isinstance(begun := frame.f_locals.get("call"), Begun):
+                if frame.f_code in self.codes and isinstance(begun := frame.f_locals.get("call"), Begun):
                     found.append((begun, frame))
                 frame = frame.f_back
         return sorted(found, key=lambda entry: -entry[0].number)
@@ -291,10 +292,9 @@ def _entry_function(entry: EngineEntry, run: Run) -> Run:
 
     It calls C++ from a frame that carries the module, file and line of torch's own call: C++ warnings are attributed to
     the calling frame, and a script's warning filters and its stderr stay as they are. (So it has no name of this module
-    at hand, only closures.) A KeyboardInterrupt at a stop leaves it without adbg's frames in its traceback: the person
-    interrupted the program, and reads where that was.
+    at hand, only closures.) An exception leaves it without adbg's frames in its traceback.
     """
-    begin, end, failed, strip = entry.begin, entry.end, entry.failed, strip_interrupt
+    begin, end, failed, strip, codes = entry.begin, entry.end, entry.failed, strip_own, entry.codes
     unbegun: Any = object()
 
     def run_backward(*args: Any, **kwargs: Any) -> Any:
@@ -308,7 +308,7 @@ def _entry_function(entry: EngineEntry, run: Run) -> Run:
         except BaseException as error:
             if call is not unbegun:
                 failed(call, error)
-            strip(error)
+            strip(error, codes)
             raise
         return result
 
@@ -321,16 +321,3 @@ def _entry_function(entry: EngineEntry, run: Run) -> Run:
     return types.FunctionType(shifted, namespace, "run_backward", None, run_backward.__closure__)
 
 
-def strip_interrupt(error: BaseException) -> None:
-    """Take adbg's own frames out of the traceback of a KeyboardInterrupt; any other exception stays as it is."""
-    if not isinstance(error, KeyboardInterrupt):
-        return
-    kept = []
-    entry = error.__traceback__
-    while entry is not None:
-        if str(entry.tb_frame.f_globals.get("__name__")).partition(".")[0] != "adbg":
-            kept.append(entry)
-        entry = entry.tb_next
-    for entry, below in zip(kept, [*kept[1:], None], strict=True):
-        entry.tb_next = below
-    error.__traceback__ = kept[0] if kept else None
