@@ -319,5 +319,3 @@ def _entry_function(entry: EngineEntry, run: Run) -> Run:
     code = run_backward.__code__
     shifted = code.replace(co_filename=file, co_firstlineno=line - 4)
     return types.FunctionType(shifted, namespace, "run_backward", None, run_backward.__closure__)
-
-
