@@ -1,7 +1,7 @@
 """Texts of values for one line of a panel: bounded, and harmless whatever the value is (L2, stdlib only).
 
 Runs on the parked thread. A ``__repr__`` that raises, is huge or prints whole tensors must not hurt: tensors are
-described ("f32 [4, 8] cpu norm 2.1e-2"), containers elided, everything else cut at ``LIMIT`` characters.
+described ("f32 [4, 8] cpu norm 0.02134"), containers elided, everything else cut at ``LIMIT`` characters.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import collections
 import collections.abc
 import contextlib
 import dataclasses
-import math
 import reprlib
 import types
 from typing import Any
@@ -26,11 +25,8 @@ _CONTAINERS = (dict, list, tuple, set, frozenset, collections.deque, collections
 
 
 def figure(value: float) -> str:
-    """A number in few columns: "2.1e-2", "0", "nan", "-inf"."""
-    if not math.isfinite(value) or value == 0:
-        return f"{value:g}"
-    mantissa, _, exponent = f"{value:.1e}".partition("e")
-    return f"{mantissa}e{int(exponent)}"
+    """Four significant digits, as the front end writes them: "0.02134", "0", "nan", "-inf"."""
+    return f"{value:.4g}"
 
 
 def is_tensor(backend: Backend | None, value: Any) -> bool:
@@ -59,7 +55,7 @@ def norm_of(backend: Backend, value: Any, meta: TensorMeta, limit: int = NORM_EL
 
 
 def tensor_text(meta: TensorMeta, norm: float | None = None) -> str:
-    """ "f32 [4, 8] cpu norm 2.1e-2", or the note of an undefined one."""
+    """ "f32 [4, 8] cpu norm 0.02134", or the note of an undefined one."""
     if meta.shape is None:
         return meta.note or "undefined"
     parts = [meta.dtype, str(list(meta.shape)), meta.device]
@@ -128,7 +124,7 @@ class ValueText(reprlib.Repr):
         return text if len(text) <= limit else f"{text[:limit]}... ({len(text)} characters)"
 
     def tensor(self, value: Any) -> str:
-        """ "f32 [4, 8] cpu norm 2.1e-2"; of a single number the number itself."""
+        """ "f32 [4, 8] cpu norm 0.02134"; of a single number the number itself."""
         assert self.backend is not None
         meta = self.backend.meta(value)
         if meta.numel == 1 and meta.layout == "strided":

@@ -17,7 +17,7 @@ class Ran:
     us: float | None = None
     norm: float | None = None  # of grad_outputs[0]
     nonfinite: bool = False
-    grad_inputs: tuple[str, ...] = ()  # "[2, 4] f32 norm 2.1e-2", texts only: no tensor is kept alive
+    grad_inputs: tuple[str, ...] = ()  # "[2, 4] f32 norm 0.02134", texts only: no tensor is kept alive
 
 
 @dataclass(slots=True)

@@ -160,6 +160,8 @@ class Reports:
     def trace(self, id: int, text: str, point: PausedPoint) -> None:
         self.flush()
         self.outlet.event(p.Trace(id, text, point.stop), droppable=True)
+        if self.recorder is not None:
+            self.recorder.artifact("trace", str(id), f"bwd#{point.stop.backward} {text}")
 
     def _note(self, running: Running, key: int, index: int, values: Sequence[Any], norm: float | None) -> None:
         """A node begins: into the crash journal (9 us of a hooked node's time, its end included). ``norm`` of the first
@@ -219,12 +221,12 @@ def _path(running: Running) -> str:
 
 
 def slot_text(backend: Backend, value: Any) -> str:
-    """One gradient in one phrase: "[2, 4] f32 norm 0.021"."""
+    """One gradient in one phrase: "[2, 4] f32 norm 0.02134", its norm in the four digits of the front end."""
     if value is None:
         return "undefined"
     meta = backend.meta(value)
     shape = "[" + ", ".join(map(str, meta.shape or ())) + "]"
-    return f"{shape} {meta.dtype} norm {backend.norm(value):.3g}"
+    return f"{shape} {meta.dtype} norm {backend.norm(value):.4g}"
 
 
 def slots_text(backend: Backend, name: str, values: Sequence[Any]) -> str:

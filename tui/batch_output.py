@@ -22,7 +22,7 @@ from adbg.engine.wire import to_json
 from adbg.tui import events
 from adbg.tui.commands.table import CommandResult
 from adbg.tui.debugger import Debugger
-from adbg.tui.formatting import shown_text, stop_report
+from adbg.tui.formatting import shown_text, stop_report, trace_text
 from adbg.tui.processes import Process
 
 PREFIX = "adbg: "
@@ -116,7 +116,7 @@ class TextWriter(Writer):
         self._lines(self._err, "stderr", text)
 
     def trace(self, event: events.Trace) -> None:
-        self._say(f"trace {event.breakpoint}: {event.text}")
+        self._say(trace_text(event.breakpoint, event.text, event.stop))
 
     def exited(self, code: int, text: str) -> None:
         if text.startswith("killed by"):

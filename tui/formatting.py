@@ -299,6 +299,13 @@ def place_in_run(stop: NodeStop) -> str:
     return f"{side} {stop.node.unique_name}, node {stop.index} of {stop.total} of backward {stop.backward}{level}"
 
 
+def trace_text(id: int, text: str, stop: NodeStop) -> str:
+    """A tracepoint's hit in one line: "trace 3: bwd#2 before AccumulateGrad#7: ... norm 0.0361  parameter fc.bias"."""
+    node = stop.node
+    place = "" if node is None else f"parameter {node.parameter}" if node.parameter else f"module {node.module or ''}"
+    return f"trace {id}: bwd#{stop.backward} {text}" + (f"  {place}" if place and place != "module " else "")
+
+
 def stop_lines(stop: NodeStop, body: NodeBody | None = None) -> list[str]:
     """A stop as gdb prints one: title, evidence, source line, gradients."""
     lines = [stop_title(stop)]

@@ -23,9 +23,9 @@ from adbg.tui import events
 from adbg.tui.commands.startup import opens_block, run_startup, stop_commands
 from adbg.tui.commands.table import CommandResult, execute, repeatable
 from adbg.tui.debugger import Debugger, State
-from adbg.tui.formatting import exit_sentence, shown_text, stop_report
+from adbg.tui.formatting import exit_sentence, shown_text, stop_report, trace_text
 from adbg.tui.notes import end_notes
-from adbg.tui.passthrough import keys_for_program, read_keys, terminal_size
+from adbg.tui.passthrough import keys_for_program, read_keys, terminal_size, unread
 from adbg.tui.signals import handed_on, letting_go
 
 if TYPE_CHECKING:
@@ -305,7 +305,7 @@ class Repl:
                 self.open_line = not event.text.endswith(("\n", "\r"))
                 self._write(event.text.replace("\r\n", "\n"))
         elif isinstance(event, events.Trace):
-            self._say(f"trace {event.breakpoint}: {event.text}", DIM)
+            self._say(trace_text(event.breakpoint, event.text, event.stop), DIM)
         elif isinstance(event, events.Notice):
             self._say(event.text, DIM if event.level == "info" else RED)
         elif isinstance(event, events.StopQueued):

@@ -108,9 +108,13 @@ def _reader_lines(reader: RunReader) -> list[str]:
         lines += ["    " + line for line in table.splitlines()]
     lines += [f"    … and {len(calls) - SHOWN} more"] if len(calls) > SHOWN else []
     stops = list(reader.stops())
-    lines.append(f"  {len(stops)} stops recorded")
+    lines.append(f"  {len(stops)} stop{'s' if len(stops) != 1 else ''} recorded")
     lines += [f"    {stop.reason.value}: {place_in_run(stop)}" for _, _, stop in stops[:SHOWN]]
     lines += [f"    … and {len(stops) - SHOWN} more"] if len(stops) > SHOWN else []
+    hits = [(id, text) for _, _, kind, id, text in reader.artifacts() if kind == "trace"]
+    lines += [f"  {len(hits)} trace hit{'s' if len(hits) != 1 else ''} recorded"] if hits else []
+    lines += [f"    trace {id}: {text}" for id, text in hits[:SHOWN]]
+    lines += [f"    … and {len(hits) - SHOWN} more"] if len(hits) > SHOWN else []
     return lines
 
 

@@ -19,7 +19,7 @@ from adbg.tui import events
 from adbg.tui.bannertext import BAD, banner_text
 from adbg.tui.commands.startup import stop_commands
 from adbg.tui.debugger import State
-from adbg.tui.formatting import stop_title
+from adbg.tui.formatting import stop_title, trace_text
 from adbg.tui.notes import end_notes
 from adbg.tui.reading import Reading
 from adbg.tui.widgets import figures
@@ -179,7 +179,7 @@ class Showing(Reading):
             self.relayout()
 
     def _on_trace(self, event: events.Trace) -> None:
-        self.vlog.note(f"trace {event.breakpoint}: {event.text}", _now())
+        self.vlog.note(trace_text(event.breakpoint, event.text, event.stop), _now())
 
     def _on_backwardbegan(self, event: events.BackwardBegan) -> None:
         status = self.bar.status

@@ -206,7 +206,7 @@ def test_tracepoints() -> None:
     run = Run(prepare=prepare)
     (line,) = run.of("trace")
     assert (line["breakpoint"], line["index"], line["text"]) == (7, 2, "before MmBackward0#2")
-    assert "trace 7: before MmBackward0#2" in Run(prepare=prepare, json_lines=False).text
+    assert "trace 7: bwd#1 before MmBackward0#2  module layers.0" in Run(prepare=prepare, json_lines=False).text
 
 
 # ------------------------------------------------------------------ text

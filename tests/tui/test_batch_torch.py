@@ -282,9 +282,19 @@ def test_the_graph_so_far_can_be_seen_at_a_python_line(tmp_path: Path) -> None:
 def test_a_tracepoint_that_told_of_hits_was_hit() -> None:
     """It never stops, so its count reaches the front end at the end only."""
     outcome = batch("mlp", *commands("trace Tanh", "trace Sin*"), json_lines=False)
-    assert outcome.status == 0 and "adbg: trace 1: before TanhBackward0" in outcome.stdout, str(outcome)
+    assert outcome.status == 0 and "adbg: trace 1: bwd#1 before TanhBackward0" in outcome.stdout, str(outcome)
     notes = outcome.stdout + outcome.stderr
     assert "breakpoint 1 (Tanh) was never hit" not in notes and "was never hit: no node was named 'Sin*'" in notes
+
+
+def test_a_trace_line_says_which_backward_and_whose_parameter_and_the_record_has_it(tmp_path: Path) -> None:
+    folder = str(tmp_path / "run")
+    outcome = batch("mlp", "--run-dir", folder, *commands("trace AccumulateGrad"), json_lines=False)
+    lines = [line for line in outcome.stdout.splitlines() if line.startswith("adbg: trace 1: bwd#")]
+    assert any(line.startswith("adbg: trace 1: bwd#2 before AccumulateGrad#1: grad_out") for line in lines), lines
+    assert all("  parameter " in line for line in lines)
+    shown = adbg("runs", "show", folder).stdout
+    assert f"{len(lines)} trace hits recorded" in shown and "trace 1: bwd#1 before AccumulateGrad#1: grad_" in shown
 
 
 def test_a_restart_runs_the_next_commands_on_the_new_program(tmp_path: Path) -> None:
