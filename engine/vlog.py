@@ -243,10 +243,12 @@ _LEVELS: tuple[tuple[re.Pattern[str], int], ...] = tuple(
         # Paddle 3.3.1: the level at which a wording first appeared in logs taken at levels 3, 4, 5 and 6.
         (r"Run in Backward|=+RunBackward: |RunBackward: Start_up_ops's size|.* Preparing ?$", 3),
         (r"=+(Running|Finish)_|Forward Debug Info|Running Eager Backward Node|\w+:(Running|Finish|Create|PyLayer)", 3),
+        (r"CopyOrAddTensor", 3),
         (r".* begin run |.* Found pending node: |RunBackward: +(Create Value|Fill grad|Final hook|Update In)", 4),
-        (r"Create node |.* API kernel key: |.* kernel: \{|GradNodeAccumulation Ptr|CopyOrAddTensor", 4),
+        (r"Create node |.* API kernel key: |.* kernel: \{|GradNodeAccumulation Ptr|type_name: ", 4),
         (r".* ref_cnt is: |RunBackward: |(Construct|Destruct) GradNodeAccumulation| No (Type|AMP)", 5),
-        (r"gradnode_ptr = |Add Edges for slot|Running Eager Final State API|type_name: |Call eager_api", 6),
+        (r"Add Edges for slot", 5),
+        (r"gradnode_ptr = |Running Eager Final State API|Call eager_api", 6),
     )
 )
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 from support.program import Outcome, adbg, commands, run
+
+from adbg.engine.vlog import Record, parse
 
 pytest.importorskip("paddle")
 pytestmark = pytest.mark.xdist_group("paddle-vlog")
@@ -68,6 +72,11 @@ def _run(script: Path, *options: str, arguments: tuple[str, ...] = ()) -> tuple[
 def mark(word: str) -> str:
     """A command that puts a line among the records."""
     return f"! import os; os.write(2, b'{word}\\n')"
+
+
+def _plain(script: Path, **env: str) -> list[Record]:
+    """What Paddle writes without adbg."""
+    return parse(run([sys.executable, script], env={**os.environ, **env}).stderr)
 
 
 def _apis(log: str) -> list[str]:
@@ -141,7 +150,7 @@ def test_what_hooks_measure_is_not_in_the_log(script: Path) -> None:
 
 
 def test_the_scripts_own_guard_reaches_every_module(script: Path) -> None:
-    plain = run([__import__("sys").executable, script, "guard"])
+    plain = run([sys.executable, script, "guard"])
     done, _ = _run(script, arguments=("guard",))
 
     def kinds(text: str) -> set[str]:
@@ -149,6 +158,43 @@ def test_the_scripts_own_guard_reaches_every_module(script: Path) -> None:
 
     assert done.status == 0 and "backward.cc" in kinds(plain.stderr)
     assert kinds(plain.stderr) <= kinds(done.stderr) | {"pybind.cc"}
+
+
+@pytest.mark.parametrize("level", [3, 4, 5, 6])
+def test_no_record_is_said_to_be_of_a_higher_level_than_it_is(script: Path, level: int) -> None:
+    """glog wrote it at ``level``, so ``adbg log --level`` of it must not hide it."""
+    records = _plain(script, GLOG_v=str(level))
+    hidden = {(r.level, r.text) for r in records if r.level is not None and r.level > level}
+    assert len(records) > 100 and not hidden
+    if level == 4:
+        assert {r.level for r in records if r.text.startswith("type_name: float")} == {4}
+
+
+@pytest.mark.parametrize(
+    "levels, forward, backward",
+    [
+        ({"GLOG_v": "3"}, "Forward multiply1(x f32[3,4], y f32[]) → out f32[3,4]", ""),
+        ({"GLOG_v": "4"}, "Forward matmul1(x, y) → out", ""),
+        (
+            {"GLOG_v": "5"},
+            "Forward matmul1(x f32[3,4], y f32[4,4]) → out f32[3,4]",
+            "Input grad_out f32[3,4], out f32[3,4]",
+        ),
+        ({"GLOG_v": "0", "GLOG_vmodule": "nodes=5"}, "", "Input grad_out, out"),
+    ],
+    ids=["3", "4", "5", "nodes=5"],
+)
+def test_one_line_of_a_block_names_what_is_there(
+    script: Path, levels: dict[str, str], forward: str, backward: str
+) -> None:
+    from adbg.tui.widgets.logsummary import summary
+
+    script.write_text(SCRIPT.replace("paddle.tanh(x)", "paddle.tanh(paddle.multiply(x, paddle.to_tensor(1.0)))"))
+    lines = [summary(record) for record in _plain(script, **levels)]
+    calls, inputs = ([line for line in lines if line.startswith(word)] for word in ("Forward ", "Input "))
+    assert not forward or forward in calls, calls[:20]
+    assert not backward or backward in inputs, inputs[:20]
+    assert not any("nothing" in line for line in calls)
 
 
 def test_levels_changed_by_two_threads_at_once() -> None:

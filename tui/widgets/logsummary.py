@@ -17,7 +17,7 @@ _SHORT = {
 }  # fmt: skip
 _FIELD = re.compile(
     r"^\( (?P<var>\w+) ,|^\t(?P<name>Name): |^\t{1,2}Dtype: (?P<dtype>[\w.]+)|^\t{1,2}Shape: (?P<shape>.*?),?\s*$"
-    r"|^\t(?P<unknown>TensorInfo: \{ Unknown)|(?P<output>^Output: \[)",
+    r"|^\t(?P<unknown>TensorInfo: \{ Unknown)|(?P<output>^ ?Output: ?\[)",
     re.MULTILINE,
 )
 _KERNEL_DTYPE = re.compile(r"dtype: ([\w.]+)")
@@ -64,17 +64,24 @@ def is_block(record: Record) -> bool:
 
 
 def tensors(text: str) -> tuple[str, str]:
-    """ "x f32[2,3], y f32[3,3]" of a dump, before and behind its ``Output:``."""
+    """ "x f32[2,3], y f32[3,3]" of a dump, before and behind its ``Output:``; of one without shapes "x, y"."""
     sides: list[list[str]] = [[], []]
-    side, var, dtype = 0, "", ""
+    side, var, dtype, named = 0, "", "", 0  # ``named``: tensors of ``var`` that have said no more than their names
+
+    def close() -> None:
+        if var:
+            sides[side].append(f"{var}×{named}" if named > 1 else var)
+
     for found in _FIELD.finditer(text):
         kind = found.lastgroup
         if kind == "output":
+            close()
             side, var = 1, ""
         elif kind == "var":
-            var, dtype = found["var"], ""
+            close()
+            var, dtype, named = found["var"], "", 0
         elif kind == "name":
-            dtype = ""
+            dtype, named = "", named + 1
         elif kind == "dtype":
             dtype = _SHORT.get(found["dtype"], found["dtype"])
         elif kind == "shape":
@@ -84,6 +91,7 @@ def tensors(text: str) -> tuple[str, str]:
         elif kind == "unknown":
             sides[side].append(f"{var} uninitialized".strip())
             var = ""
+    close()
     return tuple(", ".join(_cut(side)) for side in sides)  # type: ignore[return-value]
 
 
