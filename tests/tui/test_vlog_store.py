@@ -377,3 +377,20 @@ def test_of_endless_logs_the_oldest_records_go_and_are_counted(tmp_path: Path, m
     store = store_of(tmp_path / "log", text)
     assert store.dropped + len(store) == 2300 and len(store) <= 1000 and store.dropped > 0
     assert store.line(len(store) - 1).text == "record 2299" and store.line(0).text == f"record {store.dropped}"
+
+
+def test_a_note_stands_behind_all_that_was_written_before_it(tmp_path: Path) -> None:
+    """The newest record is complete only once another follows; what stopped behind it came later all the same."""
+    path = tmp_path / "log"
+    path.write_text("")
+    store = LogStore(str(path))
+    store.poll()
+    for number in range(3):
+        with path.open("a") as log:
+            log.write(format_record(f"before {number}", "calls", 3) + format_record(f"last\nof {number}", "calls", 4))
+        store.note(f"stop {number}", "00:00.000")
+    settle(store)
+    assert [texts(store)[row] for row in range(9)] == [
+        word for n in range(3) for word in (f"before {n}", "last", f"stop {n}")
+    ]
+    assert store.block(1) == ["last", "of 0"]

@@ -206,7 +206,10 @@ class LogStore:
         self.dropped += rows
 
     def note(self, text: str, time: str) -> None:
-        """A line of the front end, behind what was read so far."""
+        """A line of the front end, behind what was written so far; a log that is long behind gets it where it is."""
+        self.poll()
+        if self._reader is None and self._fd >= 0 and not self.behind:
+            self._add(self._indexer.flush())  # the last record is complete, though none has followed it yet
         self._notes[len(self)] = LogLine(time, "■", text)
         self._offsets.append(max(self._read - self._indexer.waiting, 0) if self._reader is None else self._read)
         self.depths.append(self._indexer.depth)
