@@ -96,6 +96,8 @@ def _explained(error: BaseException, source: str, namespace: Namespace) -> Comma
     """One line for a person: what was raised, and where when it was not in the one line typed."""
     place, own = _place(error, source)
     if isinstance(error, NameError) and own and not place:
+        if getattr(error, "name", "") in ("nan", "inf"):
+            return CommandError(str(error), f"math.{error.name}, or float('{error.name}') where math is not imported")
         close = difflib.get_close_matches(getattr(error, "name", "") or "", namespace.own_names(), 2, 0.7)
         return CommandError(str(error), f"closest: {', '.join(close)}" if close else "")
     name = type(error).__name__

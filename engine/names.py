@@ -90,9 +90,11 @@ def file_matches(pattern: str, file: str) -> bool:
 def closest_names(wanted: str, names: Iterable[str], count: int = 3) -> list[str]:
     """The names most like ``wanted`` (short forms compared too, case aside), best first; [] when none is like it."""
     target = _GLOB.sub("", wanted.partition("#")[0]).replace("]", "").lower() or wanted.lower()
+    # What the * of "Straigt*" stands for is not compared.
+    room = len(target) + 1 if _GLOB.search(wanted) and not _GLOB.match(wanted) else None
     scored = []
     for name in dict.fromkeys(names):
-        best = max(_likeness(target, short.lower()) for short in short_names(name))
+        best = max(_likeness(target, short.lower()[:room]) for short in short_names(name))
         if best >= 0.6:
             scored.append((-best, len(name), name))
     return [name for _, _, name in sorted(scored)[:count]]

@@ -95,6 +95,22 @@ def explain_silence(command: Sequence[str]) -> AdbgError:
     )
 
 
+def without_interpreter(words: Sequence[str]) -> list[str]:
+    """A command line without the interpreter and its options: ["train.py", ...], ["-m", "pkg.train", ...]."""
+    rest = list(words)
+    if not rest or not is_interpreter(rest.pop(0)):
+        return list(words)
+    while rest and rest[0].startswith("-") and rest[0] != "-":
+        word = rest.pop(0)
+        for place, letter in enumerate(word[1:], 2):
+            if letter in "cm" and not word.startswith("--"):
+                return [f"-{letter}", *([word[place:]] if word[place:] else []), *rest]
+            if letter in "WX":  # takes the rest of the word, or the next one
+                del rest[: 1 if place == len(word) else 0]
+                break
+    return rest
+
+
 def _interpreter_flags(words: Sequence[str]) -> set[str]:
     """The one-letter options of ``python -uE -W ignore x.py -I``: {"u", "E"}."""
     flags: set[str] = set()

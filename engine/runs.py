@@ -38,6 +38,7 @@ class RunSummary:
     state: str
     exit: int | None
     ranks: int
+    argv: tuple[str, ...] = ()  # as the process was called, with the interpreter where there was one
     crash: tuple[str, ...] = ()  # labels of the processes that left a crash journal with a fault
 
 
@@ -119,6 +120,7 @@ def summary(path: str | os.PathLike[str]) -> RunSummary:
         state=run_state(folder),
         exit=code if isinstance(code, int) else None,
         ranks=len(labels(folder)),
+        argv=tuple(str(word) for word in argv) if isinstance(argv, list) else (),
         crash=tuple(crashed_labels(folder)),
     )
 

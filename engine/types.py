@@ -118,7 +118,8 @@ class TensorStats:
         """One line without the histogram: "12 elements  min -1  max 2  mean 0.5  std 1  norm 3  negative 4  ..."."""
         looked = f"{self.numel:,} elements" + ("" if self.sampled is None else f" ({self.sampled:,} sampled)")
         figures = ("min", "max", "mean", "std", "norm")
-        parts = [looked, *(() if self.all_finite else ("of the finite:",)), *(f"{name} {getattr(self, name):.4g}" for name in figures)]
+        parts = [looked] if self.all_finite else [looked, "of the finite:"]
+        parts += [f"{name} {getattr(self, name):.4g}" for name in figures]
         parts += [f"{name} {getattr(self, name):,}" for name in ("negative", "zero", "positive")]
         spoilt = (("nan", self.nan), ("inf", self.pos_inf), ("-inf", self.neg_inf))
         parts += [f"{name} {count:,}" for name, count in spoilt if count]
@@ -182,7 +183,7 @@ class NodeStop:
     phase: Phase
     thread: int
     backward: int  # 0 where no backward runs (adbg.breakpoint())
-    index: int  # position in the execution order, 0 at begin
+    index: int  # position in the execution order, 0 at begin, total + 1 at the end
     total: int
     depth: int  # nesting of backward in backward
     rank: int
@@ -193,6 +194,11 @@ class NodeStop:
     message: str = ""  # one line: "grad_inputs[0]: 1 of 64 elements is inf", the exception, a condition's error
     iteration: int = 0  # outermost backward calls begun so far
     elapsed_us: float | None = None  # time of the node (phase after)
+
+    @property
+    def nearest(self) -> int:
+        """``index`` of a node that there is: at the end of a backward its last one, 0 where it begins."""
+        return min(self.index, self.total)
 
 
 @dataclass(frozen=True, slots=True)

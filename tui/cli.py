@@ -273,12 +273,13 @@ def _run(parser: Parser, argv: list[str]) -> int:
         raise CommandError(
             missing, "for example: adbg run train.py, adbg run -m package.train, adbg run -- torchrun train.py"
         )
-    front = choose_front_end(options)
-    startup, required = startup_lines(options, front)
+    check_options(options)
     from adbg.engine.programs import is_interpreter, python_command
     from adbg.tui.program import Script, StartedProgram
 
     command = python_command(kind, target[0], target[1:], options.python)  # type: ignore[arg-type]
+    front = choose_front_end(options)
+    startup, required = startup_lines(options, front)
     script = Script(
         command=command,
         title=" ".join(target),
@@ -294,25 +295,31 @@ def _run(parser: Parser, argv: list[str]) -> int:
 
 
 def _attach(options: argparse.Namespace) -> int:
-    front = choose_front_end(options)
-    startup, required = startup_lines(options, front)
+    check_options(options)
     from adbg.tui.program import FoundProgram
 
     program = FoundProgram(options.pid, options.stacks)
+    program.check()
+    front = choose_front_end(options)
+    startup, required = startup_lines(options, front)
     return run_front_end(front, program, options, startup, required, f"process {options.pid}")
+
+
+def check_options(options: argparse.Namespace) -> None:
+    """Raises CommandError for options that do not go together."""
+    if options.front != "batch":
+        for name in ("json", "timeout"):
+            if getattr(options, name):
+                raise CommandError(f"--{name} belongs to --batch", f"adbg run --batch --{name} …")
 
 
 def choose_front_end(options: argparse.Namespace) -> str:
     """ "tui", "repl", "batch", or "pipe": the commands of --repl come from stdin, where no terminal is.
 
     Raises:
-        CommandError: options that do not go together, or no terminal for the screen.
+        CommandError: no terminal for the screen.
     """
     front: str | None = options.front
-    if front != "batch":
-        for name in ("json", "timeout"):
-            if getattr(options, name):
-                raise CommandError(f"--{name} belongs to --batch", f"adbg run --batch --{name} …")
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if front == "repl" and not terminal:
         return "pipe"

@@ -169,8 +169,9 @@ def exit_sentence(text: str) -> str:
 def stats_text(stats: TensorStats) -> str:
     """Two or three lines: range and moments, counts of every kind of value, histogram."""
     how = "" if stats.sampled is None else f"   (sampled: {stats.sampled:,} of {stats.numel:,} elements)"
+    norm = "norm" if stats.all_finite else "of the finite: norm"
     lines = [
-        f"{'norm' if stats.all_finite else 'of the finite: norm'} {number_text(stats.norm)}   min {number_text(stats.min)}   max {number_text(stats.max)}"
+        f"{norm} {number_text(stats.norm)}   min {number_text(stats.min)}   max {number_text(stats.max)}"
         f"   mean {number_text(stats.mean)}   std {number_text(stats.std)}{how}",
         f"-inf {stats.neg_inf}   negative {stats.negative}   zero {stats.zero}   positive {stats.positive}"
         f"   +inf {stats.pos_inf}   nan {stats.nan}",

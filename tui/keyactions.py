@@ -58,7 +58,7 @@ class KeyActions(AppBase):
     def action_until_cursor(self) -> None:
         row = self.graph.selected
         if row is None:
-            self.bell()
+            self.notify("no node is under the cursor: there is no graph at this stop", severity="warning", markup=False)
         elif row.state == "done":
             self.notify(f"#{row.index} ran already: c goes on to the next backward", severity="warning", markup=False)
         else:
@@ -171,8 +171,8 @@ class KeyActions(AppBase):
         """Back to the node and the frame of the stop."""
         stop = self.debugger.stop
         if stop is not None:
-            self.graph.select_index(stop.index or 1, notify=False)
-            self.select_node(stop.index or 1)
+            self.graph.select_index(stop.nearest or 1, notify=False)
+            self.select_node(stop.nearest or 1)
             self.at_stop()
             self.run_line("frame 0", echo=False)
 
@@ -338,6 +338,9 @@ class KeyActions(AppBase):
         zoomed = "" if self.arrangement.zoomed else self.focused_panel
         self.arrangement = replace(self.arrangement, zoomed=zoomed)
         self._focus(self.focused_panel)
+
+    def on_command_input_zoom(self, message: CommandInput.Zoom) -> None:
+        self.action_zoom()
 
     def action_resize(self, step: int) -> None:
         self.arrangement = self.arrangement.resized(self.focused_panel, step)

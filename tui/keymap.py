@@ -95,7 +95,7 @@ KEYS: tuple[Key, ...] = (
     Key("panel2", "2", "panel('vlog')", "VLOG; again: zoom", "Panels"),
     Key("panel3", "3", "panel('source')", "Source; again: zoom", "Panels"),
     Key("panel4", "4", "panel('value')", "Value; again: zoom", "Panels"),
-    Key("panel5", "5", "panel('console')", "Console; again: zoom", "Panels"),
+    Key("panel5", "5", "panel('console')", "Console; again, with nothing typed: zoom", "Panels"),
     Key("zoom", "z", "zoom", "zoom this panel, or back", "Panels", hint="Zoom"),
     Key("grow", "plus", "resize(1)", "larger panel", "Panels"),
     Key("shrink", "minus", "resize(-1)", "smaller panel", "Panels"),

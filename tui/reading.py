@@ -52,7 +52,7 @@ class Reading(AppBase):
         if same:
             model.place(stop.index)
             self.graph.lines_changed()
-            self.graph.select_index(stop.index or 1, notify=False)
+            self.graph.select_index(stop.nearest or 1, notify=False)
         self._ask_page((max(stop.index, 1) - 1) // PAGE * PAGE + 1)
 
     def _ask_page(self, start: int) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from adbg.engine.errors import CommandError
 from adbg.engine.journal import faults_path, report_path
-from adbg.engine.programs import is_interpreter
+from adbg.engine.programs import without_interpreter
 from adbg.engine.runfiles import labels
-from adbg.engine.runs import RunSummary, delete_run, find_run, list_runs, runs_root, summary
+from adbg.engine.runs import RunSummary, delete_run, find_run, list_runs, runs_root, script_of, summary
 from adbg.engine.store import RunReader
 from adbg.tui.formatting import bytes_text, file_text, place_in_run, table_text, time_text
 
@@ -49,8 +49,8 @@ def _row(run: RunSummary) -> tuple[object, ...]:
 
 
 def script_text(run: RunSummary) -> str:
-    """The script; where the record begins with the interpreter, what the run is named after."""
-    return run.name.split("-", 2)[-1] if is_interpreter(run.script) else run.script
+    """The script, without the interpreter that ran it."""
+    return script_of(without_interpreter(run.argv)) or run.script
 
 
 def run_lines(path: str) -> list[str]:
@@ -92,7 +92,7 @@ def _reader_lines(reader: RunReader) -> list[str]:
         if path.exists()
     ]
     calls = reader.backwards()
-    lines.append(f"  {len(calls)} backward calls recorded")
+    lines.append(f"  {len(calls)} backward call{'s' if len(calls) != 1 else ''} recorded")
     rows = [
         (
             call.number,

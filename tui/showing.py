@@ -44,7 +44,7 @@ def _now() -> str:
 def _stop_note(stop: NodeStop) -> str:
     """A stop in a line of the log: "step: before MmBackward0#9 #5"."""
     name = f" {stop.node.unique_name}" if stop.node is not None else ""
-    return f"{stop.reason.value}: {stop.phase.value}{name}{f' #{stop.index}' if stop.index else ''}"
+    return f"{stop.reason.value}: {stop.phase.value}{name}{f' #{stop.index}' if stop.node is not None else ''}"
 
 
 class Showing(Reading):
@@ -116,7 +116,7 @@ class Showing(Reading):
         numbers = {row.id: row.spec for row in self.debugger.breakpoints}
         status.breakpoint = " ".join(numbers[n] for n in stop.breakpoints if n in numbers)
         self._banner(stop)
-        self.selected = stop.index
+        self.selected = stop.nearest
         self._at_stop = True
         self.shown_node = None
         if stop.reason in (StopReason.NAN, StopReason.INF):
@@ -231,7 +231,7 @@ class Showing(Reading):
         self._show_frame(event.index)
 
     def _on_selectionchanged(self, event: events.SelectionChanged) -> None:
-        index = event.index or (self.debugger.stop.index if self.debugger.stop else 0)
+        index = event.index or (self.debugger.stop.nearest if self.debugger.stop else 0)
         if index and index not in (self.selected, self._told):
             self.graph.select_index(index, notify=False)
             self.select_node(index)

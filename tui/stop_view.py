@@ -120,10 +120,13 @@ class StopView(abc.ABC):
 
     # ------------------------------------------------------------------ values
 
-    def evaluate(self, expression: str, context: str = "repl", timeout: float = 600.0) -> EvaluateBody:
-        """``context`` "statement" executes Python statements. The long default: a person may evaluate what takes
-        its time."""
-        body: EvaluateBody = self.request(protocol.Evaluate(expression, self.frame_id(), context), timeout)
+    def evaluate(
+        self, expression: str, context: str = "repl", timeout: float = 600.0, at_node: bool = False
+    ) -> EvaluateBody:
+        """``context`` "statement" executes Python statements. ``at_node``: where conditions are evaluated, whatever
+        frame is selected. The long default: a person may evaluate what takes its time."""
+        frame = 0 if at_node else self.frame_id()
+        body: EvaluateBody = self.request(protocol.Evaluate(expression, frame, context), timeout)
         return body
 
     def set_value(self, target: str, value: str) -> protocol.SetVariableBody:
@@ -184,7 +187,7 @@ class StopView(abc.ABC):
         """
         text = text.strip()
         if text in ("", "."):
-            index = self.need_stop().index
+            index = self.need_stop().nearest
             if not index:
                 raise CommandError("no node is at hand at this stop", "name one: #3, MmBackward0#2")
             return index

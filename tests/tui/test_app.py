@@ -300,7 +300,7 @@ def test_narrow_tabs_reach_every_panel() -> None:
         await app.stopped_at(1)
         await app.shows("[4 Value]", "grad_outputs[0]")
         await app.press("2")
-        await app.shows("[2 Log]", "before NllLossBackward0#1")
+        await app.shows("[2 VLOG]", "before NllLossBackward0#1")
         await app.press("3")
         await app.shows("[3 Source]", "F.cross_entropy")
         await app.press("right_square_bracket")

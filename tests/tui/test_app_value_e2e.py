@@ -51,3 +51,24 @@ def test_behind_a_node_the_panel_shows_what_the_node_made(script: Path) -> None:
         terminal.wait_for("4 Value  grad_inputs[0]")
         terminal.send("s")
         terminal.wait_for("4 Value  grad_outputs[0]")
+
+
+def test_at_the_end_of_a_backward_the_cursor_key_says_why_it_does_nothing(script: Path) -> None:
+    with start(script, "-b", "backward-end") as terminal:
+        text = terminal.wait_for(lambda t: "4 Value  saved" in t or "4 Value  grad_outputs[0]" in t)
+        assert "· #4 " in text and "#5" not in text, "no node behind the last one is shown or told"
+        terminal.send("t")
+        terminal.wait_for("ran already: c goes on to the next backward")
+
+
+def test_the_number_of_the_console_zooms_it_too(script: Path) -> None:
+    with start(script) as terminal:
+        terminal.wait_for("backward 1 begins")
+        terminal.send("5")
+        terminal.wait_for("1 Graph")
+        terminal.send("5")
+        terminal.wait_for(lambda t: "5 Console" in t and "1 Graph" not in t)
+        terminal.send("5")
+        terminal.wait_for(lambda t: "5 Console" in t and "1 Graph" in t)
+        terminal.send("p 5\r")
+        terminal.wait_for("(adbg) p 5")

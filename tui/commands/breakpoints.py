@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from adbg.engine.errors import CommandError
@@ -11,6 +12,7 @@ from adbg.tui.commands.table import CommandResult, command, need, numbers_of, ta
 if TYPE_CHECKING:
     from adbg.tui.debugger import Debugger
 
+_UNKNOWN = re.compile(r"name '\w+' is not defined")
 COLUMNS = ("num", "type", "enabled", "hits", "matches", "spec", "condition", "note")
 
 
@@ -62,7 +64,21 @@ def breakpoint_table(debugger: Debugger) -> CommandResult:
 
 def _add(debugger: Debugger, argument: str, **kind: bool) -> CommandResult:
     row = debugger.add_breakpoint(argument, **kind)
-    return CommandResult(describe(row), row_value(row))
+    return _told(debugger, row)
+
+
+def _told(debugger: Debugger, row: Breakpoint) -> CommandResult:
+    """The breakpoint, with what is wrong with its condition as far as that shows at the node at hand. Other nodes have
+    other gradients: only a name that does not exist is told."""
+    stop = debugger.stop
+    text = describe(row)
+    if row.condition and stop is not None and stop.node is not None:
+        try:
+            debugger.evaluate(row.condition, at_node=True)
+        except CommandError as error:
+            if _UNKNOWN.match(error.message):
+                text += f"\n  tried here: {error}; where it raises it stops and shows the error"
+    return CommandResult(text, row_value(row))
 
 
 def _here(debugger: Debugger) -> str:
@@ -80,9 +96,8 @@ def break_(debugger: Debugger, argument: str) -> CommandResult:
 
     SPEC is a node name (`BmmBackward0`, `Bmm*`, `MmBackward0#3`), `#112` (the 112th node to run), `model.py:16`
     (the forward line), `module:layers.3.*`, `param:fc.*`, `nan`, `inf`, `nonfinite`, `backward`, `backward-end` or
-    `error`.
-    Suffixes: `before` (default) or `after`, `every N`, `ignore N`, `backward N` (only in the N-th backward), `if EXPR`.
-    A spec that matches nothing yet is kept: the graph may change.
+    `error`. Suffixes: `before` (default) or `after`, `every N`, `ignore N`, `backward N` (only in the N-th backward),
+    `if EXPR`. A spec that matches nothing yet is kept: the graph may change.
     """
     return _add(debugger, argument or _here(debugger))
 
@@ -108,7 +123,7 @@ def condition(debugger: Debugger, argument: str) -> CommandResult:
     """
     number, _, expression = need(argument, "the breakpoint's number", "condition 1 index > 10").partition(" ")
     row = debugger.change_breakpoint(numbers_of(number, "condition 1 index > 10")[0], condition=expression.strip())
-    return CommandResult(describe(row), row_value(row))
+    return _told(debugger, row)
 
 
 @command("ignore", group="breakpoints", args="N COUNT", completes="breakpoint")

@@ -51,9 +51,8 @@ def set_(debugger: Debugger, argument: str) -> CommandResult:
     """Change a gradient or a variable.
 
     `set grad_outputs[0] = EXPR` before the node or `set grad_inputs[0] = EXPR` behind it changes what the engine
-    goes on
-    with: shape, dtype and device are checked first, the value is cloned. Any other target is assigned in the
-        selected frame.
+    goes on with: shape, dtype and device are checked first, the value is cloned. Any other target is assigned in the
+    selected frame.
     """
     target, value = _assignment(argument)
     body = debugger.set_value(target, value)

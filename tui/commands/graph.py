@@ -30,7 +30,7 @@ def graph(debugger: Debugger, argument: str) -> CommandResult:
     rows = debugger.graph_structure()
     if not rows:
         raise CommandError("there is no graph here", "stop in a backward first")
-    begun = argument or debugger.need_stop().index
+    begun = argument or debugger.need_stop().nearest
     index = debugger.find_node(argument) if begun else rows[0].index  # at no node: where a backward would begin
     body = debugger.node(index)
     by_index = {row.index: row for row in rows}

@@ -94,7 +94,7 @@ def node_lines(body: NodeBody) -> list[str]:
     lines = [f"{node.unique_name}  #{body.index}  {state}{'  ' + time_text(body.us) if body.us is not None else ''}"]
     facts = {"module": node.module, "parameter": node.parameter, "sequence number": node.seq}
     lines += [f"  {name}: {value}" for name, value in facts.items() if value not in (None, "")]
-    lines += [f"  {name}: {value}" for name, value in body.attributes.items()]
+    lines += [f"  {name}: {value}" for name, value in body.attributes.items() if value != facts.get(name)]
     if node.compiled:
         lines.append("  a whole compiled region (torch.compile) in one node")
     lines += slots_text([*body.grad_outputs, *body.grad_inputs])

@@ -70,8 +70,8 @@ class Command:
 
     @property
     def summary(self) -> str:
-        """The first sentence of ``help``."""
-        return self.help.split("\n", 1)[0]
+        """The first paragraph of ``help``, in one line."""
+        return " ".join(self.help.split("\n\n", 1)[0].split())
 
 
 _LOADING = threading.RLock()

@@ -67,7 +67,8 @@ class History:
 
 
 class CommandInput(Input):
-    """Enter runs, tab completes (again: the next one), up and down walk the history, escape leaves."""
+    """Enter runs, tab completes (again: the next one), up and down walk the history, escape leaves, 5 at the beginning
+    zooms."""
 
     BINDINGS = [
         Binding("up", "older", "Older line", show=False),
@@ -80,6 +81,9 @@ class CommandInput(Input):
 
     class Leave(Message):
         """Back to the panel before."""
+
+    class Zoom(Message):
+        """The number of the console's panel, typed in it."""
 
     class Candidates(Message):
         """Several completions: show them."""
@@ -110,6 +114,10 @@ class CommandInput(Input):
         self._at, self._prefix, self._cycle = len(self.history.lines), "", None
 
     def on_key(self, event: Any) -> None:
+        if event.key == "5" and not self.value:  # as 1 to 4 in their panels: no command begins with a digit
+            event.prevent_default()
+            event.stop()
+            self.post_message(self.Zoom())
         if event.key not in ("up", "down"):
             self._at, self._prefix = len(self.history.lines), ""
         if event.key != "tab":

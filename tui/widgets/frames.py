@@ -20,7 +20,7 @@ from adbg.tui.widgets.value import ValuePanel
 from adbg.tui.widgets.vlog import VlogPanel
 
 TAB_TITLES = {
-    "vlog": "2 Log", "source": "3 Source", "value": "4 Value", "stack": "Stack", "breakpoints": "Bps",
+    "vlog": "2 VLOG", "source": "3 Source", "value": "4 Value", "stack": "Stack", "breakpoints": "Bps",
     "watches": "Watch",
 }  # fmt: skip
 

@@ -1,0 +1,90 @@
+"""What the line-oriented front ends say in small things, on real torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.program import adbg, batch, commands
+
+pytest.importorskip("torch")
+
+CUSTOM = """
+import torch
+
+class StraightThrough(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.round()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+x = torch.ones(3, requires_grad=True)
+for iteration in range(2):
+    StraightThrough.apply(x * 2).sum().backward()
+"""
+
+
+def texts(outcome: object, command: str) -> list[str]:
+    return [line["text"] for line in outcome.of("result", command=command)]  # type: ignore[attr-defined]
+
+
+def test_at_the_end_of_a_backward_the_last_node_is_meant() -> None:
+    outcome = batch("mlp", "-b", "backward-end", *commands("c", "info node", "graph", "why", "kill"))
+    assert not outcome.of("error"), str(outcome)
+    value = {line["command"]: line["value"] for line in outcome.of("result")}
+    assert value["graph"]["node"] == value["why"]["node"] == 16
+    (node,) = texts(outcome, "info node")
+    assert node.startswith("AccumulateGrad#6  #16  ran") and node.count("parameter: 0.weight") == 1
+
+
+def test_a_glob_that_takes_nothing_names_the_closest(tmp_path: Path) -> None:
+    script = tmp_path / "rounding.py"
+    script.write_text(CUSTOM)
+    lines = ("step", "b Straigt*", "b StraightTrough", "b Zzz*")
+    outcome = adbg("run", "--batch", "--json", *commands(*lines), script)
+    for line in ("b Straigt*", "b StraightTrough"):
+        assert "closest: StraightThroughBackward" in texts(outcome, line)[0]
+    assert "closest" not in texts(outcome, "b Zzz*")[0]
+
+
+def test_a_condition_on_a_name_that_does_not_exist_is_doubted_at_once() -> None:
+    lines = (
+        "c",
+        "condition 1 norm(nope) > 1",
+        "condition 1 norm(grad_outputs[7]) > 1",
+        "condition 1 index > 3",
+        "kill",
+    )
+    outcome = batch("mlp", "-b", "Tanh", *commands(*lines))
+    doubted, other_node, good = (texts(outcome, line)[0] for line in lines[1:4])
+    assert "tried here: name 'nope' is not defined" in doubted
+    assert "tried here" not in other_node and "tried here" not in good
+
+
+def test_nan_as_a_name_is_answered_with_how_to_write_it() -> None:
+    outcome = batch("mlp", "-b", "Tanh", *commands("c", "set x = nan", "kill"))
+    (error,) = outcome.of("error")
+    assert "math.nan" in str(error)
+
+
+def test_a_second_run_within_the_second_shows_its_script(adbg_home: Path, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print('hello')\n")
+    for _ in range(3):
+        adbg("run", "--batch", script)
+    listed = adbg("runs").stdout.splitlines()[1:4]
+    assert [row.split()[-1] for row in listed] == [str(script)] * 3 or all(
+        row.rstrip().endswith("train.py") for row in listed
+    ), listed
+    shown = adbg("runs", "show", listed[0].split()[0]).stdout
+    assert f"script   {script}" in shown and "0 stops recorded" in shown
+
+
+def test_what_is_missing_is_told_before_the_terminal_is(tmp_path: Path) -> None:
+    outcome = adbg("run", tmp_path / "nope.py")
+    assert outcome.status == 2 and "no such script" in outcome.stderr
+    outcome = adbg("attach", "4194300")
+    assert outcome.status == 2 and "no process 4194300" in outcome.stderr
