@@ -50,6 +50,45 @@ def read_keys(fd: int, seconds: float) -> bytes | None:
     return data.replace(SUSPEND, b"") if data else None
 
 
+def unread(pid: int) -> str:
+    """Take out of process ``pid``'s terminal what waits there unread: whole lines, then the one not ended yet. Where
+    the program reads single keys, or has no terminal, nothing is taken."""
+    try:
+        path = os.readlink(f"/proc/{pid}/fd/0")
+        if not path.startswith("/dev/pts/"):
+            return ""
+        fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError:
+        return ""
+    data = b""
+    try:
+        modes = termios.tcgetattr(fd)
+        if not modes[3] & termios.ICANON:
+            return ""
+        data = _waiting(fd)
+        single = termios.tcgetattr(fd)
+        single[3] &= ~termios.ICANON
+        single[6][termios.VMIN], single[6][termios.VTIME] = 0, 0
+        try:
+            termios.tcsetattr(fd, termios.TCSANOW, single)
+            data += _waiting(fd)
+        finally:
+            termios.tcsetattr(fd, termios.TCSANOW, modes)
+    except (termios.error, OSError):
+        pass  # the program ended
+    finally:
+        os.close(fd)
+    return data.decode("utf-8", "replace")
+
+
+def _waiting(fd: int) -> bytes:
+    data = b""
+    with contextlib.suppress(BlockingIOError):
+        while piece := os.read(fd, 4096):
+            data += piece
+    return data
+
+
 def terminal_size() -> tuple[int, int] | None:
     """(rows, columns) of the person's terminal, None without one."""
     try:

@@ -34,6 +34,10 @@ class Program(Protocol):
     run_dir: str
 
     @property
+    def pty_pid(self) -> int:
+        """The process behind the terminal that adbg made for the program, 0 where there is none."""
+
+    @property
     def detached_start(self) -> bool:
         """No agent is waited for: the program is a launcher, whose Python children come later."""
 
@@ -143,6 +147,10 @@ class StartedProgram:
         return not self.script.python
 
     @property
+    def pty_pid(self) -> int:
+        return self._program.pid if self._program is not None and self.script.mode == "pty" else 0
+
+    @property
     def token(self) -> str:
         return self._listener.token if self._listener else ""
 
@@ -170,6 +178,7 @@ class FoundProgram:
 
     launched = False
     detached_start = False
+    pty_pid = 0
 
     def __init__(self, pid: int, stacks: bool | None = None) -> None:
         self.pid = pid
@@ -177,14 +186,18 @@ class FoundProgram:
         self.run_dir = ""
         self.token = ""
 
-    def start(self, on_agent: OnAgent, on_output: OnOutput, on_exit: OnExit, on_note: OnNote) -> None:
+    def check(self) -> None:
+        """Raises CommandError where there is no such process."""
         import psutil
 
-        folder = rendezvous.listen_dir(self.pid)
         if not psutil.pid_exists(self.pid):
             raise CommandError(
                 f"there is no process {self.pid}", "`pgrep -af python` lists the running Python programs"
             )
+
+    def start(self, on_agent: OnAgent, on_output: OnOutput, on_exit: OnExit, on_note: OnNote) -> None:
+        self.check()
+        folder = rendezvous.listen_dir(self.pid)
         try:
             client, config = connect(folder / "session.json")
         except AdbgError:

@@ -68,6 +68,8 @@ class Repl:
         self.open_line = False  # the program's last output does not end in a line end
         self.last = ""  # what an empty line repeats
         self.interrupts: list[float] = []
+        self.ahead: list[str] = []  # lines typed while the program ran, which it did not read
+        self.begun = ""  # the beginning of another one
 
     # ------------------------------------------------------------------ main thread
 
@@ -99,17 +101,25 @@ class Repl:
             finally:
                 done.set()
 
+        self._say(self._starting(), DIM)
         threading.Thread(target=work, name="adbg-startup", daemon=True).start()
         self._watch(done)
         if problem:
             raise problem[0]
+
+    def _starting(self) -> str:
+        debugger = self.debugger
+        if not debugger.program.launched:
+            return f"attaching to {debugger.title}; Ctrl-C pauses it"
+        where = "where the first backward begins" if debugger.stop_at_entry else "at the first breakpoint that is hit"
+        return f"starting {debugger.title}; it stops {where}, Ctrl-C pauses it"
 
     def _prompt(self, session: PromptSession[str]) -> None:
         from prompt_toolkit.patch_stdout import patch_stdout
 
         try:
             with patch_stdout(raw=True):
-                line = session.prompt(PROMPT)
+                line = self._line(session, PROMPT)
                 line = self._whole(session, line)
         except KeyboardInterrupt:
             return
@@ -125,14 +135,23 @@ class Repl:
         if line.strip():
             self._run(line)
 
+    def _line(self, session: PromptSession[str], prompt: str) -> str:
+        """What was typed ahead, else what is typed now."""
+        if self.ahead:
+            line = self.ahead.pop(0)
+            self._say(prompt + line)
+            return line
+        begun, self.begun = self.begun, ""
+        return session.prompt(prompt, default=begun)
+
     def _whole(self, session: PromptSession[str], line: str) -> str:
         """With its further lines: of a Python block after ``!``, of ``commands N`` up to ``end``."""
         text = line.strip()
         if text.startswith("!"):
             while _incomplete(line.lstrip()[1:].lstrip(" ")):
-                line += "\n" + session.prompt("    ... ")
+                line += "\n" + self._line(session, "    ... ")
         elif opens_block(text) and self.debugger.breakpoints:
-            while (more := session.prompt("      > ")).strip() != "end":
+            while (more := self._line(session, "      > ")).strip() != "end":
                 line += "\n" + more
         return line
 
@@ -208,6 +227,10 @@ class Repl:
                 if now is not None and now != size:
                     size = now
                     debugger.resize(*now)
+        if debugger.state is State.STOPPED:
+            # As on a terminal that program and debugger share: what the program did not read is the prompt's.
+            *lines, self.begun = (self.begun + unread(debugger.program.pty_pid)).split("\n")
+            self.ahead += lines
 
     def _abandon(self) -> None:
         """The terminal is gone; the program, which has one of its own, goes on."""

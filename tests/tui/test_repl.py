@@ -119,6 +119,33 @@ def test_the_programs_terminal_is_passed_through(repl: Open) -> None:
     assert terminal.wait_end() == 0
 
 
+WAITING = """
+import sys, time, torch
+print("first:", input("name? "), flush=True)
+time.sleep(1.5)
+x = torch.ones(2, requires_grad=True)
+x.exp().sum().backward()
+print("second:", sys.stdin.readline().strip(), flush=True)
+"""
+
+
+def test_what_is_typed_ahead_is_run_at_the_prompt_and_what_the_program_asks_for_is_its_own(repl: Open) -> None:
+    terminal = repl("ask.py", "-b", "Exp", source=WAITING)
+    text = terminal.wait_for("name?")
+    assert "stops at the first breakpoint that is hit, Ctrl-C pauses it" in text.replace("\n", "")
+    terminal.send("bob\r")
+    terminal.wait_for("first: bob")
+    terminal.send("p 6 * 7\rwhatx\x7f\rp 1 +")
+    text = terminal.wait_for(lambda text: "(adbg) p 6 * 7" in text and text.rstrip().endswith("(adbg) p 1 +"))
+    assert "\n42" in text and "unknown command 'what'" in text
+    terminal.send(" 10\r")
+    terminal.wait_for(lambda text: "\n11" in text)
+    terminal.send("c\r")
+    terminal.send("ann\r")
+    text = terminal.wait_for(lambda text: "second:" in text and at_prompt(text))
+    assert "second: ann" in text and "unknown command 'ann'" not in text
+
+
 def test_ctrl_c_pauses_at_the_next_node(repl: Open) -> None:
     terminal = repl(debuggee("slow_training"), "-b", "nan", "--no-record")
     terminal.wait_for(lambda text: "iteration" in text.lower() or "loss" in text)
