@@ -32,5 +32,29 @@ def switched(backends: Sequence[Backend], name: str, value: str) -> p.AidsBody:
     raise CommandError(f"no aid {name!r}", f"closest: {', '.join(close)}")
 
 
+def keep(kept: dict[str, str], name: str, value: str) -> p.AidsBody:
+    """Before a framework is imported: ``name`` is switched as soon as one is that has it."""
+    kept[name] = value
+    return p.AidsBody([p.AidRow("", name, value, "", "", "kept: switched when the framework is imported")])
+
+
+def switch_kept(backend: Backend, kept: dict[str, str]) -> list[str]:
+    """Switch what was kept, now that ``backend`` is there. Returns what a person must know: what could not be."""
+    found = backend.aids() if kept else None
+    if found is None:
+        return []
+    problems = []
+    known = {aid.name for aid in found.list()}
+    for name in list(kept):
+        value = kept.pop(name)
+        try:
+            if name not in known:
+                raise CommandError(f"{backend.name} has no aid of that name", f"it has {', '.join(sorted(known))}")
+            found.set(name, value)
+        except Exception as error:  # a framework that answers oddly must not keep its program from running
+            problems.append(f"aids {name} {value}: {error}")
+    return problems
+
+
 def _row(framework: str, aid: Aid) -> p.AidRow:
     return p.AidRow(framework, aid.name, aid.value, aid.values, aid.what, aid.note)

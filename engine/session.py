@@ -15,7 +15,7 @@ import types
 from collections.abc import Callable, Sequence
 
 from adbg.engine import protocol as p
-from adbg.engine.aids import switched
+from adbg.engine.aids import keep, switch_kept, switched
 from adbg.engine.backends.base import Backend, BackwardCall, HookPlan
 from adbg.engine.breakpoints import BreakpointTable, Evaluate, Hit, HitEvent
 from adbg.engine.errors import AdbgError, CommandError, NotStopped
@@ -63,6 +63,7 @@ class Session:
         self.record_nodes = False
         self.stacks = False
         self.backends: list[Backend] = []
+        self._aids_kept: dict[str, str] = {}  # asked for before a framework was imported
         self.hooks: list[BackendHooks] = []
         self.captures = Captures(lambda: self.backends, self._captures_folder, self._say, self.rearm, rank)
         self._serials = itertools.count(1)
@@ -80,6 +81,8 @@ class Session:
                 backend.install(self.hooks[-1])
                 backend.set_stacks(self.stacks)
                 self.captures.watch(backend)
+                for problem in switch_kept(backend, self._aids_kept):
+                    self._say(problem)
             self.rearm()
 
     def attach(self) -> None:
@@ -109,6 +112,7 @@ class Session:
             self.captures.drop_all()
             self.reports.verbosity.detach()
             self._restore_aids()
+            self._aids_kept.clear()
             self.rearm()
             for backend, hooks in zip(self.backends, self.hooks):
                 hooks.forget()
@@ -360,6 +364,8 @@ class Session:
     def aids(self, name: str = "", value: str = "") -> p.AidsBody:
         """The frameworks' own debugging aids; ``name`` switches one. Raises CommandError, Unsupported."""
         with self._guard:
+            if name and value and not self.backends:
+                return keep(self._aids_kept, name, value)
             return switched(self.backends, name, value)
 
     def _restore_aids(self) -> None:

@@ -35,7 +35,7 @@ def suspects(
     if running is not None:
         reasons = {running: reasons[running]}
     found = {
-        key: "; ".join(filter(None, (*why, _raised(origin), contract(graph, key, origin, returned))))
+        key: "; ".join(filter(None, dict.fromkeys((*why, _raised(origin), contract(graph, key, origin, returned)))))
         for key, why in reasons.items()
     }
     return list(found.items())[:_MOST]

@@ -283,3 +283,25 @@ def test_a_batch_session_changes_nothing(tmp_path):
     lines = [line for line in ran.stdout.splitlines() if line.startswith("iteration")]
     assert ran.returncode == 0 and lines == plain.stdout.splitlines() and len(lines) == 4
     assert ran.stdout.count("Breakpoint 1") + ran.stderr.count("Breakpoint 1") >= 5
+
+
+def test_the_same_evidence_is_told_once():
+    """The message names the node by address and by name."""
+    from adbg.engine.backends.paddle_failures import suspects
+
+    class Graph:
+        def addresses(self):
+            return {0x10: 0}
+
+        def keys_named(self, printed):
+            return [0]
+
+        def printed(self):
+            return ["GradNodePyLayer_Two"]
+
+        order = lambda self: [0]  # noqa: E731
+        name = lambda self, key: "GradNodePyLayer_Two"  # noqa: E731
+        is_custom = lambda self, key: True  # noqa: E731
+
+    text = "GradNodePyLayer_Two(0x10)'s output; GradNode < GradNodePyLayer_Two > error"
+    assert suspects(Graph(), ValueError(text), None, None, {}) == [(0, "Paddle's message names it")]
