@@ -7,7 +7,7 @@ goes through the person's pager (``$PAGER``, else ``less``); otherwise, or with 
 from __future__ import annotations
 
 import argparse
-import gzip
+import itertools
 import os
 import re
 import shutil
@@ -20,8 +20,10 @@ from dataclasses import dataclass
 
 from adbg.engine.errors import CommandError
 from adbg.engine.vlog import Parser, Record
+from adbg.tui.widgets.gunzip import MAGIC, unpacked
 
 CHUNK = 1 << 20
+STDIN = "-"
 TICK = 0.2  # seconds between two looks at a followed file
 
 
@@ -42,10 +44,12 @@ class View:
 
 def show_logs(options: argparse.Namespace) -> int:
     """The subcommand. Raises CommandError: a file that cannot be read, a bad pattern."""
+    options.files = [file for path in options.files for file in _files(path)]
     view = View(options.depth, options.level, _pattern(options.grep))
     for path in options.files:
         _check(path)
     on_terminal = sys.stdin.isatty() and sys.stdout.isatty() and not options.batch
+    on_terminal = on_terminal and all(map(os.path.isfile, options.files))  # a pipe can be read once only
     if on_terminal and os.environ.get("TERM", "dumb") != "dumb":
         return _open_app(options)
     if options.follow:
@@ -109,32 +113,42 @@ class Folder:
 
 
 def record_lines(record: Record) -> Iterator[str]:
-    """ "00:54:27.615494 4  │ apply MmBackward0  (nodes:4)", then its continuation lines."""
+    """ "00:54:27.615494 4  │ apply MmBackward0  (nodes:4)", then its continuation lines. A record whose message begins
+    on its second line has it on the first here."""
+    more = [_printable(text) for text in record.continuation]
+    text = _printable(record.text)
     if not record.severity:
-        yield record.text
-        yield from record.continuation
+        yield text
+        yield from more
         return
+    if not text.strip() and more:
+        text = more.pop(0).rstrip()
     level = record.level
     mark = record.severity if record.severity != "I" or level is None else str(level)
     clock = record.time.rpartition(" ")[2]
     bars = "│ " * record.indent
-    yield f"{clock:>15} {mark} {bars}{record.text}  ({record.file}:{record.line})"
-    for text in record.continuation:
+    yield f"{clock:>15} {mark} {bars}{text}  ({record.file}:{record.line})"
+    for text in more:
         yield f"{'':>15}   {bars}{text}"
 
 
 def _records(path: str) -> Iterator[list[Record]]:
+    """What there is, then CommandError when that is not all."""
     parser = Parser()
+    problem = ""
     try:
-        with open(path, "rb") as plain:
-            packed = plain.read(2) == b"\x1f\x8b"
-            plain.seek(0)
-            with gzip.GzipFile(fileobj=plain) if packed else plain as file:
-                while data := file.read(CHUNK):
-                    yield parser.feed(data)
-    except (OSError, EOFError, zlib.error) as error:
-        raise CommandError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+        with sys.stdin.buffer if path == STDIN else open(path, "rb") as file:
+            first = file.read(CHUNK)
+            plain = itertools.chain([first], iter(lambda: file.read(CHUNK), b""))
+            for data in unpacked(file, first) if first.startswith(MAGIC) else plain:
+                yield parser.feed(data)
+    except EOFError as error:
+        problem = f"{path} is cut: {error}"
+    except (OSError, zlib.error) as error:
+        problem = f"cannot read {path} to its end: {getattr(error, 'strerror', None) or error}"
     yield parser.flush()
+    if problem:
+        raise CommandError(problem, "what could be read was shown")
 
 
 def _follow(path: str, view: View) -> int:
@@ -153,7 +167,26 @@ def _follow(path: str, view: View) -> int:
                 time.sleep(TICK)
 
 
+def _files(path: str) -> list[str]:
+    """The logs in the directory of a run; any other path is itself."""
+    if not os.path.isdir(path):
+        return [path]
+    names = sorted(name for name in os.listdir(path) if name.startswith("vlog-") and ".log" in name)
+    if not names:
+        raise CommandError(f"no VLOG in {path}", "`vlog 4` in a session, or `adbg run -e 'vlog 4' …`, writes one")
+    return [os.path.join(path, name) for name in names]
+
+
+def _printable(text: str) -> str:
+    """Without what a terminal would obey, or could not show."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text)
+
+
 def _check(path: str) -> None:
+    if path == STDIN:
+        return
     try:
         with open(path, "rb"):
             pass

@@ -77,7 +77,7 @@ class LogPanel(LinePanel):
         return self.view.line_count()
 
     def empty_text(self) -> str:
-        return self.waiting
+        return self.store.error if self.store.error and self.store.size == 0 and self.store.unpacked else self.waiting
 
     def row_at(self, line: int) -> int:
         """Row of the store behind a line."""
@@ -92,7 +92,8 @@ class LogPanel(LinePanel):
 
     def subtitle_text(self) -> str:
         """How much there is."""
-        return " · ".join([*(["FOLLOW"] if self.following else []), *self.view.words()])
+        cut = [self.store.error] if self.store.error and len(self.store) else []
+        return " · ".join([*(["FOLLOW"] if self.following else []), *self.view.words(), *cut])
 
     # ---- moving
 

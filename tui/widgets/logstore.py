@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import gzip
 import os
 import re
 import tempfile
@@ -20,6 +19,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass
 
 from adbg.engine.vlog import Record, heads, parse
+from adbg.tui.widgets.gunzip import MAGIC, unpacked
 from adbg.tui.widgets.logindex import BACKWARD, ERROR, FATAL, KIND, NOTE, WARNING, Batch, Indexer
 from adbg.tui.widgets.logsummary import is_block, summary
 
@@ -61,6 +61,7 @@ class LogStore:
         self.dropped = 0
         self.error = ""
         self.unpacking = False
+        self.unpacked = False  # the file is gzipped
         self._fd = -1
         self._read = 0  # bytes taken in
         self._size = 0
@@ -130,14 +131,14 @@ class LogStore:
             return False
         try:
             self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-            packed = os.pread(self._fd, 2, 0) == b"\x1f\x8b"
+            packed = os.pread(self._fd, 2, 0) == MAGIC
         except OSError as error:
             self.error = error.strerror or str(error)
             return False
         self.error = ""
         if packed:
             source, self._fd = self._fd, _nameless_file()
-            self.unpacking = True
+            self.unpacking = self.unpacked = True
             threading.Thread(target=self._unpack, args=(source,), name="adbg-gunzip", daemon=True).start()
         return True
 
@@ -185,11 +186,15 @@ class LogStore:
 
     def _unpack(self, source: int) -> None:
         try:
-            with open(source, "rb") as packed, gzip.GzipFile(fileobj=packed) as file:
-                while not self._closed and (data := file.read(1 << 20)):
+            with open(source, "rb") as packed:
+                for data in unpacked(packed):
+                    if self._closed:
+                        break
                     while data:
                         data = data[os.write(self._fd, data) :]
-        except (OSError, EOFError, zlib.error) as error:
+        except EOFError:
+            self.error = "cut: the end of the file is missing"
+        except (OSError, zlib.error) as error:
             self.error = f"unpacking ended early: {error}"
         self.unpacking = False
 
