@@ -16,6 +16,7 @@ import ctypes
 import faulthandler
 import mmap
 import os
+import re
 import signal
 import struct
 import sys
@@ -198,6 +199,9 @@ def crash_report(folder: Path, label: str, log: Path, signum: int | None) -> str
         return ""
     lines = [f"crash journal: the program was killed by {_signal_name(signum, faults)}"]
     lines += _node_lines(entries)
+    inside = open_customs(faults)
+    if inside:
+        lines.append(f"custom backwards under way, outermost first: {inside}")
     if records:
         lines += ["last log records:", *("  " + line for line in records)]
     if faults:
@@ -243,6 +247,27 @@ def _node_lines(entries: Sequence[Entry]) -> list[str]:
     if earlier:
         lines += ["before it:", *(f"  {_entry_text(entry)}" for entry in earlier)]
     return lines
+
+
+_STACK_LINE = re.compile(r'\s*File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>.+)')
+_CALLERS = (("py_layer.py", "backward"), ("function.py", "apply"))  # who calls a PyLayer's and a Function's backward
+
+
+def open_customs(faults: Sequence[str]) -> str:
+    """The PyLayers or Functions whose backward was under way in the thread that crashed, outermost first, by line; ""
+    where ``faults``, the stacks as ``faulthandler`` writes them, show none."""
+    found: list[str] = []
+    below: re.Match[str] | None = None
+    for line in faults:
+        if line.startswith("Thread "):
+            break
+        here = _STACK_LINE.match(line)
+        if here is None:
+            continue
+        if (os.path.basename(here["file"]), here["function"]) in _CALLERS and below is not None:
+            found.append(f"{os.path.basename(below['file'])}:{below['line']}")
+        below = here
+    return " > ".join(reversed(found))
 
 
 def _entry_text(entry: Entry) -> str:

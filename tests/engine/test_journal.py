@@ -19,6 +19,7 @@ from adbg.engine.journal import (
     faults_path,
     journal_path,
     keep_report,
+    open_customs,
     read_journal,
 )
 from adbg.engine.runs import list_runs, new_run_dir
@@ -168,3 +169,23 @@ def test_runs_know_of_a_journal(tmp_path: Path) -> None:
     assert list_runs(tmp_path)[0].crash == ()
     faults_path(folder, "0").write_text("Fatal Python error\n")
     assert list_runs(tmp_path)[0].crash == ("0",)
+
+
+def test_custom_backwards_under_way_are_told_from_the_stacks() -> None:
+    """Also where no node was hooked: the nesting is on the stack."""
+    stack = [
+        "Fatal Python error: Segmentation fault",
+        "Current thread 0x1 (most recent call first):",
+        '  File "/w/train.py", line 24 in backward',
+        '  File "/site/paddle/autograd/py_layer.py", line 340 in backward',
+        '  File "/a/engine/backends/paddle_entry.py", line 341 in backward',
+        '  File "/w/train.py", line 30 in helper',
+        '  File "/w/train.py", line 46 in backward',
+        '  File "/site/torch/autograd/function.py", line 310 in apply',
+        '  File "/w/train.py", line 106 in <module>',
+        "Thread 0x2 (most recent call first):",
+        '  File "/w/other.py", line 1 in backward',
+        '  File "/site/paddle/autograd/py_layer.py", line 340 in backward',
+    ]
+    assert open_customs(stack) == "train.py:46 > train.py:24"
+    assert open_customs(stack[:2]) == ""
