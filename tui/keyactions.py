@@ -31,6 +31,7 @@ class KeyActions(AppBase):
         super().__init__(*arguments, **options)
         self._interrupted = 0.0
         self._searched = ""
+        self._past: dict[str, list[str]] = {}  # answers to ``ask_line`` by question
         self._last_step = "step"
         self._last_panel = "graph"
 
@@ -218,14 +219,15 @@ class KeyActions(AppBase):
             except AdbgError as error:
                 self.say_error(error)
 
-        self.push_screen(LineScreen(question, text, hint), answered)
+        self.push_screen(LineScreen(question, text, hint, self._past.setdefault(question, [])), answered)
 
     def action_search(self) -> None:
         def chosen(text: str) -> None:
-            self._searched = text
-            self.action_search_next(1)
+            if text:
+                self._searched = text
+                self.action_search_next(1)
 
-        self.ask_line("/", self._searched, "N next, P previous match in the panel", chosen)
+        self.ask_line("/", "", "N next, P previous match in the panel; ↑ earlier ones", chosen)
 
     def action_search_next(self, step: int) -> None:
         if not self._searched:
@@ -262,8 +264,8 @@ class KeyActions(AppBase):
         self.action_panel("vlog", zoom=False)
         self.ask_line(
             "&",
-            self.vlog.filter_text,
-            "a regular expression; +2 PATTERN keeps 2 lines of context; empty: all",
+            "",
+            "a regular expression; +2 PATTERN keeps 2 lines of context; empty: all; ↑ earlier ones",
             self.vlog.set_filter,
         )
 

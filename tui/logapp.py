@@ -29,7 +29,7 @@ HINTS = (
     "q Quit  / Find  N P Next, previous  & Filter  e E Warning, error  space Fold  ⏎ Whole text  < > Fold all  F Follow"
     "  G End  m ' Mark  T Columns  y Copy  [ ] File"
 )
-FILTER_HINT = "PATTERN, level:4, level:W, module:NAME, thread:NUMBER, +2 for context; empty: all"
+FILTER_HINT = "PATTERN, level:4, level:W, module:NAME, thread:NUMBER, +2 for context; empty: all; ↑ earlier ones"
 
 
 class LogApp(App[None]):
@@ -66,6 +66,7 @@ class LogApp(App[None]):
         self._fold_depth = depth
         self._follow = follow
         self._searched = ""
+        self._past: dict[str, list[str]] = {"/": [], "&": [filter_text] if filter_text else []}
         self.number = 0  # of the file shown
         self.panels: list[VlogPanel] = []
 
@@ -130,7 +131,7 @@ class LogApp(App[None]):
         """Another file."""
         self._show((self.number + step) % len(self._paths))
 
-    def _ask(self, question: str, text: str, hint: str, then: Callable[[str], None]) -> None:
+    def _ask(self, question: str, hint: str, then: Callable[[str], None]) -> None:
         def answered(line: str | None) -> None:
             if line is None:
                 return
@@ -139,7 +140,7 @@ class LogApp(App[None]):
             except AdbgError as error:
                 self.notify(error.message, severity="error", timeout=4, markup=False)
 
-        self.push_screen(LineScreen(question, text, hint), answered)
+        self.push_screen(LineScreen(question, "", hint, self._past[question]), answered)
 
     def action_search(self) -> None:
         def chosen(text: str) -> None:
@@ -147,7 +148,7 @@ class LogApp(App[None]):
             if text:
                 self.action_search_next(1)
 
-        self._ask("/", self._searched, "a regular expression; N next, P previous match", chosen)
+        self._ask("/", "a regular expression; N next, P previous match; ↑ earlier ones", chosen)
 
     def action_search_next(self, step: int) -> None:
         if not self._searched:
@@ -170,7 +171,7 @@ class LogApp(App[None]):
             self._not_there(event.text)
 
     def action_filter(self) -> None:
-        self._ask("&", self.shown.filter_text, FILTER_HINT, self.shown.set_filter)
+        self._ask("&", FILTER_HINT, self.shown.set_filter)
 
     def action_next_bad(self, step: int) -> None:
         if not self.shown.next_bad(step):

@@ -451,8 +451,12 @@ def test_the_log_of_the_run_is_followed_filtered_and_searched(tmp_path: object) 
         await app.until(lambda: app.app.vlog.line_count() == 1, "the filter")
         assert "something is off" not in app.text
         await app.press("ampersand")
-        app.app.screen.query_one(Input).value = ""
-        await app.press("enter")
+        await app.pilot.pause()
+        line = app.app.screen.query_one(Input)
+        assert line.value == ""
+        await app.press("up")
+        assert line.value == "run_back" and line.cursor_position == len("run_back")
+        await app.press("down", "enter")
         await app.shows("something is off")
         await app.press("g", "slash")
         await app.write("inner")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from adbg.engine.vlog import format_record
 from adbg.tui.logapp import LogApp
@@ -76,6 +77,12 @@ def test_a_block_unfolds_to_its_whole_text_and_a_search_opens_it() -> None:
     async def body(app: LogApp, pilot: Pilot[None]) -> None:
         await pilot.press("slash", *"API_Name", "enter")
         await until(lambda: app.shown.line_count() > 104)
+        await pilot.press("slash")
+        await pilot.pause()
+        assert app.screen.query_one(Input).value == ""
+        await pilot.press("up")
+        assert app.screen.query_one(Input).value == "API_Name"
+        await pilot.press("escape")
         shown = lines(app)
         assert any("API_Name: gaussian1" in line for line in shown) and any("Shape: 2, 3," in line for line in shown)
         await pilot.press("space")

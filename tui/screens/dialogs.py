@@ -15,12 +15,19 @@ from textual.widgets import Checkbox, Input, Label, Static
 
 
 class LineScreen(ModalScreen["str | None"]):
-    """One line at the bottom (search, filter, slice, expression). Returns it, None when it was left with escape."""
+    """One line at the bottom (search, filter, slice, expression). Returns it, None when it was left with escape. Up and
+    down go through ``past``, the oldest first, to which an answer is added."""
 
-    BINDINGS = [Binding("escape", "leave", "Leave", show=False)]
+    BINDINGS = [
+        Binding("escape", "leave", "Leave", show=False),
+        Binding("up", "past(-1)", "Earlier", show=False, priority=True),
+        Binding("down", "past(1)", "Later", show=False, priority=True),
+    ]
 
-    def __init__(self, question: str, text: str = "", hint: str = "") -> None:
+    def __init__(self, question: str, text: str = "", hint: str = "", past: list[str] | None = None) -> None:
         super().__init__()
+        self._past = [] if past is None else past
+        self._at = len(self._past)
         self._question = question
         self._text = text
         self._hint = hint
@@ -41,7 +48,16 @@ class LineScreen(ModalScreen["str | None"]):
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
+        text = event.value.strip()
+        if text:
+            self._past[:] = [*(line for line in self._past if line != text), text]
         self.dismiss(event.value)
+
+    def action_past(self, step: int) -> None:
+        self._at = min(max(self._at + step, 0), len(self._past))
+        line = self.query_one("#line-input", Input)
+        line.value = self._past[self._at] if self._at < len(self._past) else self._text
+        line.cursor_position = len(line.value)
 
     def action_leave(self) -> None:
         self.dismiss(None)
