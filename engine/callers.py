@@ -15,6 +15,7 @@ from adbg.engine.backends import REGISTRY
 from adbg.engine.protocol import Source, StackFrame, StackTraceBody
 from adbg.engine.types import SourceLine
 
+_BOOTSTRAP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bootstrap")
 _FOREIGN = frozenset(REGISTRY.factories) | {"adbg"}
 
 
@@ -63,7 +64,7 @@ def _outwards(frame: types.FrameType | None) -> Iterator[types.FrameType]:
 def running_stack(thread: int, start: int, levels: int) -> StackTraceBody:
     """``stackTrace`` of a thread that is not parked: where it is at this moment. ``thread`` 0: the main thread."""
     ident = thread or threading.main_thread().ident or 0
-    live = [f for f in _outwards(sys._current_frames().get(ident)) if not _own(f)]
+    live, note = _of_the_program(list(_outwards(sys._current_frames().get(ident))))
     frames = []
     for number, frame in enumerate(live, 1):
         line = source_line(frame)
@@ -71,7 +72,23 @@ def running_stack(thread: int, start: int, levels: int) -> StackTraceBody:
         source = Source(os.path.basename(line.file), line.file)
         frames.append(StackFrame(number, line.function, line.line, source=source))
     page = frames[start : start + levels] if levels else frames[start:]
-    return StackTraceBody(page, len(frames), "" if live else "no Python code on that thread")
+    return StackTraceBody(page, len(frames), note)
+
+
+def _of_the_program(frames: list[types.FrameType]) -> tuple[list[types.FrameType], str]:
+    """Without adbg's own, and while Python starts, without what brought adbg in; and why there are none left."""
+    entered = next((place for place, frame in enumerate(frames) if _brings_in(frame)), None)
+    if entered is None:
+        live = [frame for frame in frames if not _own(frame)]
+        return live, "" if live else "no Python code on that thread"
+    inner = frames[:entered]
+    live = [] if any(map(_own, inner)) else [frame for frame in inner if not frame.f_code.co_filename.startswith("<")]
+    return live, "" if live else "the program has not begun: Python starts, and waits for this front end"
+
+
+def _brings_in(frame: types.FrameType) -> bool:
+    """A frame of ``engine/bootstrap``, which Python runs as its ``sitecustomize``."""
+    return os.path.dirname(frame.f_code.co_filename) == _BOOTSTRAP
 
 
 def _own(frame: types.FrameType) -> bool:

@@ -84,6 +84,7 @@ class Batch:
 
     def _follow(self) -> int:
         self._wait_ready()
+        self._say_attached()
         for number, line in enumerate(self.debugger.startup):
             if self.ended and self.debugger.state is not State.EXITED:
                 break
@@ -149,6 +150,14 @@ class Batch:
                 )
                 return
             self._take(0.05)
+
+    def _say_attached(self) -> None:
+        """A program that is attached to says nothing of it, and may not stop for hours."""
+        program, process = self.debugger.program, self.debugger.current
+        if not program.launched and not self.ended and process is not None and self.debugger.wait_ready(0):
+            stacks = getattr(program, "stacks", None)
+            more = "" if stacks else "; forward lines and modules are off: `stacks on` (or --stacks) keeps them"
+            self.writer.notice("info", f"attached to process {process.info.pid}{more}")
 
     def _wait_stop(self) -> None:
         """Until the program stands still and that was reported, or it ended or was let go."""

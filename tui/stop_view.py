@@ -78,6 +78,8 @@ class StopView(abc.ABC):
         if process.stop is not None and serial == process.stop_serial:
             process.frames = frames
             process.frames_note = body.note
+        elif process.stop is None:
+            process.frames_note = "" if frames else body.note
         return frames
 
     def select_frame(self, index: int) -> StackFrame:

@@ -200,6 +200,8 @@ def test_attach_to_a_program_that_listens(tmp_path: Path) -> None:
             process.stdout.readline()
             outcome = adbg("attach", "--batch", "--json", "-b", "backward", *commands("c", "p 1 + 1"), str(process.pid))
             assert outcome.status == 0, str(outcome)
+            (said,) = [line["text"] for line in outcome.of("notice") if line["text"].startswith("attached")]
+            assert said.startswith(f"attached to process {process.pid}; forward lines") and "stacks on" in said
             assert outcome.of("stopped", reason="backward"), str(outcome)
             assert outcome.of("result", command="p 1 + 1")[0]["value"] == 2
             assert process.poll() is None, "it runs on by itself"
@@ -285,6 +287,13 @@ def test_a_tracepoint_that_told_of_hits_was_hit() -> None:
     assert outcome.status == 0 and "adbg: trace 1: bwd#1 before TanhBackward0" in outcome.stdout, str(outcome)
     notes = outcome.stdout + outcome.stderr
     assert "breakpoint 1 (Tanh) was never hit" not in notes and "was never hit: no node was named 'Sin*'" in notes
+
+
+def test_before_the_script_begins_there_is_no_frame_of_it() -> None:
+    outcome = batch("mlp", *commands("where"), json_lines=False)
+    told = [line for line in (outcome.stdout + outcome.stderr).splitlines() if line.startswith("adbg: ")]
+    assert any("the program has not begun" in line for line in told), str(outcome)
+    assert not any("sitecustomize" in line or "importlib" in line or "threading" in line for line in told)
 
 
 def test_a_trace_line_says_which_backward_and_whose_parameter_and_the_record_has_it(tmp_path: Path) -> None:

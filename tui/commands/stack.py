@@ -47,7 +47,7 @@ def where(debugger: Debugger, argument: str) -> CommandResult:
                 lines.append(f"  {HEADS[kind]}:")
         lines.append(f"{'▸' if number == selected else ' '} {number:>2}  {frame_text(frame)}")
     if process is not None and process.frames_note:
-        lines.append(f"  no forward stack: {process.frames_note}")
+        lines.append(f"  {'no forward stack: ' if frames else ''}{process.frames_note}")
     rows = tuple(
         (number, f.kind, f.name, f.source.path if f.source else "", f.line, f.locals) for number, f in enumerate(frames)
     )
