@@ -324,7 +324,7 @@ class AdbgApp(Showing, KeyActions):
         elif result.text:
             self.say(result.text)
         if event.line.removeprefix("(adbg) ").startswith("vlog") and isinstance(result.value, dict):
-            self.vlog.levels = result.text.removeprefix("vlog ")
+            self.vlog.levels = result.text.removeprefix("vlog ").partition("\n→")[0]
             self.retitle()
         if self.leave_after_detach and event.line == "detach":
             self.exit(0)

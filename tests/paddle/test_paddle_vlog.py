@@ -99,6 +99,7 @@ def test_a_module_follows_after_its_sites_ran(script: Path) -> None:
     at_second = ["-b", "Exp* backward 2"]
     done, log = _run(script, *at_second, *commands("continue", "vlog dygraph_functions=6,nodes=5", "continue"))
     assert done.status == 0, done
+    assert f"→ {script.parent / 'run' / 'vlog-r0.log'}  (`adbg log` shows it)" in done.stdout + done.stderr
     assert _apis(log).count("tanh") == 1, "the third iteration only"
     assert "nodes.cc" in log and "backward.cc" not in log
     assert re.search(r"^adbg: vlog 0  dygraph_functions=6  nodes=5", done.stdout + done.stderr, re.MULTILINE)
@@ -249,3 +250,9 @@ def test_aids_are_listed_switched_and_put_back(script: Path) -> None:
     assert "no aid 'nonsense'" in done.stdout + done.stderr and "cannot be written" in done.stdout + done.stderr
     flags = re.search(r"FLAGS (.*)", done.stdout)
     assert flags and "'FLAGS_call_stack_level': 1" in flags[1] and "'FLAGS_check_nan_inf': False" in flags[1]
+
+
+@pytest.mark.parametrize(("level", "told"), [("6", 1), ("5", 0)])
+def test_level_6_says_what_paddle_does_to_optimizers(script: Path, level: str, told: int) -> None:
+    done, _ = _run(script, *commands(f"vlog {level}"))
+    assert done.status == 0 and (done.stdout + done.stderr).count("lose their state") == told, done

@@ -54,7 +54,7 @@ def vlog(debugger: Debugger, argument: str) -> CommandResult:
     names = {name: level for name, level in body.levels.items() if name != "*"}
     text = f"vlog {body.levels.get('*', 0)}" + "".join(f"  {name}={level}" for name, level in names.items())
     text += "".join(f"\nvlog {region}" for region in body.regions)
-    text += f"\nthe framework logs into {body.file}" if body.file and not debugger.run_dir else ""
+    text += f"\n→ {body.file}  (`adbg log` shows it)" if body.file else ""
     value: dict[str, object] = dict(body.levels)
     return CommandResult(text, {**value, "regions": body.regions} if body.regions else value)
 
