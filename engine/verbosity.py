@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -77,6 +77,7 @@ class Verbosity:
         self._natives[backend.name] = native
         for text in self._asked:
             native.set_levels(text)
+            self._warn(native, parse_levels(text))
         for region in self._regions:
             if not region.backward:
                 self._watch(region, native)
@@ -134,12 +135,18 @@ class Verbosity:
                 self._narrator.set_levels(known)
         for native in self._natives.values():
             native.set_levels(text)
+            self._warn(native, changes)
         if "*" in changes:
             self._asked.clear()
         self._asked.append(text)
         if changes == {"*": 0}:
             self._clear_regions()
         self._redirect()
+
+    def _warn(self, native: NativeVlog, levels: Mapping[str, int]) -> None:
+        effect = native.effect(levels)
+        if effect:
+            self._problem(effect)
 
     def _add_region(self, text: str, at: str, backward: bool) -> None:
         levels = parse_levels(text)

@@ -409,6 +409,10 @@ class NativeVlog(abc.ABC):
         """ "6", "dygraph_functions=6,nodes=5", "off", "" to only ask. Returns what a person set ("*" the global level).
         Raises CommandError."""
 
+    def effect(self, levels: Mapping[str, int]) -> str:
+        """What the framework changes in the program's results at ``levels``, in a line; "" for nothing."""
+        return ""
+
     @abc.abstractmethod
     def raise_levels(self, levels: Mapping[str, int]) -> None:
         """At least these levels until ``lower_levels`` of the same; may nest."""

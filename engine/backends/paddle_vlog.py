@@ -72,6 +72,14 @@ class PaddleVlog(NativeVlog):
                 self._apply()
             return dict(self._person) if self._person is not None else {"*": 0}
 
+    def effect(self, levels: Mapping[str, int]) -> str:
+        if levels.get("*", 0) < 6:
+            return ""
+        return (
+            "from vlog 6 on Paddle itself switches its unique names on: parameters are renamed at every step, so Adam "
+            "and Momentum lose their state (vlog 5 has no such effect)"
+        )
+
     def raise_levels(self, levels: Mapping[str, int]) -> None:
         with self._lock:
             self._raised.append(dict(levels))
