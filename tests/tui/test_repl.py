@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -218,7 +219,7 @@ def test_the_terminal_hangs_up(repl: Open, tmp_path: Path) -> None:
         f"import os, time\nprint('PID', os.getpid(), flush=True)\ntime.sleep(5)\nopen({str(done)!r}, 'w').close()\n"
     )
     terminal = repl("wait.py", "-b", "nan", source=source)
-    text = terminal.wait_for("PID")
+    text = terminal.wait_for(lambda text: bool(re.search(r"PID \d+\s", text)))
     pid = int(text.split("PID", 1)[1].split()[0])
     terminal.hang_up()
     wait_until(lambda: not alive(terminal.pid), "the REPL ended", 15)
