@@ -109,9 +109,7 @@ def _here_figures(stop: StopContext, graph: Graph, seen: Ran | None) -> Ran:
     return Ran(us, norm, bad or (seen is not None and seen.nonfinite))
 
 
-def _dressed(
-    row: GraphRow, state: str, seen: Ran | None, breakpoints: tuple[int, ...], region: str = ""
-) -> GraphRow:
+def _dressed(row: GraphRow, state: str, seen: Ran | None, breakpoints: tuple[int, ...], region: str = "") -> GraphRow:
     """``row`` with what changes. Spelled out: ``dataclasses.replace`` takes three times as long."""
     return GraphRow(
         row.index, row.key, row.name, row.unique_name, state, row.edges, row.accumulate, row.parameter, row.module,
