@@ -95,7 +95,7 @@ class Client:
             self.connection.send(self.event_message(body), droppable)
 
     def event_later(self, make: Callable[[], Sequence[Any]]) -> None:
-        """Send the events that ``make`` returns, soon, at most 20 times a second."""
+        """Send the events that ``make`` returns, soon, in few batches: ``Connection.send_later``."""
         self.connection.send_later(lambda: [self.event_message(body) for body in make() if self.knows(body)])
 
     def knows(self, body: Any) -> bool:

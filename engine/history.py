@@ -3,7 +3,7 @@ writer and at stops).
 
 One message an event would wake the writer at each of them, and it would take Python's lock from a thread that gives it
 up for a moment at every operator: with 300 us a step, armed with one breakpoint, that made a step 1.6 times as long. So
-they go together, at most 20 times a second.
+they go together: the first few of 50 ms at once, the rest at the end of it (``transport``).
 """
 
 from __future__ import annotations

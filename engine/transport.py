@@ -20,7 +20,8 @@ from adbg.engine import wire
 from adbg.engine.errors import AdbgError, ProtocolError
 
 LIMIT = 4096  # messages waiting; at 300 bytes each about 1 MB
-PAUSE = 0.05  # seconds between batches of ``send_later``: at most 20 a second
+PAUSE = 0.05  # seconds: within that, the batches of ``send_later`` beyond the first BURST wait and go together
+BURST = 8  # a program that ends without a word (os._exit, a pool's workers) has told what it did till then
 
 Message = dict[str, Any]
 
@@ -47,6 +48,7 @@ class Connection:
         self._wake = threading.Condition(self._lock)
         self._later: Callable[[], list[Message]] | None = None
         self._due = 0.0
+        self._window, self._batches = 0.0, 0  # begin of the PAUSE at hand, and batches of ``send_later`` in it
         self._busy = False  # the writer is in a send
         self._closing = False
         self._last = False  # the next message is the last one
@@ -76,7 +78,8 @@ class Connection:
             self._wake.notify()
 
     def send_later(self, make: Callable[[], list[Message]]) -> None:
-        """Call ``make`` on the writer thread within PAUSE seconds, and send what it returns. One is pending at most."""
+        """Call ``make`` on the writer thread, at once or within PAUSE seconds where there is much of it, and send what
+        it returns. One is pending at most."""
         if self._later is None:
             with self._lock:
                 self._later = make
@@ -173,10 +176,18 @@ class Connection:
             later = self._later if time.monotonic() >= self._due else None
             if later is not None:
                 self._later = None
-                self._due = time.monotonic() + PAUSE
+                self._due = self._next_due()
         if later is not None:
             messages += later()
         return [m if isinstance(m, bytes) else _encode(m) for m in messages]
+
+    def _next_due(self) -> float:
+        """A batch goes out now: when the next one may."""
+        now = time.monotonic()
+        if now - self._window >= PAUSE:
+            self._window, self._batches = now, 0
+        self._batches += 1
+        return now if self._batches < BURST else self._window + PAUSE
 
     def _lost(self) -> None:
         with self._wake:

@@ -466,7 +466,7 @@ def test_numbers_in_a_tuple_and_figures_are_readable(stops: Stops) -> None:
         assert ask(answers, "evaluate", expression="{'a': torch.ones(2)}").value is None
         text = text_of(answers, "stats(torch.tensor([-1.0, 0.0, 3.0, float('nan'), -float('inf')]))")
         assert text == (
-            "5 elements  min -1  max 3  mean 0.6667  std 2.082  norm 3.162"
+            "5 elements  of the finite:  min -1  max 3  mean 0.6667  std 2.082  norm 3.162"
             "  negative 1  zero 1  positive 1  nan 1  -inf 1"
         )
         assert ask(answers, "evaluate", expression="stats(torch.ones(2)).max").value == 1.0
