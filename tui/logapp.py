@@ -26,8 +26,8 @@ _IDS = (
     "tabprevious",
 )  # fmt: skip
 HINTS = (
-    "q Quit  / Find  N P Next, previous  & Filter  e E Warning, error  space Fold  ⏎ Whole text  < > Fold all  F Follow"
-    "  G End  m ' Mark  T Columns  y Copy  [ ] File"
+    "? Keys  q Quit  / Find  N P Next, previous  & Filter  e E Warning, error  space Fold  ⏎ Whole text  < > Fold all"
+    "  F Follow  G End  m ' Mark  T Columns  y Copy  [ ] File"
 )
 FILTER_HINT = "PATTERN, level:4, level:W, module:NAME, thread:NUMBER, +2 for context; empty: all; ↑ earlier ones"
 
@@ -42,6 +42,7 @@ class LogApp(App[None]):
     .frame VlogPanel { height: 1fr; width: 100%; background: $background; color: $foreground; }
     #files { height: 1fr; }
     #hints { height: 1; width: 100%; background: $panel; color: $text-dim; text-wrap: nowrap; text-overflow: ellipsis; }
+    #hints.-all { height: auto; text-wrap: wrap; color: $foreground; }
     Input, Input.-textual-compact { background: $background; color: $foreground; border: none; height: 1; padding: 0; }
     ModalScreen { background: $background 60%; }
     LineScreen { align: center bottom; }
@@ -51,6 +52,7 @@ class LogApp(App[None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(BY_ID[i].keys, BY_ID[i].action, BY_ID[i].text, id=i, show=False) for i in _IDS),
+        Binding("question_mark,f1", "keys", "all keys", show=False),
         Binding("q,ctrl+c,ctrl+q", "quit", "quit", show=False, priority=False),
     ]
     ENABLE_COMMAND_PALETTE = False
@@ -126,6 +128,10 @@ class LogApp(App[None]):
     def on_line_panel_opened(self, event: LinePanel.Opened) -> None:
         event.stop()
         self.shown.action_detail()
+
+    def action_keys(self) -> None:
+        """All keys, however narrow the terminal, or the first line of them again."""
+        self.query_one("#hints", Static).toggle_class("-all")
 
     def action_cycle(self, step: int) -> None:
         """Another file."""

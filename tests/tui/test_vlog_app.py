@@ -73,6 +73,21 @@ def test_folding_by_keys(size: tuple[int, int]) -> None:
     drive([DATA / "pylayer_nested_v3.log"], body, size)
 
 
+def test_all_keys_are_told_on_a_narrow_terminal() -> None:
+    async def body(app: LogApp, pilot: Pilot[None]) -> None:
+        hints = app.query_one("#hints")
+        assert hints.size.height == 1
+        await pilot.press("question_mark")
+        await pilot.pause()
+        shown = " ".join(" ".join(strip.text for strip in hints.render_lines(hints.size.region)).split())
+        assert shown.startswith("? Keys q Quit") and shown.endswith("[ ] File") and hints.size.height > 1
+        await pilot.press("question_mark")
+        await pilot.pause()
+        assert hints.size.height == 1
+
+    drive([DATA / "pylayer_nested_v3.log"], body, (80, 24))
+
+
 def test_a_block_unfolds_to_its_whole_text_and_a_search_opens_it() -> None:
     async def body(app: LogApp, pilot: Pilot[None]) -> None:
         await pilot.press("slash", *"API_Name", "enter")
