@@ -190,10 +190,12 @@ def test_quitting_asks_while_a_program_is_there(repl: Open, answer: str, ends: b
     terminal.wait_for(at_prompt)
     terminal.send("\x04")
     terminal.wait_for("End it?")
+    before = prompts(terminal)
     terminal.send(answer + "\r")
     if ends:
         assert terminal.wait_end() == 0
     else:
+        terminal.wait_for(lambda text: prompts(terminal) > before and at_prompt(text))
         assert "node 1 of 16" in say(terminal, "s")
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from adbg.engine import protocol
-from adbg.engine.errors import AdbgError, CommandError
+from adbg.engine.errors import AdbgError, CommandError, DebuggeeGone
 from adbg.tui.commands.table import CommandResult, command, count_of, need, no_argument
 
 if TYPE_CHECKING:
     from adbg.tui.debugger import Debugger
 
+ENDS = 2.0  # seconds from the end of a connection to that of its program
 STEP_TIMEOUT = 3600.0  # seconds one of several counted steps may take
 
 
@@ -21,7 +22,13 @@ def _background(argument: str) -> tuple[str, bool]:
 
 
 def _go(debugger: Debugger, arguments: Any, background: bool = False) -> CommandResult:
-    debugger.resume(arguments)
+    from adbg.tui.debugger import State
+
+    try:
+        debugger.resume(arguments)
+    except DebuggeeGone:  # it went on, and was at its end before its answer was read: the end is told by itself
+        if not debugger.wait_state(State.EXITED, State.DETACHED, timeout=ENDS):
+            raise
     return CommandResult(running=True, background=background)
 
 
