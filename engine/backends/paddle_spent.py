@@ -28,6 +28,8 @@ class SpentRoots:
         native = private.native()
         if native is None:
             return
+        while self._latest and self._latest[0][0]() is None:  # usually the last iteration's, gone by now
+            self._latest.popleft()
         for tensor in tensors:
             self._latest.append((weakref.ref(tensor), native.leaf_node(tensor)))
 
