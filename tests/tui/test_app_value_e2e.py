@@ -65,7 +65,7 @@ def test_the_number_of_the_console_zooms_it_too(script: Path) -> None:
     with start(script) as terminal:
         terminal.wait_for("backward 1 begins")
         terminal.send("5")
-        terminal.wait_for("1 Graph")
+        terminal.wait_for("tab Complete")  # the keys of the console's line: it has the focus
         terminal.send("5")
         terminal.wait_for(lambda t: "5 Console" in t and "1 Graph" not in t)
         terminal.send("5")
