@@ -2,8 +2,8 @@
 writer and at stops).
 
 One message an event would wake the writer at each of them, and it would take Python's lock from a thread that gives it
-up for a moment at every operator: with 300 us a step, armed with one breakpoint, that made a step 1.6 times as long. So
-they go together: the first few of 50 ms at once, the rest at the end of it (``transport``).
+up for a moment at every operator: under one breakpoint, Paddle steps of 0.27 ms took 1.9 times as long that way, and
+1.5 times with batches. So events go together: the first few of 50 ms at once, the rest at the end of it (``transport``).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
@@ -14,8 +14,7 @@ from adbg.tui.debugger import Debugger, State
 
 @contextlib.contextmanager
 def handed_on(debugger: Debugger, names: Sequence[str]) -> Iterator[None]:
-    """Within this block the named signals go to the program (also to one that was restarted meanwhile). A signal
-    that was ignored when adbg started (nohup, a background job) stays ignored."""
+    """Within this block the named signals go to the program (also to one that was restarted meanwhile)."""
 
     def hand_on(number: int, _frame: FrameType | None) -> None:
         if debugger.state in (State.NEW, State.EXITED):  # no program it could mean
@@ -24,34 +23,34 @@ def handed_on(debugger: Debugger, names: Sequence[str]) -> Iterator[None]:
             return
         debugger.send_signal(number)
 
-    before: dict[int, Any] = {}
-    try:
-        for name in names:
-            number = getattr(signal, name)
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                before[number] = signal.signal(number, hand_on)
+    with _handled(names, hand_on) as before:
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
 def letting_go(debugger: Debugger, names: Sequence[str]) -> Iterator[None]:
     """Within this block the named signals end adbg (``SystemExit`` with 128 and their number) and not the program: a
-    connection that drops (SIGHUP) must not cost a training. A signal that was ignored stays ignored."""
+    connection that drops (SIGHUP) must not cost a training."""
 
     def go(number: int, _frame: FrameType | None) -> None:
         debugger.let_go()
         raise SystemExit(128 + number)
 
+    with _handled(names, go):
+        yield
+
+
+@contextlib.contextmanager
+def _handled(names: Sequence[str], handler: Callable[[int, FrameType | None], None]) -> Iterator[dict[int, Any]]:
+    """The named signals go to ``handler``; yields the handlers of before by number. A signal that was ignored when adbg
+    started (nohup, a background job) stays ignored."""
     before: dict[int, Any] = {}
     try:
         for name in names:
             number = getattr(signal, name)
             if signal.getsignal(number) is not signal.SIG_IGN:
-                before[number] = signal.signal(number, go)
-        yield
+                before[number] = signal.signal(number, handler)
+        yield before
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
