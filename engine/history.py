@@ -3,7 +3,7 @@ writer and at stops).
 
 One message an event would wake the writer at each of them, and it would take Python's lock from a thread that gives it
 up for a moment at every operator: under one breakpoint, Paddle steps of 0.27 ms took 1.9 times as long that way, and
-1.5 times with batches. So events go together: the first few of 50 ms at once, the rest at the end of it (``transport``).
+1.5 times with batches. So events go together: the first few of 50 ms at once, the rest after it (``transport``).
 """
 
 from __future__ import annotations
