@@ -16,7 +16,7 @@ front end → START   marshal of the dict that ``Keeper.start`` reads
             STDOUT  bytes (in mode "pty" both streams)
             STDERR  bytes
             NOTE    text for a person: the output is not recorded any more, ...
-            EXIT    code (i32), signal (u8): one of them is -1 or 0
+            EXIT    code (i32), signal (u8): one of them is -1 or 0; then what was typed and nobody read
 =========== ======= ==========================================================
 """
 
@@ -51,6 +51,28 @@ _IUTF8 = 0o40000 if sys.platform == "linux" else 0
 def frame(kind: bytes, payload: bytes) -> bytes:
     """One frame."""
     return HEADER.pack(kind, len(payload)) + payload
+
+
+def take_unread(terminal: int) -> bytes:
+    """Take out of a terminal what was typed and waits there unread: whole lines, then the one not ended yet. Nothing
+    where single keys are read (a crashed full-screen program: they mean nothing to anybody else)."""
+    data = b""
+    try:
+        modes = termios.tcgetattr(terminal)
+        if not modes[3] & termios.ICANON:
+            return b""
+        single = termios.tcgetattr(terminal)
+        single[3] &= ~termios.ICANON
+        single[6][termios.VMIN], single[6][termios.VTIME] = 0, 0  # a read gives what there is
+        try:
+            termios.tcsetattr(terminal, termios.TCSANOW, single)
+            while piece := os.read(terminal, 4096):
+                data += piece
+        finally:
+            termios.tcsetattr(terminal, termios.TCSANOW, modes)
+    except (termios.error, OSError):
+        pass  # the program ended, or nothing waits
+    return data.replace(b"\0", b"")  # an end of file that was typed
 
 
 class Terminal:
@@ -90,17 +112,20 @@ class Terminal:
             size += len(piece)
         return b"".join(pieces)
 
-    def release(self, controlling: bool) -> None:
+    def release(self, controlling: bool) -> bytes:
         """The program is gone: only its descendants hold the terminal now. As a shell does, this process takes the
         foreground back: the kernel sends SIGHUP to the foreground group when the terminal's session leader, this
-        process, ends.
+        process, ends. Returns what was typed and not read (only the foreground may read it).
         """
+        unread = b""
         if self.slave >= 0:
             if controlling:
                 os.tcsetpgrp(self.slave, os.getpgrp())
+                unread = take_unread(self.slave)
             os.close(self.slave)
             self.slave = -1
             self.drained = False
+        return unread
 
     def close(self) -> None:
         if self.master >= 0:
@@ -237,6 +262,7 @@ class Keeper:
         self.program = Program()
         self.recorder = Recorder("")
         self.reported = False
+        self.unread = b""  # typed, and not read when the program ended
         self.wakeup, waking = os.pipe()
         for fd in (self.wakeup, waking):
             os.set_blocking(fd, False)
@@ -345,7 +371,10 @@ class Keeper:
         self.program.reap()
         if self.program.ended_at:
             for terminal in self.terminals:
-                terminal.release(controlling=len(self.terminals) == 1)
+                self.unread += terminal.release(controlling=len(self.terminals) == 1)
+            if len(self.terminals) == 1:
+                self.unread += self.typed
+                self.typed.clear()
 
     def _serve_terminal(self, fd: int, events: int) -> None:
         terminal = next(t for t in self.terminals if t.master == fd)
@@ -450,7 +479,7 @@ class Keeper:
         self.reported = True
         self.recorder.exit(self.program.code, self.program.signal, self.program.signal in self.asked)
         self._take_notes()
-        self._send(EXIT, struct.pack(">iB", self.program.code, self.program.signal))
+        self._send(EXIT, struct.pack(">iB", self.program.code, self.program.signal) + self.unread[:MAX_FRAME])
         self._flush()
 
 

@@ -73,10 +73,12 @@ class LaunchRequest:
 
 @dataclass(frozen=True, slots=True)
 class ExitStatus:
-    """How the program ended: ``code``, or the ``signal`` that killed it, or neither when the keeper was killed."""
+    """How the program ended: ``code``, or the ``signal`` that killed it, or neither when the keeper was killed.
+    ``unread`` is what was typed at its terminal and not read by then."""
 
     code: int | None
     signal: int | None = None
+    unread: bytes = b""
 
     @property
     def status(self) -> int:
@@ -169,8 +171,10 @@ class Launched:
             elif kind == keeper.NOTE:
                 _guarded(on_note, os.fsdecode(payload))
             elif kind == keeper.EXIT:
-                code, signum = struct.unpack(">iB", payload)
-                self._end(ExitStatus(None, signum) if signum else ExitStatus(code), on_exit)
+                code, signum = struct.unpack_from(">iB", payload)
+                unread = payload[struct.calcsize(">iB") :]
+                status = ExitStatus(None, signum, unread) if signum else ExitStatus(code, None, unread)
+                self._end(status, on_exit)
         self._connection.close()
         self._process.wait()
         self._end(ExitStatus(None), on_exit)

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 from textual import events as textual_events
-from textual.app import App
 from textual.content import Content
 from textual.css.query import QueryType
 from textual.message import Message
@@ -27,6 +26,7 @@ from adbg.tui.events import Event
 from adbg.tui.lookups import Lookups
 from adbg.tui.messages import CommandDone
 from adbg.tui.stop_view import as_error
+from adbg.tui.typeahead import TypeAhead
 from adbg.tui.widgets.frames import Banner, tabs_title
 from adbg.tui.widgets.graph import GraphPanel
 from adbg.tui.widgets.screentext import ScreenText
@@ -71,7 +71,7 @@ class CommandQueue:
             self._post(CommandDone(line, result, error))
 
 
-class AppBase(App[int]):
+class AppBase(TypeAhead[int]):
     """State of the app that is no widget's."""
 
     def __init__(self, debugger: Debugger) -> None:

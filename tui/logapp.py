@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
@@ -16,6 +16,7 @@ from adbg.engine.errors import AdbgError
 from adbg.tui import theme
 from adbg.tui.keymap import BY_ID
 from adbg.tui.screens.dialogs import LineScreen
+from adbg.tui.typeahead import TypeAhead
 from adbg.tui.widgets.linepanel import LinePanel
 from adbg.tui.widgets.logfolds import OPEN
 from adbg.tui.widgets.vlog import VlogPanel
@@ -32,7 +33,7 @@ HINTS = (
 FILTER_HINT = "PATTERN, level:4, level:W, module:NAME, thread:NUMBER, +2 for context; empty: all; ↑ earlier ones"
 
 
-class LogApp(App[None]):
+class LogApp(TypeAhead[None]):
     """``paths`` are files that exist; ``filter_text``, ``depth`` and ``follow`` are what the command line asked for."""
 
     CSS = """

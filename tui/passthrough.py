@@ -13,6 +13,8 @@ import sys
 import termios
 from collections.abc import Iterator
 
+from adbg.engine.keeper import take_unread
+
 SUSPEND = b"\x1a"  # would stop the program where nobody could continue it
 
 
@@ -51,8 +53,7 @@ def read_keys(fd: int, seconds: float) -> bytes | None:
 
 
 def unread(pid: int) -> str:
-    """Take out of process ``pid``'s terminal what waits there unread: whole lines, then the one not ended yet. Where
-    the program reads single keys, or has no terminal, nothing is taken."""
+    """Take out of process ``pid``'s terminal what waits there unread (``keeper.take_unread``); "" without one."""
     try:
         path = os.readlink(f"/proc/{pid}/fd/0")
         if not path.startswith("/dev/pts/"):
@@ -60,33 +61,10 @@ def unread(pid: int) -> str:
         fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError:
         return ""
-    data = b""
     try:
-        modes = termios.tcgetattr(fd)
-        if not modes[3] & termios.ICANON:
-            return ""
-        data = _waiting(fd)
-        single = termios.tcgetattr(fd)
-        single[3] &= ~termios.ICANON
-        single[6][termios.VMIN], single[6][termios.VTIME] = 0, 0
-        try:
-            termios.tcsetattr(fd, termios.TCSANOW, single)
-            data += _waiting(fd)
-        finally:
-            termios.tcsetattr(fd, termios.TCSANOW, modes)
-    except (termios.error, OSError):
-        pass  # the program ended
+        return take_unread(fd).decode("utf-8", "replace")
     finally:
         os.close(fd)
-    return data.decode("utf-8", "replace")
-
-
-def _waiting(fd: int) -> bytes:
-    data = b""
-    with contextlib.suppress(BlockingIOError):
-        while piece := os.read(fd, 4096):
-            data += piece
-    return data
 
 
 def terminal_size() -> tuple[int, int] | None:

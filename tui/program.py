@@ -32,6 +32,7 @@ class Program(Protocol):
 
     launched: bool  # adbg started it: it may be restarted, and quitting ends it
     run_dir: str
+    unread: str  # once it ended: what was typed at the terminal that adbg made for it, and not read
 
     @property
     def pty_pid(self) -> int:
@@ -82,6 +83,7 @@ class StartedProgram:
     """A program that adbg starts, each ``start`` anew in a process, a socket and a run directory of its own."""
 
     launched = True
+    unread = ""
 
     def __init__(self, script: Script) -> None:
         self.script = script
@@ -105,6 +107,7 @@ class StartedProgram:
         self.folder = self.run_dir or os.path.dirname(listener.config.socket)
 
         def ended(status: ExitStatus) -> None:
+            self.unread = status.unread.decode("utf-8", "replace")
             on_exit(status.status, str(status))
 
         request = LaunchRequest(
@@ -177,6 +180,7 @@ class FoundProgram:
     """``adbg attach PID``: a program that called ``adbg.listen()`` or lost its front end and listens."""
 
     launched = False
+    unread = ""
     detached_start = False
     pty_pid = 0
 

@@ -31,6 +31,7 @@ from adbg.tui.signals import handed_on, letting_go
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
     from prompt_toolkit.data_structures import Size
+    from prompt_toolkit.input import Input
 
 PROMPT = "(adbg) "
 TWICE = 2.0  # seconds within which a second Ctrl-C interrupts the program
@@ -70,6 +71,7 @@ class Repl:
         self.interrupts: list[float] = []
         self.ahead: list[str] = []  # lines typed while the program ran, which it did not read
         self.begun = ""  # the beginning of another one
+        self._keyboard: Input | None = None  # the prompt's
 
     # ------------------------------------------------------------------ main thread
 
@@ -78,6 +80,7 @@ class Repl:
         debugger.subscribe(self.queue.put)
         threading.Thread(target=self._print_events, name="adbg-printer", daemon=True).start()
         session = self._session()
+        self._keyboard = session.app.input
         try:
             with letting_go(debugger, ("SIGTERM", "SIGHUP")), handed_on(debugger, ("SIGUSR1", "SIGUSR2")):
                 self._start()
@@ -213,6 +216,7 @@ class Repl:
         size = terminal_size()
         self.interrupts.clear()
         with self._ctrl_c(), keys_for_program(fd):
+            self._type(self._typed_behind())
             while not (self._settled() and (until is None or until.is_set())):
                 if until is not None and until.is_set() and debugger.state is State.NEW:
                     return
@@ -220,17 +224,33 @@ class Repl:
                 if keys is None or self.lost.is_set():
                     self._abandon()
                     return
-                if keys:
-                    with contextlib.suppress(AdbgError):
-                        debugger.write_stdin(keys)
+                self._type(keys)
                 now = terminal_size()
                 if now is not None and now != size:
                     size = now
                     debugger.resize(*now)
+        # As on a terminal that program and debugger share: what the program did not read is the prompt's.
         if debugger.state is State.STOPPED:
-            # As on a terminal that program and debugger share: what the program did not read is the prompt's.
-            *lines, self.begun = (self.begun + unread(debugger.program.pty_pid)).split("\n")
-            self.ahead += lines
+            self._take_ahead(unread(debugger.program.pty_pid))
+        elif debugger.state is State.EXITED:
+            self._take_ahead(debugger.program.unread)
+
+    def _type(self, keys: bytes) -> None:
+        if keys:
+            with contextlib.suppress(AdbgError):
+                self.debugger.write_stdin(keys)
+
+    def _typed_behind(self) -> bytes:
+        """What the prompt read together with the line that set the program going."""
+        if self._keyboard is None:
+            return b""
+        from prompt_toolkit.input.typeahead import get_typeahead
+
+        return "".join(key.data for key in get_typeahead(self._keyboard)).encode()
+
+    def _take_ahead(self, text: str) -> None:
+        *lines, self.begun = (self.begun + text).split("\n")
+        self.ahead += lines
 
     def _abandon(self) -> None:
         """The terminal is gone; the program, which has one of its own, goes on."""

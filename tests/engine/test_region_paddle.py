@@ -79,7 +79,8 @@ def test_a_script_gets_what_paddles_own_guard_writes(tmp_path: Path) -> None:
     assert numbers[0] == numbers[1] and len(numbers[0]) == 4
     stacks = [first(tmp_path / who, "call_stack.log") for who in ("ours", "theirs")]
     heads = [re.findall(r"GradNodeBase (\S+) ptr", text) for text in stacks]
-    assert [name for name in heads[0] if not name.startswith("sum")] == heads[1]
+    # sorted: Paddle goes through a set of pointers, in another order in 1 of some 20 runs
+    assert sorted(name for name in heads[0] if not name.startswith("sum")) == sorted(heads[1])
 
 
 def test_nodes_are_told_by_their_making_not_by_their_lines(tmp_path: Path) -> None:

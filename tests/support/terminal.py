@@ -32,6 +32,7 @@ class Terminal:
         self.screen = pyte.Screen(cols, rows)
         self._stream = pyte.ByteStream(self.screen)
         self.raw = bytearray()
+        self.updating = False  # a synchronized update has begun: the screen is half old and half new
         self.status: int | None = None  # as a shell counts it, once it ended
         self.pid, self._master = pty.fork()
         if self.pid == 0:
@@ -74,16 +75,28 @@ class Terminal:
             data = os.read(self._master, 65536)
         except OSError:
             return False
+        before = len(self.raw)
         self.raw += data
         self._stream.feed(data)
+        self._synchronise(before)
         return bool(data)
+
+    def _synchronise(self, before: int) -> None:
+        """As a terminal that knows synchronized output: it says so when asked, and what is between begin and end of an
+        update is not shown yet."""
+        if self.raw.find(b"\x1b[?2026$p", max(before - 8, 0)) >= 0:
+            with contextlib.suppress(OSError):
+                self.send(b"\x1b[?2026;2$y")
+        begin, end = (self.raw.rfind(b"\x1b[?2026" + mode, max(before - 8, 0)) for mode in (b"h", b"l"))
+        if begin != end:
+            self.updating = begin > end
 
     def wait_for(self, wanted: str | Callable[[str], bool], limit: float = LIMIT) -> str:
         """Until the screen has this text (or makes the condition true); the screen. A failure shows the screen."""
         deadline = time.monotonic() + limit
         while time.monotonic() < deadline:
             text = self.text
-            if wanted(text) if callable(wanted) else wanted in text:
+            if not self.updating and (wanted(text) if callable(wanted) else wanted in text):
                 return text
             if not self.read():
                 break

@@ -151,3 +151,34 @@ def test_stops_go_from_a_long_graph_into_a_short_one_and_back(
             terminal.send("q")
             assert terminal.wait_end() == 0
             assert b"failed to show" not in terminal.raw
+
+
+@pytest.mark.torch
+def test_a_search_and_what_follows_it_in_one_write(tmp_path: Path) -> None:
+    """Keys typed faster than the screen follows: each has the effect it has when typed slowly."""
+    script = tmp_path / "train.py"
+    script.write_text(TORCH)
+    command = [sys.executable, "-m", "adbg", "run", "-b", "Exp", "-e", "vlog 4", str(script)]
+    with Terminal(command, 45, 160, env={"COLORTERM": "truecolor"}, cwd=str(tmp_path)) as terminal:
+        terminal.wait_for(lambda _: "Exp" in in_graph(terminal))
+        terminal.send("2")
+        terminal.wait_for("before ExpBackward0")
+        assert b"\x1b[?2026h" in terminal.raw  # the emulator is one that takes whole frames
+        terminal.send("/TanhBackward0.*Preparing\rPP1j")
+        terminal.wait_for(lambda _: " 2  " in in_graph(terminal))
+        terminal.wait_for(lambda _: "│ │ │ ▾ TanhBackward0(#2) Preparing" in in_log(terminal))
+        terminal.send(":p 6 * 7\r")
+        terminal.wait_for("│42 ")
+        terminal.send("\x1b")
+        terminal.send("?")
+        terminal.wait_for("esc")
+        terminal.send("\x1b")
+        terminal.wait_for(lambda text: "1 Graph" in text)
+        terminal.send("oi")
+        terminal.wait_for("Program output")
+        terminal.send("\x1b\x1b")
+        terminal.wait_for(lambda text: "1 Graph" in text)
+        terminal.send("c")
+        terminal.wait_for("EXITED 0")
+        terminal.send("q")
+        assert terminal.wait_end() == 0

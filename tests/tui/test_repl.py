@@ -46,6 +46,7 @@ def at_prompt(text: str) -> bool:
 
 def say(terminal: Terminal, line: str) -> str:
     """Type a line and wait for the next empty prompt; what the screen shows then."""
+    terminal.wait_for(at_prompt)  # what was said before is answered
     before = prompts(terminal)
     terminal.send(line + "\r")
     return terminal.wait_for(lambda text: prompts(terminal) > before and at_prompt(text))
@@ -271,3 +272,15 @@ def test_restart(repl: Open) -> None:
     assert text.count("node 7 of 16 of backward 2") == 2
     assert "killed" not in text and "no agent came up" not in text and "never imported" not in text
     assert "hits" in say(terminal, "i br")
+
+
+def test_what_is_typed_behind_continue_is_the_programs_and_what_it_left_the_prompts(repl: Open) -> None:
+    """All in one write, as a paste: the program asks once, and ends."""
+    terminal = repl("ask.py", "-b", "Exp", source=WAITING)
+    terminal.wait_for("name?")
+    terminal.send("bob\r")
+    terminal.wait_for(at_prompt)
+    terminal.send("c\rann\rp 6 * 7\rinfo breakp")
+    text = terminal.wait_for(lambda text: text.rstrip().endswith("(adbg) info breakp"))
+    assert "second: ann" in text and "The program exited with status 0." in text
+    assert "(adbg) p 6 * 7\n" in text and "unknown command 'ann'" not in text

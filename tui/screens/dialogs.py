@@ -44,7 +44,7 @@ class LineScreen(ModalScreen["str | None"]):
         line = self.query_one("#line-input", Input)
         line.cursor_blink = False
         line.cursor_position = len(self._text)
-        line.focus()
+        self.set_focus(line)  # at once: keys typed ahead go there
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
@@ -114,7 +114,7 @@ class BreakpointScreen(ModalScreen["str | None"]):
     def on_mount(self) -> None:
         for line in self.query(Input):
             line.cursor_blink = False
-        self.query_one("#condition" if self._spec else "#spec").focus()
+        self.set_focus(self.query_one("#condition" if self._spec else "#spec"))
         self._preview()
 
     def on_input_changed(self) -> None:

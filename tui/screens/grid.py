@@ -128,7 +128,7 @@ class GridScreen(ModalScreen[None]):
             yield GridText(id="grid-text")
 
     def on_mount(self) -> None:
-        self.query_one("#grid-text").focus()
+        self.set_focus(self.query_one("#grid-text"))
         self.call_after_refresh(self._read)
 
     def on_resize(self) -> None:

@@ -101,7 +101,7 @@ class OutputScreen(ModalScreen[None]):
                     yield Input("", id="stdin", compact=True, placeholder="i: a line for the program's input")
 
     def on_mount(self) -> None:
-        self.query_one("#output-text").focus()
+        self.set_focus(self.query_one("#output-text"))
         for line in self.query(Input):
             line.cursor_blink = False
         self.grown()
@@ -126,11 +126,11 @@ class OutputScreen(ModalScreen[None]):
 
     def action_type(self) -> None:
         for line in self.query("#stdin"):
-            line.focus()
+            self.set_focus(line)
 
     def action_leave(self) -> None:
         focused = self.focused
         if isinstance(focused, Input):
-            self.query_one("#output-text").focus()
+            self.set_focus(self.query_one("#output-text"))
         else:
             self.dismiss(None)

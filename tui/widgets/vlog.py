@@ -251,7 +251,7 @@ class VlogPanel(LogPanel):
         there it is the ``occurrence``-th of its name. False when there is none (it did not run; the level is low), None
         when that takes longer."""
         self._asked = self._shown = None
-        if self.has_focus:
+        if self.app.focused is self:  # ``has_focus`` follows some messages later
             return False
         self._shown = (name, index, occurrence)
         return self._answer_soon()

@@ -1,0 +1,84 @@
+"""Keys in the order they were typed, each with what the one before it led to. UI thread.
+
+Textual hands a key to the widget that has the focus and goes on with the next one; what the first one does (another
+panel, a question at the bottom) comes about some messages later. Whoever types `/Exp`, or pastes keys over ssh, lost
+the letters. Here the next key waits until the one before it went through the widget, its parents and the app, until
+these have nothing more to do, and until a screen that it opened can take it: about a millisecond.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TypeVar
+
+from textual import events
+from textual.app import App
+from textual.dom import DOMNode
+from textual.message import Message
+from textual.timer import Timer
+
+PATIENCE = 0.5  # seconds; a widget that was taken away gives no answer, and a slow one holds no keyboard
+
+Result = TypeVar("Result")
+
+
+class KeyDone(Message):
+    """Follows a key on its way from the widget up to the app."""
+
+    verbose = True
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+class TypeAhead(App[Result]):
+    """An app that handles one key after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._typed: deque[events.Key | events.Paste] = deque()
+        self._keys = 0  # handed out so far
+        self._at_work = False
+        self._patience: Timer | None = None
+
+    async def on_event(self, event: events.Event) -> None:
+        """As the app's; a key or a paste waits for its turn."""
+        if isinstance(event, (events.Key, events.Paste)) and not event.is_forwarded:
+            self._typed.append(event)
+            await self._next_key()
+            return
+        await super().on_event(event)
+
+    async def _next_key(self) -> None:
+        if self._at_work or not self._typed:
+            return
+        self._at_work = True
+        self._keys += 1
+        number = self._keys
+        target = self._target()
+        self._patience = self.set_timer(PATIENCE, lambda: self._key_done(number))
+        await super().on_event(self._typed.popleft())
+        if not target.post_message(KeyDone(number)):
+            await self._key_done(number)
+
+    def _target(self) -> DOMNode:
+        return self.focused or self.screen
+
+    async def on_key_done(self, message: KeyDone) -> None:
+        """The key came up to here. What it led to (a line was submitted, a question is answered) is on its way in the
+        queues: once more behind it, until they are empty."""
+        message.stop()
+        if message.number != self._keys or not self._at_work:
+            return
+        target = self._target()
+        idle = self.screen.is_mounted and not any(node.message_queue_size for node in target.ancestors_with_self)
+        if idle or not target.post_message(KeyDone(message.number)):
+            await self._key_done(message.number)
+
+    async def _key_done(self, number: int) -> None:
+        if number == self._keys and self._at_work:
+            self._at_work = False
+            if self._patience is not None:
+                self._patience.stop()
+            await self._next_key()
