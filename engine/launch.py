@@ -117,6 +117,24 @@ class Launched:
         for start in range(0, len(data), keeper.MAX_FRAME):
             self._send(keeper.STDIN, data[start : start + keeper.MAX_FRAME])
 
+    def take_unread(self) -> str:
+        """Take away what was typed and not read by the program, which does not read now: it stands, or has ended (mode
+        "pty" only). "" where it reads single keys."""
+        if self._exit is not None:
+            left, self._exit = self._exit.unread, dataclasses.replace(self._exit, unread=b"")
+            return left.decode("utf-8", "replace")
+        try:
+            path = os.readlink(f"/proc/{self.pid}/fd/0")
+            if not path.startswith("/dev/pts/"):
+                return ""
+            fd = os.open(path, os.O_RDWR | os.O_NOCTTY)
+        except OSError:
+            return ""
+        try:
+            return keeper.take_unread(fd).decode("utf-8", "replace")
+        finally:
+            os.close(fd)
+
     def resize(self, rows: int, cols: int) -> None:
         """Set the window size; the program gets SIGWINCH."""
         self._send(keeper.RESIZE, struct.pack(">HH", max(rows, 1), max(cols, 1)))

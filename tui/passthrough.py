@@ -13,8 +13,6 @@ import sys
 import termios
 from collections.abc import Iterator
 
-from adbg.engine.keeper import take_unread
-
 SUSPEND = b"\x1a"  # would stop the program where nobody could continue it
 
 
@@ -50,21 +48,6 @@ def read_keys(fd: int, seconds: float) -> bytes | None:
     except OSError:
         return None
     return data.replace(SUSPEND, b"") if data else None
-
-
-def unread(pid: int) -> str:
-    """Take out of process ``pid``'s terminal what waits there unread (``keeper.take_unread``); "" without one."""
-    try:
-        path = os.readlink(f"/proc/{pid}/fd/0")
-        if not path.startswith("/dev/pts/"):
-            return ""
-        fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY)
-    except OSError:
-        return ""
-    try:
-        return take_unread(fd).decode("utf-8", "replace")
-    finally:
-        os.close(fd)
 
 
 def terminal_size() -> tuple[int, int] | None:

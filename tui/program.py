@@ -32,11 +32,6 @@ class Program(Protocol):
 
     launched: bool  # adbg started it: it may be restarted, and quitting ends it
     run_dir: str
-    unread: str  # once it ended: what was typed at the terminal that adbg made for it, and not read
-
-    @property
-    def pty_pid(self) -> int:
-        """The process behind the terminal that adbg made for the program, 0 where there is none."""
 
     @property
     def detached_start(self) -> bool:
@@ -45,6 +40,10 @@ class Program(Protocol):
     def start(self, on_agent: OnAgent, on_output: OnOutput, on_exit: OnExit, on_note: OnNote) -> None: ...
 
     def write_stdin(self, data: bytes) -> None: ...
+
+    def take_unread(self) -> str:
+        """Take away what was typed at the terminal that adbg made for the program, and not read by it; it stands or has
+        ended."""
 
     def resize(self, rows: int, cols: int) -> None: ...
 
@@ -83,7 +82,6 @@ class StartedProgram:
     """A program that adbg starts, each ``start`` anew in a process, a socket and a run directory of its own."""
 
     launched = True
-    unread = ""
 
     def __init__(self, script: Script) -> None:
         self.script = script
@@ -107,7 +105,6 @@ class StartedProgram:
         self.folder = self.run_dir or os.path.dirname(listener.config.socket)
 
         def ended(status: ExitStatus) -> None:
-            self.unread = status.unread.decode("utf-8", "replace")
             on_exit(status.status, str(status))
 
         request = LaunchRequest(
@@ -150,16 +147,15 @@ class StartedProgram:
         return not self.script.python
 
     @property
-    def pty_pid(self) -> int:
-        return self._program.pid if self._program is not None and self.script.mode == "pty" else 0
-
-    @property
     def token(self) -> str:
         return self._listener.token if self._listener else ""
 
     def write_stdin(self, data: bytes) -> None:
         if self._program is not None and self.script.mode == "pty":
             self._program.write_stdin(data)
+
+    def take_unread(self) -> str:
+        return self._program.take_unread() if self._program is not None and self.script.mode == "pty" else ""
 
     def resize(self, rows: int, cols: int) -> None:
         self.size = (rows, cols)
@@ -180,9 +176,7 @@ class FoundProgram:
     """``adbg attach PID``: a program that called ``adbg.listen()`` or lost its front end and listens."""
 
     launched = False
-    unread = ""
     detached_start = False
-    pty_pid = 0
 
     def __init__(self, pid: int, stacks: bool | None = None) -> None:
         self.pid = pid
@@ -216,6 +210,9 @@ class FoundProgram:
 
     def write_stdin(self, data: bytes) -> None:
         raise CommandError("an attached program keeps its own terminal", "type there")
+
+    def take_unread(self) -> str:
+        return ""
 
     def resize(self, rows: int, cols: int) -> None:
         pass

@@ -25,7 +25,7 @@ from adbg.tui.commands.table import CommandResult, execute, repeatable
 from adbg.tui.debugger import Debugger, State
 from adbg.tui.formatting import exit_sentence, shown_text, stop_report, trace_text
 from adbg.tui.notes import end_notes
-from adbg.tui.passthrough import keys_for_program, read_keys, terminal_size, unread
+from adbg.tui.passthrough import keys_for_program, read_keys, terminal_size
 from adbg.tui.signals import handed_on, letting_go
 
 if TYPE_CHECKING:
@@ -230,10 +230,9 @@ class Repl:
                     size = now
                     debugger.resize(*now)
         # As on a terminal that program and debugger share: what the program did not read is the prompt's.
-        if debugger.state is State.STOPPED:
-            self._take_ahead(unread(debugger.program.pty_pid))
-        elif debugger.state is State.EXITED:
-            self._take_ahead(debugger.program.unread)
+        if debugger.state in (State.STOPPED, State.EXITED):
+            *lines, self.begun = (self.begun + debugger.program.take_unread()).split("\n")
+            self.ahead += lines
 
     def _type(self, keys: bytes) -> None:
         if keys:
@@ -247,10 +246,6 @@ class Repl:
         from prompt_toolkit.input.typeahead import get_typeahead
 
         return "".join(key.data for key in get_typeahead(self._keyboard)).encode()
-
-    def _take_ahead(self, text: str) -> None:
-        *lines, self.begun = (self.begun + text).split("\n")
-        self.ahead += lines
 
     def _abandon(self) -> None:
         """The terminal is gone; the program, which has one of its own, goes on."""

@@ -352,7 +352,8 @@ class ScriptedProgram:
                 target=self.on_exit, args=(self.code, f"exited with status {self.code}"), daemon=True
             ).start()
 
-    pty_pid = 0
+    def take_unread(self) -> str:
+        return ""
 
     def write_stdin(self, data: bytes) -> None:
         self.typed += data
