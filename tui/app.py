@@ -201,7 +201,8 @@ class AdbgApp(Showing, KeyActions):
         if event.panel in (self.graph, self.value):
             self.action_grid()
         elif event.panel is self.vlog:
-            self.vlog.action_detail()
+            if not self.vlog.open_record():
+                self._to_node_of_record()
         elif event.panel is self.lists and self.lists.tab == "stack":
             self._choose_frame(event.row)
         elif event.panel is self.lists and self.lists.tab == "breakpoints":
@@ -215,6 +216,13 @@ class AdbgApp(Showing, KeyActions):
                 self.graph.model.toggle_leaves(index)
                 self.graph.lines_changed()
             self.graph.select_index(index)
+
+    def _to_node_of_record(self) -> None:
+        """Enter on a record that is a line and no more: to the node that it is about, which is selected already."""
+        if self.vlog.says_node():
+            self.action_panel("graph", zoom=False)
+        else:
+            self.bell()
 
     def _choose_frame(self, row: int) -> None:
         frame = self.lists.frames[row] if row < len(self.lists.frames) else None

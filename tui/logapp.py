@@ -128,7 +128,8 @@ class LogApp(TypeAhead[None]):
 
     def on_line_panel_opened(self, event: LinePanel.Opened) -> None:
         event.stop()
-        self.shown.action_detail()
+        if not self.shown.open_record():
+            self.bell()
 
     def action_keys(self) -> None:
         """All keys, however narrow the terminal, or the first line of them again."""

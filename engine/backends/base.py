@@ -410,7 +410,8 @@ class NativeVlog(abc.ABC):
         Raises CommandError."""
 
     def effect(self, levels: Mapping[str, int]) -> str:
-        """What the framework changes in the program's results at ``levels``, in a line; "" for nothing."""
+        """What a person should know of ``levels``, in a line: what they change in the program's results, modules that
+        nothing logs; "" for nothing."""
         return ""
 
     @abc.abstractmethod

@@ -11,6 +11,7 @@ levels would no longer reach them.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import os
 import threading
 from collections.abc import Mapping
@@ -73,12 +74,17 @@ class PaddleVlog(NativeVlog):
             return dict(self._person) if self._person is not None else {"*": 0}
 
     def effect(self, levels: Mapping[str, int]) -> str:
-        if levels.get("*", 0) < 6:
-            return ""
-        return (
-            "from vlog 6 on Paddle itself switches its unique names on: parameters are renamed at every step, so Adam "
-            "and Momentum lose their state (vlog 5 has no such effect)"
-        )
+        texts = []
+        if levels.get("*", 0) >= 6:
+            texts.append(
+                "from vlog 6 on Paddle itself switches its unique names on: parameters are renamed at every step, so "
+                "Adam and Momentum lose their state (vlog 5 has no such effect)"
+            )
+        known = {*MODULES, *_QUIET, "*"}
+        for name in sorted(set(levels) - known):
+            close = ", ".join(difflib.get_close_matches(name, MODULES, 3, 0.5)) or "nodes, dygraph_functions, backward"
+            texts.append(f"vlog {name}: none of the modules that a training step logs; closest: {close}")
+        return "; ".join(texts)
 
     def raise_levels(self, levels: Mapping[str, int]) -> None:
         with self._lock:

@@ -15,6 +15,7 @@ from adbg.engine.errors import AdbgError, CommandError, NotStopped, Unsupported
 from adbg.engine.types import StopReason
 from adbg.tui import events
 from adbg.tui.commands.breakpoints import split_commands
+from adbg.tui.commands.places import checked_place
 from adbg.tui.commands.reference import reference, renewed
 from adbg.tui.commands.startup import join_blocks, lines_of_file, opens_block, stop_commands
 from adbg.tui.commands.table import GROUPS, TABLE, execute, repeatable, resolve, split
@@ -498,3 +499,15 @@ def test_the_first_commands_of_several_threads_find_the_whole_table() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (ended.stdout, ended.stderr) == ("[]\n", "")
+
+
+def test_places_are_looked_at_before_the_program_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.py").write_text("a = 1\nb = 2\n")
+    assert checked_place("model.py:1-2") == (f"{tmp_path.resolve()}/model.py:1-2", "")
+    assert checked_place("model.py:2-900")[1] == "", "up to the end is what somebody means who does not know it"
+    place, remark = checked_place("nets/model.py:1-2")
+    assert place == "nets/model.py:1-2" and remark.startswith("there is no file nets/model.py here")
+    with pytest.raises(CommandError, match=r"model\.py has 2 lines, and 3-4 is behind its end"):
+        checked_place("model.py:3-4")
+    assert checked_place("nonsense") == ("nonsense", ""), "the program's own words for it come"

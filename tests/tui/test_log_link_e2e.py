@@ -167,6 +167,9 @@ def test_a_search_and_what_follows_it_in_one_write(tmp_path: Path) -> None:
         terminal.send("/TanhBackward0.*Preparing\rPP1j")
         terminal.wait_for(lambda _: " 2  " in in_graph(terminal))
         terminal.wait_for(lambda _: "│ │ │ ▾ TanhBackward0(#2) Preparing" in in_log(terminal))
+        # enter on a record that is a line and no more goes to its node: the keys behind it are the graph's
+        terminal.send("2j\rj")
+        terminal.wait_for(lambda _: " 3  " in in_graph(terminal))
         terminal.send(":p 6 * 7\r")
         terminal.wait_for("│42 ")
         terminal.send("\x18?")  # ctrl+x leaves the console

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import adbg.tui.commands.graph  # noqa: F401  # its rows stand first in the reference, whoever imports this one
 from adbg.engine import protocol
 from adbg.engine.errors import CommandError
+from adbg.tui.commands.places import checked_place
 from adbg.tui.commands.table import CommandResult, command, table_result, words_of
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def capture(debugger: Debugger, argument: str) -> CommandResult:
         body = debugger.request(protocol.Capture(cancel=True, name=words[1] if len(words) > 1 else ""))
         return CommandResult(f"{len(body.captures)} dropped", [state.name for state in body.captures])
     request = _request(words)
+    _, remark = checked_place(words[0])
     (state,) = debugger.request(request, 600.0).captures
     if state.state in ("running", "done"):
         debugger.tell_marked()
@@ -45,7 +47,7 @@ def capture(debugger: Debugger, argument: str) -> CommandResult:
         "name": state.name, "region": state.region, "state": state.state, "files": state.files, "inside": state.inside,
         "boundary": state.boundary, "leaves": state.leaves, "strays": state.strays, "bytes": state.nbytes,
     }  # fmt: skip
-    return CommandResult("\n".join(_lines(state, argument)), value)
+    return CommandResult("\n".join([*_lines(state, argument), *([remark] if remark else [])]), value)
 
 
 def _request(words: list[str]) -> protocol.Capture:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from adbg.engine import protocol
 from adbg.engine.errors import CommandError, Unsupported
+from adbg.tui.commands.places import checked_place
 from adbg.tui.commands.table import (
     GROUPS,
     TABLE,
@@ -50,20 +51,15 @@ def vlog(debugger: Debugger, argument: str) -> CommandResult:
     levels = ",".join((rest if backward else levels).replace(",", " ").split())
     if (backward or place) and not (levels and at.strip()):
         raise CommandError("a level and a place are needed", "for example: vlog bw 6 at train.py:10-14")
-    body = debugger.set_vlog(levels, _absolute(at), backward)
+    region, remark = checked_place(at)
+    body = debugger.set_vlog(levels, region, backward)
     names = {name: level for name, level in body.levels.items() if name != "*"}
     text = f"vlog {body.levels.get('*', 0)}" + "".join(f"  {name}={level}" for name, level in names.items())
     text += "".join(f"\nvlog {region}" for region in body.regions)
+    text += f"\n{remark}" if remark else ""
     text += f"\n→ {body.file}  (`adbg log` shows it)" if body.file else ""
     value: dict[str, object] = dict(body.levels)
     return CommandResult(text, {**value, "regions": body.regions} if body.regions else value)
-
-
-def _absolute(place: str) -> str:
-    """A file that is there is meant with its whole path; otherwise the program's path must end so."""
-    file, colon, lines = place.strip().rpartition(":")
-    path = os.path.realpath(os.path.expanduser(file))
-    return f"{path}:{lines}" if colon and file and os.path.isfile(path) else place.strip()
 
 
 @command("aids", "aid", group="session", args="[NAME [VALUE]]")

@@ -137,15 +137,18 @@ class LogPanel(LinePanel):
         else:
             self._fold(self.store.holder_of(row), True)
 
-    def action_detail(self) -> None:
-        """Unfold or fold the whole text of a record, where there is more than a line; else as ``action_fold``."""
+    def open_record(self) -> bool:
+        """Unfold or fold the whole text of a record, else what lies in it. False where there is neither."""
         if not self.line_count():
-            return
+            return True
         row = self.row_at(self.cursor)
         if self.store.line(row).block:
             self.toggle_block(row)
+        elif self.view.can_fold(row):
+            self._fold(row, not self.view.is_folded(row))
         else:
-            self.action_fold()
+            return False
+        return True
 
     def action_fold_to(self, direction: int) -> None:
         """h folds, l unfolds."""

@@ -246,6 +246,12 @@ class VlogPanel(LogPanel):
             self._asked = (said, row)
             self._answer_soon()
 
+    def says_node(self) -> bool:
+        """The record under the cursor is about a node of the backward call at hand."""
+        row = self.row_at(self.cursor)
+        backward = self.store.last_backward()
+        return node_said(self.store.line(row).text) is not None and self.store.backward_of(row) == backward
+
     def show_node(self, name: str, index: int, occurrence: int) -> bool | None:
         """The cursor to the last backward's record that node ``index`` is about to run; Paddle has no index in its log:
         there it is the ``occurrence``-th of its name. False when there is none (it did not run; the level is low), None
