@@ -216,6 +216,14 @@ class BreakpointTable:
             armed.plan = self._plan([spec for _, spec in armed.rules])
         return armed.plan
 
+    def names_alone(self) -> Callable[[str], bool] | None:
+        """The test of framework names, where breakpoints look at nothing else: in a call without such a node none of
+        them can be hit. None where they look at more."""
+        armed = self._armed
+        more = armed.slow or armed.values or armed.by_index or armed.in_some_calls
+        more = more or armed.by_phase[Phase.BEGIN] or armed.by_phase[Phase.END]
+        return None if more else self.plan().name
+
     def _plan(self, specs: Sequence[Spec]) -> HookPlan:
         plan = plan_for(specs)
         inner = plan.name

@@ -20,7 +20,7 @@ from adbg.engine.evidence import between_evidence, count_nonfinite, saved_eviden
 from adbg.engine.point import Ran
 from adbg.engine.reports import nonfinite_evidence, slot_text, slots_text
 from adbg.engine.running import Running
-from adbg.engine.types import Phase
+from adbg.engine.types import BriefCall, Phase
 
 if TYPE_CHECKING:
     from adbg.engine.session import Session
@@ -84,6 +84,17 @@ class BackendHooks:
             self._running.pop(id(call), None)
             if call.depth == 0:
                 self._raised.clear()
+
+    def passes_over(self, kinds: frozenset[str]) -> bool:
+        return self._session.passes_over(kinds)
+
+    def brief_begin(self, call: BriefCall) -> None:
+        if self._session.attached:
+            self._session.reports.brief_begin(call)
+
+    def brief_end(self, number: int, us: float, error: BaseException | None) -> None:
+        if self._session.attached:
+            self._session.reports.brief_end(number, us, error)
 
     def node_warning(self, call: BackwardCall, key: int, grad_outputs: Slots, text: str) -> Slots | None:
         """A node is about to do harm that no exception will tell of (Paddle dies of some undefined gradients): the
@@ -155,6 +166,7 @@ class BackendHooks:
         else:  # an outermost call: whatever this thread began earlier is over, also where its end was not reported
             for key in [k for k, r in list(self._running.items()) if r.call.thread == call.thread]:
                 self._running.pop(key, None)
+        self._session.reports.looked_into(call.number)
         running = self._running[id(call)] = Running(
             self._backend, call, self._session.next_serial(), outer, perf_counter_ns()
         )

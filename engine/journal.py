@@ -6,7 +6,8 @@ end. The file holds two rings, of nodes and of log records, with ``SLOTS`` slots
 
     slot = seq u64 | time f64 (epoch) | length u16 | text (UTF-8), fields separated by TAB
 
-``seq`` is 0 while a slot is written, and written last.
+``seq`` is 0 while a slot is written, and written last. Behind the rings stands the last backward call that nobody
+looked into: number u64 | begin f64 | end f64 (epoch; 0 while it runs).
 """
 
 from __future__ import annotations
@@ -31,9 +32,12 @@ from adbg.engine.vlog import parse
 SLOTS, SLOT = 64, 1024
 _HEAD = struct.Struct("<QdH")
 _SEQ = struct.Struct("<Q")
-_REST = struct.Struct("<dH")
+_BRIEF = struct.Struct("<Qdd")
+_TIME = struct.Struct("<d")
 _ROOM = SLOT - _HEAD.size
 RING = SLOTS * SLOT
+_BRIEF_AT = 2 * RING
+_SIZE = _BRIEF_AT + _BRIEF.size
 CRASHES = frozenset(
     number for name in ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL") if (number := getattr(signal, name, None))
 )
@@ -63,8 +67,8 @@ class Journal:
         self.folder, self.label = folder, label
         fd = os.open(journal_path(folder, label), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            os.posix_fallocate(fd, 0, 2 * RING)  # a full disk must show here, not as SIGBUS in a hook
-            self._map = mmap.mmap(fd, 2 * RING)
+            os.posix_fallocate(fd, 0, _SIZE)  # a full disk must show here, not as SIGBUS in a hook
+            self._map = mmap.mmap(fd, _SIZE)
         finally:
             os.close(fd)
         self._next = [0, 0]
@@ -76,6 +80,14 @@ class Journal:
         """What happened to a node or a call, 1.2 us."""
         self._write(0, "\t".join(map(str, fields)).encode("utf-8", "replace"))
 
+    def brief_begin(self, number: int) -> None:
+        """A backward call that nobody looks into begins, 0.4 us."""
+        _BRIEF.pack_into(self._map, _BRIEF_AT, number, time.time(), 0.0)
+
+    def brief_end(self) -> None:
+        """It ended."""
+        _TIME.pack_into(self._map, _BRIEF_AT + 16, time.time())
+
     def log(self, record: str) -> None:
         """A record of adbg's own: the recorder writes it up to 50 ms later, which a crash may not leave it."""
         self._write(1, record.encode("utf-8", "replace"))
@@ -86,9 +98,8 @@ class Journal:
         self._next[ring] = number + 1
         offset = ring * RING + number % SLOTS * SLOT
         region = self._map
-        _SEQ.pack_into(region, offset, 0)
-        _REST.pack_into(region, offset + 8, time.time(), len(data))
-        region[offset + 18 : offset + 18 + len(data)] = data
+        entry = _HEAD.pack(0, time.time(), len(data)) + data
+        region[offset : offset + len(entry)] = entry
         _SEQ.pack_into(region, offset, number + 1)
 
     # ---- Python stacks of a crash
@@ -179,6 +190,20 @@ def read_journal(path: Path, ring: int = 0) -> list[Entry]:
     return entries[first:]
 
 
+def _with_brief(entries: list[Entry], path: Path) -> list[Entry]:
+    """``entries``, and the last call that nobody looked into, where it came after them."""
+    try:
+        number, begun, ended = _BRIEF.unpack_from(path.read_bytes(), _BRIEF_AT)
+    except (OSError, struct.error):
+        return entries
+    last, when = (entries[-1].seq, entries[-1].time) if entries else (0, 0.0)
+    if number and begun >= when:
+        entries = [*entries, Entry(last + 1, begun, ("begin", str(number)))]
+        if ended:
+            entries.append(Entry(last + 2, ended, ("end", str(number))))
+    return entries
+
+
 def crashed_labels(folder: str | os.PathLike[str]) -> list[str]:
     """Processes that left a fault behind, or a report of one."""
     found = set()
@@ -192,7 +217,7 @@ def crashed_labels(folder: str | os.PathLike[str]) -> list[str]:
 
 def crash_report(folder: Path, label: str, log: Path, signum: int | None) -> str:
     """What is known of a crash, for a person; "" when nothing is."""
-    entries = read_journal(journal_path(folder, label))
+    entries = _with_brief(read_journal(journal_path(folder, label)), journal_path(folder, label))
     faults = _faults_text(faults_path(folder, label))
     records = _last_records(log, read_journal(journal_path(folder, label), 1))
     if not entries and not faults and signum is None:

@@ -54,6 +54,11 @@ class Turn:
         finally:
             self.waiting.discard(ident)
 
+    @property
+    def taken(self) -> bool:
+        """Some thread holds it."""
+        return self._lock.locked()
+
     def mine(self) -> bool:
         """Whether the calling thread holds it."""
         return self._owner == get_ident() and self._lock.locked()

@@ -709,6 +709,16 @@ class BackwardEnd:
     depth: int = 0
 
 
+@event("adbg/backwards")
+@dataclass(frozen=True, slots=True)
+class BackwardsRan:
+    """Backward calls that ran to their ends and that nobody looked into, one after the other from the same line: the
+    first one's begin, and what each took (us). The n-th one's ``backward`` and ``iteration`` are n - 1 higher."""
+
+    first: BackwardBegin
+    us: list[float]
+
+
 @dataclass(frozen=True, slots=True)
 class NodeRan:
     index: int

@@ -23,7 +23,7 @@ from typing import Any
 
 from adbg.engine.runfiles import SCHEMA, process_start
 from adbg.engine.store import RunWriter
-from adbg.engine.types import GraphRow, NodeStop, SourceLine, TensorMeta, TensorStats
+from adbg.engine.types import BriefRun, GraphRow, NodeStop, SourceLine, TensorMeta, TensorStats
 from adbg.engine.wire import to_json
 
 BATCH = 500  # rows per transaction: 0.7 us a row in sqlite, against 10 us one by one
@@ -150,6 +150,10 @@ class Recorder:
         seq, now = next(self._seq), time.time()
         facts = (entry, depth, parent, parent_index, thread, iteration, nodes)
         self._put(("backward", number, seq, now, facts, tuple(roots), file, line, create_graph))
+
+    def brief(self, run: BriefRun) -> None:
+        """``backward_begin`` and ``backward_end`` of a call that nobody looked into."""
+        self._put(("brief", next(self._seq), next(self._seq), run))
 
     def backward_end(self, number: int, us: float | None = None, error: str = "") -> None:
         self._put(("end", next(self._seq), us, error, number))
@@ -323,6 +327,13 @@ class _Batch:
             number, seq, now, facts, roots, file, line, create_graph = values
             row = (number, seq, now, *facts, json.dumps(roots), file, line, create_graph, None, None, "")
             self._row(kind, row)
+        elif kind == "brief":
+            seq, end_seq, run = values
+            call = run.call
+            outermost = (call.entry, 0, 0, 0, call.thread, call.iteration, call.nodes)
+            ended = (end_seq, run.us, run.error)
+            row = (call.number, seq, run.began, *outermost, json.dumps(call.roots), call.file, call.line, False, *ended)
+            self._row("backward", row)
         elif kind == "end":
             self._ends.append(values)
         elif kind == "tensor":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -14,11 +15,14 @@ from adbg.engine.narrator import Narrator
 from adbg.engine.point import PausedPoint
 from adbg.engine.recorder import Recorder
 from adbg.engine.running import Running
-from adbg.engine.types import Phase, StopReason
+from adbg.engine.types import BriefCall, BriefRun, Phase, StopReason
 from adbg.engine.verbosity import Verbosity
 
 MOST_NODES = 20_000  # of one graph in the record: 0.2 s when the program goes on
 PAGE = 1000
+ACTIVE = 0.2  # seconds between two looks at what is known of the process only late: 9 us of a backward call's begin
+FIRST = 100  # calls of a process whose begin is told at once
+LONG = 20_000.0  # us: the begin of calls that take that long is told at once
 _DAP_REASON = {StopReason.ERROR: "exception", StopReason.NAN: "exception", StopReason.INF: "exception"}
 
 
@@ -45,16 +49,63 @@ class Reports:
         self._logged = 0  # bytes of the framework's own log that have their place among the events
         self._history = History()
         self._problems: set[str] = set()
+        self._brief: dict[int, BriefRun] = {}  # calls that nobody looks into, by number, till they end
+        self._long = False  # the last one took long
+        self._active_at = 0.0
+
+    def _active(self) -> None:
+        """An outermost call begins: the outlet hears of it, but not 3,000 times a second (a rank is learnt once)."""
+        now = time.monotonic()
+        if now >= self._active_at:
+            self._active_at = now + ACTIVE
+            self.outlet.active()
+
+    def brief_begin(self, call: BriefCall) -> None:
+        """A call that nobody looks into begins. On any thread, without the turn. It is told together with its end; at
+        once where they take long (somebody may be waiting), and the first ones (a short program may end without a word:
+        ``os._exit``, a pool's workers)."""
+        self._active()
+        at_once = self._long or call.number <= FIRST
+        self._brief[call.number] = BriefRun(call, time.time(), at_once)
+        if at_once:
+            self._later(call)
+        if self.journal is not None:
+            self.journal.brief_begin(call.number)
+
+    def looked_into(self, number: int) -> None:
+        """Somebody looks into a call all the same, where it was one that ``brief_begin`` told of."""
+        run = self._brief.get(number)
+        if run is not None and not run.told:
+            self._brief[number] = run._replace(told=True)
+            self._later(run.call)
+
+    def brief_end(self, number: int, us: float, error: BaseException | None) -> None:
+        """Such a call ends; nothing is told where ``backward_end`` did so, because somebody looked into it."""
+        found = self._brief.pop(number, None)
+        if found is not None:
+            self._brief_ended(found, us, error)
+
+    def _brief_ended(self, run: BriefRun, us: float, error: BaseException | None) -> None:
+        self._long = us > LONG
+        ended = BriefRun(run.call, run.began, run.told, us, _error_text(error))
+        self._later(ended)
+        if self.journal is not None:
+            self.journal.brief_end()
+        if self.recorder is not None:
+            self.recorder.brief(ended)
 
     def backward_begin(self, running: Running) -> None:
         call = running.call
+        brief = self._brief.pop(call.number, None)  # it is looked into all the same
         if call.depth == 0:
-            self.outlet.active()
+            self._active()
         nodes, iteration = call.count(), running.backend.iteration
         file, line = (call.location.file, call.location.line) if call.location else ("", 0)
-        self._later(
-            p.BackwardBegin(call.number, nodes, list(call.root_names), call.depth, file, line, iteration, call.thread)
+        begin = p.BackwardBegin(
+            call.number, nodes, list(call.root_names), call.depth, file, line, iteration, call.thread
         )
+        if brief is None or not brief.told:
+            self._later(begin)
         if self.verbosity.speaks_for(running.backend):
             self.narrator.backward_begin(call)
         if self.journal is not None:
@@ -109,7 +160,11 @@ class Reports:
 
     def backward_end(self, running: Running, us: float, error: BaseException | None) -> None:
         call = running.call
-        text = f"{type(error).__name__}: {error}" if error is not None else ""
+        brief = self._brief.pop(call.number, None)
+        if brief is not None:  # looked into, and nobody told its begin
+            self._brief_ended(brief, us, error)
+            return
+        text = _error_text(error)
         self._later(p.BackwardEnd(call.number, us, text, call.depth))
         if self.verbosity.speaks_for(running.backend):
             self.narrator.backward_end(call, error)
@@ -214,6 +269,10 @@ class Reports:
             self.recorder.log(record)
         else:
             self.outlet.event(p.Output(record, "vlog"), droppable=True)
+
+
+def _error_text(error: BaseException | None) -> str:
+    return f"{type(error).__name__}: {error}" if error is not None else ""
 
 
 def _path(running: Running) -> str:

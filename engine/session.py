@@ -35,6 +35,7 @@ from adbg.engine.types import Phase, StopReason
 Why = tuple[StopReason, tuple[int, ...], str]
 
 PATIENCE = 1.0  # seconds that an expression may go on after the client that asked for it is gone
+_MOST_KINDS = 256  # sets of kinds that are remembered
 _VALUES = frozenset((StopReason.NAN, StopReason.INF))
 
 
@@ -66,6 +67,8 @@ class Session:
         self._aids_kept: dict[str, str] = {}  # asked for before a framework was imported
         self.hooks: list[BackendHooks] = []
         self.captures = Captures(lambda: self.backends, self._captures_folder, self._say, self.rearm, rank)
+        # The names that breakpoints look for, where nothing but names matters, and kinds of graphs without them.
+        self._over: tuple[Callable[[str], bool], set[frozenset[str]]] | None = None
         self._serials = itertools.count(1)
         self._guard = threading.RLock()  # of arming: the reader and a parked thread both change it
 
@@ -142,6 +145,10 @@ class Session:
             every = verbosity.narrates or verbosity.backward_regions or self.record_nodes
             armed = self.attached and (self.deciding or every or self.captures.armed)
             self.measures = self.attached
+            special = self.goal or self.until or self.pausing or self.entry or every or self.captures.armed
+            name = self.table.names_alone() if self.attached and not special else None
+            if name is None or self._over is None or self._over[0] is not name:
+                self._over = None if name is None else (name, set())
             for backend in self.backends:
                 backend.arm(armed)
 
@@ -177,6 +184,20 @@ class Session:
         if hooked:
             running.may_hit = _by_name(plans)
         return any(plan.screen for plan in plans)
+
+    def passes_over(self, kinds: frozenset[str]) -> bool:
+        """See ``HookSink``. Not while a thread is stopped: another one that comes to a backward waits for it."""
+        over = self._over
+        if over is None or self.turn.taken or self.reports.verbosity.logging:
+            return False
+        name, known = over
+        if kinds in known:
+            return True
+        if any(name(kind) for kind in kinds):
+            return False
+        if len(known) < _MOST_KINDS:
+            known.add(kinds)
+        return True
 
     def passes(self, call: BackwardCall) -> bool:
         """Whether a hook passes through on this thread: it is the one that holds the turn, or an expression is being

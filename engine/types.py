@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 class StopReason(str, enum.Enum):
@@ -199,6 +200,32 @@ class NodeStop:
     def nearest(self) -> int:
         """``index`` of a node that there is: at the end of a backward its last one, 0 where it begins."""
         return min(self.index, self.total)
+
+
+class BriefCall(NamedTuple):
+    """An outermost backward call that is counted and told, and not looked into: none of its nodes is of interest. A
+    named tuple: it is made for every call of a job under a breakpoint that takes nothing there (0.3 us, a dataclass
+    1.2)."""
+
+    number: int
+    nodes: int
+    roots: tuple[str, ...]
+    entry: str
+    iteration: int
+    thread: int
+    file: str
+    line: int
+
+
+class BriefRun(NamedTuple):
+    """A ``BriefCall`` from its begin (``began``, epoch) on; ``us`` and ``error`` once it ended. ``told``: the front end
+    has heard of its begin."""
+
+    call: BriefCall
+    began: float
+    told: bool
+    us: float = 0.0
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)

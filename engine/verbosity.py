@@ -93,6 +93,11 @@ class Verbosity:
             self._problem(f"{backend.name} writes no records while forward lines run: `vlog N at` says nothing there")
 
     @property
+    def logging(self) -> bool:
+        """Some framework may write records now, on adbg's word or the script's."""
+        return self.tap.on or any(native.loud for native in self._natives.values())
+
+    @property
     def narrates(self) -> bool:
         """The narrator writes records of some node."""
         return self._narrator.enabled and (self._narrated > 0 or not self._natives)

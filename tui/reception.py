@@ -10,6 +10,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import time
+from dataclasses import replace
 from typing import Any
 
 from adbg.engine import protocol
@@ -145,11 +146,10 @@ class Reception(SessionState):
                     self._parked(process, body.adbg)
         elif isinstance(body, protocol.NodesRan):
             self._tell(events.NodesRan(process, body.backward, tuple(body.nodes)))
+        elif isinstance(body, protocol.BackwardsRan):
+            self._backwards_ran(process, body)
         elif isinstance(body, protocol.BackwardBegin):
-            process.backwards += 1
-            self.backwards_seen += 1
-            self.largest = max(self.largest, body.nodes)
-            self._tell(events.BackwardBegan(process, body))
+            self._backward_began(process, body)
         elif isinstance(body, protocol.BackwardEnd):
             self._tell(events.BackwardEnded(process, body))
         elif isinstance(body, protocol.Trace):
@@ -164,6 +164,20 @@ class Reception(SessionState):
             self._tell(events.FrameworkFound(process, body.framework))
         elif isinstance(body, protocol.Output):
             self.notice("warning" if body.category == "important" else "info", body.output.rstrip("\n"))
+
+    def _backward_began(self, process: Process, body: protocol.BackwardBegin) -> None:
+        process.backwards += 1
+        self.backwards_seen += 1
+        self.largest = max(self.largest, body.nodes)
+        self._tell(events.BackwardBegan(process, body))
+
+    def _backwards_ran(self, process: Process, body: protocol.BackwardsRan) -> None:
+        """One by one, as if they had been told so."""
+        first = body.first
+        for place, us in enumerate(body.us):
+            number, iteration = first.backward + place, first.iteration + place
+            self._backward_began(process, replace(first, backward=number, iteration=iteration))
+            self._tell(events.BackwardEnded(process, protocol.BackwardEnd(number, us)))
 
     def _parked(self, process: Process, stop: NodeStop) -> None:
         with self.changed:

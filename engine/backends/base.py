@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from adbg.engine.errors import Unsupported
-from adbg.engine.types import Edge, NodeInfo, SourceLine, TensorMeta, TensorStats, TensorWindow
+from adbg.engine.types import BriefCall, Edge, NodeInfo, SourceLine, TensorMeta, TensorStats, TensorWindow
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +265,18 @@ class HookSink(Protocol):
 
     def backward_end(self, call: BackwardCall, error: BaseException | None) -> None: ...
 
+    # Instead of these, for a call that is not nested, where a backend knows the framework names of its nodes early:
+
+    def passes_over(self, kinds: frozenset[str]) -> bool:
+        """Whether nothing can be of interest in a call whose nodes have these names. Asked at its begin, often: hand in
+        the same set again for the same kinds. True: ``brief_begin`` and ``brief_end`` tell of it, and nothing else; if
+        it turns out later that it is looked into all the same (an exception, ``breakpoint()`` in a node), the methods
+        above come too."""
+
+    def brief_begin(self, call: BriefCall) -> None: ...
+
+    def brief_end(self, number: int, us: float, error: BaseException | None) -> None: ...
+
     # Optional: ``node_warning(call, key, grad_outputs, text)`` before a node of which the framework would die; it may
     # stop, and answers as ``node_begin`` does. It may come for a call whose begin was not reported (nothing armed).
 
@@ -433,6 +445,11 @@ class NativeVlog(abc.ABC):
     def abandon(self) -> None:
         """``restore`` in a forked child, where locks may be held by threads that are not here."""
         self.restore()
+
+    @property
+    @abc.abstractmethod
+    def loud(self) -> bool:
+        """Some level is not 0, on anybody's word."""
 
     @property
     @abc.abstractmethod

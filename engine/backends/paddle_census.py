@@ -96,8 +96,7 @@ class Census:
         self._scratch = _Scratch()
         self._names: dict[int, tuple[str, ...]] = {}  # by class; () where its nodes differ in name
         self._sets: dict[frozenset[int], frozenset[str]] = {}  # by classes: their names
-        # All memory of this process, as words: 40 ns a read. Followed only from nodes that are alive.
-        self._words = memoryview((ctypes.c_uint64 * (1 << 44)).from_address(0)).cast("B").cast("Q")
+        self._words = memory.whole()
         self._check()
 
     def _check(self) -> None:

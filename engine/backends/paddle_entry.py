@@ -11,16 +11,19 @@ import itertools
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from time import perf_counter_ns
 from types import FrameType
 from typing import Any
 
 from adbg.engine.backends import paddle_private as private
 from adbg.engine.backends.base import HookSink
 from adbg.engine.backends.paddle_call import PaddleCall
+from adbg.engine.backends.paddle_census import Survey
 from adbg.engine.backends.paddle_failures import described
-from adbg.engine.backends.paddle_graph import PYLAYER, Services
+from adbg.engine.backends.paddle_graph import PYLAYER, Services, root_tensors, surveyed
 from adbg.engine.backends.paddle_tensors import is_tensor
 from adbg.engine.backends.tracebacks import strip_own
+from adbg.engine.types import BriefCall
 
 Run = Callable[..., Any]
 _INTERRUPTED = "(External) KeyboardInterrupt"  # what Paddle makes of a Ctrl-C in a hook
@@ -30,7 +33,8 @@ class _Open:
     """One call of the engine on this thread's stack. ``call`` is None while nobody needed one."""
 
     __slots__ = (
-        "args", "begun", "call", "custom", "entry", "frame", "kwargs", "number", "partial", "passing", "returned",
+        "args", "begun", "brief", "call", "custom", "entry", "frame", "kwargs", "number", "partial", "passing",
+        "returned", "survey",
     )  # fmt: skip
 
     def __init__(
@@ -47,10 +51,14 @@ class _Open:
         self.begun = False  # its begin was reported
         self.returned: tuple[str, Any] | None = None  # what the last PyLayer in it gave back
         self.frame: Any = None
+        self.survey: Survey | None = None
+        self.brief = 0  # perf_counter_ns of its begin, where it was told in short
 
 
-class _Thread(threading.local):
+class _Thread:
     """What runs on a thread, innermost last."""
+
+    __slots__ = ("abort", "answer", "customs", "open", "origin", "passing", "reported")
 
     def __init__(self) -> None:
         self.open: list[_Open] = []
@@ -62,6 +70,13 @@ class _Thread(threading.local):
         self.answer: list[Any] = []
 
 
+class _Threads(threading.local):
+    """One look-up a call: each attribute of a local costs as much as three of an object."""
+
+    def __init__(self) -> None:
+        self.mine = _Thread()
+
+
 class EngineEntry:
     """Counts and reports backward calls."""
 
@@ -71,7 +86,7 @@ class EngineEntry:
         self.iteration = 0
         self._numbers = itertools.count(1)
         self._iterations = itertools.count(1)
-        self._thread = _Thread()
+        self._threads = _Threads()
         self._services = services
         self._sink: HookSink | None = None
         self._kept: list[Any] = []
@@ -109,26 +124,26 @@ class EngineEntry:
 
     def top(self) -> PaddleCall | None:
         """The call whose nodes run on this thread now; None where it is none of ours."""
-        running = self._thread.open
+        running = self._threads.mine.open
         return running[-1].call if running else None
 
     def enter_passing(self) -> None:
-        self._thread.passing += 1
+        self._threads.mine.passing += 1
 
     def leave_passing(self) -> None:
-        self._thread.passing -= 1
+        self._threads.mine.passing -= 1
 
     def answer(self, outputs: Sequence[Any]) -> list[Any]:
         """``outputs`` as a post hook returns them. Paddle 3.3.1 never gives back its reference to what a post hook
         returned: a new container each time would keep all gradients for ever. So it is one list a thread, which Paddle
         reads before anything else runs."""
-        answer = self._thread.answer
+        answer = self._threads.mine.answer
         answer[:] = outputs
         return answer
 
     def abort(self, error: BaseException) -> None:
         """A person ended it in a hook: what Paddle makes of the exception is turned back into it at the entry."""
-        self._thread.abort = error
+        self._threads.mine.abort = error
 
     def keep(self, hooks: list[Any], earlier: Sequence[Any]) -> None:
         """Hold on to the post hooks of a failed ``paddle.grad``, and let go of ``earlier``, those that were held when
@@ -143,7 +158,7 @@ class EngineEntry:
     # ---- a call
 
     def _entry_function(self, run: Run, partial: bool) -> Run:
-        state = self._thread
+        threads = self._threads
 
         def run_backward(*args: Any, **kwargs: Any) -> Any:
             if self._sink is None:
@@ -159,6 +174,8 @@ class EngineEntry:
                 if opened.partial and opened.call is not None:
                     self.keep(opened.call.placed, earlier if opened.call.reached else ())
                 aborted = self._failed(opened, error)
+                if opened.brief:
+                    self._end_brief(opened, error)
                 if aborted is not None:
                     raise aborted from None
                 strip_own(error)
@@ -166,13 +183,15 @@ class EngineEntry:
             else:
                 if opened.call is not None:
                     self._end(opened)
+                if opened.brief:
+                    self._end_brief(opened, None)
                 if partial and earlier:
                     self.keep([], earlier)
                 if not partial:
                     self._spend(args, kwargs)
                 return result
             finally:
-                state.open.remove(opened)
+                threads.mine.open.remove(opened)
                 self._close(opened)
 
         run_backward.__name__ = run_backward.__qualname__ = getattr(run, "__name__", "run_backward")
@@ -190,7 +209,7 @@ class EngineEntry:
             return
 
     def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any], partial: bool) -> _Open:
-        state = self._thread
+        state = self._threads.mine
         entry = sys._getframe(1)
         if state.open:
             self._prune(entry)
@@ -208,6 +227,8 @@ class EngineEntry:
         state.open.append(opened)
         if self.armed:
             opened.frame = sys._getframe(2)
+            if self._passes_over(opened):
+                return opened
             call = self._realize(opened)
             sink = self._sink
             if call is not None and sink is not None:
@@ -222,6 +243,27 @@ class EngineEntry:
                     raise
         return opened
 
+    def _passes_over(self, opened: _Open) -> bool:
+        """Whether nobody looks into this call: then it is told in short, and nothing is made for it (half the cost of
+        one that is looked into and has no node of interest)."""
+        sink = self._sink
+        if sink is None or opened.partial or len(self._threads.mine.open) > 1:
+            return False
+        try:
+            survey = opened.survey = surveyed(root_tensors(_given(opened, 0, "tensors", "outputs")))
+            if survey is None or survey.kinds is None or survey.roots is None or not sink.passes_over(survey.kinds):
+                return False
+            line = self._services.stacks.frames.live_line(opened.frame)
+            place = (line.file, line.line) if line is not None else ("", 0)
+            ident = threading.get_ident()
+            sink.brief_begin(
+                BriefCall(opened.number, survey.count, survey.roots, "backward", self.iteration, ident, *place)
+            )
+        except Exception:
+            return False
+        opened.brief = perf_counter_ns()
+        return True
+
     def _prune(self, frame: FrameType | None) -> None:
         """Calls that a Ctrl-C took out of ``run_backward`` between two instructions, and that never ended here: what
         comes later would count as nested in them. Their frames are not on this thread's stack any more."""
@@ -229,15 +271,15 @@ class EngineEntry:
         while frame is not None:
             running.add(id(frame))
             frame = frame.f_back
-        for opened in [opened for opened in self._thread.open if id(opened.entry) not in running]:
-            self._thread.open.remove(opened)
+        for opened in [opened for opened in self._threads.mine.open if id(opened.entry) not in running]:
+            self._threads.mine.open.remove(opened)
             self._close(opened)
 
     def _realize(self, opened: _Open) -> PaddleCall | None:
         """The call as the sink sees it, with those around it. Never raises: a call that cannot be described runs."""
         if opened.call is not None or opened.passing or self._sink is None:
             return opened.call
-        state = self._thread
+        state = self._threads.mine
         place = state.open.index(opened)
         outer = state.open[place - 1] if place else None
         try:
@@ -259,12 +301,14 @@ class EngineEntry:
             )
         except Exception:
             return None
+        if opened.survey is not None:
+            call.take_survey(opened.survey)
         opened.call = call
         return call
 
     def _close(self, opened: _Open) -> None:
         call = opened.call
-        state = self._thread
+        state = self._threads.mine
         try:
             if call is not None and not opened.passing:
                 call.finish()
@@ -285,9 +329,15 @@ class EngineEntry:
                 self.abort(error)
                 raise
 
+    def _end_brief(self, opened: _Open, error: BaseException | None) -> None:
+        sink, begun = self._sink, opened.brief
+        opened.brief = 0
+        if sink is not None:
+            sink.brief_end(opened.number, (perf_counter_ns() - begun) / 1000, error)
+
     def _failed(self, opened: _Open, error: BaseException) -> BaseException | None:
         """An exception is leaving the engine: report it once. Returns what a person's abort was, if it was one."""
-        state = self._thread
+        state = self._threads.mine
         if state.abort is None and opened.begun and isinstance(error, OSError) and str(error).startswith(_INTERRUPTED):
             state.abort = KeyboardInterrupt()  # between two instructions of a hook
         aborted, sink = state.abort, self._sink
@@ -312,7 +362,7 @@ class EngineEntry:
 
     def at_hand(self) -> tuple[PaddleCall, int | None] | None:
         """The innermost call of this thread, made now where nobody needed it before, and the PyLayer that runs."""
-        state = self._thread
+        state = self._threads.mine
         opened = state.open[-1] if state.open else None
         if opened is None or opened.passing:
             return None
@@ -327,9 +377,10 @@ class EngineEntry:
     # ---- around the backward of every PyLayer
 
     def _custom_function(self, original: Run) -> Run:
-        state = self._thread
+        threads = self._threads
 
         def backward(ctx: Any, *args: Any) -> Any:
+            state = threads.mine
             opened = state.open[-1] if state.open else None
             if opened is None or opened.passing or self._sink is None:
                 return original(ctx, *args)

@@ -103,13 +103,12 @@ class PaddleGraph(Graph):
     def survey(self) -> Survey | None:
         """The graph as Paddle counts it, without a walk; None where that is not possible, or a walk was made."""
         if not self._surveyed and not self._nodes:
-            self._surveyed = True
-            counted = census()
-            native = private.native()
-            if counted is not None and native is not None:
-                roots = dict.fromkeys(native.leaf_node(tensor) for tensor in self._root_tensors)
-                self._survey = counted.survey(list(roots)) if 0 not in roots else None
+            self.take_survey(surveyed(self._root_tensors))
         return self._survey
+
+    def take_survey(self, survey: Survey | None) -> None:
+        """It was made already."""
+        self._surveyed, self._survey = True, survey
 
     def kinds(self) -> frozenset[str]:
         """Framework names of all nodes (and perhaps of a few that are not there); of PyLayers as Paddle prints them."""
@@ -354,6 +353,16 @@ class PaddleGraph(Graph):
         """Nodes that Paddle prints by that name, in order of execution."""
         names = self.printed()
         return (key for key in self.order() if names[key] == printed)
+
+
+def surveyed(tensors: Sequence[Any]) -> Survey | None:
+    """The graph below the nodes of ``tensors`` (see ``root_tensors``), as Paddle counts it."""
+    counted = census()
+    native = private.native()
+    if counted is None or native is None:
+        return None
+    roots = dict.fromkeys(map(native.leaf_node, tensors))
+    return counted.survey(list(roots)) if 0 not in roots else None
 
 
 def root_tensors(tensors: Sequence[Any]) -> list[Any]:

@@ -6,6 +6,7 @@ found this way is read directly afterwards. Runs on the thread that first needs 
 
 from __future__ import annotations
 
+import ctypes
 import os
 import struct
 from collections.abc import Iterator
@@ -35,6 +36,12 @@ class ReadMemory:
             return os.pread(self._file, size, address)
         except OSError:
             return b""
+
+    @staticmethod
+    def whole() -> memoryview:
+        """All memory of this process, as 8-byte words by address // 8: 40 ns a read, where one through the file takes
+        700. What is read must be there: it is followed only from objects that are alive."""
+        return memoryview((ctypes.c_uint64 * (1 << 44)).from_address(0)).cast("B").cast("Q")
 
     def word(self, address: int) -> int:
         raw = self.read(address, 8)

@@ -174,12 +174,15 @@ class NativeNodes:
         self._input_meta = functions["input_meta"]
         self._output_meta = functions["output_meta"]
         self._memory = ReadMemory()
+        self._words = self._memory.whole()
+        self._meta_at = -1
         try:
             with own_operators():
                 self.layout: Layout = find_layout(self._memory, functions)
                 self._pointer = _Pointer()
                 with final_hooks_aside(library(), self._memory):
                     self._check_hook()
+                self._meta_at = self._find_meta()
         except NativeProblem:
             raise
         except Exception as error:
@@ -202,6 +205,20 @@ class NativeNodes:
         run_backward([again], [], False, "")
         if len(fired) != 2:
             raise NativeProblem("a hook that was taken off fired")
+
+    def _find_meta(self) -> int:
+        """Where in a tensor's Python object the address of its autograd part stands; -1 where that is not clear."""
+        leaf = paddle.zeros([2])
+        leaf.stop_gradient = False
+        tensors = [leaf, leaf * 2, paddle.ones([1])]
+        start = self.layout.tensor_offset
+        metas = [self._autograd_meta(id(tensor) + start) for tensor in tensors]
+        found = [
+            offset
+            for offset in range(start, start + 128, 8)
+            if all(self._memory.word(id(tensor) + offset) == meta for tensor, meta in zip(tensors, metas))
+        ]
+        return found[0] if len(found) == 1 and metas[0] and metas[1] else -1
 
     # ---- hooks
 
@@ -285,11 +302,9 @@ class NativeNodes:
     def leaf_node(self, tensor: Any) -> int:
         """Address of the node that a tensor's gradient goes to (of a leaf: its accumulate node); 0 while there is
         none."""
-        meta = self._autograd_meta(id(tensor) + self.layout.tensor_offset)
-        if not meta:
-            return 0
-        (node,) = struct.unpack("<Q", ctypes.string_at(meta + self.layout.node_offset, 8))
-        return int(node)
+        layout, words, at = self.layout, self._words, self._meta_at
+        meta = words[(id(tensor) + at) >> 3] if at >= 0 else self._autograd_meta(id(tensor) + layout.tensor_offset)
+        return words[(meta + layout.node_offset) >> 3] if meta else 0
 
     # ---- forward stacks
 

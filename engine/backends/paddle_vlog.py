@@ -117,6 +117,10 @@ class PaddleVlog(NativeVlog):
         self.restore()
 
     @property
+    def loud(self) -> bool:
+        return self._loud
+
+    @property
     def logging(self) -> bool:
         return bool(self._raised) or any((self._person or {}).values())
 

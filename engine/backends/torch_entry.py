@@ -13,6 +13,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable
+from time import perf_counter_ns
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from adbg.engine.backends.torch_graph import Services, root_nodes
 from adbg.engine.backends.torch_hooking import HookRegistration
 from adbg.engine.backends.torch_stacks import FrameFilter
 from adbg.engine.backends.tracebacks import strip_own
+from adbg.engine.types import BriefCall
 
 Run = Callable[..., Any]
 _MARK = "__adbg_told__"
@@ -39,7 +41,7 @@ class Begun:
     """A call of the engine between its begin and its end, held by the frame that runs it alone. ``call`` is None while
     nobody needed one. ``task`` and ``node``: the graph task that it is nested in, and the node that began it there."""
 
-    __slots__ = ("args", "call", "kwargs", "node", "number", "task", "thread")
+    __slots__ = ("args", "brief", "call", "kwargs", "node", "number", "task", "thread")
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], number: int, task: int) -> None:
         self.args = args
@@ -49,6 +51,7 @@ class Begun:
         self.node = private.current_node() if task != -1 else None
         self.thread = threading.get_ident()
         self.call: TorchCall | None = None
+        self.brief = 0  # perf_counter_ns of its begin, where it was told in short
 
 
 class EngineEntry:
@@ -136,6 +139,8 @@ class EngineEntry:
         call = begun.call = self._make(sink, begun, parent, key, sys._getframe(1))
         if call is None:
             return begun
+        if self._passed_over(sink, begun, call):
+            return begun
         self.open.append(call)
         try:
             sink.backward_begin(call)
@@ -144,15 +149,42 @@ class EngineEntry:
             raise
         return begun
 
+    def _passed_over(self, sink: HookSink, begun: Begun, call: TorchCall) -> bool:
+        """Whether nobody looks into this call: then it is told in short, and let go of."""
+        if begun.task != -1 or call.create_graph:
+            return False
+        try:
+            kinds = call.kinds()
+            if kinds is None or not sink.passes_over(kinds):
+                return False
+            nodes = call.count()
+        except Exception:  # the whole way, which says what is wrong
+            return False
+        line = call.location
+        place = (line.file, line.line) if line is not None else ("", 0)
+        brief = BriefCall(call.number, nodes, call.root_names, call.entry, self.iteration, call.thread, *place)
+        begun.call = None
+        call.finish()
+        sink.brief_begin(brief)
+        begun.brief = perf_counter_ns()
+        return True
+
     def end(self, begun: Begun) -> None:
         call, sink = begun.call, self._sink
-        if call is None:
-            return
         try:
-            if sink is not None:
+            if call is not None and sink is not None:
                 sink.backward_end(call, None)
         finally:
-            self._close(call)
+            if call is not None:
+                self._close(call)
+            if begun.brief:
+                self._end_brief(begun, None)
+
+    def _end_brief(self, begun: Begun, error: BaseException | None) -> None:
+        sink, since = self._sink, begun.brief
+        begun.brief = 0
+        if sink is not None:
+            sink.brief_end(begun.number, (perf_counter_ns() - since) / 1000, error)
 
     def failed(self, begun: Begun | None, error: BaseException) -> None:
         """An exception is leaving the engine: report it (post-mortem), once however many nested calls it crosses
@@ -174,6 +206,8 @@ class EngineEntry:
         finally:
             if call is not None:
                 self._close(call)
+            if begun is not None and begun.brief:
+                self._end_brief(begun, error)
 
     def _wants_post_mortem(self, error: BaseException) -> bool:
         if self._passing.depth or not isinstance(error, Exception) or private.tracing():

