@@ -22,6 +22,7 @@ from adbg.engine.errors import AdbgError, CommandError, NotStopped
 from adbg.engine.hooks import BackendHooks
 from adbg.engine.matching import absent
 from adbg.engine.parking import Parked, Turn
+from adbg.engine.passing import PassedOver
 from adbg.engine.point import PausedPoint
 from adbg.engine.recorder import Recorder
 from adbg.engine.region_captures import Captures
@@ -35,7 +36,6 @@ from adbg.engine.types import Phase, StopReason
 Why = tuple[StopReason, tuple[int, ...], str]
 
 PATIENCE = 1.0  # seconds that an expression may go on after the client that asked for it is gone
-_MOST_KINDS = 256  # sets of kinds that are remembered
 _VALUES = frozenset((StopReason.NAN, StopReason.INF))
 
 
@@ -67,8 +67,7 @@ class Session:
         self._aids_kept: dict[str, str] = {}  # asked for before a framework was imported
         self.hooks: list[BackendHooks] = []
         self.captures = Captures(lambda: self.backends, self._captures_folder, self._say, self.rearm, rank)
-        # The names that breakpoints look for, where nothing but names matters, and kinds of graphs without them.
-        self._over: tuple[Callable[[str], bool], set[frozenset[str]]] | None = None
+        self._passed_over = PassedOver()
         self._serials = itertools.count(1)
         self._guard = threading.RLock()  # of arming: the reader and a parked thread both change it
 
@@ -146,9 +145,7 @@ class Session:
             armed = self.attached and (self.deciding or every or self.captures.armed)
             self.measures = self.attached
             special = self.goal or self.until or self.pausing or self.entry or every or self.captures.armed
-            name = self.table.names_alone() if self.attached and not special else None
-            if name is None or self._over is None or self._over[0] is not name:
-                self._over = None if name is None else (name, set())
+            self._passed_over.look_for(self.table.names_alone() if self.attached and not special else None)
             for backend in self.backends:
                 backend.arm(armed)
 
@@ -187,17 +184,9 @@ class Session:
 
     def passes_over(self, kinds: frozenset[str]) -> bool:
         """See ``HookSink``. Not while a thread is stopped: another one that comes to a backward waits for it."""
-        over = self._over
-        if over is None or self.turn.taken or self.reports.verbosity.logging:
+        if not self._passed_over.possible or self.turn.taken or self.reports.verbosity.logging:
             return False
-        name, known = over
-        if kinds in known:
-            return True
-        if any(name(kind) for kind in kinds):
-            return False
-        if len(known) < _MOST_KINDS:
-            known.add(kinds)
-        return True
+        return self._passed_over.holds(kinds)
 
     def passes(self, call: BackwardCall) -> bool:
         """Whether a hook passes through on this thread: it is the one that holds the turn, or an expression is being

@@ -18,63 +18,15 @@ from typing import Any
 from adbg.engine.backends import paddle_private as private
 from adbg.engine.backends.base import HookSink
 from adbg.engine.backends.paddle_call import PaddleCall
-from adbg.engine.backends.paddle_census import Survey
 from adbg.engine.backends.paddle_failures import described
 from adbg.engine.backends.paddle_graph import PYLAYER, Services, root_tensors, surveyed
+from adbg.engine.backends.paddle_open import Open, Threads, flag, given
 from adbg.engine.backends.paddle_tensors import is_tensor
 from adbg.engine.backends.tracebacks import strip_own
 from adbg.engine.types import BriefCall
 
 Run = Callable[..., Any]
 _INTERRUPTED = "(External) KeyboardInterrupt"  # what Paddle makes of a Ctrl-C in a hook
-
-
-class _Open:
-    """One call of the engine on this thread's stack. ``call`` is None while nobody needed one."""
-
-    __slots__ = (
-        "args", "begun", "brief", "call", "custom", "entry", "frame", "kwargs", "number", "partial", "passing",
-        "returned", "survey",
-    )  # fmt: skip
-
-    def __init__(
-        self, entry: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], partial: bool, number: int, custom: str
-    ) -> None:
-        self.entry: FrameType | None = entry
-        self.args = args
-        self.kwargs = kwargs
-        self.partial = partial
-        self.number = number
-        self.custom = custom  # the PyLayer around it, as Paddle prints it
-        self.call: PaddleCall | None = None
-        self.passing = False
-        self.begun = False  # its begin was reported
-        self.returned: tuple[str, Any] | None = None  # what the last PyLayer in it gave back
-        self.frame: Any = None
-        self.survey: Survey | None = None
-        self.brief = 0  # perf_counter_ns of its begin, where it was told in short
-
-
-class _Thread:
-    """What runs on a thread, innermost last."""
-
-    __slots__ = ("abort", "answer", "customs", "open", "origin", "passing", "reported")
-
-    def __init__(self) -> None:
-        self.open: list[_Open] = []
-        self.customs: list[str] = []
-        self.passing = 0
-        self.abort: BaseException | None = None
-        self.origin: BaseException | None = None
-        self.reported = False
-        self.answer: list[Any] = []
-
-
-class _Threads(threading.local):
-    """One look-up a call: each attribute of a local costs as much as three of an object."""
-
-    def __init__(self) -> None:
-        self.mine = _Thread()
 
 
 class EngineEntry:
@@ -86,7 +38,7 @@ class EngineEntry:
         self.iteration = 0
         self._numbers = itertools.count(1)
         self._iterations = itertools.count(1)
-        self._threads = _Threads()
+        self._threads = Threads()
         self._services = services
         self._sink: HookSink | None = None
         self._kept: list[Any] = []
@@ -208,13 +160,13 @@ class EngineEntry:
         except Exception:  # knowing less about old graphs is no reason to hurt the program
             return
 
-    def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any], partial: bool) -> _Open:
+    def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any], partial: bool) -> Open:
         state = self._threads.mine
         entry = sys._getframe(1)
         if state.open:
             self._prune(entry)
         if state.passing:
-            opened = _Open(entry, (), {}, partial, 0, "")
+            opened = Open(entry, (), {}, partial, 0, "")
             opened.passing = True
             state.open.append(opened)
             return opened
@@ -223,7 +175,7 @@ class EngineEntry:
             self.iteration = next(self._iterations)
             state.origin, state.abort, state.reported = None, None, False
             state.customs.clear()
-        opened = _Open(entry, args, kwargs, partial, number, state.customs[-1] if state.customs else "")
+        opened = Open(entry, args, kwargs, partial, number, state.customs[-1] if state.customs else "")
         state.open.append(opened)
         if self.armed:
             opened.frame = sys._getframe(2)
@@ -243,14 +195,14 @@ class EngineEntry:
                     raise
         return opened
 
-    def _passes_over(self, opened: _Open) -> bool:
+    def _passes_over(self, opened: Open) -> bool:
         """Whether nobody looks into this call: then it is told in short, and nothing is made for it (half the cost of
         one that is looked into and has no node of interest)."""
         sink = self._sink
         if sink is None or opened.partial or len(self._threads.mine.open) > 1:
             return False
         try:
-            survey = opened.survey = surveyed(root_tensors(_given(opened, 0, "tensors", "outputs")))
+            survey = opened.survey = surveyed(root_tensors(given(opened, 0, "tensors", "outputs")))
             if survey is None or survey.kinds is None or survey.roots is None or not sink.passes_over(survey.kinds):
                 return False
             line = self._services.stacks.frames.live_line(opened.frame)
@@ -275,7 +227,7 @@ class EngineEntry:
             self._threads.mine.open.remove(opened)
             self._close(opened)
 
-    def _realize(self, opened: _Open) -> PaddleCall | None:
+    def _realize(self, opened: Open) -> PaddleCall | None:
         """The call as the sink sees it, with those around it. Never raises: a call that cannot be described runs."""
         if opened.call is not None or opened.passing or self._sink is None:
             return opened.call
@@ -284,7 +236,7 @@ class EngineEntry:
         outer = state.open[place - 1] if place else None
         try:
             parent = self._realize(outer) if outer is not None else None
-            roots = _given(opened, 0, "tensors", "outputs")
+            roots = given(opened, 0, "tensors", "outputs")
             call = PaddleCall(
                 self,
                 self._sink,
@@ -295,8 +247,8 @@ class EngineEntry:
                 parent_key=parent.custom_key(opened.custom) if parent is not None and opened.custom else None,
                 depth=place,
                 entry="grad" if opened.partial else "backward",
-                create_graph=bool(opened.partial and _flag(opened, 4, "create_graph")),
-                inputs=[value for value in _given(opened, 1, "inputs") if is_tensor(value)] if opened.partial else (),
+                create_graph=bool(opened.partial and flag(opened, 4, "create_graph")),
+                inputs=[value for value in given(opened, 1, "inputs") if is_tensor(value)] if opened.partial else (),
                 location=self._services.stacks.frames.live_line(opened.frame or sys._getframe(1)),
             )
         except Exception:
@@ -306,7 +258,7 @@ class EngineEntry:
         opened.call = call
         return call
 
-    def _close(self, opened: _Open) -> None:
+    def _close(self, opened: Open) -> None:
         call = opened.call
         state = self._threads.mine
         try:
@@ -319,7 +271,7 @@ class EngineEntry:
                 state.origin = state.abort = None
                 state.answer.clear()
 
-    def _end(self, opened: _Open) -> None:
+    def _end(self, opened: Open) -> None:
         call, sink = opened.call, self._sink
         if call is not None and sink is not None and not opened.passing:
             try:
@@ -329,13 +281,13 @@ class EngineEntry:
                 self.abort(error)
                 raise
 
-    def _end_brief(self, opened: _Open, error: BaseException | None) -> None:
+    def _end_brief(self, opened: Open, error: BaseException | None) -> None:
         sink, begun = self._sink, opened.brief
         opened.brief = 0
         if sink is not None:
             sink.brief_end(opened.number, (perf_counter_ns() - begun) / 1000, error)
 
-    def _failed(self, opened: _Open, error: BaseException) -> BaseException | None:
+    def _failed(self, opened: Open, error: BaseException) -> BaseException | None:
         """An exception is leaving the engine: report it once. Returns what a person's abort was, if it was one."""
         state = self._threads.mine
         if state.abort is None and opened.begun and isinstance(error, OSError) and str(error).startswith(_INTERRUPTED):
@@ -404,7 +356,7 @@ class EngineEntry:
 
         return backward
 
-    def _custom_end(self, opened: _Open, printed: str, key: int | None, result: Any, args: tuple[Any, ...]) -> Any:
+    def _custom_end(self, opened: Open, printed: str, key: int | None, result: Any, args: tuple[Any, ...]) -> Any:
         call = opened.call
         if call is not None and key is None:  # a stop at a Python line inside had the call made meanwhile
             key = call.custom_key(printed)
@@ -419,16 +371,3 @@ class EngineEntry:
         except Exception:  # knowing less about a PyLayer is no reason to hurt the backward
             return result
         return result
-
-
-def _given(opened: _Open, place: int, *names: str) -> Sequence[Any]:
-    value = (
-        opened.args[place]
-        if len(opened.args) > place
-        else next((opened.kwargs[name] for name in names if name in opened.kwargs), ())
-    )
-    return value if isinstance(value, (tuple, list)) else (value,)
-
-
-def _flag(opened: _Open, place: int, name: str) -> Any:
-    return opened.args[place] if len(opened.args) > place else opened.kwargs.get(name, False)
