@@ -137,6 +137,12 @@ class Debugger(MirroredBreakpoints):
     def send_signal(self, signum: int) -> None:
         self.program.signal(signum)
 
+    @property
+    def command(self) -> Sequence[str]:
+        """argv of the program that adbg started; () of an attached one."""
+        script = getattr(self.program, "script", None)
+        return script.command if script is not None else ()
+
     def write_stdin(self, data: bytes) -> None:
         """Type at the program's terminal."""
         self.program.write_stdin(data)

@@ -508,6 +508,10 @@ def test_places_are_looked_at_before_the_program_is_asked(tmp_path: Path, monkey
     assert checked_place("model.py:2-900")[1] == "", "up to the end is what somebody means who does not know it"
     place, remark = checked_place("nets/model.py:1-2")
     assert place == "nets/model.py:1-2" and remark.startswith("there is no file nets/model.py here")
+    assert checked_place("deep.py:1", ["python", "nets/deep.py"])[1].startswith("there is no file"), "nor there"
+    (tmp_path / "nets").mkdir()
+    (tmp_path / "nets" / "deep.py").write_text("a = 1\n")
+    assert checked_place("deep.py:1", ["python", "nets/deep.py"]) == (f"{tmp_path.resolve()}/nets/deep.py:1", "")
     with pytest.raises(CommandError, match=r"model\.py has 2 lines, and 3-4 is behind its end"):
         checked_place("model.py:3-4")
     assert checked_place("nonsense") == ("nonsense", ""), "the program's own words for it come"

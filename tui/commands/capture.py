@@ -39,7 +39,7 @@ def capture(debugger: Debugger, argument: str) -> CommandResult:
         body = debugger.request(protocol.Capture(cancel=True, name=words[1] if len(words) > 1 else ""))
         return CommandResult(f"{len(body.captures)} dropped", [state.name for state in body.captures])
     request = _request(words)
-    _, remark = checked_place(words[0])
+    _, remark = checked_place(words[0], debugger.command)
     (state,) = debugger.request(request, 600.0).captures
     if state.state in ("running", "done"):
         debugger.tell_marked()
@@ -47,7 +47,8 @@ def capture(debugger: Debugger, argument: str) -> CommandResult:
         "name": state.name, "region": state.region, "state": state.state, "files": state.files, "inside": state.inside,
         "boundary": state.boundary, "leaves": state.leaves, "strays": state.strays, "bytes": state.nbytes,
     }  # fmt: skip
-    return CommandResult("\n".join([*_lines(state, argument), *([remark] if remark else [])]), value)
+    remarks = [remark] if remark and state.state == "waiting" else []
+    return CommandResult("\n".join([*_lines(state, argument), *remarks]), value)
 
 
 def _request(words: list[str]) -> protocol.Capture:

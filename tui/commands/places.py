@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 
 from adbg.engine.errors import CommandError
 
 _LINES = re.compile(r"(\d+)(?:-(\d+))?\Z")
 
 
-def checked_place(place: str) -> tuple[str, str]:
+def checked_place(place: str, words: Sequence[str] = ()) -> tuple[str, str]:
     """``place`` as the program is to be asked for it, and what a person should be told about it ("" for nothing).
 
-    A file that is there is meant with its whole path. Another one is taken as the end of a path: the program may have
-    other folders than this shell.
+    A file that is there, or that the program's command line (``words``) has, is meant with its whole path. Another one
+    is taken as the end of a path: the program may have other folders than this shell.
 
     Raises:
         CommandError: the file is there and has not that many lines.
@@ -23,8 +24,9 @@ def checked_place(place: str) -> tuple[str, str]:
     file, colon, lines = place.rpartition(":")
     if not colon or not file:
         return place, ""
-    path = os.path.realpath(os.path.expanduser(file))
-    if not os.path.isfile(path):
+    meant = [os.path.expanduser(file), *(word for word in words if word.endswith(f"{os.sep}{file}"))]
+    path = next((os.path.realpath(name) for name in meant if os.path.isfile(name)), "")
+    if not path:
         return place, f"there is no file {file} here: lines of every file are meant whose path ends so"
     numbers = _LINES.match(lines.strip())
     there = _line_count(path)
