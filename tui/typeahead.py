@@ -51,7 +51,7 @@ class TypeAhead(App[Result]):
         await super().on_event(event)
 
     async def _next_key(self) -> None:
-        if self._at_work or not self._typed:
+        if self._at_work or not self._typed or not self.screen_stack:  # none: the app is going down
             return
         self._at_work = True
         self._keys += 1
@@ -69,7 +69,7 @@ class TypeAhead(App[Result]):
         """The key came up to here. What it led to (a line was submitted, a question is answered) is on its way in the
         queues: once more behind it, until they are empty."""
         message.stop()
-        if message.number != self._keys or not self._at_work:
+        if message.number != self._keys or not self._at_work or not self.screen_stack:
             return
         target = self._target()
         idle = self.screen.is_mounted and not any(node.message_queue_size for node in target.ancestors_with_self)
