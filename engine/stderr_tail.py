@@ -8,6 +8,7 @@ ends), so that it costs the program no time under the GIL and nothing is lost wh
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
@@ -181,6 +182,13 @@ def _start_of(pid: int) -> str:
     return "" if fields[0] in "ZX" else fields[19]
 
 
+def _give_way(on: bool) -> None:
+    """Run only while a core has nothing else to do. A log may grow by 70 MB/s, which keeps this busy; niceness alone
+    still took a time slice of a thread that the program's other threads waited for."""
+    with contextlib.suppress(OSError, AttributeError):
+        os.sched_setscheduler(0, os.SCHED_IDLE if on else os.SCHED_OTHER, os.sched_param(0))
+
+
 def main(arguments: list[str]) -> None:
     """``stderr_tail.py SOURCE TARGET PIPE START ERASE PID``: descriptors, an offset, 0 or 1, the program."""
     source, target, pipe, start, erase, pid = (int(word) for word in arguments)
@@ -189,7 +197,8 @@ def main(arguments: list[str]) -> None:
     os.setpgid(0, 0)  # Ctrl-C means the program. No session of its own: Linux would give that its own share of time
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTTOU):
         signal.signal(number, signal.SIG_IGN)
-    os.nice(15)  # a log may grow by 70 MB/s, which keeps this busy: the program goes first
+    os.nice(15)
+    _give_way(True)
     started = _start_of(pid)
     path = os.readlink(f"/proc/self/fd/{source}")
     null = os.open(os.devnull, os.O_RDWR)
