@@ -109,19 +109,19 @@ class Tail:
         self._erase = erase
         self._grown = time.monotonic()
 
-    def step(self) -> bool:
-        """Hand on what there is; False when nothing was new."""
+    def step(self) -> int:
+        """Hand on what there is, CHUNK bytes at most; returns how many were new."""
         data = os.pread(self._source, CHUNK, self._offset)
         if not data:
             if time.monotonic() - self._grown > IDLE:
                 self._write(self._splitter.flush())
-            return False
+            return 0
         self._grown = time.monotonic()
         self._offset += len(data)
         self._write(self._splitter.feed(data))
         if self._erase:
             _punch(self._source, self._offset)
-        return True
+        return len(data)
 
     def finish(self) -> None:
         while self.step():
@@ -151,7 +151,7 @@ def _punch(fd: int, end: int) -> None:
 def follow(tail: Tail, over: Callable[[], bool], held: Callable[[], bool]) -> None:
     """Until ``over``; then, while another process still has the file as its fd 2 (``held``), at a slow pace."""
     while not over():
-        if not tail.step():
+        if tail.step() < CHUNK:  # else it would run after a growing file a line at a time, and never sleep
             time.sleep(POLL)
     while tail.step():
         pass
