@@ -72,6 +72,10 @@ class Reports:
         if self.journal is not None:
             self.journal.brief_begin(call.number)
 
+    def forget_brief(self) -> None:
+        """The client is gone: nobody hears of the ends of calls that run now."""
+        self._brief.clear()
+
     def looked_into(self, number: int) -> None:
         """Somebody looks into a call all the same, where it was one that ``brief_begin`` told of."""
         run = self._brief.get(number)

@@ -113,6 +113,7 @@ class Session:
             self.table = BreakpointTable()
             self.captures.drop_all()
             self.reports.verbosity.detach()
+            self.reports.forget_brief()
             self._restore_aids()
             self._aids_kept.clear()
             self.rearm()
