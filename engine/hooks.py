@@ -89,12 +89,18 @@ class BackendHooks:
         return self._session.passes_over(kinds)
 
     def brief_begin(self, call: BriefCall) -> None:
-        if self._session.attached:
-            self._session.reports.brief_begin(call)
+        try:
+            if self._session.attached:
+                self._session.reports.brief_begin(call)
+        except Exception as error:
+            self._session.reports.defect("a backward was not told", error)
 
     def brief_end(self, number: int, us: float, error: BaseException | None) -> None:
-        if self._session.attached:
-            self._session.reports.brief_end(number, us, error)
+        try:
+            if self._session.attached:
+                self._session.reports.brief_end(number, us, error)
+        except Exception as problem:  # also of the program's own exception, whose text is asked for
+            self._session.reports.defect("the end of a backward was not told", problem)
 
     def node_warning(self, call: BackwardCall, key: int, grad_outputs: Slots, text: str) -> Slots | None:
         """A node is about to do harm that no exception will tell of (Paddle dies of some undefined gradients): the

@@ -59,7 +59,7 @@ def take_unread(terminal: int) -> bytes:
     data = b""
     try:
         modes = termios.tcgetattr(terminal)
-        if not modes[3] & termios.ICANON:
+        if not modes[3] & termios.ICANON or not modes[3] & termios.ECHO:  # without echo: a password
             return b""
         single = termios.tcgetattr(terminal)
         single[3] &= ~termios.ICANON

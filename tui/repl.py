@@ -241,11 +241,16 @@ class Repl:
 
     def _typed_behind(self) -> bytes:
         """What the prompt read together with the line that set the program going."""
-        if self._keyboard is None:
-            return b""
+        if self._keyboard is None or not self.debugger.program.launched:
+            return b""  # an attached program has a terminal of its own: the next prompt reads it
         from prompt_toolkit.input.typeahead import get_typeahead
 
-        return "".join(key.data for key in get_typeahead(self._keyboard)).encode()
+        keys = "".join(key.data for key in get_typeahead(self._keyboard))
+        # As bytes they would be signals to the program: a Ctrl-C means the debugger, and what is behind it is dropped.
+        keys, interrupt, _ = keys.partition("\x03")
+        if interrupt:
+            threading.Thread(target=self._interrupt, args=(False,), name="adbg-interrupt", daemon=True).start()
+        return keys.replace("\x1a", "").replace("\x1c", "").encode()
 
     def _abandon(self) -> None:
         """The terminal is gone; the program, which has one of its own, goes on."""
