@@ -10,8 +10,8 @@ import sys
 
 TYPE_CHECKING = False  # known to type checkers by name; importing typing would cost more than all the rest (3 ms)
 if TYPE_CHECKING:
-    from adbg.engine.agent import Agent
-    from adbg.engine.region_guard import SubgraphCapture
+    from adbg.engine.agent.agent import Agent
+    from adbg.engine.agent.capture_block import SubgraphCapture
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "breakpoint", "capture_backward_subgraph", "listen"]
@@ -37,7 +37,7 @@ def breakpoint(*_args: object, **_kwargs: object) -> None:
 
 def listen() -> None:
     """Open this process to ``adbg attach PID`` of the same user, over a private socket. Repeated calls are harmless."""
-    from adbg.engine.listener import listen as open_socket
+    from adbg.engine.agent.listener import listen as open_socket
 
     open_socket()
 
@@ -52,12 +52,12 @@ def capture_backward_subgraph(
     SVG; with ``grads`` their gradients too, as they pass (``_grad_tensors.log``), up to ``limit`` bytes. ``name``: into
     a folder of that name in ``directory``. It works under adbg and without it; the framework must be imported before.
     """
-    from adbg.engine.region_guard import SubgraphCapture
+    from adbg.engine.agent.capture_block import SubgraphCapture
 
     return SubgraphCapture(directory, grads, name, limit)
 
 
 def _agent() -> Agent | None:
-    module = sys.modules.get("adbg.engine.agent")
+    module = sys.modules.get("adbg.engine.agent.agent")
     agent: Agent | None = module.current() if module is not None else None
     return agent

@@ -7,7 +7,7 @@ import sys
 
 def main() -> int:
     """The console script: hand over to the command line."""
-    from adbg.tui.cli import main as cli_main
+    from adbg.tui.cli.main import main as cli_main
 
     return cli_main(sys.argv[1:])
 

@@ -626,7 +626,7 @@ class FakeDebuggee:
         self._thread.start()
 
     def _main(self) -> None:
-        from adbg.engine import agent
+        from adbg.engine.agent import agent
 
         try:
             self.agent = agent.start(self.config, main=True, backends={"fake": lambda: self.backend})

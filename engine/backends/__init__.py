@@ -17,5 +17,5 @@ def _lazy(module: str, cls: str) -> Callable[[], Backend]:
 
 
 REGISTRY = Registry()
-REGISTRY.register("torch", _lazy("adbg.engine.backends.torch_backend", "TorchBackend"))
-REGISTRY.register("paddle", _lazy("adbg.engine.backends.paddle_backend", "PaddleBackend"))
+REGISTRY.register("torch", _lazy("adbg.engine.backends.torch.backend", "TorchBackend"))
+REGISTRY.register("paddle", _lazy("adbg.engine.backends.paddle.backend", "PaddleBackend"))

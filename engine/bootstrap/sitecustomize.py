@@ -149,8 +149,8 @@ def _start_agent(session_path: str, main: bool) -> None:
     load_adbg(session.get("package_path") or os.path.dirname(session["engine_path"]), session["engine_path"])
     from pathlib import Path
 
-    from adbg.engine import agent
-    from adbg.engine.rendezvous import read_config
+    from adbg.engine.agent import agent
+    from adbg.engine.protocol.rendezvous import read_config
 
     agent.start(read_config(Path(session_path)), main=main)
 
@@ -189,7 +189,7 @@ class ChildFinder:
         session = read_session(self._session_path)
         before = set(sys.modules)
         load_adbg(session.get("package_path") or os.path.dirname(session["engine_path"]), session["engine_path"])
-        from adbg.engine import importwatch
+        from adbg.engine.agent import import_watch as importwatch
 
         _give_names_back(before)
         importwatch.watch(dict.fromkeys(FRAMEWORKS, self._imported))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
-from adbg.engine.backends.paddle_backend import PaddleBackend
+from adbg.engine.backends.paddle.backend import PaddleBackend
 from tests.backends.watch import EVERY, Seen, Watch, installed
 
 __all__ = ["EVERY", "Seen", "Watch", "watching"]

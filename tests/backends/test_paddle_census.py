@@ -13,10 +13,10 @@ paddle = pytest.importorskip("paddle.autograd") and pytest.importorskip("paddle"
 from paddle import nn  # noqa: E402
 from paddle.autograd import PyLayer  # noqa: E402
 
-from adbg.engine.backends import paddle_census as census_module  # noqa: E402
-from adbg.engine.backends import paddle_private as private  # noqa: E402
 from adbg.engine.backends.base import HookPlan  # noqa: E402
-from adbg.engine.backends.paddle_graph import PaddleGraph, Services  # noqa: E402
+from adbg.engine.backends.paddle import census as census_module  # noqa: E402
+from adbg.engine.backends.paddle import private  # noqa: E402
+from adbg.engine.backends.paddle.graph import PaddleGraph, Services  # noqa: E402
 from tests.backends.paddle_watch import Watch, watching  # noqa: E402
 
 pytestmark = pytest.mark.skipif(census_module.census() is None, reason="this Paddle's graphs cannot be counted")

@@ -12,9 +12,9 @@ paddle = pytest.importorskip("paddle.autograd") and pytest.importorskip("paddle"
 
 from paddle.autograd import PyLayer  # noqa: E402
 
-from adbg.engine.backends import paddle_private as private  # noqa: E402
 from adbg.engine.backends.base import HookPlan  # noqa: E402
-from adbg.engine.backends.paddle_backend import PaddleBackend  # noqa: E402
+from adbg.engine.backends.paddle import private  # noqa: E402
+from adbg.engine.backends.paddle.backend import PaddleBackend  # noqa: E402
 from tests.backends.paddle_watch import Watch, watching  # noqa: E402
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "paddle_nested_pylayers.py"
@@ -287,7 +287,7 @@ def test_a_batch_session_changes_nothing(tmp_path):
 
 def test_the_same_evidence_is_told_once():
     """The message names the node by address and by name."""
-    from adbg.engine.backends.paddle_failures import suspects
+    from adbg.engine.backends.paddle.failures import suspects
 
     class Graph:
         def addresses(self):

@@ -17,7 +17,7 @@ import threading
 import paddle
 from paddle.base import core
 from tests.backends.paddle_watch import Watch, watching
-from adbg.engine.backends import paddle_private as private
+from adbg.engine.backends.paddle import private
 
 x = paddle.ones([3])
 x.stop_gradient = False

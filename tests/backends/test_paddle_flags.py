@@ -12,9 +12,9 @@ import pytest
 
 paddle = pytest.importorskip("paddle.autograd") and pytest.importorskip("paddle")
 
-from adbg.engine.backends.paddle_aids import PaddleAids  # noqa: E402
-from adbg.engine.backends.paddle_flags import SharedFlags, read_flags  # noqa: E402
-from adbg.engine.backends.paddle_stacks import Stacks  # noqa: E402
+from adbg.engine.backends.paddle.aids import PaddleAids  # noqa: E402
+from adbg.engine.backends.paddle.flags import SharedFlags, read_flags  # noqa: E402
+from adbg.engine.backends.paddle.stacks import Stacks  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 LEVEL = "FLAGS_call_stack_level"
@@ -84,11 +84,11 @@ def test_whatever_is_switched_in_any_order_is_put_back(features, seed: int, tmp_
 CHILD = """
 import contextlib, os, signal, threading, time
 import paddle
-from adbg.engine.backends.paddle_backend import PaddleBackend
-from adbg.engine.backends import paddle_private as private
-from adbg.engine.backends.paddle_flags import read_flags
-from adbg.engine.narrator import Narrator
-from adbg.engine.verbosity import Verbosity
+from adbg.engine.backends.paddle.backend import PaddleBackend
+from adbg.engine.backends.paddle import private
+from adbg.engine.backends.paddle.flags import read_flags
+from adbg.engine.log.narrator import Narrator
+from adbg.engine.log.levels import Verbosity
 from tests.backends.paddle_watch import Watch
 
 before = read_flags()

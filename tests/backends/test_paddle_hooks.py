@@ -12,8 +12,8 @@ import numpy as np  # noqa: E402
 from paddle.autograd import PyLayer  # noqa: E402
 from paddle.distributed.fleet.utils import recompute  # noqa: E402
 
-from adbg.engine.backends import paddle_private as private  # noqa: E402
 from adbg.engine.backends.base import HookPlan  # noqa: E402
+from adbg.engine.backends.paddle import private  # noqa: E402
 from tests.backends.paddle_watch import EVERY, Watch, watching  # noqa: E402
 
 

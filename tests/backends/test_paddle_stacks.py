@@ -7,7 +7,7 @@ import pytest
 paddle = pytest.importorskip("paddle.autograd") and pytest.importorskip("paddle")
 
 from adbg.engine.backends.base import HookPlan  # noqa: E402
-from adbg.engine.backends.paddle_stacks import framework_name, read_flags  # noqa: E402
+from adbg.engine.backends.paddle.stacks import framework_name, read_flags  # noqa: E402
 from adbg.engine.names import name_matches  # noqa: E402
 from tests.backends.paddle_watch import Watch, watching  # noqa: E402
 

@@ -10,7 +10,7 @@ paddle = pytest.importorskip("paddle.autograd") and pytest.importorskip("paddle"
 
 import numpy as np  # noqa: E402
 
-from adbg.engine.backends.paddle_backend import PaddleBackend  # noqa: E402
+from adbg.engine.backends.paddle.backend import PaddleBackend  # noqa: E402
 from adbg.engine.errors import CommandError, Unsupported  # noqa: E402
 
 NAN, INF = float("nan"), float("inf")

@@ -9,7 +9,7 @@ from tests.backends.test_torch_features import run_python
 DEEP = """
 import gc, sys, threading, torch
 from adbg.engine.backends.base import HookPlan
-from adbg.engine.backends.torch_backend import TorchBackend
+from adbg.engine.backends.torch.backend import TorchBackend
 
 class Counting:
     plan = HookPlan()

@@ -12,7 +12,7 @@ from torch.autograd import backward as early_backward
 from torch.autograd import grad as early_grad
 
 from adbg.engine.backends.base import HookPlan
-from adbg.engine.backends.torch_backend import TorchBackend
+from adbg.engine.backends.torch.backend import TorchBackend
 from tests.backends.torch_watch import EVERY, Watch, watching
 
 NOTHING = HookPlan()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from adbg.engine.backends.torch_backend import TorchBackend
+from adbg.engine.backends.torch.backend import TorchBackend
 
 
 class Sink:

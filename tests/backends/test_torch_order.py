@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from adbg.engine.backends.torch_order import pop, push
+from adbg.engine.backends.torch.order import pop, push
 from tests.backends.torch_watch import Watch, watching
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from adbg.engine.backends.torch_backend import TorchBackend
+from adbg.engine.backends.torch.backend import TorchBackend
 
 
 @pytest.fixture

@@ -324,7 +324,7 @@ def test_reading_stacks_does_not_import_the_compiler(tmp_path: Path) -> None:
     """torch's symbolizer would bring torch._inductor into the script: 823 modules, 0.7 s at the first stop."""
     code = """
 import sys, torch
-from adbg.engine.backends.torch_backend import TorchBackend
+from adbg.engine.backends.torch.backend import TorchBackend
 class Sink:
     def backward_begin(self, call):
         print([line.line for line in call.forward_stack(call.order()[0])[0]])
@@ -344,7 +344,7 @@ print(any(name.startswith("torch._inductor") for name in sys.modules), "_inducto
 
 FORKS = """
 import os, sys, threading, time, torch
-from adbg.engine.backends.torch_backend import TorchBackend
+from adbg.engine.backends.torch.backend import TorchBackend
 
 backend = TorchBackend()
 backend.install(object())

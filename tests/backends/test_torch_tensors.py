@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from adbg.engine.backends.torch_backend import TorchBackend
+from adbg.engine.backends.torch.backend import TorchBackend
 from adbg.engine.errors import CommandError, Unsupported
 
 NAN, INF = float("nan"), float("inf")

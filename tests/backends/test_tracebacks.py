@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from adbg.engine.backends.tracebacks import strip_own
+from adbg.engine.backends.common.tracebacks import strip_own
 
 
 def frames(error: BaseException) -> list[tuple[str, str]]:

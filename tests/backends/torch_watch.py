@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
-from adbg.engine.backends.torch_backend import TorchBackend
+from adbg.engine.backends.torch.backend import TorchBackend
 from tests.backends.watch import EVERY, Seen, Watch, installed
 
 __all__ = ["EVERY", "Seen", "Watch", "watching"]

@@ -23,8 +23,8 @@ from pathlib import Path
 
 from log_frames import scrolled
 
-from adbg.tui.logapp import LogApp
-from adbg.tui.widgets.logfolds import OPEN
+from adbg.tui.app.log.folds import OPEN
+from adbg.tui.app.log.logapp import LogApp
 
 SAMPLES = Path(__file__).resolve().parents[1] / "data" / "vlog"
 ASKED = {

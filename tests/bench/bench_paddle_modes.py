@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import paddle
 from bench_program import Mode
 
-from adbg.engine import agent as agents
-from adbg.engine import protocol as p
+from adbg.engine.agent import agent as agents
+from adbg.engine.protocol import messages as p
 
 LEVELS = (3, 4, 6)
 

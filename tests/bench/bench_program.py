@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from adbg.engine import agent as agents
-from adbg.engine import protocol as p
-from adbg.engine.rendezvous import read_config
+from adbg.engine.agent import agent as agents
+from adbg.engine.protocol import messages as p
+from adbg.engine.protocol.rendezvous import read_config
 
 SETTLE = 0.05  # seconds
 SLOW = {"DebugMode", "vlog 6 adbg", "vlog 6 file"}  # modes whose turns have an eighth of the steps

@@ -21,9 +21,9 @@ from typing import Any
 import bench_report
 import bench_startup
 
-from adbg.engine import protocol as p
-from adbg.engine.launch import prepare_session
-from adbg.tui.client import Client, Listener, initialize
+from adbg.engine.launch.launch import prepare_session
+from adbg.engine.protocol import messages as p
+from adbg.tui.debugger.client import Client, Listener, initialize
 
 HERE = Path(__file__).resolve().parent
 MODELS = {

@@ -20,11 +20,14 @@ from fake_backend import FakeBackend, FakeDebuggee, FakeGraph
 from support.dialled import Dialled
 from support.front_end import FrontEnd, Peer, Refused
 
-from adbg.engine import agent as agents
-from adbg.engine import listener, protocol, rendezvous, wire
-from adbg.engine.answers import Answers
-from adbg.engine.requests import Requests
-from adbg.engine.transport import LIMIT, Connection
+from adbg.engine.agent import agent as agents
+from adbg.engine.agent import listener
+from adbg.engine.agent.connection import LIMIT, Connection
+from adbg.engine.agent.requests import Requests
+from adbg.engine.inspect.dispatch import Answers
+from adbg.engine.protocol import codec as wire
+from adbg.engine.protocol import messages as protocol
+from adbg.engine.protocol import rendezvous
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from adbg.engine.aids import keep, switch_kept
+from adbg.engine.agent.aids import keep, switch_kept
 from adbg.engine.backends.base import Aid
 from adbg.engine.errors import CommandError
 

@@ -12,11 +12,12 @@ import pytest
 from fake_backend import FakeBackend, FakeGraph, FakeTensor
 from support.stops import Stops, python_stop
 
-from adbg.engine import protocol, wire
-from adbg.engine.answers import COMMANDS, Answers
-from adbg.engine.answers_info import running_table
-from adbg.engine.answers_stack import running_trace
 from adbg.engine.errors import AdbgError, BackendError, CommandError, NotStopped, ProtocolError
+from adbg.engine.inspect.dispatch import COMMANDS, Answers
+from adbg.engine.inspect.stack import running_trace
+from adbg.engine.inspect.tables import running_table
+from adbg.engine.protocol import codec as wire
+from adbg.engine.protocol import messages as protocol
 from adbg.engine.types import Phase
 
 

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from support.stops import Stops, python_stop
 
-from adbg.engine import protocol, wire
-from adbg.engine.answers import Answers
 from adbg.engine.errors import CommandError
+from adbg.engine.inspect.dispatch import Answers
+from adbg.engine.protocol import codec as wire
+from adbg.engine.protocol import messages as protocol
 from adbg.engine.types import Phase
 
 torch = pytest.importorskip("torch")
@@ -22,7 +23,7 @@ nn = torch.nn
 
 @pytest.fixture
 def backend() -> Iterator[Any]:
-    from adbg.engine.backends.torch_backend import TorchBackend
+    from adbg.engine.backends.torch.backend import TorchBackend
 
     made = TorchBackend()
     yield made

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from adbg.engine.breakpoints import FILTER_IDS, BreakpointTable, Hit, HitEvent
 from adbg.engine.errors import CommandError
-from adbg.engine.protocol import BreakpointRequest, BreakpointState
+from adbg.engine.protocol.messages import BreakpointRequest, BreakpointState
+from adbg.engine.session.breakpoints.table import FILTER_IDS, BreakpointTable, Hit, HitEvent
 from adbg.engine.types import NodeInfo, Phase, SourceLine, StopReason
 from tests.fake_backend import FakeGraph
 

@@ -10,11 +10,11 @@ import pytest
 from support.dialled import Dialled
 from support.frameworks import node_of, on_frameworks
 
-from adbg.engine.history import History
-from adbg.engine.journal import Journal, crash_report
-from adbg.engine.protocol import BackwardBegin, BackwardEnd, BackwardsRan, NodesRan
-from adbg.engine.runfiles import vlog_path
-from adbg.engine.store import RunReader
+from adbg.engine.agent.event_queue import History
+from adbg.engine.protocol.messages import BackwardBegin, BackwardEnd, BackwardsRan, NodesRan
+from adbg.engine.record.files import vlog_path
+from adbg.engine.record.journal import Journal, crash_report
+from adbg.engine.record.store import RunReader
 from adbg.engine.types import BriefCall, BriefRun
 
 START = {

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from adbg.engine.backends.base import SavedValue
-from adbg.engine.capture import MAX_CAPTURED, thread_stdout
 from adbg.engine.errors import CommandError
-from adbg.engine.evaluate import (
+from adbg.engine.python.expressions import (
     GradTarget,
     Namespace,
     PythonTarget,
@@ -26,6 +25,7 @@ from adbg.engine.evaluate import (
     node_namespace,
     parse_target,
 )
+from adbg.engine.python.thread_stdout import MAX_CAPTURED, thread_stdout
 from tests.fake_backend import FakeBackend, FakeGraph, FakeTensor
 
 counter = 10  # a global of "the user's module"

@@ -8,7 +8,7 @@ import textwrap
 
 PROGRAM = """
     import sys, threading, time
-    from adbg.engine.parking import Abandoned, Parked
+    from adbg.engine.session.parking import Abandoned, Parked
 
     parked = Parked(None, None, None)
     seen = []

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from adbg.engine.journal import (
+from adbg.engine.record.journal import (
     SLOT,
     SLOTS,
     Journal,
@@ -22,7 +22,7 @@ from adbg.engine.journal import (
     open_customs,
     read_journal,
 )
-from adbg.engine.runs import list_runs, new_run_dir
+from adbg.engine.record.runs import list_runs, new_run_dir
 
 
 def test_the_ring_keeps_the_newest_entries_in_order(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_a_crash_leaves_node_path_values_records_and_stack(tmp_path: Path, endin
     code = f"""
     import ctypes, os, sys
     from pathlib import Path
-    from adbg.engine.journal import Journal
+    from adbg.engine.record.journal import Journal
     journal = Journal(Path(sys.argv[1]), "0")
     journal.watch_faults()
     journal.put("begin", 1)
@@ -90,7 +90,7 @@ def test_a_good_end_leaves_nothing(tmp_path: Path) -> None:
     code = """
     import faulthandler, sys
     from pathlib import Path
-    from adbg.engine.journal import Journal
+    from adbg.engine.record.journal import Journal
     journal = Journal(Path(sys.argv[1]), "0")
     journal.watch_faults()
     assert faulthandler.is_enabled()
@@ -105,7 +105,7 @@ def test_a_faulthandler_of_the_programs_own_is_left_alone(tmp_path: Path) -> Non
     code = """
     import ctypes, sys
     from pathlib import Path
-    from adbg.engine.journal import Journal
+    from adbg.engine.record.journal import Journal
     journal = Journal(Path(sys.argv[1]), "0")
     journal.watch_faults()
     ctypes.string_at(0)
@@ -122,7 +122,7 @@ def test_a_faulthandler_that_the_program_enables_later_stays(tmp_path: Path) -> 
     code = """
     import ctypes, faulthandler, os, sys
     from pathlib import Path
-    from adbg.engine.journal import Journal
+    from adbg.engine.record.journal import Journal
     journal = Journal(Path(sys.argv[1]), "0")
     journal.watch_faults()
     faulthandler.enable()
@@ -146,7 +146,7 @@ def test_a_handler_that_a_framework_puts_in_later_still_has_its_say(tmp_path: Pa
     code = """
     import ctypes, signal, sys
     from pathlib import Path
-    from adbg.engine.journal import Journal
+    from adbg.engine.record.journal import Journal
     journal = Journal(Path(sys.argv[1]), "0")
     journal.watch_faults()
     libc = ctypes.CDLL(None)

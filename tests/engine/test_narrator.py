@@ -8,8 +8,8 @@ import pytest
 
 from adbg.engine.backends.base import BackwardCall, HookPlan
 from adbg.engine.errors import CommandError
-from adbg.engine.narrator import Narrator
-from adbg.engine.vlog import Record, parse, topic
+from adbg.engine.glog import Record, parse, topic
+from adbg.engine.log.narrator import Narrator
 from tests.fake_backend import FakeBackend, FakeGraph
 
 

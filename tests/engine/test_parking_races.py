@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from adbg.engine.parking import Parked
+from adbg.engine.session.parking import Parked
 
 SECONDS = 3.0  # some 5,000 stops on an idle core
 

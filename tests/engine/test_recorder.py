@@ -19,10 +19,10 @@ from typing import Any
 
 import pytest
 
-from adbg.engine import recorder as recorder_module
 from adbg.engine.errors import CommandError
-from adbg.engine.recorder import Recorder
-from adbg.engine.store import RunReader, RunWriter, labels
+from adbg.engine.record import recorder as recorder_module
+from adbg.engine.record.recorder import Recorder
+from adbg.engine.record.store import RunReader, RunWriter, labels
 from adbg.engine.types import (
     GraphRow,
     NodeInfo,
@@ -348,7 +348,7 @@ def test_a_full_disk_ends_the_record_and_not_the_program(tmp_path: Path) -> None
     """RLIMIT_FSIZE makes write() fail in mid-file as a full disk does, payloads and database alike."""
     code = """
         import resource, sys
-        from adbg.engine.recorder import Recorder
+        from adbg.engine.record.recorder import Recorder
         problems = []
         recorder = Recorder.open(sys.argv[1], 0, problems.append)
         resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
@@ -368,7 +368,7 @@ def test_a_full_disk_ends_the_record_and_not_the_program(tmp_path: Path) -> None
 
 WRITE_FOR_EVER = """
     import sys, itertools, time
-    from adbg.engine.recorder import Recorder
+    from adbg.engine.record.recorder import Recorder
     from adbg.engine.types import TensorMeta
     recorder = Recorder.open(sys.argv[1], 0, print)
     recorder.backward_begin(1, nodes=5, roots=["A"])
@@ -414,7 +414,7 @@ def test_a_writer_that_crashes_leaves_a_readable_run(tmp_path: Path, number: sig
 def test_a_program_that_just_ends_closes_its_record(tmp_path: Path) -> None:
     code = """
         import sys
-        from adbg.engine.recorder import Recorder
+        from adbg.engine.record.recorder import Recorder
         recorder = Recorder.open(sys.argv[1], 0, print)
         recorder.node_event(1, 1, "after")
         raise SystemExit(3)
@@ -427,7 +427,7 @@ def test_a_program_that_just_ends_closes_its_record(tmp_path: Path) -> None:
 def test_a_forked_child_leaves_the_record_alone(tmp_path: Path) -> None:
     code = """
         import os, sys
-        from adbg.engine.recorder import Recorder
+        from adbg.engine.record.recorder import Recorder
         recorder = Recorder.open(sys.argv[1], 0, print)
         recorder.node_event(1, 1, "after"); recorder.flush()
         pid = os.fork()
@@ -446,7 +446,7 @@ def test_a_forked_child_leaves_the_record_alone(tmp_path: Path) -> None:
 def test_processes_of_one_rank_and_of_others_do_not_meet(tmp_path: Path, recorder: Recorder) -> None:
     code = """
         import sys
-        from adbg.engine.recorder import Recorder
+        from adbg.engine.record.recorder import Recorder
         recorder = Recorder.open(sys.argv[1], int(sys.argv[2]), print, argv=["child"])
         recorder.node_event(int(sys.argv[2]), 5, "after")
         """

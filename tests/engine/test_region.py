@@ -11,10 +11,7 @@ from typing import Any
 import pytest
 
 from adbg.engine.backends.base import Graph, SavedValue, Stray
-from adbg.engine.errors import CommandError
-from adbg.engine.region import BOUNDARY, INSIDE, LEAF, Region, marks_of, parse_region, select
-from adbg.engine.region import mark as remember
-from adbg.engine.region_drawing import (
+from adbg.engine.capture.drawing import (
     Drawing,
     DrawnEdge,
     DrawnNode,
@@ -24,8 +21,11 @@ from adbg.engine.region_drawing import (
     long_dtype,
     size_text,
 )
-from adbg.engine.region_files import Folder, dot_text, pieces, stack_text
-from adbg.engine.region_svg import MOST_NODES, svg_text
+from adbg.engine.capture.paddle_files import Folder, dot_text, pieces, stack_text
+from adbg.engine.capture.svg import MOST_NODES, svg_text
+from adbg.engine.errors import CommandError
+from adbg.engine.graph.region import BOUNDARY, INSIDE, LEAF, Region, marks_of, parse_region, select
+from adbg.engine.graph.region import mark as remember
 from adbg.engine.types import Edge, NodeInfo, SourceLine, TensorMeta
 
 SAMPLES = Path(__file__).parents[1] / "data" / "paddle_dumps"

@@ -126,9 +126,9 @@ y.sum().backward()
 def test_a_capture_at_every_step_keeps_no_graph(tmp_path: Path) -> None:
     script = f"""
 import gc, paddle, adbg
-from adbg.engine import region_guard
-from adbg.engine.region import Selection
-from adbg.engine.region_drawing import Capture
+from adbg.engine.agent import capture_block as region_guard
+from adbg.engine.graph.region import Selection
+from adbg.engine.capture.drawing import Capture
 x = paddle.ones([3])
 x.stop_gradient = False
 for _ in range(110):

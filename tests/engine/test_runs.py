@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from adbg.engine.errors import AdbgError, CommandError
-from adbg.engine.recorder import Recorder
-from adbg.engine.runs import delete_run, find_run, list_runs, new_run_dir, prepare_run_dir, runs_root
+from adbg.engine.record.recorder import Recorder
+from adbg.engine.record.runs import delete_run, find_run, list_runs, new_run_dir, prepare_run_dir, runs_root
 
 
 def make(root: Path, script: str, started: float, exit_code: int | None = 0, close: bool = True) -> Path:

@@ -8,7 +8,7 @@ import pytest
 
 from adbg.engine.errors import CommandError
 from adbg.engine.names import closest_names, file_matches, name_matches, path_matches, short_names
-from adbg.engine.specs import Spec, SpecKind, parse_spec, spec_matches
+from adbg.engine.session.breakpoints.grammar import Spec, SpecKind, parse_spec, spec_matches
 from adbg.engine.types import NodeInfo, Phase, SourceLine
 
 HEADS = {

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from adbg.engine.stderr_tail import Splitter, Tail, holders
+from adbg.engine.log.forwarder import Splitter, Tail, holders
 
 RECORD = b"I1121 02:19:25.942734 16194 backward.cc:459] TanhGradNode(0x557e) Preparing \n"
 BLOCK = (
@@ -75,7 +75,7 @@ PROGRAM = """
     import ctypes, logging, os, subprocess, sys
     logging.basicConfig()
     handler = logging.getLogger("made before")
-    from adbg.engine.stderr_tap import StderrTap
+    from adbg.engine.log.redirect import StderrTap
     tap = StderrTap()
     tap.start(sys.argv[1])
     assert tap.on and sys.stderr.name == "<stderr>"

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from adbg.engine.stepping import EVERY, NOTHING, Goal, Hooking, Kind, Place
+from adbg.engine.session.stepping import EVERY, NOTHING, Goal, Hooking, Kind, Place
 from adbg.engine.types import Phase
 
 ME = threading.get_ident()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from fake_backend import FakeGraph
 
-from adbg.engine.breakpoints import BreakpointTable
-from adbg.engine.matching import unmatched_name
-from adbg.engine.protocol import BreakpointRequest
-from adbg.engine.specs import parse_spec
+from adbg.engine.protocol.messages import BreakpointRequest
+from adbg.engine.session.breakpoints.grammar import parse_spec
+from adbg.engine.session.breakpoints.matching import unmatched_name
+from adbg.engine.session.breakpoints.table import BreakpointTable
 
 NAMES = ["AddmmBackward0", "TanhBackward0"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from adbg.engine.errors import CommandError
-from adbg.engine.vlog import Parser, Record, format_record, parse, parse_levels, topic
+from adbg.engine.glog import Parser, Record, format_record, parse, parse_levels, topic
 
 LOGS = sorted((Path(__file__).parents[1] / "data" / "vlog").glob("*.log"))
 HEAD = re.compile(rb"^\t*[IWEF]\d{4} \d\d:\d\d:\d\d\.\d{6} +\d+ [\w.\-]+:\d+\] ?.*$", re.MULTILINE)

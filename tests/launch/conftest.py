@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from adbg.engine.launch import ENGINE, ExitStatus, Launched, LaunchRequest, launch, prepare_session
-from adbg.engine.rendezvous import SessionConfig, new_token
+from adbg.engine.launch.launch import ENGINE, ExitStatus, Launched, LaunchRequest, launch, prepare_session
+from adbg.engine.protocol.rendezvous import SessionConfig, new_token
 
 HERE = Path(__file__).parent
 LIMIT = 60.0  # seconds: every wait of these tests ends by then
@@ -43,9 +43,11 @@ def config(tmp_path: Path) -> SessionConfig:
     """A session whose engine is the real one, but for its agent."""
     engine = tmp_path / "stub" / "engine"
     engine.mkdir(parents=True)
-    for name in ("__init__.py", "errors.py", "importwatch.py", "rendezvous.py"):
-        (engine / name).symlink_to(ENGINE / name)
-    (engine / "agent.py").symlink_to(HERE / "stub_agent.py")
+    copied = ("__init__", "errors", "agent/__init__", "agent/import_watch", "protocol/__init__", "protocol/rendezvous")
+    for name in copied:
+        (engine / f"{name}.py").parent.mkdir(exist_ok=True)
+        (engine / f"{name}.py").symlink_to(ENGINE / f"{name}.py")
+    (engine / "agent" / "agent.py").symlink_to(HERE / "stub_agent.py")
     session = tmp_path / "session"
     session.mkdir()
     run_dir = tmp_path / "run"

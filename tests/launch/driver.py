@@ -10,8 +10,8 @@ import os
 import sys
 from pathlib import Path
 
-from adbg.engine.launch import LaunchRequest, launch
-from adbg.engine.rendezvous import read_config
+from adbg.engine.launch.launch import LaunchRequest, launch
+from adbg.engine.protocol.rendezvous import read_config
 
 
 def main() -> int:

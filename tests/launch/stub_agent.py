@@ -1,5 +1,5 @@
-"""Stands for ``adbg.engine.agent`` where only launching is tested: writes down who started it, and when a framework
-comes in.
+"""Stands for ``adbg.engine.agent.agent`` where only launching is tested: writes down who started it, and when a
+framework is imported.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import sys
 
-from adbg.engine import importwatch
+from adbg.engine.agent import import_watch as importwatch
 
 
 def start(config: object, main: bool) -> None:

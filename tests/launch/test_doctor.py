@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from adbg.engine import doctor
 from adbg.engine.backends.base import DoctorLine
-from adbg.engine.doctor import Section
+from adbg.engine.launch import doctor
+from adbg.engine.launch.doctor import Section
 
 
 def section(title: str, **arguments: object) -> list[DoctorLine]:
@@ -92,7 +92,7 @@ def test_runs_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_no_place_for_a_socket(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adbg.engine.rendezvous.os.access", lambda path, mode: False)
+    monkeypatch.setattr("adbg.engine.protocol.rendezvous.os.access", lambda path, mode: False)
     line = next(line for line in doctor._system_lines() if line.what == "socket folder")
     assert line.status == "missing" and "TMPDIR" in line.detail
     assert not doctor.healthy([Section("torch", (DoctorLine("ok", "torch"),)), Section("system", (line,))])

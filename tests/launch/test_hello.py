@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from adbg.engine import wire
-from adbg.engine.launch import ENGINE
-from adbg.engine.rendezvous import SessionConfig, new_token, private_dir
+from adbg.engine.launch.launch import ENGINE
+from adbg.engine.protocol import codec as wire
+from adbg.engine.protocol.rendezvous import SessionConfig, new_token, private_dir
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from adbg.engine.importwatch import ImportWatcher, watch
+from adbg.engine.agent.import_watch import ImportWatcher, watch
 
 Modules = Callable[..., str]
 

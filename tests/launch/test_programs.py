@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from adbg.engine import programs
 from adbg.engine.errors import CommandError
-from adbg.engine.programs import python_command
+from adbg.engine.launch import command_line as programs
+from adbg.engine.launch.command_line import python_command
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.program import Outcome, adbg, commands, run
 
-from adbg.engine.vlog import Record, parse
+from adbg.engine.glog import Record, parse
 
 pytest.importorskip("paddle")
 pytestmark = pytest.mark.xdist_group("paddle-vlog")
@@ -188,7 +188,7 @@ def test_no_record_is_said_to_be_of_a_higher_level_than_it_is(script: Path, leve
 def test_one_line_of_a_block_names_what_is_there(
     script: Path, levels: dict[str, str], forward: str, backward: str
 ) -> None:
-    from adbg.tui.widgets.logsummary import summary
+    from adbg.tui.app.log.summary import summary
 
     script.write_text(SCRIPT.replace("paddle.tanh(x)", "paddle.tanh(paddle.multiply(x, paddle.to_tensor(1.0)))"))
     lines = [summary(record) for record in _plain(script, **levels)]
@@ -200,7 +200,7 @@ def test_one_line_of_a_block_names_what_is_there(
 
 def test_levels_changed_by_two_threads_at_once() -> None:
     """A region begins while the person's last word, or another region's end, is on its way to glog."""
-    from adbg.engine.backends.paddle_vlog import PaddleVlog
+    from adbg.engine.backends.paddle.vlog import PaddleVlog
 
     class Core:
         """glog's side of it, slow where a test wants it to be."""

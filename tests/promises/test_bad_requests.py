@@ -14,8 +14,8 @@ from support.bare_client import BareClient
 from support.frameworks import only_here
 from support.program import debuggee, digest_of
 
-from adbg.engine.protocol import MAX_MESSAGE
-from adbg.engine.wire import encode
+from adbg.engine.protocol.codec import encode
+from adbg.engine.protocol.messages import MAX_MESSAGE
 
 pytestmark = only_here("torch", "the wire is the same for every framework")
 

@@ -16,7 +16,7 @@ from support.frameworks import only_here
 from support.program import debuggee, digest_of
 from support.terminal import Terminal
 
-from adbg.engine.rendezvous import listen_dir
+from adbg.engine.protocol.rendezvous import listen_dir
 
 pytestmark = only_here("torch", "the socket is the same for every framework")
 

@@ -11,7 +11,7 @@ import typing
 from pathlib import Path
 from typing import Any
 
-from adbg.engine import protocol
+from adbg.engine.protocol import messages as protocol
 
 SCHEMA = Path(__file__).with_name("schema.json")
 

@@ -9,8 +9,9 @@ import random
 
 import pytest
 
-from adbg.engine import protocol, wire
 from adbg.engine.errors import ProtocolError
+from adbg.engine.protocol import codec as wire
+from adbg.engine.protocol import messages as protocol
 from adbg.engine.types import NodeInfo, NodeStop, Phase, SourceLine, StopReason, TensorStats
 
 

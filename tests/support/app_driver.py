@@ -10,8 +10,8 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-from adbg.tui.app import AdbgApp
-from adbg.tui.debugger import Debugger
+from adbg.tui.app.app import AdbgApp
+from adbg.tui.debugger.debugger import Debugger
 from support.replay_agent import ReplayAgent, ReplayProgram
 
 LIMIT = 20.0  # seconds

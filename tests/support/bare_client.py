@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from adbg.engine.rendezvous import listen_dir, read_config
-from adbg.engine.wire import encode, read_message
+from adbg.engine.protocol.codec import encode, read_message
+from adbg.engine.protocol.rendezvous import listen_dir, read_config
 
 LIMIT = 30.0  # seconds
 

@@ -15,7 +15,7 @@ START = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background inherits it ignored
 from pathlib import Path
-from adbg.engine import agent, rendezvous
+from adbg.engine.agent import agent; from adbg.engine.protocol import rendezvous
 agent.start(rendezvous.read_config(Path(sys.argv.pop(1))), patience=float(sys.argv.pop(1)))
 """
 

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from adbg.engine import rendezvous, wire
+from adbg.engine.protocol import codec as wire
+from adbg.engine.protocol import rendezvous
 
 LIMIT = 30.0  # seconds
 

@@ -8,8 +8,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from adbg.engine import protocol, wire
 from adbg.engine.errors import CommandError, NotStopped
+from adbg.engine.protocol import codec as wire
+from adbg.engine.protocol import messages as protocol
 from adbg.engine.types import GraphRow, NodeStop, Phase, StopReason, TensorView
 from support.scripted_agent import ScriptedAgent, ScriptedProgram
 
@@ -108,7 +109,7 @@ class ReplayProgram(ScriptedProgram):
     """A program whose one process is a ``ReplayAgent``. ``run_dir`` may be set before the start."""
 
     def start(self, on_agent: Any, on_output: Any, on_exit: Any, on_note: Any) -> None:
-        from adbg.tui.client import Listener
+        from adbg.tui.debugger.client import Listener
 
         self.close()
         self.starts += 1

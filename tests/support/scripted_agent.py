@@ -13,9 +13,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from adbg.engine import protocol, wire
 from adbg.engine.errors import AdbgError, CommandError, NotStopped
-from adbg.engine.protocol import BreakpointState, Hello, ProcessInfo
+from adbg.engine.protocol import codec as wire
+from adbg.engine.protocol import messages as protocol
+from adbg.engine.protocol.messages import BreakpointState, Hello, ProcessInfo
 from adbg.engine.types import (
     GraphRow,
     NodeInfo,
@@ -325,7 +326,7 @@ class ScriptedProgram:
         self._left = 0
 
     def start(self, on_agent: Any, on_output: Any, on_exit: Any, on_note: Any) -> None:
-        from adbg.tui.client import Listener
+        from adbg.tui.debugger.client import Listener
 
         self.close()
         self.starts += 1

@@ -8,10 +8,10 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from adbg.engine.answers import Answers
 from adbg.engine.backends.base import Backend, BackwardCall, HookPlan
-from adbg.engine.inspect_text import norm_of, tensor_text
-from adbg.engine.point import CallState, PausedPoint, Ran
+from adbg.engine.inspect.dispatch import Answers
+from adbg.engine.inspect.value_text import norm_of, tensor_text
+from adbg.engine.session.stop_point import CallState, PausedPoint, Ran
 from adbg.engine.types import NodeStop, Phase, StopReason
 
 Visit = Callable[[Answers], None]

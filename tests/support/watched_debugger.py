@@ -7,7 +7,7 @@ import time
 from typing import Any, TypeVar
 
 from adbg.tui.commands.table import CommandResult, execute
-from adbg.tui.debugger import Debugger, State
+from adbg.tui.debugger.debugger import Debugger, State
 from support.scripted_agent import ScriptedAgent, ScriptedProgram
 
 E = TypeVar("E")

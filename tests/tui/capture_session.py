@@ -11,9 +11,10 @@ import json
 import sys
 from pathlib import Path
 
-from adbg.engine import protocol, wire
-from adbg.tui.debugger import Debugger, State
-from adbg.tui.program import Script, StartedProgram
+from adbg.engine.protocol import codec as wire
+from adbg.engine.protocol import messages as protocol
+from adbg.tui.debugger.debugger import Debugger, State
+from adbg.tui.debugger.program import Script, StartedProgram
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGET = ROOT / "tests" / "data" / "app" / "session.json"

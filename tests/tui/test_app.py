@@ -6,11 +6,11 @@ import pytest
 from support.app_driver import Driver, drive
 from textual.widgets import Input
 
-from adbg.tui.keymap import BY_ID, KEYS
-from adbg.tui.screens.dialogs import BreakpointScreen, LineScreen, QuitScreen, TooSmall
-from adbg.tui.screens.grid import GridScreen
-from adbg.tui.screens.help import HelpScreen
-from adbg.tui.screens.output import OutputScreen
+from adbg.tui.app.keymap import BY_ID, KEYS
+from adbg.tui.app.screens.dialogs import BreakpointScreen, LineScreen, QuitScreen, TooSmall
+from adbg.tui.app.screens.grid import GridScreen
+from adbg.tui.app.screens.help import HelpScreen
+from adbg.tui.app.screens.output import OutputScreen
 
 WIDE = (160, 45)
 NARROW = (80, 24)

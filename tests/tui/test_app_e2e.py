@@ -152,7 +152,7 @@ def test_writers_on_fd_2_do_not_touch_the_screen(script: Path) -> None:
 
 def test_a_crash_of_the_screen_is_one_line_and_the_program_goes_on(script: Path) -> None:
     crash = (
-        "import adbg.tui.widgets.graph as g\n"
+        "import adbg.tui.app.panels.graph as g\n"
         "def fail(self, row, width): raise RuntimeError('made to fail')\n"
         "g.GraphPanel.line = fail\n"
     )
@@ -168,7 +168,7 @@ def test_a_crash_of_the_screen_is_one_line_and_the_program_goes_on(script: Path)
 
 def test_an_answer_or_a_key_that_fails_is_told_and_the_session_goes_on(script: Path) -> None:
     crash = (
-        "import adbg.tui.reading as r, adbg.tui.keyactions as k\n"
+        "import adbg.tui.app.reading as r, adbg.tui.app.keyactions as k\n"
         "show, once = r.Reading._show_graph, []\n"
         "def fail(self, anew):\n"
         "    if not once and self.debugger.stop.index: once.append(1); raise RuntimeError('answer failed')\n"
@@ -194,7 +194,7 @@ def test_an_answer_or_a_key_that_fails_is_told_and_the_session_goes_on(script: P
 
 def test_what_fails_again_and_again_ends_the_screen(script: Path) -> None:
     crash = (
-        "import adbg.tui.keyactions as k\n"
+        "import adbg.tui.app.keyactions as k\n"
         "def key(self): raise RuntimeError('key failed')\n"
         "k.KeyActions.action_mark = key\n"
     )

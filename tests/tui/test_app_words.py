@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from support.app_driver import Driver, drive
 
-from adbg.engine.protocol import BackwardBegin
+from adbg.engine.protocol.messages import BackwardBegin
 from adbg.engine.types import NodeStop, Phase, SourceLine, StopReason
-from adbg.tui import events
-from adbg.tui.bannertext import banner_text
-from adbg.tui.widgets import figures
+from adbg.tui.app.banner import banner_text
+from adbg.tui.debugger import events
+from adbg.tui.text import cells as figures
 
 WIDE = (160, 45)
 NARROW = (80, 24)

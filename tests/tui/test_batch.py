@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from support.scripted_agent import ScriptedAgent, ScriptedProgram
 
-from adbg.tui.batch import TIMED_OUT, USAGE, Batch
-from adbg.tui.batch_output import JsonWriter, TextWriter
-from adbg.tui.debugger import Debugger
+from adbg.tui.batch.batch import TIMED_OUT, USAGE, Batch
+from adbg.tui.batch.writers import JsonWriter, TextWriter
+from adbg.tui.debugger.debugger import Debugger
 
 
 class Run:
@@ -192,7 +192,7 @@ def test_every_rank_is_told_apart() -> None:
 
 
 def test_tracepoints() -> None:
-    from adbg.engine import protocol
+    from adbg.engine.protocol import messages as protocol
     from adbg.engine.types import NodeStop, Phase, StopReason
 
     def prepare(agent: ScriptedAgent) -> None:
@@ -288,7 +288,7 @@ def test_a_reader_that_went_away_does_not_end_the_run() -> None:
 def test_what_a_person_is_told_when_nothing_stopped(
     frameworks: list[str], backward: bool, spec: str, wanted: str
 ) -> None:
-    from adbg.engine import protocol
+    from adbg.engine.protocol import messages as protocol
 
     def prepare(agent: ScriptedAgent) -> None:
         def begin() -> None:

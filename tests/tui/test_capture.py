@@ -10,9 +10,9 @@ import pytest
 
 from adbg.engine.errors import CommandError
 from adbg.engine.types import GraphRow
-from adbg.tui import theme
+from adbg.tui.app import theme
+from adbg.tui.app.panels.graph import op_style
 from adbg.tui.commands.capture import _request, size_of
-from adbg.tui.widgets.graph import op_style
 
 SCRIPT = """
 import torch

@@ -10,7 +10,7 @@ import pytest
 from support.program import adbg, debuggee
 
 from adbg.engine.errors import CommandError
-from adbg.tui import cli
+from adbg.tui.cli import main as cli
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_help_and_version() -> None:
 
 def test_help_imports_neither_textual_nor_prompt_toolkit_nor_a_framework() -> None:
     code = (
-        "import sys\nfrom adbg.tui.cli import main\nmain(['--help'])\n"
+        "import sys\nfrom adbg.tui.cli.main import main\nmain(['--help'])\n"
         "heavy = {'textual', 'prompt_toolkit', 'torch', 'networkx', 'psutil', 'pygments', 'sqlite3', 'asyncio'}\n"
         "bad = heavy & set(sys.modules)\n"
         "print('IMPORTED', sorted(bad))"
@@ -119,7 +119,7 @@ def test_help_imports_neither_textual_nor_prompt_toolkit_nor_a_framework() -> No
 
 def test_batch_imports_neither_textual_nor_prompt_toolkit() -> None:
     code = (
-        "import sys\nfrom adbg.tui.cli import main\nmain(['run', '--batch', '-b', 'x', '-c', 'pass'])\n"
+        "import sys\nfrom adbg.tui.cli.main import main\nmain(['run', '--batch', '-b', 'x', '-c', 'pass'])\n"
         "bad = {'textual', 'prompt_toolkit', 'torch', 'networkx', 'pygments'} & set(sys.modules)\n"
         "print('IMPORTED', sorted(bad))"
     )

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 import pytest
 from support.scripted_agent import ScriptedAgent
 
-from adbg.engine import protocol, wire
 from adbg.engine.errors import AdbgError, CommandError, DebuggeeGone, NotStopped
-from adbg.engine.protocol import Hello, ProcessInfo
-from adbg.engine.rendezvous import SessionConfig, write_config
-from adbg.tui.client import Client, Listener, connect, initialize
+from adbg.engine.protocol import codec as wire
+from adbg.engine.protocol import messages as protocol
+from adbg.engine.protocol.messages import Hello, ProcessInfo
+from adbg.engine.protocol.rendezvous import SessionConfig, write_config
+from adbg.tui.debugger.client import Client, Listener, connect, initialize
 
 
 class Session:
@@ -123,8 +124,8 @@ def test_a_refusal_comes_as_the_error_it_is(session: Session) -> None:
 
 
 def test_error_numbers_are_the_agents() -> None:
-    from adbg.engine.clients import _ERROR_IDS
-    from adbg.tui.client import ERRORS
+    from adbg.engine.agent.client import _ERROR_IDS
+    from adbg.tui.debugger.client import ERRORS
 
     assert {kind: number for number, kind in ERRORS.items()} == _ERROR_IDS
 

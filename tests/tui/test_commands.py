@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 from support.watched_debugger import Watched
 
-from adbg.engine import protocol
 from adbg.engine.errors import AdbgError, CommandError, NotStopped, Unsupported
+from adbg.engine.protocol import messages as protocol
 from adbg.engine.types import StopReason
-from adbg.tui import events
 from adbg.tui.commands.breakpoints import split_commands
 from adbg.tui.commands.places import checked_place
 from adbg.tui.commands.reference import reference, renewed
 from adbg.tui.commands.startup import join_blocks, lines_of_file, opens_block, stop_commands
 from adbg.tui.commands.table import GROUPS, TABLE, execute, repeatable, resolve, split
-from adbg.tui.debugger import State
+from adbg.tui.debugger import events
+from adbg.tui.debugger.debugger import State
 
 Make = Callable[..., Watched]
 

@@ -9,10 +9,10 @@ import pytest
 from prompt_toolkit.document import Document
 from support.watched_debugger import Watched
 
-from adbg.engine import protocol
+from adbg.engine.protocol import messages as protocol
 from adbg.engine.types import NodeInfo, SlotView
-from adbg.tui.completion import CommandCompleter, complete_line
-from adbg.tui.highlighting import CommandLexer
+from adbg.tui.repl.completion import CommandCompleter, complete_line
+from adbg.tui.repl.highlighting import CommandLexer
 
 Make = Callable[..., Watched]
 

@@ -9,11 +9,11 @@ import pytest
 from support.scripted_agent import ScriptedAgent
 from support.watched_debugger import Watched
 
-from adbg.engine import protocol
 from adbg.engine.errors import AdbgError, CommandError, NotStopped
+from adbg.engine.protocol import messages as protocol
 from adbg.engine.types import StopReason
-from adbg.tui import events
-from adbg.tui.debugger import State
+from adbg.tui.debugger import events
+from adbg.tui.debugger.debugger import State
 
 Make = Callable[..., Watched]
 

@@ -12,12 +12,12 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from adbg.engine.vlog import format_record
-from adbg.tui.logapp import LogApp
-from adbg.tui.widgets.graphmodel import GraphModel
-from adbg.tui.widgets.logfolds import Filter
-from adbg.tui.widgets.lognodes import node_index
-from adbg.tui.widgets.logsearch import Search
+from adbg.engine.glog import format_record
+from adbg.tui.app.log.folds import Filter
+from adbg.tui.app.log.logapp import LogApp
+from adbg.tui.app.log.nodes import node_index
+from adbg.tui.app.log.search import Search
+from adbg.tui.app.panels.graph_model import GraphModel
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "vlog"
 Body = Callable[[LogApp, Pilot[None]], Awaitable[None]]

@@ -12,14 +12,16 @@ from pathlib import Path
 import pytest
 
 from adbg.engine.errors import CommandError
-from adbg.engine.vlog import format_record
-from adbg.tui.widgets import logfolds, logsearch, logstore
-from adbg.tui.widgets.logfolds import OPEN, Filter, Folds, compile_bytes, wanted
-from adbg.tui.widgets.logindex import BACKWARD, CALL, NODE, PYLAYER
-from adbg.tui.widgets.loglines import LineMap
-from adbg.tui.widgets.lognodes import NodeRecords, node_said, plain_name
-from adbg.tui.widgets.logsearch import Search
-from adbg.tui.widgets.logstore import LogStore
+from adbg.engine.glog import format_record
+from adbg.tui.app.log import folds as logfolds
+from adbg.tui.app.log import search as logsearch
+from adbg.tui.app.log import store as logstore
+from adbg.tui.app.log.folds import OPEN, Filter, Folds, compile_bytes, wanted
+from adbg.tui.app.log.index import BACKWARD, CALL, NODE, PYLAYER
+from adbg.tui.app.log.lines import LineMap
+from adbg.tui.app.log.nodes import NodeRecords, node_said, plain_name
+from adbg.tui.app.log.search import Search
+from adbg.tui.app.log.store import LogStore
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "vlog"
 LOGS = sorted(DATA.glob("*.log"))

@@ -9,18 +9,20 @@ import pytest
 from rich.cells import cell_len
 from support.replay_agent import recorded
 
-from adbg.engine import wire
-from adbg.engine.protocol import GraphBody, NodeBody
+from adbg.engine.protocol import codec as wire
+from adbg.engine.protocol.messages import GraphBody, NodeBody
 from adbg.engine.types import GraphRow, NodeStop, Phase, StopReason, TensorMeta, TensorStats, TensorView
-from adbg.tui.arrangement import PANELS, SMALLEST, WIDE, Arrangement, Plan, plan
-from adbg.tui.screens.dialogs import breakpoint_line
-from adbg.tui.screens.grid import moved_slice
-from adbg.tui.widgets import figures, plots, value
-from adbg.tui.widgets.graph import GraphPanel
-from adbg.tui.widgets.hints import fitting
-from adbg.tui.widgets.neighbourhood import HEIGHT, boxes
-from adbg.tui.widgets.statusbar import Status, line
-from adbg.tui.widgets.wrapping import wrap
+from adbg.tui.app.layout import PANELS, SMALLEST, WIDE, Arrangement, Plan, plan
+from adbg.tui.app.lines import plots
+from adbg.tui.app.lines.wrapping import wrap
+from adbg.tui.app.panels import value
+from adbg.tui.app.panels.graph import GraphPanel
+from adbg.tui.app.panels.hints import fitting
+from adbg.tui.app.panels.neighbourhood import HEIGHT, boxes
+from adbg.tui.app.panels.statusbar import Status, line
+from adbg.tui.app.screens.dialogs import breakpoint_line
+from adbg.tui.app.screens.grid import moved_slice
+from adbg.tui.text import cells as figures
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,10 @@ import random
 import pytest
 from support.replay_agent import recorded
 
-from adbg.engine import protocol, wire
-from adbg.tui.widgets.graphmodel import GraphModel
-from adbg.tui.widgets.lanes import CHUNK, DOWN, EMPTY, LEFT, RIGHT, UP, LaneLayout, LaneRow
+from adbg.engine.protocol import codec as wire
+from adbg.engine.protocol import messages as protocol
+from adbg.tui.app.panels.graph_model import GraphModel
+from adbg.tui.app.panels.lanes import CHUNK, DOWN, EMPTY, LEFT, RIGHT, UP, LaneLayout, LaneRow
 
 
 def random_graph(seed: int, rows: int, reach: int, most: int) -> dict[int, list[int]]:

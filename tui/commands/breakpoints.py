@@ -6,11 +6,11 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from adbg.engine.errors import CommandError
-from adbg.tui.breakpoint_list import Breakpoint
 from adbg.tui.commands.table import CommandResult, command, need, numbers_of, table_result
+from adbg.tui.debugger.breakpoint_list import Breakpoint
 
 if TYPE_CHECKING:
-    from adbg.tui.debugger import Debugger
+    from adbg.tui.debugger.debugger import Debugger
 
 _UNKNOWN = re.compile(r"name '\w+' is not defined")
 COLUMNS = ("num", "type", "enabled", "hits", "matches", "spec", "condition", "note")

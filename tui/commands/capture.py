@@ -7,13 +7,13 @@ import re
 from typing import TYPE_CHECKING
 
 import adbg.tui.commands.graph  # noqa: F401  # its rows stand first in the reference, whoever imports this one
-from adbg.engine import protocol
 from adbg.engine.errors import CommandError
+from adbg.engine.protocol import messages as protocol
 from adbg.tui.commands.places import checked_place
 from adbg.tui.commands.table import CommandResult, command, table_result, words_of
 
 if TYPE_CHECKING:
-    from adbg.tui.debugger import Debugger
+    from adbg.tui.debugger.debugger import Debugger
 
 _EXAMPLE = "for example: capture model.py:10-25 grads as attention"
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\Z", re.IGNORECASE)

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from adbg.engine.errors import CommandError
 from adbg.tui.commands.table import CommandResult, command, need, numbers_of, table_result
-from adbg.tui.formatting import format_of, shape_text, shown_text, tensor_text, tensor_view
+from adbg.tui.text.formatting import format_of, shape_text, shown_text, tensor_text, tensor_view
 
 if TYPE_CHECKING:
-    from adbg.tui.debugger import Debugger
-    from adbg.tui.stop_view import Shown
+    from adbg.tui.debugger.debugger import Debugger
+    from adbg.tui.debugger.stop_view import Shown
 
 
 def _formatted(argument: str) -> tuple[str, str]:
@@ -36,7 +36,7 @@ def print_(debugger: Debugger, argument: str) -> CommandResult:
         view = tensor_view(debugger, expression, form)
         if view.meta is None:
             raise CommandError(f"{expression} is no tensor: /{form} does not apply to {view.text[:60]}")
-        from adbg.engine.wire import to_json
+        from adbg.engine.protocol.codec import to_json
 
         return CommandResult(tensor_text(view), to_json(view))
     body = debugger.evaluate(expression)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from adbg.engine.errors import CommandError
 from adbg.engine.types import GraphRow
 from adbg.tui.commands.table import CommandResult, command, words_of
-from adbg.tui.formatting import number_text, pad, place_text, source_text
+from adbg.tui.text.formatting import number_text, pad, place_text, source_text
 
 if TYPE_CHECKING:
-    from adbg.tui.debugger import Debugger
+    from adbg.tui.debugger.debugger import Debugger
 
 SHOWN_NEIGHBOURS = 8
 LONG_PATH = 60  # nodes of a path shown in full; the middle of a longer one is left out

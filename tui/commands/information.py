@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from adbg.engine.errors import CommandError
-from adbg.engine.wire import to_json
+from adbg.engine.protocol.codec import to_json
 from adbg.tui.commands.table import CommandResult, choice_of, command, table_result
-from adbg.tui.formatting import (
+from adbg.tui.text.formatting import (
     contribution_lines,
     place_text,
     slots_text,
@@ -18,8 +18,8 @@ from adbg.tui.formatting import (
 )
 
 if TYPE_CHECKING:
-    from adbg.engine.protocol import NodeBody
-    from adbg.tui.debugger import Debugger
+    from adbg.engine.protocol.messages import NodeBody
+    from adbg.tui.debugger.debugger import Debugger
 
 _GDB = {"b": "breakpoints", "t": "threads"}  # what fingers trained on gdb type, ambiguous or not
 # subject -> what it shows; those not handled here are asked from the agent (``adbg/info``)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from adbg.engine import protocol
 from adbg.engine.errors import AdbgError, CommandError, DebuggeeGone
+from adbg.engine.protocol import messages as protocol
 from adbg.tui.commands.table import CommandResult, command, count_of, need, no_argument
 
 if TYPE_CHECKING:
-    from adbg.tui.debugger import Debugger
+    from adbg.tui.debugger.debugger import Debugger
 
 ENDS = 2.0  # seconds from the end of a connection to that of its program
 STEP_TIMEOUT = 3600.0  # seconds one of several counted steps may take
@@ -22,7 +22,7 @@ def _background(argument: str) -> tuple[str, bool]:
 
 
 def _go(debugger: Debugger, arguments: Any, background: bool = False) -> CommandResult:
-    from adbg.tui.debugger import State
+    from adbg.tui.debugger.debugger import State
 
     try:
         debugger.resume(arguments)
@@ -35,7 +35,7 @@ def _go(debugger: Debugger, arguments: Any, background: bool = False) -> Command
 def _counted(debugger: Debugger, argument: str, arguments: Any) -> CommandResult:
     """``s 5``: five times, ending early at any stop that is not the end of a step."""
     from adbg.engine.types import StopReason
-    from adbg.tui.debugger import State
+    from adbg.tui.debugger.debugger import State
 
     argument, background = _background(argument)
     for _ in range(count_of(argument) - 1):
@@ -54,7 +54,7 @@ def run(debugger: Debugger, argument: str) -> CommandResult:
 
     Before the script was started it starts; afterwards `run` means `restart`.
     """
-    from adbg.tui.debugger import State
+    from adbg.tui.debugger.debugger import State
 
     argument, background = _background(argument)
     no_argument(argument, "run")
@@ -174,7 +174,7 @@ def detach(debugger: Debugger, argument: str) -> CommandResult:
 def kill(debugger: Debugger, argument: str) -> CommandResult:
     """End the program at once (SIGKILL)."""
     no_argument(argument, "kill")
-    from adbg.tui.debugger import State
+    from adbg.tui.debugger.debugger import State
 
     debugger.kill()
     debugger.wait_state(State.EXITED, timeout=5)

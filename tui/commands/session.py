@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from adbg.engine import protocol
 from adbg.engine.errors import CommandError, Unsupported
+from adbg.engine.protocol import messages as protocol
 from adbg.tui.commands.places import checked_place
 from adbg.tui.commands.table import (
     GROUPS,
@@ -22,7 +22,7 @@ from adbg.tui.commands.table import (
 )
 
 if TYPE_CHECKING:
-    from adbg.tui.debugger import Debugger
+    from adbg.tui.debugger.debugger import Debugger
 
 TITLES = {
     "running": "Running and stepping",

@@ -6,13 +6,13 @@ import linecache
 from typing import TYPE_CHECKING
 
 from adbg.engine.errors import CommandError
-from adbg.engine.protocol import StackFrame
+from adbg.engine.protocol.messages import StackFrame
 from adbg.engine.types import SourceLine
 from adbg.tui.commands.table import CommandResult, command, count_of, no_argument
-from adbg.tui.formatting import file_text, source_text
+from adbg.tui.text.formatting import file_text, source_text
 
 if TYPE_CHECKING:
-    from adbg.tui.debugger import Debugger
+    from adbg.tui.debugger.debugger import Debugger
 
 HEADS = {
     "enclosing": "inside the backward of",

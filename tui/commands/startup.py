@@ -12,7 +12,7 @@ from pathlib import Path
 
 from adbg.engine.errors import AdbgError, CommandError
 from adbg.tui.commands.table import CommandResult, execute, resolve, split
-from adbg.tui.debugger import Debugger, State
+from adbg.tui.debugger.debugger import Debugger, State
 
 READY_TIMEOUT = 30.0  # seconds for the program's agent to come; Python itself starts in 0.05 to 0.5
 SETTLED = (State.STOPPED, State.EXITED, State.DETACHED)

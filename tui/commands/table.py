@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from adbg.engine.errors import CommandError
-from adbg.tui.stop_view import as_error
+from adbg.tui.debugger.stop_view import as_error
 
 if TYPE_CHECKING:
-    from adbg.tui.debugger import Debugger
+    from adbg.tui.debugger.debugger import Debugger
 
 GROUPS = ("running", "breakpoints", "data", "stack", "graph", "information", "session")
 _MODULES = ("running", "breakpoints", "data", "stack", "graph", "capture", "information", "session")
@@ -248,7 +248,7 @@ def table_result(
     columns: Iterable[str], rows: Iterable[Iterable[Any]], head: str = "", value: Any = None
 ) -> CommandResult:
     """A CommandResult with the table as text too."""
-    from adbg.tui.formatting import table_text
+    from adbg.tui.text.formatting import table_text
 
     heads = tuple(columns)
     cells = tuple(tuple(row) for row in rows)

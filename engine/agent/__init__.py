@@ -1,0 +1,1 @@
+"""adbg inside the program: connection, requests, events, lifetime."""

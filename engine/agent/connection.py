@@ -1,0 +1,213 @@
+"""One connection to a front end: a reader thread, a writer thread, a bounded queue between (L1, stdlib only).
+
+``send`` is called from hooks: it never blocks and never raises. Events that may be lost are dropped while the queue is
+full, and counted; responses and stops are always kept. A failed send or the end of the stream becomes one call of
+``on_gone``.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+from adbg.engine.errors import AdbgError, ProtocolError
+from adbg.engine.protocol import codec as wire
+
+LIMIT = 4096  # messages waiting; at 300 bytes each about 1 MB
+PAUSE = 0.05  # seconds: within that, the batches of ``send_later`` beyond the first BURST wait and go together
+BURST = 8  # a program that ends without a word (os._exit, a pool's workers) has told what it did till then
+
+Message = dict[str, Any]
+
+
+class Connection:
+    """Owns ``sock``. ``on_message`` and ``on_bad`` (an unreadable message) run on "adbg-reader", ``on_gone`` once, on
+    whichever thread found the connection gone."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        on_message: Callable[[Message], None],
+        on_bad: Callable[[ProtocolError], None],
+        on_gone: Callable[[], None],
+    ) -> None:
+        self._sock = sock
+        self._on_message = on_message
+        self._on_bad = on_bad
+        self._on_gone = on_gone
+        self._queue: collections.deque[Message | bytes] = collections.deque()
+        # Reentrant: a signal handler may stop the program within a send. Entered directly where hooks send: a Condition
+        # is entered by Python code, and an interrupt in there would leave it locked.
+        self._lock = threading.RLock()
+        self._wake = threading.Condition(self._lock)
+        self._later: Callable[[], list[Message]] | None = None
+        self._due = 0.0
+        self._window, self._batches = 0.0, 0  # begin of the PAUSE at hand, and batches of ``send_later`` in it
+        self._busy = False  # the writer is in a send
+        self._closing = False
+        self._last = False  # the next message is the last one
+        self._gone = False
+        self.dropped = 0  # messages dropped since the start
+
+    def start(self) -> None:
+        """Start both threads."""
+        self._reader = threading.Thread(target=self._read, name="adbg-reader", daemon=True)
+        self._reader.start()
+        threading.Thread(target=self._write, name="adbg-writer", daemon=True).start()
+
+    @property
+    def gone(self) -> bool:
+        return self._gone
+
+    def send(self, message: Message | bytes, droppable: bool = False) -> None:
+        """Queue a message (dataclasses inside it are encoded on the writer thread) or one that is framed already."""
+        with self._lock:
+            if self._gone or self._closing:
+                return
+            if droppable and len(self._queue) >= LIMIT:
+                self.dropped += 1
+                return
+            self._queue.append(message)
+            self._closing = self._last
+            self._wake.notify()
+
+    def send_later(self, make: Callable[[], list[Message]]) -> None:
+        """Call ``make`` on the writer thread, at once or within PAUSE seconds where there is much of it, and send what
+        it returns. One is pending at most."""
+        if self._later is None:
+            with self._lock:
+                self._later = make
+                self._wake.notify()
+
+    def flush(self, timeout: float) -> bool:
+        """Wait until all is sent; False when it is not within ``timeout`` seconds or the client is gone."""
+        deadline = time.monotonic() + timeout
+        with self._wake:
+            while (self._queue or self._busy) and not self._gone:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                self._wake.wait(min(left, 0.05))
+            return not self._gone
+
+    def close(self) -> None:
+        """End the connection after what is queued was sent. Does not wait; ``flush`` first to be sure."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify_all()
+
+    def close_after_answer(self) -> None:
+        """The next message sent is the last one."""
+        self._last = True
+
+    def abandon(self) -> None:
+        """In a forked child: close this process's copy of the socket, tell nobody (the parent goes on using it)."""
+        self._gone = True
+        with contextlib.suppress(OSError):
+            os.close(self._sock.detach())  # close() would wait for the reader's file, which nobody reads here
+
+    # ---- reader
+
+    def _read(self) -> None:
+        stream: BinaryIO = self._sock.makefile("rb", buffering=1 << 16)  # type: ignore[assignment]  # typeshed: IOBase
+        try:
+            while not self._gone:
+                try:
+                    message = wire.read_message(stream)
+                except ProtocolError as error:
+                    self._on_bad(error)
+                    if getattr(error, "fatal", False):
+                        self.close()  # the writer sends the answer, then ends the connection
+                        while stream.read(1 << 16):
+                            pass
+                        break
+                    continue
+                if message is None:
+                    break
+                self._on_message(message)
+        except (OSError, ValueError):
+            pass
+        self._lost()
+
+    # ---- writer
+
+    def _write(self) -> None:
+        try:
+            while True:
+                batch = self._next_batch()
+                if batch is None:
+                    break
+                if batch:
+                    self._send(b"".join(batch))
+        except (OSError, ValueError):
+            pass
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+        self._reader.join(0.5)  # it takes in what is left: closed with unread data, the last answer would be lost
+        self._lost()
+
+    def _send(self, data: bytes) -> None:
+        """MSG_NOSIGNAL: a script may have set SIGPIPE back to its default; a front end that died must not end it."""
+        view = memoryview(data)
+        while view:
+            view = view[self._sock.send(view, socket.MSG_NOSIGNAL) :]
+
+    def _next_batch(self) -> list[bytes] | None:
+        """What is to be sent now, encoded; None at the end. Waits for it."""
+        with self._wake:
+            self._busy = False
+            self._wake.notify_all()
+            while not self._queue:
+                if self._gone or self._closing:
+                    return None
+                now = time.monotonic()
+                if self._later is not None and now >= self._due:
+                    break
+                self._wake.wait(None if self._later is None else max(self._due - now, 0.001))
+            self._busy = True
+            messages = list(self._queue)
+            self._queue.clear()
+            later = self._later if time.monotonic() >= self._due else None
+            if later is not None:
+                self._later = None
+                self._due = self._next_due()
+        if later is not None:
+            messages += later()
+        return [m if isinstance(m, bytes) else _encode(m) for m in messages]
+
+    def _next_due(self) -> float:
+        """A batch goes out now: when the next one may."""
+        now = time.monotonic()
+        if now - self._window >= PAUSE:
+            self._window, self._batches = now, 0
+        self._batches += 1
+        return now if self._batches < BURST else self._window + PAUSE
+
+    def _lost(self) -> None:
+        with self._wake:
+            if self._gone:
+                return
+            self._gone = True
+            self._queue.clear()
+            self._wake.notify_all()
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):
+            self._sock.close()
+        self._on_gone()
+
+
+def _encode(message: Message) -> bytes:
+    """An event that cannot be encoded is a defect; it must not cost the connection."""
+    try:
+        return wire.encode(wire.to_json(message))
+    except (AdbgError, ValueError, TypeError) as error:
+        text = f"adbg: an event could not be sent: {error}\n"
+        body = {"output": text, "category": "important"}
+        return wire.encode({"seq": 0, "type": "event", "event": "output", "body": body})

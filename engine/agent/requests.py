@@ -1,0 +1,270 @@
+"""What each request of ``protocol`` does (L4; runs on "adbg-reader").
+
+Three kinds: those answered here, without a tensor; those that make the program go on; and those answered on the parked
+thread by ``answers``. Whatever is wrong with a request becomes an error response, and nothing else happens.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from adbg.engine.agent.client import Client
+from adbg.engine.agent.connection import Message
+from adbg.engine.backends.base import Graph
+from adbg.engine.capture.captures import capture_at
+from adbg.engine.errors import AdbgError, NotStopped, ProtocolError
+from adbg.engine.inspect.dispatch import Answers
+from adbg.engine.inspect.running_tables import RUNNING_TABLES, TABLES, thread_states
+from adbg.engine.protocol import codec as wire
+from adbg.engine.protocol import messages as p
+from adbg.engine.python.user_code import running_stack
+from adbg.engine.session.parking import Parked
+from adbg.engine.session.stepping import Kind
+
+if TYPE_CHECKING:
+    from adbg.engine.agent.agent import Agent
+
+GOING_ON: dict[str, Kind | None] = {
+    "continue": None,
+    "next": Kind.NEXT,
+    "stepIn": Kind.STEP,
+    "stepOut": Kind.FINISH,
+    "adbg/after": Kind.AFTER,
+    "adbg/until": Kind.UNTIL,
+}
+FILTERS = ("error", "nan", "inf", "nonfinite", "backward")
+
+
+_TYPED = ("repl", "statement")  # contexts of ``evaluate`` in which a person has something computed
+
+
+class Requests:
+    """The dispatch table of one agent."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._session = agent.session
+        self._here: dict[str, Callable[[Client, Any], Any]] = {
+            "setExceptionBreakpoints": lambda client, a: p.Breakpoints(self._session.set_filters(a.filters)),
+            "pause": self._pause,
+            "threads": lambda client, a: p.ThreadsBody(thread_states(self._session)),
+            "adbg/vlog": lambda client, a: self._session.set_vlog(a.levels, a.at, a.backward),
+            "adbg/aids": lambda client, a: self._session.aids(a.name, a.value),
+            "adbg/record": lambda client, a: agent.record(a.on),
+            "adbg/stacks": self._stacks,
+        }
+        self._special: dict[str, Callable[[Client, Message, Any], None]] = {
+            "initialize": self._initialize,
+            "configurationDone": self._configuration_done,
+            "disconnect": self._disconnect,
+            "terminate": self._terminate,
+            "setFunctionBreakpoints": self._set_breakpoints,
+            "stackTrace": self._stack_trace,
+            "adbg/info": self._info,
+            "adbg/capture": self._capture,
+        }
+
+    def commands(self) -> set[str]:
+        """Every command that gets an answer."""
+        return {*self._here, *self._special, *GOING_ON, *Answers.commands()}
+
+    def handle(self, client: Client, message: Message) -> None:
+        """Answer one message of the client."""
+        try:
+            command, arguments = self._read(client, message)
+            if command in self._special:
+                self._special[command](client, message, arguments)
+            elif command in self._here:
+                client.respond(message, self._here[command](client, arguments))
+            elif command in GOING_ON:
+                self._go_on(client, message, GOING_ON[command], getattr(arguments, "spec", ""))
+            else:
+                self._at_stop(client, message, command, arguments)
+        except AdbgError as error:
+            client.refuse(message, error)
+        except Exception as error:  # a defect of adbg must not cost the session
+            client.refuse(message, error)
+
+    def _read(self, client: Client, message: Message) -> tuple[str, Any]:
+        command = message.get("command")
+        if not isinstance(message.get("seq"), int) or message.get("type") != "request" or not isinstance(command, str):
+            raise ProtocolError("a message must have seq, type 'request' and a command")
+        if not client.initialized and command != "initialize":
+            client.connection.close_after_answer()
+            raise ProtocolError(f"{command!r} before 'initialize'", "initialize with the session's token")
+        if command not in p.REQUESTS:
+            raise ProtocolError(f"unknown request {command!r}", "do front end and program run the same adbg?")
+        arguments = message.get("arguments")
+        return command, wire.from_json(p.REQUESTS[command][0], {} if arguments is None else arguments, "arguments")
+
+    # ---- start and end
+
+    def _initialize(self, client: Client, message: Message, arguments: p.Initialize) -> None:
+        if client.initialized:
+            raise ProtocolError("initialize came twice")
+        if not hmac.compare_digest(arguments.token.encode(), self._agent.config.token.encode()):
+            client.connection.close_after_answer()
+            raise ProtocolError("wrong token", "only the front end that made this session may speak to it")
+        if arguments.stacks is not None:
+            self._session.set_stacks(arguments.stacks)
+        filters = [{"filter": name, "label": name, "default": name == "error"} for name in FILTERS]
+        body = p.InitializeBody(exceptionBreakpointFilters=filters, adbg=self._agent.process_info())
+        client.respond(message, body)
+        client.adbg = arguments.adbg
+        client.initialized = True
+        self._session.attach()
+        client.event(p.Initialized())
+
+    def _configuration_done(self, client: Client, message: Message, arguments: p.ConfigurationDone) -> None:
+        if client.configured:
+            raise ProtocolError("configurationDone came twice")
+        client.configured = True
+        self._session.stop_on_entry(arguments.stop_on_entry)
+        client.respond(message, p.Empty())
+        self._agent.configured.set()
+
+    def _disconnect(self, client: Client, message: Message, arguments: p.Disconnect) -> None:
+        client.respond(message, p.Empty())
+        self._leave(client, arguments.terminateDebuggee)
+
+    def _terminate(self, client: Client, message: Message, arguments: p.Terminate) -> None:
+        client.respond(message, p.Empty())
+        self._leave(client, True)
+
+    def _leave(self, client: Client, terminate: bool) -> None:
+        client.connection.flush(0.5)
+        self._session.detach()
+        self._agent.configured.set()
+        if terminate:
+            os.kill(os.getpid(), signal.SIGTERM)
+        client.connection.close()
+
+    # ---- without a tensor
+
+    def _pause(self, client: Client, arguments: p.Pause) -> p.Empty:
+        self._session.pause()
+        return p.Empty()
+
+    def _stacks(self, client: Client, arguments: p.Stacks) -> p.Empty:
+        self._session.set_stacks(arguments.on)
+        return p.Empty()
+
+    def _set_breakpoints(self, client: Client, message: Message, arguments: p.SetFunctionBreakpoints) -> None:
+        states = self._session.set_breakpoints(arguments.breakpoints)
+
+        def count(parked: Parked) -> None:
+            """At a stop the graph is at hand: count what each breakpoint takes in it."""
+            graph = parked.point.graph
+            if graph is not None:
+                self._session.table.match(graph)
+            client.respond(message, p.Breakpoints(self._session.states_after(states)))
+
+        self._session.ask(
+            _answering(client, message, count), lambda error: client.respond(message, p.Breakpoints(states))
+        )
+
+    def _stack_trace(self, client: Client, message: Message, arguments: p.StackTrace) -> None:
+        parked = self._session.parked
+        if parked is not None and arguments.threadId in (0, parked.thread):
+            self._at_stop(client, message, "stackTrace", arguments)
+        else:
+            client.respond(message, running_stack(arguments.threadId, arguments.startFrame, arguments.levels))
+
+    def _info(self, client: Client, message: Message, arguments: p.Info) -> None:
+        table = RUNNING_TABLES.get(arguments.what)
+        if table is not None and self._session.parked is None:
+            client.respond(message, table(self._session))
+        else:
+            self._at_stop(client, message, "adbg/info", arguments)
+
+    def _capture(self, client: Client, message: Message, arguments: p.Capture) -> None:
+        captures = self._session.captures
+        if arguments.cancel or not arguments.region:
+            states = captures.cancel(arguments.name) if arguments.cancel else captures.listing()
+            client.respond(message, p.CaptureBody(states))
+            return
+        wanted = captures.wanted(arguments)
+
+        def now(parked: Parked) -> None:
+            client.respond(message, p.CaptureBody([capture_at(parked, captures, wanted)]))
+
+        def later(_: AdbgError) -> None:
+            try:
+                client.respond(message, p.CaptureBody([captures.wait_for(wanted)]))
+            except AdbgError as error:
+                client.refuse(message, error)
+
+        self._session.ask(_answering(client, message, now), later)
+
+    # ---- on the parked thread
+
+    def _go_on(self, client: Client, message: Message, kind: Kind | None, spec: str) -> None:
+        body = p.ContinueBody() if message["command"] == "continue" else p.Empty()
+
+        def go(parked: Parked) -> None:
+            self._session.go_on(parked, kind, spec, lambda: client.respond(message, body))
+
+        self._session.ask(_answering(client, message, go), lambda error: client.refuse(message, error))
+
+    def _at_stop(self, client: Client, message: Message, command: str, arguments: Any) -> None:
+        def answer(parked: Parked) -> None:
+            if parked.answers is None:
+                parked.answers = self._answers(parked)
+            typed = command == "setExpression" or (command == "evaluate" and arguments.context in _TYPED)
+            self._session.reports.verbosity.quiet(not typed)  # what a person has run may write its records
+            try:
+                body = parked.answers.dispatch(command, arguments)
+            finally:
+                self._session.reports.verbosity.quiet(True)
+            client.respond(message, body)
+
+        self._session.ask(_answering(client, message, answer), lambda error: client.refuse(message, error))
+
+    def _answers(self, parked: Parked) -> Answers:
+        session = self._session
+        tables = {name: lambda make=make: make(session) for name, make in TABLES.items()}
+        return Answers(parked.point, breakpoints=_Marks(session.table), tables=tables)
+
+
+class _Marks:
+    """Which breakpoints take the nodes of a graph page."""
+
+    def __init__(self, table: Any) -> None:
+        self._table = table
+        self._graph: Graph | None = None
+        self._index: dict[int, int] = {}
+
+    def __call__(self, graph: Graph, keys: Sequence[int]) -> Mapping[int, tuple[int, ...]]:
+        if not self._table.armed:
+            return {}
+        if graph is not self._graph:
+            self._graph = graph
+            self._index = {key: index for index, key in enumerate(graph.order(), 1)}
+        marks = {}
+        for key in keys:
+            ids = self._table.matching_ids(
+                graph.describe(key), lambda key=key: graph.forward_stack(key)[0], self._index.get(key, 0)
+            )
+            if ids:
+                marks[key] = ids
+        return marks
+
+
+def _answering(client: Client, message: Message, job: Callable[[Parked], None]) -> Callable[[Parked], None]:
+    """``job``, with whatever it raises made into the answer. An interrupt ends the job, not the stop."""
+
+    def run(parked: Parked) -> None:
+        try:
+            job(parked)
+        except AdbgError as error:
+            client.refuse(message, error)
+        except KeyboardInterrupt:
+            client.refuse(message, NotStopped("interrupted", "the program is still stopped: ask again, or continue"))
+        except BaseException as error:  # SystemExit of an expression too
+            client.refuse(message, error)
+
+    return run

@@ -1,0 +1,53 @@
+"""Which files are the user's own (L2, stdlib only; any thread)."""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+
+from adbg.engine.types import SourceLine
+
+EXPRESSION = "<adbg>"  #: file name of the code of a person's expressions
+
+
+class FrameFilter:
+    """Tells the user's files from the framework's, adbg's and the interpreter's start-up code. One dict lookup a
+    file."""
+
+    def __init__(self, framework: str) -> None:
+        """Args: framework: the framework's folder."""
+        engine_folder = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        folders = [os.path.abspath(framework), engine_folder]
+        for name in ("adbg", "adbg.tui", "adbg.profiles"):
+            file = getattr(sys.modules.get(name), "__file__", None)
+            if file:
+                folders.append(os.path.dirname(os.path.abspath(file)))
+        self._folders = tuple(folder + os.sep for folder in folders)
+        self._known: dict[str, str | None] = {}
+        self._cwd = os.getcwd()
+
+    def user_file(self, file: str) -> str | None:
+        """The absolute name of a user's file (a pseudo name such as "<string>" as it is), None for a file to leave
+        out."""
+        try:
+            return self._known[file]
+        except KeyError:
+            shown: str | None = file
+            if file.startswith("<frozen") or file == EXPRESSION:
+                shown = None
+            elif not file.startswith("<"):
+                shown = os.path.normpath(os.path.join(self._cwd, file))
+                if shown.startswith(self._folders):
+                    shown = None
+            self._known[file] = shown
+            return shown
+
+    def live_line(self, frame: types.FrameType | None) -> SourceLine | None:
+        """The innermost user line of a running Python stack."""
+        while frame is not None:
+            file = self.user_file(frame.f_code.co_filename)
+            if file is not None:
+                return SourceLine(file, frame.f_lineno, frame.f_code.co_name)
+            frame = frame.f_back
+        return None

@@ -1,0 +1,237 @@
+"""The PaddlePaddle backend: puts the parts together behind ``Backend``. Made after the script imported paddle;
+methods run on the thread that calls them, ``arm`` and ``set_stacks`` also on the reader thread."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import paddle
+
+from adbg.engine.backends.base import (
+    Aids,
+    Backend,
+    BackwardCall,
+    Capabilities,
+    CreationWatch,
+    DoctorLine,
+    Graph,
+    HookSink,
+    NativeVlog,
+)
+from adbg.engine.backends.paddle import private
+from adbg.engine.backends.paddle import tensors as paddle_tensors
+from adbg.engine.backends.paddle import window as paddle_window
+from adbg.engine.backends.paddle.aids import PaddleAids
+from adbg.engine.backends.paddle.creations import Creations
+from adbg.engine.backends.paddle.entry import EngineEntry
+from adbg.engine.backends.paddle.flags import SharedFlags
+from adbg.engine.backends.paddle.graph import SAVED_NOTE, PaddleGraph, Services, root_tensors
+from adbg.engine.backends.paddle.modules import Modules
+from adbg.engine.backends.paddle.nodes import node_of
+from adbg.engine.backends.paddle.stacks import Stacks
+from adbg.engine.backends.paddle.vlog import PaddleVlog
+from adbg.engine.types import TensorMeta, TensorStats, TensorWindow
+
+_LIMITS = (
+    ("to_static", "a region compiled by paddle.jit.to_static is one node; static graphs have no backward to stop in"),
+    ("behind an accumulate node", "Paddle has no hook there: reported when the next node's turn comes, .grad is set"),
+    (
+        "forward stacks",
+        "at call stack level 3 Paddle's own error texts get longer, and a small operator takes 3.5 times",
+    ),
+    ("unique names", "Paddle's own (matmul2GradNode) stay off, they reset Adam's state; adbg numbers the nodes"),
+    ("vlog", "from level 6 on Paddle itself switches unique names on, with that effect: vlog 5 has none (measured)"),
+    ("execution order", "predicted for a dynamic graph on one thread; force-sequential nodes are not known to it"),
+    ("distributed", "a long stop of one rank runs into the process group's timeout on the others"),
+)
+_WHY_OFF = {
+    "saved_tensors": SAVED_NOTE,
+}
+
+
+class PaddleBackend(Backend):
+    """PaddlePaddle's dynamic graph."""
+
+    name: ClassVar[str] = "paddle"
+
+    def __init__(self) -> None:
+        self.version = str(paddle.__version__)
+        self._flags = SharedFlags()
+        self._stacks = Stacks(self._flags)
+        self._modules = Modules(self._stacks.texts)
+        self._creations = Creations(self._stacks)
+        self._services = Services(self._modules, self._stacks)
+        self._entry = EngineEntry(self._services)
+        self._grad_modes: list[bool] = []
+        self._vlog = PaddleVlog(paddle.base.core)  # before the first operator: see there
+        self._aids = PaddleAids(paddle, self._flags)
+        self.capabilities = _capabilities(self._stacks, hooks=True)
+
+    # ---- in and out
+
+    def install(self, sink: HookSink) -> None:
+        self._entry.install(sink)
+
+    def uninstall(self) -> None:
+        self.set_stacks(False)
+        self._entry.uninstall()
+
+    def abandon(self) -> None:
+        self._flags.abandon()
+        self._stacks.abandon()
+        self._modules.unwatch()
+        self._aids.restore()
+        private.abandon()
+        self.uninstall()
+
+    def arm(self, armed: bool) -> None:
+        self._entry.armed = armed
+
+    @property
+    def backward_count(self) -> int:
+        return self._entry.count
+
+    @property
+    def iteration(self) -> int:
+        return self._entry.iteration
+
+    def set_stacks(self, on: bool) -> None:
+        self._stacks.set(on)
+        if on:
+            self._modules.watch()
+        else:
+            self._modules.unwatch()
+
+    # ---- Paddle's own log and aids
+
+    def native_vlog(self) -> NativeVlog:
+        return self._vlog
+
+    def aids(self) -> Aids:
+        return self._aids
+
+    # ---- tensors
+
+    def is_tensor(self, value: Any) -> bool:
+        return paddle_tensors.is_tensor(value)
+
+    def meta(self, value: Any) -> TensorMeta:
+        return paddle_tensors.meta(value)
+
+    def stats(self, value: Any, exact: bool = False, bins: int = 16) -> TensorStats:
+        return paddle_tensors.stats(value, exact, bins)
+
+    def window(self, value: Any, slice_text: str, rows: int, cols: int) -> TensorWindow:
+        return paddle_window.window(value, slice_text, rows, cols)
+
+    def norm(self, value: Any) -> float:
+        return paddle_tensors.norm(value)
+
+    def nonfinite(self, value: Any) -> tuple[int, int]:
+        return paddle_tensors.nonfinite(value)
+
+    def adopt(self, old: Any, new: Any, where: str) -> Any:
+        keep_graph = self._grad_modes[-1] if self._grad_modes else private.has_grad()
+        call = self._entry.top()
+        keep_graph = keep_graph and call is not None and call.create_graph
+        grows = where.startswith("grad_inputs") and call is not None and call.at_custom()
+        return paddle_tensors.adopt(old, new, where, grows, keep_graph)
+
+    def text(self, value: Any) -> str:
+        return paddle_tensors.text(value)
+
+    @contextlib.contextmanager
+    def _user_mode(self) -> Iterator[None]:
+        self._entry.enter_passing()
+        before = private.has_grad()
+        self._grad_modes.append(before)
+        try:
+            private.set_has_grad(True)
+            yield
+        finally:
+            private.set_has_grad(before)
+            self._grad_modes.pop()
+            self._entry.leave_passing()
+
+    def user_mode(self) -> contextlib.AbstractContextManager[None]:
+        return self._user_mode()
+
+    def helpers(self) -> Mapping[str, Any]:
+        return {
+            "paddle": paddle,
+            "norm": paddle_tensors.norm,
+            "stats": paddle_tensors.stats,
+            "nonfinite": paddle_tensors.nonfinite,
+        }
+
+    def graph_of(self, values: Iterable[Any]) -> Graph | None:
+        roots = root_tensors([value for value in values if isinstance(value, paddle.Tensor)])
+        spent = self._services.spent.among(roots)
+        if spent:
+            ran = set(PaddleGraph(spent, self._services).addresses())
+            usable = [tensor for tensor in roots if node_of(tensor).node_ptr() not in ran]
+            if usable:
+                graph = PaddleGraph(usable, self._services)
+                graph.left_out = [tensor for tensor in roots if all(tensor is not kept for kept in usable)]
+                return graph
+        return PaddleGraph(roots, self._services) if roots else None
+
+    def at_hand(self) -> tuple[BackwardCall, int | None] | None:
+        return self._entry.at_hand()
+
+    def watch_creation(self) -> CreationWatch:
+        return self._creations.watch()
+
+    def parameters(self) -> Iterable[tuple[str, Any]]:
+        return self._modules.parameters()
+
+    def memory(self) -> Mapping[str, float]:
+        """rss, peak_rss; of a GPU build with a device in use: allocated, reserved and peak of it."""
+        found: dict[str, float] = {"peak_rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0}
+        with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/statm", encoding="ascii") as statm:
+            found["rss"] = float(int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
+        if paddle.is_compiled_with_cuda():
+            with contextlib.suppress(Exception):
+                cuda: Any = paddle.device.cuda
+                found["cuda_allocated"] = float(cuda.memory_allocated())
+                found["cuda_reserved"] = float(cuda.memory_reserved())
+                found["cuda_peak"] = float(cuda.max_memory_allocated())
+        return found
+
+    # ---- doctor
+
+    def doctor(self) -> Sequence[DoctorLine]:
+        native = private.native()
+        self.capabilities = _capabilities(self._stacks, hooks=native is not None)
+        lines = [DoctorLine("ok", "paddle", f"{self.version} in {os.path.dirname(paddle.__file__)}")]
+        lines.append(DoctorLine("ok" if native is not None else "limit", "stops before a node", private.mechanism()))
+        for use in private.USES:
+            detail = f"{use.purpose}: {use.problem}" if use.problem else use.purpose
+            lines.append(DoctorLine("ok" if use.present else "missing", use.name, detail))
+        for name in Capabilities.__dataclass_fields__:
+            if not getattr(self.capabilities, name):
+                why = _WHY_OFF.get(name, "this Paddle lacks what is listed as missing above")
+                lines.append(DoctorLine("off", name.replace("_", " "), why))
+        lines.extend(DoctorLine("limit", what, detail) for what, detail in _LIMITS)
+        return lines
+
+
+def _capabilities(stacks: Stacks, hooks: bool) -> Capabilities:
+    seen = private.run_backward is not None
+    return Capabilities(
+        pre_hooks=seen and hooks,
+        post_hooks=seen,
+        edit_grad_outputs=seen and hooks,
+        edit_grad_inputs=seen,
+        saved_tensors=False,
+        forward_stacks=stacks.possible and hooks,
+        module_paths=stacks.possible,
+        nested_backward=private.py_layer_backward is not None,
+        execution_order=True,
+        contributions=seen and hooks,
+        native_vlog=True,
+    )

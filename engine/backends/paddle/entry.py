@@ -1,0 +1,373 @@
+"""The entry into Paddle's engine: ``core.eager.run_backward`` and ``run_partial_grad``, which every route goes
+through and looks up at call time.
+
+Runs on the threads that call backward; ``armed`` is switched from the reader thread. While it is off a call is counted
+and passed on (its arguments stay at hand on the thread, for a post-mortem).
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from time import perf_counter_ns
+from types import FrameType
+from typing import Any
+
+from adbg.engine.backends.base import HookSink
+from adbg.engine.backends.common.tracebacks import strip_own
+from adbg.engine.backends.paddle import private
+from adbg.engine.backends.paddle.call import PaddleCall
+from adbg.engine.backends.paddle.failures import described
+from adbg.engine.backends.paddle.graph import PYLAYER, Services, root_tensors, surveyed
+from adbg.engine.backends.paddle.open import Open, Threads, flag, given
+from adbg.engine.backends.paddle.tensors import is_tensor
+from adbg.engine.types import BriefCall
+
+Run = Callable[..., Any]
+_INTERRUPTED = "(External) KeyboardInterrupt"  # what Paddle makes of a Ctrl-C in a hook
+
+
+class EngineEntry:
+    """Counts and reports backward calls."""
+
+    def __init__(self, services: Services) -> None:
+        self.armed = False
+        self.count = 0
+        self.iteration = 0
+        self._numbers = itertools.count(1)
+        self._iterations = itertools.count(1)
+        self._threads = Threads()
+        self._services = services
+        self._sink: HookSink | None = None
+        self._kept: list[Any] = []
+        self._replaced: list[tuple[Any, str, Any, Any]] = []  # (owner, name, original, ours)
+
+    # ---- in and out
+
+    def install(self, sink: HookSink) -> None:
+        self._sink = sink
+        if self._replaced:
+            return
+        self._put(private.eager, "run_backward", lambda run: self._entry_function(run, False))
+        self._put(private.eager, "run_partial_grad", lambda run: self._entry_function(run, True))
+        if private.py_layer_backward is not None:
+            self._put(private.py_layer_backward, "backward", self._custom_function)
+
+    def _put(self, owner: Any, name: str, make: Callable[[Run], Run]) -> None:
+        original = getattr(owner, name, None)
+        if original is not None:
+            ours = make(original)
+            setattr(owner, name, ours)
+            self._replaced.append((owner, name, original, ours))
+
+    def uninstall(self) -> None:
+        """Paddle's own functions back; if another tool wrapped ours meanwhile, ours stays below it and only passes
+        on."""
+        self.armed = False
+        self._sink = None
+        for owner, name, original, ours in self._replaced:
+            if getattr(owner, name, None) is ours:
+                setattr(owner, name, original)
+        self._replaced = []
+
+    # ---- this thread
+
+    def top(self) -> PaddleCall | None:
+        """The call whose nodes run on this thread now; None where it is none of ours."""
+        running = self._threads.mine.open
+        return running[-1].call if running else None
+
+    def enter_passing(self) -> None:
+        self._threads.mine.passing += 1
+
+    def leave_passing(self) -> None:
+        self._threads.mine.passing -= 1
+
+    def answer(self, outputs: Sequence[Any]) -> list[Any]:
+        """``outputs`` as a post hook returns them. Paddle 3.3.1 never gives back its reference to what a post hook
+        returned: a new container each time would keep all gradients for ever. So it is one list a thread, which Paddle
+        reads before anything else runs."""
+        answer = self._threads.mine.answer
+        answer[:] = outputs
+        return answer
+
+    def abort(self, error: BaseException) -> None:
+        """A person ended it in a hook: what Paddle makes of the exception is turned back into it at the entry."""
+        self._threads.mine.abort = error
+
+    def keep(self, hooks: list[Any], earlier: Sequence[Any]) -> None:
+        """Hold on to the post hooks of a failed ``paddle.grad``, and let go of ``earlier``, those that were held when
+        one began that reached its nodes: nobody else has them now.
+
+        ``paddle.grad`` runs on copies of the nodes. After an exception the copies stay until the next call, which frees
+        them without Python's lock: a hook that only they still held would be freed there, and Paddle dies of that.
+        """
+        gone = set(map(id, earlier))
+        self._kept = [*(hook for hook in self._kept if id(hook) not in gone), *hooks]
+
+    # ---- a call
+
+    def _entry_function(self, run: Run, partial: bool) -> Run:
+        threads = self._threads
+
+        def run_backward(*args: Any, **kwargs: Any) -> Any:
+            if self._sink is None:
+                return run(*args, **kwargs)
+            opened = self._begin(args, kwargs, partial)
+            earlier = self._kept
+            grad_mode = private.has_grad()
+            try:
+                result = run(*args, **kwargs)
+            except BaseException as error:
+                if private.has_grad() != grad_mode:  # Paddle forgets it when a post hook or a kernel raises
+                    private.set_has_grad(grad_mode)
+                if opened.partial and opened.call is not None:
+                    self.keep(opened.call.placed, earlier if opened.call.reached else ())
+                aborted = self._failed(opened, error)
+                if opened.brief:
+                    self._end_brief(opened, error)
+                if aborted is not None:
+                    raise aborted from None
+                strip_own(error)
+                raise
+            else:
+                if opened.call is not None:
+                    self._end(opened)
+                if opened.brief:
+                    self._end_brief(opened, None)
+                if partial and earlier:
+                    self.keep([], earlier)
+                if not partial:
+                    self._spend(args, kwargs)
+                return result
+            finally:
+                threads.mine.open.remove(opened)
+                self._close(opened)
+
+        run_backward.__name__ = run_backward.__qualname__ = getattr(run, "__name__", "run_backward")
+        run_backward.__doc__ = run.__doc__
+        return run_backward
+
+    def _spend(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A whole backward ended well: what it did not retain cannot be run again."""
+        if args[2] if len(args) > 2 else kwargs.get("retain_graph", False):
+            return
+        roots = args[0] if args else kwargs.get("tensors", ())
+        try:
+            self._services.spent.add(roots if isinstance(roots, (tuple, list)) else (roots,))
+        except Exception:  # knowing less about old graphs is no reason to hurt the program
+            return
+
+    def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any], partial: bool) -> Open:
+        state = self._threads.mine
+        entry = sys._getframe(1)
+        if state.open:
+            self._prune(entry)
+        if state.passing:
+            opened = Open(entry, (), {}, partial, 0, "")
+            opened.passing = True
+            state.open.append(opened)
+            return opened
+        number = self.count = next(self._numbers)
+        if not state.open:
+            self.iteration = next(self._iterations)
+            state.origin, state.abort, state.reported = None, None, False
+            state.customs.clear()
+        opened = Open(entry, args, kwargs, partial, number, state.customs[-1] if state.customs else "")
+        state.open.append(opened)
+        if self.armed:
+            opened.frame = sys._getframe(2)
+            if self._passes_over(opened):
+                return opened
+            call = self._realize(opened)
+            sink = self._sink
+            if call is not None and sink is not None:
+                opened.begun = True
+                try:
+                    sink.backward_begin(call)
+                    call.start()
+                except BaseException as error:
+                    self.abort(error)  # what is around this call makes another exception of it
+                    state.open.remove(opened)
+                    self._close(opened)
+                    raise
+        return opened
+
+    def _passes_over(self, opened: Open) -> bool:
+        """Whether nobody looks into this call: then it is told in short, and nothing is made for it (half the cost of
+        one that is looked into and has no node of interest)."""
+        sink = self._sink
+        if sink is None or opened.partial or len(self._threads.mine.open) > 1:
+            return False
+        try:
+            survey = opened.survey = surveyed(root_tensors(given(opened, 0, "tensors", "outputs")))
+            if survey is None or survey.kinds is None or survey.roots is None or not sink.passes_over(survey.kinds):
+                return False
+            line = self._services.stacks.frames.live_line(opened.frame)
+            place = (line.file, line.line) if line is not None else ("", 0)
+            ident = threading.get_ident()
+            sink.brief_begin(
+                BriefCall(opened.number, survey.count, survey.roots, "backward", self.iteration, ident, *place)
+            )
+        except Exception:
+            return False
+        opened.brief = perf_counter_ns()
+        return True
+
+    def _prune(self, frame: FrameType | None) -> None:
+        """Calls that a Ctrl-C took out of ``run_backward`` between two instructions, and that never ended here: what
+        comes later would count as nested in them. Their frames are not on this thread's stack any more."""
+        running = set()
+        while frame is not None:
+            running.add(id(frame))
+            frame = frame.f_back
+        for opened in [opened for opened in self._threads.mine.open if id(opened.entry) not in running]:
+            self._threads.mine.open.remove(opened)
+            self._close(opened)
+
+    def _realize(self, opened: Open) -> PaddleCall | None:
+        """The call as the sink sees it, with those around it. Never raises: a call that cannot be described runs."""
+        if opened.call is not None or opened.passing or self._sink is None:
+            return opened.call
+        state = self._threads.mine
+        place = state.open.index(opened)
+        outer = state.open[place - 1] if place else None
+        try:
+            parent = self._realize(outer) if outer is not None else None
+            roots = given(opened, 0, "tensors", "outputs")
+            call = PaddleCall(
+                self,
+                self._sink,
+                self._services,
+                roots,
+                number=opened.number,
+                parent=parent,
+                parent_key=parent.custom_key(opened.custom) if parent is not None and opened.custom else None,
+                depth=place,
+                entry="grad" if opened.partial else "backward",
+                create_graph=bool(opened.partial and flag(opened, 4, "create_graph")),
+                inputs=[value for value in given(opened, 1, "inputs") if is_tensor(value)] if opened.partial else (),
+                location=self._services.stacks.frames.live_line(opened.frame or sys._getframe(1)),
+            )
+        except Exception:
+            return None
+        if opened.survey is not None:
+            call.take_survey(opened.survey)
+        opened.call = call
+        return call
+
+    def _close(self, opened: Open) -> None:
+        call = opened.call
+        state = self._threads.mine
+        try:
+            if call is not None and not opened.passing:
+                call.finish()
+        finally:
+            opened.call = None
+            opened.args, opened.kwargs, opened.frame, opened.entry = (), {}, None, None
+            if not state.open:
+                state.origin = state.abort = None
+                state.answer.clear()
+
+    def _end(self, opened: Open) -> None:
+        call, sink = opened.call, self._sink
+        if call is not None and sink is not None and not opened.passing:
+            try:
+                call.settle()
+                sink.backward_end(call, None)
+            except BaseException as error:
+                self.abort(error)
+                raise
+
+    def _end_brief(self, opened: Open, error: BaseException | None) -> None:
+        sink, begun = self._sink, opened.brief
+        opened.brief = 0
+        if sink is not None:
+            sink.brief_end(opened.number, (perf_counter_ns() - begun) / 1000, error)
+
+    def _failed(self, opened: Open, error: BaseException) -> BaseException | None:
+        """An exception is leaving the engine: report it once. Returns what a person's abort was, if it was one."""
+        state = self._threads.mine
+        if state.abort is None and opened.begun and isinstance(error, OSError) and str(error).startswith(_INTERRUPTED):
+            state.abort = KeyboardInterrupt()  # between two instructions of a hook
+        aborted, sink = state.abort, self._sink
+        if opened.passing or sink is None:
+            return aborted
+        if aborted is not None:
+            if opened.call is not None:
+                sink.backward_end(opened.call, aborted)
+            return aborted
+        if not opened.begun and (state.reported or not isinstance(error, Exception)):
+            return None
+        call = self._realize(opened)
+        if call is not None:
+            state.reported = True
+            call.origin = state.origin
+            if opened.returned is not None:
+                call.returned[opened.returned[0]] = opened.returned[1]
+            sink.backward_end(call, error)
+        return state.abort
+
+    # ---- a Python line inside a node
+
+    def at_hand(self) -> tuple[PaddleCall, int | None] | None:
+        """The innermost call of this thread, made now where nobody needed it before, and the PyLayer that runs."""
+        state = self._threads.mine
+        opened = state.open[-1] if state.open else None
+        if opened is None or opened.passing:
+            return None
+        for around in state.open:
+            around.frame = around.frame or around.entry
+        call = self._realize(opened)
+        if call is None:
+            return None
+        inside = len(state.customs) > sum(bool(around.custom) for around in state.open)  # its own, not one around it
+        return call, call.custom_key(state.customs[-1]) if inside else None
+
+    # ---- around the backward of every PyLayer
+
+    def _custom_function(self, original: Run) -> Run:
+        threads = self._threads
+
+        def backward(ctx: Any, *args: Any) -> Any:
+            state = threads.mine
+            opened = state.open[-1] if state.open else None
+            if opened is None or opened.passing or self._sink is None:
+                return original(ctx, *args)
+            printed = PYLAYER + type(ctx).__name__.removesuffix("_backward")
+            call = opened.call
+            key = call.custom_key(printed) if call is not None else None
+            state.customs.append(printed)
+            try:
+                if call is not None and key is not None:
+                    args = call.custom_begin(key, args) or args
+                result = original(ctx, *args)
+            except BaseException as error:
+                if state.origin is None and state.abort is None:
+                    state.origin = error
+                strip_own(error)
+                raise
+            finally:
+                state.customs.pop()
+            state.origin = None  # it got over whatever was raised inside
+            return self._custom_end(opened, printed, key, result, args)
+
+        return backward
+
+    def _custom_end(self, opened: Open, printed: str, key: int | None, result: Any, args: tuple[Any, ...]) -> Any:
+        call = opened.call
+        if call is not None and key is None:  # a stop at a Python line inside had the call made meanwhile
+            key = call.custom_key(printed)
+        if call is not None and key is not None:
+            result = call.custom_end(key, result, args)
+        try:
+            opened.returned = (printed, described(result))
+            if result is None or (isinstance(result, (tuple, list)) and any(value is None for value in result)):
+                call = self._realize(opened)
+                if call is not None:
+                    call.watch_undefined(printed, key)
+        except Exception:  # knowing less about a PyLayer is no reason to hurt the backward
+            return result
+        return result

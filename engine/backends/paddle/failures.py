@@ -1,0 +1,138 @@
+"""Which node failed, and what a PyLayer should have returned? Evidence gathered after an exception left a backward.
+
+Runs on the thread that called backward, while the roots of the graph are still held. Nothing is executed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from adbg.engine.backends.paddle import private
+from adbg.engine.backends.paddle.tensors import defined, is_tensor, meta_of, short_dtype
+
+if TYPE_CHECKING:
+    from adbg.engine.backends.paddle.graph import PaddleGraph
+
+_AT = re.compile(r"GradNodePyLayer_\w+\((0x[0-9a-f]+)\)")
+_NAMED = re.compile(r"GradNode < ?(\w+) ?> error|Node \((\w+)\) raises")
+_MOST = 8
+
+
+def suspects(
+    graph: PaddleGraph,
+    error: BaseException,
+    origin: BaseException | None,
+    running: int | None,
+    returned: Mapping[str, str],
+) -> Sequence[tuple[int, str]]:
+    """(key, evidence), most likely first. ``origin``: the exception as Python raised it, before Paddle made it text.
+    ``running``: the node whose turn had come. ``returned``: what PyLayers gave back last."""
+    reasons: dict[int, list[str]] = {}
+    for key, why in (*_running(running), *_by_message(graph, str(error))):
+        reasons.setdefault(key, []).append(why)
+    if running is not None:
+        reasons = {running: reasons[running]}
+    found = {
+        key: "; ".join(filter(None, dict.fromkeys((*why, _raised(origin), contract(graph, key, origin, returned)))))
+        for key, why in reasons.items()
+    }
+    return list(found.items())[:_MOST]
+
+
+def _running(running: int | None) -> Iterator[tuple[int, str]]:
+    if running is not None:
+        yield running, "it was executing when the exception left it"
+
+
+def _raised(origin: BaseException | None) -> str:
+    if origin is None:
+        return ""
+    trace = origin.__traceback__
+    place = ""
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        module = str(trace.tb_frame.f_globals.get("__name__", ""))
+        if module.partition(".")[0] not in ("paddle", "adbg"):
+            place = f" ({code.co_filename}:{trace.tb_lineno})"
+        trace = trace.tb_next
+    return f"its backward raised {type(origin).__name__}{place}"
+
+
+def _by_message(graph: PaddleGraph, message: str) -> Iterator[tuple[int, str]]:
+    """The outermost PyLayer that the message names is the one of this graph; an operator is named at call stack
+    level 3."""
+    at = _AT.search(message)
+    if at is not None:
+        key = graph.addresses().get(int(at[1], 16))
+        if key is not None:
+            yield key, "Paddle's message names it"
+            return
+    custom = re.search(r"(GradNodePyLayer_\w+?)(?='s |\b)", message)
+    for key in graph.keys_named(custom[1]) if custom is not None else ():
+        yield key, "Paddle's message names it"
+    for match in _NAMED.finditer(message):
+        name = match[1] or match[2]
+        printed = graph.printed()
+        keys = [key for key in graph.order() if printed[key] == name or graph.name(key) == name]
+        for key in keys:
+            sure = (
+                "Paddle's message names it"
+                if len(keys) == 1
+                else f"one of {len(keys)} nodes of the name in the message"
+            )
+            yield key, f"{sure}: {_changed(message)}" if _changed(message) else sure
+
+
+_SUMMARY = re.compile(r"Error Message Summary:\n-+\n(.*)", re.DOTALL)
+_WHERE = re.compile(r"\s*\(at /paddle/[^)]*\)")
+
+
+def error_text(error: BaseException, origin: BaseException | None) -> str:
+    """What Python raised where it did; else Paddle's message, without its C++ and repeated Python stacks."""
+    if origin is not None:
+        return f"{type(origin).__name__}: {_plain(str(origin))}"
+    return f"{type(error).__name__}: {_plain(str(error))}"
+
+
+def _plain(message: str) -> str:
+    summary = _SUMMARY.search(message)
+    return _WHERE.sub("", summary[1] if summary is not None else message).strip()
+
+
+def _changed(message: str) -> str:
+    match = re.search(r"Its version is (\d+) but the expected version is (\d+)", message)
+    if match is None:
+        return ""
+    return f"a tensor that it saved was changed in place: it is at version {match[1]}, saved at {match[2]}"
+
+
+# ------------------------------------------------------------------ the contract of a PyLayer
+
+
+def described(result: Any) -> str:
+    """What a PyLayer's backward returned, in a line: "(f32 [3], None, [f32 [2]])"."""
+    if isinstance(result, (tuple, list)):
+        inside = ", ".join(described(item) for item in result)
+        return f"[{inside}]" if isinstance(result, list) else f"({inside}{',' if len(result) == 1 else ''})"
+    if is_tensor(result):
+        return f"{short_dtype(result.dtype)} {list(result.shape)}" if defined(result) else "undefined"
+    return "None" if result is None else type(result).__name__
+
+
+def contract(graph: PaddleGraph, key: int, origin: BaseException | None, returned: Mapping[str, str]) -> str:
+    """What Paddle expected of a PyLayer beside what it got; "" where nothing is known of that, or it raised by
+    itself."""
+    got = returned.get(graph.printed()[key])
+    native = private.native()
+    if origin is not None or got is None or native is None or not graph.is_custom(key):
+        return ""
+    expected = []
+    for slot in native.edges(graph.walk()[key].node_ptr()):
+        for edge in slot:
+            meta = meta_of(edge.shape, edge.dtype)
+            shape = f"{meta.dtype} {list(edge.shape)}" if edge.shape is not None else "a tensor"
+            expected.append("None or " + shape if edge.stop or not edge.to else shape)
+    drawn = f"({', '.join(expected)}{',' if len(expected) == 1 else ''})"
+    return f"one gradient per tensor given to forward; expected {drawn}, got {got}"

@@ -1,0 +1,370 @@
+"""A walked graph of Paddle's nodes: keys, names, order, and what every node is. Runs on the thread that made it
+(later: the parked thread).
+
+Keys are positions in a breadth-first walk from the roots (1 us a node). The nodes are held while the object is in use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from adbg.engine.backends.base import Graph, SavedValue
+from adbg.engine.backends.paddle import private
+from adbg.engine.backends.paddle.census import Survey, census
+from adbg.engine.backends.paddle.modules import Modules
+from adbg.engine.backends.paddle.nodes import node_of
+from adbg.engine.backends.paddle.order import execution_order, needed_nodes
+from adbg.engine.backends.paddle.spent import SpentRoots
+from adbg.engine.backends.paddle.stacks import Stacks, framework_name
+from adbg.engine.backends.paddle.tensors import meta_of
+from adbg.engine.errors import CommandError
+from adbg.engine.types import Edge, NodeInfo, SourceLine, TensorMeta
+
+PYLAYER = "GradNodePyLayer_"
+ACCUMULATE = "GradNodeAccumulation"
+_MOST_NODES = 200_000
+#: Operators that give a list of gradients, for a Paddle whose nodes cannot be read.
+_LISTS = frozenset(
+    ("Concat", "Stack", "AddN", "Meshgrid", "MultiDot", "Einsum", "BroadcastTensors", "Rnn", "Multiplex")
+)
+UNSEEN_NOTE = "not shown: Paddle's post hook fails on a node that gives a list of gradients"
+SAVED_NOTE = (
+    "Paddle shows no saved tensors of an operator to Python; a PyLayer's are ctx.saved_tensor() in its backward"
+)
+CONTEXT_HINT = "`breakpoint()` in its backward stops where ctx is a local"
+
+
+class Services:
+    """What graphs share."""
+
+    def __init__(self, modules: Modules, stacks: Stacks) -> None:
+        self.modules = modules
+        self.stacks = stacks
+        self.spent = SpentRoots()
+        #: Kinds of nodes of which a plan (by its ``name``) takes none; forgotten with the plan.
+        self.passed: tuple[Any, set[frozenset[str]]] = (None, set())
+
+
+class PaddleGraph(Graph):
+    """The graph below some roots. Everything is made on first use."""
+
+    def __init__(self, roots: Sequence[Any], services: Services) -> None:
+        """Args: roots: tensors whose nodes are the roots; of others nothing runs (see ``root_tensors``)."""
+        self._root_tensors = root_tensors(roots)
+        self._made: list[Any] | None = None  # their nodes, one per tensor
+        self._services = services
+        self._nodes: list[Any] = []
+        self._below: list[Any] = []  # next_functions by key
+        self._survey: Survey | None = None
+        self._surveyed = False
+        self._printed: list[str] = []
+        self._index: dict[Any, int] = {}
+        self._producers: list[tuple[int, ...]] | None = None
+        self._addresses: dict[int, int] | None = None
+        self._order: list[int] | None = None
+        self._users: dict[int, int] | None = None
+        self._unique: list[str] | None = None
+        self._parameters: dict[int, tuple[str | None, Any]] | None = None
+        self._wanted: tuple[Any, ...] = ()  # paddle.grad(inputs=)
+        self.note = ""
+
+    # ---- the walk
+
+    @property
+    def _root_nodes(self) -> list[Any]:
+        if self._made is None:
+            nodes = [node_of(tensor) for tensor in self._root_tensors]
+            self._made = [node for node in nodes if node is not None]
+        return self._made
+
+    def walk(self) -> list[Any]:
+        """The nodes by key."""
+        nodes = self._nodes
+        if nodes or not self._root_nodes:
+            return nodes
+        nodes.extend(dict.fromkeys(self._root_nodes))
+        seen = set(nodes)
+        seen.add(None)  # an edge that leads nowhere
+        add, append, keep = seen.add, nodes.append, self._below.append
+        for node in nodes:  # grows while it is followed
+            below = node.next_functions
+            keep(below)
+            for producer in below:
+                if producer not in seen:
+                    add(producer)
+                    append(producer)
+            if len(nodes) > _MOST_NODES:
+                self.add_note(f"walk capped at {len(nodes):,} nodes: the rest runs, unseen")
+                break
+        self._below.extend([()] * (len(nodes) - len(self._below)))
+        return nodes
+
+    def survey(self) -> Survey | None:
+        """The graph as Paddle counts it, without a walk; None where that is not possible, or a walk was made."""
+        if not self._surveyed and not self._nodes:
+            self.take_survey(surveyed(self._root_tensors))
+        return self._survey
+
+    def take_survey(self, survey: Survey | None) -> None:
+        """It was made already."""
+        self._surveyed, self._survey = True, survey
+
+    def kinds(self) -> frozenset[str]:
+        """Framework names of all nodes (and perhaps of a few that are not there); of PyLayers as Paddle prints them."""
+        survey = self.survey()
+        if survey is not None and survey.kinds is not None:
+            return survey.kinds
+        printed = self.printed()
+        counted = census()
+        if counted is not None:
+            counted.learn(self.walk(), printed)
+        return frozenset(framework_name(name) for name in set(printed))
+
+    @property
+    def index(self) -> dict[Any, int]:
+        if not self._index:
+            nodes = self.walk()
+            self._index = dict(zip(nodes, range(len(nodes)), strict=True))
+        return self._index
+
+    def release(self) -> None:
+        """Let go of the nodes, roots first."""
+        self._index = {}
+        self._below = []
+        self._wanted = ()
+        self._root_tensors, self._made = [], []
+        self._parameters = None
+        nodes, self._nodes = self._nodes, []
+        for key in range(len(nodes)):
+            nodes[key] = None
+
+    def producers(self) -> list[tuple[int, ...]]:
+        """By key, the keys of the nodes below: one entry per edge, in order of slots and ranks."""
+        if self._producers is None:
+            index = self.index
+            self._producers = [
+                tuple([index[node] for node in below if node is not None and node in index]) for below in self._below
+            ]
+        return self._producers
+
+    def printed(self) -> list[str]:
+        """What Paddle prints as the name of each node: "MatmulGradNode", "matmul2GradNode" with unique names."""
+        if not self._printed:
+            self._printed = [node.name() for node in self.walk()]
+        return self._printed
+
+    def addresses(self) -> dict[int, int]:
+        """Address of a node -> key."""
+        if self._addresses is None:
+            self._addresses = {node.node_ptr(): key for key, node in enumerate(self.walk())}
+        return self._addresses
+
+    # ---- Graph
+
+    def count(self) -> int:
+        if self._order is None and not self._wanted:  # all nodes below the roots run, and a count needs no walk
+            survey = self.survey()
+            if survey is not None:
+                return survey.count
+        return len(self.order())
+
+    def order(self) -> Sequence[int]:
+        if self._order is None:
+            producers = self.producers()
+            printed = self.printed()
+            needed = needed_nodes(self._wanted_keys(), producers) if self._wanted else None
+            self._order = execution_order(
+                [self.index[node] for node in self._root_nodes],
+                producers.__getitem__,
+                lambda key: printed[key] == ACCUMULATE,
+                needed,
+            )
+        return self._order
+
+    def _wanted_keys(self) -> list[int]:
+        """Keys of the nodes where the gradients of ``inputs=`` arrive: of a leaf, its accumulate node."""
+        native = private.native()
+        keys = []
+        for value in self._wanted:
+            node = node_of(value)
+            key = self.index.get(node) if node is not None else None
+            if node is None and native is not None:
+                key = self.addresses().get(native.leaf_node(value))
+            if key is not None:
+                keys.append(key)
+        return keys
+
+    def roots(self) -> Sequence[int]:
+        return list(dict.fromkeys(self.index[node] for node in self._root_nodes))
+
+    def name(self, key: int) -> str:
+        return framework_name(self.printed()[key])
+
+    def is_accumulate(self, key: int) -> bool:
+        return self.printed()[key] == ACCUMULATE
+
+    def is_custom(self, key: int) -> bool:
+        return self.printed()[key].startswith(PYLAYER)
+
+    def ends_unseen(self, key: int) -> bool:
+        """Paddle's post hook fails on it: it gives several gradients in one slot (concat, stack)."""
+        if self.is_custom(key):
+            return False
+        native = private.native()
+        if native is None:
+            return self.name(key).removesuffix("GradNode") in _LISTS
+        return any(len(slot) != 1 for slot in native.edges(self.walk()[key].node_ptr()))
+
+    def unique_name(self, key: int) -> str:
+        """Paddle's own numbered name where it gave one, else name#k. Paddle tells no order of recording: k counts
+        backwards along the execution (the order of the forward, for a chain), of accumulate nodes along it."""
+        if self._unique is None:
+            printed = self.printed()
+            order = list(self.order())
+            rest = sorted(set(range(len(printed))) - set(order))
+            unique = list(printed)
+            seen: dict[str, int] = {}
+            forward = [key for key in reversed(order) if not self.is_accumulate(key)]
+            leaves = [key for key in order if self.is_accumulate(key)]
+            for other in (*forward, *leaves, *rest):
+                name = printed[other]
+                if framework_name(name) == name:
+                    seen[name] = seen.get(name, 0) + 1
+                    unique[other] = f"{name}#{seen[name]}"
+            self._unique = unique
+        return self._unique[key]
+
+    def describe(self, key: int) -> NodeInfo:
+        return self.info(key, ("unique_name", "module", "parameter", "forward_stack"))
+
+    def info(self, key: int, needs: Sequence[str] | frozenset[str]) -> NodeInfo:
+        """A NodeInfo with at least the fields in ``needs`` (those of ``HookPlan.needs``)."""
+        accumulate = self.is_accumulate(key)
+        parameter = self.parameter(key)[0] if accumulate and not {"parameter", "module"}.isdisjoint(needs) else None
+        stack = self.forward_stack(key)[0] if "forward_stack" in needs else ()
+        module: str | None = None
+        if "module" in needs:
+            module = self.module(key) if not accumulate else parameter and parameter.rpartition(".")[0]
+        return NodeInfo(
+            key=key,
+            name=self.name(key),
+            unique_name=self.unique_name(key) if "unique_name" in needs else self.printed()[key],
+            module=module,
+            parameter=parameter,
+            forward=stack[0] if stack else None,
+            accumulate=accumulate,
+        )
+
+    def module(self, key: int) -> str | None:
+        return self._services.modules.told(self._services.stacks.text(self.walk()[key]))
+
+    def parameter(self, key: int) -> tuple[str | None, Any]:
+        """(name, tensor) of an accumulate node; (None, None) where its tensor is no parameter of a Layer seen so
+        far."""
+        if self._parameters is None:
+            native = private.native()
+            found: dict[int, tuple[str | None, Any]] = {}
+            if native is not None:
+                addresses = self.addresses()
+                for name, tensor in self._services.modules.parameters():
+                    at = addresses.get(native.leaf_node(tensor))
+                    if at is not None:
+                        found.setdefault(at, (name, tensor))
+            self._parameters = found
+        return self._parameters.get(key, (None, None))
+
+    def edges(self, key: int) -> Sequence[Edge]:
+        native = private.native()
+        node = self.walk()[key]
+        if native is None:
+            return [
+                Edge(slot, self.index.get(below) if below is not None else None)
+                for slot, below in enumerate(self._below[key])
+            ]
+        return [
+            Edge(
+                place,
+                self.addresses().get(edge.to) if edge.to else None,
+                self._flat_slot(edge.to, edge.slot, edge.rank),
+            )
+            for place, edge in enumerate(edge for slot in native.edges(node.node_ptr()) for edge in slot)
+        ]
+
+    def _flat_slot(self, address: int, slot: int, rank: int) -> int:
+        """Slots and ranks are counted through, as ``grad_outputs`` has them."""
+        native = private.native()
+        if not address or native is None or not (slot or rank):
+            return 0
+        return sum(native.input_slots(address)[:slot]) + rank
+
+    def saved(self, key: int) -> Sequence[SavedValue]:
+        """Of an accumulate node, its parameter; of all others nothing: see ``SAVED_NOTE``."""
+        if self.is_accumulate(key):
+            tensor = self.parameter(key)[1]
+            return [SavedValue("variable", tensor)] if tensor is not None else []
+        return []
+
+    def attributes(self, key: int) -> Mapping[str, str]:
+        found = {"address": hex(self.walk()[key].node_ptr())}
+        if self.is_accumulate(key):
+            name, tensor = self.parameter(key)
+            if tensor is not None:
+                found.update({"shape": str(list(tensor.shape)), "tensor": str(tensor.name), "parameter": str(name)})
+        elif not self.is_custom(key):
+            found["saved"] = SAVED_NOTE
+            if self.ends_unseen(key):
+                found["grad_inputs"] = UNSEEN_NOTE
+        return found
+
+    def input_meta(self, key: int) -> Sequence[TensorMeta]:
+        native = private.native()
+        if native is None:
+            return ()
+        return [meta_of(shape, dtype) for shape, dtype in native.input_shapes(self.walk()[key].node_ptr())]
+
+    def forward_stack(self, key: int) -> tuple[Sequence[SourceLine], str]:
+        """Of an accumulate node, that of the operator which used its tensor first: Paddle makes the node as soon as
+        somebody sets ``stop_gradient``, with the stack of whatever operator ran last."""
+        if not self.is_accumulate(key):
+            return self._services.stacks.lines(self.walk()[key])
+        if self._users is None:
+            self._users = {}
+            producers = self.producers()
+            for user in self.order():
+                for below in producers[user]:
+                    if self.is_accumulate(below):
+                        self._users[below] = user  # the last that runs was the first in the forward
+        first = self._users.get(key)
+        if first is None:
+            return (), "no operator of this graph uses its tensor"
+        return self._services.stacks.lines(self.walk()[first])
+
+    def node(self, key: int) -> Any:
+        return self.walk()[key]
+
+    def context(self, key: int) -> Any:
+        raise CommandError("Paddle does not show the ctx of a PyLayer from outside", CONTEXT_HINT)
+
+    def names(self) -> Sequence[str]:
+        return sorted({self.name(key) for key in range(len(self.walk()))})
+
+    def keys_named(self, printed: str) -> Iterator[int]:
+        """Nodes that Paddle prints by that name, in order of execution."""
+        names = self.printed()
+        return (key for key in self.order() if names[key] == printed)
+
+
+def surveyed(tensors: Sequence[Any]) -> Survey | None:
+    """The graph below the nodes of ``tensors`` (see ``root_tensors``), as Paddle counts it."""
+    counted = census()
+    native = private.native()
+    if counted is None or native is None:
+        return None
+    roots = dict.fromkeys(map(native.leaf_node, tensors))
+    return counted.survey(list(roots)) if 0 not in roots else None
+
+
+def root_tensors(tensors: Sequence[Any]) -> list[Any]:
+    """Those that were made by a node. A leaf has none: its gradient is its own."""
+    return [tensor for tensor in tensors if tensor is not None and not tensor.stop_gradient and not tensor.is_leaf]

@@ -1,0 +1,141 @@
+"""Which Layer a node was made in, and what parameters are called.
+
+While names and stacks are on, the text of every operator's forward stack gets one more line, a comment with the path of
+the innermost Layer at work (``paddle_texts``; 0.2 us). The node keeps the text and so tells its Layer itself: an
+address would be used again as soon as a graph is dropped. Nothing here keeps a Layer, a parameter or a
+node alive. The wrapper and the listener run in the script's forward, on its threads; answers are given on any thread.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from paddle.nn import Layer
+
+from adbg.engine.backends.common.tracebacks import strip_own
+from adbg.engine.backends.paddle.texts import StackTexts
+
+_MARK = "  # in Layer "
+
+
+class _Inside(threading.local):
+    """The Layers this thread is in, outermost first."""
+
+    def __init__(self) -> None:
+        self.layers: list[Any] = []
+
+
+class Modules:
+    """Layer paths and parameter names, learned while the script runs its Layers."""
+
+    def __init__(self, texts: StackTexts) -> None:
+        self._texts = texts
+        self._inside = _Inside()
+        self._paths: dict[int, tuple[weakref.ref[Any], str]] = {}
+        self._names: dict[int, tuple[weakref.ref[Any], str]] = {}
+        self._roots: list[weakref.ref[Any]] = []
+        self._original: Callable[..., Any] | None = None
+        self._ours: Callable[..., Any] | None = None
+        self._scanned = False
+
+    # ---- in the forward
+
+    def watch(self) -> None:
+        if self._ours is not None:
+            return
+        original = self._original = Layer.__call__
+        inside = self._inside
+
+        def __call__(self: Any, *inputs: Any, **kwargs: Any) -> Any:
+            layers = inside.layers
+            layers.append(self)
+            try:
+                return original(self, *inputs, **kwargs)
+            except BaseException as error:
+                strip_own(error)
+                raise
+            finally:
+                layers.pop()
+
+        __call__.__doc__ = original.__doc__
+        __call__.__qualname__ = original.__qualname__
+        __call__.__module__ = original.__module__
+        self._ours = __call__
+        setattr(Layer, "__call__", __call__)  # noqa: B010  (typed as one function)
+        self._texts.listen(self._note)
+
+    def unwatch(self) -> None:
+        """Paddle's own function back; where somebody wrapped ours meanwhile, ours goes on below it."""
+        if self._ours is not None and Layer.__call__ is self._ours:
+            setattr(Layer, "__call__", self._original)  # noqa: B010
+        self._ours = None
+        self._texts.forget(self._note)
+
+    def _note(self, lines: list[str]) -> None:
+        """An operator is called."""
+        layers = self._inside.layers
+        if layers:
+            lines.append(f"{_MARK}{self._path(layers[-1])}\n")
+
+    def _path(self, layer: Any) -> str:
+        known = self._paths.get(id(layer))
+        if known is None or known[0]() is not layer:
+            self._learn(self._inside.layers[0] if self._inside.layers else layer)
+            known = self._paths.get(id(layer))
+            if known is None or known[0]() is not layer:  # made on the fly, no part of the outermost Layer
+                known = self._paths[id(layer)] = (weakref.ref(layer), type(layer).__name__)
+        return known[1]
+
+    def _learn(self, root: Any) -> None:
+        """Name everything below ``root``. A part that ran alone before gets its full path; nothing loses one."""
+        try:
+            for path, layer in root.named_sublayers(include_self=True):
+                known = self._paths.get(id(layer))
+                if known is None or known[0]() is not layer or path:
+                    self._paths[id(layer)] = (weakref.ref(layer), path)
+            for path, parameter in root.named_parameters():
+                self._names[id(parameter)] = (weakref.ref(parameter), path)
+        except Exception:  # a Layer with a property that raises: its nodes stay without a path
+            return
+        if not any(known() is root for known in self._roots):
+            self._roots = [known for known in self._roots if known() is not None]
+            self._roots.append(weakref.ref(root))
+        if len(self._paths) > 20_000:
+            self._paths = {key: entry for key, entry in self._paths.items() if entry[0]() is not None}
+            self._names = {key: entry for key, entry in self._names.items() if entry[0]() is not None}
+
+    # ---- answers
+
+    @staticmethod
+    def told(text: str) -> str | None:
+        """The path of the Layer in the text of a node's stack."""
+        at = text.rfind(_MARK)
+        return text[at + len(_MARK) :].partition("\n")[0] if at >= 0 else None
+
+    def parameters(self) -> Iterable[tuple[str, Any]]:
+        """(name, parameter), outermost Layers in the order in which they were seen."""
+        self.refresh()
+        for known in list(self._roots):
+            root = known()
+            if root is not None:
+                yield from root.named_parameters()
+
+    def refresh(self) -> None:
+        """Parameters may have been added since, or no Layer was followed (stacks off)."""
+        roots = [root for root in (known() for known in self._roots) if root is not None]
+        if not roots and not self._scanned:
+            self._scanned = True
+            roots = _outermost_layers()
+        for root in roots:
+            self._learn(root)
+
+
+def _outermost_layers() -> list[Any]:
+    """Layers that are part of no other, found through the garbage collector (some 50 ms in a large process)."""
+    layers = [value for value in gc.get_objects() if issubclass(type(value), Layer)]
+    inner = {id(child) for layer in layers for child in layer.children()}
+    return [layer for layer in layers if id(layer) not in inner and any(True for _ in layer.parameters())]

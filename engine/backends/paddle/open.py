@@ -1,0 +1,72 @@
+"""Calls of Paddle's engine that are under way, by thread. Touched by that thread alone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any
+
+from adbg.engine.backends.paddle.call import PaddleCall
+from adbg.engine.backends.paddle.census import Survey
+
+
+class Open:
+    """One call of the engine on this thread's stack. ``call`` is None while nobody needed one."""
+
+    __slots__ = (
+        "args", "begun", "brief", "call", "custom", "entry", "frame", "kwargs", "number", "partial", "passing",
+        "returned", "survey",
+    )  # fmt: skip
+
+    def __init__(
+        self, entry: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], partial: bool, number: int, custom: str
+    ) -> None:
+        self.entry: FrameType | None = entry
+        self.args = args
+        self.kwargs = kwargs
+        self.partial = partial
+        self.number = number
+        self.custom = custom  # the PyLayer around it, as Paddle prints it
+        self.call: PaddleCall | None = None
+        self.passing = False
+        self.begun = False  # its begin was reported
+        self.returned: tuple[str, Any] | None = None  # what the last PyLayer in it gave back
+        self.frame: Any = None
+        self.survey: Survey | None = None
+        self.brief = 0  # perf_counter_ns of its begin, where it was told in short
+
+
+class _Thread:
+    """What runs on a thread, innermost last."""
+
+    __slots__ = ("abort", "answer", "customs", "open", "origin", "passing", "reported")
+
+    def __init__(self) -> None:
+        self.open: list[Open] = []
+        self.customs: list[str] = []
+        self.passing = 0
+        self.abort: BaseException | None = None
+        self.origin: BaseException | None = None
+        self.reported = False
+        self.answer: list[Any] = []
+
+
+class Threads(threading.local):
+    """One look-up a call: each attribute of a local costs as much as three of an object."""
+
+    def __init__(self) -> None:
+        self.mine = _Thread()
+
+
+def given(opened: Open, place: int, *names: str) -> Sequence[Any]:
+    value = (
+        opened.args[place]
+        if len(opened.args) > place
+        else next((opened.kwargs[name] for name in names if name in opened.kwargs), ())
+    )
+    return value if isinstance(value, (tuple, list)) else (value,)
+
+
+def flag(opened: Open, place: int, name: str) -> Any:
+    return opened.args[place] if len(opened.args) > place else opened.kwargs.get(name, False)

@@ -1,0 +1,224 @@
+"""The torch backend: puts the parts together behind ``Backend``. Made after the script imported torch; methods run on
+the thread that calls them (see each), ``arm`` and ``set_stacks`` also on the reader thread."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from adbg.engine.backends.base import Backend, BackwardCall, Capabilities, CreationWatch, DoctorLine, Graph, HookSink
+from adbg.engine.backends.torch import private
+from adbg.engine.backends.torch import tensors as torch_tensors
+from adbg.engine.backends.torch import window as torch_window
+from adbg.engine.backends.torch.creations import Creations
+from adbg.engine.backends.torch.entry import EngineEntry
+from adbg.engine.backends.torch.graph import Services, TorchGraph, root_nodes
+from adbg.engine.backends.torch.modules import Modules
+from adbg.engine.backends.torch.spent import used_up
+from adbg.engine.backends.torch.stacks import FrameFilter, Stacks
+from adbg.engine.types import TensorMeta, TensorStats, TensorWindow
+
+_LIMITS = (
+    (
+        "backward started from C++",
+        "torch.jit.script code that calls backward, torch.ops.aten._backward and C++ extensions are not seen",
+    ),
+    ("forward-mode AD", "jvp, jacfwd and forward gradients have no backward to stop in"),
+    ("torch.compile", "a compiled region is one node; nothing is hooked while torch traces"),
+    ("compiled autograd", "works while armed, but torch compiles the hooks too, recompiles and logs that it does"),
+    (
+        "deep graphs",
+        "a walk is capped at 30,000 nodes, less where deep graphs walked before are alive; the rest runs, unseen",
+    ),
+    (
+        "device threads",
+        "nodes of several devices run in parallel: the predicted execution order is exact on one CPU thread",
+    ),
+    ("distributed", "a long stop of one rank runs into the process group's timeout on the others"),
+)
+
+
+class _Evaluating(threading.local):
+    """The grad mode of the hook around an expression: on in a backward with create_graph. None outside of
+    expressions."""
+
+    grad_mode: bool | None = None
+
+
+class TorchBackend(Backend):
+    """PyTorch's autograd engine."""
+
+    name: ClassVar[str] = "torch"
+
+    def __init__(self) -> None:
+        self.version = str(torch.__version__)
+        self._frames = FrameFilter()
+        self._modules = Modules()
+        self._stacks = Stacks(self._modules, self._frames)
+        self._creations = Creations(self._stacks)
+        self._services = Services(self._modules, self._stacks)
+        self._entry = EngineEntry(self._services, self._frames)
+        self._evaluating = _Evaluating()
+        self.capabilities = _capabilities(self._stacks)
+
+    # ---- in and out
+
+    def install(self, sink: HookSink) -> None:
+        self._entry.install(sink)
+
+    def uninstall(self) -> None:
+        self.set_stacks(False)
+        self._entry.uninstall()
+
+    def abandon(self) -> None:
+        self._services.touched.abandon()
+        self._creations = Creations(self._stacks)
+        self._stacks.abandon()
+        self.uninstall()
+
+    def arm(self, armed: bool) -> None:
+        self._entry.armed = armed
+
+    @property
+    def backward_count(self) -> int:
+        return self._entry.count
+
+    @property
+    def iteration(self) -> int:
+        return self._entry.iteration
+
+    def set_stacks(self, on: bool) -> None:
+        self._stacks.set(on)
+
+    # ---- tensors
+
+    def is_tensor(self, value: Any) -> bool:
+        return isinstance(value, torch.Tensor)
+
+    def meta(self, value: Any) -> TensorMeta:
+        return torch_tensors.meta(value)
+
+    def stats(self, value: Any, exact: bool = False, bins: int = 16) -> TensorStats:
+        return torch_tensors.stats(value, exact, bins)
+
+    def window(self, value: Any, slice_text: str, rows: int, cols: int) -> TensorWindow:
+        return torch_window.window(value, slice_text, rows, cols)
+
+    def norm(self, value: Any) -> float:
+        return torch_tensors.norm(value)
+
+    def nonfinite(self, value: Any) -> tuple[int, int]:
+        return torch_tensors.nonfinite(value)
+
+    def adopt(self, old: Any, new: Any, where: str) -> Any:
+        outer = self._evaluating.grad_mode
+        keep_graph = torch.is_grad_enabled() if outer is None else outer
+        return torch_tensors.adopt(old, new, where, keep_graph)
+
+    def text(self, value: Any) -> str:
+        return torch_tensors.text(value)
+
+    @contextlib.contextmanager
+    def _user_mode(self) -> Iterator[None]:
+        evaluating = self._evaluating
+        outer = evaluating.grad_mode
+        self._entry.enter_passing()
+        evaluating.grad_mode = torch.is_grad_enabled() if outer is None else outer
+        try:
+            with torch.enable_grad():
+                yield
+        finally:
+            evaluating.grad_mode = outer
+            self._entry.leave_passing()
+
+    def user_mode(self) -> contextlib.AbstractContextManager[None]:
+        return self._user_mode()
+
+    def helpers(self) -> Mapping[str, Any]:
+        return {
+            "torch": torch,
+            "norm": torch_tensors.norm,
+            "stats": torch_tensors.stats,
+            "nonfinite": torch_tensors.nonfinite,
+        }
+
+    def graph_of(self, values: Iterable[Any]) -> Graph | None:
+        tensors = [value for value in values if isinstance(value, torch.Tensor) and value.requires_grad]
+        usable: list[Any] = []
+        spent: list[Any] = []
+        for tensor in tensors:
+            roots = root_nodes([tensor])
+            gone = bool(roots) and used_up(roots[0], self._services.fields)
+            (spent if gone else usable).append((tensor, roots))
+        made = any(private.attribute_grad_fn(tensor) is not None for tensor, _ in usable)
+        kept = usable if made else [*usable, *spent]
+        nodes = dict.fromkeys(root for _, roots in kept for root in roots)
+        if not nodes:
+            return None
+        graph = TorchGraph(list(nodes), self._services)
+        graph.left_out = [tensor for tensor, _ in spent] if made else ()
+        return graph
+
+    def at_hand(self) -> tuple[BackwardCall, int | None] | None:
+        return self._entry.at_hand()
+
+    def watch_creation(self) -> CreationWatch:
+        return self._creations.watch()
+
+    def parameters(self) -> Iterable[tuple[str, Any]]:
+        return self._modules.parameters()
+
+    def memory(self) -> Mapping[str, float]:
+        """rss, peak_rss; with a device that the script has started already: allocated, reserved and peak of it."""
+        found: dict[str, float] = {"peak_rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0}
+        with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/statm", encoding="ascii") as statm:
+            found["rss"] = float(int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
+        cuda: Any = torch.cuda
+        if cuda.is_initialized():  # asking for memory would start the device otherwise
+            found["cuda_allocated"] = float(cuda.memory_allocated())
+            found["cuda_reserved"] = float(cuda.memory_reserved())
+            found["cuda_peak"] = float(cuda.max_memory_allocated())
+        return found
+
+    # ---- doctor
+
+    def doctor(self) -> Sequence[DoctorLine]:
+        lines = [DoctorLine("ok", "torch", f"{self.version} in {os.path.dirname(torch.__file__)}")]
+        for use in private.USES:
+            lines.append(DoctorLine("ok" if use.present else "missing", use.name, use.purpose))
+        for name in Capabilities.__dataclass_fields__:
+            if not getattr(self.capabilities, name):
+                lines.append(DoctorLine("off", name.replace("_", " "), _why_off(name)))
+        lines.extend(DoctorLine("limit", what, detail) for what, detail in _LIMITS)
+        return lines
+
+
+def _capabilities(stacks: Stacks) -> Capabilities:
+    seen = private.engine_type is not None
+    node_type = getattr(torch.autograd.graph, "Node", None)
+    hooks = seen and hasattr(node_type, "register_prehook")
+    return Capabilities(
+        pre_hooks=hooks,
+        post_hooks=seen and hasattr(node_type, "register_hook"),
+        edit_grad_outputs=hooks,
+        edit_grad_inputs=seen and hasattr(node_type, "register_hook"),
+        saved_tensors=True,
+        forward_stacks=stacks.possible,
+        module_paths=stacks.possible,
+        nested_backward=any(use.present for use in private.USES if use.name.endswith("_current_graph_task_id")),
+        execution_order=hasattr(private.function_base, "_sequence_nr"),
+        contributions=hooks,
+        native_vlog=False,
+    )
+
+
+def _why_off(name: str) -> str:
+    if name == "native_vlog":
+        return "torch writes no glog records of its backward; adbg writes them itself"
+    return "this torch lacks the private name listed as missing above"

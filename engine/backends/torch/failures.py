@@ -1,0 +1,82 @@
+"""Which node failed? Evidence gathered after an exception left a backward, without any hook having been there.
+
+Runs on the thread that called backward, while the roots of the graph are still held. Nothing is executed or recomputed.
+"""
+
+from __future__ import annotations
+
+import re
+import types
+from collections.abc import Iterator, Sequence
+
+from adbg.engine.backends.torch.graph import TorchGraph
+
+_NAMED = re.compile(r"[Ff]unction '?(\w+)'? returned")
+_MOST = 8  # suspects named at most
+
+
+def suspects(graph: TorchGraph, error: BaseException, running: int | None) -> Sequence[tuple[int, str]]:
+    """(key, evidence), most likely first. ``running``: the node whose pre-hook fired and whose post-hook did not."""
+    evidence = (*_in_traceback(graph, error), *_by_message(graph, str(error)))
+    if running is not None:
+        why = ["it was executing when the exception left it"]
+        why += list(dict.fromkeys(reason for key, reason in evidence if key == running))
+        return [(running, "; ".join(why))]
+    found: dict[int, str] = {}
+    for key, reason in evidence:
+        found.setdefault(key, reason)
+    return list(found.items())[:_MOST]
+
+
+def _in_traceback(graph: TorchGraph, error: BaseException) -> Iterator[tuple[int, str]]:
+    """The ctx of a Python backward is its node: frames of the exception hold it. Innermost first."""
+    frames = []
+    entry: types.TracebackType | None = error.__traceback__
+    while entry is not None:
+        frames.append((entry.tb_frame, entry.tb_lineno))
+        entry = entry.tb_next
+    for frame, line in reversed(frames):
+        names = frame.f_code.co_varnames[:1]
+        if not names:
+            continue
+        key = graph.key_of(frame.f_locals.get(names[0]))
+        if key is not None:
+            file = frame.f_code.co_filename
+            yield key, f"its backward raised {type(error).__name__} ({file}:{line})"
+
+
+def _by_message(graph: TorchGraph, message: str) -> Iterator[tuple[int, str]]:
+    if "is at version" in message:
+        yield from _corrupted(graph)
+        return
+    if "second time" in message:
+        yield from _freed(graph)
+        return
+    named = _NAMED.search(message)
+    if named is not None:
+        for key in graph.order():
+            if graph.name(key) == named.group(1) and not _is_freed(graph, key):
+                yield key, f"the message names it: {message.splitlines()[0][:200]}"
+
+
+def _corrupted(graph: TorchGraph) -> Iterator[tuple[int, str]]:
+    """Every node with a changed tensor. Nodes that executed have freed their tensors, so the first in order that has a
+    changed one is the one that failed."""
+    for key in graph.order():
+        for value in graph.saved(key):
+            if value.corrupted:
+                yield key, f"its saved tensor '{value.name}' {value.corrupted}"
+                break
+
+
+def _is_freed(graph: TorchGraph, key: int) -> bool:
+    return any(value.note.startswith("freed") for value in graph.saved(key))
+
+
+def _freed(graph: TorchGraph) -> Iterator[tuple[int, str]]:
+    for key in graph.order():
+        if _is_freed(graph, key):
+            yield (
+                key,
+                "its saved tensors were freed by an earlier backward (or it is the first of those freed in this one)",
+            )

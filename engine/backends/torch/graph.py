@@ -1,0 +1,364 @@
+"""A walked autograd graph: keys, names, order, and what every node is. Runs on the thread that made it (later: the
+parked thread).
+
+Keys are positions in a breadth-first walk from the roots. The nodes are held while the object is in use and let go of
+root first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from adbg.engine.backends.base import Graph, SavedValue
+from adbg.engine.backends.torch import private
+from adbg.engine.backends.torch import saved as torch_saved
+from adbg.engine.backends.torch.modules import Modules
+from adbg.engine.backends.torch.order import execution_order, needed_nodes
+from adbg.engine.backends.torch.saved import NodeFields
+from adbg.engine.backends.torch.stacks import Stacks
+from adbg.engine.backends.torch.tensors import short_dtype
+from adbg.engine.backends.torch.touched import Ledger
+from adbg.engine.errors import BackendError
+from adbg.engine.types import Edge, NodeInfo, SourceLine, TensorMeta
+
+_HIGHEST = 1 << 64
+
+SHARED_TYPE = "CppFunction"  # the Python type of nodes whose C++ type torch does not know (C++ extensions)
+
+
+class Services:
+    """What graphs share: the stacks, the modules and the caches per node type."""
+
+    def __init__(self, modules: Modules, stacks: Stacks) -> None:
+        self.modules = modules
+        self.stacks = stacks
+        self.fields = NodeFields()
+        self.touched = Ledger()
+
+
+def node_name(node: Any) -> str:
+    """The framework's name: every C++ node type has a Python type of that name, and so has every autograd.Function."""
+    name = type(node).__name__
+    return str(node.name()).removeprefix("torch::autograd::") if name == SHARED_TYPE else name
+
+
+class TorchGraph(Graph):
+    """The graph below some roots. ``nodes`` and everything derived from it is made on first use."""
+
+    def __init__(self, roots: Sequence[Any], services: Services) -> None:
+        """Args: roots: root nodes, one per root edge."""
+        self._root_nodes: list[Any] = list(roots)
+        self._services = services
+        self._nodes: list[Any] = []
+        self._index: dict[Any, int] = {}
+        self._edges: list[tuple[tuple[Any, int], ...]] = []  # next_functions by key, once someone needed them all
+        self._producers: list[tuple[int, ...]] | None = None
+        self._order: list[int] | None = None
+        self._ordinals: list[int] | None = None
+        self._wanted: tuple[Any, ...] = ()  # inputs=: tensors or GradientEdges
+        self._wanted_run = False
+        self._lines: dict[int, tuple[SourceLine, ...]] = {}
+        self._named = False
+        self.note = ""
+
+    # ---- the walk
+
+    def walk(self) -> list[Any]:
+        """The nodes by key. 0.28-0.33 us a node (0.9-1.5 us at 100k nodes, where wrappers no longer fit the cache)."""
+        return self._nodes or self._walk(None)
+
+    def _walk(self, keep: list[Any] | None) -> list[Any]:
+        """Walk, keeping the ``next_functions`` of the nodes in ``keep`` where they are needed soon (asking costs 0.15
+        us)."""
+        nodes = self._nodes
+        if not self._root_nodes:
+            return nodes
+        roots = list(dict.fromkeys(self._root_nodes))
+        nodes.extend(roots)
+        seen = set(nodes)
+        seen.add(None)  # an edge that leads nowhere
+        todo = iter(nodes)  # grows while it is followed
+        touched = self._services.touched
+        first = touched.first()
+        _follow(todo, seen, nodes, keep, first)
+        if len(nodes) < first:
+            return nodes
+        with touched.lock:
+            limit = touched.allowance(roots)
+            _follow(todo, seen, nodes, keep, limit)
+            more = next(todo, None) is not None
+            touched.record(roots, nodes, not more)
+        if more:
+            self.add_note(
+                f"walk capped at {len(nodes):,} nodes: freeing more of them that Python has looked at could overflow a "
+                "thread's stack in torch; the rest runs, unseen"
+            )
+        return nodes
+
+    def kinds(self) -> frozenset[str] | None:
+        """Framework names of all nodes, 25 ns a node. None where some types do not tell it, or one is that of an
+        ``autograd.Function`` (Python code, which may call backward within)."""
+        types = set(map(type, self.walk()))
+        if any(
+            kind.__name__ == SHARED_TYPE or issubclass(kind, torch.autograd.function.BackwardCFunction)
+            for kind in types
+        ):
+            return None
+        return frozenset([kind.__name__ for kind in types])
+
+    @property
+    def index(self) -> dict[Any, int]:
+        """Node -> key, made when first asked for."""
+        if not self._index:
+            nodes = self.walk()
+            self._index = dict(zip(nodes, range(len(nodes)), strict=True))
+        return self._index
+
+    def release(self) -> None:
+        """Let go of the nodes, roots first: the other way round each one would free the chain below it recursively."""
+        self._index.clear()
+        self._edges = []
+        self._wanted = ()
+        self._root_nodes = []
+        nodes, self._nodes = self._nodes, []
+        for key in range(len(nodes)):
+            nodes[key] = None
+
+    def __del__(self) -> None:
+        if self._nodes:
+            self.release()
+
+    def all_edges(self) -> list[tuple[tuple[Any, int], ...]]:
+        """By key, the ``next_functions`` of every node."""
+        if not self._edges:
+            if not self._nodes:
+                self._walk(self._edges)
+            for node in self._nodes[len(self._edges) :]:  # all of them, or those that a capped walk did not follow
+                self._edges.append(node.next_functions)
+        return self._edges
+
+    def producers(self) -> list[tuple[int, ...]]:
+        """By key, the keys of the nodes below: one entry per valid edge, in edge order."""
+        if self._producers is None:
+            edges = self.all_edges()
+            index = self.index
+            self._producers = [tuple([index[edge[0]] for edge in below if edge[0] in index]) for below in edges]
+        return self._producers
+
+    def key_of(self, node: Any) -> int | None:
+        """The key of a node of this graph; None for anything else."""
+        try:
+            return self.index.get(node)
+        except TypeError:  # unhashable: no node
+            return None
+
+    # ---- Graph
+
+    def count(self) -> int:
+        """Without the order (1.2 us a node) where everything that was walked will run."""
+        return len(self.order() if self._wanted else self.walk())
+
+    def order(self) -> Sequence[int]:
+        if self._order is None:
+            nodes = self.walk()
+            producers = self.producers()
+            needed: frozenset[int] | None = None
+            captured: frozenset[int] = frozenset()
+            if self._wanted:
+                wanted = self._wanted_keys()
+                needed = needed_nodes(wanted, producers, self._wanted_run)
+                captured = frozenset() if self._wanted_run else frozenset(wanted)
+            numbers = [_HIGHEST if number is None else number for number in map(private.sequence, nodes)]
+            self._order = execution_order(
+                [self.index[node] for node in self._root_nodes],
+                producers.__getitem__,
+                numbers.__getitem__,
+                needed,
+                captured,
+            )
+        return self._order
+
+    def _wanted_keys(self) -> list[int]:
+        """Keys of the nodes where the gradients of ``inputs=`` arrive: of a leaf, its accumulate node."""
+        leaves: dict[int, int] = {}
+        for key, node in enumerate(self._nodes):
+            variable = getattr(node, "variable", None)
+            if variable is not None:
+                leaves[id(variable)] = key
+        keys: list[int] = []
+        for value in self._wanted:
+            node = private.attribute_grad_fn(value) if isinstance(value, torch.Tensor) else getattr(value, "node", None)
+            found = leaves.get(id(value)) if node is None else self.index.get(node)
+            if found is not None:
+                keys.append(found)
+        return keys
+
+    def roots(self) -> Sequence[int]:
+        return list(dict.fromkeys(self.index[node] for node in self._root_nodes))
+
+    def name(self, key: int) -> str:
+        return node_name(self.node(key))
+
+    def _ordinal(self, key: int) -> int:
+        if self._ordinals is None:
+            nodes = self.walk()
+            place = {other: position for position, other in enumerate(self.order())}
+            numbers = [private.sequence(node) for node in nodes]
+
+            def recorded(other: int) -> tuple[int, int, int]:
+                number = numbers[other]
+                if number is not None:
+                    return (number, 0, other)
+                return (_HIGHEST, place.get(other, len(nodes)), other)  # accumulate nodes: as they execute
+
+            self._ordinals = [0] * len(nodes)
+            seen: dict[str, int] = {}
+            for other in sorted(range(len(nodes)), key=recorded):
+                name = self.name(other)
+                seen[name] = self._ordinals[other] = seen.get(name, 0) + 1
+        return self._ordinals[key]
+
+    def describe(self, key: int) -> NodeInfo:
+        return self.info(key, ("unique_name", "module", "parameter", "forward_stack"))
+
+    def info(self, key: int, needs: Sequence[str] | frozenset[str]) -> NodeInfo:
+        """A NodeInfo with at least the fields in ``needs`` (those of ``HookPlan.needs``); the cheap ones are always
+        there."""
+        node = self.node(key)
+        name = self.name(key)
+        variable = getattr(node, "variable", None) if name == "AccumulateGrad" else None
+        stack = self.forward_stack(key)[0] if "forward_stack" in needs else ()
+        return NodeInfo(
+            key=key,
+            name=name,
+            unique_name=f"{name}#{self._ordinal(key)}" if "unique_name" in needs else name,
+            seq=private.sequence(node),
+            module=self._module(node, variable) if "module" in needs else None,
+            parameter=self._parameter(variable) if "parameter" in needs and variable is not None else None,
+            forward=stack[0] if stack else None,
+            accumulate=variable is not None,
+            compiled=is_compiled(node),
+        )
+
+    def _module(self, node: Any, variable: Any) -> str | None:
+        if variable is not None:  # an accumulate node is made where its parameter is first used: its owner says more
+            parameter = self._parameter(variable)
+            return parameter.rpartition(".")[0] if parameter is not None else None
+        return self._services.stacks.module_path(node)
+
+    def _parameter(self, variable: Any) -> str | None:
+        name = self._services.modules.parameter_name(variable)
+        if name is None and not self._named:
+            self._named = True
+            self._services.modules.refresh()
+            name = self._services.modules.parameter_name(variable)
+        return name
+
+    def edges(self, key: int) -> Sequence[Edge]:
+        index = self.index
+        return [
+            Edge(slot, index.get(node) if node is not None else None, to_slot)
+            for slot, (node, to_slot) in enumerate(self.node(key).next_functions)
+        ]
+
+    def saved(self, key: int) -> Sequence[SavedValue]:
+        return torch_saved.saved(self.node(key), self._services.fields)
+
+    def attributes(self, key: int) -> Mapping[str, str]:
+        return torch_saved.attributes(self.node(key), self._services.fields)
+
+    def input_meta(self, key: int) -> Sequence[TensorMeta]:
+        return [_slot_meta(slot) for slot in private.input_metadata(self.node(key)) or ()]
+
+    def forward_stack(self, key: int) -> tuple[Sequence[SourceLine], str]:
+        known = self._lines.get(key)
+        if known is None:
+            stacks = self._services.stacks
+            trace = stacks.trace(self.node(key))
+            if trace is None:
+                return (), _no_stack(stacks)
+            known = self._lines[key] = stacks.user_lines([trace])[0]
+        return known, "" if known else "no line of the script's own is on it: torch made this node by itself"
+
+    def read_all_stacks(self) -> None:
+        """Turn the captures of all nodes into lines at once: 1.2 us each instead of 28."""
+        stacks = self._services.stacks
+        traces = [(key, stacks.trace(node)) for key, node in enumerate(self.walk()) if key not in self._lines]
+        held = [(key, trace) for key, trace in traces if trace is not None]
+        for (key, _), lines in zip(held, stacks.user_lines([trace for _, trace in held]), strict=True):
+            self._lines[key] = lines
+
+    def node(self, key: int) -> Any:
+        nodes = self._nodes or self.walk()
+        if not 0 <= key < len(nodes):
+            raise BackendError(f"no node {key} in this graph", "a graph can be asked only while its backward runs")
+        return nodes[key]
+
+    def is_custom(self, key: int) -> bool:
+        node = self.node(key)
+        return torch_saved.is_function(node) and not is_compiled(node)
+
+    def names(self) -> Sequence[str]:
+        return sorted({self.name(key) for key in range(len(self.walk()))})
+
+
+def _follow(todo: Iterator[Any], seen: set[Any], nodes: list[Any], keep: list[Any] | None, limit: int) -> None:
+    """Append the producers of the nodes in ``todo`` that were not seen yet, until there are ``limit`` nodes."""
+    if len(nodes) >= limit:
+        return
+    add, append = seen.add, nodes.append
+    for node in todo:
+        edges = node.next_functions
+        if keep is not None:
+            keep.append(edges)
+        for edge in edges:
+            producer = edge[0]
+            if producer not in seen:
+                add(producer)
+                append(producer)
+        if len(nodes) >= limit:
+            return
+
+
+def is_compiled(node: Any) -> bool:
+    """A whole region of torch.compile: AOTAutograd makes one autograd.Function of it, which carries its compiled
+    backward."""
+    return hasattr(getattr(type(node), "_forward_cls", None), "compiled_bw")
+
+
+def _slot_meta(slot: Any) -> TensorMeta:
+    try:
+        shape = tuple(int(size) for size in slot.shape)
+    except Exception:  # nested or symbolic
+        return TensorMeta((), short_dtype(slot.dtype), str(slot.device), note="nested")
+    numel = 1
+    for size in shape:
+        numel *= size
+    itemsize = int(getattr(slot.dtype, "itemsize", 0))
+    return TensorMeta(shape, short_dtype(slot.dtype), str(slot.device), numel * itemsize, numel)
+
+
+def _no_stack(stacks: Stacks) -> str:
+    if not stacks.possible:
+        return "this torch has no C++ stack capture (see adbg doctor)"
+    if not stacks.on:
+        return "forward stacks are off: `stacks on` keeps those of the nodes made from then on"
+    return "recorded before forward stacks were on, or inside torch.compile"
+
+
+def root_nodes(outputs: Sequence[Any]) -> list[Any]:
+    """The root node of every output of a backward call: tensors (leaves too) or GradientEdges."""
+    nodes: list[Any] = []
+    for output in outputs:
+        if not isinstance(output, torch.Tensor):
+            nodes.append(getattr(output, "node", None))
+            continue
+        node = private.attribute_grad_fn(output)
+        if node is None and output.requires_grad:
+            with torch.enable_grad():
+                node = torch.autograd.graph.get_gradient_edge(output).node
+        nodes.append(node)
+    return [node for node in nodes if node is not None]

@@ -1,0 +1,46 @@
+"""Which graphs a finished backward has used up. Runs on the parked thread.
+
+torch frees what a node saved when a backward without ``retain_graph`` has run it, and says so when it is read: no
+record of the calls is needed, and one that ran before adbg was there counts too. A graph whose nodes saved nothing can
+be run again, as one that was retained can.
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+from adbg.engine.backends.torch import saved as torch_saved
+from adbg.engine.backends.torch.saved import NodeFields
+
+_MOST_ASKED = 500  # nodes below one root that are asked; a walk of so few is safe beside any other: ``torch_touched``
+
+
+def used_up(root: Any, fields: NodeFields) -> bool:
+    """Whether each of the first nodes below ``root`` that saved something has lost it, and there is one."""
+    seen = {root}
+    todo = collections.deque([root])
+    freed = False
+    while todo:
+        if len(seen) > _MOST_ASKED:
+            return False
+        node = todo.popleft()
+        verdict = None if hasattr(node, "variable") else _freed(node, fields)
+        if verdict is False:
+            return False
+        if verdict:
+            freed = True
+            continue
+        for below, _ in node.next_functions:
+            if below is not None and below not in seen:
+                seen.add(below)
+                todo.append(below)
+    return freed
+
+
+def _freed(node: Any, fields: NodeFields) -> bool | None:
+    """None: it saved nothing, and tells nothing."""
+    values = torch_saved.saved(node, fields)
+    if any(value.note == torch_saved.FREED for value in values):
+        return True
+    return False if any(value.value is not None or value.note for value in values) else None

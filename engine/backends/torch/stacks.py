@@ -1,0 +1,307 @@
+"""Forward stacks: which Python lines made a node.
+
+torch's anomaly mode calls ``torch.fx.traceback.format_stack`` when a node is made and keeps what it returns on the
+node. While stacks are on, that function is one of ours that takes a C++ capture (0.4 us instead of 28-144 us) with the
+module at hand. It runs in the script's forward, on its threads. The script's own anomaly mode keeps its meaning: its
+wish is kept apart from ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import traceback
+import types
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.fx.traceback
+
+from adbg.engine.backends.common import user_files
+from adbg.engine.backends.torch import private
+from adbg.engine.backends.torch.modules import Modules, RunningModules
+from adbg.engine.types import SourceLine
+
+_TRACE_KEY = "traceback_"  # torch/csrc/autograd/python_anomaly_mode.h: ANOMALY_TRACE_KEY
+#: python_anomaly_mode.cpp, PyAnomalyMetadata::print_stack: the second one, which begins with two newlines, names the
+#: node whose backward made the failed one.
+_WARNING = r"\s*(Error detected in |Previous calculation was induced by )"
+
+
+class ForwardTrace(list[str]):
+    """What is kept on a node: a list of str to torch (formatted only when torch prints it), a capture to us."""
+
+    __slots__ = ("captured", "frame")
+
+    captured: Any
+    frame: Any
+
+    @staticmethod
+    def mute() -> None:
+        """Called before torch formats its "Error detected in ..." of a mode that the script did not ask for."""
+
+    def __iter__(self) -> Iterator[str]:
+        if not len(self):
+            self.mute()
+            self.extend(_formatted(self.captured))
+        return super().__iter__()
+
+    def copy(self) -> list[str]:
+        """AOTAutograd copies the stack of every node it traces."""
+        return list(super().__iter__()) or _formatted(self.captured)
+
+
+def _formatted(captured: Any) -> list[str]:
+    frames = [
+        traceback.FrameSummary(frame["filename"], frame["line"], frame["name"])
+        for frame in reversed(_symbolized([captured])[0])
+    ]
+    return traceback.format_list(frames)
+
+
+def _symbolized(captures: list[Any]) -> list[list[dict[str, Any]]]:
+    """Frames innermost first, without our own. One capture costs 28 us, 600 at once 1.2 us each."""
+    if private.symbolize is None:
+        return [[] for _ in captures]
+    with _no_inductor():
+        symbolized = private.symbolize(captures)
+    return [[frame for frame in frames if frame["filename"] != __file__] for frames in symbolized]
+
+
+@contextlib.contextmanager
+def _no_inductor() -> Iterator[None]:
+    """symbolize_tracebacks asks ``hasattr(torch, "_inductor")`` for the lines of compiled code, and torch answers by
+    importing it: 823 modules and 0.7-1.1 s, in a script that compiles nothing. An empty attribute in its place for
+    these 60 us keeps it out.
+    """
+    if "torch._inductor" in sys.modules:
+        yield
+        return
+    empty = types.SimpleNamespace()
+    names = vars(torch)
+    names.setdefault("_inductor", empty)
+    try:
+        yield
+    finally:
+        if names.get("_inductor") is empty:  # another thread may have imported the real one
+            del names["_inductor"]
+
+
+class FrameFilter(user_files.FrameFilter):
+    """The user's files, as opposed to torch's."""
+
+    def __init__(self) -> None:
+        super().__init__(os.path.dirname(torch.__file__))
+
+
+class Stacks:
+    """Takes the forward stacks while it is on, and answers with them."""
+
+    def __init__(self, modules: Modules, frames: FrameFilter) -> None:
+        self.on = False
+        self._modules = modules
+        self._frames = frames
+        self._wish = (False, True)  # what the script asked of torch's anomaly mode: (on, check for NaN)
+        self._replaced: dict[str, Any] = {}
+        self._takers: Any = ()  # our format_stack while the script has anomaly mode off, and on
+        self._muted: list[Any] = []
+        self._tap: Callable[[ForwardTrace], None] | None = None
+        self._lock = threading.Lock()
+        self._switching = False
+        self._lines: dict[tuple[str, int, str], SourceLine] = {}
+
+    def abandon(self) -> None:
+        """In a forked child: off, also where a thread that is not here had switched half of it."""
+        self._lock = threading.Lock()
+        if (self.on or self._switching) and self._replaced:
+            self._take_out()
+            self._modules.unwatch()
+        self.on = self._switching = False
+
+    @property
+    def possible(self) -> bool:
+        return None not in (private.gather, private.symbolize, private.set_anomaly, private.format_stack)
+
+    # ---- on and off
+
+    def set(self, on: bool) -> None:
+        """Nodes made from now on have a stack, or have none. May be called while a forward runs on another thread."""
+        with self._lock:
+            if on == self.on or not self.possible:
+                return
+            self._switching = True
+            self.on = on
+            if on:
+                self._put_in()
+                self._modules.watch()
+            else:
+                self._take_out()
+                self._modules.unwatch()
+            self._switching = False
+
+    def _put_in(self) -> None:
+        assert private.is_anomaly is not None and private.is_anomaly_nan is not None
+        self._wish = (private.is_anomaly(), private.is_anomaly_nan())
+        self._replaced = {
+            "format_stack": torch.fx.traceback.format_stack,
+            "set_anomaly_enabled": torch.set_anomaly_enabled,
+            "is_anomaly_enabled": torch.is_anomaly_enabled,
+            "is_anomaly_check_nan_enabled": torch.is_anomaly_check_nan_enabled,
+        }
+        original, running = self._replaced["format_stack"], self._modules.running
+        self._takers = (_stack_taker(original, running, self.mute), _wished_stack_taker(original, running))
+        # torch.autograd.detect_anomaly and set_detect_anomaly go through these three names.
+        setattr(torch, "set_anomaly_enabled", self._script_sets)  # noqa: B010  (typed as one function)
+        torch.is_anomaly_enabled = lambda: self._wish[0]
+        torch.is_anomaly_check_nan_enabled = lambda: self._wish[1]
+        self._apply()
+
+    def _take_out(self) -> None:
+        torch.fx.traceback.format_stack = self._replaced["format_stack"]
+        for name in ("set_anomaly_enabled", "is_anomaly_enabled", "is_anomaly_check_nan_enabled"):
+            setattr(torch, name, self._replaced[name])
+        assert private.set_anomaly is not None
+        private.set_anomaly(*self._wish)
+        self.unmute()
+
+    def tap(self, listener: Callable[[ForwardTrace], None] | None) -> None:
+        """Have ``listener`` called with the stack of every node that is made, on its thread; None ends it. A node then
+        costs one more call; without a listener nothing more."""
+        with self._lock:
+            self._tap = listener
+            if self.on:
+                self._apply()
+
+    def _script_sets(self, mode: bool, check_nan: bool = True) -> None:
+        assert private.set_anomaly is not None
+        private.set_anomaly(mode, check_nan)  # its own argument checks and errors
+        self._wish = (mode, check_nan)
+        self._apply()
+
+    def _apply(self) -> None:
+        assert private.set_anomaly is not None
+        wanted, check_nan = self._wish
+        taker = self._takers[wanted]
+        torch.fx.traceback.format_stack = taker if self._tap is None else _tapped(taker, self._tap)
+        private.set_anomaly(True, check_nan if wanted else False)
+        self.unmute()
+
+    # ---- the warning of a mode that the script did not switch on
+
+    def mute(self) -> None:
+        """Ignore torch's "Error detected in ..." until the failing backward is out (``unmute``).
+
+        Called while torch formats that very warning, so that no filter is there at any other time: a filter put in once
+        would be overruled by a script's own ``simplefilter``, and switching anomaly mode off for the length of a
+        backward would leave the nodes that checkpoints record inside it without a stack.
+        """
+        if not self._muted:
+            warnings.filterwarnings("ignore", message=_WARNING, category=UserWarning)
+            self._muted.append(warnings.filters[0])
+
+    def unmute(self) -> None:
+        while self._muted:
+            entry = self._muted.pop()
+            with_it = list(warnings.filters)
+            if entry in with_it:
+                with_it.remove(entry)
+                warnings.filters[:] = with_it  # type: ignore[index]
+
+    # ---- answers
+
+    def module_path(self, node: Any) -> str | None:
+        """Path of the innermost module that was running when the node was made; "" is the outermost module itself."""
+        trace = self.trace(node)
+        if trace is None or trace.frame is None:
+            return None
+        path: str | None = trace.frame[0].path
+        return path
+
+    def trace(self, node: Any) -> ForwardTrace | None:
+        metadata = getattr(node, "metadata", None)
+        trace = metadata.get(_TRACE_KEY) if metadata else None
+        return trace if isinstance(trace, ForwardTrace) else None
+
+    def user_lines(self, traces: Sequence[ForwardTrace]) -> list[tuple[SourceLine, ...]]:
+        """User frames of every trace, innermost first."""
+        stacks = _symbolized([trace.captured for trace in traces])
+        return [tuple(self._user_frames(frames)) for frames in stacks]
+
+    def _user_frames(self, frames: list[dict[str, Any]]) -> Iterator[SourceLine]:
+        for frame in frames:
+            file = self._frames.user_file(frame["filename"])
+            if file is not None:
+                key = (file, frame["line"], frame["name"])
+                line = self._lines.get(key)
+                if line is None:
+                    line = self._lines[key] = SourceLine(*key)
+                yield line
+
+
+def _tapped(taker: Callable[[], list[str]], listener: Callable[[ForwardTrace], None]) -> Callable[[], list[str]]:
+    """``taker``, and ``listener`` hears of it."""
+
+    def format_stack() -> list[str]:
+        trace = taker()
+        if isinstance(trace, ForwardTrace):
+            listener(trace)
+        return trace
+
+    return format_stack
+
+
+def _stack_taker(
+    original: Callable[[], list[str]], running: RunningModules, mute: Callable[[], None]
+) -> Callable[[], list[str]]:
+    """The replacement of ``torch.fx.traceback.format_stack`` while the script has anomaly mode off.
+
+    It runs for every node of a forward (0.6 us, 0.4 of it the capture), so everything it needs is bound here.
+    """
+    gather = private.gather
+    assert gather is not None
+    guards = private.guards_tls if private.guards_tls is not None else types.SimpleNamespace()
+
+    class Trace(ForwardTrace):
+        __slots__ = ()
+
+        @staticmethod
+        def mute() -> None:
+            mute()
+
+    def format_stack() -> list[str]:
+        try:
+            if guards.tracing_context is not None:
+                return original()  # AOTAutograd takes these stacks into its graph
+        except AttributeError:
+            guards.tracing_context = (
+                None  # thread-local and absent means the same to torch; a miss costs 0.3 us each time
+            )
+        trace = Trace()
+        trace.captured = gather(True, False, False)
+        trace.frame = running.frame
+        return trace
+
+    return format_stack
+
+
+def _wished_stack_taker(original: Callable[[], list[str]], running: RunningModules) -> Callable[[], list[str]]:
+    """The same while the script has anomaly mode on: what torch would have kept, with a capture beside it."""
+    gather = private.gather
+    assert gather is not None
+
+    def format_stack() -> list[str]:
+        strings = original()
+        if strings and __file__ in strings[-1]:
+            strings.pop()  # our own frame
+        if getattr(private.guards_tls, "tracing_context", None) is not None:
+            return strings
+        trace = ForwardTrace(strings)
+        trace.captured = gather(True, False, False)
+        trace.frame = running.frame
+        return trace
+
+    return format_stack

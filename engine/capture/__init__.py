@@ -1,0 +1,1 @@
+"""Part of the backward graph as files, in Paddle's formats and as SVG."""

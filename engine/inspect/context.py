@@ -1,0 +1,201 @@
+"""What the answers of one stop share: the paused point, its frames, names for expressions, texts (L4).
+
+Runs on the parked thread; lives until the program goes on. Frame ids count from 1 in the order of ``stackTrace``.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from adbg.engine.backends.base import Backend, BackwardCall, Graph
+from adbg.engine.errors import CommandError
+from adbg.engine.inspect.gradients import Gradients
+from adbg.engine.inspect.value_text import ValueText
+from adbg.engine.protocol.messages import InfoBody
+from adbg.engine.python import frames as inspect_frames
+from adbg.engine.python.namespaces import GRADIENT_NAMES, Namespace, node_namespace
+from adbg.engine.session.stop_point import CallState, PausedPoint
+from adbg.engine.types import Phase, SourceLine
+
+BreakpointsOf = Callable[[Graph, Sequence[int]], Mapping[int, tuple[int, ...]]]
+"""(graph, keys of one page) -> breakpoint ids by key; keys without a breakpoint may be left out."""
+
+Tables = Mapping[str, Callable[[], InfoBody]]
+
+
+@dataclass(frozen=True, slots=True)
+class FrameEntry:
+    """One frame of the stack shown to a person. ``python`` is set for live frames, ``graph`` and ``key`` for nodes."""
+
+    id: int
+    kind: str  # "node", "enclosing", "forward", "live"
+    name: str
+    location: SourceLine | None = None
+    python: types.FrameType | None = None
+    graph: Graph | None = None
+    key: int | None = None
+
+
+class StopContext:
+    """One stop, seen by its answers."""
+
+    def __init__(
+        self, point: PausedPoint, breakpoints: BreakpointsOf | None = None, tables: Tables | None = None
+    ) -> None:
+        self.point = point
+        self.gradients = Gradients(point)
+        self.text = ValueText(point.backend)
+        self.breakpoints = breakpoints
+        self.tables: Tables = tables or {}
+        self.forward_note = ""
+        self._namespaces: dict[tuple[int, bool], Namespace] = {}
+
+    @property
+    def backend(self) -> Backend:
+        """Raises CommandError when no framework is loaded."""
+        if self.point.backend is None:
+            raise CommandError("no framework is loaded yet", "go on until the program imports one")
+        return self.point.backend
+
+    def graph(self, backward: int = 0) -> tuple[Graph, CallState | None]:
+        """The graph at hand, or that of the enclosing call ``backward``.
+
+        Raises:
+            CommandError: there is none.
+        """
+        if backward:
+            for state in self.point.calls:
+                if state.call.number == backward:
+                    return state.call, state
+            running = ", ".join(str(s.call.number) for s in self.point.calls) or "none"
+            raise CommandError(f"backward {backward} is not running now: only these are: {running}")
+        if self.point.graph is None:
+            raise CommandError(
+                "no graph is at hand here", "stop in a backward, or where tensors with a graph are in reach"
+            )
+        return self.point.graph, self.point.state if isinstance(self.point.graph, BackwardCall) else None
+
+    # ---- frames
+
+    @cached_property
+    def frames(self) -> list[FrameEntry]:
+        """Frame 0 (the node, or the backward), enclosing nodes, forward frames, live frames. At a Python line the live
+        frames come first: frame 0 is that line."""
+        found: list[FrameEntry] = []
+
+        def live() -> None:
+            for frame in self.live_frames:
+                line = SourceLine(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+                put("live", line.function, line, frame)
+
+        def put(kind: str, name: str, location: SourceLine | None, python: types.FrameType | None = None) -> None:
+            found.append(FrameEntry(len(found) + 1, kind, name, location, python))
+
+        graph, key, stop = self.point.graph, self.point.key, self.point.stop
+        if graph is not None and key is not None:
+            info = graph.describe(key)
+            stack, self.forward_note = graph.forward_stack(key)
+            location = stack[0] if stack else info.forward
+            name = f"{info.unique_name} {stop.phase.value}"
+            found.append(FrameEntry(1, "node", name, location, graph=graph, key=key))
+        elif stop.phase is not Phase.PYTHON:
+            stack = ()
+            put("node", f"backward {stop.backward} {stop.phase.value}", stop.location)
+        else:
+            stack = ()
+            live()
+        for call, parent_key in self._enclosing():
+            info = call.describe(parent_key)
+            name = f"{info.unique_name} (backward {call.number})"
+            found.append(FrameEntry(len(found) + 1, "enclosing", name, info.forward, graph=call, key=parent_key))
+        for line in stack:
+            put("forward", line.function, line)
+        if stop.phase is not Phase.PYTHON:
+            live()
+        return found
+
+    @cached_property
+    def live_frames(self) -> list[types.FrameType]:
+        """Live frames of the stopped thread, innermost first, the user's own where there are any."""
+        name = self.point.backend.name if self.point.backend is not None else ""
+        return inspect_frames.live_frames(self.point.frame, inspect_frames.framework_root(name))
+
+    def _enclosing(self) -> list[tuple[BackwardCall, int]]:
+        """(call, node in it) around the place at hand, innermost first."""
+        found = []
+        call = self.point.calls[-1].call if self.point.calls else None
+        if call is not None and self.point.around is not None:
+            found.append((call, self.point.around))
+        while call is not None and call.parent is not None:
+            if call.parent_key is not None:
+                found.append((call.parent, call.parent_key))
+            call = call.parent
+        return found
+
+    def frame(self, id: int) -> FrameEntry:
+        """Raises CommandError for an id that no frame of this stop has."""
+        if not 1 <= id <= len(self.frames):
+            raise CommandError(f"no frame {id} at this stop", "ids live until the program goes on: ask `where` again")
+        return self.frames[id - 1]
+
+    # ---- names for expressions
+
+    def namespace(self, frame_id: int, reads: bool) -> Namespace:
+        """Names at the frame (0: the innermost live one, with the node's names). ``reads``: the expression cannot
+        write, and sees the engine's own gradients; else it sees clones.
+
+        Raises:
+            CommandError: a forward frame (it ended long ago), or an unknown frame.
+        """
+        known = self._namespaces.get((frame_id, reads))
+        if known is None:
+            known = self._namespaces[frame_id, reads] = self._namespace(frame_id, reads)
+        return known
+
+    def _namespace(self, frame_id: int, reads: bool) -> Namespace:
+        innermost = self.live_frames[0] if self.live_frames else None
+        entry = self.frame(frame_id) if frame_id else None
+        if entry is not None and entry.kind == "forward":
+            raise CommandError(
+                f"frame {entry.name} is of the forward pass: it ended, and its locals are gone", "select a live frame"
+            )
+        if entry is not None and entry.kind == "enclosing" and entry.graph is not None and entry.key is not None:
+            return self.node_names(entry.graph, entry.key, innermost)
+        frame = entry.python if entry is not None and entry.python is not None else innermost
+        point = self.point
+        names = node_namespace(
+            point.backend, point.graph, point.key, point.stop.index, point.grad_outputs, point.grad_inputs, frame
+        )
+        if point.key is not None:
+            hand = self.gradients.for_reading if reads else self.gradients.for_writing
+            names.names.update({kind: _late(hand, kind) for kind in GRADIENT_NAMES})
+        return names
+
+    def node_names(self, graph: Graph, key: int, frame: types.FrameType | None = None) -> Namespace:
+        """Names at another node than the one at hand: saved, node, index; its gradients are refused with the reason."""
+        index = self.index_of(graph, key)
+        names = node_namespace(self.point.backend, graph, key, index, None, None, frame)
+        label = f"#{index} {graph.describe(key).unique_name}"
+
+        def refuse(kind: str) -> None:
+            raise CommandError(
+                f"{kind} of {label} are not kept: only the node at hand has its gradients", f"`break #{index}`"
+            )
+
+        names.names.update({kind: _late(refuse, kind) for kind in GRADIENT_NAMES})
+        return names
+
+    def index_of(self, graph: Graph, key: int) -> int:
+        """Position in the execution order, from 1."""
+        for state in self.point.calls:
+            if state.call is graph:
+                return state.index_of(key)
+        order = graph.order()
+        return order.index(key) + 1 if key in order else 0
+
+
+def _late(function: Callable[[str], object], kind: str) -> Callable[[], object]:
+    return lambda: function(kind)

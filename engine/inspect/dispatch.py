@@ -1,0 +1,92 @@
+"""The answers at a stop: a registry from command to function over one ``PausedPoint`` (L4).
+
+Everything here runs on the parked thread, called by the session; no thread, no socket, no framework. One
+``Answers`` lives from a stop until the program goes on, and with it the ids of its frames and the references of its
+variables. Commands of a program that runs are answered by ``answers_stack.running_trace`` and
+``answers_info.running_table``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from adbg.engine.errors import AdbgError, BackendError, ProtocolError
+from adbg.engine.inspect.context import BreakpointsOf, StopContext, Tables
+from adbg.engine.inspect.dump import dump
+from adbg.engine.inspect.evaluate import evaluate, set_expression, value_at
+from adbg.engine.inspect.graph import graph_page
+from adbg.engine.inspect.node import node_body
+from adbg.engine.inspect.stack import scopes, set_variable, stack_trace, variables
+from adbg.engine.inspect.tables import info
+from adbg.engine.inspect.tensor import tensor_view
+from adbg.engine.inspect.variables import References
+from adbg.engine.protocol import messages as protocol
+from adbg.engine.session.stop_point import PausedPoint
+
+__all__ = ["Answers", "BreakpointsOf", "Tables"]
+
+
+class Answers:
+    """Answers of one stop.
+
+    Args:
+        point: where the thread is parked. Edits replace entries of its ``grad_outputs`` / ``grad_inputs`` and set
+            ``edited``.
+        breakpoints: (graph, keys of a page) -> ids of the breakpoints at these nodes.
+        tables: ``adbg/info`` tables that the session owns ("breakpoints", "threads", ...): name -> function. They
+            win over the tables made here.
+    """
+
+    def __init__(
+        self, point: PausedPoint, breakpoints: BreakpointsOf | None = None, tables: Tables | None = None
+    ) -> None:
+        self.point = point
+        self.stop = StopContext(point, breakpoints, tables)
+        self.references = References(self.stop)
+
+    @staticmethod
+    def commands() -> frozenset[str]:
+        """The commands that ``dispatch`` answers."""
+        return frozenset(_ANSWERS)
+
+    def dispatch(self, command: str, arguments: Any) -> Any:
+        """The response body for ``arguments`` (the dataclass that ``protocol.REQUESTS`` has for ``command``).
+
+        Raises:
+            AdbgError: with what happened, why, and what next. Nothing else leaves here, save KeyboardInterrupt.
+        """
+        answer = _ANSWERS.get(command)
+        if answer is None:
+            raise ProtocolError(f"no answer to {command!r} at a stop")
+        try:
+            return answer(self, arguments)
+        except AdbgError:
+            raise
+        except Exception as error:
+            name = self.point.backend.name if self.point.backend is not None else "adbg"
+            text = str(error).strip().splitlines()
+            raise BackendError(
+                f"{name} failed while answering {command}: {type(error).__name__}: {text[0] if text else ''}",
+                "the program is unharmed and still stopped here",
+            ) from error
+
+    def value(self, expression: str) -> Any:
+        """The value of ``expression`` at the innermost live frame (for watches of the session). Raises CommandError."""
+        return value_at(self.stop, expression)
+
+
+_ANSWERS: dict[str, Callable[[Answers, Any], Any]] = {
+    "stackTrace": lambda a, request: stack_trace(a.stop, request),
+    "scopes": lambda a, request: scopes(a.stop, a.references, request),
+    "variables": lambda a, request: variables(a.references, request),
+    "setVariable": lambda a, request: set_variable(a.stop, a.references, request),
+    "evaluate": lambda a, request: evaluate(a.stop, a.references, request),
+    "setExpression": lambda a, request: set_expression(a.stop, request),
+    "adbg/graph": lambda a, request: graph_page(a.stop, request),
+    "adbg/node": lambda a, request: node_body(a.stop, request),
+    "adbg/tensor": lambda a, request: tensor_view(a.stop, request),
+    "adbg/info": lambda a, request: info(a.stop, request),
+    "adbg/dump": lambda a, request: dump(a.stop, request),
+}
+COMMANDS = {command: protocol.REQUESTS[command] for command in _ANSWERS}

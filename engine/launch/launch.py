@@ -1,0 +1,357 @@
+"""Starts the user's program, through the keeper, and speaks to it (L4; runs in the front end).
+
+The program is the interpreter's own ``python SCRIPT ARGS``; adbg gets in by ``PYTHONPATH`` (``engine/bootstrap``) and
+``ADBG_SESSION``. The keeper (``keeper.py``) stands between: it owns the terminals and outlives this process.
+Callbacks run on one daemon thread, "adbg-output"; every method here may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import marshal
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from adbg.engine.errors import AdbgError, CommandError
+from adbg.engine.launch import keeper
+from adbg.engine.launch.command_line import explain_silence, is_interpreter, python_command
+from adbg.engine.protocol.rendezvous import MAIN_VARIABLE, SESSION_VARIABLE, SessionConfig, write_config
+
+__all__ = [
+    "ExitStatus",
+    "LaunchRequest",
+    "Launched",
+    "explain_silence",
+    "launch",
+    "prepare_session",
+    "program_environment",
+    "python_command",
+]
+
+ENGINE = Path(__file__).resolve().parents[1]
+BOOTSTRAP = ENGINE / "bootstrap"
+OLDEST_PYTHON = (3, 10)
+START_TIMEOUT = 30.0  # seconds for the keeper to start the program; 0.03 on an idle machine
+FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+LOST_STATUS = 125  # the keeper itself was killed: nobody knows how the program ended
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRequest:
+    """What to start.
+
+    Args:
+        command: argv, from ``programs.python_command`` or as the user gave it behind ``--``. cwd: working directory,
+        "" for this process's own. mode: "pty": one pty is stdin, stdout and stderr (TUI, REPL). "split": stdin is
+        this process's own fd 0, stdout and
+            stderr are two ptys (batch).
+        config: of the session; ``engine_path`` and ``package_path`` are filled in when empty. ``session.json`` is
+        written beside
+            ``config.socket`` when it is not there yet.
+        rows, cols: window size in character cells.
+        env: whole environment of the program, None for this process's own.
+    """
+
+    command: Sequence[str]
+    config: SessionConfig
+    cwd: str = ""
+    mode: Literal["pty", "split"] = "pty"
+    rows: int = 24
+    cols: int = 80
+    env: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExitStatus:
+    """How the program ended: ``code``, or the ``signal`` that killed it, or neither when the keeper was killed.
+    ``unread`` is what was typed at its terminal and not read by then."""
+
+    code: int | None
+    signal: int | None = None
+    unread: bytes = b""
+
+    @property
+    def status(self) -> int:
+        """As a shell counts: the code, 128 + signal number, or 125 when it is not known."""
+        if self.code is not None:
+            return self.code
+        return LOST_STATUS if self.signal is None else 128 + self.signal
+
+    def __str__(self) -> str:
+        if self.code is not None:
+            return f"exited with status {self.code}"
+        if self.signal is None:
+            return "ended, nobody knows how: its keeper process was killed"
+        try:
+            return f"killed by {signal.Signals(self.signal).name}"
+        except ValueError:
+            return f"killed by signal {self.signal}"
+
+
+Output = Callable[[str, bytes], None]
+
+
+class Launched:
+    """A running program. Made by ``launch``."""
+
+    def __init__(self, pid: int, connection: socket.socket, process: subprocess.Popen[bytes]) -> None:
+        self.pid = pid  # of the program itself, which also is its process group
+        self._connection = connection
+        self._process = process
+        self._sending = threading.Lock()
+        self._ended = threading.Event()
+        self._exit: ExitStatus | None = None
+
+    def write_stdin(self, data: bytes) -> None:
+        """Type ``data`` at the program's terminal (mode "pty" only; b"\\x04" at the start of a line is end of file)."""
+        for start in range(0, len(data), keeper.MAX_FRAME):
+            self._send(keeper.STDIN, data[start : start + keeper.MAX_FRAME])
+
+    def take_unread(self) -> str:
+        """Take away what was typed and not read by the program, which does not read now: it stands, or has ended (mode
+        "pty" only). "" where it reads single keys."""
+        if self._exit is not None:
+            left, self._exit = self._exit.unread, dataclasses.replace(self._exit, unread=b"")
+            return left.decode("utf-8", "replace")
+        try:
+            path = os.readlink(f"/proc/{self.pid}/fd/0")
+            if not path.startswith("/dev/pts/"):
+                return ""
+            fd = os.open(path, os.O_RDWR | os.O_NOCTTY)
+        except OSError:
+            return ""
+        try:
+            return keeper.take_unread(fd).decode("utf-8", "replace")
+        finally:
+            os.close(fd)
+
+    def resize(self, rows: int, cols: int) -> None:
+        """Set the window size; the program gets SIGWINCH."""
+        self._send(keeper.RESIZE, struct.pack(">HH", max(rows, 1), max(cols, 1)))
+
+    def signal(self, signum: int, group: bool | None = None) -> None:
+        """Send a signal to the program, or to its whole process group. By default SIGINT, SIGQUIT, SIGTSTP, SIGCONT
+        and SIGKILL go to the group (as the terminal's keys do), everything else to the program alone (as ``kill PID``
+        does). Nothing happens once it ended.
+        """
+        whole = int(signum) in keeper.GROUP_SIGNALS if group is None else group
+        self._send(keeper.SIGNAL, struct.pack(">B?", int(signum), whole))
+
+    @property
+    def exit(self) -> ExitStatus | None:
+        """How it ended, None while it runs."""
+        return self._exit
+
+    def wait(self, timeout: float | None = None) -> ExitStatus | None:
+        """Until the program ended and all its output was handed on, then how; None when ``timeout`` seconds passed."""
+        self._ended.wait(timeout)
+        return self._exit
+
+    @contextlib.contextmanager
+    def forwarding(self, names: Iterable[str] = FORWARDED) -> Iterator[None]:
+        """Within this block, signals that reach this process are handed to the program, so that ``timeout``, ``kill``
+        and a job scheduler mean the program. Main thread only. A front end that uses SIGINT itself leaves it out of
+        ``names``.
+        """
+        before: dict[int, Any] = {}
+        try:
+            for name in names:
+                number = getattr(signal, name)
+                if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, background job: stays ignored
+                    before[number] = signal.signal(number, lambda signum, frame: self.signal(signum))
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _send(self, kind: bytes, payload: bytes) -> None:
+        with self._sending, contextlib.suppress(OSError):  # keeper gone: the exit says so
+            self._connection.sendall(keeper.frame(kind, payload))
+
+    # ------------------------------------------------------------------ on the thread "adbg-output"
+
+    def _listen(self, on_output: Output, on_exit: Callable[[ExitStatus], None], on_note: Callable[[str], None]) -> None:
+        streams = {keeper.STDOUT: "stdout", keeper.STDERR: "stderr"}
+        while (received := _receive(self._connection)) is not None:
+            kind, payload = received
+            if kind in streams:
+                _guarded(on_output, streams[kind], payload)
+            elif kind == keeper.NOTE:
+                _guarded(on_note, os.fsdecode(payload))
+            elif kind == keeper.EXIT:
+                code, signum = struct.unpack_from(">iB", payload)
+                unread = payload[struct.calcsize(">iB") :]
+                status = ExitStatus(None, signum, unread) if signum else ExitStatus(code, None, unread)
+                self._end(status, on_exit)
+        self._connection.close()
+        self._process.wait()
+        self._end(ExitStatus(None), on_exit)
+
+    def _end(self, status: ExitStatus, on_exit: Callable[[ExitStatus], None]) -> None:
+        if self._exit is None:
+            self._exit = status
+            _guarded(on_exit, status)
+            self._ended.set()
+
+
+def launch(
+    request: LaunchRequest,
+    on_output: Output,
+    on_exit: Callable[[ExitStatus], None],
+    on_note: Callable[[str], None] = lambda text: None,
+) -> Launched:
+    """Start the program; returns once it runs (its interpreter is starting).
+
+    Args:
+        request: what to start. on_output: (stream "stdout" or "stderr", bytes), in the order of writing. Called on
+        behalf of background processes that the
+            program left behind, also after ``on_exit``.
+        on_exit: called once, after the program's own output.
+        on_note: one line for a person about the launch ("the program's output is not recorded ...").
+
+    Raises:
+        CommandError: the command cannot be started: not found, not executable, no such folder.
+        AdbgError: the keeper failed.
+    """
+    session_file = prepare_session(request.config)
+    ours, theirs = socket.socketpair()
+    try:
+        # close_fds=False: descriptors that the user's shell handed down (3<file) reach the program, as without adbg.
+        # Python's own are not inheritable.
+        os.set_inheritable(theirs.fileno(), True)
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(ENGINE / "launch" / "keeper.py"), str(theirs.fileno())],
+            stdin=None if request.mode == "split" else subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            close_fds=False,
+            start_new_session=True,
+        )
+    except OSError as error:
+        ours.close()
+        raise AdbgError(f"cannot start {sys.executable}: {error.strerror}") from None
+    finally:
+        theirs.close()
+    try:
+        pid = _start(ours, request, session_file)
+    except BaseException:
+        ours.close()
+        process.wait(START_TIMEOUT)
+        raise
+    launched = Launched(pid, ours, process)
+    threading.Thread(
+        target=launched._listen, args=(on_output, on_exit, on_note), name="adbg-output", daemon=True
+    ).start()
+    return launched
+
+
+def prepare_session(config: SessionConfig) -> Path:
+    """``session.json`` beside the socket, with the paths filled in; returns its path."""
+    path = Path(config.socket).with_name("session.json")
+    if not path.exists():
+        complete = dataclasses.replace(
+            config,
+            engine_path=config.engine_path or str(ENGINE),
+            package_path=config.package_path or package_folder(),
+        )
+        write_config(path, complete)
+    return path
+
+
+def package_folder() -> str:
+    """The folder of ``adbg/__init__.py``; in a source tree it is not the parent of the engine's."""
+    import adbg
+
+    return str(Path(adbg.__file__ or "").resolve().parent)
+
+
+def program_environment(base: Mapping[str, str], session_file: Path, main: bool) -> dict[str, str]:
+    """``base`` with the three variables by which adbg gets in. ``PYTHONPATH`` keeps what it had, behind the bootstrap
+    folder.
+    """
+    env = dict(base)
+    kept = [part for part in env.get("PYTHONPATH", "").split(os.pathsep) if part != str(BOOTSTRAP)]
+    rest = os.pathsep.join(kept)
+    env["PYTHONPATH"] = str(BOOTSTRAP) + (os.pathsep + rest if rest else "")
+    env[SESSION_VARIABLE] = str(session_file)
+    env.pop(MAIN_VARIABLE, None)
+    if main:
+        env[MAIN_VARIABLE] = "1"
+    return env
+
+
+def _start(connection: socket.socket, request: LaunchRequest, session_file: Path) -> int:
+    base = os.environ if request.env is None else request.env
+    env = program_environment(base, session_file, main=is_interpreter(request.command[0]))
+    wanted = {
+        "command": list(request.command),
+        "cwd": os.path.abspath(request.cwd) if request.cwd else os.getcwd(),
+        "env": {os.fsencode(name): os.fsencode(value) for name, value in env.items()},
+        "mode": request.mode,
+        "rows": max(request.rows, 1),
+        "cols": max(request.cols, 1),
+        "run_dir": os.path.abspath(request.config.run_dir) if request.config.run_dir else "",
+    }
+    connection.settimeout(START_TIMEOUT)
+    try:
+        connection.sendall(keeper.frame(keeper.START, marshal.dumps(wanted)))
+        answer = _receive(connection)
+    except OSError as error:
+        raise AdbgError(f"the program was not started: its keeper process does not answer ({error})") from None
+    connection.settimeout(None)
+    if answer is None:
+        raise AdbgError(
+            "the program was not started: its keeper process ended at once", "is a Python process allowed here?"
+        )
+    kind, payload = answer
+    if kind == keeper.STARTED:
+        return int(struct.unpack(">I", payload)[0])
+    raise _start_error(request, os.fsdecode(payload[4:]))
+
+
+def _start_error(request: LaunchRequest, text: str) -> CommandError:
+    what, _, name = text.partition(": ")
+    if request.cwd and name == os.path.abspath(request.cwd):
+        return CommandError(f"cannot run in {request.cwd}: {what}")
+    hint = "give its path, or check PATH" if what.startswith("No such file") else ""
+    return CommandError(f"cannot start {request.command[0]}: {what}", hint)
+
+
+def _receive(connection: socket.socket) -> tuple[bytes, bytes] | None:
+    header = _receive_exactly(connection, keeper.HEADER.size)
+    if header is None:
+        return None
+    kind, length = keeper.HEADER.unpack(header)
+    payload = _receive_exactly(connection, length)
+    return None if payload is None else (kind, payload)
+
+
+def _receive_exactly(connection: socket.socket, size: int) -> bytes | None:
+    data = bytearray()
+    while len(data) < size:
+        try:
+            piece = connection.recv(size - len(data))
+        except (ConnectionError, ValueError):
+            return None
+        if not piece:
+            return None
+        data += piece
+    return bytes(data)
+
+
+def _guarded(callback: Callable[..., None], *arguments: Any) -> None:
+    """A front end's defect must not stop the reading, which would make the program wait."""
+    try:
+        callback(*arguments)
+    except Exception as error:  # see above
+        print(f"adbg: {type(error).__name__} in {callback!r}: {error}", file=sys.__stderr__)

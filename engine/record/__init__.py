@@ -1,0 +1,1 @@
+"""The run directory: written while the program runs, read then or later."""

@@ -1,0 +1,409 @@
+"""The recorder: plain values from any thread into the run directory (L2, stdlib only).
+
+Callers only append to a queue (0.4 us, nothing is formatted there); one daemon thread ("adbg-recorder") sleeps
+until there is something, gathers for 50 ms or 500 rows, and writes. A write that fails ends the recording, says so once
+through ``on_problem``, and never reaches a caller. When the process is killed, at most the last 50 ms are missing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import collections
+import contextlib
+import itertools
+import json
+import os
+import sqlite3
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from adbg.engine.protocol.codec import to_json
+from adbg.engine.record.files import SCHEMA, process_start
+from adbg.engine.record.store import RunWriter
+from adbg.engine.types import BriefRun, GraphRow, NodeStop, SourceLine, TensorMeta, TensorStats
+
+BATCH = 500  # rows per transaction: 0.7 us a row in sqlite, against 10 us one by one
+GATHER = 0.05  # seconds
+MAX_LOGS = 20_000  # waiting entries above which log records are dropped, and counted
+MAX_EVENTS = 200_000  # the same for node events; everything else is never dropped
+
+Problem = Callable[[str], None]
+
+
+class Recorder:
+    """One process's record. Every method may be called from any thread and never raises."""
+
+    def __init__(self, writer: RunWriter | None, on_problem: Problem | None) -> None:
+        """Use ``open``. ``writer`` None records nothing."""
+        self._writer = writer
+        self._on = writer is not None
+        self._on_problem = on_problem
+        self._queue: collections.deque[tuple[Any, ...]] = collections.deque()
+        self._seq = itertools.count(1)
+        self._wake = threading.Event()
+        self._urgent = threading.Event()
+        self._closing = False
+        self._dropped = 0
+        self._close_lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    @classmethod
+    def open(
+        cls, run_dir: str | os.PathLike[str], rank: int = 0, on_problem: Problem | None = None, **info: Any
+    ) -> Recorder:
+        """Never raises: when the folder cannot be written, ``on_problem`` hears why and the recorder records nothing.
+        ``info`` goes into run.json (argv, cwd, frameworks, capabilities)."""
+        pid = os.getpid()
+        known = {
+            "schema": SCHEMA,
+            "argv": list(sys.argv),
+            "cwd": _cwd(),
+            "python": sys.version.split()[0],
+            "pid": pid,
+            "pid_start": process_start(pid),
+            "rank": rank,
+            "started": time.time(),
+            "ended": None,
+            "exit": None,
+            **info,
+        }
+        try:
+            writer = RunWriter(run_dir, rank, known)
+        except (OSError, sqlite3.Error) as error:
+            recorder = cls(None, on_problem)
+            recorder._report(
+                f"nothing is recorded: {_reason(error)} ({os.fspath(run_dir)}); debugging goes on without a record"
+            )
+            return recorder
+        recorder = cls(writer, on_problem)
+        recorder._start()
+        return recorder
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="adbg-recorder", daemon=True)
+        self._thread.start()
+        alive = weakref.ref(self)
+
+        def in_child() -> None:
+            if recorder := alive():
+                recorder._forget()
+
+        def at_exit() -> None:
+            if recorder := alive():
+                recorder.close()
+
+        os.register_at_fork(after_in_child=in_child)
+        atexit.register(at_exit)
+
+    def _forget(self) -> None:
+        """In a forked child: the record is the parent's. The database is neither used nor closed here (sqlite: "How to
+        corrupt", 2.6); the reference to it is kept for that reason."""
+        self._on = False
+        self._thread = None
+        self._close_lock = threading.Lock()  # another thread of the parent may have held it
+        self._queue.clear()
+
+    @property
+    def recording(self) -> bool:
+        return self._on
+
+    @property
+    def run_dir(self) -> str:
+        """ "" when nothing is recorded."""
+        return str(self._writer.run_dir) if self._writer is not None and self._on else ""
+
+    @property
+    def label(self) -> str:
+        return self._writer.label if self._writer is not None else ""
+
+    @property
+    def dropped(self) -> int:
+        """Log records and node events dropped under pressure so far."""
+        return self._dropped
+
+    # ---------------------------------------------------------------- what is recorded
+
+    def update_info(self, **info: Any) -> None:
+        """Change fields of run.json (frameworks once they are known)."""
+        self._put(("info", info))
+
+    def backward_begin(
+        self,
+        number: int,
+        *,
+        nodes: int = 0,
+        roots: Sequence[str] = (),
+        entry: str = "backward",
+        depth: int = 0,
+        parent: int = 0,
+        parent_index: int = 0,
+        thread: int = 0,
+        iteration: int = 0,
+        file: str = "",
+        line: int = 0,
+        create_graph: bool = False,
+    ) -> None:
+        seq, now = next(self._seq), time.time()
+        facts = (entry, depth, parent, parent_index, thread, iteration, nodes)
+        self._put(("backward", number, seq, now, facts, tuple(roots), file, line, create_graph))
+
+    def brief(self, run: BriefRun) -> None:
+        """``backward_begin`` and ``backward_end`` of a call that nobody looked into."""
+        self._put(("brief", next(self._seq), next(self._seq), run))
+
+    def backward_end(self, number: int, us: float | None = None, error: str = "") -> None:
+        self._put(("end", next(self._seq), us, error, number))
+
+    def graph(
+        self, number: int, rows: Sequence[GraphRow], stacks: Mapping[int, Sequence[SourceLine]] | None = None
+    ) -> None:
+        """The nodes of a backward call; ``stacks`` (by index) their forward stacks. May be called with pages."""
+        self._put(("graph", number, rows, stacks or {}))
+
+    def node_event(
+        self,
+        backward: int,
+        index: int,
+        phase: str,
+        us: float | None = None,
+        norm: float | None = None,
+        nonfinite: bool = False,
+    ) -> None:
+        if len(self._queue) > MAX_EVENTS:
+            self._dropped += 1
+            return
+        self._put(("node_event", next(self._seq), time.time(), backward, index, phase, us, norm, nonfinite))
+
+    def tensor(
+        self,
+        backward: int,
+        index: int,
+        role: str,
+        slot: int,
+        meta: TensorMeta,
+        stats: TensorStats | None = None,
+        payload: bytes | None = None,
+    ) -> None:
+        """``role`` is "grad_outputs", "grad_inputs" or "saved"; ``payload`` the raw elements, when they are kept."""
+        self._put(("tensor", next(self._seq), backward, index, role, slot, meta, stats, payload))
+
+    def stop(self, stop: NodeStop) -> None:
+        self._put(("stop", next(self._seq), time.time(), stop), urgent=True)
+
+    def artifact(self, kind: str, path: str, text: str = "") -> None:
+        self._put(("artifact", next(self._seq), time.time(), kind, path, text))
+
+    def log(self, line: str) -> None:
+        """One VLOG record (one or more lines)."""
+        if len(self._queue) > MAX_LOGS:
+            self._dropped += 1
+            return
+        self._put(("log", next(self._seq), line))
+
+    def log_range(self, offset: int, length: int) -> None:
+        """Bytes of the VLOG file that the framework wrote itself since the last event."""
+        if len(self._queue) > MAX_LOGS:
+            self._dropped += 1
+            return
+        self._put(("log_range", next(self._seq), offset, length))
+
+    def set_exit(self, code: int | None) -> None:
+        """The program is about to end with ``code``."""
+        self._put(("info", {"exit": code, "ended": time.time()}), urgent=True)
+
+    def flush(self, timeout: float = 2.0) -> bool:
+        """Wait until all that was handed over so far is written; False when it is not within ``timeout`` seconds."""
+        if not self._on:
+            return False
+        done = threading.Event()
+        self._put(("flush", done), urgent=True)
+        return done.wait(timeout) and self._on
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Write the rest, mark the run as ended. Nothing is recorded afterwards."""
+        with self._close_lock:
+            if self._thread is None or self._closing:
+                return
+            self._closing = True
+            self._wake.set()
+            self._urgent.set()
+            self._thread.join(timeout)
+
+    def _put(self, item: tuple[Any, ...], urgent: bool = False) -> None:
+        if not self._on:
+            return
+        queue = self._queue
+        queue.append(item)
+        if not self._wake.is_set():
+            self._wake.set()
+        if (urgent or len(queue) >= BATCH) and not self._urgent.is_set():
+            self._urgent.set()
+
+    # ---------------------------------------------------------------- the recorder's thread
+
+    def _run(self) -> None:
+        writer = self._writer
+        if writer is None:
+            return
+        try:
+            while not self._closing:
+                self._wake.wait()
+                if not self._closing:
+                    self._urgent.wait(GATHER)
+                self._wake.clear()
+                self._urgent.clear()
+                self._drain(writer)
+            self._on = False
+            self._drain(writer)
+            ended = {"ended": writer.info.get("ended") or time.time()}
+            writer.update_info({**ended, "dropped": self._dropped} if self._dropped else ended)
+        except (OSError, sqlite3.Error) as error:
+            self._fail(f"recording stopped: {_reason(error)} ({writer.run_dir})")
+        except (
+            Exception
+        ) as error:  # a defect here must not surface as a dying thread's traceback in the program's output
+            self._fail(f"recording stopped by a defect of adbg: {type(error).__name__}: {error}")
+        with contextlib.suppress(OSError, sqlite3.Error):
+            writer.close()
+
+    def _fail(self, message: str) -> None:
+        self._on = False
+        waiting = [item[1] for item in list(self._queue) if item[0] == "flush"]
+        self._queue.clear()
+        for done in waiting:
+            done.set()
+        with contextlib.suppress(OSError):
+            if self._writer is not None:
+                self._writer.update_info({"problem": message})
+        self._report(f"{message}; debugging goes on without a record")
+
+    def _report(self, message: str) -> None:
+        if self._on_problem is not None:
+            with contextlib.suppress(Exception):
+                self._on_problem(message)
+
+    def _drain(self, writer: RunWriter) -> None:
+        while self._queue:
+            batch = _Batch(writer)
+            try:
+                while self._queue and batch.size < BATCH:
+                    batch.add(self._queue.popleft())
+                batch.commit()
+            finally:
+                for done in batch.flushes:
+                    done.set()
+
+
+class _Batch:
+    """Queue entries on their way into one transaction."""
+
+    def __init__(self, writer: RunWriter) -> None:
+        self._writer = writer
+        self._rows: dict[str, list[tuple[Any, ...]]] = {}
+        self._ends: list[tuple[Any, ...]] = []
+        self._info: dict[str, Any] = {}
+        self._logs: list[tuple[int, bytes]] = []
+        self.flushes: list[threading.Event] = []
+        self.size = 0
+
+    def add(self, item: tuple[Any, ...]) -> None:
+        kind, values = item[0], item[1:]
+        self.size += 1
+        if kind == "node_event":
+            *facts, norm, nonfinite = values
+            # sqlite stores NaN as NULL: its name instead
+            self._row(kind, (*facts, "nan" if norm is not None and norm != norm else norm, nonfinite))
+        elif kind == "log":
+            self._logs.append((values[0], _record_bytes(values[1])))
+        elif kind == "log_range":
+            self._row("log", values)
+        elif kind == "graph":
+            self._graph(*values)
+        elif kind == "backward":
+            number, seq, now, facts, roots, file, line, create_graph = values
+            row = (number, seq, now, *facts, json.dumps(roots), file, line, create_graph, None, None, "")
+            self._row(kind, row)
+        elif kind == "brief":
+            seq, end_seq, run = values
+            call = run.call
+            outermost = (call.entry, 0, 0, 0, call.thread, call.iteration, call.nodes)
+            ended = (end_seq, run.us, run.error)
+            row = (call.number, seq, run.began, *outermost, json.dumps(call.roots), call.file, call.line, False, *ended)
+            self._row("backward", row)
+        elif kind == "end":
+            self._ends.append(values)
+        elif kind == "tensor":
+            self._tensor(*values)
+        elif kind == "stop":
+            seq, now, stop = values
+            body = json.dumps(to_json(stop), separators=(",", ":"))
+            self._row(kind, (seq, now, stop.backward, stop.index, stop.reason.value, stop.phase.value, body))
+        elif kind == "info":
+            self._info.update(values[0])
+        elif kind == "flush":
+            self.flushes.append(values[0])
+        else:
+            self._row(kind, values)
+
+    def commit(self) -> None:
+        if self._logs:
+            offset, _ = self._writer.append_log(b"".join(data for _, data in self._logs))
+            for seq, data in self._logs:
+                self._row("log", (seq, offset, len(data)))
+                offset += len(data)
+        if self._rows or self._ends:
+            self._writer.write(self._rows, self._ends)
+        if self._info:
+            self._writer.update_info(self._info)
+
+    def _row(self, table: str, values: tuple[Any, ...]) -> None:
+        self._rows.setdefault(table, []).append(values)
+
+    def _graph(self, number: int, rows: Sequence[GraphRow], stacks: Mapping[int, Sequence[SourceLine]]) -> None:
+        for row in rows:
+            self.size += 1
+            forward = row.forward
+            place = (forward.file, forward.line, forward.function) if forward else ("", 0, "")
+            shape = None if row.shape is None else json.dumps(row.shape)
+            stack = self._writer.stack_id(stacks.get(row.index, ()))
+            flags = (row.accumulate, row.custom, row.compiled, row.parameter, row.module)
+            self._row(
+                "node", (number, row.index, row.key, row.name, row.unique_name, *flags, *place, shape, row.dtype, stack)
+            )
+            for slot, to in enumerate(row.edges):
+                self._row("edge", (number, row.index, slot, to))
+
+    def _tensor(
+        self,
+        seq: int,
+        backward: int,
+        index: int,
+        role: str,
+        slot: int,
+        meta: TensorMeta,
+        stats: TensorStats | None,
+        payload: bytes | None,
+    ) -> None:
+        offset, length = self._writer.append_tensor(payload) if payload else (0, 0)
+        texts = (json.dumps(to_json(meta)), json.dumps(to_json(stats)) if stats else None)
+        self._row("tensor", (seq, backward, index, role, slot, *texts, offset, length))
+
+
+def _record_bytes(text: str) -> bytes:
+    return (text if text.endswith("\n") else text + "\n").encode("utf-8", "backslashreplace")
+
+
+def _reason(error: BaseException) -> str:
+    """What the system says, without its number: "No space left on device"."""
+    return str(getattr(error, "strerror", None) or error)
+
+
+def _cwd() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # the folder was deleted under the program
+        return ""

@@ -1,0 +1,378 @@
+"""The run directory's tables and payloads: one writer per process, any number of readers (L1, stdlib only).
+
+The writer belongs to the recorder's thread. Rows go in transactions of a few hundred, after the payloads that they
+point to, so that what a reader finds is whole even when the process died between two writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from adbg.engine.errors import CommandError
+from adbg.engine.protocol.codec import from_json
+from adbg.engine.record import files as runfiles
+from adbg.engine.record.files import SCHEMA, labels
+from adbg.engine.types import GraphRow, NodeStop, SourceLine, TensorMeta, TensorStats
+
+__all__ = ["SCHEMA", "NodeEvent", "RecordedBackward", "RecordedTensor", "RunReader", "RunWriter", "labels"]
+
+_WIDTH = {
+    "backward": 17,
+    "node": 16,
+    "edge": 4,
+    "node_event": 8,
+    "tensor": 9,
+    "stack": 2,
+    "stop": 7,
+    "artifact": 5,
+    "log": 3,
+}
+_INSERT = {t: f"INSERT OR REPLACE INTO {t} VALUES ({','.join('?' * n)})" for t, n in _WIDTH.items()}
+
+
+class RunWriter:
+    """Writes one process's files. Not thread-safe. Every method may raise OSError or sqlite3.Error."""
+
+    def __init__(self, run_dir: str | os.PathLike[str], rank: int, info: Mapping[str, Any]) -> None:
+        self.run_dir = Path(run_dir)
+        self.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.label = runfiles.claim_label(self.run_dir, rank)
+        self.info = dict(info)
+        self._info_path = runfiles.create_info(self.run_dir, self.label, self.info)
+        self._tensors = _Appender(runfiles.tensors_path(self.run_dir, self.label))
+        self._vlog = _Appender(runfiles.vlog_path(self.run_dir, self.label))
+        self._stacks: dict[str, int] = {}
+        self._new_stacks: list[tuple[int, str]] = []
+        self._db = sqlite3.connect(
+            runfiles.events_path(self.run_dir, self.label), check_same_thread=False, isolation_level=None, timeout=2.0
+        )
+        # No fsync: a crash of the process loses nothing that was committed, only one of the machine would, and opening
+        # takes 2 ms instead of 30.
+        self._db.execute("PRAGMA synchronous=OFF")
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.executescript(f"BEGIN; {runfiles.TABLES} COMMIT;")
+
+    def write(self, rows: Mapping[str, Sequence[tuple[Any, ...]]], ends: Sequence[tuple[Any, ...]] = ()) -> None:
+        """One transaction. ``ends``: (end_seq, us, error, number) of backward calls."""
+        self._db.execute("BEGIN")
+        try:
+            if self._new_stacks:
+                self._db.executemany(_INSERT["stack"], self._new_stacks)
+            for table, values in rows.items():
+                self._db.executemany(_INSERT[table], values)
+            if ends:
+                self._db.executemany("UPDATE backward SET end_seq=?, us=?, error=? WHERE number=?", ends)
+            self._db.execute("COMMIT")
+            self._new_stacks = []
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):
+                self._db.execute("ROLLBACK")
+            raise
+
+    def stack_id(self, frames: Sequence[SourceLine]) -> int | None:
+        """The id of a forward stack; equal stacks are written once."""
+        if not frames:
+            return None
+        text = json.dumps([(f.file, f.line, f.function) for f in frames], separators=(",", ":"))
+        id = self._stacks.get(text)
+        if id is None:
+            id = self._stacks[text] = len(self._stacks) + 1
+            self._new_stacks.append((id, text))
+        return id
+
+    def append_tensor(self, payload: bytes) -> tuple[int, int]:
+        """(offset, length) of ``payload`` in the tensor file."""
+        return self._tensors.append(payload)
+
+    def append_log(self, data: bytes) -> tuple[int, int]:
+        """(offset, length) of ``data`` in the VLOG file."""
+        return self._vlog.append(data)
+
+    def update_info(self, changes: Mapping[str, Any]) -> None:
+        self.info.update(changes)
+        runfiles.write_info(self._info_path, self.info)
+
+    def close(self) -> None:
+        """Fold the write-ahead log into the file, so that a finished run can be read from a read-only disk."""
+        with contextlib.suppress(sqlite3.Error):
+            self._db.execute("PRAGMA busy_timeout=100")
+            self._db.execute("PRAGMA journal_mode=DELETE")
+        with contextlib.suppress(sqlite3.Error):
+            self._db.close()
+        self._tensors.close()
+        self._vlog.close()
+
+
+class _Appender:
+    """An append-only file, unbuffered: what was appended is there when the process dies. A framework may append to the
+    VLOG file too (``stderr_tap``), so the place of what was written is asked from the kernel."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def append(self, data: bytes) -> tuple[int, int]:
+        start, view = -1, memoryview(data)
+        while view:
+            written = os.write(self._fd, view)
+            view = view[written:]
+            if start < 0:
+                start = os.lseek(self._fd, 0, os.SEEK_CUR) - written
+        return max(start, 0), len(data)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+# ------------------------------------------------------------------ reading
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedBackward:
+    """One backward call. ``us`` None: it did not end (still running, or the process died in it)."""
+
+    seq: int
+    number: int
+    entry: str
+    depth: int
+    parent: int
+    parent_index: int
+    thread: int
+    iteration: int
+    nodes: int
+    roots: tuple[str, ...]
+    file: str
+    line: int
+    create_graph: bool
+    time: float
+    us: float | None
+    error: str
+    end_seq: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEvent:
+    """One thing seen of a node: ``phase`` is "before" or "after"."""
+
+    seq: int
+    time: float
+    backward: int
+    index: int
+    phase: str
+    us: float | None
+    norm: float | None
+    nonfinite: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedTensor:
+    """A gradient or saved tensor. ``length`` 0: only its meta and statistics were recorded."""
+
+    seq: int
+    backward: int
+    index: int
+    role: str  # "grad_outputs", "grad_inputs", "saved"
+    slot: int
+    meta: TensorMeta
+    stats: TensorStats | None
+    offset: int
+    length: int
+
+
+class RunReader:
+    """Reads what one process recorded, while it is written or later. A call sees all that was committed before it."""
+
+    def __init__(self, run_dir: str | os.PathLike[str], label: str = "") -> None:
+        """``label`` "": the first. Raises CommandError when there is nothing to read."""
+        self.run_dir = Path(run_dir)
+        try:
+            found = labels(self.run_dir)
+        except OSError as error:
+            raise CommandError(f"no run at {run_dir}: {error.strerror}", "see: adbg runs") from None
+        if not found or (label and label not in found):
+            raise CommandError(f"no recorded events in {run_dir}", "see: adbg runs")
+        self.label = label or found[0]
+        self._path = runfiles.events_path(self.run_dir, self.label)
+        self._db = self._connect()
+
+    def _connect(self) -> sqlite3.Connection:
+        """Read-only; on a read-only disk a crashed run needs ``immutable`` (its write-ahead log is left aside then)."""
+        error: Exception | None = None
+        for query in ("mode=ro", "mode=ro&immutable=1"):
+            try:
+                uri = f"{self._path.absolute().as_uri()}?{query}"
+                db = sqlite3.connect(uri, uri=True, check_same_thread=False, timeout=2.0)
+                db.execute("SELECT count(*) FROM backward")
+                return db
+            except sqlite3.Error as problem:
+                error = problem
+        raise CommandError(f"the record {self._path} cannot be read: {error}", "it was cut off before its first event")
+
+    def close(self) -> None:
+        self._db.close()
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """``run.json``: schema, argv, cwd, pid, rank, started, frameworks, capabilities, ended, exit."""
+        return runfiles.read_info(self.run_dir, self.label)
+
+    @property
+    def state(self) -> str:
+        """ "running", "ended" or "crashed"."""
+        own = runfiles.info_path(self.run_dir, self.label).name != "run.json"
+        return runfiles.state_of(self.info) if own else runfiles.run_state(self.run_dir)
+
+    @property
+    def log_path(self) -> Path:
+        return runfiles.vlog_path(self.run_dir, self.label)
+
+    @property
+    def output_path(self) -> Path:
+        return runfiles.output_path(self.run_dir, self.label)
+
+    def backwards(self) -> list[RecordedBackward]:
+        """In order of their beginning."""
+        rows = self._db.execute(
+            "SELECT seq, number, entry, depth, parent, parent_idx, thread, iteration, nodes, roots, file, line,"
+            " create_graph, time, us, error, end_seq FROM backward ORDER BY seq"
+        )
+        found = []
+        for seq, number, entry, depth, parent, parent_idx, thread, iteration, nodes, roots, *rest in rows:
+            file, line, create_graph, begun, us, error, end_seq = rest
+            facts = (seq, number, entry, depth, parent, parent_idx, thread, iteration, nodes, tuple(json.loads(roots)))
+            found.append(RecordedBackward(*facts, file, line, bool(create_graph), begun, us, error or "", end_seq))
+        return found
+
+    def graph(self, number: int, start: int = 1, count: int = 2000) -> list[GraphRow]:
+        """``count`` rows from index ``start`` of a backward call, as they stood at its end (or at its last event)."""
+        found = self._db.execute("SELECT us, error FROM backward WHERE number=?", (number,)).fetchone()
+        whole = bool(found and found[0] is not None and not found[1])
+        last = start + count - 1
+        edges: dict[int, list[int]] = {}
+        for index, to in self._db.execute(
+            "SELECT idx, to_idx FROM edge WHERE backward=? AND idx BETWEEN ? AND ? ORDER BY idx, slot",
+            (number, start, last),
+        ):
+            edges.setdefault(index, []).append(to)
+        ran = self._ran(number, start, last)
+        rows = self._db.execute(
+            "SELECT idx, key, name, unique_name, accumulate, parameter, module, file, line, function, shape, dtype,"
+            " custom, compiled FROM node WHERE backward=? AND idx BETWEEN ? AND ? ORDER BY idx",
+            (number, start, last),
+        )
+        return [_graph_row(row, edges.get(row[0], ()), ran.get(row[0]), whole) for row in rows]
+
+    def _ran(self, number: int, start: int, last: int) -> dict[int, NodeEvent]:
+        """What was seen of each node, both phases in one."""
+        ran: dict[int, NodeEvent] = {}
+        for event in self.events(number):
+            if not start <= event.index <= last:
+                continue
+            old = ran.get(event.index)
+            if old is not None:
+                event = NodeEvent(
+                    event.seq,
+                    event.time,
+                    number,
+                    event.index,
+                    event.phase,
+                    event.us if event.us is not None else old.us,
+                    old.norm if old.norm is not None else event.norm,
+                    old.nonfinite or event.nonfinite,
+                )
+            ran[event.index] = event
+        return ran
+
+    def events(self, number: int = 0, after: int = 0) -> list[NodeEvent]:
+        """Of one backward call (0: of all), with ``seq`` over ``after``, in order."""
+        where, values = "seq > ?", [after]
+        if number:  # the call's own range of seq bounds the scan: there is no index to keep up while recording
+            where += " AND backward=? AND seq >= coalesce((SELECT seq FROM backward WHERE number=?), 0)"
+            where += " AND seq <= coalesce((SELECT end_seq FROM backward WHERE number=?), 9e18)"
+            values += [number, number, number]
+        rows = self._db.execute(
+            f"SELECT seq, time, backward, idx, phase, us, norm, nonfinite FROM node_event WHERE {where} ORDER BY seq",
+            values,
+        )
+        return [
+            NodeEvent(seq, when, backward, index, phase, us, None if norm is None else float(norm), bool(nonfinite))
+            for seq, when, backward, index, phase, us, norm, nonfinite in rows
+        ]
+
+    def forward_stack(self, number: int, index: int) -> list[SourceLine]:
+        """Innermost first; [] when none was recorded."""
+        row = self._db.execute(
+            "SELECT frames FROM node JOIN stack ON stack.id = node.stack WHERE backward=? AND idx=?", (number, index)
+        ).fetchone()
+        return [SourceLine(*frame) for frame in json.loads(row[0])] if row else []
+
+    def stops(self) -> list[tuple[int, float, NodeStop]]:
+        """(seq, time, stop), in order."""
+        rows = self._db.execute("SELECT seq, time, body FROM stop ORDER BY seq")
+        return [(seq, time, from_json(NodeStop, json.loads(body), "stop")) for seq, time, body in rows]
+
+    def tensors(self, number: int, index: int) -> list[RecordedTensor]:
+        rows = self._db.execute(
+            "SELECT seq, role, slot, meta, stats, offset, length FROM tensor WHERE backward=? AND idx=? ORDER BY seq",
+            (number, index),
+        )
+        return [
+            RecordedTensor(
+                seq,
+                number,
+                index,
+                role,
+                slot,
+                from_json(TensorMeta, json.loads(meta), "tensor"),
+                from_json(TensorStats, json.loads(stats), "stats") if stats else None,
+                offset,
+                length,
+            )
+            for seq, role, slot, meta, stats, offset, length in rows
+        ]
+
+    def payload(self, tensor: RecordedTensor) -> bytes:
+        """The raw bytes of a recorded tensor."""
+        with open(runfiles.tensors_path(self.run_dir, self.label), "rb") as file:
+            file.seek(tensor.offset)
+            return file.read(tensor.length)
+
+    def artifacts(self) -> list[tuple[int, float, str, str, str]]:
+        """(seq, time, kind, path, text), in order."""
+        return list(self._db.execute("SELECT seq, time, kind, path, text FROM artifact ORDER BY seq"))
+
+    def log_index(self, after: int = 0) -> list[tuple[int, int, int]]:
+        """(seq, offset, length) of the VLOG records that adbg wrote itself, and of the ranges that the framework wrote
+        between two events."""
+        return list(self._db.execute("SELECT seq, offset, length FROM log WHERE seq > ? ORDER BY seq", (after,)))
+
+
+def _graph_row(row: Sequence[Any], edges: Iterable[int], ran: NodeEvent | None, whole: bool) -> GraphRow:
+    (index, key, name, unique, accumulate, parameter, module, file, line, function, shape, dtype, custom, compiled) = (
+        row
+    )
+    return GraphRow(
+        index=index,
+        key=key,
+        name=name,
+        unique_name=unique,
+        state="done" if ran or whole else "todo",
+        edges=tuple(edges),
+        accumulate=bool(accumulate),
+        parameter=parameter,
+        module=module,
+        forward=SourceLine(file, line, function) if file else None,
+        shape=tuple(json.loads(shape)) if shape else None,
+        dtype=dtype,
+        us=ran.us if ran else None,
+        norm=ran.norm if ran else None,
+        nonfinite=bool(ran and ran.nonfinite),
+        custom=bool(custom),
+        compiled=bool(compiled),
+    )

@@ -1,0 +1,138 @@
+"""Which nodes specs need hooked, how many they take, what to say of none (L2; on the thread that holds the graph)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from adbg.engine.backends.base import Graph, HookPlan
+from adbg.engine.names import closest_names, file_matches, name_matches
+from adbg.engine.session.breakpoints.grammar import Spec, SpecKind, spec_matches
+from adbg.engine.types import NodeInfo, Phase, SourceLine
+
+_LINES = 12  # of a file, closest first, in the message of a line that made no node
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What a graph has to offer, gathered in one walk, for the messages of specs that take nothing."""
+
+    names: set[str] = field(default_factory=set)
+    modules: set[str] = field(default_factory=set)
+    parameters: set[str] = field(default_factory=set)
+    lines: set[tuple[str, int]] = field(default_factory=set)
+    stacks_missing: str = ""
+
+
+def count_matches(graph: Graph, specs: Mapping[int, Spec]) -> dict[int, tuple[int, str]]:
+    """For every id: (nodes taken, message). The message is "" unless nothing is taken. Describes every node."""
+    counts = dict.fromkeys(specs, 0)
+    folded = dict.fromkeys(specs, 0)  # when case is ignored: used where nothing matches with its case
+    seen = _Seen()
+    with_stacks = any(spec.kind is SpecKind.LINE for spec in specs.values())
+    order = graph.order() if specs else ()
+    for index, key in enumerate(order, 1):
+        info = graph.describe(key)
+        stack: Sequence[SourceLine] = ()
+        if with_stacks:
+            stack, why = graph.forward_stack(key)
+            seen.lines.update((frame.file, frame.line) for frame in stack)
+            seen.stacks_missing = seen.stacks_missing or ("" if stack else why)
+        seen.names.add(info.name)
+        if info.module:
+            seen.modules.add(info.module)
+        if info.parameter:
+            seen.parameters.add(info.parameter)
+        for id, spec in specs.items():
+            if spec_matches(spec, info, stack, index):
+                counts[id] += 1
+            elif spec.kind is SpecKind.NAME and spec_matches(spec, info, stack, index, fold=True):
+                folded[id] += 1
+    result = {}
+    for id, spec in specs.items():
+        number = counts[id] or folded[id]
+        result[id] = (number, "" if number else _nothing(spec, seen, len(order)))
+    return result
+
+
+def _nothing(spec: Spec, seen: _Seen, total: int) -> str:
+    """Why ``spec`` takes no node of the graph at hand, with the closest names."""
+    if spec.kind is SpecKind.INDEX:
+        return f"no node {spec.head} in the graph at hand: it has {total} nodes"
+    if spec.kind is SpecKind.LINE:
+        return _no_line(spec, seen)
+    what, names = {
+        SpecKind.MODULE: ("made in module", seen.modules),
+        SpecKind.PARAMETER: ("of parameter", seen.parameters),
+    }.get(spec.kind, ("named", seen.names))
+    base = spec.pattern.partition("#")[0]
+    if base != spec.pattern and any(name_matches(base, name, "", True) for name in names):
+        return f"no node named {spec.pattern!r} in the graph at hand: fewer nodes of that name"
+    text = f"no node {what} {spec.pattern!r} in the graph at hand"
+    if not names:
+        return f"{text}: no {'module path' if what.startswith('made') else 'name'} is known there"
+    close = closest_names(spec.pattern, names)
+    return f"{text}; closest: {', '.join(close)}" if close else text
+
+
+def absent(spec: Spec, graphs: Sequence[Graph]) -> str:
+    """Why none of ``graphs`` (the last one is the graph at hand) has a node that ``spec`` takes; "" when one has, when
+    ``spec`` names no nodes, or those of a backward call by its number."""
+    if not spec.of_node or spec.backward:
+        return ""
+    message = ""
+    for graph in graphs:
+        number, message = count_matches(graph, {0: spec})[0]
+        if number:
+            return ""
+    return message
+
+
+def unmatched_name(spec: Spec, names: Sequence[str]) -> str:
+    """Why a name ``spec`` took none of the nodes of a whole run, whose framework names are ``names``; "" when it is no
+    name, or there were such nodes."""
+    base = spec.pattern.partition("#")[0]
+    if spec.kind is not SpecKind.NAME or not names or any(name_matches(base, name, "", True) for name in names):
+        return ""
+    close = closest_names(spec.pattern, names)
+    text = f"no node was named {spec.pattern!r}"
+    return f"{text}; closest: {', '.join(close)}" if close else text
+
+
+def _no_line(spec: Spec, seen: _Seen) -> str:
+    text = f"no node was made at {spec.head}"
+    if not seen.lines:
+        return f"{text}: no forward stacks" + (f" ({seen.stacks_missing})" if seen.stacks_missing else "")
+    lines = sorted({line for file, line in seen.lines if file_matches(spec.pattern, file)})
+    if lines:
+        near = sorted(sorted(lines, key=lambda line: abs(line - spec.number))[:_LINES])
+        more = f" and {len(lines) - len(near)} further away" if len(lines) > len(near) else ""
+        return f"{text}; lines of that file that made nodes: {', '.join(map(str, near))}{more}"
+    files = sorted({file.rpartition("/")[2] for file, _ in seen.lines})
+    return f"{text}; files that made nodes: {', '.join(files[:5])}"
+
+
+_NEEDS = {SpecKind.LINE: "forward_stack", SpecKind.MODULE: "module", SpecKind.PARAMETER: "parameter"}
+
+
+def plan_for(specs: Sequence[Spec]) -> HookPlan:
+    """The union of what ``specs`` need hooked. A unique name ("Bmm#3") is asked for by its framework name: hooking the
+    few nodes of that name is cheaper than describing every node of the graph."""
+    patterns = tuple({spec.pattern for spec in specs if spec.kind is SpecKind.NAME})
+    slow = tuple(spec for spec in specs if spec.kind in _NEEDS)
+
+    def name(framework_name: str) -> bool:
+        return any(name_matches(pattern, framework_name, "", True) for pattern in patterns)
+
+    def info(node: NodeInfo, stack: Sequence[SourceLine]) -> bool:
+        return any(spec_matches(spec, node, stack, 0) for spec in slow)
+
+    return HookPlan(
+        name=name if patterns else None,
+        info=info if slow else None,
+        needs=frozenset(_NEEDS[spec.kind] for spec in slow),
+        indices=frozenset(spec.number for spec in specs if spec.kind is SpecKind.INDEX),
+        contributions=any(spec.of_node for spec in specs),  # no stop can ask for parts that were not kept
+        post=any(spec.phase is Phase.AFTER for spec in specs if spec.of_node),
+        screen=any(spec.of_values for spec in specs),
+    )

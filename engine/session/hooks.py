@@ -1,0 +1,388 @@
+"""One backend's hooks: what a framework reports, made into decisions of the session (L4; runs on autograd threads).
+
+Every method is called between two nodes of a training job: an all-hooked node costs a few microseconds here. Nothing
+but what a person asked for (KeyboardInterrupt at a stop) is ever raised into the engine.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+
+from adbg.engine.agent.events import nonfinite_evidence, slot_text, slots_text
+from adbg.engine.backends.base import Backend, BackwardCall
+from adbg.engine.graph.nonfinite import between_evidence, count_nonfinite, saved_evidence, total
+from adbg.engine.python.expressions import evaluate, node_namespace
+from adbg.engine.python.user_code import failed_frame, user_frame
+from adbg.engine.session.breakpoints.table import HitEvent
+from adbg.engine.session.running_call import Running
+from adbg.engine.session.stop_point import Ran
+from adbg.engine.types import BriefCall, Phase
+
+if TYPE_CHECKING:
+    from adbg.engine.session.session import Session
+
+Slots = tuple[Any, ...]
+
+
+class BackendHooks:
+    """The ``HookSink`` that the session installs in ``backend``."""
+
+    def __init__(self, session: Session, backend: Backend) -> None:
+        self._session = session
+        self._backend = backend
+        self._running: dict[int, Running] = {}  # by id of the call, between its begin and its end
+        # Exceptions that were shown already: iteration (addresses are used again), address, type, text.
+        self._raised: list[tuple[int, int, type, str]] = []
+
+    # ---- HookSink
+
+    def backward_begin(self, call: BackwardCall) -> None:
+        session = self._session
+        if not session.attached or session.passes(call):
+            return
+        try:
+            session.turn.take(self._backward_begin, call)
+        except Exception as error:
+            session.reports.defect("a hook failed and was passed over", error)
+
+    def node_begin(self, call: BackwardCall, key: int, grad_outputs: Slots) -> Slots | None:
+        session = self._session
+        if not session.attached or session.passes(call):
+            return None
+        try:
+            return session.turn.take(self._node_begin, call, key, grad_outputs)
+        except Exception as error:
+            session.reports.defect("a hook failed and was passed over", error)
+            return None
+
+    def node_end(self, call: BackwardCall, key: int, grad_inputs: Slots, grad_outputs: Slots) -> Slots | None:
+        now = perf_counter_ns()
+        session = self._session
+        if not session.attached or session.passes(call):
+            return None
+        try:
+            return session.turn.take(self._node_end, call, key, grad_inputs, grad_outputs, now)
+        except Exception as error:
+            session.reports.defect("a hook failed and was passed over", error)
+            return None
+
+    def backward_end(self, call: BackwardCall, error: BaseException | None) -> None:
+        now = perf_counter_ns()
+        session = self._session
+        if not session.attached or session.passes(call):
+            self._running.pop(id(call), None)
+            return
+        try:
+            session.turn.take(self._backward_end, call, error, now)
+        except Exception as problem:
+            session.reports.defect("a hook failed and was passed over", problem)
+        finally:
+            self._running.pop(id(call), None)
+            if call.depth == 0:
+                self._raised.clear()
+
+    def passes_over(self, kinds: frozenset[str]) -> bool:
+        return self._session.passes_over(kinds)
+
+    def brief_begin(self, call: BriefCall) -> None:
+        try:
+            if self._session.attached:
+                self._session.reports.brief_begin(call)
+        except Exception as error:
+            self._session.reports.defect("a backward was not told", error)
+
+    def brief_end(self, number: int, us: float, error: BaseException | None) -> None:
+        try:
+            if self._session.attached:
+                self._session.reports.brief_end(number, us, error)
+        except Exception as problem:  # also of the program's own exception, whose text is asked for
+            self._session.reports.defect("the end of a backward was not told", problem)
+
+    def node_warning(self, call: BackwardCall, key: int, grad_outputs: Slots, text: str) -> Slots | None:
+        """A node is about to do harm that no exception will tell of (Paddle dies of some undefined gradients): the
+        ``error`` breakpoint stops before it. Called for calls that were not armed too."""
+        session = self._session
+        if not session.attached or session.passes(call):
+            return None
+        try:
+            return session.turn.take(self._warned, call, key, grad_outputs, text)
+        except Exception as error:
+            session.reports.defect("a hook failed and was passed over", error)
+            return None
+
+    def _warned(self, call: BackwardCall, key: int, outs: Slots, text: str) -> Slots | None:
+        session = self._session
+        if not session.attached:
+            return None
+        running = self._running.get(id(call)) or self._enter(call)
+        index = running.state.position = running.state.index_of(key)
+        frame = user_frame(sys._getframe())
+        hits = session.check(
+            HitEvent(Phase.ERROR, call.number),
+            lambda condition: evaluate(condition, node_namespace(self._backend, call, key, index, outs, None, frame)),
+        )
+        why = session.decide(running, Phase.ERROR, key, hits, lambda: text)
+        if why is None:
+            return None
+        point = session.point(running, why[0], Phase.BEFORE, key, why[1], text, None)
+        point.grad_outputs = list(outs)
+        point.frame = frame
+        session.park(point, running)
+        return tuple(point.grad_outputs) if point.edited else None
+
+    def innermost(self, thread: int) -> Running | None:
+        """The innermost call that ``thread`` began and has not ended."""
+        mine = [running for running in list(self._running.values()) if running.call.thread == thread]
+        return mine[-1] if mine else None
+
+    def at_hand(self) -> tuple[Running, int | None] | None:
+        """The call in whose node this thread runs Python code, and that node. Where nothing was armed its begin, and
+        those around it, are told now."""
+        found = self._backend.at_hand()
+        if found is None:
+            running = self.innermost(threading.get_ident())
+            return None if running is None else (running, None)
+        call, key = found
+        known = set(self._running)
+        entered = self._running.get(id(call)) or self._enter(call)
+        for around in entered.chain:
+            if id(around.call) not in known:
+                self._session.reports.backward_begin(around)
+        if key is not None:
+            entered.state.position = entered.state.index_of(key)
+        return entered, key
+
+    def forget(self) -> None:
+        """The client is gone: what runs now is not followed any more."""
+        self._running.clear()
+        self._raised.clear()
+
+    # ---- what happens at each
+
+    def _enter(self, call: BackwardCall) -> Running:
+        outer = None
+        if call.parent is not None:
+            outer = self._running.get(id(call.parent))
+            if outer is None:  # begun before anything was armed
+                outer = self._enter(call.parent)
+        else:  # an outermost call: whatever this thread began earlier is over, also where its end was not reported
+            for key in [k for k, r in list(self._running.items()) if r.call.thread == call.thread]:
+                self._running.pop(key, None)
+        self._session.reports.looked_into(call.number)
+        running = self._running[id(call)] = Running(
+            self._backend, call, self._session.next_serial(), outer, perf_counter_ns()
+        )
+        return running
+
+    def _backward_begin(self, call: BackwardCall) -> None:
+        session = self._session
+        if session.attached:
+            running = self._enter(call)
+            running.screened = session.hook(running)
+            session.captures.begin(running)
+            session.reports.backward_begin(running)
+            self._arrive(running, Phase.BEGIN)
+
+    def _node_begin(self, call: BackwardCall, key: int, outs: Slots) -> Slots | None:
+        session = self._session
+        running = self._running.get(id(call))
+        if running is None or not session.attached:
+            return None
+        state = running.state
+        index = state.position = state.index_of(key)
+        norm, bad = self._measure(outs)
+        if session.reports.verbosity.backward_regions:
+            session.reports.verbosity.node_begin(self._backend, running.call, key)
+        session.reports.node_begin(running, key, index, outs, norm, bad)
+        replaced = self._arrive(running, Phase.BEFORE, key, outs) if session.deciding else None
+        running.begun[key] = (perf_counter_ns() - running.parked_ns, norm, bad)
+        if session.reports.verbosity.backward_regions:
+            session.reports.verbosity.node_runs(running.call, key, index)
+        return replaced
+
+    def _node_end(self, call: BackwardCall, key: int, ins: Slots, outs: Slots, now: int) -> Slots | None:
+        session = self._session
+        running = self._running.get(id(call))
+        if running is None or not session.attached:
+            return None
+        if session.reports.verbosity.backward_regions:
+            session.reports.verbosity.node_ran(running.call, key)
+        state = running.state
+        begun = running.begun.pop(key, None)
+        us = None
+        if begun is None:
+            norm, bad = self._measure(outs)
+        else:
+            start, norm, bad = begun
+            us = (now - running.parked_ns - start) / 1000
+        index = state.position = state.index_of(key)
+        state.ran[key] = ran = Ran(us, norm, bad)
+        if session.goal is not None:  # somebody looks at every node: keep what left it, as text
+            ran.grad_inputs = tuple(slot_text(self._backend, value) for value in ins)
+        session.reports.node_end(running, key, index, ins, us, norm, bad)
+        if session.reports.verbosity.backward_regions:
+            session.reports.verbosity.node_end(running.call, key)
+        replaced = self._arrive(running, Phase.AFTER, key, outs, ins, elapsed=us) if session.deciding else None
+        if session.captures.writing:
+            session.captures.node_end(running, key, ins if replaced is None else replaced)
+        return replaced
+
+    def _backward_end(self, call: BackwardCall, error: BaseException | None, now: int) -> None:
+        session = self._session
+        if not session.attached:
+            return
+        running = self._running.get(id(call))
+        fresh = isinstance(error, Exception) and not self._shown(call.original_error(error))
+        if running is None:  # unarmed until now: only an exception is news
+            if fresh and error is not None:
+                self._failed(self._enter(call), error)
+            return
+        us = (now - running.state.started_ns - running.parked_ns) / 1000
+        if fresh and error is not None:
+            self._failed(running, error)
+        self._arrive(running, Phase.END)
+        session.captures.end(running, error)
+        if session.record_nodes:
+            session.reports.graph(running)
+        session.reports.backward_end(running, us, error)
+        if session.reports.verbosity.backward_regions:
+            session.reports.verbosity.backward_end(call)
+
+    # ---- deciding
+
+    def _arrive(
+        self,
+        running: Running,
+        phase: Phase,
+        key: int | None = None,
+        outs: Slots = (),
+        ins: Slots | None = None,
+        elapsed: float | None = None,
+    ) -> Slots | None:
+        """Decide; park when it is a stop. Returns the edited gradients."""
+        session = self._session
+        call, backend = running.call, self._backend
+        index = running.state.index_of(key) if key is not None else 0
+        hits = []
+        checked = (outs if phase is Phase.BEFORE else ins) or ()
+        if session.table.armed or session.until is not None:
+            named = key is None or running.may_hit is None or running.may_hit(call.name(key))
+            if not named and session.goal is None and not session.pausing:
+                return None
+            event = HitEvent(
+                phase,
+                call.number,
+                index,
+                node=(lambda: call.describe(key)) if key is not None else None,
+                stack=(lambda: call.forward_stack(key)[0]) if key is not None else (),
+                nonfinite=lambda: total(count_nonfinite(backend, checked)),
+                inherited=lambda: self._inherited(running, phase, key, outs),
+            )
+
+            def condition(text: str) -> Any:
+                names = node_namespace(backend, call, key, index, outs, ins, lambda: user_frame(sys._getframe()))
+                return evaluate(text, names)
+
+            hits = session.check(event, condition)
+            if key is not None and phase is Phase.AFTER and (event.counted or running.screened):
+                running.spoil(key, count_nonfinite(backend, checked) if any(event.nonfinite) else ())
+        why = session.decide(running, phase, key, hits, lambda: _slots_text(backend, phase, checked))
+        if why is None:
+            return None
+        reason, ids, message = why
+        if key is not None and session.watches_values(reason):
+            message = "; ".join(filter(None, (message, self._evidence(running, phase, key, outs, ins))))
+        point = session.point(running, reason, phase, key, ids, message, elapsed)
+        point.grad_outputs = list(outs) if key is not None else None
+        point.grad_inputs = list(ins) if ins is not None else None
+        point.frame = user_frame(sys._getframe())
+        session.park(point, running)
+        if not point.edited:
+            return None
+        edited = point.grad_outputs if phase is Phase.BEFORE else point.grad_inputs
+        if edited is None:
+            return None
+        if key is not None and phase is Phase.AFTER:
+            running.spoil(key, count_nonfinite(backend, edited))
+        return tuple(edited)
+
+    def _inherited(self, running: Running, phase: Phase, key: int | None, outs: Slots) -> tuple[int, int]:
+        """(NaN, infinite) elements among what the gradients at hand were made of."""
+        if key is None:
+            return 0, 0
+        return total(count_nonfinite(self._backend, outs)) if phase is Phase.AFTER else running.given(key)
+
+    def _evidence(self, running: Running, phase: Phase, key: int, outs: Slots, ins: Slots | None) -> str:
+        where = running.call.describe(key).unique_name
+        arriving = nonfinite_evidence(self._backend, "grad_outputs", where, outs)
+        between = between_evidence(running, key) if arriving else ""
+        if phase is Phase.BEFORE or ins is None:
+            return f"{arriving}: {between}" if between else arriving
+        leaving = nonfinite_evidence(self._backend, "grad_inputs", where, ins)
+        if not leaving:
+            return arriving
+        if arriving:
+            return f"{leaving}, incoming gradients not finite either" + (f": {between}" if between else "")
+        saved = saved_evidence(self._backend, running.call, key)
+        return "; ".join(filter(None, (f"{leaving}, incoming gradients all finite", saved)))
+
+    def _failed(self, running: Running, error: BaseException) -> None:
+        """An exception leaves a call: stop with the node that failed, once, in the innermost call."""
+        session = self._session
+        call = running.call
+        key, evidence = next(iter(call.failed_nodes(error)), (None, ""))
+        frame = failed_frame(call.original_error(error)) or failed_frame(error) or user_frame(sys._getframe())
+
+        def condition(text: str) -> Any:
+            index = running.state.index_of(key) if key is not None else 0
+            return evaluate(text, node_namespace(self._backend, call, key, index, (), None, frame))
+
+        hits = session.check(HitEvent(Phase.ERROR, call.number), condition)
+        text = call.error_text(error)
+        why = session.decide(running, Phase.ERROR, key, hits, lambda: text)
+        if why is None:
+            return
+        reason, ids, _ = why
+        if key is not None:
+            running.state.position = running.state.index_of(key)
+        message = f"{text} [{evidence}]" if evidence and evidence not in text else text
+        point = session.point(running, reason, Phase.ERROR, key, ids, message, None)
+        point.error = error
+        point.frame = frame
+        session.park(point, running)
+
+    def _shown(self, error: BaseException) -> bool:
+        """Whether ``error``, or one it was raised from, was handled in an inner call. Remembers it. No exception is
+        kept alive for this (its frames hold tensors): an address with type and text names one well enough."""
+        seen = False
+        iteration = self._backend.iteration
+        link: BaseException | None = error
+        for _ in range(20):
+            if link is None:
+                break
+            seen = seen or (iteration, id(link), type(link), str(link)) in self._raised
+            link = link.__cause__ or link.__context__
+        self._raised.append((iteration, id(error), type(error), str(error)))
+        del self._raised[:-100]
+        return seen
+
+    def _measure(self, outs: Slots) -> tuple[float | None, bool]:
+        """Norm of the first defined incoming gradient, and whether any element of it is not finite."""
+        if not self._session.measures:
+            return None, False
+        for value in outs:
+            if value is not None:
+                try:
+                    norm = self._backend.norm(value)
+                except Exception:  # sparse, quantised: no figure, no harm
+                    return None, False
+                return norm, not math.isfinite(norm) and any(self._backend.nonfinite(value))
+        return None, False
+
+
+def _slots_text(backend: Backend, phase: Phase, values: Slots) -> str:
+    return slots_text(backend, "grad_outputs" if phase is Phase.BEFORE else "grad_inputs", values)

@@ -1,0 +1,185 @@
+"""All-stop: one thread at a time decides at a hook, and one at most is parked (L4, stdlib only).
+
+The *turn* is a lock that a thread holds while it is in a hook of adbg. The thread that parks keeps it, so any other
+that reaches a hook waits for it ("waiting") and decides afterwards. Whatever runs on the holder's own thread meanwhile
+(an expression that runs a backward, a signal handler) passes through the hooks.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from threading import get_ident
+from typing import Any, TypeVar
+
+from adbg.engine.session.running_call import Running
+from adbg.engine.session.stepping import Place
+from adbg.engine.session.stop_point import PausedPoint
+
+Job = Callable[[], None]
+GLANCE = 0.25  # seconds: a Ctrl-C that comes just before the main thread begins to wait would not end the wait
+T = TypeVar("T")
+
+
+class Turn:
+    """The right to decide. ``take(work, ...)`` around all that a hook does costs 0.3 us when nobody else is in one.
+
+    A KeyboardInterrupt can come between any two Python instructions. A lock entered by ``with`` directly is released
+    then; one acquired in an ``__enter__`` of our own would now and then be lost, and the next hook wait for ever.
+    """
+
+    def __init__(self, quiet: Callable[[bool], None] = lambda on: None) -> None:
+        """``quiet``: called with True once the turn is taken and with False before it is given back."""
+        self._quiet = quiet
+        self._lock = threading.Lock()
+        self._owner = 0  # ident of the holder; what an interrupt left behind is harmless while the lock is free
+        self.waiting: set[int] = set()
+
+    def take(self, work: Callable[..., T], *args: Any) -> T:
+        """``work(*args)`` when no other thread holds the turn any more."""
+        ident = get_ident()
+        if self._lock.locked():
+            self.waiting.add(ident)
+        try:
+            with self._lock:
+                self.waiting.discard(ident)
+                self._owner = ident
+                try:
+                    self._quiet(True)
+                    return work(*args)
+                finally:
+                    self._owner = 0
+                    self._quiet(False)
+        finally:
+            self.waiting.discard(ident)
+
+    @property
+    def taken(self) -> bool:
+        """Some thread holds it."""
+        return self._lock.locked()
+
+    def mine(self) -> bool:
+        """Whether the calling thread holds it."""
+        return self._owner == get_ident() and self._lock.locked()
+
+
+class Abandoned(BaseException):
+    """Raised in a running job whose client is gone."""
+
+
+def _raise_in(thread: int, kind: type[BaseException]) -> None:
+    """Have ``kind`` raised in ``thread`` at its next instruction.
+
+    It must be let happen. Taken back (with NULL), CPython 3.11 goes on looking for it for ever, in all threads, and the
+    first function that anybody traces after that (pdb, coverage, ``vlog at``) never begins: 3.11.7 loops there.
+    """
+    import ctypes
+
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(kind))
+
+
+class Parked:
+    """One stop of one thread: its point, and the queue of what it is to do there. ``run`` is called by that thread."""
+
+    def __init__(self, point: PausedPoint, place: Place, running: Running | None) -> None:
+        self.point = point
+        self.place = place
+        self.running = running
+        self.thread = get_ident()
+        self.busy = False  # a job is running: expressions may be running a backward
+        self.answers: Any = None  # the answers of this stop, made on its thread with the first question
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._gate = threading.Lock()
+        self._open = True
+        self._leaving: Job | None = None
+        self._resumed = False
+        self._interrupted = False
+        self.over = threading.Event()  # the thread has left
+
+    def post(self, job: Job) -> bool:
+        """Have the parked thread run ``job``; False when it goes on already."""
+        with self._gate:
+            if self._open:
+                self._jobs.put(job)
+            return self._open
+
+    def resume(self) -> None:
+        """Let the thread go on as soon as the job at hand is done. From any thread."""
+        self._resumed = True
+        self._jobs.put(None)
+
+    def leave(self, then: Job) -> None:
+        """Called within a job: the thread goes on after it, and calls ``then`` once no request can reach it."""
+        self._leaving = then
+
+    def run(self) -> None:
+        """Run jobs until resumed. KeyboardInterrupt leaves through here (the wait for a job is interruptible).
+
+        Abandoned may come at any call below, also one step after its job ended; ``stay`` catches what slips out here.
+        """
+        while True:
+            try:
+                self._settle()
+                if self._leaving is not None or self._resumed:
+                    return
+                try:
+                    job = self._jobs.get(timeout=GLANCE)
+                except queue.Empty:
+                    continue
+                if job is None:
+                    return
+                self.busy = True
+                job()
+            except Abandoned:
+                continue
+
+    def stay(self) -> None:
+        """``run``, and leave with no interrupt on its way."""
+        while True:
+            try:
+                try:
+                    self.run()
+                finally:
+                    self._settle()
+                return
+            except Abandoned:
+                continue
+
+    def interrupt(self) -> None:
+        """Raise Abandoned in the job that is running. It comes with the next Python instruction there: never inside a
+        call into C that does not return."""
+        with self._gate:
+            if self.busy:
+                self._interrupted = True
+                _raise_in(self.thread, Abandoned)
+
+    def _settle(self) -> None:
+        """The job is over: an interrupt that was on its way must not reach the program. It comes here instead."""
+        while True:
+            try:
+                with self._gate:
+                    self.busy = False
+                    interrupted, self._interrupted = self._interrupted, False
+                if not interrupted:
+                    return
+                _raise_in(self.thread, Abandoned)  # takes the place of one on its way; another one, where it came
+                while True:
+                    pass
+            except Abandoned:
+                continue
+
+    def close(self) -> None:
+        """No more jobs from now on. Those that came too late are run: each finds that the stop is over, and says so."""
+        with self._gate:
+            self._open = False
+        self.over.set()
+        if self._leaving is not None:
+            self._leaving()
+        while True:
+            try:
+                job = self._jobs.get_nowait()
+            except queue.Empty:
+                return
+            if job is not None:
+                job()

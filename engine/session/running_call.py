@@ -1,0 +1,82 @@
+"""What the session knows of one running backward call (L4; touched by the thread that holds the turn)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from adbg.engine.backends.base import Backend, BackwardCall
+from adbg.engine.session.stepping import Place
+from adbg.engine.session.stop_point import CallState
+from adbg.engine.types import Phase
+
+
+class Running:
+    """A call between its begin and its end, and the calls around it (``chain``, outermost first, itself last)."""
+
+    __slots__ = (
+        "backend", "begun", "call", "chain", "may_hit", "noted", "parked_ns", "screened", "serial", "spoilt",
+        "state", "thread",
+    )  # fmt: skip
+
+    def __init__(self, backend: Backend, call: BackwardCall, serial: int, outer: Running | None, now: int) -> None:
+        self.backend = backend
+        self.call = call
+        self.state = CallState(call, started_ns=now)
+        self.serial = serial
+        self.chain: tuple[Running, ...] = (*outer.chain, self) if outer is not None else (self,)
+        self.begun: dict[int, tuple[int, float | None, bool]] = {}  # key -> (start, norm, nonfinite)
+        # key -> per outgoing gradient (NaN, infinite) elements, as they were passed on; only where there are some
+        self.spoilt: dict[int, tuple[tuple[int, int], ...]] = {}
+        self.screened = False  # all its gradients are looked at since it began
+        self.parked_ns = 0  # time that its thread stood at stops
+        self.thread: int = self.chain[0].call.thread
+        self.may_hit: Callable[[str], bool] | None = None  # breakpoints can take nodes of that name; None: any node
+        self.noted = False  # its graph is in the run directory
+
+    def spoil(self, key: int, counts: tuple[tuple[int, int], ...]) -> None:
+        """Node ``key`` passes that many (NaN, infinite) elements on, per outgoing gradient."""
+        if any(nan or inf for nan, inf in counts):
+            self.spoilt[key] = counts
+        else:
+            self.spoilt.pop(key, None)
+
+    def given(self, key: int) -> tuple[int, int]:
+        """(NaN, infinite) elements that the consumers of ``key`` passed to it. Asked at non-finite gradients only: it
+        goes over the edges of the nodes that passed some on."""
+        nan = inf = 0
+        for consumer, counts in self.spoilt.items():
+            for edge, (more_nan, more_inf) in zip(self.call.edges(consumer), counts):
+                if edge.to == key:
+                    nan += more_nan
+                    inf += more_inf
+        return nan, inf
+
+    def place(self, phase: Phase, key: int | None = None) -> Place:
+        """Where a thread stands that is at ``key`` of this call."""
+        call = self.call
+        outer = self.chain[-2] if len(self.chain) > 1 else None
+        parent_key = call.parent_key if outer is not None else None
+        return Place(
+            phase,
+            thread=self.thread,
+            serial=self.serial,
+            family=self.chain[0].serial,
+            depth=call.depth,
+            key=key,
+            index=0 if key is None else self.state.index_of(key),
+            parent_serial=outer.serial if outer is not None else 0,
+            parent_key=parent_key,
+            parent_index=outer.state.index_of(parent_key) if outer is not None and parent_key is not None else 0,
+        )
+
+    def enclosing(self) -> tuple[str, ...]:
+        """Unique names of the nodes around this call, outermost first."""
+        names = []
+        for inner in self.chain[1:]:
+            parent, key = inner.call.parent, inner.call.parent_key
+            if parent is not None and key is not None:
+                names.append(parent.describe(key).unique_name)
+        return tuple(names)
+
+    def states(self) -> list[CallState]:
+        return [running.state for running in self.chain]

@@ -1,0 +1,427 @@
+"""The session: what is armed, who stops and why, and how the program goes on (L4).
+
+Decisions and stops happen on the thread that reached a hook, under its turn (``parking``); ``set_*``, ``pause`` and
+``detach`` are called from "adbg-reader". While no client is attached every hook passes through.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import threading
+import time
+import types
+from collections.abc import Callable, Sequence
+
+from adbg.engine.agent.aids import keep, switch_kept, switched
+from adbg.engine.agent.events import Outlet, Reports
+from adbg.engine.backends.base import Backend, BackwardCall, HookPlan
+from adbg.engine.capture.captures import Captures
+from adbg.engine.errors import AdbgError, CommandError, NotStopped
+from adbg.engine.protocol import messages as p
+from adbg.engine.record.recorder import Recorder
+from adbg.engine.session.breakpoints.grammar import parse_spec
+from adbg.engine.session.breakpoints.matching import absent
+from adbg.engine.session.breakpoints.table import BreakpointTable, Evaluate, Hit, HitEvent
+from adbg.engine.session.hooks import BackendHooks
+from adbg.engine.session.parking import Parked, Turn
+from adbg.engine.session.passed_over import PassedOver
+from adbg.engine.session.running_call import Running
+from adbg.engine.session.stepping import Goal, Kind, Place
+from adbg.engine.session.stop_point import PausedPoint
+from adbg.engine.session.stop_points import point_at_line, point_in_call
+from adbg.engine.types import Phase, StopReason
+
+Why = tuple[StopReason, tuple[int, ...], str]
+
+PATIENCE = 1.0  # seconds that an expression may go on after the client that asked for it is gone
+_VALUES = frozenset((StopReason.NAN, StopReason.INF))
+
+
+class Session:
+    """One agent's debugging session.
+
+    Attributes:
+        attached: a client is there; while False all hooks pass through.
+        deciding: something could stop a node now (a cheap test for hooks).
+        measures: the norm of every hooked node's incoming gradient is wanted.
+    """
+
+    def __init__(self, outlet: Outlet, rank: int = 0, recorder: Recorder | None = None, scratch: str = "") -> None:
+        self.reports = Reports(outlet, recorder, scratch)
+        self.rank = rank
+        self.table = BreakpointTable()
+        self.turn = Turn(self.reports.verbosity.quiet)
+        self.parked: Parked | None = None
+        self.goal: Goal | None = None
+        self.until: BreakpointTable | None = None
+        self.attached = False
+        self.deciding = False
+        self.measures = False
+        self.entry = False
+        self.pausing = False
+        self.record_nodes = False
+        self.stacks = False
+        self.backends: list[Backend] = []
+        self._aids_kept: dict[str, str] = {}  # asked for before a framework was imported
+        self.hooks: list[BackendHooks] = []
+        self.captures = Captures(lambda: self.backends, self._captures_folder, self._say, self.rearm, rank)
+        self._passed_over = PassedOver()
+        self._serials = itertools.count(1)
+        self._guard = threading.RLock()  # of arming: the reader and a parked thread both change it
+
+    # ------------------------------------------------------------ backends and arming
+
+    def add_backend(self, backend: Backend) -> None:
+        """Take reports of ``backend``; it is installed while a client is attached."""
+        with self._guard:
+            self.backends.append(backend)
+            self.hooks.append(BackendHooks(self, backend))
+            self.reports.verbosity.add(backend)
+            if self.attached:
+                backend.install(self.hooks[-1])
+                backend.set_stacks(self.stacks)
+                self.captures.watch(backend)
+                for problem in switch_kept(backend, self._aids_kept):
+                    self._say(problem)
+            self.rearm()
+
+    def attach(self) -> None:
+        """A client is there. The stop that an earlier one left behind is over first."""
+        parked = self.parked
+        if parked is not None:
+            parked.over.wait(5 * PATIENCE)
+        with self._guard:
+            for backend, hooks in zip(self.backends, self.hooks):
+                try:
+                    backend.install(hooks)
+                    backend.set_stacks(self.stacks)
+                except Exception as error:
+                    self.reports.defect(f"{backend.name} cannot be hooked", error)
+            self.attached = True
+            self.rearm()
+
+    def detach(self) -> None:
+        """The client is gone: nothing stops any more, every hook comes off, the parked thread goes on."""
+        with self._guard:
+            if not self.attached:
+                return
+            self.attached = False
+            self.goal = self.until = None
+            self.entry = self.pausing = self.record_nodes = False
+            self.table = BreakpointTable()
+            self.captures.drop_all()
+            self.reports.verbosity.detach()
+            self.reports.forget_brief()
+            self._restore_aids()
+            self._aids_kept.clear()
+            self.rearm()
+            for backend, hooks in zip(self.backends, self.hooks):
+                hooks.forget()
+                try:
+                    backend.set_stacks(False)
+                    backend.uninstall()
+                except Exception as error:
+                    self.reports.defect(f"{backend.name} keeps a hook", error)
+        parked = self.parked
+        if parked is not None:
+            parked.resume()
+            threading.Thread(target=self._free, args=(parked,), name="adbg-release", daemon=True).start()
+
+    @staticmethod
+    def _free(parked: Parked) -> None:
+        """Nobody waits for the answer that a parked thread may be working on: end it when it takes long."""
+        while not parked.over.wait(PATIENCE):
+            parked.interrupt()
+
+    def rearm(self) -> None:
+        """Work out what the backends must report, after any change of what could stop."""
+        with self._guard:
+            self.deciding = (
+                self.table.armed or self.goal is not None or self.until is not None or self.pausing or self.entry
+            )
+            verbosity = self.reports.verbosity
+            every = verbosity.narrates or verbosity.backward_regions or self.record_nodes
+            armed = self.attached and (self.deciding or every or self.captures.armed)
+            self.measures = self.attached
+            special = self.goal or self.until or self.pausing or self.entry or every or self.captures.armed
+            self._passed_over.look_for(self.table.names_alone() if self.attached and not special else None)
+            for backend in self.backends:
+                backend.arm(armed)
+
+    def _captures_folder(self) -> str:
+        recorder = self.reports.recorder
+        if recorder is not None and recorder.recording:
+            return os.path.join(recorder.run_dir, "captures")
+        return os.path.abspath("adbg-captures")
+
+    def _say(self, text: str) -> None:
+        self.reports.outlet.event(p.Output(text, "important"))
+
+    def hook(self, running: Running) -> bool:
+        """Have hooked in a call what is asked for. On its thread, or on one parked inside it. Returns whether all its
+        gradients are looked at from now on, for values that are not finite."""
+        call = running.call
+        reports = self.reports
+        narrating = reports.narrator.wants_nodes and reports.verbosity.speaks_for(running.backend)
+        if self.pausing or self.record_nodes or narrating:
+            call.hook(HookPlan(every=True))
+        elif (verbose := reports.verbosity.plan()) is not None:
+            call.hook(verbose)
+        goal = self.goal
+        if goal is not None:
+            wanted = goal.hooking(running.place(Phase.BEGIN))
+            if wanted.every or wanted.indices:
+                call.hook(HookPlan(every=wanted.every, indices=wanted.indices, contributions=True))
+        plans = [table.plan(call.number) for table in (self.table, self.until) if table is not None]
+        hooked = 0
+        for plan in plans:
+            if not plan.empty:
+                hooked = call.hook(plan)
+        if hooked:
+            running.may_hit = _by_name(plans)
+        return any(plan.screen for plan in plans)
+
+    def passes_over(self, kinds: frozenset[str]) -> bool:
+        """See ``HookSink``. Not while a thread is stopped: another one that comes to a backward waits for it."""
+        if not self._passed_over.possible or self.turn.taken or self.reports.verbosity.logging:
+            return False
+        return self._passed_over.holds(kinds)
+
+    def passes(self, call: BackwardCall) -> bool:
+        """Whether a hook passes through on this thread: it is the one that holds the turn, or an expression is being
+        evaluated and its backward brought the engine here, on a thread of its own."""
+        if self.turn.mine():
+            return True
+        parked = self.parked
+        if parked is None or not parked.busy:
+            return False
+        return call.parent is not None or any(call is state.call for state in parked.point.calls)
+
+    def next_serial(self) -> int:
+        return next(self._serials)
+
+    # ------------------------------------------------------------ deciding
+
+    def check(self, event: HitEvent, condition: Evaluate) -> list[Hit]:
+        """Hits of the breakpoints; those of ``until`` have the reason step and no id."""
+        hits = self.table.check(event, condition)
+        if self.until is not None:
+            found = self.until.check(event, condition)
+            hits += [Hit(0, hit.spec, StopReason.STEP, error=hit.error) for hit in found]
+        return hits
+
+    def watches_values(self, reason: StopReason) -> bool:
+        return reason in _VALUES
+
+    def decide(
+        self, running: Running, phase: Phase, key: int | None, hits: list[Hit], facts: Callable[[], str]
+    ) -> Why | None:
+        """Why the thread stops here, or None. Tracepoints are reported on the way, with ``facts``."""
+        stopping = [hit for hit in hits if not hit.trace]
+        for hit in hits:
+            if hit.trace:
+                self._trace(running, phase, key, hit, facts())
+        if stopping:
+            ids = tuple(hit.id for hit in stopping if hit.id)
+            for hit in stopping:
+                if hit.temporary and hit.id:
+                    state = p.BreakpointState(hit.id, True, spec=hit.spec, hits=1, enabled=False, temporary=True)
+                    self.reports.outlet.event(p.BreakpointChanged("removed", state))
+            return stopping[0].reason, ids, "; ".join(hit.error for hit in stopping if hit.error)
+        if phase is Phase.BEGIN and self.entry:
+            return StopReason.ENTRY, (), ""
+        if self.goal is not None and phase is not Phase.ERROR and self.goal.reached(running.place(phase, key)):
+            return StopReason.STEP, (), ""
+        if self.pausing and phase is Phase.BEFORE:
+            return StopReason.PAUSE, (), ""
+        return None
+
+    def _trace(self, running: Running, phase: Phase, key: int | None, hit: Hit, facts: str) -> None:
+        point = self.point(running, hit.reason, phase, key, (hit.id,), hit.error, None)
+        node = point.stop.node
+        where = f"{phase.value} {node.unique_name}" if node else f"backward {phase.value}"
+        text = ": ".join(part for part in (where, hit.error or facts) if part)
+        self.reports.trace(hit.id, text, point)
+
+    def point(
+        self,
+        running: Running,
+        reason: StopReason,
+        phase: Phase,
+        key: int | None,
+        ids: tuple[int, ...],
+        message: str,
+        elapsed: float | None,
+    ) -> PausedPoint:
+        """A place in a running call, described."""
+        return point_in_call(running, self.rank, reason, phase, key, ids, message, elapsed)
+
+    # ------------------------------------------------------------ stopping
+
+    def park(self, point: PausedPoint, running: Running | None) -> None:
+        """Announce the stop and stay until told to go on. The caller holds the turn."""
+        self.goal = self.until = None
+        self.entry = self.pausing = False
+        begun = time.perf_counter_ns()
+        key = point.key if point.key is not None else point.around
+        place = running.place(point.stop.phase, key) if running else Place(Phase.PYTHON, thread=point.thread)
+        parked = Parked(point, place, running)
+        resumed = False
+        try:
+            self.parked = parked
+            self.reports.stopped(point, self.table.take_changed())
+            if not self.attached:  # gone just now: nobody will resume this
+                parked.resume()
+            parked.stay()
+            resumed = True
+            if running is not None and self.attached:
+                self.reports.graph(running)
+        finally:
+            self.parked = None
+            parked.close()
+            if running is not None:
+                spent = time.perf_counter_ns() - begun
+                for around in running.chain:
+                    around.parked_ns += spent
+            if not resumed:
+                self.reports.continued(point.thread)
+                self.rearm()
+
+    def break_at(self, frame: types.FrameType) -> None:
+        """``adbg.breakpoint()`` was called in ``frame``: stop at that line, unless no client is there."""
+        if self.attached and not self.turn.mine():
+            self.turn.take(self._stop_at, frame)
+
+    def _stop_at(self, frame: types.FrameType) -> None:
+        if self.attached:
+            running, key = next(filter(None, (hooks.at_hand() for hooks in self.hooks)), (None, None))
+            self.park(point_at_line(frame, self.backends, running, key, self.rank, self.reports.defect), running)
+
+    # ------------------------------------------------------------ going on
+
+    def ask(self, job: Callable[[Parked], None], refuse: Callable[[AdbgError], None]) -> None:
+        """Have the parked thread run ``job``; ``refuse`` hears NotStopped when there is none. One of them is called."""
+        parked = self.parked
+
+        def run() -> None:
+            if self.parked is parked and parked is not None:
+                job(parked)
+            else:
+                refuse(_running())
+
+        if parked is None or not parked.post(run):
+            refuse(_running())
+
+    def go_on(self, parked: Parked, kind: Kind | None, spec: str, then: Callable[[], None]) -> None:
+        """Set what comes next, and go on; in a job on the parked thread. ``then`` is called when the stop is over.
+
+        Raises:
+            CommandError: nothing to finish here, a bad spec, or one that takes no node here; the thread stays.
+        """
+        place = parked.place
+        until = None
+        if kind is Kind.FINISH and place.serial == 0:
+            raise CommandError("no backward runs here, so there is none to finish", "step goes to the next node")
+        if kind is Kind.UNTIL:
+            until = BreakpointTable()
+            until.set_filters([])
+            (state,) = until.replace([p.BreakpointRequest(name=spec, id=1, temporary=True)])
+            if not state.verified:
+                raise CommandError(state.message)
+            running = parked.running  # at a Python line the backward is not known yet
+            missing = absent(parse_spec(spec), [outer.call for outer in running.chain]) if running is not None else ""
+            if missing:
+                force = f"`tbreak {spec}` and `continue` wait for one in a nested or later backward"
+                raise CommandError(missing, force)
+        with self._guard:
+            if self.attached:
+                self.until = until
+                self.goal = Goal(kind, place) if kind is not None else None
+                self.rearm()
+        if parked.running is not None:
+            ended = 1 if place.phase in (Phase.END, Phase.ERROR) else 0
+            for running in parked.running.chain[: len(parked.running.chain) - ended]:
+                self.hook(running)
+        parked.leave(then)
+
+    def pause(self) -> None:
+        """Stop at the next node of any thread."""
+        with self._guard:
+            if self.parked is not None:
+                raise CommandError("the program is stopped already", "look around, or continue")
+            self.pausing = True
+            self.rearm()
+
+    def set_breakpoints(self, requests: Sequence[p.BreakpointRequest]) -> list[p.BreakpointState]:
+        with self._guard:
+            states = self.table.replace(requests)
+            self.rearm()
+            return states
+
+    def set_filters(self, filters: Sequence[str]) -> list[p.BreakpointState]:
+        with self._guard:
+            states = self.table.set_filters(filters)
+            self.rearm()
+            return states
+
+    def set_vlog(self, text: str, at: str = "", backward: bool = False) -> p.VlogBody:
+        with self._guard:
+            body = self.reports.verbosity.set(text, at, backward)
+            self.rearm()
+            return body
+
+    def aids(self, name: str = "", value: str = "") -> p.AidsBody:
+        """The frameworks' own debugging aids; ``name`` switches one. Raises CommandError, Unsupported."""
+        with self._guard:
+            if name and value and not self.backends:
+                return keep(self._aids_kept, name, value)
+            return switched(self.backends, name, value)
+
+    def _restore_aids(self) -> None:
+        for backend in self.backends:
+            try:
+                aids = backend.aids()
+                if aids is not None:
+                    aids.restore()
+            except Exception as error:
+                self.reports.defect("a framework's own aids are not as they were", error)
+
+    def states_after(self, asked: Sequence[p.BreakpointState]) -> list[p.BreakpointState]:
+        """``asked`` as they are now, bad specs included."""
+        now = {state.id: state for state in self.table.states()}
+        return [now.get(state.id, state) for state in asked]
+
+    def stop_on_entry(self, on: bool) -> None:
+        """Stop at the begin of the next backward call."""
+        with self._guard:
+            self.entry = on
+            self.rearm()
+
+    def set_stacks(self, on: bool) -> None:
+        """Forward stacks and module paths of the nodes made from now on."""
+        with self._guard:
+            self.stacks = on
+            if self.attached:
+                for backend in self.backends:
+                    backend.set_stacks(on)
+
+    def set_record(self, on: bool) -> None:
+        """Report every node to the record."""
+        with self._guard:
+            self.record_nodes = on
+            self.rearm()
+
+
+def _by_name(plans: Sequence[HookPlan]) -> Callable[[str], bool] | None:
+    """A cheap test for names that no breakpoint takes (one dict lookup), so that a node hooked for another reason costs
+    no description; None where breakpoints look at more than names."""
+    if any(plan.every or plan.info or plan.indices or plan.screen for plan in plans):
+        return None
+    tests = [plan.name for plan in plans if plan.name is not None]
+    return functools.lru_cache(maxsize=1024)(lambda name: any(test(name) for test in tests))
+
+
+def _running() -> NotStopped:
+    return NotStopped("the program is running", "pause, or set a breakpoint and wait for the stop")

@@ -1,0 +1,1 @@
+"""Lists of styled lines, and what draws them."""

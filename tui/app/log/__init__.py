@@ -1,0 +1,1 @@
+"""The log panel and adbg log."""

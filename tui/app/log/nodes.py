@@ -1,0 +1,138 @@
+"""From a record of the log to its node in the graph, and back. UI thread.
+
+adbg's own records have the node's index. Paddle's have a pointer, which the graph does not know: there a node is the
+n-th of its name that ran.
+"""
+
+from __future__ import annotations
+
+import bisect
+import re
+import time
+from array import array
+from dataclasses import dataclass
+
+from adbg.tui.app.log.index import NODE
+from adbg.tui.app.log.store import LogStore
+from adbg.tui.app.panels.graph_model import GraphModel
+
+_ORDINAL = re.compile(r"\d+(?=GradNode$)")
+_HEAD = re.compile(r"\] ?(.*)")
+_NODE = re.compile(r"(?P<name>[\w:<>.]+)\((?:#(?P<index>\d+)|(?P<pointer>0x[0-9a-f]+))\)")
+_BEGINS = bytes(1 if kind & NODE else 0 for kind in range(256))
+_ROWS = 512  # looked at between two looks at the clock
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSaid:
+    """The node that a record is about: ``index`` in the backward, 0 where the log has none; ``text`` is how the log
+    tells it from others of its name."""
+
+    name: str
+    index: int
+    text: str
+
+
+def node_said(text: str) -> NodeSaid | None:
+    """Of a record's text; None when it is about something else."""
+    found = _NODE.match(text)
+    return NodeSaid(found["name"], int(found["index"] or 0), found[0]) if found else None
+
+
+class NodeRecords:
+    """Where each node of one backward is about to run: the "Preparing" records directly inside it (those of backwards
+    nested in it lie deeper). A long backward is looked through piece by piece.
+
+    Attributes:
+        began: row that begins the backward.
+    """
+
+    def __init__(self, store: LogStore, began: int) -> None:
+        self.began = began
+        self._store = store
+        self._depth = store.depths[began] + 1
+        self._position = began + 1  # rows before it are known
+        self._ended = False
+        self._rows: dict[str, array[int]] = {}  # by plain name, in order
+        self._texts: dict[str, array[int]] = {}
+        self._numbered: dict[tuple[str, int], int] = {}
+
+    @property
+    def complete(self) -> bool:
+        """All that the log has so far is known."""
+        return self._ended or self._position >= len(self._store)
+
+    def advance(self, seconds: float) -> bool:
+        """Look on for that long; returns ``complete``."""
+        deadline = time.monotonic() + seconds
+        while not self.complete:
+            self._piece()
+            if time.monotonic() > deadline:
+                break
+        return self.complete
+
+    def row_of(self, name: str, index: int, occurrence: int) -> int:
+        """Row of node ``index``, or where the log has no index of the ``occurrence``-th of that name; -1: not there."""
+        name = plain_name(name)
+        row = self._numbered.get((name, index))
+        if row is not None:
+            return row
+        rows = self._rows.get(name, ())
+        return rows[occurrence - 1] if 0 < occurrence <= len(rows) else -1
+
+    def occurrence(self, said: NodeSaid, row: int) -> int:
+        """Which of the nodes with its name, from 1, the record at ``row`` is about: the last one that was about to run
+        there; 0: unknown."""
+        mine = self._texts.get(said.text, array("q"))
+        last = bisect.bisect_right(mine, row) - 1
+        return bisect.bisect_right(self._rows[plain_name(said.name)], mine[last]) if last >= 0 else 0
+
+    def _piece(self) -> None:
+        store, low = self._store, self._position
+        high = min(low + _ROWS, len(store))
+        depths = store.depths[low:high]
+        begins = store.kinds[low:high].translate(_BEGINS)
+        for at, depth in enumerate(depths):
+            if depth < self._depth:
+                self._ended = True
+                return
+            if begins[at] and depth == self._depth:
+                self._add(low + at)
+        self._position = high
+
+    def _add(self, row: int) -> None:
+        found = _HEAD.search(self._store.raw(row))  # 3 us; the line with its summary 20
+        said = node_said(found[1]) if found else None
+        if said is None:
+            return
+        name = plain_name(said.name)
+        if said.index:
+            self._numbered[(name, said.index)] = row
+        else:
+            self._rows.setdefault(name, array("q")).append(row)
+            self._texts.setdefault(said.text, array("q")).append(row)
+
+
+def node_index(model: GraphModel, name: str, index: int, occurrence: int) -> int:
+    """Index in the graph of the node that a record names; 0 when it is not there."""
+    if index:
+        row = model.rows.get(index)
+        return index if row is not None and plain_name(row.name) == plain_name(name) else 0
+    count = 0
+    for at in sorted(model.rows):
+        if plain_name(model.rows[at].name) == plain_name(name):
+            count += 1
+            if count == occurrence:
+                return at
+    return 0
+
+
+def occurrence_of(model: GraphModel, index: int) -> int:
+    """Which of the nodes with its name node ``index`` is, in execution order; from 1."""
+    name = plain_name(model.rows[index].name)
+    return sum(1 for at, row in model.rows.items() if at <= index and plain_name(row.name) == name)
+
+
+def plain_name(name: str) -> str:
+    """Without the ordinal of level 6: "mean1GradNode" and "MeanGradNode" are one."""
+    return _ORDINAL.sub("", name).lower()

@@ -1,0 +1,47 @@
+"""The command palette (ctrl+p), filled from the command table. UI thread."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.content import Content
+from textual.markup import escape
+
+from adbg.tui.commands.table import TABLE, Command
+
+
+class TableCommands(Provider):
+    """A command without arguments runs; one with arguments is put on the command line, ready to be completed."""
+
+    def _run(self, command: Command) -> None:
+        from adbg.tui.app.base import AppBase
+
+        app = self.app
+        assert isinstance(app, AppBase)
+        if command.args and not command.args.startswith("["):
+            app.call_later(app.run_action, f"command('{command.name} ')")
+        else:
+            app.run_line(command.name)
+
+    @staticmethod
+    def _title(command: Command) -> str:
+        return f"{command.name} {command.args}".strip()
+
+    async def discover(self) -> Hits:
+        """All of them, in the order of the reference."""
+        for command in TABLE.commands():
+            yield DiscoveryHit(
+                Content(self._title(command)), partial(self._run, command), command.name, escape(command.summary)
+            )
+
+    async def search(self, query: str) -> Hits:
+        """Those whose name or summary matches."""
+        matcher = self.matcher(query)
+        for command in TABLE.commands():
+            title = self._title(command)
+            score = max(matcher.match(title), matcher.match(command.summary) * 0.6)
+            if score > 0:
+                yield Hit(
+                    score, matcher.highlight(title), partial(self._run, command), command.name, escape(command.summary)
+                )

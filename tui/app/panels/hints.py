@@ -1,0 +1,78 @@
+"""The last line: the keys that matter most, as they are bound now; a click does what the key does. UI thread."""
+
+from __future__ import annotations
+
+from rich.text import Text
+from textual import events
+from textual.widgets import Static
+
+from adbg.tui.app import theme
+from adbg.tui.app.keymap import BY_ID, HINTS
+from adbg.tui.app.panels.console import CommandInput
+
+# With the console focused: id of the key table or "", key when it is not in the table, word.
+CONSOLE_HINTS = (
+    ("", "enter", "Run"), ("", "tab", "Complete"), ("", "↑", "History"), ("", "^r", "Search history"),
+    ("consolefocus", "^x", "Panels"),
+    ("interrupt", "^c", "Pause"), ("help", "f1", "Help"),
+)  # fmt: skip
+
+
+def fitting(hints: list[tuple[str, str, str]], width: int) -> list[tuple[str, str, str]]:
+    """The first of ``hints`` (key, word, action) that fit in ``width`` cells, 2 apart."""
+    kept = []
+    left = width - 1
+    for key, word, action in hints:
+        left -= len(key) + 1 + len(word) + 2
+        if left < -2:
+            break
+        kept.append((key, word, action))
+    return kept
+
+
+class Hints(Static):
+    """Built anew when the screen or the keys change."""
+
+    _places: list[tuple[int, int, str]] = []  # (first cell, end cell, action)
+
+    def on_mount(self) -> None:
+        self.screen.bindings_updated_signal.subscribe(self, lambda screen: self.show())
+
+    def show(self) -> None:
+        """Read the live bindings."""
+        keys: dict[str, str] = {}
+        for active in self.screen.active_bindings.values():
+            name = active.binding.id
+            if name and name not in keys:
+                keys[name] = self.app.get_key_display(active.binding)
+        if isinstance(self.screen.focused, CommandInput):
+            hints = [
+                (keys.get(name, key), word, BY_ID[name].action if name in BY_ID else "")
+                for name, key, word in CONSOLE_HINTS
+            ]
+            self._draw(hints)
+            return
+        hints = [
+            (keys[name], BY_ID[name].hint, BY_ID[name].action) for name in HINTS if name in keys and BY_ID[name].hint
+        ]
+        self._draw(hints)
+
+    def _draw(self, hints: list[tuple[str, str, str]]) -> None:
+        text = Text(" ", no_wrap=True)
+        self._places = []
+        for key, word, action in fitting(hints, self.size.width or 80):
+            start = text.cell_len
+            text.append(key, theme.STYLES["key"])
+            text.append(" " + word, theme.STYLES["dim"])
+            self._places.append((start, text.cell_len, action))
+            text.append("  ")
+        self.update(text)
+
+    async def on_click(self, event: events.Click) -> None:
+        """Do what the key does."""
+        for start, end, action in self._places:
+            if start <= event.x < end and action:
+                await self.app.run_action(action, self.app)
+
+    def on_resize(self) -> None:
+        self.show()

@@ -1,0 +1,106 @@
+"""Output of the console: styled text, wrapped to the width, with the program's own output in between. UI thread."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from rich.cells import cell_len
+from textual import events
+
+from adbg.tui.app.lines.linepanel import LinePanel
+from adbg.tui.app.lines.wrapping import wrap
+from adbg.tui.text.cells import Spans, elide
+
+_MOST = 5000  # entries
+_BURST = 200  # lines of program output taken in per tick; of more the last ones
+
+
+class Transcript(LinePanel):
+    """Scrolls with its end unless the user scrolled up."""
+
+    show_cursor = False
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._entries: deque[tuple[str, str]] = deque(maxlen=_MOST)
+        self._lines: list[tuple[str, str]] = []
+        self._width = 0
+        self._low = False
+        self.running_line = ""  # unfinished last line of the program
+        self._at_end = True
+
+    def write(self, text: str, style: str = "") -> None:
+        """Append text of one or more lines."""
+        self._at_end = self._at_end or self._is_at_end()
+        for line in text.split("\n"):
+            entry = (line.rstrip().expandtabs(4), style)
+            self._entries.append(entry)
+            self._lines += self._wrapped(*entry)
+        del self._lines[: max(len(self._lines) - 3 * _MOST, 0)]
+        self._settle()
+
+    def write_program(self, lines: list[str], running: str) -> None:
+        """Finished lines of the program, and the one it is at."""
+        if len(lines) > _BURST:
+            self.write(f"│ … {len(lines) - _BURST:,} more lines: o shows all", "program")
+            lines = lines[-_BURST:]
+        if lines:
+            self.write("\n".join("│ " + line for line in lines), "program")
+        if running != self.running_line:
+            self.running_line = running
+            self._settle()
+
+    def clear(self) -> None:
+        self._entries.clear()
+        self._lines = []
+        self.lines_changed()
+
+    def last(self) -> str:
+        """Text of the last entry."""
+        return self._entries[-1][0] if self._entries else ""
+
+    def text(self) -> str:
+        """All of it, unwrapped."""
+        return "\n".join(text for text, _ in self._entries)
+
+    def _wrapped(self, text: str, style: str) -> list[tuple[str, str]]:
+        if self._width <= 0 or cell_len(text) <= self._width:
+            return [(text, style)]
+        if self.size.height == 1:  # one line of the narrow layout: the beginning says more than the end
+            return [(elide(text, self._width), style)]
+        return [(piece, style) for piece in wrap(text, self._width)]
+
+    def line_count(self) -> int:
+        return len(self._lines) + bool(self.running_line)
+
+    def line(self, row: int, width: int) -> Spans:
+        if row >= len(self._lines):
+            return [("│ " + self.running_line[: max(width - 2, 0)], "program")]
+        text, style = self._lines[row]
+        return [(text, style)]
+
+    def _is_at_end(self) -> bool:
+        return self.scroll_offset.y >= self.line_count() - self.size.height
+
+    def _settle(self) -> None:
+        self.lines_changed()
+        if self._at_end:
+            self.call_after_refresh(self._to_end)
+
+    def _to_end(self) -> None:
+        self.scroll_to(y=max(self.line_count() - self.size.height, 0), animate=False, force=True)
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        if new_value < old_value:
+            self._at_end = False
+        if self._is_at_end():
+            self._at_end = True
+
+    def on_resize(self, event: events.Resize) -> None:
+        if (self.size.width, self.size.height == 1) != (self._width, self._low):
+            self._width, self._low = self.size.width, self.size.height == 1
+            self._lines = [piece for entry in self._entries for piece in self._wrapped(*entry)]
+        self._at_end = True
+        self._settle()

@@ -1,0 +1,222 @@
+"""The value as numbers: a window over a 2-D slice that is moved through it; only what is on the screen is ever asked
+for. UI thread."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from adbg.engine.types import TensorView
+from adbg.tui.app.lines.linepanel import LinePanel
+from adbg.tui.app.messages import Read
+from adbg.tui.app.panels.value import counts_line, meta_line, range_line, sample_text
+from adbg.tui.app.screens.dialogs import LineScreen
+from adbg.tui.text import cells as figures
+from adbg.tui.text.cells import Spans, number, width_of
+
+CELL = 9  # cells of a number
+_RANGE = re.compile(r"^\s*(-?\d*)\s*:\s*(-?\d*)\s*$")
+Ask = Callable[[str, int, int], None]  # (slice, rows, cols)
+
+
+def moved_slice(
+    slice_text: str, shape: tuple[int, ...], top: int, left: int, rows: int, cols: int
+) -> tuple[str, int, int]:
+    """The slice whose last ranges begin at (top, left) and hold rows x cols, kept inside; and (top, left) as they
+    became.
+
+    ``slice_text`` is normalised ("[0, 0:64, 0:256]"), ``shape`` is that of the whole slice (1-D or 2-D).
+    """
+    parts = [part.strip() for part in slice_text.strip("[] ").split(",")] if slice_text.strip("[] ") else []
+    ranges = [i for i, part in enumerate(parts) if _RANGE.match(part)]
+    if not ranges or not shape:
+        return slice_text, 0, 0
+    wide = shape[-1]
+    left = min(max(left, 0), max(wide - cols, 0))
+    parts[ranges[-1]] = f"{left}:{min(left + cols, wide)}"
+    if len(ranges) > 1 and len(shape) > 1:
+        tall = shape[-2]
+        top = min(max(top, 0), max(tall - rows, 0))
+        parts[ranges[-2]] = f"{top}:{min(top + rows, tall)}"
+    else:
+        top = 0
+    return "[" + ", ".join(parts) + "]", top, left
+
+
+class GridText(LinePanel):
+    """Numbers of the window, row and column numbers around them."""
+
+    show_cursor = False
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.view: TensorView | None = None
+        self.message = "reading …"
+
+    def show(self, view: TensorView | None, message: str = "") -> None:
+        self.view, self.message = view, message
+        self.lines_changed()
+
+    def empty_text(self) -> str:
+        return self.message
+
+    def line_count(self) -> int:
+        window = self.view.window if self.view else None
+        return len(window.values) + 1 if window is not None and window.values else 0
+
+    def line(self, row: int, width: int) -> Spans:
+        window = self.view.window if self.view else None
+        assert window is not None
+        rows, cols = window.row_range, window.col_range
+        tall = max((rows[1] - rows[0]) // max(len(window.values), 1), 1)
+        wide = max((cols[1] - cols[0]) // max(len(window.values[0]), 1), 1)
+        if row == 0:
+            heads = [(f"{cols[0] + i * wide:>{CELL}}", "faint") for i in range(len(window.values[0]))]
+            return figures.fit([(" " * 7, ""), *heads], width)
+        values = window.values[row - 1]
+        spans: Spans = [(f"{rows[0] + (row - 1) * tall:>6} ", "faint")]
+        for value in values:
+            if width_of(spans) + CELL > width:
+                break
+            style = "bad" if value != value or value in (float("inf"), float("-inf")) else "faint" if value == 0 else ""
+            spans.append((f"{number(value, 2):>{CELL}}", style))
+        return spans
+
+
+class GridScreen(ModalScreen[None]):
+    """``question`` reads a view of (slice, rows, cols, exact) and may take its time: it is called in ``ask``'s worker.
+
+    ``ask`` has the app's lookups put ``Read("grid", ...)`` to the app, which hands it to ``answered``.
+    """
+
+    BINDINGS = [
+        Binding("escape,q,enter", "leave", "Back", show=False),
+        Binding("j,down", "go(1, 0)", "Down", show=False, priority=True),
+        Binding("k,up", "go(-1, 0)", "Up", show=False, priority=True),
+        Binding("l,right", "go(0, 1)", "Right", show=False, priority=True),
+        Binding("h,left", "go(0, -1)", "Left", show=False, priority=True),
+        Binding("ctrl+f,pagedown", "go(20, 0)", "Page down", show=False, priority=True),
+        Binding("ctrl+b,pageup", "go(-20, 0)", "Page up", show=False, priority=True),
+        Binding("g,home", "to_start", "Start", show=False, priority=True),
+        Binding("x", "slice", "Slice", show=False),
+        Binding("e", "exact", "Exact statistics", show=False),
+        Binding("y", "yank", "Copy", show=False),
+    ]
+
+    def __init__(self, title: str, slice_text: str, ask: Callable[[str, int, int, bool], None]) -> None:
+        super().__init__()
+        self._title = title
+        self._slice = slice_text
+        self._ask = ask
+        self._exact = False
+        self._top = self._left = 0
+        self._base: tuple[str, tuple[int, ...]] | None = None
+        self._view: TensorView | None = None
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="frame full") as box:
+            box.border_title = f"Value  {self._title}".replace("[", r"\[")
+            box.border_subtitle = r"h j k l move · x slice · e exact statistics · y yank · esc back"
+            yield Static("", id="grid-head")
+            yield GridText(id="grid-text")
+
+    def on_mount(self) -> None:
+        self.set_focus(self.query_one("#grid-text"))
+        self.call_after_refresh(self._read)
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._read)
+
+    def _room(self) -> tuple[int, int]:
+        size = self.query_one("#grid-text").size
+        return max(size.height - 1, 1), max((size.width - 7) // CELL, 1)
+
+    def _read(self) -> None:
+        rows, cols = self._room()
+        wanted = self._slice
+        if self._base is not None:
+            wanted, self._top, self._left = moved_slice(*self._base, self._top, self._left, rows, cols)
+        self._ask(wanted, rows, cols, self._exact)
+
+    def answered(self, event: Read) -> None:
+        """A view came, or the reason why not."""
+        text = self.query_one(GridText)
+        if event.error is not None:
+            text.show(None, str(event.error))
+            return
+        view: TensorView = event.result
+        window = view.window
+        if self._base is None and window is not None:
+            self._base = (window.slice, window.shape)
+            if window.reduced != "exact":
+                self._read()
+                return
+        self._view = view
+        text.show(view, view.text or "no element to show")
+        self._head(view)
+
+    def _head(self, view: TensorView) -> None:
+        from rich.text import Text
+
+        from adbg.tui.app import theme
+
+        width = self.query_one("#grid-head").size.width or 80
+        lines: list[Spans] = [meta_line(view.meta, view.stats, width)] if view.meta else []
+        if view.stats is not None and view.stats.numel:
+            lines += [
+                [*range_line(view.stats, width), ("  " + sample_text(view.stats), "faint")],
+                counts_line(view.stats, width),
+            ]
+        if view.window is not None:
+            whole = figures.shape(view.window.shape)
+            lines.append([(f"{view.window.slice} of {whole}", "title"), (f"  {view.window.reduced}", "faint")])
+        text = Text(no_wrap=True)
+        for number_, spans in enumerate(lines):
+            text.append("\n" if number_ else "")
+            for piece, style in figures.fit(spans, width):
+                text.append(piece, theme.STYLES[style])
+        self.query_one("#grid-head", Static).update(text)
+
+    def action_go(self, down: int, right: int) -> None:
+        if self._base is None:
+            return
+        rows, _ = self._room()
+        self._top += down if abs(down) == 1 else (rows if down > 0 else -rows)
+        self._left += right
+        if self._top < 0 or self._left < 0:
+            self._top, self._left = max(self._top, 0), max(self._left, 0)
+        self._read()
+
+    def action_to_start(self) -> None:
+        self._top = self._left = 0
+        self._read()
+
+    def action_exact(self) -> None:
+        self._exact = True
+        self._read()
+
+    def action_slice(self) -> None:
+        def chosen(text: str | None) -> None:
+            if text is not None:
+                self._slice, self._base, self._top, self._left = text.strip(), None, 0, 0
+                self._read()
+
+        self.app.push_screen(
+            LineScreen("slice", self._base[0] if self._base else self._slice, "as in Python: [0, :, 10:20]"), chosen
+        )
+
+    def action_yank(self) -> None:
+        window = self._view.window if self._view else None
+        if window is not None:
+            self.app.copy_to_clipboard("\n".join("\t".join(repr(v) for v in row) for row in window.values))
+            self.app.notify("copied")
+
+    def action_leave(self) -> None:
+        self.dismiss(None)

@@ -1,0 +1,1 @@
+"""Batch mode, as text or JSON lines."""

@@ -1,0 +1,286 @@
+"""Batch mode: commands in order, a report of every stop, the program's exit status. Text or JSON lines (cli.md).
+
+One loop on the main thread takes the debugger's events from a queue, so that stops, output and results come out in
+the order in which they happened. Signals to adbg are handed to the program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import time
+
+from adbg.engine.errors import AdbgError, DebuggeeGone
+from adbg.engine.protocol.messages import Continue
+from adbg.engine.types import NodeStop
+from adbg.tui.batch.writers import Writer
+from adbg.tui.commands.startup import READY_TIMEOUT, stop_commands
+from adbg.tui.commands.table import execute
+from adbg.tui.debugger import events
+from adbg.tui.debugger.debugger import Debugger, State
+from adbg.tui.debugger.end_notes import end_notes
+from adbg.tui.debugger.signals import handed_on, letting_go
+
+TIMED_OUT = 124
+USAGE = 2
+IDLE = 0.1  # seconds without an event after which a half line of output is passed on
+FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+LETTING_GO = ("SIGINT", "SIGTERM", "SIGHUP")
+
+
+class TimedOut(Exception):
+    """``--timeout`` passed."""
+
+
+class Batch:
+    """One run. ``required`` command lines (``-b``) end the run with status 2 when they are refused; with ``strict`` any
+    that is refused makes a status of 0 a 2."""
+
+    def __init__(
+        self,
+        debugger: Debugger,
+        writer: Writer,
+        timeout: float | None = None,
+        required: frozenset[int] = frozenset(),
+        strict: bool = False,
+    ) -> None:
+        self.debugger = debugger
+        self.writer = writer
+        self.deadline = None if timeout is None else time.monotonic() + timeout
+        self.timeout = timeout
+        self.required = required
+        self.strict = strict
+        self.refused = False  # a command was
+        self.queue: queue.SimpleQueue[events.Event] = queue.SimpleQueue()
+        self._ended = 0  # the start of the program whose end was seen last
+        self.reported: NodeStop | None = None  # the stop reported last
+        self._quit = False
+        self.shown: set[int] = set()  # breakpoints whose hit was reported
+
+    @property
+    def ended(self) -> bool:
+        """The end of the program was seen, and it was not started anew since."""
+        return self._ended == self.debugger.run
+
+    def run(self) -> int:
+        """The whole run; returns adbg's exit status.
+
+        Raises:
+            AdbgError: the program cannot be started.
+        """
+        self.debugger.subscribe(self.queue.put)
+        self.debugger.start()
+        try:
+            # In scripts and jobs `adbg run` stands for the program; a program that is attached to has its own life.
+            launched = self.debugger.program.launched
+            with handed_on(self.debugger, FORWARDED) if launched else letting_go(self.debugger, LETTING_GO):
+                status = self._follow()
+            return USAGE if self.strict and self.refused and status == 0 else status
+        except TimedOut:
+            return self._give_up()
+        finally:
+            self.debugger.close()
+            self.writer.flush()
+
+    def _follow(self) -> int:
+        self._wait_ready()
+        self._say_attached()
+        for number, line in enumerate(self.debugger.startup):
+            if self.ended and self.debugger.state is not State.EXITED:
+                break
+            self._drain()
+            if number in self.required:
+                if not self._set_breakpoint(line):
+                    return USAGE
+                continue
+            self._command(line)
+            if self._quit:
+                return self._leave()
+        return self._run_out()
+
+    # ------------------------------------------------------------------ commands
+
+    def _set_breakpoint(self, line: str) -> bool:
+        """A ``-b``; false when it is a bad one."""
+        try:
+            result = execute(self.debugger, line)
+        except DebuggeeGone:
+            self._drain(0.5)
+            return True  # the program ended before it could be asked
+        except AdbgError as error:
+            self._drain()
+            self.writer.refused(line, error)
+            return False
+        self._drain()
+        self.writer.accepted(line, result)
+        return True
+
+    def _command(self, line: str) -> None:
+        """Run one line, and wait for the program where it was set going."""
+        try:
+            result = execute(self.debugger, line)
+        except DebuggeeGone as error:
+            self._drain(0.5)  # its end explains it
+            self._refuse(line, error)
+            return
+        except AdbgError as error:
+            self._drain()
+            self._refuse(line, error)
+            return
+        self._drain()
+        if result.text or result.value is not None or result.rows:
+            self.writer.result(line, result)
+        self._quit = result.quit
+        if result.running and not result.background:
+            self._wait_stop()
+
+    def _refuse(self, line: str, error: AdbgError) -> None:
+        self.refused = True
+        self.writer.error(line, error)
+
+    def _wait_ready(self) -> None:
+        program = self.debugger.program
+        if program.detached_start:
+            return  # a launcher: its Python children come when they come
+        limit = time.monotonic() + READY_TIMEOUT
+        while not self.ended and not self.debugger.wait_ready(0):
+            if time.monotonic() > limit:
+                self.writer.notice(
+                    "warning", f"no agent came up within {READY_TIMEOUT:g} s; the program runs unwatched"
+                )
+                return
+            self._take(0.05)
+
+    def _say_attached(self) -> None:
+        """A program that is attached to says nothing of it, and may not stop for hours."""
+        program, process = self.debugger.program, self.debugger.current
+        if not program.launched and not self.ended and process is not None and self.debugger.wait_ready(0):
+            stacks = getattr(program, "stacks", None)
+            more = "" if stacks else "; forward lines and modules are off: `stacks on` (or --stacks) keeps them"
+            self.writer.notice("info", f"attached to process {process.info.pid}{more}")
+
+    def _wait_stop(self) -> None:
+        """Until the program stands still and that was reported, or it ended or was let go."""
+        while not self.ended and not self._stands() and self.debugger.state is not State.DETACHED:
+            self._take(0.2)
+
+    def _stands(self) -> bool:
+        return self.debugger.state is State.STOPPED and self.reported is self.debugger.stop
+
+    def _at_stop(self, event: events.Stopped) -> None:
+        """Report a stop and run the commands of its breakpoints, up to the one that sets the program going again."""
+        self.reported = event.stop
+        self.writer.stopped(self.debugger, event)
+        self.shown.update(event.stop.breakpoints)
+        for line in stop_commands(self.debugger):
+            try:
+                result = execute(self.debugger, line)
+            except AdbgError as error:
+                self._refuse(line, error)
+                continue
+            if result.text or result.value is not None:
+                self.writer.result(line, result)
+            self._quit = self._quit or result.quit
+            if result.running or result.quit:
+                return
+
+    # ------------------------------------------------------------------ the rest of the run
+
+    def _run_out(self) -> int:
+        """The commands are used up: the script runs on to its end. A breakpoint that was not hit so far is reported
+        once."""
+        debugger = self.debugger
+        if debugger.state is State.STARTING and not self.ended:
+            debugger.begin(False)
+        while not self.ended:
+            if self._stands():
+                self._go_on()
+            if debugger.state is State.RUNNING and not debugger.program.launched:
+                debugger.detach()
+                return 0
+            self._wait_stop()
+            if self._quit:
+                return self._leave()
+            if debugger.state is State.DETACHED:
+                if not debugger.program.launched:
+                    return 0
+                self._take(0.2)
+        return self._finish()
+
+    def _go_on(self) -> None:
+        for row in self.debugger.breakpoints:
+            if row.enabled and row.id in self.shown and not row.commands:
+                with contextlib.suppress(AdbgError):
+                    self.debugger.change_breakpoint(row.id, enabled=False)
+        try:
+            self.debugger.resume(Continue())
+        except DebuggeeGone:
+            self._drain(0.5)
+
+    def _leave(self) -> int:
+        """``quit``: the program is ended, as in every front end; its status is not the run's."""
+        self.debugger.close()
+        return 0
+
+    def _finish(self) -> int:
+        for note in end_notes(self.debugger):
+            self.writer.notice("warning", note)
+        code = self.debugger.exit_code or 0
+        self.writer.exited(code, self.debugger.exit_text)
+        return code
+
+    def _give_up(self) -> int:
+        self.deadline = None
+        self.writer.notice("error", f"the program did not end within --timeout {self.timeout:g} s: it is ended now")
+        with contextlib.suppress(AdbgError):
+            self.debugger.kill()
+        limit = time.monotonic() + 5
+        while not self.ended and time.monotonic() < limit:
+            self._take(0.2)
+        if self.ended:
+            self.writer.exited(self.debugger.exit_code or 0, "")
+        return TIMED_OUT
+
+    # ------------------------------------------------------------------ events
+
+    def _take(self, seconds: float) -> events.Event | None:
+        """Handle the next event, waiting at most ``seconds`` for it."""
+        if self.deadline is not None and time.monotonic() > self.deadline:
+            raise TimedOut
+        try:
+            event = self.queue.get(timeout=min(seconds, IDLE))
+        except queue.Empty:
+            self.writer.flush()
+            return None
+        self._report(event)
+        return event
+
+    def _drain(self, seconds: float = 0.0) -> None:
+        """Handle what is there already, or comes within ``seconds``."""
+        limit = time.monotonic() + seconds
+        while True:
+            try:
+                event = (
+                    self.queue.get(timeout=max(0.0, limit - time.monotonic())) if seconds else self.queue.get_nowait()
+                )
+            except queue.Empty:
+                return
+            self._report(event)
+
+    def _report(self, event: events.Event) -> None:
+        writer = self.writer
+        if isinstance(event, events.Output):
+            writer.output(event)
+        elif isinstance(event, events.BackwardBegan):
+            writer.backward_began(event)
+        elif isinstance(event, events.BackwardEnded):
+            writer.backward_ended(event)
+        elif isinstance(event, events.Trace):
+            writer.trace(event)
+        elif isinstance(event, events.Notice):
+            writer.notice(event.level, event.text)
+        elif isinstance(event, events.Stopped):
+            if event.stop is self.debugger.stop:  # not one in the middle of `step 5`, which went on from there
+                self._at_stop(event)
+        elif isinstance(event, events.Exited):
+            self._ended = event.run

@@ -1,0 +1,1 @@
+"""The one model behind every front end: a client of the agent."""

@@ -1,0 +1,135 @@
+"""The person's breakpoints: one list with ids, mirrored to every process, its states merged back from all of them.
+
+Pure data, no threads of its own: ``Debugger`` calls it under its lock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from adbg.engine.errors import CommandError
+from adbg.engine.protocol.messages import BreakpointRequest, BreakpointState
+
+
+@dataclass(frozen=True, slots=True)
+class Breakpoint:
+    """One row. ``spec`` is as typed until an agent normalised it; ``hits`` is the sum over all processes;
+    ``matches`` counts nodes of the graph at hand (None: no graph at hand); ``ignore`` is the hit number at which it
+    begins to stop (0: at once)."""
+
+    id: int
+    spec: str
+    condition: str = ""
+    ignore: int = 0
+    enabled: bool = True
+    temporary: bool = False
+    trace: bool = False
+    commands: tuple[str, ...] = ()
+    verified: bool = True
+    message: str = ""
+    matches: int | None = None
+    hits: int = 0
+
+    @property
+    def request(self) -> BreakpointRequest:
+        hit = str(self.ignore) if self.ignore > 1 else ""
+        return BreakpointRequest(self.spec, self.id, self.condition, hit, self.enabled, self.temporary, self.trace)
+
+
+class BreakpointList:
+    """Ids count from 1 and are never used twice in a session, also not after ``delete``."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, Breakpoint] = {}
+        self._states: dict[tuple[int, int], BreakpointState] = {}  # (process number, id)
+        self._typed: dict[int, str] = {}
+        self._last = 0
+        self.version = 0  # grows with every change that a process must learn of
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def rows(self) -> tuple[Breakpoint, ...]:
+        return tuple(self._rows.values())
+
+    def get(self, number: int) -> Breakpoint:
+        """Raises CommandError naming the ids there are."""
+        if number not in self._rows:
+            have = ", ".join(map(str, self._rows)) or "none is set"
+            raise CommandError(f"no breakpoint number {number}", f"breakpoints: {have}")
+        return self._rows[number]
+
+    def add(self, spec: str, temporary: bool = False, trace: bool = False) -> Breakpoint:
+        self._last += 1
+        row = Breakpoint(self._last, spec, temporary=temporary, trace=trace)
+        self._rows[row.id] = row
+        self.version += 1
+        self._typed[row.id] = spec
+        return row
+
+    def change(
+        self,
+        number: int,
+        *,
+        condition: str | None = None,
+        ignore: int | None = None,
+        enabled: bool | None = None,
+        commands: tuple[str, ...] | None = None,
+    ) -> Breakpoint:
+        """A changed row; what is None stays."""
+        row = self.get(number)
+        row = replace(
+            row,
+            condition=row.condition if condition is None else condition,
+            ignore=row.ignore if ignore is None else ignore,
+            enabled=row.enabled if enabled is None else enabled,
+            commands=row.commands if commands is None else commands,
+        )
+        self._rows[number] = row
+        self.version += 1
+        return row
+
+    def remove(self, number: int) -> Breakpoint:
+        row = self.get(number)
+        del self._rows[number]
+        self.version += 1
+        self._states = {key: state for key, state in self._states.items() if key[1] != number}
+        return row
+
+    def requests(self) -> list[BreakpointRequest]:
+        return [replace(row.request, name=self._typed[row.id]) for row in self._rows.values()]
+
+    def learn(self, process: int, states: list[BreakpointState]) -> bool:
+        """What process number ``process`` says; true when anything a person sees changed."""
+        before = self.rows()
+        for state in states:
+            if state.id in self._rows:
+                self._states[(process, state.id)] = state
+                self._merge(state.id)
+        return self.rows() != before
+
+    def forget_process(self, process: int) -> None:
+        """Its hits stay counted: they happened."""
+        for (number, bp), state in list(self._states.items()):
+            if number == process:
+                self._states[(number, bp)] = replace(state, matches=None)
+
+    def forget_hits(self) -> None:
+        """The program starts anew."""
+        self._states.clear()
+        for number, row in self._rows.items():
+            self._rows[number] = replace(row, hits=0, matches=None, message="", verified=True)
+
+    def _merge(self, number: int) -> None:
+        states = [state for (_, bp), state in self._states.items() if bp == number]
+        matches = [state.matches for state in states if state.matches is not None]
+        best = max(matches) if matches else None
+        talks = [state for state in states if state.message and (state.matches == best or not state.verified)]
+        self._rows[number] = replace(
+            self._rows[number],
+            spec=next((state.spec for state in states if state.spec), self._rows[number].spec),
+            verified=all(state.verified for state in states),
+            message=talks[-1].message if talks else "",
+            matches=best,
+            hits=sum(state.hits for state in states),
+        )

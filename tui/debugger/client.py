@@ -1,0 +1,312 @@
+"""The client side of the wire: a listener that agents dial, and one connection to one agent.
+
+Threads: ``Listener`` accepts on its own daemon thread and hands each trusted agent to a callback there. Each ``Client``
+has one daemon reader thread; answers complete futures, events go to the callback on that reader thread (so a callback
+must not send a request and wait). ``request`` may be called from any other thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import os
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from adbg.engine.errors import (
+    AdbgError,
+    BackendError,
+    CommandError,
+    DebuggeeGone,
+    NotStopped,
+    ProtocolError,
+    Unsupported,
+)
+from adbg.engine.protocol import codec as wire
+from adbg.engine.protocol.messages import EVENTS, PROTOCOL_VERSION, REQUESTS, Hello, Initialize, InitializeBody
+from adbg.engine.protocol.rendezvous import SessionConfig, new_token, private_dir, read_config
+
+HELLO_TIMEOUT = 5.0  # seconds a new connection has to say who it is
+REQUEST_TIMEOUT = 30.0
+
+EventCallback = Callable[[Any], None]
+LostCallback = Callable[[str], None]
+
+
+class Client:
+    """One connection to one agent.
+
+    Args:
+        sock: a connected unix stream socket; owned from now on.
+        stream: a buffered reader of it, when one has read from it already.
+    """
+
+    def __init__(self, sock: socket.socket, stream: BinaryIO | None = None) -> None:
+        self._sock = sock
+        self._stream: BinaryIO = stream if stream is not None else sock.makefile("rb")
+        self._send_lock = threading.Lock()
+        self._lock = threading.Lock()
+        self._pending: dict[int, tuple[str, Future[Any]]] = {}
+        self._seq = 0
+        self._lost: str | None = None
+        self._on_event: EventCallback = lambda body: None
+        self._on_lost: LostCallback = lambda reason: None
+        self._reader: threading.Thread | None = None
+
+    def start(self, on_event: EventCallback, on_lost: LostCallback) -> None:
+        """Begin to read. ``on_event`` gets the body dataclass of each event and ``on_lost`` the reason, once, when
+        the connection ended, both on the reader thread. Events that came before are not lost: they wait in the
+        socket."""
+        self._on_event = on_event
+        self._on_lost = on_lost
+        self._reader = threading.Thread(target=self._read, name="adbg-client", daemon=True)
+        self._reader.start()
+
+    @property
+    def lost(self) -> bool:
+        return self._lost is not None
+
+    def send(self, arguments: Any) -> Future[Any]:
+        """Send a request (an arguments dataclass of ``protocol``); the future yields its body dataclass or an
+        AdbgError."""
+        command: str = type(arguments).COMMAND
+        future: Future[Any] = Future()
+        with self._lock:
+            if self._lost is not None:
+                raise DebuggeeGone(self._lost)
+            self._seq += 1
+            seq = self._seq
+            self._pending[seq] = (command, future)
+        message = {"seq": seq, "type": "request", "command": command, "arguments": wire.to_json(arguments)}
+        try:
+            with self._send_lock:
+                self._sock.sendall(wire.encode(message))
+        except OSError as error:
+            self._forget(seq)
+            raise DebuggeeGone(f"the connection to the program was lost: {error.strerror or error}") from None
+        return future
+
+    def request(self, arguments: Any, timeout: float = REQUEST_TIMEOUT) -> Any:
+        """Send and wait for the body dataclass (``REQUESTS`` says which one).
+
+        Raises:
+            AdbgError: what the agent answered; DebuggeeGone when the connection ends; AdbgError after ``timeout``
+                seconds.
+        """
+        if threading.current_thread() is self._reader:
+            raise RuntimeError("a request on the client's own reader thread would wait for itself")
+        future = self.send(arguments)
+        try:
+            return future.result(timeout)
+        except FutureTimeout:
+            command = type(arguments).COMMAND
+            raise AdbgError(
+                f"no answer to {command!r} within {timeout:g} s: the program may be busy in one long operation",
+                "try again, or pause the program first",
+            ) from None
+
+    def wait_end(self, timeout: float) -> None:
+        """Until everything that the agent sent was read and the connection ended, at most ``timeout`` seconds."""
+        if self._reader is not None and threading.current_thread() is not self._reader:
+            self._reader.join(timeout)
+
+    def close(self) -> None:
+        """End the connection; the agent takes it as ``disconnect``."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+        self._end("the connection was closed")
+        if self._reader is None:
+            self._sock.close()
+
+    # ------------------------------------------------------------------ reader thread
+
+    def _read(self) -> None:
+        reason = "the program ended, or the connection to it was lost"
+        try:
+            while True:
+                try:
+                    message = wire.read_message(self._stream)
+                except ProtocolError as error:
+                    if getattr(error, "fatal", False):
+                        reason = f"the agent sent what cannot be read: {error.message}"
+                        break
+                    continue
+                if message is None:
+                    break
+                self._dispatch(message)
+        except (OSError, ValueError):
+            pass  # the socket was reset or closed under the read
+        finally:
+            self._end(reason)
+            with contextlib.suppress(OSError):
+                self._stream.close()
+                self._sock.close()
+            self._on_lost(self._lost or reason)
+
+    def _dispatch(self, message: dict[str, Any]) -> None:
+        kind = message.get("type")
+        if kind == "response":
+            self._answer(message)
+        elif kind == "event":
+            cls = EVENTS.get(str(message.get("event")))
+            if cls is None:
+                return  # a newer agent's event
+            try:
+                body = wire.from_json(cls, message.get("body") or {}, str(message.get("event")))
+            except ProtocolError:
+                return
+            self._on_event(body)
+
+    def _answer(self, message: dict[str, Any]) -> None:
+        with self._lock:
+            entry = self._pending.pop(message.get("request_seq", 0), None)
+        if entry is None:
+            return  # it timed out before
+        command, future = entry
+        try:
+            if message.get("success"):
+                future.set_result(wire.from_json(REQUESTS[command][1], message.get("body") or {}, command))
+            else:
+                future.set_exception(error_of(message))
+        except ProtocolError as error:
+            future.set_exception(error)
+
+    def _forget(self, seq: int) -> None:
+        with self._lock:
+            self._pending.pop(seq, None)
+
+    def _end(self, reason: str) -> None:
+        with self._lock:
+            if self._lost is None:
+                self._lost = reason
+            pending, self._pending = list(self._pending.values()), {}
+        for _, future in pending:
+            future.set_exception(DebuggeeGone(self._lost))
+
+
+# What ``body.error.id`` of a failed response means; the numbers are the agent's (``engine/clients.py``).
+ERRORS: dict[int, type[AdbgError]] = {
+    1: ProtocolError,
+    2: NotStopped,
+    3: Unsupported,
+    4: BackendError,
+    5: CommandError,
+    6: DebuggeeGone,
+}
+
+
+def error_of(message: dict[str, Any]) -> AdbgError:
+    """The AdbgError that a failed response carries: DAP's ``body.error`` has its kind as ``id`` and its text as
+    ``format``, and adbg's ``hint`` beside them; a server that sends none has the text in ``message``."""
+    body = message.get("body")
+    detail = body.get("error") if isinstance(body, dict) else None
+    detail = detail if isinstance(detail, dict) else {}
+    text = str(detail.get("format") or message.get("message") or "the agent refused the request")
+    kind = detail.get("id")
+    return ERRORS.get(kind if isinstance(kind, int) else 0, AdbgError)(text, str(detail.get("hint") or ""))
+
+
+class Listener:
+    """The front end's socket: in a folder of mode 0700, itself 0600, and every agent must know the token.
+
+    Args:
+        on_agent: called with (client, hello) for each trusted agent, on a thread of that agent's own; the client is
+            not started.
+        config: its ``run_dir`` and ``stacks`` are kept; ``self.config`` is it with the socket and the token, for
+            the launcher.
+    """
+
+    def __init__(self, on_agent: Callable[[Client, Hello], None], config: SessionConfig | None = None) -> None:
+        self._on_agent = on_agent
+        self.directory: Path = private_dir()
+        self.token = new_token()
+        self.socket_path = self.directory / "client.sock"
+        self._closed = False
+        base = config or SessionConfig("", "")
+        self.config = SessionConfig(
+            str(self.socket_path), self.token, base.run_dir, base.stacks, base.engine_path, base.package_path
+        )
+        self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._sock.bind(str(self.socket_path))
+        os.chmod(self.socket_path, 0o600)
+        self._sock.listen(64)
+        self._thread = threading.Thread(target=self._accept, name="adbg-listener", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop listening and remove the folder."""
+        self._closed = True
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)  # wakes accept()
+        self._sock.close()
+        for path in (self.socket_path, self.directory / "session.json"):
+            with contextlib.suppress(OSError):
+                path.unlink()
+        with contextlib.suppress(OSError):
+            self.directory.rmdir()
+
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                sock, _ = self._sock.accept()
+            except OSError:
+                return
+            # One thread per newcomer: a silent one must not keep the others (64 ranks, say) waiting for its time-out.
+            threading.Thread(target=self._greet, args=(sock,), name="adbg-greet", daemon=True).start()
+
+    def _greet(self, sock: socket.socket) -> None:
+        """Read ``adbg/hello`` and compare the token; anything else is hung up on."""
+        try:
+            sock.settimeout(HELLO_TIMEOUT)
+            stream = sock.makefile("rb")
+            message = wire.read_message(stream)
+            if message is None or message.get("event") != Hello.EVENT:  # type: ignore[attr-defined]
+                raise ProtocolError("no adbg/hello")
+            hello: Hello = wire.from_json(Hello, message.get("body"), "adbg/hello")
+            if not _same(hello.token, self.token):
+                raise ProtocolError("wrong token")
+            sock.settimeout(None)
+        except (OSError, ProtocolError):
+            sock.close()
+            return
+        self._on_agent(Client(sock, stream), hello)
+
+
+def _same(given: str, wanted: str) -> bool:
+    return hmac.compare_digest(given.encode(), wanted.encode())
+
+
+def connect(config_path: Path) -> tuple[Client, SessionConfig]:
+    """A client for the agent that wrote ``config_path`` (after ``adbg.listen()``); not started, not initialized.
+
+    Raises:
+        AdbgError: nobody listens there; the message says what to do.
+    """
+    try:
+        config = read_config(config_path)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.connect(config.socket)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise AdbgError(f"no agent can be reached through {config_path}: {reason}") from None
+    return Client(sock), config
+
+
+def initialize(client: Client, token: str, stacks: bool | None, timeout: float = REQUEST_TIMEOUT) -> InitializeBody:
+    """The first request of a session.
+
+    Raises:
+        ProtocolError: the agent speaks another protocol version.
+    """
+    body: InitializeBody = client.request(Initialize(clientID="adbg", token=token, adbg=True, stacks=stacks), timeout)
+    if body.adbg is not None and body.adbg.protocol != PROTOCOL_VERSION:
+        raise ProtocolError(
+            f"the program's agent speaks protocol {body.adbg.protocol}, this adbg speaks {PROTOCOL_VERSION}",
+            "use the same version of adbg on both sides",
+        )
+    return body

@@ -1,0 +1,58 @@
+"""What a person should be told when the program ended and the debugger had nothing to show. Pure, any thread."""
+
+from __future__ import annotations
+
+import re
+
+from adbg.tui.debugger.debugger import Debugger
+
+FRAMEWORKS = ("torch", "paddle", "mindspore")
+_MISSING = re.compile(rf"(?:No module named '|import of )({'|'.join(FRAMEWORKS)})\b")
+
+
+def end_notes(debugger: Debugger) -> list[str]:
+    """Why nothing stopped, one line each; empty when all is as expected, or the person ended the program."""
+    if debugger.ended_by:
+        return []
+    missing = _MISSING.search(debugger.tail) if debugger.exit_code else None
+    if missing and missing[1] not in debugger.frameworks_seen:
+        return [f"the program's Python has no {missing[1]}: `adbg doctor` tells what is there, and how to get it"]
+    rows = [row for row in debugger.breakpoints if row.enabled]
+    if not (rows or debugger.stop_at_entry):
+        return []
+    if not debugger.joined:
+        return _silence(debugger)
+    if not debugger.begun:
+        return []
+    if not debugger.frameworks_seen:
+        return [
+            f"the program never imported a framework that adbg knows ({', '.join(FRAMEWORKS)}): "
+            "there was no backward to stop in"
+        ]
+    if not debugger.backwards_seen and not debugger.ever_stopped:
+        names = ", ".join(sorted(debugger.frameworks_seen))
+        return [f"no backward was ever called, though {names} was imported: does the script call loss.backward()?"]
+    notes = []
+    for row in rows:
+        if not row.hits:
+            why = row.message or _reason(debugger, row.spec)
+            notes.append(f"breakpoint {row.id} ({row.spec}) was never hit{': ' + why if why else ''}")
+    return notes
+
+
+def _reason(debugger: Debugger, spec: str) -> str:
+    head = spec.split(None, 1)[0].removeprefix("op:") if spec.strip() else ""
+    if head.startswith("#"):
+        return f"the largest backward had {debugger.largest} nodes"
+    if head in ("nan", "inf", "nonfinite"):
+        return "no nan and no inf was seen" if head == "nonfinite" else f"no {head} was seen"
+    return ""
+
+
+def _silence(debugger: Debugger) -> list[str]:
+    script = getattr(debugger.program, "script", None)
+    if script is None:
+        return []
+    from adbg.engine.launch.command_line import explain_silence
+
+    return [str(explain_silence(script.command))]

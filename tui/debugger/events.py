@@ -1,0 +1,179 @@
+"""What a ``Debugger`` tells its listeners: frozen values, delivered in order on the debugger's dispatcher thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from adbg.engine.protocol.messages import BackwardBegin, BackwardEnd, Framework, NodeRan
+from adbg.engine.types import NodeStop
+
+if TYPE_CHECKING:
+    from adbg.tui.debugger.breakpoint_list import Breakpoint
+    from adbg.tui.debugger.process import Process
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The script was let go (after ``adbg run``), or an attach is complete."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessJoined:
+    """Another process of the program connected (a rank, a worker), or the main one did."""
+
+    process: Process
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLeft:
+    process: Process
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """``process`` became the current one and stands at ``stop``."""
+
+    process: Process
+    stop: NodeStop
+
+
+@dataclass(frozen=True, slots=True)
+class StopQueued:
+    """``process`` stopped while another one is being looked at; it waits its turn (``process N`` goes there)."""
+
+    process: Process
+    stop: NodeStop
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    process: Process
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The program's own output. ``stream`` is "stdout" or "stderr"; in a pty both come as "stdout". ``data`` are
+    the bytes as written;
+    ``text`` the same as UTF-8, a character cut at the end of a chunk coming with the next one."""
+
+    stream: str
+    text: str
+    data: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A tracepoint was hit."""
+
+    process: Process
+    breakpoint: int
+    text: str
+    stop: NodeStop
+
+
+@dataclass(frozen=True, slots=True)
+class BackwardBegan:
+    process: Process
+    begin: BackwardBegin
+
+
+@dataclass(frozen=True, slots=True)
+class BackwardEnded:
+    process: Process
+    end: BackwardEnd
+
+
+@dataclass(frozen=True, slots=True)
+class NodesRan:
+    process: Process
+    backward: int
+    nodes: tuple[NodeRan, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FrameworkFound:
+    process: Process
+    framework: Framework
+
+
+@dataclass(frozen=True, slots=True)
+class BreakpointsChanged:
+    breakpoints: tuple[Breakpoint, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FrameChanged:
+    """Another frame was selected (``up``, ``down``, ``frame N``)."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionChanged:
+    """Another node of the graph was selected: its index in the execution order, 0 for none."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShownChanged:
+    """The display or the watch list changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphMarked:
+    """A region of the graph at hand was captured: its rows have other marks than before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """A gradient or a variable was changed (``set``, ``!``): values shown must be read again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What adbg itself has to say. ``level`` is "info", "warning" or "error"."""
+
+    level: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """The program ended. ``code`` is its exit status as a shell shows it (128 + N after signal N); ``run`` is the
+    debugger's ``run`` of it, ``ended_by`` the command that ended it ("kill", "restart"), "" when it ended itself."""
+
+    code: int
+    run: int = 0
+    ended_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Detached:
+    """The debugger let go of the program, which runs on."""
+
+
+Event = (
+    Started
+    | ProcessJoined
+    | ProcessLeft
+    | Stopped
+    | StopQueued
+    | Resumed
+    | Output
+    | Trace
+    | BackwardBegan
+    | BackwardEnded
+    | NodesRan
+    | FrameworkFound
+    | BreakpointsChanged
+    | FrameChanged
+    | SelectionChanged
+    | ShownChanged
+    | GraphMarked
+    | Edited
+    | Notice
+    | Exited
+    | Detached
+)

@@ -1,0 +1,225 @@
+"""The program behind a ``Debugger``: started by adbg, or found running. Both look alike to the debugger.
+
+``start`` returns once the program runs (or is found); agents then come through the callbacks, on the listener's
+threads. Output and the end come on the launcher's output thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from adbg.engine.errors import AdbgError, CommandError
+from adbg.engine.protocol import rendezvous
+from adbg.engine.protocol.messages import Hello, ProcessInfo
+from adbg.engine.protocol.rendezvous import SessionConfig
+from adbg.tui.debugger.client import Client, Listener, connect
+
+if TYPE_CHECKING:
+    from adbg.engine.launch.launch import ExitStatus, Launched
+
+OnAgent = Callable[[Client, ProcessInfo], None]
+OnOutput = Callable[[str, bytes], None]
+OnExit = Callable[[int, str], None]
+OnNote = Callable[[str], None]
+
+
+class Program(Protocol):
+    """What the debugger can do with the program as a whole."""
+
+    launched: bool  # adbg started it: it may be restarted, and quitting ends it
+    run_dir: str
+
+    @property
+    def detached_start(self) -> bool:
+        """No agent is waited for: the program is a launcher, whose Python children come later."""
+
+    def start(self, on_agent: OnAgent, on_output: OnOutput, on_exit: OnExit, on_note: OnNote) -> None: ...
+
+    def write_stdin(self, data: bytes) -> None: ...
+
+    def take_unread(self) -> str:
+        """Take away what was typed at the terminal that adbg made for the program, and not read by it; it stands or has
+        ended."""
+
+    def resize(self, rows: int, cols: int) -> None: ...
+
+    def signal(self, signum: int) -> None: ...
+
+    def close(self) -> None:
+        """Forget it: stop listening. The program itself is not touched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """``adbg run``: what to start and how.
+
+    Args:
+        command: argv of the program.
+        title: how a person calls it ("train.py --epochs 2").
+        name: goes into the name of the run directory ("train.py").
+        mode: "pty" (TUI, REPL) or "split" (batch), as ``engine.launch`` says.
+        record: make a run directory; ``run_dir`` chooses it, "" makes a new one.
+        python: the command is a Python interpreter running the script, so its own agent will come.
+    """
+
+    command: Sequence[str]
+    title: str
+    name: str = ""
+    mode: Literal["pty", "split"] = "pty"
+    record: bool = True
+    run_dir: str = ""
+    stacks: bool = True
+    python: bool = True
+    env: Mapping[str, str] | None = None
+    size: tuple[int, int] = field(default=(24, 80))
+
+
+class StartedProgram:
+    """A program that adbg starts, each ``start`` anew in a process, a socket and a run directory of its own."""
+
+    launched = True
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.run_dir = ""
+        self.size = script.size
+        self.folder = ""
+        self._listener: Listener | None = None
+        self._program: Launched | None = None
+
+    def start(self, on_agent: OnAgent, on_output: OnOutput, on_exit: OnExit, on_note: OnNote) -> None:
+        from adbg.engine.launch.launch import LaunchRequest, launch
+
+        self.close()
+        warning = self._make_run_dir()
+
+        def greet(client: Client, hello: Hello) -> None:
+            on_agent(client, hello.process)
+
+        listener = Listener(greet, SessionConfig("", "", self.run_dir, self.script.stacks))
+        self._listener = listener
+        self.folder = self.run_dir or os.path.dirname(listener.config.socket)
+
+        def ended(status: ExitStatus) -> None:
+            on_exit(status.status, str(status))
+
+        request = LaunchRequest(
+            command=self.script.command,
+            config=listener.config,
+            mode=self.script.mode,
+            rows=self.size[0],
+            cols=self.size[1],
+            env=self.script.env,
+        )
+        try:
+            self._program = launch(request, on_output, ended, on_note)
+        except BaseException:
+            self.close()
+            raise
+        if warning:
+            on_note(warning)
+
+    def _make_run_dir(self) -> str:
+        """Where nothing can be recorded, debugging goes on without a record, and says so."""
+        self.run_dir = ""
+        if not self.script.record:
+            return ""
+        from adbg.engine.record.runs import new_run_dir, prepare_run_dir
+
+        try:
+            chosen = self.script.run_dir
+            made = (
+                prepare_run_dir(os.path.abspath(chosen))
+                if chosen
+                else new_run_dir([self.script.name or self.script.title])
+            )
+            self.run_dir = str(made)
+        except AdbgError as error:
+            return f"nothing is recorded: {error.message}; debugging goes on without a record"
+        return ""
+
+    @property
+    def detached_start(self) -> bool:
+        return not self.script.python
+
+    @property
+    def token(self) -> str:
+        return self._listener.token if self._listener else ""
+
+    def write_stdin(self, data: bytes) -> None:
+        if self._program is not None and self.script.mode == "pty":
+            self._program.write_stdin(data)
+
+    def take_unread(self) -> str:
+        return self._program.take_unread() if self._program is not None and self.script.mode == "pty" else ""
+
+    def resize(self, rows: int, cols: int) -> None:
+        self.size = (rows, cols)
+        if self._program is not None:
+            self._program.resize(rows, cols)
+
+    def signal(self, signum: int) -> None:
+        if self._program is not None:
+            self._program.signal(signum)
+
+    def close(self) -> None:
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.close()
+
+
+class FoundProgram:
+    """``adbg attach PID``: a program that called ``adbg.listen()`` or lost its front end and listens."""
+
+    launched = False
+    detached_start = False
+
+    def __init__(self, pid: int, stacks: bool | None = None) -> None:
+        self.pid = pid
+        self.stacks = stacks
+        self.run_dir = ""
+        self.token = ""
+
+    def check(self) -> None:
+        """Raises CommandError where there is no such process."""
+        import psutil
+
+        if not psutil.pid_exists(self.pid):
+            raise CommandError(
+                f"there is no process {self.pid}", "`pgrep -af python` lists the running Python programs"
+            )
+
+    def start(self, on_agent: OnAgent, on_output: OnOutput, on_exit: OnExit, on_note: OnNote) -> None:
+        self.check()
+        folder = rendezvous.listen_dir(self.pid)
+        try:
+            client, config = connect(folder / "session.json")
+        except AdbgError:
+            raise CommandError(
+                f"process {self.pid} runs, but no adbg agent listens in it",
+                "call `import adbg; adbg.listen()` in the program, or start it with `adbg run`",
+            ) from None
+        self.token = config.token
+        self.run_dir = config.run_dir
+        info = ProcessInfo(self.pid, 0, [], "", "", config.run_dir)
+        on_agent(client, info)
+
+    def write_stdin(self, data: bytes) -> None:
+        raise CommandError("an attached program keeps its own terminal", "type there")
+
+    def take_unread(self) -> str:
+        return ""
+
+    def resize(self, rows: int, cols: int) -> None:
+        pass
+
+    def signal(self, signum: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signum)
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,1 @@
+"""The line REPL: a prompt with completion."""

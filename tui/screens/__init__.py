@@ -1,1 +1,0 @@
-"""The screens above the main one: help, program output, value, dialogs."""
