@@ -118,7 +118,7 @@ def test_compiled_without_a_region() -> None:
     assert not any(kinds.values())
 
 
-@only("torch", "what Paddle's doctor says is tested in tests/backends")
+@only("torch", "what Paddle's doctor says is tested in tests/engine/backends")
 def test_unseen_is_stated() -> None:
     """What C++ starts cannot be seen; ``adbg doctor`` says so."""
     report = run([sys.executable, "-m", "adbg", "doctor"])

@@ -1,0 +1,307 @@
+"""Errors inside real Paddle's backward, what adbg says of them, and the warning before Paddle would die."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+paddle = pytest.importorskip("paddle.autograd") and pytest.importorskip("paddle")
+
+from paddle.autograd import PyLayer  # noqa: E402
+
+from adbg.engine.backends.base import HookPlan  # noqa: E402
+from adbg.engine.backends.paddle import private  # noqa: E402
+from adbg.engine.backends.paddle.backend import PaddleBackend  # noqa: E402
+from tests.support.paddle_watch import Watch, watching  # noqa: E402
+
+EXAMPLE = Path(__file__).resolve().parents[4] / "examples" / "paddle_nested_pylayers.py"
+
+
+def leaf(*shape):
+    tensor = paddle.ones(list(shape))
+    tensor.stop_gradient = False
+    return tensor
+
+
+def returning(result):
+    class Gives(PyLayer):
+        @staticmethod
+        def forward(ctx, a, b):
+            return a * b
+
+        @staticmethod
+        def backward(ctx, d):
+            return result(d)
+
+    return Gives
+
+
+class Texts(Watch):
+    """Also keeps what the call says of the error."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.texts = []
+
+    def backward_end(self, call, error):
+        if error is not None:
+            self.texts.append((call.error_text(error), type(call.original_error(error)).__name__, call.depth))
+        super().backward_end(call, error)
+
+
+@pytest.mark.parametrize("armed", [False, True])
+def test_an_in_place_change_is_pinned_on_the_node(armed):
+    watch = Texts()
+    with watching(watch, armed=armed, stacks=True):
+        a = leaf(3) * 1.0
+        loss = paddle.tanh(a**2).sum()
+        a.add_(paddle.ones([3]))
+        with pytest.raises(RuntimeError, match="inplace"):
+            loss.backward()
+    ((name, evidence),) = watch.last.failed
+    assert name.startswith(("pow", "PowGradNode")) and "at version 1, saved at 0" in evidence
+    text = watch.texts[0][0]
+    assert "modified by an inplace operation" in text and "C++ Traceback" not in text
+    assert paddle.is_grad_enabled()
+
+
+@pytest.mark.parametrize("armed", [False, True])
+def test_an_exception_three_levels_deep(armed):
+    def around(inner):
+        class Around(PyLayer):
+            @staticmethod
+            def forward(ctx, x):
+                return x * 1.0
+
+            @staticmethod
+            def backward(ctx, d):
+                z = leaf(3)
+                with paddle.enable_grad():
+                    y = inner.apply(z).sum()
+                y.backward()
+                return z.grad
+
+        return Around
+
+    class Bad(PyLayer):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2.0
+
+        @staticmethod
+        def backward(ctx, d):
+            raise ValueError("user bug")
+
+    watch = Texts()
+    with watching(watch, armed=armed), pytest.raises(OSError, match="user bug"):
+        around(around(Bad)).apply(leaf(3) * 1.0).sum().backward()
+    first = next(seen for seen in watch.calls if seen.depth == 2)
+    assert first.failed[0][0] == "GradNodePyLayer_Bad#1"
+    assert f"raised ValueError ({__file__}:" in first.failed[0][1]
+    assert first.enclosing == "GradNodePyLayer_Around#1"
+    assert watch.texts[0] == ("ValueError: user bug", "ValueError", 2)
+    assert len(watch.texts) == (3 if armed else 1)  # unarmed: told once, where it happened
+    with watching(Watch()):
+        leaf(3).sum().backward()  # the engine is fine
+
+
+@pytest.mark.parametrize("armed", [False, True])
+@pytest.mark.parametrize(
+    ("result", "got"),
+    [
+        (lambda d: d, "got f32 [3]"),
+        (lambda d: (d, d, d), "got (f32 [3], f32 [3], f32 [3])"),
+        (lambda d: (d, [d]), "got (f32 [3], [f32 [3]])"),
+        (lambda d: (d, "x"), "got (f32 [3], str)"),
+    ],
+)
+def test_the_contract_of_a_pylayer_is_drawn(armed, result, got):
+    watch = Texts()
+    with watching(watch, armed=armed), pytest.raises((ValueError, OSError, RuntimeError)):
+        returning(result).apply(leaf(3) * 1.0, leaf(3) * 2.0).sum().backward()
+    name, evidence = watch.last.failed[0]
+    assert name == "GradNodePyLayer_Gives#1"
+    assert "expected (f32 [3], f32 [3])" in evidence and got in evidence
+
+
+@pytest.mark.parametrize("armed", [False, True])
+def test_a_warning_before_an_undefined_gradient_kills(armed):
+    """The stop is told on the unarmed path too. Out by an exception: going on would end this process by SIGSEGV."""
+
+    class Gives(PyLayer):
+        @staticmethod
+        def forward(ctx, a, b):
+            return a * 1.0, b * 1.0
+
+        @staticmethod
+        def backward(ctx, da, db):
+            return da, None
+
+    told = []
+
+    class Warned(Watch):
+        def node_warning(self, call, key, gradients, text):
+            told.append((call.describe(key).name, gradients, text))
+            raise KeyboardInterrupt
+
+    with watching(Warned(HookPlan(name=lambda name: False)), armed=armed), pytest.raises(KeyboardInterrupt):
+        o, p = Gives.apply(leaf(3) * 1.0, paddle.nn.functional.softmax(leaf(3)))
+        (o.sum() + p.sum()).backward()
+    ((name, gradients, text),) = told
+    assert name == "SoftmaxGradNode" and gradients == (None,)
+    assert "SIGSEGV" in text and "GradNodePyLayer_Gives#1 returned None for it" in text
+
+
+def test_no_warning_where_paddle_fills_in_zeros():
+    class Gives(PyLayer):
+        @staticmethod
+        def forward(ctx, a, b):
+            return a * 1.0, b * 1.0
+
+        @staticmethod
+        def backward(ctx, da, db):
+            return da, None
+
+    class Warned(Watch):
+        def node_warning(self, call, key, gradients, text):
+            raise AssertionError(text)
+
+    b = leaf(3)
+    with watching(Warned(), armed=False):
+        o, p = Gives.apply(leaf(3) * 1.0, paddle.tanh(b))
+        (o.sum() + p.sum()).backward()
+    assert b.grad.numpy().tolist() == [0.0] * 3
+
+
+def test_none_of_a_pylayer_can_be_filled_in_behind_it():
+    class Gives(PyLayer):
+        @staticmethod
+        def forward(ctx, a, b):
+            return a * 1.0, b * 1.0
+
+        @staticmethod
+        def backward(ctx, da, db):
+            return da, None
+
+    b = leaf(3)
+    watch = Watch()
+    with watching(watch) as backend:
+
+        def after(call, key, ins, outs):
+            if call.is_custom(key):
+                assert ins[1] is None
+                return (ins[0], backend.adopt(ins[1], paddle.full([3], 2.0), "grad_inputs[1]"))
+            return None
+
+        watch.after = after
+        o, p = Gives.apply(leaf(3) * 1.0, paddle.concat([b * 1.0]))
+        (o.sum() + p.sum()).backward()
+    assert b.grad.numpy().tolist() == [2.0] * 3
+
+
+# ---- without the exported symbols
+
+
+@pytest.fixture
+def no_symbols(monkeypatch):
+    monkeypatch.setattr(private, "_native", [None])
+    monkeypatch.setattr(private._SYMBOL_USES[0], "problem", "libpaddle does not export it")
+
+
+def test_without_symbols_the_predicted_order_and_post_hooks_serve(no_symbols):
+    class Twice(PyLayer):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2.0
+
+        @staticmethod
+        def backward(ctx, d):
+            return d * 2.0
+
+    x = leaf(3)
+    watch = Watch()
+    events = []
+    watch.before = lambda call, key, outs: events.append(("before", call.name(key)))
+    watch.after = lambda call, key, ins, outs: events.append(("after", call.name(key)))
+    with watching(watch):
+        (Twice.apply(paddle.tanh(x)) * 3.0).sum().backward()
+    names = ["SumGradNode", "ScaleGradNode", "GradNodePyLayer_Twice", "TanhGradNode", "GradNodeAccumulation"]
+    assert [name for when, name in events if when == "before"] == names
+    assert [name for when, name in events if when == "after"] == names[:-1]
+    for name in names[:-1]:
+        assert events.index(("before", name)) < events.index(("after", name))
+    assert x.grad is not None
+
+
+def test_doctor_says_which_mechanism_is_in_use(no_symbols):
+    lines = {line.what: line for line in PaddleBackend().doctor()}
+    assert lines["stops before a node"].status == "limit" and "predicted order" in lines["stops before a node"].detail
+    assert lines["edit grad outputs"].status == "off"
+
+
+def test_doctor_with_all_symbols():
+    lines = {line.what: line for line in PaddleBackend().doctor()}
+    assert "self-checks passed" in lines["stops before a node"].detail
+    assert lines["saved tensors"].status == "off" and "ctx.saved_tensor()" in lines["saved tensors"].detail
+    assert not [line for line in lines.values() if line.status == "missing"]
+
+
+# ---- the whole path
+
+
+def test_a_batch_session_on_nested_pylayers(tmp_path):
+    edit = "set grad_outputs[0] = grad_outputs[0] * -500"
+    commands = ["tb ClippedExp", "c", "where", edit, "after", "p grad_inputs[0]", "f", "c"]
+    arguments = [sys.executable, "-m", "adbg", "run", "--batch", "--no-record"]
+    for command in commands:
+        arguments += ["-e", command]
+    ran = subprocess.run(
+        [*arguments, str(EXAMPLE)], capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False
+    )
+    shown = ran.stdout + ran.stderr
+    assert ran.returncode == 0, shown
+    assert "before GradNodePyLayer_ClippedExp#1" in shown and "nested 2 deep" in shown
+    assert "inside GradNodePyLayer_Checkpoint#1 > GradNodePyLayer_SwiGLU#1" in shown
+    plain = subprocess.run([sys.executable, str(EXAMPLE)], capture_output=True, text=True, timeout=120, check=True)
+    lines = [line for line in shown.splitlines() if line.startswith("iteration")]
+    expected = plain.stdout.splitlines()
+    assert lines[0] == expected[0] and lines[1:] != expected[1:]  # the edit changed the first update
+
+
+def test_a_batch_session_changes_nothing(tmp_path):
+    """Stacks on, every PyLayer stopped at, AdamW: the losses are those of the plain run."""
+    arguments = [sys.executable, "-m", "adbg", "run", "--batch", "--no-record", "--stacks", "-b", "GradNodePyLayer_*"]
+    for _ in range(5):
+        arguments += ["-e", "c"]
+    ran = subprocess.run(
+        [*arguments, str(EXAMPLE)], capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False
+    )
+    plain = subprocess.run([sys.executable, str(EXAMPLE)], capture_output=True, text=True, timeout=120, check=True)
+    lines = [line for line in ran.stdout.splitlines() if line.startswith("iteration")]
+    assert ran.returncode == 0 and lines == plain.stdout.splitlines() and len(lines) == 4
+    assert ran.stdout.count("Breakpoint 1") + ran.stderr.count("Breakpoint 1") >= 5
+
+
+def test_the_same_evidence_is_told_once():
+    """The message names the node by address and by name."""
+    from adbg.engine.backends.paddle.failures import suspects
+
+    class Graph:
+        def addresses(self):
+            return {0x10: 0}
+
+        def keys_named(self, printed):
+            return [0]
+
+        def printed(self):
+            return ["GradNodePyLayer_Two"]
+
+        order = lambda self: [0]  # noqa: E731
+        name = lambda self, key: "GradNodePyLayer_Two"  # noqa: E731
+        is_custom = lambda self, key: True  # noqa: E731
+
+    text = "GradNodePyLayer_Two(0x10)'s output; GradNode < GradNodePyLayer_Two > error"
+    assert suspects(Graph(), ValueError(text), None, None, {}) == [(0, "Paddle's message names it")]
