@@ -2,7 +2,8 @@
 
 The protocol is the Debug Adapter Protocol (same envelope, same framing) plus ``adbg/*``. The agent in the
 debuggee is the DAP *server*; a front end is the *client*. DAP fields keep their camelCase names, adbg's own
-are snake_case. ``codec.py`` reads and writes these; ``tests/engine/protocol/schema.json`` is a committed snapshot of them.
+are snake_case. ``codec.py`` reads and writes these; ``tests/engine/protocol/schema.json`` is a committed snapshot of
+them.
 
 Order of a session: (agent dials out: event ``adbg/hello``) -> ``initialize`` -> ``setFunctionBreakpoints`` ... ->
 ``configurationDone`` (the script starts) -> events. A request that needs the paused point fails with
