@@ -202,8 +202,8 @@ def measure(records: int) -> dict[str, float]:
 
 
 def table(figures: dict[str, float]) -> str:
-    """Markdown; bold is what misses what was asked."""
-    lines = ["| log panel, 160x45 | asked | measured |", "|---|---|---|"]
+    """Markdown; values that miss the target are bold."""
+    lines = ["| log panel, 160x45 | target | measured |", "|---|---|---|"]
     for name, value in figures.items():
         limit = ASKED.get(name)
         least = name.startswith("records/s")

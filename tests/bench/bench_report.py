@@ -73,13 +73,13 @@ def cell(mode: str, model: str, figures: Mapping[str, float]) -> str:
 def table(results: Sequence[Mapping[str, Any]], startup: Mapping[str, Sequence[float]]) -> str:
     """The Markdown tables."""
     heads = [f"{r['model']}<br>{r['nodes']} nodes, {r['modes']['plain']['us_per_step'] / 1e3:.1f} ms" for r in results]
-    lines = ["| per training step, against plain Python | asked: tiny, medium | " + " | ".join(heads) + " |"]
+    lines = ["| per training step, against plain Python | target: tiny, medium | " + " | ".join(heads) + " |"]
     lines.append("|---|---" + "|---" * len(heads) + "|")
     for mode, title in TITLES.items():
         wanted = " , ".join(f"≤ {limit:.2f}" for limit in ASKED[mode]) if mode in ASKED else "–"
         cells = [cell(mode, r["model"], r["modes"][mode]) for r in results]
         lines.append(f"| {title} | {wanted} | " + " | ".join(cells) + " |")
-    lines += ["", "| milliseconds | asked | median | 90 % under |", "|---|---|---|---|"]
+    lines += ["", "| milliseconds | target | median | 90 % under |", "|---|---|---|---|"]
     for name, values in startup.items():
         middle, high = statistics.median(values), statistics.quantiles(values, n=10)[-1]
         limit = next((ms for key, ms in ASKED_MS.items() if name.startswith(key)), None)
@@ -94,7 +94,7 @@ def conditions(results: Sequence[Mapping[str, Any]], rounds: int) -> str:
     return (
         f"Medians (quartiles) of {rounds} per-round ratios, all modes taking turns in one process per model, the front "
         f"end attached from another. torch {results[0]['version']}, Python {platform.python_version()}, "
-        f"{os.cpu_count()} cores; torch threads: {threads}. Bold: over what was asked.\n"
+        f"{os.cpu_count()} cores; torch threads: {threads}. Bold: over the target.\n"
     )
 
 
@@ -128,7 +128,7 @@ def write_paddle(folder: Path, results: Sequence[dict[str, Any]], rounds: int) -
     text = (
         f"Medians (quartiles) of {rounds} per-round ratios, all modes taking turns in one process per model. "
         f"paddlepaddle {results[0]['version']}, Python {platform.python_version()}, {os.cpu_count()} cores; "
-        f"threads: {threads}. Bold: over what was asked (unarmed 1.02; breakpoint 1.10 small, 1.03 else).\n\n"
+        f"threads: {threads}. Bold: over the target (unarmed 1.02; breakpoint 1.10 small, 1.03 else).\n\n"
     )
     text += "\n".join(lines) + "\n"
     (folder / "bench-paddle.md").write_text(text)
