@@ -27,7 +27,7 @@ from adbg.engine.backends import REGISTRY
 from adbg.engine.backends.base import DoctorLine
 from adbg.engine.errors import AdbgError
 from adbg.engine.launch.command_line import program_python
-from adbg.engine.launch.launch import BOOTSTRAP, ENGINE, OLDEST_PYTHON, package_folder
+from adbg.engine.launch.launch import BOOTSTRAP, ENGINE, OLDEST_PYTHON, install_command, package_folder
 from adbg.engine.protocol.rendezvous import private_dir
 from adbg.engine.record.runs import runs_root
 
@@ -108,7 +108,7 @@ def _adbg_lines(interpreter: str) -> list[DoctorLine]:
         try:
             lines.append(DoctorLine("ok", name, importlib.metadata.version(name)))
         except importlib.metadata.PackageNotFoundError:
-            lines.append(DoctorLine("missing", name, "pip install adbg"))
+            lines.append(DoctorLine("missing", name, install_command()))
     return lines
 
 

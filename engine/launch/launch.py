@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import marshal
 import os
+import shlex
 import signal
 import socket
 import struct
@@ -273,6 +274,12 @@ def package_folder() -> str:
     import adbg
 
     return str(Path(adbg.__file__ or "").resolve().parent)
+
+
+def install_command() -> str:
+    """The command that installs what adbg depends on, beside this adbg."""
+    root = ENGINE.parent if ENGINE.parent != Path(package_folder()) else None  # of a checkout
+    return f"{shlex.quote(sys.executable)} -m pip install {shlex.quote(str(root)) if root else 'adbg'}"
 
 
 def program_environment(base: Mapping[str, str], session_file: Path, main: bool) -> dict[str, str]:
