@@ -1,7 +1,7 @@
 """Starts the user's program, through the keeper, and speaks to it (L4; runs in the front end).
 
 The program is the interpreter's own ``python SCRIPT ARGS``; adbg gets in by ``PYTHONPATH`` (``engine/bootstrap``) and
-``ADBG_SESSION``. The keeper (``keeper.py``) stands between: it owns the terminals and outlives this process.
+``ADBG_SESSION``. The keeper (``keeper/``) stands between: it owns the terminals and outlives this process.
 Callbacks run on one daemon thread, "adbg-output"; every method here may be called from any thread.
 """
 
@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from adbg.engine.errors import AdbgError, CommandError
-from adbg.engine.launch import keeper
 from adbg.engine.launch.command_line import explain_silence, is_interpreter, python_command
+from adbg.engine.launch.keeper import frames
+from adbg.engine.launch.keeper.terminal import take_unread
 from adbg.engine.protocol.rendezvous import MAIN_VARIABLE, SESSION_VARIABLE, SessionConfig, write_config
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
 
 ENGINE = Path(__file__).resolve().parents[1]
 BOOTSTRAP = ENGINE / "bootstrap"
+KEEPER = ENGINE / "launch" / "keeper"
 OLDEST_PYTHON = (3, 10)
 START_TIMEOUT = 30.0  # seconds for the keeper to start the program; 0.03 on an idle machine
 FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
@@ -105,9 +107,10 @@ Output = Callable[[str, bytes], None]
 class Launched:
     """A running program. Made by ``launch``."""
 
-    def __init__(self, pid: int, connection: socket.socket, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, pid: int, connection: socket.socket, inbox: bytearray, process: subprocess.Popen[bytes]) -> None:
         self.pid = pid  # of the program itself, which also is its process group
         self._connection = connection
+        self._inbox = inbox  # received, and not yet a whole frame
         self._process = process
         self._sending = threading.Lock()
         self._ended = threading.Event()
@@ -115,8 +118,8 @@ class Launched:
 
     def write_stdin(self, data: bytes) -> None:
         """Type ``data`` at the program's terminal (mode "pty" only; b"\\x04" at the start of a line is end of file)."""
-        for start in range(0, len(data), keeper.MAX_FRAME):
-            self._send(keeper.STDIN, data[start : start + keeper.MAX_FRAME])
+        for start in range(0, len(data), frames.MAX_FRAME):
+            self._send(frames.STDIN, data[start : start + frames.MAX_FRAME])
 
     def take_unread(self) -> str:
         """Take away what was typed and not read by the program, which does not read now: it stands, or has ended (mode
@@ -132,21 +135,21 @@ class Launched:
         except OSError:
             return ""
         try:
-            return keeper.take_unread(fd).decode("utf-8", "replace")
+            return take_unread(fd).decode("utf-8", "replace")
         finally:
             os.close(fd)
 
     def resize(self, rows: int, cols: int) -> None:
         """Set the window size; the program gets SIGWINCH."""
-        self._send(keeper.RESIZE, struct.pack(">HH", max(rows, 1), max(cols, 1)))
+        self._send(frames.RESIZE, struct.pack(">HH", max(rows, 1), max(cols, 1)))
 
     def signal(self, signum: int, group: bool | None = None) -> None:
         """Send a signal to the program, or to its whole process group. By default SIGINT, SIGQUIT, SIGTSTP, SIGCONT
         and SIGKILL go to the group (as the terminal's keys do), everything else to the program alone (as ``kill PID``
         does). Nothing happens once it ended.
         """
-        whole = int(signum) in keeper.GROUP_SIGNALS if group is None else group
-        self._send(keeper.SIGNAL, struct.pack(">B?", int(signum), whole))
+        whole = int(signum) in frames.GROUP_SIGNALS if group is None else group
+        self._send(frames.SIGNAL, struct.pack(">B?", int(signum), whole))
 
     @property
     def exit(self) -> ExitStatus | None:
@@ -177,19 +180,19 @@ class Launched:
 
     def _send(self, kind: bytes, payload: bytes) -> None:
         with self._sending, contextlib.suppress(OSError):  # keeper gone: the exit says so
-            self._connection.sendall(keeper.frame(kind, payload))
+            self._connection.sendall(frames.frame(kind, payload))
 
     # ------------------------------------------------------------------ on the thread "adbg-output"
 
     def _listen(self, on_output: Output, on_exit: Callable[[ExitStatus], None], on_note: Callable[[str], None]) -> None:
-        streams = {keeper.STDOUT: "stdout", keeper.STDERR: "stderr"}
-        while (received := _receive(self._connection)) is not None:
+        streams = {frames.STDOUT: "stdout", frames.STDERR: "stderr"}
+        while (received := _receive(self._connection, self._inbox)) is not None:
             kind, payload = received
             if kind in streams:
                 _guarded(on_output, streams[kind], payload)
-            elif kind == keeper.NOTE:
+            elif kind == frames.NOTE:
                 _guarded(on_note, os.fsdecode(payload))
-            elif kind == keeper.EXIT:
+            elif kind == frames.EXIT:
                 code, signum = struct.unpack_from(">iB", payload)
                 unread = payload[struct.calcsize(">iB") :]
                 status = ExitStatus(None, signum, unread) if signum else ExitStatus(code, None, unread)
@@ -231,7 +234,7 @@ def launch(
         # Python's own are not inheritable.
         os.set_inheritable(theirs.fileno(), True)
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(ENGINE / "launch" / "keeper.py"), str(theirs.fileno())],
+            [sys.executable, "-I", "-S", str(KEEPER), str(Path(package_folder()).parent), str(theirs.fileno())],
             stdin=None if request.mode == "split" else subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -243,13 +246,14 @@ def launch(
         raise AdbgError(f"cannot start {sys.executable}: {error.strerror}") from None
     finally:
         theirs.close()
+    inbox = bytearray()
     try:
-        pid = _start(ours, request, session_file)
+        pid = _start(ours, inbox, request, session_file)
     except BaseException:
         ours.close()
         process.wait(START_TIMEOUT)
         raise
-    launched = Launched(pid, ours, process)
+    launched = Launched(pid, ours, inbox, process)
     threading.Thread(
         target=launched._listen, args=(on_output, on_exit, on_note), name="adbg-output", daemon=True
     ).start()
@@ -297,7 +301,7 @@ def program_environment(base: Mapping[str, str], session_file: Path, main: bool)
     return env
 
 
-def _start(connection: socket.socket, request: LaunchRequest, session_file: Path) -> int:
+def _start(connection: socket.socket, inbox: bytearray, request: LaunchRequest, session_file: Path) -> int:
     base = os.environ if request.env is None else request.env
     env = program_environment(base, session_file, main=is_interpreter(request.command[0]))
     wanted = {
@@ -311,8 +315,8 @@ def _start(connection: socket.socket, request: LaunchRequest, session_file: Path
     }
     connection.settimeout(START_TIMEOUT)
     try:
-        connection.sendall(keeper.frame(keeper.START, marshal.dumps(wanted)))
-        answer = _receive(connection)
+        connection.sendall(frames.frame(frames.START, marshal.dumps(wanted)))
+        answer = _receive(connection, inbox)
     except OSError as error:
         raise AdbgError(f"the program was not started: its keeper process does not answer ({error})") from None
     connection.settimeout(None)
@@ -321,7 +325,7 @@ def _start(connection: socket.socket, request: LaunchRequest, session_file: Path
             "the program was not started: its keeper process ended at once", "is a Python process allowed here?"
         )
     kind, payload = answer
-    if kind == keeper.STARTED:
+    if kind == frames.STARTED:
         return int(struct.unpack(">I", payload)[0])
     raise _start_error(request, os.fsdecode(payload[4:]))
 
@@ -334,26 +338,17 @@ def _start_error(request: LaunchRequest, text: str) -> CommandError:
     return CommandError(f"cannot start {request.command[0]}: {what}", hint)
 
 
-def _receive(connection: socket.socket) -> tuple[bytes, bytes] | None:
-    header = _receive_exactly(connection, keeper.HEADER.size)
-    if header is None:
-        return None
-    kind, length = keeper.HEADER.unpack(header)
-    payload = _receive_exactly(connection, length)
-    return None if payload is None else (kind, payload)
-
-
-def _receive_exactly(connection: socket.socket, size: int) -> bytes | None:
-    data = bytearray()
-    while len(data) < size:
+def _receive(connection: socket.socket, inbox: bytearray) -> tuple[bytes, bytes] | None:
+    """The next frame; ``inbox`` keeps what came behind it. None at the end of the connection."""
+    while (received := frames.take_frame(inbox)) is None:
         try:
-            piece = connection.recv(size - len(data))
+            piece = connection.recv(1 << 16)
         except (ConnectionError, ValueError):
             return None
         if not piece:
             return None
-        data += piece
-    return bytes(data)
+        inbox += piece
+    return received
 
 
 def _guarded(callback: Callable[..., None], *arguments: Any) -> None:
