@@ -24,7 +24,7 @@ help:
 
 # The Python of the environment with the extras $(1), installed when it is not; says why when it cannot be had.
 define environment
-command -v $(PYTHON) >/dev/null || { echo "adbg: there is no $(PYTHON): install Python 3.10 or newer, or say PYTHON=/path/to/python3" >&2; exit 1; }; \
+command -v $(PYTHON) >/dev/null || { echo "adbg: $(PYTHON) was not found: install Python 3.10 or newer, or set PYTHON=/path/to/python3" >&2; exit 1; }; \
 python=$$($(PYTHON) .ci/environment.py --framework $(1) --extras "$(2)") || exit 1
 endef
 

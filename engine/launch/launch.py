@@ -1,7 +1,7 @@
-"""Starts the user's program, through the keeper, and speaks to it (L4; runs in the front end).
+"""Starts the user's program through the keeper, and talks to the keeper. Runs in the front end.
 
-The program is the interpreter's own ``python SCRIPT ARGS``; adbg gets in by ``PYTHONPATH`` (``engine/bootstrap``) and
-``ADBG_SESSION``. The keeper (``keeper/``) stands between: it owns the terminals and outlives this process.
+The program runs as plain ``python SCRIPT ARGS``; adbg gets in through ``PYTHONPATH`` (``engine/bootstrap``) and
+``ADBG_SESSION``. The keeper (``keeper/``) owns the program's terminals and outlives this process.
 Callbacks run on one daemon thread, "adbg-output"; every method here may be called from any thread.
 """
 
@@ -18,7 +18,7 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -45,7 +45,6 @@ BOOTSTRAP = ENGINE / "bootstrap"
 KEEPER = ENGINE / "launch" / "keeper"
 OLDEST_PYTHON = (3, 10)
 START_TIMEOUT = 30.0  # seconds for the keeper to start the program; 0.03 on an idle machine
-FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 LOST_STATUS = 125  # the keeper itself was killed: nobody knows how the program ended
 
 
@@ -161,23 +160,6 @@ class Launched:
         self._ended.wait(timeout)
         return self._exit
 
-    @contextlib.contextmanager
-    def forwarding(self, names: Iterable[str] = FORWARDED) -> Iterator[None]:
-        """Within this block, signals that reach this process are handed to the program, so that ``timeout``, ``kill``
-        and a job scheduler mean the program. Main thread only. A front end that uses SIGINT itself leaves it out of
-        ``names``.
-        """
-        before: dict[int, Any] = {}
-        try:
-            for name in names:
-                number = getattr(signal, name)
-                if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, background job: stays ignored
-                    before[number] = signal.signal(number, lambda signum, frame: self.signal(signum))
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
     def _send(self, kind: bytes, payload: bytes) -> None:
         with self._sending, contextlib.suppress(OSError):  # keeper gone: the exit says so
             self._connection.sendall(frames.frame(kind, payload))
@@ -221,7 +203,7 @@ def launch(
         behalf of background processes that the
             program left behind, also after ``on_exit``.
         on_exit: called once, after the program's own output.
-        on_note: one line for a person about the launch ("the program's output is not recorded ...").
+        on_note: one line for the user about the launch ("the program's output is not recorded ...").
 
     Raises:
         CommandError: the command cannot be started: not found, not executable, no such folder.
@@ -322,7 +304,7 @@ def _start(connection: socket.socket, inbox: bytearray, request: LaunchRequest, 
     connection.settimeout(None)
     if answer is None:
         raise AdbgError(
-            "the program was not started: its keeper process ended at once", "is a Python process allowed here?"
+            "the program was not started: its keeper process ended at once", "may Python processes run here?"
         )
     kind, payload = answer
     if kind == frames.STARTED:
@@ -352,7 +334,7 @@ def _receive(connection: socket.socket, inbox: bytearray) -> tuple[bytes, bytes]
 
 
 def _guarded(callback: Callable[..., None], *arguments: Any) -> None:
-    """A front end's defect must not stop the reading, which would make the program wait."""
+    """An error in the front end must not stop the reading: the program would wait for ever."""
     try:
         callback(*arguments)
     except Exception as error:  # see above

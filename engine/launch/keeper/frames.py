@@ -11,8 +11,8 @@ front end → START   marshal of the dict that ``Keeper.start`` reads
             FAILED  errno (i32), then text: the program could not be started
             STDOUT  bytes (in mode "pty" both streams)
             STDERR  bytes
-            NOTE    text for a person: the output is not recorded any more, ...
-            EXIT    code (i32), signal (u8): one of them is -1 or 0; then what was typed and nobody read
+            NOTE    text for the user: the output is no longer recorded, ...
+            EXIT    code (i32), signal (u8): one of them is -1 or 0; then what was typed and not read
 =========== ======= ==========================================================
 """
 

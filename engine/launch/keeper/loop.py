@@ -104,7 +104,7 @@ class Keeper:
     # ------------------------------------------------------------------ the loop
 
     def run(self) -> int:
-        """Until the program ended and nobody writes to its terminal any more; returns its status as a shell counts."""
+        """Until the program ended and its terminals are closed; returns its status as a shell counts."""
         while True:
             self._take_notes()
             if self.program.ended_at and not self.reported and self._all_read():
@@ -205,7 +205,7 @@ class Keeper:
         for terminal in self.terminals:
             if terminal.master >= 0:
                 terminal.resize(rows, cols)
-        if len(self.terminals) > 1:  # not its controlling terminal: the kernel tells nobody
+        if len(self.terminals) > 1:  # not its controlling terminal: the kernel sends no SIGWINCH
             self.program.kill(signal.SIGWINCH, group=True)
 
     def _receive(self) -> bool:
@@ -244,7 +244,7 @@ class Keeper:
         self.front = -1
         self.outbox.clear()
         if len(self.terminals) == 1:
-            self.typed += END_OF_FILE  # nobody will type any more: a program that asks must not wait for ever
+            self.typed += END_OF_FILE  # no more input: a program that reads must not wait for ever
 
     def _take_notes(self) -> None:
         if self.log.problem:

@@ -11,7 +11,7 @@ class OutputLog:
 
     def __init__(self, run_dir: str) -> None:
         self.run_dir = run_dir
-        self.problem = ""  # text for a person, taken by the keeper
+        self.problem = ""  # for the user; the keeper sends it as a NOTE
         self._fd = -1
         if run_dir:
             try:
@@ -38,7 +38,7 @@ class OutputLog:
                 self._give_up(error)
 
     def exit(self, code: int, signum: int, asked: bool) -> None:
-        """{"code": int or null, "signal": int or null, "asked": whether a person had that signal sent, "ended": UTC,
+        """{"code": int or null, "signal": int or null, "asked": whether the front end had sent it, "ended": UTC,
         ISO 8601}, replaced in one go."""
         if not self.run_dir:
             return
