@@ -88,7 +88,7 @@ def test_runs_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("ADBG_RUNS", str(tmp_path / "file"))
     runs = next(line for line in doctor._system_lines() if line.what == "recorded runs")
-    assert runs.status == "limit" and "debugging works, without a record" in runs.detail
+    assert runs.status == "limit" and "debugging works without a record" in runs.detail
 
 
 def test_no_place_for_a_socket(monkeypatch: pytest.MonkeyPatch) -> None:
