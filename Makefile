@@ -10,12 +10,13 @@ PYTEST ?=
 
 export PYTHON
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-paddle test test-torch test-paddle lint bench pictures clean
+.PHONY: help demo demo-paddle quick test test-torch test-paddle lint bench pictures clean
 
 help:
 	@echo "make demo      install into .venv and open the debugger on a transformer whose gradient turns NaN"
 	@echo "make demo-paddle   the same on PaddlePaddle: nested PyLayers with Paddle's VLOG beside them (.venv-paddle)"
 	@echo "make test      everything that CI runs: ruff, mypy, import contracts, pytest, the wheel in an empty environment"
+	@echo "make quick     what takes a minute: ruff, the tests that need no framework, one of each framework"
 	@echo "make test-torch, make test-paddle   the tests of one framework: in .venv, in .venv-paddle"
 	@echo "make lint      the first three of these"
 	@echo "make bench     what the debugger costs, per training step (writes bench-results/)"
@@ -41,6 +42,11 @@ demo-paddle:
 # All of it runs even when an early part fails.
 test:
 	@status=0; for part in lint test-torch test-paddle; do $(MAKE) --no-print-directory $$part || status=1; done; exit $$status
+
+# What tests/conftest.py marks as quick. make test runs them too.
+quick:
+	@$(call environment,torch,dev); "$$python" -m ruff check . && exec "$$python" -m pytest -n $(JOBS) -m quick $(PYTEST)
+	@$(call environment,paddle,dev); exec "$$python" -m pytest -m "quick and paddle" $(PYTEST)
 
 test-torch:
 	@$(call environment,torch,dev); exec "$$python" -m pytest -n $(JOBS) --dist loadgroup $(PYTEST)
