@@ -6,11 +6,12 @@
 PYTHON ?= python3
 # Processes that pytest runs side by side, and what else to hand to it: make test PYTEST="-k launch"
 JOBS ?= 2
+LOAD ?= 10
 PYTEST ?=
 
 export PYTHON
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-paddle quick test test-torch test-paddle lint bench pictures clean
+.PHONY: help demo demo-paddle quick test test-torch test-paddle stress lint bench pictures clean
 
 help:
 	@echo "make demo      install into .venv and open the debugger on a transformer whose gradient turns NaN"
@@ -18,6 +19,7 @@ help:
 	@echo "make test      everything that CI runs: ruff, mypy, import contracts, pytest, the wheel in an empty environment"
 	@echo "make quick     what takes a minute: ruff, the tests that need no framework, one of each framework"
 	@echo "make test-torch, make test-paddle   the tests of one framework: in .venv, in .venv-paddle"
+	@echo "make stress    the tests on a busy machine: LOAD=10 processes run beside them; PYTEST=\"-k signals\" selects"
 	@echo "make lint      the first three of these"
 	@echo "make bench     what the debugger costs, per training step (writes bench-results/)"
 	@echo "make pictures  take the README's pictures again"
@@ -54,6 +56,10 @@ test-torch:
 # What needs no framework was run beside torch.
 test-paddle:
 	@$(call environment,paddle,dev); exec "$$python" -m pytest -n $(JOBS) --dist loadgroup -m paddle $(PYTEST)
+
+# What passes only on an idle machine shows here: hours for all of it, minutes with PYTEST="FILE" or "-k WORD".
+stress:
+	@$(call environment,torch,dev); exec "$$python" .ci/stress.py --load $(LOAD) $(MAKE) --no-print-directory -k test-torch test-paddle
 
 lint:
 	@$(call environment,torch,dev); "$$python" .ci/lint.py
