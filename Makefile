@@ -6,17 +6,20 @@
 PYTHON ?= python3
 # Processes that pytest runs side by side, and what else to hand to it: make test PYTEST="-k launch"
 JOBS ?= 2
+LOAD ?= 10
 PYTEST ?=
 
 export PYTHON
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-paddle test test-torch test-paddle lint bench pictures clean
+.PHONY: help demo demo-paddle quick test test-torch test-paddle stress lint bench pictures clean
 
 help:
 	@echo "make demo      install into .venv and open the debugger on a transformer whose gradient turns NaN"
 	@echo "make demo-paddle   the same on PaddlePaddle: nested PyLayers with Paddle's VLOG beside them (.venv-paddle)"
 	@echo "make test      everything that CI runs: ruff, mypy, import contracts, pytest, the wheel in an empty environment"
+	@echo "make quick     what takes a minute: ruff, the tests that need no framework, one of each framework"
 	@echo "make test-torch, make test-paddle   the tests of one framework: in .venv, in .venv-paddle"
+	@echo "make stress    the tests on a busy machine: LOAD=10 processes run beside them; PYTEST=\"-k signals\" selects"
 	@echo "make lint      the first three of these"
 	@echo "make bench     what the debugger costs, per training step (writes bench-results/)"
 	@echo "make pictures  take the README's pictures again"
@@ -24,7 +27,7 @@ help:
 
 # The Python of the environment with the extras $(1), installed when it is not; says why when it cannot be had.
 define environment
-command -v $(PYTHON) >/dev/null || { echo "adbg: there is no $(PYTHON): install Python 3.10 or newer, or say PYTHON=/path/to/python3" >&2; exit 1; }; \
+command -v $(PYTHON) >/dev/null || { echo "adbg: $(PYTHON) was not found: install Python 3.10 or newer, or set PYTHON=/path/to/python3" >&2; exit 1; }; \
 python=$$($(PYTHON) .ci/environment.py --framework $(1) --extras "$(2)") || exit 1
 endef
 
@@ -42,12 +45,21 @@ demo-paddle:
 test:
 	@status=0; for part in lint test-torch test-paddle; do $(MAKE) --no-print-directory $$part || status=1; done; exit $$status
 
+# What tests/conftest.py marks as quick. make test runs them too.
+quick:
+	@$(call environment,torch,dev); "$$python" -m ruff check . && exec "$$python" -m pytest -n $(JOBS) -m quick $(PYTEST)
+	@$(call environment,paddle,dev); exec "$$python" -m pytest -m "quick and paddle" $(PYTEST)
+
 test-torch:
 	@$(call environment,torch,dev); exec "$$python" -m pytest -n $(JOBS) --dist loadgroup $(PYTEST)
 
 # What needs no framework was run beside torch.
 test-paddle:
 	@$(call environment,paddle,dev); exec "$$python" -m pytest -n $(JOBS) --dist loadgroup -m paddle $(PYTEST)
+
+# What passes only on an idle machine shows here: hours for all of it, minutes with PYTEST="FILE" or "-k WORD".
+stress:
+	@$(call environment,torch,dev); exec "$$python" .ci/stress.py --load $(LOAD) $(MAKE) --no-print-directory -k test-torch test-paddle
 
 lint:
 	@$(call environment,torch,dev); "$$python" .ci/lint.py

@@ -6,6 +6,7 @@ it is used.
 
 from __future__ import annotations
 
+import os
 import sys
 
 TYPE_CHECKING = False  # known to type checkers by name; importing typing would cost more than all the rest (3 ms)
@@ -17,6 +18,14 @@ __version__ = "0.1.0"
 __all__ = ["__version__", "breakpoint", "capture_backward_subgraph", "listen"]
 
 _said = False
+_ROOT = os.path.dirname(os.path.abspath(__path__[0]))
+
+# A checkout has engine/, tui/ and profiles/ beside this folder, an installed adbg has them inside: there this is one
+# stat. Not by "engine" alone: a project that carries a copy of this folder may have an engine/ of its own.
+if not os.path.exists(os.path.join(__path__[0], "engine")) and os.path.exists(
+    os.path.join(_ROOT, "engine", "bootstrap", "sitecustomize.py")
+):
+    __path__.append(_ROOT)
 
 
 def breakpoint(*_args: object, **_kwargs: object) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,10 +16,14 @@ from support.frameworks import FRAMEWORKS, installed, skipped_without
 
 ROOT = Path(__file__).resolve().parents[1]
 LARGEST_LOG = 8 << 20  # bytes of a run directory's file that are worth keeping
+# A module that has one of these, or a function of theirs, starts programs: its tests are not quick.
+STARTERS = {"subprocess", "multiprocessing", "pty", "support.program", "support.terminal", "support.dialled"}
 
 
 @pytest.fixture(autouse=True)
-def adbg_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def adbg_home(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
     """Where adbg writes during this test: ``runs/``, ``state/``, ``config/``; sockets are in a short path beside."""
     home = tmp_path_factory.mktemp("adbg")
     for variable, name in {
@@ -33,17 +38,38 @@ def adbg_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # debuggees are tiny; more threads only make the runs slower
     for variable in ("ADBG_SESSION", "ADBG_MAIN", "PYTHONBREAKPOINT", "NO_COLOR", "COLUMNS", "LINES"):
         monkeypatch.delenv(variable, raising=False)
+    before = loaded_frameworks()
     yield home
+    if request.node.get_closest_marker("quick"):
+        assert loaded_frameworks() == before, "a quick test imports a framework: name its file after it"
     shutil.rmtree(sockets, ignore_errors=True)
 
 
-def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Files of one framework, by their names, import it at their top: they are not read where it is missing."""
+def loaded_frameworks() -> set[str]:
+    """Those that this process has imported."""
+    return {name for name in FRAMEWORKS if name in sys.modules}
+
+
+def is_quick(item: pytest.Item) -> bool:
+    """Whether ``make quick`` runs this test: it needs no framework, and its module starts no programs."""
+    if any(item.get_closest_marker(framework) for framework in FRAMEWORKS):
+        return False
+    module = getattr(item, "module", None)
+    return not any(
+        getattr(value, "__module__", None) in STARTERS or getattr(value, "__name__", None) in STARTERS
+        for value in vars(module).values()
+    )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files of one framework, by their names, import it at their top: they are not read where it is missing, nor for
+    ``make quick``."""
     name = collection_path.name
-    if collection_path.parent.name == "promises":
-        return None  # they import none, and docs/backends.md is made of all of them
-    missing = (f for f in FRAMEWORKS if name.startswith("test_") and f in name.split(".")[0].split("_"))
-    return True if any(not installed(framework) for framework in missing) else None
+    if collection_path.parent.name in ("promises", "project"):
+        return None  # they import none, and docs/backends.md is made of all promises
+    named = [f for f in FRAMEWORKS if name.startswith("test_") and f in name.split(".")[0].split("_")]
+    quick = config.option.markexpr.startswith("quick")
+    return True if any(quick or not installed(framework) for framework in named) else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects
@@ -53,6 +79,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for framework in FRAMEWORKS:
             if framework in words:
                 item.add_marker(framework)
+        if is_quick(item):
+            item.add_marker("quick")
         if missing := skipped_without(item):
             item.add_marker(pytest.mark.skip(reason=f"{missing} is not installed here"))
 

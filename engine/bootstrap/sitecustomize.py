@@ -1,5 +1,4 @@
-"""How adbg gets into a Python process: its interpreter imports this while it starts (L4; main thread, before the
-script).
+"""How adbg gets into a Python process: the interpreter imports this while it starts, on the main thread.
 
 ``adbg run`` puts this folder on PYTHONPATH. Python imports the first ``sitecustomize`` it finds, so this one runs the
 one that it hides, and leaves ``sys.path``, ``sys.modules`` and the script's imports as they would be without it. In
@@ -31,7 +30,7 @@ def _say(text: str) -> None:
     try:
         print("adbg: " + text, file=sys.__stderr__, flush=True)
     except (OSError, ValueError, AttributeError):
-        pass  # no stderr: nobody to tell
+        pass  # no stderr
 
 
 # ------------------------------------------------------------------ leave no trace
@@ -115,7 +114,7 @@ def read_session(path: str) -> dict[str, Any]:
     with open(path) as file:
         session = json.load(file)
     if not isinstance(session, dict) or not session.get("engine_path"):
-        raise ValueError(path + " is no session file")
+        raise ValueError(path + " is not a session file")
     return session
 
 
@@ -185,7 +184,7 @@ class ChildFinder:
 
     def _watch(self) -> Any:
         if not os.path.exists(self._session_path):
-            return None  # the front end is gone, and nobody misses the debugger
+            return None  # the front end is gone: no debugger is needed
         session = read_session(self._session_path)
         before = set(sys.modules)
         load_adbg(session.get("package_path") or os.path.dirname(session["engine_path"]), session["engine_path"])

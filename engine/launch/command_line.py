@@ -1,6 +1,6 @@
-"""Which command line a program is, and what is wrong with it before it starts (L4, front end; nothing is imported or
-run here).
-"""
+"""The command line of a program, and what is wrong with it before it starts.
+
+Runs in the front end; nothing is imported or run here."""
 
 from __future__ import annotations
 
@@ -73,25 +73,23 @@ def is_interpreter(program: str) -> bool:
 
 
 def explain_silence(command: Sequence[str]) -> AdbgError:
-    """Why a program that was started may never have said hello: what a front end shows when it ended, or runs on,
-    without.
-    """
+    """Why the agent of a program that was started never connected."""
     words = list(command)
     if not is_interpreter(words[0]):
         return AdbgError(
-            f"{words[0]} is no Python interpreter: adbg waits for a Python child of it that imports a framework",
+            f"{words[0]} is not a Python interpreter: adbg waits until one of its Python children imports a framework",
             "children started with a cleaned environment (env -i, sudo, ssh, a container) cannot be followed",
         )
     flags = _interpreter_flags(words)
     closed = [f"-{flag}" for flag in "IES" if flag in flags]
     if closed:
         return AdbgError(
-            f"{' '.join(closed)} keeps adbg out: Python then ignores PYTHONPATH, or skips site",
-            f"leave {' and '.join(closed)} away while debugging",
+            f"{' '.join(closed)} keeps adbg out: it makes Python ignore PYTHONPATH or skip site",
+            f"debug without {' and '.join(closed)}",
         )
     return AdbgError(
         f"no agent came up in {words[0]}: it is older than Python 3.10, or its start-up is customised",
-        "adbg needs Python 3.10 or newer in the program; a line on the program's stderr may say more",
+        "the program needs Python 3.10 or newer; its stderr may say more",
     )
 
 
@@ -146,7 +144,7 @@ def check_script(path: Path, compile_it: bool = True) -> None:
     except OSError as error:
         raise CommandError(f"cannot read {path}: {error.strerror}") from None
     if data[:4] == MAGIC_NUMBER or (data[:2] in (b"PK", b"#!") and zipfile.is_zipfile(path)):
-        return  # compiled, or an archive with __main__.py: Python's own affair
+        return  # compiled, or an archive with __main__.py: left to Python
     _check_kind(path, data)
     if compile_it:
         _check_syntax(path, data)
@@ -155,10 +153,10 @@ def check_script(path: Path, compile_it: bool = True) -> None:
 def _missing(path: Path) -> CommandError:
     folder = path.parent
     if not folder.is_dir():
-        return CommandError(f"no such script: {path}", f"there is no folder {folder}")
+        return CommandError(f"no such script: {path}", f"folder {folder} does not exist")
     scripts = sorted(entry.name for entry in folder.iterdir() if entry.suffix == ".py" or entry.is_dir())
     if not path.suffix and shutil.which(str(path)):
-        return CommandError(f"no such script: {path}", f"a command goes behind --: adbg run -- {path}")
+        return CommandError(f"no such script: {path}", f"put a command after --: adbg run -- {path}")
     close = difflib.get_close_matches(path.name, scripts, n=3, cutoff=0.6)
     close = close or difflib.get_close_matches(path.name + ".py", scripts, n=3, cutoff=0.6)
     if close:
@@ -189,7 +187,7 @@ def _stem(scripts: Sequence[str]) -> str:
 def _check_kind(path: Path, data: bytes) -> None:
     first = data[:200].splitlines()[0] if data[:200].splitlines() else b""
     shebang = first[2:].decode(errors="replace").strip() if first.startswith(b"#!") else ""
-    behind = f"a command goes behind --: adbg run -- {shlex.quote(str(path))}"
+    behind = f"put a command after --: adbg run -- {shlex.quote(str(path))}"
     if data[:4] == b"\x7fELF" or data[:4] in (b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe"):
         raise CommandError(f"{path} is a compiled program, not a Python script", behind)
     if b"\0" in data[:4096] and not data.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -213,7 +211,7 @@ def _check_syntax(path: Path, data: bytes) -> None:
     except SyntaxError as error:
         raise CommandError(_syntax_text(path, error)) from None
     except ValueError as error:
-        raise CommandError(f"{path} is no Python source: {error}") from None
+        raise CommandError(f"{path} is not Python source: {error}") from None
     except (MemoryError, RecursionError, OverflowError):
         return  # beyond this parser here: let the program's own interpreter judge
 
@@ -289,6 +287,6 @@ def _no_module(name: str, part: str, folders: Sequence[str] | None) -> CommandEr
     hint = (
         "did you mean " + " or ".join(f"-m {n}" for n in names) + "?"
         if names
-        else "is it installed in this environment?"
+        else "check that it is installed in this environment"
     )
     return CommandError(f"no module named {part}" + (f" (asked for {name})" if part != name else ""), hint)

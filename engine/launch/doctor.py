@@ -1,8 +1,7 @@
-"""What ``adbg doctor`` finds: Python, frameworks, terminal, folders (L4, front end).
+"""``adbg doctor``: what was found of Python, frameworks, terminal and folders. Runs in the front end.
 
-``collect`` looks, ``render`` and ``to_json`` write. Frameworks are only imported in a child process: a broken one,
-or one that takes minutes to import, costs one line here. It is asked with a time limit, by the interpreter that would
-run the program.
+``collect`` looks, ``render`` and ``to_json`` write. Frameworks are imported only in a child process of the interpreter
+that would run the program, with a time limit: a broken framework costs one line here.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from adbg.engine.backends import REGISTRY
 from adbg.engine.backends.base import DoctorLine
 from adbg.engine.errors import AdbgError
 from adbg.engine.launch.command_line import program_python
-from adbg.engine.launch.launch import BOOTSTRAP, ENGINE, OLDEST_PYTHON, package_folder
+from adbg.engine.launch.launch import BOOTSTRAP, ENGINE, OLDEST_PYTHON, install_command, package_folder
 from adbg.engine.protocol.rendezvous import private_dir
 from adbg.engine.record.runs import runs_root
 
@@ -43,10 +42,10 @@ bootstrap.load_adbg(package, engine)
 from adbg.engine.launch import doctor
 doctor.report(name)
 """
-_OTHER_FRAMEWORKS = ("torch", "paddle", "mindspore")  # that a person may expect here, with or without a backend
+_OTHER_FRAMEWORKS = ("torch", "paddle", "mindspore")  # that a user may expect here, with or without a backend
 _NO_ENTRY = (
-    ("python -I, -E or -S", "Python then ignores PYTHONPATH, or skips site: adbg cannot get in"),
-    ("sudo, ssh, containers", "a cleaned environment is not followed: run adbg inside"),
+    ("python -I, -E or -S", "make Python ignore PYTHONPATH or skip site: adbg cannot get in"),
+    ("sudo, ssh, containers", "clear the environment, which keeps adbg out: run adbg inside"),
 )
 
 
@@ -79,7 +78,7 @@ def healthy(sections: Sequence[Section]) -> bool:
 
 
 def render(sections: Sequence[Section]) -> str:
-    """Text for a person: a heading per section, one line per fact, marked ok, off, missing or limit."""
+    """Text: a heading per section, one line per fact, marked ok, off, missing or limit."""
     width = max((len(line.what) for section in sections for line in section.lines), default=0)
     width = min(width, 34)
     text = []
@@ -108,7 +107,7 @@ def _adbg_lines(interpreter: str) -> list[DoctorLine]:
         try:
             lines.append(DoctorLine("ok", name, importlib.metadata.version(name)))
         except importlib.metadata.PackageNotFoundError:
-            lines.append(DoctorLine("missing", name, "pip install adbg"))
+            lines.append(DoctorLine("missing", name, install_command()))
     return lines
 
 
@@ -137,14 +136,14 @@ def _framework_lines(name: str, interpreter: str, timeout: float) -> list[Doctor
             command, capture_output=True, text=True, errors="replace", timeout=timeout, cwd="/", env=env, check=False
         )
     except subprocess.TimeoutExpired:
-        return [DoctorLine("missing", name, f"`import {name}` did not end within {timeout:.0f} s")]
+        return [DoctorLine("missing", name, f"`import {name}` did not finish within {timeout:.0f} s")]
     except OSError as error:
         return [DoctorLine("missing", name, f"{interpreter}: {error.strerror}")]
     seconds = time.monotonic() - begin
     marked = answer.stdout.rpartition(_MARK)
     if not marked[1]:
         last = answer.stderr.strip().splitlines()[-1:] or [f"its process ended with status {answer.returncode}"]
-        return [DoctorLine("missing", name, f"`import {name}` ends its process: {last[0]}")]
+        return [DoctorLine("missing", name, f"`import {name}` killed its process: {last[0]}")]
     lines = [DoctorLine(**line) for line in json.loads(marked[2])]
     if lines and lines[0].status == "ok":
         lines.insert(1, DoctorLine("ok", "import", f"{seconds:.1f} s in a fresh process"))
@@ -166,16 +165,16 @@ def _report_lines(name: str) -> list[DoctorLine]:
     try:
         module = importlib.import_module(name)
         backend = REGISTRY.factories[name]()
-        told = list(backend.doctor())
+        lines = list(backend.doctor())
     except Exception as error:
         return [DoctorLine("missing", name, f"installed, but broken: {type(error).__name__}: {error}")]
     version = backend.version or str(getattr(module, "__version__", "?"))
     place = os.path.dirname(getattr(module, "__file__", "") or "")
-    if not (told and told[0].what == name):
-        told.insert(0, DoctorLine("ok", name, f"{version} in {place}"))
+    if not (lines and lines[0].what == name):
+        lines.insert(0, DoctorLine("ok", name, f"{version} in {place}"))
     able = [f for f in backend.capabilities.__dataclass_fields__ if getattr(backend.capabilities, f)]
-    told.insert(1, DoctorLine("ok", "can", ", ".join(f.replace("_", " ") for f in able)))
-    return told
+    lines.insert(1, DoctorLine("ok", "can", ", ".join(f.replace("_", " ") for f in able)))
+    return lines
 
 
 # ------------------------------------------------------------------ terminal and system
@@ -187,10 +186,10 @@ def _terminal_lines() -> list[DoctorLine]:
     if sys.stdin.isatty() and sys.stdout.isatty():
         size = shutil.get_terminal_size()
         roomy = size.columns >= 80 and size.lines >= 24
-        detail = f"{size.columns}x{size.lines}" + ("" if roomy else "; the screen wants 80x24 or more")
+        detail = f"{size.columns}x{size.lines}" + ("" if roomy else "; the screen needs 80x24 or more")
         lines.append(DoctorLine("ok" if roomy else "limit", "size", detail))
     else:
-        lines.append(DoctorLine("limit", "no terminal here", "the screen needs one; --batch and --repl do not"))
+        lines.append(DoctorLine("limit", "no terminal", "the screen needs one; --batch and --repl do not"))
     status = "limit" if term in ("", "dumb", "unknown") else "ok"
     lines.append(DoctorLine(status, "TERM", term or "not set"))
     lines.append(_colours(term))
@@ -229,7 +228,7 @@ def _tried(what: str, attempt: Callable[[], str]) -> DoctorLine:
         return DoctorLine("missing", what, str(error))
     except OSError as error:
         status = "limit" if attempt is _try_runs else "missing"
-        after = "; debugging works, without a record" if status == "limit" else ""
+        after = "; debugging works without a record" if status == "limit" else ""
         return DoctorLine(status, what, f"{error.filename or ''} {error.strerror}".strip() + after)
 
 
@@ -247,7 +246,7 @@ def _try_socket_folder() -> str:
 def _try_terminal() -> str:
     master, slave = os.openpty()
     try:
-        return f"{os.ttyname(slave)} could be opened"
+        return f"{os.ttyname(slave)} works"
     finally:
         os.close(master)
         os.close(slave)
@@ -262,7 +261,7 @@ def _try_runs() -> str:
         pass
     free = shutil.disk_usage(place).free / (1 << 30)
     count = sum(1 for _ in root.iterdir()) if root.is_dir() else 0
-    return f"{root}: {count} so far, {free:.1f} GiB free"
+    return f"{root}: {count} runs, {free:.1f} GiB free"
 
 
 def main(arguments: Sequence[str]) -> int:

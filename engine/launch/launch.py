@@ -1,7 +1,7 @@
-"""Starts the user's program, through the keeper, and speaks to it (L4; runs in the front end).
+"""Starts the user's program through the keeper, and talks to the keeper. Runs in the front end.
 
-The program is the interpreter's own ``python SCRIPT ARGS``; adbg gets in by ``PYTHONPATH`` (``engine/bootstrap``) and
-``ADBG_SESSION``. The keeper (``keeper.py``) stands between: it owns the terminals and outlives this process.
+The program runs as plain ``python SCRIPT ARGS``; adbg gets in through ``PYTHONPATH`` (``engine/bootstrap``) and
+``ADBG_SESSION``. The keeper (``keeper/``) owns the program's terminals and outlives this process.
 Callbacks run on one daemon thread, "adbg-output"; every method here may be called from any thread.
 """
 
@@ -11,20 +11,22 @@ import contextlib
 import dataclasses
 import marshal
 import os
+import shlex
 import signal
 import socket
 import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from adbg.engine.errors import AdbgError, CommandError
-from adbg.engine.launch import keeper
 from adbg.engine.launch.command_line import explain_silence, is_interpreter, python_command
+from adbg.engine.launch.keeper import frames
+from adbg.engine.launch.keeper.terminal import take_unread
 from adbg.engine.protocol.rendezvous import MAIN_VARIABLE, SESSION_VARIABLE, SessionConfig, write_config
 
 __all__ = [
@@ -40,9 +42,9 @@ __all__ = [
 
 ENGINE = Path(__file__).resolve().parents[1]
 BOOTSTRAP = ENGINE / "bootstrap"
+KEEPER = ENGINE / "launch" / "keeper"
 OLDEST_PYTHON = (3, 10)
 START_TIMEOUT = 30.0  # seconds for the keeper to start the program; 0.03 on an idle machine
-FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 LOST_STATUS = 125  # the keeper itself was killed: nobody knows how the program ended
 
 
@@ -104,9 +106,10 @@ Output = Callable[[str, bytes], None]
 class Launched:
     """A running program. Made by ``launch``."""
 
-    def __init__(self, pid: int, connection: socket.socket, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, pid: int, connection: socket.socket, inbox: bytearray, process: subprocess.Popen[bytes]) -> None:
         self.pid = pid  # of the program itself, which also is its process group
         self._connection = connection
+        self._inbox = inbox  # received, and not yet a whole frame
         self._process = process
         self._sending = threading.Lock()
         self._ended = threading.Event()
@@ -114,8 +117,8 @@ class Launched:
 
     def write_stdin(self, data: bytes) -> None:
         """Type ``data`` at the program's terminal (mode "pty" only; b"\\x04" at the start of a line is end of file)."""
-        for start in range(0, len(data), keeper.MAX_FRAME):
-            self._send(keeper.STDIN, data[start : start + keeper.MAX_FRAME])
+        for start in range(0, len(data), frames.MAX_FRAME):
+            self._send(frames.STDIN, data[start : start + frames.MAX_FRAME])
 
     def take_unread(self) -> str:
         """Take away what was typed and not read by the program, which does not read now: it stands, or has ended (mode
@@ -131,21 +134,21 @@ class Launched:
         except OSError:
             return ""
         try:
-            return keeper.take_unread(fd).decode("utf-8", "replace")
+            return take_unread(fd).decode("utf-8", "replace")
         finally:
             os.close(fd)
 
     def resize(self, rows: int, cols: int) -> None:
         """Set the window size; the program gets SIGWINCH."""
-        self._send(keeper.RESIZE, struct.pack(">HH", max(rows, 1), max(cols, 1)))
+        self._send(frames.RESIZE, struct.pack(">HH", max(rows, 1), max(cols, 1)))
 
     def signal(self, signum: int, group: bool | None = None) -> None:
         """Send a signal to the program, or to its whole process group. By default SIGINT, SIGQUIT, SIGTSTP, SIGCONT
         and SIGKILL go to the group (as the terminal's keys do), everything else to the program alone (as ``kill PID``
         does). Nothing happens once it ended.
         """
-        whole = int(signum) in keeper.GROUP_SIGNALS if group is None else group
-        self._send(keeper.SIGNAL, struct.pack(">B?", int(signum), whole))
+        whole = int(signum) in frames.GROUP_SIGNALS if group is None else group
+        self._send(frames.SIGNAL, struct.pack(">B?", int(signum), whole))
 
     @property
     def exit(self) -> ExitStatus | None:
@@ -157,38 +160,21 @@ class Launched:
         self._ended.wait(timeout)
         return self._exit
 
-    @contextlib.contextmanager
-    def forwarding(self, names: Iterable[str] = FORWARDED) -> Iterator[None]:
-        """Within this block, signals that reach this process are handed to the program, so that ``timeout``, ``kill``
-        and a job scheduler mean the program. Main thread only. A front end that uses SIGINT itself leaves it out of
-        ``names``.
-        """
-        before: dict[int, Any] = {}
-        try:
-            for name in names:
-                number = getattr(signal, name)
-                if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, background job: stays ignored
-                    before[number] = signal.signal(number, lambda signum, frame: self.signal(signum))
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
     def _send(self, kind: bytes, payload: bytes) -> None:
         with self._sending, contextlib.suppress(OSError):  # keeper gone: the exit says so
-            self._connection.sendall(keeper.frame(kind, payload))
+            self._connection.sendall(frames.frame(kind, payload))
 
     # ------------------------------------------------------------------ on the thread "adbg-output"
 
     def _listen(self, on_output: Output, on_exit: Callable[[ExitStatus], None], on_note: Callable[[str], None]) -> None:
-        streams = {keeper.STDOUT: "stdout", keeper.STDERR: "stderr"}
-        while (received := _receive(self._connection)) is not None:
+        streams = {frames.STDOUT: "stdout", frames.STDERR: "stderr"}
+        while (received := _receive(self._connection, self._inbox)) is not None:
             kind, payload = received
             if kind in streams:
                 _guarded(on_output, streams[kind], payload)
-            elif kind == keeper.NOTE:
+            elif kind == frames.NOTE:
                 _guarded(on_note, os.fsdecode(payload))
-            elif kind == keeper.EXIT:
+            elif kind == frames.EXIT:
                 code, signum = struct.unpack_from(">iB", payload)
                 unread = payload[struct.calcsize(">iB") :]
                 status = ExitStatus(None, signum, unread) if signum else ExitStatus(code, None, unread)
@@ -217,7 +203,7 @@ def launch(
         behalf of background processes that the
             program left behind, also after ``on_exit``.
         on_exit: called once, after the program's own output.
-        on_note: one line for a person about the launch ("the program's output is not recorded ...").
+        on_note: one line for the user about the launch ("the program's output is not recorded ...").
 
     Raises:
         CommandError: the command cannot be started: not found, not executable, no such folder.
@@ -230,7 +216,7 @@ def launch(
         # Python's own are not inheritable.
         os.set_inheritable(theirs.fileno(), True)
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(ENGINE / "launch" / "keeper.py"), str(theirs.fileno())],
+            [sys.executable, "-I", "-S", str(KEEPER), str(Path(package_folder()).parent), str(theirs.fileno())],
             stdin=None if request.mode == "split" else subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -242,13 +228,14 @@ def launch(
         raise AdbgError(f"cannot start {sys.executable}: {error.strerror}") from None
     finally:
         theirs.close()
+    inbox = bytearray()
     try:
-        pid = _start(ours, request, session_file)
+        pid = _start(ours, inbox, request, session_file)
     except BaseException:
         ours.close()
         process.wait(START_TIMEOUT)
         raise
-    launched = Launched(pid, ours, process)
+    launched = Launched(pid, ours, inbox, process)
     threading.Thread(
         target=launched._listen, args=(on_output, on_exit, on_note), name="adbg-output", daemon=True
     ).start()
@@ -275,6 +262,12 @@ def package_folder() -> str:
     return str(Path(adbg.__file__ or "").resolve().parent)
 
 
+def install_command() -> str:
+    """The command that installs what adbg depends on, beside this adbg."""
+    root = ENGINE.parent if ENGINE.parent != Path(package_folder()) else None  # of a checkout
+    return f"{shlex.quote(sys.executable)} -m pip install {shlex.quote(str(root)) if root else 'adbg'}"
+
+
 def program_environment(base: Mapping[str, str], session_file: Path, main: bool) -> dict[str, str]:
     """``base`` with the three variables by which adbg gets in. ``PYTHONPATH`` keeps what it had, behind the bootstrap
     folder.
@@ -290,7 +283,7 @@ def program_environment(base: Mapping[str, str], session_file: Path, main: bool)
     return env
 
 
-def _start(connection: socket.socket, request: LaunchRequest, session_file: Path) -> int:
+def _start(connection: socket.socket, inbox: bytearray, request: LaunchRequest, session_file: Path) -> int:
     base = os.environ if request.env is None else request.env
     env = program_environment(base, session_file, main=is_interpreter(request.command[0]))
     wanted = {
@@ -304,17 +297,17 @@ def _start(connection: socket.socket, request: LaunchRequest, session_file: Path
     }
     connection.settimeout(START_TIMEOUT)
     try:
-        connection.sendall(keeper.frame(keeper.START, marshal.dumps(wanted)))
-        answer = _receive(connection)
+        connection.sendall(frames.frame(frames.START, marshal.dumps(wanted)))
+        answer = _receive(connection, inbox)
     except OSError as error:
         raise AdbgError(f"the program was not started: its keeper process does not answer ({error})") from None
     connection.settimeout(None)
     if answer is None:
         raise AdbgError(
-            "the program was not started: its keeper process ended at once", "is a Python process allowed here?"
+            "the program was not started: its keeper process ended at once", "may Python processes run here?"
         )
     kind, payload = answer
-    if kind == keeper.STARTED:
+    if kind == frames.STARTED:
         return int(struct.unpack(">I", payload)[0])
     raise _start_error(request, os.fsdecode(payload[4:]))
 
@@ -327,30 +320,21 @@ def _start_error(request: LaunchRequest, text: str) -> CommandError:
     return CommandError(f"cannot start {request.command[0]}: {what}", hint)
 
 
-def _receive(connection: socket.socket) -> tuple[bytes, bytes] | None:
-    header = _receive_exactly(connection, keeper.HEADER.size)
-    if header is None:
-        return None
-    kind, length = keeper.HEADER.unpack(header)
-    payload = _receive_exactly(connection, length)
-    return None if payload is None else (kind, payload)
-
-
-def _receive_exactly(connection: socket.socket, size: int) -> bytes | None:
-    data = bytearray()
-    while len(data) < size:
+def _receive(connection: socket.socket, inbox: bytearray) -> tuple[bytes, bytes] | None:
+    """The next frame; ``inbox`` keeps what came behind it. None at the end of the connection."""
+    while (received := frames.take_frame(inbox)) is None:
         try:
-            piece = connection.recv(size - len(data))
+            piece = connection.recv(1 << 16)
         except (ConnectionError, ValueError):
             return None
         if not piece:
             return None
-        data += piece
-    return bytes(data)
+        inbox += piece
+    return received
 
 
 def _guarded(callback: Callable[..., None], *arguments: Any) -> None:
-    """A front end's defect must not stop the reading, which would make the program wait."""
+    """An error in the front end must not stop the reading: the program would wait for ever."""
     try:
         callback(*arguments)
     except Exception as error:  # see above

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from support.frameworks import only_here
 from support.program import ROOT, adbg, commands
 
@@ -16,6 +17,7 @@ def line_of(text: str) -> int:
     return found
 
 
+@pytest.mark.quick
 def test_demo() -> None:
     words = "run --batch -x examples/paddle_nested_pylayers.adbg examples/paddle_nested_pylayers.py"
     assert words in (ROOT / "Makefile").read_text()

@@ -31,6 +31,7 @@ def header_commands(name: str) -> list[str]:
     return [word for word in words if not word.startswith("adbg run")]
 
 
+@pytest.mark.quick
 def test_demo() -> None:
     """The command of ``make demo``, as the Makefile has it: the stop, its evidence, status 0."""
     words = "run --batch -b nan -x examples/nan_at_sqrt.adbg examples/nan_at_sqrt.py"

@@ -139,6 +139,11 @@ def test_distribution_is_tried_not_the_tree(empty_python: Path, tmp_path: Path) 
     assert Path(where).is_relative_to(empty_python.parents[1])
 
 
+def test_a_checkout_is_itself_beside_the_installed_one(empty_python: Path) -> None:
+    done = elsewhere([empty_python, "-m", "adbg", "--version"], ROOT)
+    assert done.stdout.endswith(f" from {ROOT / 'adbg'}\n"), str(done)
+
+
 def test_old_python_is_told(tmp_path: Path) -> None:
     """``make demo`` with an interpreter that cannot do it: one line that says what to do, no traceback."""
     fake = tmp_path / "python3"

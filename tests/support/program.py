@@ -88,6 +88,12 @@ def plain(name: str, *arguments: str, **options: Any) -> Outcome:
     return run([sys.executable, debuggee(name), *arguments], **options)
 
 
+def own_lines(text: str) -> list[str]:
+    """Lines of a traceback or of stacks that name a file of adbg's, whatever the folders around it are called."""
+    folders = [f"{ROOT / name}{os.sep}" for name in ("adbg", "engine", "tui", "profiles")]
+    return [line for line in text.splitlines() if any(folder in line for folder in folders)]
+
+
 def adbg(*words: str | Path, **options: Any) -> Outcome:
     """``adbg WORDS``, without a terminal."""
     return run([sys.executable, "-m", "adbg", *words], **options)

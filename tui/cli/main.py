@@ -58,15 +58,13 @@ def complain(error: AdbgError, status: int) -> int:
 
 
 def build_parser() -> Parser:
-    from adbg import __version__
-
     parser = Parser(
         prog="adbg",
         description="A debugger for the backward pass: stop at any node of the graph, look, step, change, go on.",
         epilog="Start with `adbg run train.py`. `adbg COMMAND --help` says more about a command.",
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"adbg {__version__}")
+    parser.add_argument("--version", action="store_true", help="which adbg this is, and where it is")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     _add_run(commands)
     _add_attach(commands)
@@ -228,6 +226,10 @@ def main(argv: Sequence[str]) -> int:
     except Exception as error:
         if os.environ.get("ADBG_TRACEBACK"):
             raise
+        if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("adbg"):
+            from adbg.engine.launch.launch import install_command
+
+            return complain(AdbgError(f"{error.name} is not installed", f"install it with {install_command()}"), FAILED)
         problem = AdbgError(
             f"adbg itself failed: {type(error).__name__}: {error}", "please report it; ADBG_TRACEBACK=1 shows where"
         )
@@ -242,6 +244,11 @@ def _main(argv: list[str]) -> int:
     if argv[0] == "run":
         return _run(parser, argv[1:])
     options = parser.parse_args(argv)
+    if options.version:
+        import adbg
+
+        print(f"adbg {adbg.__version__} from {adbg.__path__[0]}")
+        return 0
     if options.command == "attach":
         return _attach(options)
     if options.command == "log":

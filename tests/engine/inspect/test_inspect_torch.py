@@ -234,7 +234,7 @@ def test_a_node_of_a_model_in_full(stops: Stops, tmp_path: Path) -> None:
         frames = ask(answers, "stackTrace").stackFrames
         assert frames[0].name == "TanhBackward0#1 before"
         live = [f for f in frames if f.kind == "live"]
-        assert all("/torch/" not in f.source.path for f in live)
+        assert not any(Path(f.source.path).is_relative_to(Path(torch.__file__).parent) for f in live)
         test = next(f for f in live if f.name == "test_a_node_of_a_model_in_full")
         scope = ask(answers, "scopes", frameId=test.id).scopes[0]
         values = {v.name: v for v in ask(answers, "variables", variablesReference=scope.variablesReference).variables}

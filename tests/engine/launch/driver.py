@@ -7,6 +7,7 @@ With DRIVER_READY it writes the program's pid there once it runs.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -27,10 +28,12 @@ def main() -> int:
     if ready := os.environ.get("DRIVER_READY"):
         Path(ready + ".new").write_text(str(launched.pid))
         Path(ready + ".new").rename(ready)
-    with launched.forwarding():
-        status = None
-        while status is None:
-            status = launched.wait(0.2)  # short: a signal handler runs between two waits
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda signum, frame: launched.signal(signum))
+    status = None
+    while status is None:
+        status = launched.wait(0.2)  # short: a signal handler runs between two waits
     return status.status
 
 

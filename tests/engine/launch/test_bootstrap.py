@@ -324,9 +324,9 @@ def test_silence_is_explained() -> None:
     python = sys.executable
     assert "-I keeps adbg out" in str(explain_silence([python, "-I", "x.py"]))
     assert "-E -S keeps adbg out" in str(explain_silence([python, "-ESu", "x.py"]))
-    assert "leave -E away" in str(explain_silence(["python3.12", "-W", "ignore", "-E", "-m", "x"]))
+    assert "debug without -E" in str(explain_silence(["python3.12", "-W", "ignore", "-E", "-m", "x"]))
     assert "older than" in str(explain_silence([python, "x.py", "-I"]))
-    assert "is no Python interpreter" in str(explain_silence(["bash", "-c", "true"]))
+    assert "is not a Python interpreter" in str(explain_silence(["bash", "-c", "true"]))
 
 
 @pytest.mark.parametrize("flag", ["-I", "-E", "-S"])

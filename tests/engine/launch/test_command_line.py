@@ -45,8 +45,8 @@ def test_missing_script_names_the_closest() -> None:
     assert refused("script", "trian.py") == "no such script: trian.py (did you mean train.py?)"
     assert "did you mean eval.py?" in refused("script", "eval")
     assert refused("script", "zzz.py") == "no such script: zzz.py (this folder has eval.py, train.py)"
-    assert "there is no folder nowhere" in refused("script", "nowhere/x.py")
-    assert refused("script", "ls") == "no such script: ls (a command goes behind --: adbg run -- ls)"
+    assert "folder nowhere does not exist" in refused("script", "nowhere/x.py")
+    assert refused("script", "ls") == "no such script: ls (put a command after --: adbg run -- ls)"
 
 
 def test_folders() -> None:
@@ -64,7 +64,7 @@ def test_what_is_not_python() -> None:
     shutil.copy(sys.executable, "prog")
     assert (
         refused("script", "prog")
-        == "prog is a compiled program, not a Python script (a command goes behind --: adbg run -- prog)"
+        == "prog is a compiled program, not a Python script (put a command after --: adbg run -- prog)"
     )
     Path("data.bin").write_bytes(bytes(range(256)))
     assert "is a binary file" in refused("script", "data.bin")

@@ -46,7 +46,7 @@ def test_real_torch() -> None:
             "raise OSError('libcudart.so.12: cannot open')",
             "installed, but broken: OSError: libcudart.so.12: cannot open",
         ),
-        ("import os; os.abort()", "ends its process"),
+        ("import os; os.abort()", "killed its process"),
         ("import sys; sys.exit('half installed')", "half installed"),
     ],
 )
@@ -58,7 +58,7 @@ def test_broken_framework(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sourc
 
 def test_framework_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake(tmp_path, monkeypatch, "torch", "import time; time.sleep(60)")
-    assert "did not end within 1 s" in section("torch", timeout=1.0)[0].detail
+    assert "did not finish within 1 s" in section("torch", timeout=1.0)[0].detail
 
 
 def test_no_framework(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_runs_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("ADBG_RUNS", str(tmp_path / "file"))
     runs = next(line for line in doctor._system_lines() if line.what == "recorded runs")
-    assert runs.status == "limit" and "debugging works, without a record" in runs.detail
+    assert runs.status == "limit" and "debugging works without a record" in runs.detail
 
 
 def test_no_place_for_a_socket(monkeypatch: pytest.MonkeyPatch) -> None:
