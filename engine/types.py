@@ -1,6 +1,6 @@
-"""Values that cross layers and the wire (L0: frozen dataclasses and enums, import nothing of adbg).
+"""Values that cross rooms and the wire: frozen dataclasses and enums, which import nothing of adbg.
 
-Field names are the wire names. Floats may be nan/inf here; ``wire.to_json`` writes them as the strings
+Field names are the wire names. Floats may be nan/inf here; ``codec.to_json`` writes them as the strings
 "nan", "inf", "-inf". ``index``, ``backward`` and ordinals count from 1.
 """
 
@@ -176,6 +176,43 @@ class Contribution:
     norm: float | None
 
 
+class Role(str, enum.Enum):
+    """Which values of a node a finding is about."""
+
+    GRAD_OUTPUTS = "grad_outputs"
+    GRAD_INPUTS = "grad_inputs"
+    SAVED = "saved"
+
+
+class Origin(str, enum.Enum):
+    """Where non-finite numbers come from."""
+
+    MADE_HERE = "made_here"  # by this node: every gradient that flowed into it is finite
+    PASSED_ON = "passed_on"  # what flowed into this node was not finite already
+    BETWEEN = "between"  # behind the nodes ``after``, which passed on finite gradients: in their sum, a hook, in place
+    FORWARD = "forward"  # the forward pass left them in a saved tensor
+    UNKNOWN = "unknown"  # given to backward, or not every gradient was looked at
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One gradient or saved tensor with non-finite numbers at a stop, and where they come from."""
+
+    role: Role
+    name: str  # "grad_inputs[0]"; of a saved tensor "self"
+    numel: int
+    nan: int
+    inf: int  # of either sign
+    origin: Origin = Origin.UNKNOWN
+    slot: int | None = None  # of a gradient
+    parameter: str = ""  # path of the parameter that a saved tensor is
+    pos_inf: int | None = None  # None: not counted by sign
+    neg_inf: int | None = None
+    after: tuple[str, ...] = ()  # unique names of the nodes that gave the gradient, of the origin between
+    others: int = 0  # how many more gave it
+    summed: bool = False  # they gave parts of a sum
+
+
 @dataclass(frozen=True, slots=True)
 class NodeStop:
     """The stop itself: everything the JSON line ``stopped`` carries, plus what the UI needs to place it."""
@@ -192,9 +229,10 @@ class NodeStop:
     node: NodeInfo | None = None
     enclosing: tuple[str, ...] = ()  # unique names of the enclosing nodes, outermost first
     location: SourceLine | None = None  # live Python line: of the backward call, or of adbg.breakpoint()
-    message: str = ""  # one line: "grad_inputs[0]: 1 of 64 elements is inf", the exception, a condition's error
+    message: str = ""  # what has no field of its own: the exception, a condition's error
     iteration: int = 0  # outermost backward calls begun so far
     elapsed_us: float | None = None  # time of the node (phase after)
+    evidence: tuple[Evidence, ...] = ()  # of a nan or inf stop: what is not finite, what leaves the node first
 
     @property
     def nearest(self) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 from textual.content import Content
 
 from adbg.engine.record.files import vlog_path
-from adbg.engine.types import NodeStop, Phase, StopReason
+from adbg.engine.types import NodeStop, Phase
 from adbg.tui.app.banner import BAD, banner_text
 from adbg.tui.app.panels.graph_model import PAGE
 from adbg.tui.app.reading import Reading
@@ -23,6 +23,7 @@ from adbg.tui.debugger import events
 from adbg.tui.debugger.debugger import State
 from adbg.tui.debugger.end_notes import end_notes
 from adbg.tui.text import cells as figures
+from adbg.tui.text.evidence import stop_message
 from adbg.tui.text.formatting import stop_title, trace_text
 
 WAITING = "the program runs: i stops it at the next node, B sets a breakpoint"
@@ -119,8 +120,8 @@ class Showing(Reading):
         self.selected = stop.nearest
         self._at_stop = True
         self.shown_node = None
-        if stop.reason in (StopReason.NAN, StopReason.INF):
-            self.value.model.prefer(stop.message)
+        if stop.evidence:
+            self.value.model.prefer(stop.evidence[0].name)
         elif stop.phase is Phase.AFTER:
             self.value.model.expect("out")
         self.graph.waiting = "no graph is at hand at this stop"
@@ -135,8 +136,8 @@ class Showing(Reading):
         """The stop in the console: a moment later, so that what the program wrote before it stands before it."""
         bad = stop.reason in BAD
         self.say(stop_title(stop), "bad" if bad else "stop")
-        if stop.message:
-            self.say("  " + stop.message, "bad" if bad else "warn")
+        if message := stop_message(stop):
+            self.say("  " + message, "bad" if bad else "warn")
 
     def _banner(self, stop: NodeStop) -> None:
         """The evidence of a bad stop; at the first stop of all, what to do."""

@@ -23,6 +23,7 @@ from adbg.tui.commands.table import CommandResult
 from adbg.tui.debugger import events
 from adbg.tui.debugger.debugger import Debugger
 from adbg.tui.debugger.process import Process
+from adbg.tui.text.evidence import stop_message
 from adbg.tui.text.formatting import shown_text, stop_report, trace_text
 
 PREFIX = "adbg: "
@@ -237,7 +238,7 @@ def stop_fields(process: Process, stop: NodeStop) -> dict[str, Any]:
         "forward": _line(node.forward if node is not None else None),
         "enclosing": stop.enclosing,
         "location": _line(stop.location),
-        "message": stop.message,
+        "message": stop_message(stop),
         "iteration": stop.iteration,
     }
     if node is not None:

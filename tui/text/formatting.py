@@ -27,6 +27,7 @@ from adbg.engine.types import (
     TensorView,
     TensorWindow,
 )
+from adbg.tui.text.evidence import stop_message
 
 if TYPE_CHECKING:
     from adbg.tui.debugger.stop_view import Shown, StopView
@@ -310,8 +311,7 @@ def trace_text(id: int, text: str, stop: NodeStop) -> str:
 def stop_lines(stop: NodeStop, body: NodeBody | None = None) -> list[str]:
     """A stop as gdb prints one: title, evidence, source line, gradients."""
     lines = [stop_title(stop)]
-    if stop.message:
-        lines += ["  " + line for line in stop.message.splitlines()]
+    lines += ["  " + line for line in stop_message(stop).splitlines()]
     facts = _node_facts(stop)
     if facts:
         lines.append("  " + facts)

@@ -38,12 +38,12 @@ class ValueModel:
     expression: str = ""  # shown in place of a slot: what the user asked for by name
     slots: list[tuple[str, SlotView]] = field(default_factory=list)
     wanted: tuple[str, str] = ("in", "")  # kind and name that the user chose last
-    preferred: str = ""  # begins with the name of the slot to show at this stop
+    preferred: str = ""  # name of the slot to show at this stop
     fresh: str = ""  # kind of the values that are new at this stop
 
-    def prefer(self, evidence: str) -> None:
-        """The next node shown shows the value that ``evidence`` begins with ("grad_inputs[0] of ...")."""
-        self.preferred = evidence
+    def prefer(self, name: str) -> None:
+        """The next node shown shows the value ``name`` ("grad_inputs[0]")."""
+        self.preferred = name
 
     def expect(self, kind: str) -> None:
         """The node shown next shows its first value of ``kind``, unless the person chose another kind before."""
@@ -74,7 +74,7 @@ class ValueModel:
         if self.slots and not readable[self.chosen] and any(readable):
             self.chosen = readable.index(True)
         for position, shown in enumerate(names):
-            if self.preferred and self.preferred.startswith(shown):
+            if self.preferred == shown:
                 self.chosen, self.view = position, None
                 self.preferred = ""
         if self.target != before:
