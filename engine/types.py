@@ -73,9 +73,40 @@ class Edge:
     to_slot: int = 0
 
 
+class ValueState(str, enum.Enum):
+    """Whether a value is there, and can be read and believed."""
+
+    OK = "ok"
+    UNDEFINED = "undefined"  # the framework has None there: no gradient flows
+    NOT_KEPT = "not_kept"  # a gradient of another node than the current one
+    NOT_HOOKED = "not_hooked"  # a gradient of a node that had no hook
+    UNREAD = "unread"  # reading it would run a hook: checkpoint recomputes the forward, offloading copies back
+    FREED = "freed"  # by an earlier backward through the same graph
+    CORRUPTED = "corrupted"  # changed in place since it was saved
+    NO_DATA = "no_data"  # a tensor without elements to read: on the meta device, of a trace
+
+
+_REMARKS = {
+    ValueState.UNDEFINED: "undefined",
+    ValueState.NOT_KEPT: "not kept: only the current node has its gradients",
+    ValueState.NOT_HOOKED: "not kept: the node was not hooked",
+    ValueState.UNREAD: "not read: unpacking runs a hook (checkpoint recomputes the forward, offloading copies it back)",
+    ValueState.FREED: "freed: this graph was run backward already",
+    ValueState.CORRUPTED: "corrupted: is at version {version}; expected version {saved_at}",
+    ValueState.NO_DATA: "no data",
+}
+
+
+def remark_of(state: ValueState, note: str = "", version: int | None = None, saved_at: int | None = None) -> str:
+    """What a person must know of a value beside its shape; "" where it is as it should be. Words for both sides: the
+    agent's own files (dumps, DAP variables) have them too."""
+    words = _REMARKS.get(state, "").format(version=version, saved_at=saved_at)
+    return "; ".join(part for part in (words, note) if part)
+
+
 @dataclass(frozen=True, slots=True)
 class TensorMeta:
-    """Shape first: never a value. ``shape`` is None for an undefined gradient (framework None)."""
+    """Shape first: never a value. ``shape`` is None where there is none: an undefined gradient, a freed tensor."""
 
     shape: tuple[int, ...] | None
     dtype: str = ""  # short: "f32", "bf16", "i64", as screen.md prints them
@@ -84,7 +115,16 @@ class TensorMeta:
     numel: int = 0
     layout: str = "strided"
     requires_grad: bool = False
-    note: str = ""  # "undefined", "corrupted: version 1, saved at 0", "checkpoint: recomputed on unpack, not read"
+    note: str = ""  # what no field has: "nested", "shape not kept"
+    state: ValueState = ValueState.OK
+    version: int | None = None  # of a corrupted tensor: how often it was changed in place
+    saved_at: int | None = None  # of a corrupted tensor: its version when it was saved
+
+    @property
+    def remark(self) -> str:
+        """State and note in words."""
+        remark = remark_of(self.state, self.note, self.version, self.saved_at)
+        return remark or ("undefined" if self.shape is None else "")
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -72,13 +72,13 @@ def shape_text(meta: TensorMeta | None) -> str:
     if meta is None:
         return ""
     if meta.shape is None:
-        return meta.note or "undefined"
+        return meta.remark
     text = f"{meta.dtype}[{', '.join(map(str, meta.shape))}]"
     if meta.device and meta.device != "cpu":
         text += f" {meta.device}"
     if meta.layout and meta.layout != "strided":
         text += f" {meta.layout}"
-    return f"{text} ({meta.note})" if meta.note else text
+    return f"{text} ({meta.remark})" if meta.remark else text
 
 
 def file_text(path: str) -> str:
