@@ -24,6 +24,22 @@ class StopReason(str, enum.Enum):
     ENTRY = "entry"
 
 
+class SpecKind(str, enum.Enum):
+    """What a breakpoint looks at."""
+
+    NAME = "name"
+    INDEX = "index"
+    LINE = "line"
+    MODULE = "module"
+    PARAMETER = "parameter"
+    NAN = "nan"
+    INF = "inf"
+    NONFINITE = "nonfinite"
+    BACKWARD = "backward"
+    BACKWARD_END = "backward-end"
+    ERROR = "error"
+
+
 class Phase(str, enum.Enum):
     """Where a thread stands relative to what it stopped at."""
 
@@ -278,6 +294,41 @@ class NodeStop:
     def nearest(self) -> int:
         """``index`` of a node that there is: at the end of a backward its last one, 0 where it begins."""
         return min(self.index, self.total)
+
+
+LOST_STATUS = 125  # adbg's word for "it is not known how the program ended"
+
+
+@dataclass(frozen=True, slots=True)
+class ExitStatus:
+    """How the program ended: ``code``, or the ``signal`` that killed it, or neither, where it is not known: its keeper
+    was killed, or it is a program that adbg attached to and its agent is gone (``reason`` says how)."""
+
+    code: int | None = None
+    signal: int | None = None
+    reason: str = ""
+
+    @property
+    def status(self) -> int:
+        """As a shell counts: the code, 128 + signal number, or 125 when it is not known. 0 of an attached program,
+        whose status is not adbg's."""
+        if self.code is not None:
+            return self.code
+        if self.signal is not None:
+            return 128 + self.signal
+        return 0 if self.reason else LOST_STATUS
+
+    @property
+    def signal_name(self) -> str:
+        """ "SIGSEGV"; "signal 64" where it has no name; "" where no signal killed it."""
+        if self.signal is None:
+            return ""
+        import signal  # not where the agent imports this module: 1 ms
+
+        try:
+            return signal.Signals(self.signal).name
+        except ValueError:
+            return f"signal {self.signal}"
 
 
 class BriefCall(NamedTuple):

@@ -18,13 +18,13 @@ from typing import Any, BinaryIO
 
 from adbg.engine.errors import AdbgError
 from adbg.engine.protocol.codec import to_json
-from adbg.engine.types import NodeStop, SourceLine
+from adbg.engine.types import ExitStatus, NodeStop, SourceLine
 from adbg.tui.commands.table import CommandResult
 from adbg.tui.debugger import events
 from adbg.tui.debugger.debugger import Debugger
 from adbg.tui.debugger.process import Process
 from adbg.tui.text.evidence import stop_message
-from adbg.tui.text.formatting import shown_text, stop_report, trace_text
+from adbg.tui.text.formatting import exit_text, shown_text, stop_report, trace_text
 
 PREFIX = "adbg: "
 
@@ -74,8 +74,8 @@ class Writer:
     def trace(self, event: events.Trace) -> None:
         raise NotImplementedError
 
-    def exited(self, code: int, text: str) -> None:
-        """``text`` says how, where it was a signal."""
+    def exited(self, status: ExitStatus, by_timeout: bool = False) -> None:
+        """``by_timeout``: adbg ended it, and said so."""
         raise NotImplementedError
 
     def backward_began(self, event: events.BackwardBegan) -> None:
@@ -119,9 +119,9 @@ class TextWriter(Writer):
     def trace(self, event: events.Trace) -> None:
         self._say(trace_text(event.breakpoint, event.text, event.stop))
 
-    def exited(self, code: int, text: str) -> None:
-        if text.startswith("killed by"):
-            self.notice("info", f"the program was {text}")
+    def exited(self, status: ExitStatus, by_timeout: bool = False) -> None:
+        if status.signal is not None and not by_timeout:
+            self.notice("info", f"the program was {exit_text(status)}")
 
     def _say(self, text: str) -> None:
         if text:
@@ -188,8 +188,9 @@ class JsonWriter(Writer):
         fields = stop_fields(event.process, event.stop)
         self._object("trace", **{**fields, "breakpoint": event.breakpoint, "text": event.text})
 
-    def exited(self, code: int, text: str) -> None:
-        self._object("exited", code=code)
+    def exited(self, status: ExitStatus, by_timeout: bool = False) -> None:
+        extra = {"signal": status.signal_name} if status.signal is not None else {}
+        self._object("exited", code=status.status, **extra)
 
     def backward_began(self, event: events.BackwardBegan) -> None:
         begin = event.begin

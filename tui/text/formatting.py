@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from adbg.engine.errors import AdbgError, CommandError
 from adbg.engine.protocol.messages import NodeBody
 from adbg.engine.types import (
+    ExitStatus,
     NodeStop,
     Phase,
     SlotView,
@@ -158,10 +159,20 @@ def _is_number(value: Any) -> bool:
     return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
 
 
-def exit_sentence(text: str) -> str:
+def exit_text(status: ExitStatus) -> str:
+    """ "exited with status 0", "killed by SIGTERM"."""
+    if status.code is not None:
+        return f"exited with status {status.code}"
+    if status.signal is not None:
+        return f"killed by {status.signal_name}"
+    return status.reason or "ended, its status is unknown: its keeper process was killed"
+
+
+def exit_sentence(status: ExitStatus) -> str:
     """ "The program exited with status 0.", "The program was killed by SIGTERM."."""
-    was = "was " if text.startswith("killed") else ""
-    return f"The program {was}{text or 'ended'}."
+    if status.reason:
+        return f"{status.reason[0].upper()}{status.reason[1:]}."
+    return f"The program {'was ' if status.signal is not None else ''}{exit_text(status)}."
 
 
 # ------------------------------------------------------------------ tensors

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from adbg.engine.protocol.messages.registry import event, request
+from adbg.engine.types import SpecKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +28,9 @@ class BreakpointRequest:
 
 @dataclass(frozen=True, slots=True)
 class BreakpointState:
-    """``verified`` false: the spec is bad (message says why). ``matches``: nodes matching in the graph at hand,
-    None when no graph is at hand. A good spec that matches nothing is kept and ``message`` names the closest names."""
+    """``verified`` false: the spec is bad (message says why). ``matches``: nodes matching in the current graph,
+    None when there is none. A good spec that matches nothing is kept and ``message`` names the closest names.
+    ``kind``: what the spec looks at, None of a bad one; ``file`` and ``line``: of the kind line."""
 
     id: int
     verified: bool
@@ -39,6 +41,9 @@ class BreakpointState:
     enabled: bool = True
     temporary: bool = False
     trace: bool = False
+    kind: SpecKind | None = None
+    file: str = ""
+    line: int = 0
 
 
 @dataclass(frozen=True, slots=True)
