@@ -1,6 +1,7 @@
 """Values that cross rooms and the wire: frozen dataclasses and enums, which import nothing of adbg.
 
-Field names are the wire names. Floats may be nan/inf here; ``codec.to_json`` writes them as the strings
+Field names are the wire names. Types that ``docs/json-lines.md`` describes have its texts in their annotations.
+Floats may be nan/inf here; ``codec.to_json`` writes them as the strings
 "nan", "inf", "-inf". ``index``, ``backward`` and ordinals count from 1.
 """
 
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 
 class StopReason(str, enum.Enum):
@@ -53,11 +54,11 @@ class Phase(str, enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class SourceLine:
-    """One Python frame. ``file`` is absolute, or a pseudo name such as "<string>"."""
+    """One line of Python."""
 
-    file: str
-    line: int
-    function: str
+    file: Annotated[str, "an absolute path, or a pseudo name such as `<string>`"]
+    line: Annotated[int, "counted from 1"]
+    function: Annotated[str, "the function it is in"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,19 +255,23 @@ class Origin(str, enum.Enum):
 class Evidence:
     """One gradient or saved tensor with non-finite numbers at a stop, and where they come from."""
 
-    role: Role
-    name: str  # "grad_inputs[0]"; of a saved tensor "self"
-    numel: int
-    nan: int
-    inf: int  # of either sign
-    origin: Origin = Origin.UNKNOWN
-    slot: int | None = None  # of a gradient
-    parameter: str = ""  # path of the parameter that a saved tensor is
-    pos_inf: int | None = None  # None: not counted by sign
-    neg_inf: int | None = None
-    after: tuple[str, ...] = ()  # unique names of the nodes that gave the gradient, of the origin between
-    others: int = 0  # how many more gave it
-    summed: bool = False  # they gave parts of a sum
+    role: Annotated[Role, "whose: a gradient that flowed in, one that leaves, a tensor saved by the forward pass"]
+    name: Annotated[str, "`grad_inputs[0]`; of a saved tensor `self`"]
+    numel: Annotated[int, "elements it has"]
+    nan: Annotated[int, "how many are NaN"]
+    inf: Annotated[int, "how many are infinite, of either sign"]
+    origin: Annotated[
+        Origin,
+        "made by this node (all that flowed in is finite), passed on, made between the nodes `after` and this one, "
+        "left by the forward pass, or unknown (given to backward, or not every gradient was checked)",
+    ] = Origin.UNKNOWN
+    slot: Annotated[int | None, "of a gradient: its position"] = None
+    parameter: Annotated[str, "path of the parameter that a saved tensor is; else empty"] = ""
+    pos_inf: Annotated[int | None, "how many are +inf; null: none is infinite, or not counted by sign"] = None
+    neg_inf: Annotated[int | None, "how many are -inf; likewise"] = None
+    after: Annotated[tuple[str, ...], "of the origin `between`: unique names of the nodes that gave the gradient"] = ()
+    others: Annotated[int, "how many more gave it"] = 0
+    summed: Annotated[bool, "they gave parts of a sum, which may have made it"] = False
 
 
 @dataclass(frozen=True, slots=True)
