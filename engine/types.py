@@ -1,6 +1,7 @@
-"""Values that cross layers and the wire (L0: frozen dataclasses and enums, import nothing of adbg).
+"""Values that cross rooms and the wire: frozen dataclasses and enums, which import nothing of adbg.
 
-Field names are the wire names. Floats may be nan/inf here; ``wire.to_json`` writes them as the strings
+Field names are the wire names. Types that ``docs/json-lines.md`` describes have its texts in their annotations.
+Floats may be nan/inf here; ``codec.to_json`` writes them as the strings
 "nan", "inf", "-inf". ``index``, ``backward`` and ordinals count from 1.
 """
 
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 
 class StopReason(str, enum.Enum):
@@ -24,6 +25,22 @@ class StopReason(str, enum.Enum):
     ENTRY = "entry"
 
 
+class SpecKind(str, enum.Enum):
+    """What a breakpoint looks at."""
+
+    NAME = "name"
+    INDEX = "index"
+    LINE = "line"
+    MODULE = "module"
+    PARAMETER = "parameter"
+    NAN = "nan"
+    INF = "inf"
+    NONFINITE = "nonfinite"
+    BACKWARD = "backward"
+    BACKWARD_END = "backward-end"
+    ERROR = "error"
+
+
 class Phase(str, enum.Enum):
     """Where a thread stands relative to what it stopped at."""
 
@@ -37,11 +54,11 @@ class Phase(str, enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class SourceLine:
-    """One Python frame. ``file`` is absolute, or a pseudo name such as "<string>"."""
+    """One line of Python."""
 
-    file: str
-    line: int
-    function: str
+    file: Annotated[str, "an absolute path, or a pseudo name such as `<string>`"]
+    line: Annotated[int, "counted from 1"]
+    function: Annotated[str, "the function it is in"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +90,40 @@ class Edge:
     to_slot: int = 0
 
 
+class ValueState(str, enum.Enum):
+    """Whether a value is there, and can be read and believed."""
+
+    OK = "ok"
+    UNDEFINED = "undefined"  # the framework has None there: no gradient flows
+    NOT_KEPT = "not_kept"  # a gradient of another node than the current one
+    NOT_HOOKED = "not_hooked"  # a gradient of a node that had no hook
+    UNREAD = "unread"  # reading it would run a hook: checkpoint recomputes the forward, offloading copies back
+    FREED = "freed"  # by an earlier backward through the same graph
+    CORRUPTED = "corrupted"  # changed in place since it was saved
+    NO_DATA = "no_data"  # a tensor without elements to read: on the meta device, of a trace
+
+
+_REMARKS = {
+    ValueState.UNDEFINED: "undefined",
+    ValueState.NOT_KEPT: "not kept: only the current node has its gradients",
+    ValueState.NOT_HOOKED: "not kept: the node was not hooked",
+    ValueState.UNREAD: "not read: unpacking runs a hook (checkpoint recomputes the forward, offloading copies it back)",
+    ValueState.FREED: "freed: this graph was run backward already",
+    ValueState.CORRUPTED: "corrupted: is at version {version}; expected version {saved_at}",
+    ValueState.NO_DATA: "no data",
+}
+
+
+def remark_of(state: ValueState, note: str = "", version: int | None = None, saved_at: int | None = None) -> str:
+    """What a person must know of a value beside its shape; "" where it is as it should be. Words for both sides: the
+    agent's own files (dumps, DAP variables) have them too."""
+    words = _REMARKS.get(state, "").format(version=version, saved_at=saved_at)
+    return "; ".join(part for part in (words, note) if part)
+
+
 @dataclass(frozen=True, slots=True)
 class TensorMeta:
-    """Shape first: never a value. ``shape`` is None for an undefined gradient (framework None)."""
+    """Shape first: never a value. ``shape`` is None where there is none: an undefined gradient, a freed tensor."""
 
     shape: tuple[int, ...] | None
     dtype: str = ""  # short: "f32", "bf16", "i64", as screen.md prints them
@@ -84,7 +132,16 @@ class TensorMeta:
     numel: int = 0
     layout: str = "strided"
     requires_grad: bool = False
-    note: str = ""  # "undefined", "corrupted: version 1, saved at 0", "checkpoint: recomputed on unpack, not read"
+    note: str = ""  # what no field has: "nested", "shape not kept"
+    state: ValueState = ValueState.OK
+    version: int | None = None  # of a corrupted tensor: how often it was changed in place
+    saved_at: int | None = None  # of a corrupted tensor: its version when it was saved
+
+    @property
+    def remark(self) -> str:
+        """State and note in words."""
+        remark = remark_of(self.state, self.note, self.version, self.saved_at)
+        return remark or ("undefined" if self.shape is None else "")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -176,6 +233,47 @@ class Contribution:
     norm: float | None
 
 
+class Role(str, enum.Enum):
+    """Which values of a node a finding is about."""
+
+    GRAD_OUTPUTS = "grad_outputs"
+    GRAD_INPUTS = "grad_inputs"
+    SAVED = "saved"
+
+
+class Origin(str, enum.Enum):
+    """Where non-finite numbers come from."""
+
+    MADE_HERE = "made_here"  # by this node: every gradient that flowed into it is finite
+    PASSED_ON = "passed_on"  # what flowed into this node was not finite already
+    BETWEEN = "between"  # behind the nodes ``after``, which passed on finite gradients: in their sum, a hook, in place
+    FORWARD = "forward"  # the forward pass left them in a saved tensor
+    UNKNOWN = "unknown"  # given to backward, or not every gradient was looked at
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One gradient or saved tensor with non-finite numbers at a stop, and where they come from."""
+
+    role: Annotated[Role, "whose: a gradient that flowed in, one that leaves, a tensor saved by the forward pass"]
+    name: Annotated[str, "`grad_inputs[0]`; of a saved tensor `self`"]
+    numel: Annotated[int, "elements it has"]
+    nan: Annotated[int, "how many are NaN"]
+    inf: Annotated[int, "how many are infinite, of either sign"]
+    origin: Annotated[
+        Origin,
+        "made by this node (all that flowed in is finite), passed on, made between the nodes `after` and this one, "
+        "left by the forward pass, or unknown (given to backward, or not every gradient was checked)",
+    ] = Origin.UNKNOWN
+    slot: Annotated[int | None, "of a gradient: its position"] = None
+    parameter: Annotated[str, "path of the parameter that a saved tensor is; else empty"] = ""
+    pos_inf: Annotated[int | None, "how many are +inf; null: none is infinite, or not counted by sign"] = None
+    neg_inf: Annotated[int | None, "how many are -inf; likewise"] = None
+    after: Annotated[tuple[str, ...], "of the origin `between`: unique names of the nodes that gave the gradient"] = ()
+    others: Annotated[int, "how many more gave it"] = 0
+    summed: Annotated[bool, "they gave parts of a sum, which may have made it"] = False
+
+
 @dataclass(frozen=True, slots=True)
 class NodeStop:
     """The stop itself: everything the JSON line ``stopped`` carries, plus what the UI needs to place it."""
@@ -192,14 +290,50 @@ class NodeStop:
     node: NodeInfo | None = None
     enclosing: tuple[str, ...] = ()  # unique names of the enclosing nodes, outermost first
     location: SourceLine | None = None  # live Python line: of the backward call, or of adbg.breakpoint()
-    message: str = ""  # one line: "grad_inputs[0]: 1 of 64 elements is inf", the exception, a condition's error
+    message: str = ""  # what has no field of its own: the exception, a condition's error
     iteration: int = 0  # outermost backward calls begun so far
     elapsed_us: float | None = None  # time of the node (phase after)
+    evidence: tuple[Evidence, ...] = ()  # of a nan or inf stop: what is not finite, what leaves the node first
 
     @property
     def nearest(self) -> int:
         """``index`` of a node that there is: at the end of a backward its last one, 0 where it begins."""
         return min(self.index, self.total)
+
+
+LOST_STATUS = 125  # adbg's word for "it is not known how the program ended"
+
+
+@dataclass(frozen=True, slots=True)
+class ExitStatus:
+    """How the program ended: ``code``, or the ``signal`` that killed it, or neither, where it is not known: its keeper
+    was killed, or it is a program that adbg attached to and its agent is gone (``reason`` says how)."""
+
+    code: int | None = None
+    signal: int | None = None
+    reason: str = ""
+
+    @property
+    def status(self) -> int:
+        """As a shell counts: the code, 128 + signal number, or 125 when it is not known. 0 of an attached program,
+        whose status is not adbg's."""
+        if self.code is not None:
+            return self.code
+        if self.signal is not None:
+            return 128 + self.signal
+        return 0 if self.reason else LOST_STATUS
+
+    @property
+    def signal_name(self) -> str:
+        """ "SIGSEGV"; "signal 64" where it has no name; "" where no signal killed it."""
+        if self.signal is None:
+            return ""
+        import signal  # not where the agent imports this module: 1 ms
+
+        try:
+            return signal.Signals(self.signal).name
+        except ValueError:
+            return f"signal {self.signal}"
 
 
 class BriefCall(NamedTuple):

@@ -34,7 +34,7 @@ from adbg.engine.backends.base import (
     SavedValue,
 )
 from adbg.engine.errors import CommandError
-from adbg.engine.types import Edge, NodeInfo, SourceLine, TensorMeta, TensorStats, TensorWindow
+from adbg.engine.types import Edge, NodeInfo, SourceLine, TensorMeta, TensorStats, TensorWindow, ValueState
 
 Fn = Callable[["FakeBackend", tuple[Any, ...]], Sequence[Any]]
 
@@ -521,7 +521,7 @@ class FakeBackend(Backend):
 
     def meta(self, value: Any) -> TensorMeta:
         if value is None:
-            return TensorMeta(None, note="undefined")
+            return TensorMeta(None, state=ValueState.UNDEFINED)
         return TensorMeta(value.shape, "f32", "cpu", 4 * value.numel(), value.numel())
 
     def stats(self, value: Any, exact: bool = False, bins: int = 16) -> TensorStats:

@@ -15,16 +15,11 @@ from adbg.engine.agent.connection import Connection, Message
 from adbg.engine.errors import (
     AdbgError,
     BackendError,
-    CommandError,
-    DebuggeeGone,
-    NotStopped,
     ProtocolError,
-    Unsupported,
 )
 from adbg.engine.protocol import codec as wire
 from adbg.engine.protocol.messages import MAX_MESSAGE
 
-_ERROR_IDS = {ProtocolError: 1, NotStopped: 2, Unsupported: 3, BackendError: 4, CommandError: 5, DebuggeeGone: 6}
 _DAP_EVENTS = ("initialized", "stopped", "continued", "output", "breakpoint", "terminated")
 
 
@@ -72,7 +67,7 @@ class Client:
         """Answer with an error."""
         if isinstance(error, AdbgError):
             message, hint = error.message, error.hint
-            number = next((id for kind, id in _ERROR_IDS.items() if isinstance(error, kind)), 0)
+            number = error.ID
         else:
             message, hint = f"adbg failed to answer: {type(error).__name__}: {error}", "this is a defect of adbg"
             number = 99

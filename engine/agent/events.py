@@ -294,19 +294,3 @@ def slot_text(backend: Backend, value: Any) -> str:
 
 def slots_text(backend: Backend, name: str, values: Sequence[Any]) -> str:
     return ", ".join(f"{name}[{i}] {slot_text(backend, value)}" for i, value in enumerate(values))
-
-
-def nonfinite_evidence(backend: Backend, name: str, where: str, values: Sequence[Any]) -> str:
-    """ "grad_inputs[0] of SqrtBackward0#1: 1 of 64 elements is inf"; "" when all is finite."""
-    found = []
-    for i, value in enumerate(values):
-        nan, inf = (0, 0) if value is None else backend.nonfinite(value)
-        numel = backend.meta(value).numel if nan or inf else 0
-        kinds = [
-            f"{count} of {numel} elements {'is' if count == 1 else 'are'} {kind}"
-            for count, kind in ((nan, "nan"), (inf, "inf"))
-            if count
-        ]
-        if kinds:
-            found.append(f"{name}[{i}] of {where}: " + " and ".join(kinds))
-    return "; ".join(found)

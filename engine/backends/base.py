@@ -23,7 +23,17 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from adbg.engine.errors import Unsupported
-from adbg.engine.types import BriefCall, Edge, NodeInfo, SourceLine, TensorMeta, TensorStats, TensorWindow
+from adbg.engine.types import (
+    BriefCall,
+    Edge,
+    NodeInfo,
+    SourceLine,
+    TensorMeta,
+    TensorStats,
+    TensorWindow,
+    ValueState,
+    remark_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +85,20 @@ class HookPlan:
 
 @dataclass(frozen=True, slots=True)
 class SavedValue:
-    """A saved tensor or attribute of a node. ``value`` is None with a ``note`` when reading it would have an effect
-    (checkpoint recompute, offload copy) or it is freed; ``corrupted`` when its version moved (then ``value`` is the
-    changed tensor)."""
+    """A saved tensor or attribute of a node. ``value`` is None where its state is unread or freed; of a corrupted one
+    it is the changed tensor. ``note``: why it cannot be read, where no state says so."""
 
     name: str
     value: Any
     note: str = ""
-    corrupted: str = ""  # "is at version 1; expected version 0"
+    state: ValueState = ValueState.OK
+    version: int | None = None  # of a corrupted tensor, as in ``TensorMeta``
+    saved_at: int | None = None
+
+    @property
+    def remark(self) -> str:
+        """State and note in words."""
+        return remark_of(self.state, self.note, self.version, self.saved_at)
 
 
 @dataclass(frozen=True, slots=True)

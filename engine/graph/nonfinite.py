@@ -1,19 +1,19 @@
-"""Where non-finite numbers at a stop come from: counts of gradients, and what the forward pass left (L4; runs on the
-thread that stops).
-"""
+"""Non-finite numbers at a stop, as values: how many, in what, and from where. Runs on the thread that stops."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from adbg.engine.backends.base import Backend, Graph
+from adbg.engine.backends.base import Backend, BackwardCall
 from adbg.engine.graph.index import index_of
-from adbg.engine.session.running_call import Running
+from adbg.engine.types import Evidence, Origin, Role
 
-_NAMES = 4  # nodes told of those that gave a gradient
+_NAMED = 16  # nodes named of those that gave a gradient
 _SAVED_TENSORS = 8  # looked at of one node
-_SAVED_ELEMENTS = 1 << 22  # of one of them: its norm takes 0.6 ms on a CPU core, and exact counts a few more
+_ELEMENTS = 1 << 22  # of one tensor: its norm takes 0.6 ms on a CPU core, and exact counts a few more
 
 
 def count_nonfinite(backend: Backend, values: Sequence[Any]) -> tuple[tuple[int, int], ...]:
@@ -25,69 +25,84 @@ def total(counts: Sequence[tuple[int, int]]) -> tuple[int, int]:
     return sum(nan for nan, _ in counts), sum(inf for _, inf in counts)
 
 
-def between_evidence(running: Running, key: int) -> str:
-    """Where the gradients that arrived at ``key`` were spoilt, when the nodes that gave them passed on none that was
-    not finite: "made between MulBackward0#1 and here (a tensor hook, or an in-place change)".
+def evidence_at(
+    backend: Backend,
+    call: BackwardCall,
+    key: int,
+    outs: Sequence[Any],
+    ins: Sequence[Any],
+    given: tuple[int, int],
+    screened: bool,
+) -> tuple[Evidence, ...]:
+    """What is not finite at node ``key``: the gradients that leave it, then those that came in, then saved tensors.
 
-    "" when one of those did, at a root (the gradient was given to backward), and where not every gradient was looked
-    at.
+    Args:
+        ins: the gradients that leave the node, none before it ran.
+        given: (NaN, infinite) elements that its consumers passed to it.
+        screened: every gradient of this call was looked at, so ``given`` is all there was.
     """
-    call = running.call
-    if not running.screened or any(running.given(key)) or key in call.roots():
-        return ""
-    given = index_of(call).consumers(call, key)
-    names = [call.describe(consumer).unique_name for consumer in dict.fromkeys(consumer for consumer, _ in given)]
-    if not names:
-        return ""
-    if len(names) > _NAMES:
-        names[_NAMES - 1 :] = [f"{len(names) - _NAMES + 1} others"]
-    summed = len({slot for _, slot in given}) < len(given)
-    causes = "their sum, a tensor hook, or an in-place change" if summed else "a tensor hook, or an in-place change"
-    return f"made between {', '.join(names)} and here ({causes})"
+    arriving = _gradients(backend, Role.GRAD_OUTPUTS, outs)
+    leaving = _gradients(backend, Role.GRAD_INPUTS, ins)
+    if arriving:
+        arriving = _placed(arriving, call, key, given, screened)
+        return (*(replace(found, origin=Origin.PASSED_ON) for found in leaving), *arriving)
+    if leaving:
+        saved: tuple[Evidence, ...] = ()
+        with contextlib.suppress(Exception):  # sparse, quantised: nothing to say, no harm
+            saved = tuple(_saved(backend, call, key))
+        return (*(replace(found, origin=Origin.MADE_HERE) for found in leaving), *saved)
+    return ()
 
 
-def saved_evidence(backend: Backend, graph: Graph, key: int) -> str:
-    """What is not finite already among the tensors that the forward pass saved for a node; "" when all is finite.
+def _gradients(backend: Backend, role: Role, values: Sequence[Any]) -> list[Evidence]:
+    return [
+        _counted(backend, Evidence(role, f"{role.value}[{slot}]", 0, nan, inf, slot=slot), values[slot])
+        for slot, (nan, inf) in enumerate(count_nonfinite(backend, values))
+        if nan or inf
+    ]
 
-    "saved tensor 'self' is already nan (16 of 16): the forward pass made it, this backward did not". A parameter is
-    called by its name. Tensors of more than 4M elements, and all but the first 8, are not looked at.
+
+def _counted(backend: Backend, found: Evidence, value: Any) -> Evidence:
+    """``found`` with the number of elements, and the infinite ones by sign where that is not too much work."""
+    numel = backend.meta(value).numel
+    if found.inf and numel <= _ELEMENTS:
+        with contextlib.suppress(Exception):  # sparse, quantised
+            stats = backend.stats(value, exact=True, bins=1)
+            return replace(found, numel=numel, pos_inf=stats.pos_inf, neg_inf=stats.neg_inf)
+    return replace(found, numel=numel)
+
+
+def _placed(
+    arriving: list[Evidence], call: BackwardCall, key: int, given: tuple[int, int], screened: bool
+) -> list[Evidence]:
+    """``arriving`` with its origin: the nodes that gave the gradients passed non-finite ones on, or they were made
+    behind them. Not known at a root (the gradient was given to backward), and where not every gradient was looked at.
     """
-    try:
-        spoilt, infinite = _findings(backend, graph, key)
-        if len(spoilt) == 1:
-            told = f"saved tensor {spoilt[0][0]} is already nan {spoilt[0][1]}: the forward pass made it"
-            infinite.insert(0, f"{told}, this backward did not")
-        elif spoilt:
-            told = f"saved tensors {' and '.join(f'{name} {count}' for name, count in spoilt)} are already nan"
-            infinite.insert(0, f"{told}: the forward pass made them, this backward did not")
-        return "; ".join(infinite)
-    except Exception:  # sparse, quantised: nothing to say, no harm
-        return ""
+    if any(given):
+        return [replace(found, origin=Origin.PASSED_ON) for found in arriving]
+    if not screened or key in call.roots():
+        return arriving
+    edges = index_of(call).consumers(call, key)
+    consumers = list(dict.fromkeys(consumer for consumer, _ in edges))
+    if not consumers:
+        return arriving
+    names = tuple(call.describe(consumer).unique_name for consumer in consumers[:_NAMED])
+    summed = len({slot for _, slot in edges}) < len(edges)
+    others = len(consumers) - len(names)
+    return [replace(found, origin=Origin.BETWEEN, after=names, others=others, summed=summed) for found in arriving]
 
 
-def _findings(backend: Backend, graph: Graph, key: int) -> tuple[list[tuple[str, str]], list[str]]:
-    """(name, "(3 of 16)") of every tensor with NaN; what to say of those that are infinite only."""
-    spoilt: list[tuple[str, str]] = []
-    infinite: list[str] = []
-    tensors = [(saved.name, saved.value) for saved in graph.saved(key) if backend.is_tensor(saved.value)]
+def _saved(backend: Backend, call: BackwardCall, key: int) -> list[Evidence]:
+    """The saved tensors that are not finite; tensors of more than 4M elements, and all but the first 8, are not looked
+    at."""
+    findings = []
+    tensors = [(saved.name, saved.value) for saved in call.saved(key) if backend.is_tensor(saved.value)]
     for name, value in tensors[:_SAVED_TENSORS]:
-        numel = backend.meta(value).numel
-        if numel > _SAVED_ELEMENTS:
+        if backend.meta(value).numel > _ELEMENTS:
             continue
         nan, inf = backend.nonfinite(value)
-        if nan:
-            spoilt.append((_called(backend, name, value), f"({nan} of {numel})"))
-        elif inf:
-            infinite.append(f"saved tensor {_called(backend, name, value)} holds {inf} {_sign(backend, value)}")
-    return spoilt, infinite
-
-
-def _called(backend: Backend, name: str, value: Any) -> str:
-    path = next((path for path, parameter in backend.parameters() if parameter is value), "")
-    return f"{name!r}, parameter {path}," if path else repr(name)
-
-
-def _sign(backend: Backend, value: Any) -> str:
-    """ "inf", "-inf", or "inf and -inf"."""
-    stats = backend.stats(value, exact=True, bins=1)
-    return " and ".join(text for text, count in (("inf", stats.pos_inf), ("-inf", stats.neg_inf)) if count) or "inf"
+        if nan or inf:
+            path = next((path for path, parameter in backend.parameters() if parameter is value), "")
+            found = Evidence(Role.SAVED, name, 0, nan, inf, Origin.FORWARD, parameter=path)
+            findings.append(_counted(backend, found, value))
+    return findings

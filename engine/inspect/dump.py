@@ -154,7 +154,7 @@ def _write_gradients(stop: StopContext, file: TextIO) -> None:
         file.write(f"Variable: {name}\n")
         meta = tensor_meta(stop, value)
         if meta.shape is None:
-            file.write(f"  - {meta.note}\n")
+            file.write(f"  - {meta.remark}\n")
             continue
         file.write(
             f"  - place: {meta.device}\n  - shape: {list(meta.shape)}\n"

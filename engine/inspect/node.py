@@ -5,6 +5,7 @@ others this says what was seen and why the rest is not there.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from adbg.engine.backends.base import BackwardCall, Graph, SavedValue
 from adbg.engine.errors import AdbgError, CommandError
@@ -13,9 +14,8 @@ from adbg.engine.inspect.context import StopContext
 from adbg.engine.inspect.graph import position_in, state_of
 from adbg.engine.inspect.value_text import is_tensor, norm_of
 from adbg.engine.protocol import messages as protocol
-from adbg.engine.types import Contribution, SlotView, TensorMeta
+from adbg.engine.types import Contribution, SlotView, TensorMeta, ValueState, remark_of
 
-NOT_KEPT = "not kept: only the node at hand has its gradients"
 GRADIENT_NORM = 1 << 24  # elements: 2.4 ms at 586 us per 4M; larger gradients show no norm unasked
 _NEIGHBOURS = 3
 
@@ -74,12 +74,12 @@ def gradient_slots(stop: StopContext, graph: Graph, key: int) -> tuple[list[Slot
             for i, value in enumerate(point.grad_outputs)
         ]
     else:
-        note = NOT_KEPT if not at_hand else "not kept: the node was not hooked"
+        state = ValueState.NOT_HOOKED if at_hand else ValueState.NOT_KEPT
         outputs = [
             SlotView(
                 name=f"grad_outputs[{i}]",
                 expression="",
-                meta=_noted(meta, note),
+                meta=replace(meta, state=state),
                 edge=source_of(graph, key, i),
                 norm=ran.norm if ran is not None and i == 0 else None,
             )
@@ -91,8 +91,9 @@ def gradient_slots(stop: StopContext, graph: Graph, key: int) -> tuple[list[Slot
             for i, value in enumerate(point.grad_inputs)
         ]
     else:
+        missing = remark_of(ValueState.NOT_KEPT)
         inputs = [
-            SlotView(f"grad_inputs[{i}]", "", None, target_of(graph, key, i), text=f"{text} ({NOT_KEPT})")
+            SlotView(f"grad_inputs[{i}]", "", None, target_of(graph, key, i), text=f"{text} ({missing})")
             for i, text in enumerate(ran.grad_inputs if ran is not None else ())
         ]
     return outputs, inputs
@@ -106,14 +107,7 @@ def _live_slot(stop: StopContext, expression: str, value: object, edge: str) -> 
 
 def tensor_meta(stop: StopContext, value: object) -> TensorMeta:
     """Meta of a gradient; of None: undefined."""
-    return stop.backend.meta(value) if value is not None else TensorMeta(None, note="undefined")
-
-
-def _noted(meta: TensorMeta, note: str) -> TensorMeta:
-    return TensorMeta(
-        meta.shape, meta.dtype, meta.device, meta.nbytes, meta.numel, meta.layout, meta.requires_grad,
-        f"{meta.note}; {note}" if meta.note else note,
-    )  # fmt: skip
+    return stop.backend.meta(value) if value is not None else TensorMeta(None, state=ValueState.UNDEFINED)
 
 
 def source_of(graph: Graph, key: int, slot: int) -> str:
@@ -176,18 +170,27 @@ def saved_slots(stop: StopContext, graph: Graph, key: int) -> list[SlotView]:
 
 def _saved_slot(stop: StopContext, saved: SavedValue) -> SlotView:
     expression = f"saved[{saved.name!r}]"
-    note = "; ".join(part for part in (f"corrupted: {saved.corrupted}" if saved.corrupted else "", saved.note) if part)
     if is_tensor(stop.point.backend, saved.value):
         meta = stop.backend.meta(saved.value)
         norm = norm_of(stop.backend, saved.value, meta)
-        return SlotView(saved.name, expression, _noted(meta, note) if note else meta, norm=norm)
-    if saved.value is None and note:
-        return SlotView(saved.name, expression, TensorMeta(None, note=note))
+        return SlotView(saved.name, expression, _as_saved(meta, saved), norm=norm)
+    if saved.value is None and saved.remark:
+        return SlotView(saved.name, expression, _as_saved(TensorMeta(None), saved))
     if saved.value is None:
         return SlotView(saved.name, expression, None, text="None (not needed)")
     return SlotView(
-        saved.name, expression, None, text=f"{saved.name} = {stop.text(saved.value)}{f' ({note})' if note else ''}"
+        saved.name,
+        expression,
+        None,
+        text=f"{saved.name} = {stop.text(saved.value)}{f' ({saved.remark})' if saved.remark else ''}",
     )
+
+
+def _as_saved(meta: TensorMeta, saved: SavedValue) -> TensorMeta:
+    if not saved.remark:
+        return meta
+    note = "; ".join(part for part in (meta.note, saved.note) if part)
+    return replace(meta, note=note, state=saved.state, version=saved.version, saved_at=saved.saved_at)
 
 
 def attribute_rows(graph: Graph, key: int) -> dict[str, str]:

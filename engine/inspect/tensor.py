@@ -14,7 +14,7 @@ from adbg.engine.inspect.evaluate import result_text, value_at
 from adbg.engine.inspect.value_text import is_tensor
 from adbg.engine.protocol import messages as protocol
 from adbg.engine.python import expressions as python
-from adbg.engine.types import TensorMeta, TensorView
+from adbg.engine.types import TensorMeta, TensorView, ValueState
 
 MAX_BINS = 512
 MAX_ROWS, MAX_COLS = 512, 1024  # cells of a window: half a million floats, at most 10 MB of JSON
@@ -31,7 +31,7 @@ def tensor_view(stop: StopContext, request: protocol.Tensor) -> TensorView:
     value = _value(stop, request)
     if value is None and _GRADIENT.fullmatch(request.expression):
         return TensorView(
-            request.expression, TensorMeta(None, note="undefined"), text="undefined: no gradient flows here"
+            request.expression, TensorMeta(None, state=ValueState.UNDEFINED), text="undefined: no gradient flows here"
         )
     if not is_tensor(stop.point.backend, value):
         return TensorView(request.expression, None, text=result_text(stop, value))

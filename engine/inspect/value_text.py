@@ -15,7 +15,7 @@ import types
 from typing import Any
 
 from adbg.engine.backends.base import Backend
-from adbg.engine.types import TensorMeta
+from adbg.engine.types import TensorMeta, ValueState
 
 LIMIT = 300  # characters of one value
 NORM_ELEMENTS = 1 << 20  # vector_norm: about 0.1 ms here on one CPU core; above it a listing shows no norm
@@ -46,7 +46,7 @@ def norm_of(backend: Backend, value: Any, meta: TensorMeta, limit: int = NORM_EL
     """2-norm, or None where there is none, it would cost too much, or the framework cannot tell (sparse, meta
     device).
     """
-    if meta.shape is None or meta.numel > limit or not floating(meta) or meta.note.startswith("no data"):
+    if meta.shape is None or meta.numel > limit or not floating(meta) or meta.state is ValueState.NO_DATA:
         return None
     try:
         return float(backend.norm(value))
@@ -57,12 +57,12 @@ def norm_of(backend: Backend, value: Any, meta: TensorMeta, limit: int = NORM_EL
 def tensor_text(meta: TensorMeta, norm: float | None = None) -> str:
     """ "f32 [4, 8] cpu norm 0.02134", or the note of an undefined one."""
     if meta.shape is None:
-        return meta.note or "undefined"
+        return meta.remark
     parts = [meta.dtype, str(list(meta.shape)), meta.device]
     if norm is not None:
         parts.append(f"norm {figure(norm)}")
-    if meta.note:
-        parts.append(f"({meta.note})")
+    if meta.remark:
+        parts.append(f"({meta.remark})")
     return " ".join(part for part in parts if part)
 
 

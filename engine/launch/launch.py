@@ -28,6 +28,7 @@ from adbg.engine.launch.command_line import explain_silence, is_interpreter, pyt
 from adbg.engine.launch.keeper import frames
 from adbg.engine.launch.keeper.terminal import take_unread
 from adbg.engine.protocol.rendezvous import MAIN_VARIABLE, SESSION_VARIABLE, SessionConfig, write_config
+from adbg.engine.types import ExitStatus
 
 __all__ = [
     "ExitStatus",
@@ -45,7 +46,6 @@ BOOTSTRAP = ENGINE / "bootstrap"
 KEEPER = ENGINE / "launch" / "keeper"
 OLDEST_PYTHON = (3, 10)
 START_TIMEOUT = 30.0  # seconds for the keeper to start the program; 0.03 on an idle machine
-LOST_STATUS = 125  # the keeper itself was killed: nobody knows how the program ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,33 +73,6 @@ class LaunchRequest:
     env: Mapping[str, str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ExitStatus:
-    """How the program ended: ``code``, or the ``signal`` that killed it, or neither when the keeper was killed.
-    ``unread`` is what was typed at its terminal and not read by then."""
-
-    code: int | None
-    signal: int | None = None
-    unread: bytes = b""
-
-    @property
-    def status(self) -> int:
-        """As a shell counts: the code, 128 + signal number, or 125 when it is not known."""
-        if self.code is not None:
-            return self.code
-        return LOST_STATUS if self.signal is None else 128 + self.signal
-
-    def __str__(self) -> str:
-        if self.code is not None:
-            return f"exited with status {self.code}"
-        if self.signal is None:
-            return "ended, nobody knows how: its keeper process was killed"
-        try:
-            return f"killed by {signal.Signals(self.signal).name}"
-        except ValueError:
-            return f"killed by signal {self.signal}"
-
-
 Output = Callable[[str, bytes], None]
 
 
@@ -114,6 +87,7 @@ class Launched:
         self._sending = threading.Lock()
         self._ended = threading.Event()
         self._exit: ExitStatus | None = None
+        self._unread = b""  # typed at its terminal and not read by its end
 
     def write_stdin(self, data: bytes) -> None:
         """Type ``data`` at the program's terminal (mode "pty" only; b"\\x04" at the start of a line is end of file)."""
@@ -124,7 +98,7 @@ class Launched:
         """Take away what was typed and not read by the program, which does not read now: it stands, or has ended (mode
         "pty" only). "" where it reads single keys."""
         if self._exit is not None:
-            left, self._exit = self._exit.unread, dataclasses.replace(self._exit, unread=b"")
+            left, self._unread = self._unread, b""
             return left.decode("utf-8", "replace")
         try:
             path = os.readlink(f"/proc/{self.pid}/fd/0")
@@ -176,12 +150,11 @@ class Launched:
                 _guarded(on_note, os.fsdecode(payload))
             elif kind == frames.EXIT:
                 code, signum = struct.unpack_from(">iB", payload)
-                unread = payload[struct.calcsize(">iB") :]
-                status = ExitStatus(None, signum, unread) if signum else ExitStatus(code, None, unread)
-                self._end(status, on_exit)
+                self._unread = payload[struct.calcsize(">iB") :]
+                self._end(ExitStatus(signal=signum) if signum else ExitStatus(code), on_exit)
         self._connection.close()
         self._process.wait()
-        self._end(ExitStatus(None), on_exit)
+        self._end(ExitStatus(), on_exit)
 
     def _end(self, status: ExitStatus, on_exit: Callable[[ExitStatus], None]) -> None:
         if self._exit is None:

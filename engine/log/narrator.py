@@ -187,7 +187,7 @@ def _gradients(values: Sequence[Any], backend: Backend | None, full: bool) -> st
 
 def _meta_text(meta: TensorMeta, full: bool) -> str:
     if meta.shape is None:
-        return meta.note or "undefined"
+        return meta.remark
     text = f"{list(meta.shape)} {meta.dtype}"
     return f"{text} {meta.device} {meta.nbytes} B" if full else text
 

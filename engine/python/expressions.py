@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from adbg.engine.errors import AdbgError, CommandError
+from adbg.engine.errors import AdbgError, CommandError, UnknownName
 from adbg.engine.python.locals import write_locals
 from adbg.engine.python.namespaces import GRADIENT_NAMES, Namespace, NormHelper, node_namespace, point_namespace
 from adbg.engine.python.thread_stdout import thread_stdout
@@ -97,9 +97,9 @@ def _explained(error: BaseException, source: str, namespace: Namespace) -> Comma
     place, own = _place(error, source)
     if isinstance(error, NameError) and own and not place:
         if getattr(error, "name", "") in ("nan", "inf"):
-            return CommandError(str(error), f"math.{error.name}, or float('{error.name}') where math is not imported")
+            return UnknownName(str(error), f"math.{error.name}, or float('{error.name}') where math is not imported")
         close = difflib.get_close_matches(getattr(error, "name", "") or "", namespace.own_names(), 2, 0.7)
-        return CommandError(str(error), f"closest: {', '.join(close)}" if close else "")
+        return UnknownName(str(error), f"closest: {', '.join(close)}" if close else "")
     name = type(error).__name__
     try:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -142,8 +142,8 @@ class SavedNames:
         if name not in found:
             raise CommandError(f"this node saved nothing named {name!r}", _saved_hint(found))
         value = found[name]
-        if value.value is None and value.note:
-            raise CommandError(f"saved[{name!r}] is not read: {value.note}")
+        if value.value is None and value.remark:
+            raise CommandError(f"saved[{name!r}] is not read: {value.remark}")
         return value.value
 
     def __getattr__(self, name: str) -> Any:

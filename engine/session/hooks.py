@@ -12,15 +12,15 @@ import threading
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from adbg.engine.agent.events import nonfinite_evidence, slot_text, slots_text
+from adbg.engine.agent.events import slot_text, slots_text
 from adbg.engine.backends.base import Backend, BackwardCall
-from adbg.engine.graph.nonfinite import between_evidence, count_nonfinite, saved_evidence, total
+from adbg.engine.graph.nonfinite import count_nonfinite, evidence_at, total
 from adbg.engine.python.expressions import evaluate, node_namespace
 from adbg.engine.python.user_code import failed_frame, user_frame
 from adbg.engine.session.breakpoints.table import HitEvent
 from adbg.engine.session.running_call import Running
 from adbg.engine.session.stop_point import Ran
-from adbg.engine.types import BriefCall, Phase
+from adbg.engine.types import BriefCall, Evidence, Phase
 
 if TYPE_CHECKING:
     from adbg.engine.session.session import Session
@@ -294,9 +294,8 @@ class BackendHooks:
         if why is None:
             return None
         reason, ids, message = why
-        if key is not None and session.watches_values(reason):
-            message = "; ".join(filter(None, (message, self._evidence(running, phase, key, outs, ins))))
-        point = session.point(running, reason, phase, key, ids, message, elapsed)
+        evidence = self._evidence(running, key, outs, ins) if key is not None and session.watches_values(reason) else ()
+        point = session.point(running, reason, phase, key, ids, message, elapsed, evidence)
         point.grad_outputs = list(outs) if key is not None else None
         point.grad_inputs = list(ins) if ins is not None else None
         point.frame = user_frame(sys._getframe())
@@ -316,19 +315,9 @@ class BackendHooks:
             return 0, 0
         return total(count_nonfinite(self._backend, outs)) if phase is Phase.AFTER else running.given(key)
 
-    def _evidence(self, running: Running, phase: Phase, key: int, outs: Slots, ins: Slots | None) -> str:
-        where = running.call.describe(key).unique_name
-        arriving = nonfinite_evidence(self._backend, "grad_outputs", where, outs)
-        between = between_evidence(running, key) if arriving else ""
-        if phase is Phase.BEFORE or ins is None:
-            return f"{arriving}: {between}" if between else arriving
-        leaving = nonfinite_evidence(self._backend, "grad_inputs", where, ins)
-        if not leaving:
-            return arriving
-        if arriving:
-            return f"{leaving}, incoming gradients not finite either" + (f": {between}" if between else "")
-        saved = saved_evidence(self._backend, running.call, key)
-        return "; ".join(filter(None, (f"{leaving}, incoming gradients all finite", saved)))
+    def _evidence(self, running: Running, key: int, outs: Slots, ins: Slots | None) -> tuple[Evidence, ...]:
+        given = running.given(key)
+        return evidence_at(self._backend, running.call, key, outs, ins or (), given, running.screened)
 
     def _failed(self, running: Running, error: BaseException) -> None:
         """An exception leaves a call: stop with the node that failed, once, in the innermost call."""

@@ -31,7 +31,7 @@ from adbg.engine.session.running_call import Running
 from adbg.engine.session.stepping import Goal, Kind, Place
 from adbg.engine.session.stop_point import PausedPoint
 from adbg.engine.session.stop_points import point_at_line, point_in_call
-from adbg.engine.types import Phase, StopReason
+from adbg.engine.types import Evidence, Phase, StopReason
 
 Why = tuple[StopReason, tuple[int, ...], str]
 
@@ -254,9 +254,10 @@ class Session:
         ids: tuple[int, ...],
         message: str,
         elapsed: float | None,
+        evidence: tuple[Evidence, ...] = (),
     ) -> PausedPoint:
         """A place in a running call, described."""
-        return point_in_call(running, self.rank, reason, phase, key, ids, message, elapsed)
+        return point_in_call(running, self.rank, reason, phase, key, ids, message, elapsed, evidence)
 
     # ------------------------------------------------------------ stopping
 

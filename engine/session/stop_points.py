@@ -11,7 +11,7 @@ from adbg.engine.backends.base import Backend, BackwardCall, Graph
 from adbg.engine.python.user_code import source_line
 from adbg.engine.session.running_call import Running
 from adbg.engine.session.stop_point import CallState, PausedPoint
-from adbg.engine.types import NodeStop, Phase, StopReason
+from adbg.engine.types import Evidence, NodeStop, Phase, StopReason
 
 _NAMED = 3
 
@@ -25,6 +25,7 @@ def point_in_call(
     ids: tuple[int, ...],
     message: str,
     elapsed: float | None,
+    evidence: tuple[Evidence, ...] = (),
 ) -> PausedPoint:
     """At node ``key`` of a running call, or at its begin or end. ``elapsed``: microseconds that the node took."""
     call = running.call
@@ -45,6 +46,7 @@ def point_in_call(
         message=message,
         iteration=running.backend.iteration,
         elapsed_us=elapsed,
+        evidence=evidence,
     )
     return PausedPoint(stop, stop.thread, running.backend, call, running.states(), key)
 

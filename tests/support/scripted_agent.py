@@ -13,17 +13,20 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from adbg.engine.errors import AdbgError, CommandError, NotStopped
+from adbg.engine.errors import AdbgError, CommandError, NotStopped, UnknownName
 from adbg.engine.protocol import codec as wire
 from adbg.engine.protocol import messages as protocol
 from adbg.engine.protocol.messages import BreakpointState, Hello, ProcessInfo
+from adbg.engine.session.breakpoints.grammar import parse_spec
 from adbg.engine.types import (
+    ExitStatus,
     GraphRow,
     NodeInfo,
     NodeStop,
     Phase,
     SlotView,
     SourceLine,
+    SpecKind,
     StopReason,
     TensorMeta,
     TensorStats,
@@ -92,8 +95,7 @@ class ScriptedAgent:
             handler = getattr(self, "do_" + command.replace("adbg/", ""), None)
             body = handler(arguments) if handler is not None else protocol.REQUESTS[command][1]()
         except AdbgError as error:
-            number = {NotStopped: 2, CommandError: 5}.get(type(error), 0)
-            detail = {"id": number, "format": error.message, "hint": error.hint}
+            detail = {"id": error.ID, "format": error.message, "hint": error.hint}
             self.put({**head, "success": False, "message": error.message, "body": {"error": detail}})
             return
         self.put({**head, "success": True, "body": wire.to_json(body)})
@@ -158,6 +160,7 @@ class ScriptedAgent:
             matches,
             self.hits.get(b.id, 0),
             b.enabled,
+            **place(b.name),
         )
 
     def go(self, action: Callable[[], None]) -> None:
@@ -219,7 +222,7 @@ class ScriptedAgent:
         if arguments.expression == "index":
             return protocol.EvaluateBody(str(self.position), "int", value=self.position)
         if arguments.expression not in self.values:
-            raise CommandError(f"name {arguments.expression!r} is not defined")
+            raise UnknownName(f"name {arguments.expression!r} is not defined")
         value = self.values[arguments.expression]
         return protocol.EvaluateBody(str(value), type(value).__name__, value=value)
 
@@ -307,6 +310,16 @@ class ScriptedAgent:
         return protocol.RecordBody(bool(arguments.on), "/runs/1")
 
 
+def place(spec: str) -> dict[str, Any]:
+    """Kind, file and line of a spec, as the real agent parses it."""
+    try:
+        parsed = parse_spec(spec)
+    except CommandError:
+        return {}
+    file, line = (parsed.pattern, parsed.number) if parsed.kind is SpecKind.LINE else ("", 0)
+    return {"kind": parsed.kind, "file": file, "line": line}
+
+
 class ScriptedProgram:
     """A Program whose process is a ScriptedAgent (or several) behind a real Listener."""
 
@@ -350,7 +363,7 @@ class ScriptedProgram:
         if not self._left:
             self.on_output("stdout", b"done\n")
             threading.Thread(
-                target=self.on_exit, args=(self.code, f"exited with status {self.code}"), daemon=True
+                target=self.on_exit, args=(ExitStatus(self.code),), daemon=True
             ).start()
 
     def take_unread(self) -> str:

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
 from adbg.engine.types import NodeStop, StopReason
 from adbg.tui.text import cells as figures
+from adbg.tui.text.evidence import evidence_text
 
 ROOMY = 110  # cells; below, the evidence stands in short form
 BAD = (StopReason.NAN, StopReason.INF, StopReason.ERROR)
 _HEAD = {StopReason.NAN: "NaN", StopReason.INF: "Inf", StopReason.ERROR: "Error"}
-# "grad_inputs[0]: 4 of 192 elements are nan, incoming gradients all finite", as engine.hooks words it
-_SHORTER = (
-    (re.compile(r"(\d+) of (\d+) elements? (?:is|are) "), r"\1/\2 "),
-    (re.compile(r"incoming gradients all finite"), "incoming finite"),
-    (re.compile(r"incoming gradients not finite either"), "incoming not finite"),
-)
 
 
 def banner_text(stop: NodeStop, width: int) -> str:
@@ -25,14 +18,13 @@ def banner_text(stop: NodeStop, width: int) -> str:
     all finite", or in few cells "✗ NaN #199 SqrtBackward0 grad_inputs[0]: 4/192 nan, incoming finite".
     """
     head = _HEAD[stop.reason]
-    first = stop.message.split("\n", 1)[0]
+    roomy = width >= ROOMY or stop.node is None
+    evidence = evidence_text(stop.evidence, brief=not roomy)
+    what = "; ".join(filter(None, (stop.message.split("\n", 1)[0], evidence)))
     if stop.node is None:
-        return f"✗ {head} at backward {stop.backward} — {first}"
-    first = first.replace(f" of {stop.node.unique_name}", "")
-    if width >= ROOMY:
+        return f"✗ {head} at backward {stop.backward} — {what}"
+    if roomy:
         forward = stop.node.forward
         where = f", made by {figures.place(forward.file, forward.line)}" if forward else ""
-        return f"✗ {head} at {stop.node.unique_name} #{stop.index}{where} — {first}"
-    for pattern, short in _SHORTER:
-        first = pattern.sub(short, first)
-    return f"✗ {head} #{stop.index} {stop.node.name} {first}"
+        return f"✗ {head} at {stop.node.unique_name} #{stop.index}{where} — {what}"
+    return f"✗ {head} #{stop.index} {stop.node.name} {what}"

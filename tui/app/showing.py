@@ -14,7 +14,7 @@ from typing import Any
 from textual.content import Content
 
 from adbg.engine.record.files import vlog_path
-from adbg.engine.types import NodeStop, Phase, StopReason
+from adbg.engine.types import NodeStop, Phase, SpecKind
 from adbg.tui.app.banner import BAD, banner_text
 from adbg.tui.app.panels.graph_model import PAGE
 from adbg.tui.app.reading import Reading
@@ -23,7 +23,8 @@ from adbg.tui.debugger import events
 from adbg.tui.debugger.debugger import State
 from adbg.tui.debugger.end_notes import end_notes
 from adbg.tui.text import cells as figures
-from adbg.tui.text.formatting import stop_title, trace_text
+from adbg.tui.text.evidence import stop_message
+from adbg.tui.text.formatting import exit_sentence, exit_text, stop_title, trace_text
 
 WAITING = "the program runs: i stops it at the next node, B sets a breakpoint"
 RESTARTED = "── restarted ──"  # between the output of two runs
@@ -119,8 +120,8 @@ class Showing(Reading):
         self.selected = stop.nearest
         self._at_stop = True
         self.shown_node = None
-        if stop.reason in (StopReason.NAN, StopReason.INF):
-            self.value.model.prefer(stop.message)
+        if stop.evidence:
+            self.value.model.prefer(stop.evidence[0].name)
         elif stop.phase is Phase.AFTER:
             self.value.model.expect("out")
         self.graph.waiting = "no graph is at hand at this stop"
@@ -135,8 +136,8 @@ class Showing(Reading):
         """The stop in the console: a moment later, so that what the program wrote before it stands before it."""
         bad = stop.reason in BAD
         self.say(stop_title(stop), "bad" if bad else "stop")
-        if stop.message:
-            self.say("  " + stop.message, "bad" if bad else "warn")
+        if message := stop_message(stop):
+            self.say("  " + message, "bad" if bad else "warn")
 
     def _banner(self, stop: NodeStop) -> None:
         """The evidence of a bad stop; at the first stop of all, what to do."""
@@ -221,9 +222,8 @@ class Showing(Reading):
         """Breakpoints on source lines, for the code panel."""
         lines: dict[tuple[str, int], bool] = {}
         for row in self.debugger.breakpoints:
-            file, mark, rest = row.spec.split(" ", 1)[0].rpartition(":")
-            if mark and rest.isdigit() and file.endswith(".py"):
-                lines[(file.rsplit("/", 1)[-1], int(rest))] = row.enabled
+            if row.kind is SpecKind.LINE:
+                lines[(row.file.rsplit("/", 1)[-1], row.line)] = row.enabled
         self.code.breakpoint_lines = lines
         self.code.refresh()
 
@@ -255,9 +255,8 @@ class Showing(Reading):
         if event.ended_by == "restart":
             return
         status = self.bar.status
-        status.exit_code, status.exit_text = event.code, self.debugger.exit_text
-        text = self.debugger.exit_text or f"exit status {event.code}"
-        self.say(f"The program ended: {text}", "warn" if event.code else "good")
+        status.exit_code, status.exit_text = event.status.status, exit_text(event.status)
+        self.say(exit_sentence(event.status), "warn" if event.status.status else "good")
         if self.debugger.state is not State.EXITED:
             return  # it was started anew meanwhile
         for note in end_notes(self.debugger):

@@ -12,7 +12,7 @@ import time
 
 from adbg.engine.errors import AdbgError, DebuggeeGone
 from adbg.engine.protocol.messages import Continue
-from adbg.engine.types import NodeStop
+from adbg.engine.types import ExitStatus, NodeStop
 from adbg.tui.batch.writers import Writer
 from adbg.tui.commands.startup import READY_TIMEOUT, stop_commands
 from adbg.tui.commands.table import execute
@@ -225,9 +225,9 @@ class Batch:
     def _finish(self) -> int:
         for note in end_notes(self.debugger):
             self.writer.notice("warning", note)
-        code = self.debugger.exit_code or 0
-        self.writer.exited(code, self.debugger.exit_text)
-        return code
+        status = self.debugger.exit or ExitStatus(0)
+        self.writer.exited(status)
+        return status.status
 
     def _give_up(self) -> int:
         self.deadline = None
@@ -238,7 +238,7 @@ class Batch:
         while not self.ended and time.monotonic() < limit:
             self._take(0.2)
         if self.ended:
-            self.writer.exited(self.debugger.exit_code or 0, "")
+            self.writer.exited(self.debugger.exit or ExitStatus(0), by_timeout=True)
         return TIMED_OUT
 
     # ------------------------------------------------------------------ events

@@ -1,11 +1,7 @@
 """How batch mode writes: text for people, or JSON lines for scripts. Main thread only.
 
 Text: the program's streams go through byte for byte; adbg's own lines begin with "adbg: " and go to stdout, its
-    notices to stderr. JSON (cli.md): stdout carries nothing but one object a line; warnings go to stderr as well.
-    Besides the types of cli.md there are
-``{"type":"notice","level":…,"text":…}``, ``{"type":"trace",…}`` (a tracepoint; fields of ``stopped`` and its text) and
-``{"type":"display",…}`` (a display or watch at a stop). ``stopped`` of another process than the first carries
-``process``.
+notices to stderr. JSON: stdout carries nothing but one object a line (``lines.py``); warnings go to stderr as well.
 """
 
 from __future__ import annotations
@@ -17,13 +13,13 @@ import sys
 from typing import Any, BinaryIO
 
 from adbg.engine.errors import AdbgError
-from adbg.engine.protocol.codec import to_json
-from adbg.engine.types import NodeStop, SourceLine
+from adbg.engine.types import ExitStatus
+from adbg.tui.batch import lines
 from adbg.tui.commands.table import CommandResult
 from adbg.tui.debugger import events
 from adbg.tui.debugger.debugger import Debugger
-from adbg.tui.debugger.process import Process
-from adbg.tui.text.formatting import shown_text, stop_report, trace_text
+from adbg.tui.text.evidence import stop_message
+from adbg.tui.text.formatting import exit_text, shown_text, stop_report, trace_text
 
 PREFIX = "adbg: "
 
@@ -36,7 +32,7 @@ class Writer:
         self._err = stderr if stderr is not None else sys.stderr.buffer
 
     def _complain(self, text: str) -> None:
-        """To stderr, for the person who looks on, in both forms."""
+        """To stderr, in both forms."""
         self._write(self._err, f"{PREFIX}{text}\n".encode(errors="backslashreplace"))
 
     def _write(self, stream: BinaryIO, data: bytes) -> None:
@@ -58,7 +54,7 @@ class Writer:
         raise NotImplementedError
 
     def accepted(self, line: str, result: CommandResult) -> None:
-        """A ``-b`` that was set: not worth a line for a person, who gave it."""
+        """A ``-b`` that was set: not worth a line, as the user gave it."""
 
     def refused(self, line: str, error: AdbgError) -> None:
         """A ``-b`` that is no breakpoint: a usage error."""
@@ -73,8 +69,8 @@ class Writer:
     def trace(self, event: events.Trace) -> None:
         raise NotImplementedError
 
-    def exited(self, code: int, text: str) -> None:
-        """``text`` says how, where it was a signal."""
+    def exited(self, status: ExitStatus, by_timeout: bool = False) -> None:
+        """``by_timeout``: adbg ended it, and said so."""
         raise NotImplementedError
 
     def backward_began(self, event: events.BackwardBegan) -> None:
@@ -118,9 +114,9 @@ class TextWriter(Writer):
     def trace(self, event: events.Trace) -> None:
         self._say(trace_text(event.breakpoint, event.text, event.stop))
 
-    def exited(self, code: int, text: str) -> None:
-        if text.startswith("killed by"):
-            self.notice("info", f"the program was {text}")
+    def exited(self, status: ExitStatus, by_timeout: bool = False) -> None:
+        if status.signal is not None and not by_timeout:
+            self.notice("info", f"the program was {exit_text(status)}")
 
     def _say(self, text: str) -> None:
         if text:
@@ -129,8 +125,8 @@ class TextWriter(Writer):
     def _lines(self, stream: BinaryIO, name: str, text: str) -> None:
         start = "\n" if self._open_line[name] else ""  # the program left its line open
         self._open_line[name] = False
-        lines = "".join(f"{PREFIX}{line}\n" for line in text.splitlines())
-        self._write(stream, (start + lines).encode(errors="backslashreplace"))
+        prefixed = "".join(f"{PREFIX}{line}\n" for line in text.splitlines())
+        self._write(stream, (start + prefixed).encode(errors="backslashreplace"))
 
 
 class JsonWriter(Writer):
@@ -141,33 +137,31 @@ class JsonWriter(Writer):
         self._held: dict[str, str] = {}
 
     def stopped(self, debugger: Debugger, event: events.Stopped) -> None:
-        self._object("stopped", **stop_fields(event.process, event.stop))
+        self._put(lines.Stopped(**_fields(event)))
         for row in debugger.shown_values():
-            self._object(
-                "display",
-                number=row.number,
-                expression=row.expression,
-                text=row.text,
-                error=row.error,
-                watch=row.watched,
-                changed=row.changed,
+            self._put(
+                lines.Display(
+                    number=row.number,
+                    expression=row.expression,
+                    text=row.text,
+                    error=row.error,
+                    watch=row.watched,
+                    changed=row.changed,
+                )
             )
 
     def result(self, line: str, result: CommandResult) -> None:
-        fields: dict[str, Any] = {"command": line, "value": result.value, "text": result.text}
-        if result.rows:
-            fields |= {"columns": result.columns, "rows": result.rows}
-        self._object("result", **fields)
+        columns, rows = (list(result.columns), [list(row) for row in result.rows]) if result.rows else (None, None)
+        self._put(lines.Result(command=line, value=result.value, text=result.text, columns=columns, rows=rows))
 
     def error(self, line: str, error: AdbgError) -> None:
-        extra = {"hint": error.hint} if error.hint else {}
-        self._object("error", command=line, message=error.message, **extra)
+        self._put(lines.Error(command=line, message=error.message, hint=error.hint))
 
     def output(self, event: events.Output) -> None:
         text = self._held.pop(event.stream, "") + event.text
         end = max(text.rfind("\n"), text.rfind("\r")) + 1
         if end:
-            self._put({"type": "output", "stream": event.stream, "text": text[:end]})
+            self._write_line(lines.Output(stream=event.stream, text=text[:end]))
         if text[end:]:
             self._held[event.stream] = text[end:]
 
@@ -179,78 +173,53 @@ class JsonWriter(Writer):
         self.error(line, error)
 
     def notice(self, level: str, text: str) -> None:
-        self._object("notice", level=level, text=text)
+        self._put(lines.Notice(level=level, text=text))
         if level != "info":
             self._complain(text)
 
     def trace(self, event: events.Trace) -> None:
-        fields = stop_fields(event.process, event.stop)
-        self._object("trace", **{**fields, "breakpoint": event.breakpoint, "text": event.text})
+        self._put(lines.Trace(**_fields(event), breakpoint=event.breakpoint, text=event.text))
 
-    def exited(self, code: int, text: str) -> None:
-        self._object("exited", code=code)
+    def exited(self, status: ExitStatus, by_timeout: bool = False) -> None:
+        self._put(lines.Exited(code=status.status, signal=status.signal_name))
 
     def backward_began(self, event: events.BackwardBegan) -> None:
         begin = event.begin
-        fields: dict[str, Any] = {
-            "phase": "begin",
-            "backward": begin.backward,
-            "nodes": begin.nodes,
-            "roots": begin.roots,
-        }
-        fields |= {"file": begin.file, "line": begin.line, "depth": begin.depth, "rank": event.process.rank}
-        self._object("backward", **fields)
+        self._put(
+            lines.BackwardBegins(
+                phase="begin",
+                backward=begin.backward,
+                nodes=begin.nodes,
+                roots=begin.roots,
+                file=begin.file,
+                line=begin.line,
+                depth=begin.depth,
+                rank=event.process.rank,
+            )
+        )
 
     def backward_ended(self, event: events.BackwardEnded) -> None:
-        end = event.end
-        extra = {"error": end.error} if end.error else {}
-        rank = event.process.rank
-        self._object("backward", phase="end", backward=end.backward, us=end.us, depth=end.depth, rank=rank, **extra)
+        end, rank = event.end, event.process.rank
+        self._put(
+            lines.BackwardEnds(
+                phase="end", backward=end.backward, us=end.us, depth=end.depth, rank=rank, error=end.error
+            )
+        )
 
     def flush(self) -> None:
         held, self._held = self._held, {}
         for stream, text in held.items():
-            self._put({"type": "output", "stream": stream, "text": text})
+            self._write_line(lines.Output(stream=stream, text=text))
 
-    def _object(self, kind: str, **fields: Any) -> None:
+    def _put(self, line: lines.Line) -> None:
+        """After what the program printed before it."""
         self.flush()
-        self._put({"type": kind, **fields})
+        self._write_line(line)
 
-    def _put(self, fields: dict[str, Any]) -> None:
-        text = json.dumps(to_json(fields), ensure_ascii=False, allow_nan=False)
+    def _write_line(self, line: lines.Line) -> None:
+        text = json.dumps(lines.as_json(line), ensure_ascii=False, allow_nan=False)
         self._write(self._out, text.encode(errors="backslashreplace") + b"\n")
 
 
-def stop_fields(process: Process, stop: NodeStop) -> dict[str, Any]:
-    """The fields of a ``stopped`` line, in cli.md's order; then what cli.md does not name."""
-    node = stop.node
-    fields: dict[str, Any] = {
-        "reason": stop.reason,
-        "breakpoints": stop.breakpoints,
-        "phase": stop.phase,
-        "backward": stop.backward,
-        "index": stop.index,
-        "total": stop.total,
-        "depth": stop.depth,
-        "rank": stop.rank,
-        "node": None,
-        "forward": _line(node.forward if node is not None else None),
-        "enclosing": stop.enclosing,
-        "location": _line(stop.location),
-        "message": stop.message,
-        "iteration": stop.iteration,
-    }
-    if node is not None:
-        fields["node"] = {
-            "name": node.name,
-            "unique_name": node.unique_name,
-            "module": node.module,
-            "parameter": node.parameter,
-        }
-    if process.number != 1:
-        fields["process"] = process.number
-    return fields
-
-
-def _line(line: SourceLine | None) -> dict[str, Any] | None:
-    return None if line is None else {"file": line.file, "line": line.line, "function": line.function}
+def _fields(event: events.Stopped | events.Trace) -> dict[str, Any]:
+    return lines.stop_fields(event.stop, stop_message(event.stop), event.process.number)

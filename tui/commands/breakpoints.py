@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
-from adbg.engine.errors import CommandError
+from adbg.engine.errors import CommandError, UnknownName
 from adbg.tui.commands.table import CommandResult, command, need, numbers_of, table_result
 from adbg.tui.debugger.breakpoint_list import Breakpoint
 
 if TYPE_CHECKING:
     from adbg.tui.debugger.debugger import Debugger
 
-_UNKNOWN = re.compile(r"name '\w+' is not defined")
 COLUMNS = ("num", "type", "enabled", "hits", "matches", "spec", "condition", "note")
 
 
@@ -75,9 +73,10 @@ def _told(debugger: Debugger, row: Breakpoint) -> CommandResult:
     if row.condition and stop is not None and stop.node is not None:
         try:
             debugger.evaluate(row.condition, at_node=True)
-        except CommandError as error:
-            if _UNKNOWN.match(error.message):
-                text += f"\n  tried here: {error}; where it raises it stops and shows the error"
+        except UnknownName as error:
+            text += f"\n  tried here: {error}; where it raises it stops and shows the error"
+        except CommandError:
+            pass
     return CommandResult(text, row_value(row))
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from adbg.engine.errors import CommandError
 from adbg.engine.protocol.messages import BreakpointRequest, BreakpointState
+from adbg.engine.types import SpecKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,9 @@ class Breakpoint:
     message: str = ""
     matches: int | None = None
     hits: int = 0
+    kind: SpecKind | None = None  # what it looks at; None until an agent parsed the spec
+    file: str = ""  # of the kind line
+    line: int = 0
 
     @property
     def request(self) -> BreakpointRequest:
@@ -125,9 +129,12 @@ class BreakpointList:
         matches = [state.matches for state in states if state.matches is not None]
         best = max(matches) if matches else None
         talks = [state for state in states if state.message and (state.matches == best or not state.verified)]
+        row = self._rows[number]
+        parsed = next((state for state in states if state.spec), None)
+        if parsed is not None:
+            row = replace(row, spec=parsed.spec, kind=parsed.kind, file=parsed.file, line=parsed.line)
         self._rows[number] = replace(
-            self._rows[number],
-            spec=next((state.spec for state in states if state.spec), self._rows[number].spec),
+            row,
             verified=all(state.verified for state in states),
             message=talks[-1].message if talks else "",
             matches=best,

@@ -18,15 +18,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from adbg.engine.errors import (
-    AdbgError,
-    BackendError,
-    CommandError,
-    DebuggeeGone,
-    NotStopped,
-    ProtocolError,
-    Unsupported,
-)
+from adbg.engine.errors import AdbgError, DebuggeeGone, ProtocolError, error_of_id
 from adbg.engine.protocol import codec as wire
 from adbg.engine.protocol.messages import EVENTS, PROTOCOL_VERSION, REQUESTS, Hello, Initialize, InitializeBody
 from adbg.engine.protocol.rendezvous import SessionConfig, new_token, private_dir, read_config
@@ -189,17 +181,6 @@ class Client:
             future.set_exception(DebuggeeGone(self._lost))
 
 
-# What ``body.error.id`` of a failed response means; the numbers are the agent's (``engine/clients.py``).
-ERRORS: dict[int, type[AdbgError]] = {
-    1: ProtocolError,
-    2: NotStopped,
-    3: Unsupported,
-    4: BackendError,
-    5: CommandError,
-    6: DebuggeeGone,
-}
-
-
 def error_of(message: dict[str, Any]) -> AdbgError:
     """The AdbgError that a failed response carries: DAP's ``body.error`` has its kind as ``id`` and its text as
     ``format``, and adbg's ``hint`` beside them; a server that sends none has the text in ``message``."""
@@ -207,8 +188,7 @@ def error_of(message: dict[str, Any]) -> AdbgError:
     detail = body.get("error") if isinstance(body, dict) else None
     detail = detail if isinstance(detail, dict) else {}
     text = str(detail.get("format") or message.get("message") or "the agent refused the request")
-    kind = detail.get("id")
-    return ERRORS.get(kind if isinstance(kind, int) else 0, AdbgError)(text, str(detail.get("hint") or ""))
+    return error_of_id(detail.get("id"))(text, str(detail.get("hint") or ""))
 
 
 class Listener:

@@ -1,4 +1,4 @@
-"""What is known of a program that died of a signal, for a person. On the thread that hears of the end."""
+"""Crash reports of a program that a signal killed. On the thread that learns of its end."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from pathlib import Path
 
 from adbg.engine.record.files import vlog_path
 from adbg.engine.record.journal import CRASHES, crash_report, crashed_labels, keep_report
+from adbg.engine.types import ExitStatus
 
 MAIN = "0"
 
 
-def crash_reports(folder: str, keep: bool, code: int, text: str) -> list[str]:
+def crash_reports(folder: str, keep: bool, status: ExitStatus) -> list[str]:
     """One text for each process of the program that crashed.
 
     Args:
         folder: of the record, or of the session where nothing is recorded; "" knows nothing.
         keep: write each beside the record too.
-        code, text: how the program itself ended, as a shell counts ("killed by SIGSEGV").
+        status: how the program itself ended.
     """
     if not folder or not os.path.isdir(folder):
         return []
-    signum = code - 128 if text.startswith("killed") and code - 128 in CRASHES else None
+    signum = status.signal if status.signal in CRASHES else None
     labels = crashed_labels(folder)
     if signum is not None and MAIN not in labels:
         labels.insert(0, MAIN)
@@ -29,7 +30,7 @@ def crash_reports(folder: str, keep: bool, code: int, text: str) -> list[str]:
     for label in labels:
         mine = signum if label == MAIN else None
         if mine is None and label == MAIN:
-            continue  # it went on after the fault was written, or somebody else's word for its end counts
+            continue  # it survived the fault, or was ended by another signal
         report = crash_report(Path(folder), label, _log(Path(folder), label), mine)
         if not report:
             continue

@@ -69,7 +69,7 @@ class Debugger(MirroredBreakpoints):
             self.program.start(
                 lambda client, info: self._joined(client, info, generation),
                 lambda stream, data: self._output(stream, data, generation),
-                lambda code, text: self._ended(code, text, generation),
+                lambda status: self._ended(status, generation),
                 lambda text: self.notice("warning", text),
             )
         except BaseException:

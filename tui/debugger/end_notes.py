@@ -1,9 +1,11 @@
-"""What a person should be told when the program ended and the debugger had nothing to show. Pure, any thread."""
+"""What to say when the program ended and the debugger had nothing to show. Pure, any thread."""
 
 from __future__ import annotations
 
 import re
 
+from adbg.engine.types import SpecKind
+from adbg.tui.debugger.breakpoint_list import Breakpoint
 from adbg.tui.debugger.debugger import Debugger
 
 FRAMEWORKS = ("torch", "paddle", "mindspore")
@@ -11,12 +13,12 @@ _MISSING = re.compile(rf"(?:No module named '|import of )({'|'.join(FRAMEWORKS)}
 
 
 def end_notes(debugger: Debugger) -> list[str]:
-    """Why nothing stopped, one line each; empty when all is as expected, or the person ended the program."""
+    """Why nothing stopped, one line each; empty when all is as expected, or a command ended the program."""
     if debugger.ended_by:
         return []
     missing = _MISSING.search(debugger.tail) if debugger.exit_code else None
     if missing and missing[1] not in debugger.frameworks_seen:
-        return [f"the program's Python has no {missing[1]}: `adbg doctor` tells what is there, and how to get it"]
+        return [f"the program's Python has no {missing[1]}: `adbg doctor` lists what is there and how to get it"]
     rows = [row for row in debugger.breakpoints if row.enabled]
     if not (rows or debugger.stop_at_entry):
         return []
@@ -35,18 +37,17 @@ def end_notes(debugger: Debugger) -> list[str]:
     notes = []
     for row in rows:
         if not row.hits:
-            why = row.message or _reason(debugger, row.spec)
+            why = row.message or _reason(debugger, row)
             notes.append(f"breakpoint {row.id} ({row.spec}) was never hit{': ' + why if why else ''}")
     return notes
 
 
-def _reason(debugger: Debugger, spec: str) -> str:
-    head = spec.split(None, 1)[0].removeprefix("op:") if spec.strip() else ""
-    if head.startswith("#"):
+def _reason(debugger: Debugger, row: Breakpoint) -> str:
+    if row.kind is SpecKind.INDEX:
         return f"the largest backward had {debugger.largest} nodes"
-    if head in ("nan", "inf", "nonfinite"):
-        return "no nan and no inf was seen" if head == "nonfinite" else f"no {head} was seen"
-    return ""
+    if row.kind is SpecKind.NONFINITE:
+        return "no nan and no inf was seen"
+    return f"no {row.kind.value} was seen" if row.kind in (SpecKind.NAN, SpecKind.INF) else ""
 
 
 def _silence(debugger: Debugger) -> list[str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from adbg.engine.protocol.messages import BackwardBegin, BackwardEnd, Framework, NodeRan
-from adbg.engine.types import NodeStop
+from adbg.engine.types import ExitStatus, NodeStop
 
 if TYPE_CHECKING:
     from adbg.tui.debugger.breakpoint_list import Breakpoint
@@ -141,10 +141,10 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """The program ended. ``code`` is its exit status as a shell shows it (128 + N after signal N); ``run`` is the
-    debugger's ``run`` of it, ``ended_by`` the command that ended it ("kill", "restart"), "" when it ended itself."""
+    """The program ended. ``run`` is the debugger's ``run`` of it, ``ended_by`` the command that ended it ("kill",
+    "restart"), "" when it ended itself."""
 
-    code: int
+    status: ExitStatus
     run: int = 0
     ended_by: str = ""
 

@@ -16,7 +16,7 @@ from typing import Any
 from adbg.engine.errors import AdbgError, CommandError, DebuggeeGone
 from adbg.engine.protocol import messages as protocol
 from adbg.engine.protocol.messages import ProcessInfo
-from adbg.engine.types import NodeStop
+from adbg.engine.types import ExitStatus, NodeStop
 from adbg.tui.debugger import events
 from adbg.tui.debugger.client import Client, initialize
 from adbg.tui.debugger.crashes import crash_reports
@@ -34,7 +34,7 @@ class Reception(SessionState):
         self._begun = False
         self._numbers = 0
         self._graph_cache = None
-        self.exit_code = None
+        self.exit = None
         self.ended_by = ""
         self.selected = 0
         self.backwards_seen = 0
@@ -228,7 +228,7 @@ class Reception(SessionState):
         if known:
             self._tell(events.ProcessLeft(process))
         if not self.program.launched and not rest and self._state is not State.DETACHED:
-            self._ended(0, reason, generation)
+            self._ended(ExitStatus(reason=reason), generation)
 
     def _output(self, stream: str, data: bytes, generation: int) -> None:
         if generation != self._generation:
@@ -240,22 +240,21 @@ class Reception(SessionState):
         self.tail = (self.tail + text)[-TAIL:]
         self._tell(events.Output(stream, text, data))
 
-    def _ended(self, code: int, text: str, generation: int) -> None:
+    def _ended(self, status: ExitStatus, generation: int) -> None:
         """The program ended; what its agents still had to say is read first."""
         if generation != self._generation:
             return
         deadline = time.monotonic() + 2
         for process in self.processes:
             process.client.wait_end(max(0.0, deadline - time.monotonic()))
-        for report in crash_reports(getattr(self.program, "folder", ""), bool(self.program.run_dir), code, text):
+        for report in crash_reports(getattr(self.program, "folder", ""), bool(self.program.run_dir), status):
             self.notice("error", report)
         with self.changed:
             if generation != self._generation or self._state is State.EXITED:
                 return
-            self.exit_code = code
-            self.exit_text = text
+            self.exit = status
             for process in self._processes:
                 process.resumed()
             self._waiting.clear()
             self._set_state(State.EXITED)
-        self._tell(events.Exited(code, generation, self.ended_by))
+        self._tell(events.Exited(status, generation, self.ended_by))

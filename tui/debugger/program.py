@@ -16,14 +16,15 @@ from adbg.engine.errors import AdbgError, CommandError
 from adbg.engine.protocol import rendezvous
 from adbg.engine.protocol.messages import Hello, ProcessInfo
 from adbg.engine.protocol.rendezvous import SessionConfig
+from adbg.engine.types import ExitStatus
 from adbg.tui.debugger.client import Client, Listener, connect
 
 if TYPE_CHECKING:
-    from adbg.engine.launch.launch import ExitStatus, Launched
+    from adbg.engine.launch.launch import Launched
 
 OnAgent = Callable[[Client, ProcessInfo], None]
 OnOutput = Callable[[str, bytes], None]
-OnExit = Callable[[int, str], None]
+OnExit = Callable[[ExitStatus], None]
 OnNote = Callable[[str], None]
 
 
@@ -104,9 +105,6 @@ class StartedProgram:
         self._listener = listener
         self.folder = self.run_dir or os.path.dirname(listener.config.socket)
 
-        def ended(status: ExitStatus) -> None:
-            on_exit(status.status, str(status))
-
         request = LaunchRequest(
             command=self.script.command,
             config=listener.config,
@@ -116,7 +114,7 @@ class StartedProgram:
             env=self.script.env,
         )
         try:
-            self._program = launch(request, on_output, ended, on_note)
+            self._program = launch(request, on_output, on_exit, on_note)
         except BaseException:
             self.close()
             raise

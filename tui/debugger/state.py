@@ -15,6 +15,7 @@ from typing import Any
 
 from adbg.engine.errors import AdbgError
 from adbg.engine.protocol import messages as protocol
+from adbg.engine.types import ExitStatus
 from adbg.tui.debugger import events
 from adbg.tui.debugger.breakpoint_list import BreakpointList
 from adbg.tui.debugger.events import Event
@@ -53,8 +54,7 @@ class SessionState(StopView):
         self._begun = False
         self._generation = 0  # of the program: events of the one before a restart are dropped
         self._numbers = 0
-        self.exit_code: int | None = None
-        self.exit_text = ""
+        self.exit: ExitStatus | None = None
         self.ended_by = ""  # "kill" or "restart": what a person ended the program with
         self._list = BreakpointList()
         self._error_stops = True
@@ -113,6 +113,11 @@ class SessionState(StopView):
     def run(self) -> int:
         """Which start of the program this is, counted from 1."""
         return self._generation
+
+    @property
+    def exit_code(self) -> int | None:
+        """The program's exit status as a shell counts it; None while it runs."""
+        return None if self.exit is None else self.exit.status
 
     @property
     def alive(self) -> bool:

@@ -357,7 +357,7 @@ class Repl:
             )
         elif isinstance(event, events.Exited):
             if event.ended_by != "restart":
-                self._say(exit_sentence(self.debugger.exit_text), BOLD)
+                self._say(exit_sentence(event.status), BOLD)
                 for note in end_notes(self.debugger) if event.run == self.debugger.run else ():
                     self._say(note)
             self.exit_told = True

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from adbg.engine.errors import AdbgError, CommandError
 from adbg.engine.protocol.messages import NodeBody
 from adbg.engine.types import (
+    ExitStatus,
     NodeStop,
     Phase,
     SlotView,
@@ -27,6 +28,7 @@ from adbg.engine.types import (
     TensorView,
     TensorWindow,
 )
+from adbg.tui.text.evidence import stop_message
 
 if TYPE_CHECKING:
     from adbg.tui.debugger.stop_view import Shown, StopView
@@ -71,13 +73,13 @@ def shape_text(meta: TensorMeta | None) -> str:
     if meta is None:
         return ""
     if meta.shape is None:
-        return meta.note or "undefined"
+        return meta.remark
     text = f"{meta.dtype}[{', '.join(map(str, meta.shape))}]"
     if meta.device and meta.device != "cpu":
         text += f" {meta.device}"
     if meta.layout and meta.layout != "strided":
         text += f" {meta.layout}"
-    return f"{text} ({meta.note})" if meta.note else text
+    return f"{text} ({meta.remark})" if meta.remark else text
 
 
 def file_text(path: str) -> str:
@@ -157,10 +159,20 @@ def _is_number(value: Any) -> bool:
     return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
 
 
-def exit_sentence(text: str) -> str:
+def exit_text(status: ExitStatus) -> str:
+    """ "exited with status 0", "killed by SIGTERM"."""
+    if status.code is not None:
+        return f"exited with status {status.code}"
+    if status.signal is not None:
+        return f"killed by {status.signal_name}"
+    return status.reason or "ended, its status is unknown: its keeper process was killed"
+
+
+def exit_sentence(status: ExitStatus) -> str:
     """ "The program exited with status 0.", "The program was killed by SIGTERM."."""
-    was = "was " if text.startswith("killed") else ""
-    return f"The program {was}{text or 'ended'}."
+    if status.reason:
+        return f"{status.reason[0].upper()}{status.reason[1:]}."
+    return f"The program {'was ' if status.signal is not None else ''}{exit_text(status)}."
 
 
 # ------------------------------------------------------------------ tensors
@@ -310,8 +322,7 @@ def trace_text(id: int, text: str, stop: NodeStop) -> str:
 def stop_lines(stop: NodeStop, body: NodeBody | None = None) -> list[str]:
     """A stop as gdb prints one: title, evidence, source line, gradients."""
     lines = [stop_title(stop)]
-    if stop.message:
-        lines += ["  " + line for line in stop.message.splitlines()]
+    lines += ["  " + line for line in stop_message(stop).splitlines()]
     facts = _node_facts(stop)
     if facts:
         lines.append("  " + facts)

@@ -14,7 +14,7 @@ import numpy as np
 import paddle
 
 from adbg.engine.errors import CommandError, Unsupported
-from adbg.engine.types import TensorMeta, TensorStats
+from adbg.engine.types import TensorMeta, TensorStats, ValueState
 
 EXACT_ELEMENTS = 1_000_000
 
@@ -83,11 +83,11 @@ def defined(value: Any) -> bool:
 def meta(value: Any) -> TensorMeta:
     """Shape, dtype, device, size; never a value. ``None`` and an empty stand-in give an undefined gradient."""
     if value is None:
-        return TensorMeta(None, note="undefined")
+        return TensorMeta(None, state=ValueState.UNDEFINED)
     if not isinstance(value, paddle.Tensor):
         raise CommandError(f"a {type(value).__name__} is no tensor", "give an expression whose value is a tensor")
     if not defined(value):
-        return TensorMeta(None, note="undefined")
+        return TensorMeta(None, state=ValueState.UNDEFINED)
     shape = tuple(value.shape)
     numel = math.prod(shape)
     word, _, size = _kind(value.dtype)
@@ -99,7 +99,7 @@ def meta(value: Any) -> TensorMeta:
         numel=numel,
         layout=_layout(value),
         requires_grad=not value.stop_gradient,
-        note="" if value._is_initialized() or not numel else "no data",
+        state=ValueState.OK if value._is_initialized() or not numel else ValueState.NO_DATA,
     )
 
 

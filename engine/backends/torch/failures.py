@@ -10,6 +10,7 @@ import types
 from collections.abc import Iterator, Sequence
 
 from adbg.engine.backends.torch.graph import TorchGraph
+from adbg.engine.types import ValueState
 
 _NAMED = re.compile(r"[Ff]unction '?(\w+)'? returned")
 _MOST = 8  # suspects named at most
@@ -64,13 +65,14 @@ def _corrupted(graph: TorchGraph) -> Iterator[tuple[int, str]]:
     changed one is the one that failed."""
     for key in graph.order():
         for value in graph.saved(key):
-            if value.corrupted:
-                yield key, f"its saved tensor '{value.name}' {value.corrupted}"
+            if value.state is ValueState.CORRUPTED:
+                moved = f"is at version {value.version}; expected version {value.saved_at}"
+                yield key, f"its saved tensor '{value.name}' {moved}"
                 break
 
 
 def _is_freed(graph: TorchGraph, key: int) -> bool:
-    return any(value.note.startswith("freed") for value in graph.saved(key))
+    return any(value.state is ValueState.FREED for value in graph.saved(key))
 
 
 def _freed(graph: TorchGraph) -> Iterator[tuple[int, str]]:

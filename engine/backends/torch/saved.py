@@ -14,10 +14,9 @@ from typing import Any
 import torch
 
 from adbg.engine.backends.base import SavedValue
+from adbg.engine.types import ValueState
 
-_HOOKED = "not read: unpacking it runs a hook (checkpoint recomputes the forward, offloading copies it back)"
-FREED = "freed: this graph was run backward already"
-_VERSION = re.compile(r"is at version \d+; expected version \d+")
+_VERSION = re.compile(r"is at version (\d+); expected version (\d+)")
 #: Sizes and strides of the op's inputs, kept for symbolic shapes: the tensors themselves are told of already.
 _SYMBOLIC = re.compile(r"(?:^|_)sym_(?:sizes?|strides?|storage_offset)(?:_|$)")
 #: Attributes of a custom Function's context that are torch's own.
@@ -55,7 +54,7 @@ def _raw(value: Any, name: str, read: Any) -> SavedValue:
     except (AttributeError, RuntimeError):
         hooked = False
     if hooked:
-        return SavedValue(name, None, _HOOKED)
+        return SavedValue(name, None, state=ValueState.UNREAD)
     try:
         return SavedValue(name, read())
     except RuntimeError as error:
@@ -65,14 +64,15 @@ def _raw(value: Any, name: str, read: Any) -> SavedValue:
 def _unreadable(value: Any, name: str, message: str) -> SavedValue:
     moved = _VERSION.search(message)
     if moved is None:
-        return SavedValue(
-            name, None, FREED if "second time" in message or "freed" in message else message.split("\n")[0]
-        )
+        if "second time" in message or "freed" in message:
+            return SavedValue(name, None, state=ValueState.FREED)
+        return SavedValue(name, None, message.split("\n")[0])
     try:
         changed = value.data  # the tensor as it is now, without torch's version check
     except (AttributeError, RuntimeError):
         changed = None
-    return SavedValue(name, changed, corrupted=moved.group(0))
+    version, saved_at = map(int, moved.groups())
+    return SavedValue(name, changed, state=ValueState.CORRUPTED, version=version, saved_at=saved_at)
 
 
 def saved(node: Any, fields: NodeFields) -> Sequence[SavedValue]:

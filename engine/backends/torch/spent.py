@@ -12,6 +12,7 @@ from typing import Any
 
 from adbg.engine.backends.torch import saved as torch_saved
 from adbg.engine.backends.torch.saved import NodeFields
+from adbg.engine.types import ValueState
 
 _MOST_ASKED = 500  # nodes below one root that are asked; a walk of so few is safe beside any other: ``torch_touched``
 
@@ -41,6 +42,6 @@ def used_up(root: Any, fields: NodeFields) -> bool:
 def _freed(node: Any, fields: NodeFields) -> bool | None:
     """None: it saved nothing, and tells nothing."""
     values = torch_saved.saved(node, fields)
-    if any(value.note == torch_saved.FREED for value in values):
+    if any(value.state is ValueState.FREED for value in values):
         return True
-    return False if any(value.value is not None or value.note for value in values) else None
+    return False if any(value.value is not None or value.remark for value in values) else None

@@ -15,7 +15,7 @@ import torch
 
 from adbg.engine.backends.torch import private
 from adbg.engine.errors import CommandError, Unsupported
-from adbg.engine.types import TensorMeta, TensorStats
+from adbg.engine.types import TensorMeta, TensorStats, ValueState
 
 EXACT_ELEMENTS = 1_000_000
 
@@ -36,20 +36,17 @@ def short_dtype(dtype: Any) -> str:
     return _WORDS.get(name, name.replace("float8", "f8"))
 
 
-def _note(value: Any) -> str:
+def _no_data(value: Any) -> str:
+    """Why a tensor has no elements to read; "" where it has."""
     if private.traced_value(value):
-        return "no data: a tensor of a trace"
-    if value.is_meta:
-        return "no data: a meta tensor"
-    if value.is_nested:
-        return "nested"
-    return ""
+        return "a tensor of a trace"
+    return "a meta tensor" if value.is_meta else ""
 
 
 def meta(value: Any) -> TensorMeta:
     """Shape, dtype, device, size; never a value. ``None`` gives an undefined gradient."""
     if value is None:
-        return TensorMeta(None, note="undefined")
+        return TensorMeta(None, state=ValueState.UNDEFINED)
     if not isinstance(value, torch.Tensor):
         raise CommandError(f"a {type(value).__name__} is no tensor", "give an expression whose value is a tensor")
     try:
@@ -68,7 +65,8 @@ def meta(value: Any) -> TensorMeta:
         numel=numel,
         layout=str(value.layout).removeprefix("torch."),
         requires_grad=bool(value.requires_grad),
-        note=_note(value),
+        note="nested" if value.is_nested else "",
+        state=ValueState.NO_DATA if _no_data(value) else ValueState.OK,
     )
 
 
@@ -201,7 +199,8 @@ def stats(value: Any, exact: bool = False, bins: int = 16) -> TensorStats:
     with private.undisturbed():
         dense = plain(value)
         if dense is None:
-            raise Unsupported(f"{_note(value)}, so there are no statistics", "look at its shape and dtype instead")
+            why = f"no data: {_no_data(value)}, so there are no statistics"
+            raise Unsupported(why, "look at its shape and dtype instead")
         numel = int(dense.numel())
         sampled = None
         if numel > EXACT_ELEMENTS and not exact:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from adbg.engine.errors import CommandError
 from adbg.engine.protocol.messages import BreakpointRequest, BreakpointState
 from adbg.engine.session.breakpoints.grammar import Spec, parse_spec, syntax_problem
+from adbg.engine.types import SpecKind
 
 
 @dataclass(slots=True)
@@ -39,17 +40,21 @@ class Rule:
     counts: Counts
 
     def state(self) -> BreakpointState:
-        request, counts = self.request, self.counts
+        request, counts, spec = self.request, self.counts, self.spec
+        at_line = spec is not None and spec.kind is SpecKind.LINE
         return BreakpointState(
             id=request.id,
-            verified=self.spec is not None,
+            verified=spec is not None,
             message=self.problem or counts.note,
-            spec=self.spec.normalised() if self.spec else request.name,
+            spec=spec.normalised() if spec else request.name,
             matches=counts.matches,
             hits=counts.hits,
             enabled=request.enabled,
             temporary=request.temporary,
             trace=request.trace,
+            kind=spec.kind if spec else None,
+            file=spec.pattern if spec and at_line else "",
+            line=spec.number if spec and at_line else 0,
         )
 
 

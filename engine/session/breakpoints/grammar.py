@@ -19,14 +19,13 @@ from __future__ import annotations
 
 import ast
 import difflib
-import enum
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from adbg.engine.errors import CommandError
 from adbg.engine.names import closest_names, file_matches, name_matches, path_matches, short_names
-from adbg.engine.types import NodeInfo, Phase, SourceLine
+from adbg.engine.types import NodeInfo, Phase, SourceLine, SpecKind
 
 __all__ = [
     "Spec",
@@ -38,22 +37,6 @@ __all__ = [
     "spec_matches",
     "syntax_problem",
 ]
-
-
-class SpecKind(str, enum.Enum):
-    """What a spec looks at."""
-
-    NAME = "name"
-    INDEX = "index"
-    LINE = "line"
-    MODULE = "module"
-    PARAMETER = "parameter"
-    NAN = "nan"
-    INF = "inf"
-    NONFINITE = "nonfinite"
-    BACKWARD = "backward"
-    BACKWARD_END = "backward-end"
-    ERROR = "error"
 
 
 _NODE_KINDS = frozenset({SpecKind.NAME, SpecKind.INDEX, SpecKind.LINE, SpecKind.MODULE, SpecKind.PARAMETER})

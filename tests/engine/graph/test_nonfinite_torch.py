@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 from support.dialled import Dialled
 
+from adbg.engine.protocol.codec import from_json
+from adbg.engine.types import Evidence, NodeStop, Origin, Role
+
 pytest.importorskip("torch")
 
 TWO_ORIGINS = """
@@ -46,11 +49,13 @@ r = torch.ones(3, requires_grad=True)
 (torch.tensor([0.0, 1.0], requires_grad=True).sqrt() * 0).sum().backward()
 """
 
-MADE = "the forward pass made it, this backward did not"
-
 
 def stop_name(stop: dict[str, Any]) -> tuple[int, str, str]:
     return stop["backward"], stop["phase"], stop["node"]["unique_name"]
+
+
+def evidence(stop: dict[str, Any]) -> tuple[Evidence, ...]:
+    return from_json(NodeStop, stop).evidence
 
 
 def rest_of(run: Dialled) -> list[tuple[int, str, str]]:
@@ -98,18 +103,17 @@ def test_without_the_cure_what_is_downstream_is_a_victim(tmp_path: Path) -> None
 def test_a_stop_tells_what_the_forward_pass_had_spoilt_already(tmp_path: Path) -> None:
     with Dialled(tmp_path, SPOILT_FORWARD) as run:
         run.peer.begin("nonfinite")
-        message = run.peer.stopped()["message"]
-        assert "grad_inputs[1] of MulBackward0#1: 1 of 2 elements is nan, incoming gradients all finite" in message
-        assert message.endswith("is already nan (1 of 2): the forward pass made it, this backward did not")
-        assert "saved tensor 'self'" in message
-        message = run.peer.go()["message"]
-        assert message.endswith("all finite; saved tensor 'other' is already nan (2 of 2): " + MADE)
-        message = run.peer.go()["message"]
-        assert "saved tensor 'self', parameter bias, is already nan (2 of 2): " + MADE in message
-        message = run.peer.go()["message"]
-        assert message.endswith("incoming gradients all finite; saved tensor 'other' holds 2 -inf")
-        message = run.peer.go()["message"]
-        assert message.endswith("incoming gradients all finite"), "the saved tensors are finite: nothing more to say"
+        leaving, saved = evidence(run.peer.stopped())
+        assert leaving == Evidence(Role.GRAD_INPUTS, "grad_inputs[1]", 2, 1, 0, Origin.MADE_HERE, slot=1)
+        assert saved == Evidence(Role.SAVED, "self", 2, 1, 0, Origin.FORWARD)
+        _, saved = evidence(run.peer.go())
+        assert saved == Evidence(Role.SAVED, "other", 2, 2, 0, Origin.FORWARD)
+        _, saved = evidence(run.peer.go())
+        assert saved == Evidence(Role.SAVED, "self", 2, 2, 0, Origin.FORWARD, parameter="bias")
+        _, saved = evidence(run.peer.go())
+        assert saved == Evidence(Role.SAVED, "other", 3, 0, 2, Origin.FORWARD, pos_inf=0, neg_inf=2)
+        (leaving,) = evidence(run.peer.go())
+        assert leaving.origin is Origin.MADE_HERE, "the saved tensors are finite: nothing more to say"
         assert rest_of(run) == []
         assert run.end()[0] == 0
 
@@ -151,18 +155,22 @@ def test_what_no_node_made_is_told_with_the_nodes_it_was_made_between(tmp_path: 
         run.peer.begin("nonfinite")
         stop = run.peer.stopped()
         assert stop_name(stop) == (1, "before", "AccumulateGrad#1")
-        assert stop["message"].endswith(
-            "3 of 3 elements are nan: made between MulBackward0#1 and here (a tensor hook, or an in-place change)"
+        assert evidence(stop) == (
+            Evidence(Role.GRAD_OUTPUTS, "grad_outputs[0]", 3, 3, 0, Origin.BETWEEN, slot=0, after=("MulBackward0#1",)),
         )
         run.peer.request("continue")
         stop = run.peer.stopped()
         assert stop_name(stop) == (2, "after", "MulBackward0#1")
-        assert "made between ExpBackward0#1 and here (a tensor hook" in stop["message"]
+        leaving, arriving = evidence(stop)
+        assert leaving.origin is Origin.PASSED_ON
+        assert (arriving.origin, arriving.after, arriving.summed) == (Origin.BETWEEN, ("ExpBackward0#1",), False)
         run.peer.request("continue")
         stop = run.peer.stopped()
         assert stop_name(stop) == (3, "before", "MulBackward0#1")
-        assert "and here (their sum, a tensor hook, or an in-place change)" in stop["message"]
+        (arriving,) = evidence(stop)
+        assert arriving.summed and len(arriving.after) == 2 and arriving.pos_inf == arriving.inf == 1
         run.peer.request("continue")
         stop = run.peer.stopped()  # at a root: it was given to backward
-        assert stop_name(stop) == (4, "before", "ExpBackward0#1") and "made between" not in stop["message"]
+        assert stop_name(stop) == (4, "before", "ExpBackward0#1")
+        assert [found.origin for found in evidence(stop)] == [Origin.UNKNOWN]
         assert rest_of(run) == []

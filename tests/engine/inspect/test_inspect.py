@@ -18,7 +18,7 @@ from adbg.engine.inspect.stack import running_trace
 from adbg.engine.inspect.tables import running_table
 from adbg.engine.protocol import codec as wire
 from adbg.engine.protocol import messages as protocol
-from adbg.engine.types import Phase
+from adbg.engine.types import Phase, ValueState
 
 
 def stop_at(
@@ -221,7 +221,7 @@ def test_another_node_says_what_was_seen_and_what_was_not_kept() -> None:
         assert ran.state == "done"
         assert ran.us == 1.5
         assert ran.grad_outputs[0].expression == ""
-        assert "not kept: only the node at hand" in ran.grad_outputs[0].meta.note
+        assert ran.grad_outputs[0].meta.state is ValueState.NOT_KEPT
         assert ran.grad_outputs[0].norm == pytest.approx(2**0.5)
         assert ran.grad_inputs[0].text.startswith("f32 [2] cpu norm 4.243 (not kept")
         assert ran.grad_inputs[0].edge == "#4 AddmmBackward0"
@@ -259,7 +259,7 @@ def test_undefined_gradients_show_as_undefined() -> None:
     def visit(answers: Answers) -> None:
         body = ask(answers, "adbg/node")
         assert body.grad_inputs[1].meta.shape is None
-        assert body.grad_inputs[1].meta.note == "undefined"
+        assert body.grad_inputs[1].meta.state is ValueState.UNDEFINED
         view = ask(answers, "adbg/tensor", expression="grad_inputs[1]")
         assert view.meta.shape is None
         assert view.stats is None
@@ -681,7 +681,7 @@ def test_the_node_that_failed_has_no_gradients_but_says_why() -> None:
     def visit(answers: Answers) -> None:
         body = ask(answers, "adbg/node")
         assert body.node.unique_name == "BadBackward0#1"
-        assert body.grad_outputs[0].meta.note == "not kept: the node was not hooked"
+        assert body.grad_outputs[0].meta.state is ValueState.NOT_HOOKED
         with pytest.raises(CommandError, match="were not kept: nothing was hooked"):
             text_of(answers, "grad_outputs[0]")
         assert "ValueError: broken" in ask(answers, "adbg/info", what="backward").text

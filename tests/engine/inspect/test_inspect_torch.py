@@ -15,7 +15,7 @@ from adbg.engine.errors import CommandError
 from adbg.engine.inspect.dispatch import Answers
 from adbg.engine.protocol import codec as wire
 from adbg.engine.protocol import messages as protocol
-from adbg.engine.types import Phase
+from adbg.engine.types import Phase, ValueState
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -301,11 +301,11 @@ def test_reading_saved_tensors_of_a_checkpoint_does_not_run_it(stops: Stops) -> 
         for row in ask(answers, "adbg/graph").rows:
             for slot in ask(answers, "adbg/node", index=row.index).saved:
                 if slot.meta is not None and slot.meta.shape is None:
-                    seen.append(slot.meta.note)
+                    seen.append(slot.meta.state)
         assert len(runs) == before == 1
 
     run(stops, Phase.BEFORE, "SumBackward0#1", visit, out.backward)
-    assert any("checkpoint" in note for note in seen), seen
+    assert ValueState.UNREAD in seen
 
 
 def test_what_cannot_be_computed_leaves_the_rest(backend: Any) -> None:
@@ -358,7 +358,7 @@ def test_a_saved_tensor_that_was_changed_in_place_is_marked_after_the_error(stop
     def visit(answers: Answers) -> None:
         body = ask(answers, "adbg/node")
         (slot,) = (s for s in body.saved if s.name == "result")
-        found.append((body.node.name, slot.meta.note))
+        found.append((body.node.name, slot.meta))
         assert "modified by an inplace operation" in ask(answers, "adbg/info", what="backward").text
         scope = ask(answers, "scopes", frameId=1).scopes[1]
         (variable,) = ask(answers, "variables", variablesReference=scope.variablesReference).variables
@@ -367,9 +367,10 @@ def test_a_saved_tensor_that_was_changed_in_place_is_marked_after_the_error(stop
     with pytest.raises(RuntimeError, match="inplace"):
         run(stops, Phase.ERROR, "*", visit, z.sum().backward)
     assert stops.failure is None
-    ((name, note),) = found
+    ((name, meta),) = found
     assert name == "ExpBackward0"
-    assert note.startswith("corrupted: is at version 1; expected version 0")
+    assert (meta.state, meta.version, meta.saved_at) == (ValueState.CORRUPTED, 1, 0)
+    assert meta.remark == "corrupted: is at version 1; expected version 0"
 
 
 class Outer(torch.autograd.Function):  # type: ignore[misc]
@@ -417,7 +418,7 @@ def test_undefined_slots_of_split(stops: Stops) -> None:
     def visit(answers: Answers) -> None:
         outputs = ask(answers, "adbg/node").grad_outputs
         assert [slot.meta.shape for slot in outputs] == [(2,), None]
-        assert outputs[1].meta.note == "undefined"
+        assert outputs[1].meta.state is ValueState.UNDEFINED
         with pytest.raises(CommandError, match=r"grad_outputs\[1\] is undefined"):
             ask(answers, "setExpression", expression="grad_outputs[1]", value="torch.ones(2)")
 

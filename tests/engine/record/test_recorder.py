@@ -24,10 +24,13 @@ from adbg.engine.record import recorder as recorder_module
 from adbg.engine.record.recorder import Recorder
 from adbg.engine.record.store import RunReader, RunWriter, labels
 from adbg.engine.types import (
+    Evidence,
     GraphRow,
     NodeInfo,
     NodeStop,
+    Origin,
     Phase,
+    Role,
     SourceLine,
     StopReason,
     TensorMeta,
@@ -64,9 +67,9 @@ STOP = NodeStop(
     node=NodeInfo(12, "OuterBackward", "OuterBackward#1"),
     enclosing=("A#1",),
     location=STACK[1],
-    message="grad_inputs[0]: 1 of 8 elements is nan",
     iteration=4,
     elapsed_us=41.5,
+    evidence=(Evidence(Role.GRAD_INPUTS, "grad_inputs[0]", 8, 1, 0, Origin.MADE_HERE, slot=0),),
 )
 STATS = TensorStats(8, None, -1.0, math.inf, 0.5, math.nan, 2.0, 0, 1, 2, 3, 1, 1, (1, 2, 3))
 

@@ -12,6 +12,9 @@ import pytest
 from fake_backend import FakeBackend, FakeDebuggee, FakeGraph, FakeTensor
 from support.front_end import FrontEnd, Peer, Refused, where
 
+from adbg.engine.protocol.codec import from_json
+from adbg.engine.types import Evidence, NodeStop, Origin, Role
+
 Script = Callable[[FakeBackend], Any]
 Start = Callable[..., tuple[Peer, FakeDebuggee]]
 
@@ -210,9 +213,10 @@ def test_the_first_nonfinite_gradient_stops_with_its_evidence(start: Start) -> N
     peer, debuggee = start(script, "nonfinite")
     stop = peer.stopped()
     assert stop["node"]["unique_name"] == "SqrtBackward0#1" and stop["phase"] == "after"
-    assert stop["message"] == (
-        "grad_inputs[0] of SqrtBackward0#1: 1 of 4 elements is nan and 1 of 4 elements is inf, "
-        "incoming gradients all finite"
+    assert stop["message"] == "", "the front end words it"
+    (found,) = from_json(NodeStop, stop).evidence
+    assert found == Evidence(
+        Role.GRAD_INPUTS, "grad_inputs[0]", 4, 1, 1, Origin.MADE_HERE, slot=0, pos_inf=1, neg_inf=0
     )
     peer.request("continue")
     debuggee.join()

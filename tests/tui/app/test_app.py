@@ -361,16 +361,16 @@ def test_program_output_is_shown_with_carriage_returns_and_takes_input() -> None
 
 
 def test_a_nan_stop_is_told_in_red_with_its_evidence() -> None:
-    from adbg.engine.types import Phase, StopReason
+    from adbg.engine.types import Evidence, Origin, Phase, Role, StopReason
 
     async def body(app: Driver) -> None:
         await app.press("s")
         await app.stopped_at(1)
         app.agent.stopped = False
         app.agent.go = lambda action: app.agent.actions.put(action)  # type: ignore[method-assign]
-        message = "grad_inputs[0] of LogSoftmaxBackward0#1: 3 of 2688 elements are nan, incoming gradients all finite"
+        found = Evidence(Role.GRAD_INPUTS, "grad_inputs[0]", 2688, 3, 0, Origin.MADE_HERE, slot=0)
         app.agent.do_continue = lambda arguments: app.agent.actions.put(  # type: ignore[method-assign]
-            lambda: app.agent.stop_at(2, StopReason.NAN, Phase.AFTER, message=message)
+            lambda: app.agent.stop_at(2, StopReason.NAN, Phase.AFTER, evidence=(found,))
         )
         await app.press("c")
         await app.shows("✗ NaN at LogSoftmaxBackward0#1 #2, made by nan_at_sqrt.py:70", "3 of 2688 elements are nan")

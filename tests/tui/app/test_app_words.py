@@ -6,20 +6,20 @@ import pytest
 from support.app_driver import Driver, drive
 
 from adbg.engine.protocol.messages import BackwardBegin
-from adbg.engine.types import NodeStop, Phase, SourceLine, StopReason
+from adbg.engine.types import Evidence, NodeStop, Origin, Phase, Role, SourceLine, StopReason
 from adbg.tui.app.banner import banner_text
 from adbg.tui.debugger import events
 from adbg.tui.text import cells as figures
 
 WIDE = (160, 45)
 NARROW = (80, 24)
-MESSAGE = "grad_inputs[0] of LogSoftmaxBackward0#1: 3 of 2688 elements are nan, incoming gradients all finite"
+NAN = Evidence(Role.GRAD_INPUTS, "grad_inputs[0]", 2688, 3, 0, Origin.MADE_HERE, slot=0)
 
 
-def go_bad(app: Driver, message: str) -> None:
+def go_bad(app: Driver) -> None:
     """`continue` stops with a NaN behind node 2."""
     app.agent.do_continue = lambda arguments: app.agent.actions.put(  # type: ignore[method-assign]
-        lambda: app.agent.stop_at(2, StopReason.NAN, Phase.AFTER, message=message)
+        lambda: app.agent.stop_at(2, StopReason.NAN, Phase.AFTER, evidence=(NAN,))
     )
 
 
@@ -27,7 +27,7 @@ def test_in_few_cells_the_banner_has_the_evidence_in_full_and_follows_the_width(
     async def body(app: Driver) -> None:
         await app.press("s")
         await app.stopped_at(1)
-        go_bad(app, MESSAGE)
+        go_bad(app)
         await app.press("c")
         await app.shows("✗ NaN #2 LogSoftmaxBackward0 grad_inputs[0]: 3/2688 nan, incoming finite")
         await app.stopped_at(2)

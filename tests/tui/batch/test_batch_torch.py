@@ -145,8 +145,9 @@ def test_commands_from_a_pipe() -> None:
 def test_signals_mean_the_program(tmp_path: Path, name: str, number: int, status: int) -> None:
     script = tmp_path / "wait.py"
     script.write_text(
-        "import sys, time\nprint('ready', flush=True)\n"
-        "try:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    print('interrupted'); sys.exit(42)\n"
+        "import sys, time\n"
+        "try:\n    print('ready', flush=True)\n    time.sleep(60)\n"
+        "except KeyboardInterrupt:\n    print('interrupted'); sys.exit(42)\n"
     )
     words = [sys.executable, "-m", "adbg", "run", "--batch", str(script)]
     with subprocess.Popen(

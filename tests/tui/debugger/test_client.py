@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 from support.scripted_agent import ScriptedAgent
 
+from adbg.engine import errors
 from adbg.engine.errors import AdbgError, CommandError, DebuggeeGone, NotStopped
 from adbg.engine.protocol import codec as wire
 from adbg.engine.protocol import messages as protocol
@@ -123,11 +124,11 @@ def test_a_refusal_comes_as_the_error_it_is(session: Session) -> None:
         session.client.request(protocol.Continue())
 
 
-def test_error_numbers_are_the_agents() -> None:
-    from adbg.engine.agent.client import _ERROR_IDS
-    from adbg.tui.debugger.client import ERRORS
-
-    assert {kind: number for number, kind in ERRORS.items()} == _ERROR_IDS
+def test_every_kind_of_error_has_a_number_of_its_own() -> None:
+    kinds = {value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, AdbgError)}
+    assert len({kind.ID for kind in kinds}) == len(kinds) == 8
+    assert all(errors.error_of_id(kind.ID) is kind for kind in kinds)
+    assert errors.error_of_id(99) is errors.error_of_id(None) is AdbgError
 
 
 def test_a_lost_connection_fails_what_waits(session: Session) -> None:

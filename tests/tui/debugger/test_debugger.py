@@ -31,7 +31,7 @@ def test_a_run_without_breakpoints_goes_to_its_end(watched: Make) -> None:
     agent = one.start()
     assert one.debugger.state is State.STARTING and not agent.begun.is_set()
     one.debugger.begin()
-    assert one.wait(events.Exited).code == 0
+    assert one.wait(events.Exited).status.code == 0
     assert one.debugger.state is State.EXITED and one.debugger.exit_code == 0
     assert [e.text for e in one.of(events.Output)] == ["done\n"]
     kinds = [type(e).__name__ for e in one.events]
@@ -303,7 +303,7 @@ def test_detach_lets_it_run_on(watched: Make) -> None:
     with pytest.raises(NotStopped, match="detached"):
         one.debugger.resume(protocol.Continue())
     one.program.end(agent)
-    assert one.wait(events.Exited).code == 0, "the end is still told"
+    assert one.wait(events.Exited).status.code == 0, "the end is still told"
 
 
 def test_closing_ends_a_program_that_adbg_started(watched: Make) -> None:

@@ -13,7 +13,7 @@ from textual.message import Message
 from textual.strip import Strip
 
 from adbg.engine.protocol.messages import NodeBody
-from adbg.engine.types import SlotView, TensorMeta, TensorStats, TensorView
+from adbg.engine.types import SlotView, TensorMeta, TensorStats, TensorView, ValueState
 from adbg.tui.app.lines import plots
 from adbg.tui.app.lines.linepanel import LinePanel
 from adbg.tui.app.lines.wrapping import wrap
@@ -38,12 +38,12 @@ class ValueModel:
     expression: str = ""  # shown in place of a slot: what the user asked for by name
     slots: list[tuple[str, SlotView]] = field(default_factory=list)
     wanted: tuple[str, str] = ("in", "")  # kind and name that the user chose last
-    preferred: str = ""  # begins with the name of the slot to show at this stop
+    preferred: str = ""  # name of the slot to show at this stop
     fresh: str = ""  # kind of the values that are new at this stop
 
-    def prefer(self, evidence: str) -> None:
-        """The next node shown shows the value that ``evidence`` begins with ("grad_inputs[0] of ...")."""
-        self.preferred = evidence
+    def prefer(self, name: str) -> None:
+        """The next node shown shows the value ``name`` ("grad_inputs[0]")."""
+        self.preferred = name
 
     def expect(self, kind: str) -> None:
         """The node shown next shows its first value of ``kind``, unless the person chose another kind before."""
@@ -74,7 +74,7 @@ class ValueModel:
         if self.slots and not readable[self.chosen] and any(readable):
             self.chosen = readable.index(True)
         for position, shown in enumerate(names):
-            if self.preferred and self.preferred.startswith(shown):
+            if self.preferred == shown:
                 self.chosen, self.view = position, None
                 self.preferred = ""
         if self.target != before:
@@ -110,7 +110,8 @@ class ValueModel:
 
 def _readable(slot: SlotView) -> bool:
     """Whether there are values to look at: a gradient of a node that is not at hand has none."""
-    return slot.meta is not None and slot.meta.shape is not None and not slot.meta.note.startswith("not kept")
+    missing = (ValueState.NOT_KEPT, ValueState.NOT_HOOKED)
+    return slot.meta is not None and slot.meta.shape is not None and slot.meta.state not in missing
 
 
 # ------------------------------------------------------------------ lines
@@ -119,7 +120,7 @@ def _readable(slot: SlotView) -> bool:
 def meta_text(meta: TensorMeta) -> str:
     """ "f32 [64,256] cpu 64KiB"."""
     if meta.shape is None:
-        return meta.note or "undefined"
+        return meta.remark
     words = [meta.dtype, figures.shape(meta.shape), meta.device, figures.size(meta.nbytes)]
     if meta.layout != "strided":
         words.append(meta.layout)
@@ -139,9 +140,9 @@ def norm_spans(stats: TensorStats) -> Spans:
 
 def note_lines(meta: TensorMeta, width: int) -> list[Spans]:
     """What is special about the value, in as many lines as it takes."""
-    if not meta.note or meta.shape is None:
+    if not meta.remark or meta.shape is None:
         return []
-    return [[(piece, "warn")] for piece in wrap(meta.note, width)]
+    return [[(piece, "warn")] for piece in wrap(meta.remark, width)]
 
 
 def range_line(stats: TensorStats, width: int) -> Spans:
@@ -209,8 +210,8 @@ def compact_lines(view: TensorView, width: int) -> list[Spans]:
         style = "bad" if value and name != "zero" else "number" if value else "faint"
         right += [(f"  {name} ", "dim"), (figures.count(value), style)]
     first: Spans = [(meta_text(view.meta), "bold")]
-    if view.meta.note:
-        first.append((" " + view.meta.note, "warn"))
+    if view.meta.remark:
+        first.append((" " + view.meta.remark, "warn"))
     second = range_line(stats, width)
     room = width - width_of(second) - 3
     if stats.histogram and any(stats.histogram) and room >= 12:
@@ -251,7 +252,7 @@ def slot_lines(model: ValueModel, width: int) -> tuple[list[Spans], dict[tuple[i
         shape = slot.text or (figures.shape(slot.meta.shape) if slot.meta and slot.meta.shape is not None else "none")
         text = f"{'▸' if chosen else ' '}{name} {shape}"
         text = elide(text, width - 7)
-        spoilt = slot.meta is not None and slot.meta.note.startswith("corrupted")
+        spoilt = slot.meta is not None and slot.meta.state is ValueState.CORRUPTED
         if kind != group:
             lines.append([(f" {kind:<5} ", "heading")])
             group = kind
@@ -387,7 +388,7 @@ class ValuePanel(LinePanel):
             lines += compact_lines(view, width)
         elif view.meta is not None:
             slot = self.model.slot
-            noted = slot.meta if slot is not None and slot.meta is not None and not view.meta.note else view.meta
+            noted = slot.meta if slot is not None and slot.meta is not None and not view.meta.remark else view.meta
             lines += [meta_line(view.meta, stats, width), *note_lines(noted, width)]
         if stats is not None and stats.numel and height >= COMPACT:
             lines += [range_line(stats, width), counts_line(stats, width)]

@@ -12,6 +12,7 @@ import numpy as np  # noqa: E402
 
 from adbg.engine.backends.paddle.backend import PaddleBackend  # noqa: E402
 from adbg.engine.errors import CommandError, Unsupported  # noqa: E402
+from adbg.engine.types import ValueState  # noqa: E402
 
 NAN, INF = float("nan"), float("inf")
 
@@ -35,7 +36,7 @@ def test_meta_has_short_dtypes(backend, dtype, word, size):
 
 
 def test_meta_of_odd_things(backend):
-    assert backend.meta(None).shape is None and backend.meta(None).note == "undefined"
+    assert backend.meta(None).shape is None and backend.meta(None).state is ValueState.UNDEFINED
     assert backend.meta(paddle.zeros([0, 3])).shape == (0, 3)
     assert backend.meta(paddle.sparse.sparse_coo_tensor([[0], [1]], [2.0], [2, 2])).layout == "sparse_coo"
     with pytest.raises(CommandError):

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from adbg.engine.backends.torch.backend import TorchBackend
+from adbg.engine.types import ValueState
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def test_builtin_saved_by_name(backend):
     values, graph = saved_of(backend, a @ b)
     assert set(values) == {"self", "mat2"}
     assert torch.equal(values["self"].value, a) and torch.equal(values["mat2"].value, b)
-    assert values["self"].note == values["self"].corrupted == ""
+    assert values["self"].remark == ""
     values, graph = saved_of(backend, torch.logsumexp(a, 1, keepdim=True))
     assert set(values) == {"result", "self"}
     assert graph.attributes(0) == {"dim": "(1,)", "keepdim": "True"}
@@ -62,12 +63,12 @@ def test_corrupted_and_freed(backend):
     c = b.sin()
     b.add_(1)
     values, _ = saved_of(backend, c)
-    assert values["self"].corrupted == "is at version 1; expected version 0"
+    assert (values["self"].state, values["self"].version, values["self"].saved_at) == (ValueState.CORRUPTED, 1, 0)
     assert torch.equal(values["self"].value, b)  # as it is now
     d = a.exp().sin()
     d.sum().backward()
     values, _ = saved_of(backend, d)
-    assert values["self"].value is None and values["self"].note.startswith("freed")
+    assert values["self"].value is None and values["self"].state is ValueState.FREED
 
 
 def test_checkpoint_is_not_recomputed(backend):
@@ -82,7 +83,7 @@ def test_checkpoint_is_not_recomputed(backend):
     graph = backend.graph_of([y])
     noted = [value for key in graph.order() for value in graph.saved(key) if value.value is None]
     assert {value.name for value in noted} == {"self", "result"}
-    assert all("hook" in value.note for value in noted)
+    assert all(value.state is ValueState.UNREAD for value in noted)
     assert runs == [1]
 
 
@@ -135,6 +136,6 @@ def test_function_saves_tensors_attributes_and_what_it_likes(backend):
     assert graph.describe(0).name == "CustomBackward"
     b.add_(1)
     values = {value.name: value for value in graph.saved(0)}
-    assert values["saved_tensors[0]"].corrupted == "" and torch.equal(values["saved_tensors[0]"].value, a)
-    assert values["saved_tensors[2]"].corrupted == "is at version 1; expected version 0"
+    assert values["saved_tensors[0]"].state is ValueState.OK and torch.equal(values["saved_tensors[0]"].value, a)
+    assert values["saved_tensors[2]"].state is ValueState.CORRUPTED
     assert torch.equal(values["saved_tensors[2]"].value, b)

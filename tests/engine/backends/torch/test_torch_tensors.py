@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from adbg.engine.backends.torch.backend import TorchBackend
 from adbg.engine.errors import CommandError, Unsupported
+from adbg.engine.types import ValueState
 
 NAN, INF = float("nan"), float("inf")
 
@@ -43,8 +44,8 @@ def test_meta_has_short_dtypes(backend, dtype, word):
 
 
 def test_meta_of_odd_things(backend):
-    assert backend.meta(None).shape is None and backend.meta(None).note == "undefined"
-    assert "no data" in backend.meta(torch.empty(3, device="meta")).note
+    assert backend.meta(None).shape is None and backend.meta(None).state is ValueState.UNDEFINED
+    assert backend.meta(torch.empty(3, device="meta")).state is ValueState.NO_DATA
     assert backend.meta(torch.eye(3).to_sparse()).layout == "sparse_coo"
     assert backend.meta(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])).note == "nested"
     with pytest.raises(CommandError):

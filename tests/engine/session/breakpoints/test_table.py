@@ -12,7 +12,7 @@ import pytest
 from adbg.engine.errors import CommandError
 from adbg.engine.protocol.messages import BreakpointRequest, BreakpointState
 from adbg.engine.session.breakpoints.table import FILTER_IDS, BreakpointTable, Hit, HitEvent
-from adbg.engine.types import NodeInfo, Phase, SourceLine, StopReason
+from adbg.engine.types import NodeInfo, Phase, SourceLine, SpecKind, StopReason
 from tests.fake_backend import FakeGraph
 
 BMM = NodeInfo(1, "BmmBackward0", "BmmBackward0#2", module="layers.3.attn")
@@ -384,4 +384,21 @@ def test_one_thread_alone_takes_a_temporary_breakpoint() -> None:
 
 def test_states_are_wire_values() -> None:
     (state,) = table_of("op:Bmm  every 2").states()
-    assert state == BreakpointState(1, True, spec="Bmm every 2")
+    assert state == BreakpointState(1, True, spec="Bmm every 2", kind=SpecKind.NAME)
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind", "file", "line"),
+    [
+        ("a/model.py:16 after every 2", SpecKind.LINE, "a/model.py", 16),
+        ("'my model.py:3'", SpecKind.LINE, "my model.py", 3),
+        ("#12", SpecKind.INDEX, "", 0),
+        ("param:fc.*", SpecKind.PARAMETER, "", 0),
+        ("nonfinite", SpecKind.NONFINITE, "", 0),
+        ("op:nan", SpecKind.NAME, "", 0),
+        ("#x", None, "", 0),
+    ],
+)
+def test_a_state_says_what_its_spec_looks_at(spec: str, kind: SpecKind | None, file: str, line: int) -> None:
+    (state,) = BreakpointTable().replace([BreakpointRequest(spec, 1)])
+    assert (state.kind, state.file, state.line, state.verified) == (kind, file, line, kind is not None)

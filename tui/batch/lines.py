@@ -1,0 +1,204 @@
+"""The lines that ``adbg run --batch --json`` prints, one dataclass a type; ``reference.py`` makes a page of them.
+
+A field without a default is in every line of its type; one with a default is left out where it has it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from adbg.engine.protocol.codec import to_json
+from adbg.engine.types import Evidence, NodeStop, Phase, SourceLine, StopReason
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """Base of all. ``TYPE`` is the field ``type``, which comes first."""
+
+    TYPE: ClassVar[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """A node of the backward graph."""
+
+    name: Annotated[str, "as the framework calls it"]
+    unique_name: Annotated[
+        str, "`name#k`, k counting the nodes of one name in the order in which the forward pass made them"
+    ]
+    module: Annotated[str | None, "path of the module that made it: `layers.0.attn`"]
+    parameter: Annotated[str | None, "of a node that accumulates a gradient: path of the parameter"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackwardBegins(Line):
+    """A backward call begins. Calls are announced while something could stop in them."""
+
+    TYPE = "backward"
+    phase: Annotated[str, "always `begin`"]
+    backward: Annotated[int, "number of the call, counted from 1"]
+    nodes: Annotated[int, "how many nodes will run"]
+    roots: Annotated[list[str], "names of the nodes it begins at"]
+    file: Annotated[str, "where it was called, an absolute path"]
+    line: Annotated[int, "the line there"]
+    depth: Annotated[int, "0, or how deep it is nested in other backward calls"]
+    rank: Annotated[int, "rank of the process, 0 where there is one"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackwardEnds(Line):
+    """A backward call ends."""
+
+    TYPE = "backward"
+    phase: Annotated[str, "always `end`"]
+    backward: Annotated[int, "number of the call, counted from 1"]
+    us: Annotated[float, "how long it took in microseconds, without the time at stops"]
+    depth: Annotated[int, "0, or how deep it is nested in other backward calls"]
+    rank: Annotated[int, "rank of the process, 0 where there is one"]
+    error: Annotated[str, "the exception that ended it"] = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stopped(Line):
+    """The program stopped. `index`, `backward` and ordinals count from 1."""
+
+    TYPE = "stopped"
+    reason: Annotated[StopReason, "why"]
+    breakpoints: Annotated[list[int], "numbers of the breakpoints that were hit; negative: `error` and its like"]
+    phase: Annotated[Phase, "where: around a node, at an end of a backward call, at an exception, at a Python line"]
+    backward: Annotated[int, "number of the backward call, 0 where none runs"]
+    index: Annotated[int, "position of the node in the order of execution; 0 at the begin, `total` + 1 at the end"]
+    total: Annotated[int, "nodes of this backward call"]
+    depth: Annotated[int, "0, or how deep the call is nested in other backward calls"]
+    rank: Annotated[int, "rank of the process, 0 where there is one"]
+    node: Annotated[Node | None, "the node; null at the begin and end of a call, and at a Python line"]
+    forward: Annotated[SourceLine | None, "the line of the forward pass that made the node, where it is known"]
+    enclosing: Annotated[list[str], "unique names of the nodes that run this call, outermost first"]
+    location: Annotated[SourceLine | None, "the line that called backward, or that called `breakpoint()`"]
+    message: Annotated[str, "a sentence: the exception, a condition's error, what `evidence` says; may be empty"]
+    iteration: Annotated[int, "outermost backward calls begun so far"]
+    evidence: Annotated[
+        list[Evidence], "of a `nan` or `inf` stop: what is not finite; what leaves the node comes first"
+    ]
+    process: Annotated[int, "number of the process, where it is not the first"] = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace(Stopped):
+    """A tracepoint was hit; the program runs on. The fields of `stopped`, and:"""
+
+    TYPE = "trace"
+    breakpoint: Annotated[int, "number of the tracepoint"]
+    text: Annotated[str, "phase, node, and its gradients with shape and norm"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Display(Line):
+    """A value of the display or watch list; follows each `stopped`."""
+
+    TYPE = "display"
+    number: Annotated[int, "its number in the list"]
+    expression: Annotated[str, "what is shown"]
+    text: Annotated[str, "its value here; empty where there is an `error`"]
+    error: Annotated[str, "why it cannot be evaluated here; else empty"]
+    watch: Annotated[bool, "it is watched: compared with the stop before"]
+    changed: Annotated[bool | None, "the value is another one than at the stop before; null: not known, or not watched"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result(Line):
+    """What a command answered. `-b SPEC` answers as `break SPEC` does."""
+
+    TYPE = "result"
+    command: Annotated[str, "the command as given"]
+    value: Annotated[Any, "the answer as a JSON value; null where there is only text"]
+    text: Annotated[str, "the answer as it is shown in text mode"]
+    columns: Annotated[list[str] | None, "of a table: the heads"] = None
+    rows: Annotated[list[list[Any]] | None, "of a table: the cells"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Error(Line):
+    """A command was refused. The commands behind it run all the same; with `--strict` the exit status is not 0."""
+
+    TYPE = "error"
+    command: Annotated[str, "the command as given"]
+    message: Annotated[str, "what is wrong, in one line"]
+    hint: Annotated[str, "what to do about it"] = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output(Line):
+    """What the program itself printed, in whole lines as far as it comes in lines."""
+
+    TYPE = "output"
+    stream: Annotated[str, "`stdout` or `stderr`"]
+    text: Annotated[str, "the text, with its line ends"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notice(Line):
+    """What adbg itself has to say. Warnings and errors go to stderr as well."""
+
+    TYPE = "notice"
+    level: Annotated[str, "`info`, `warning` or `error`"]
+    text: Annotated[str, "one line, of a crash report several"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exited(Line):
+    """The program ended. The last line, unless the command `restart` started it anew."""
+
+    TYPE = "exited"
+    code: Annotated[int, "its exit status as a shell counts: 128 + N after signal N, 125 where it is not known"]
+    signal: Annotated[str, "name of the signal that killed it: `SIGKILL`"] = ""
+
+
+LINES: tuple[type[Line], ...] = (
+    BackwardBegins,
+    BackwardEnds,
+    Stopped,
+    Trace,
+    Display,
+    Result,
+    Error,
+    Output,
+    Notice,
+    Exited,
+)
+
+
+def as_json(line: Line) -> dict[str, Any]:
+    """The line as plain JSON values, ``type`` first."""
+    shown: dict[str, Any] = {"type": line.TYPE}
+    for field in dataclasses.fields(line):
+        value = getattr(line, field.name)
+        if value != field.default:
+            shown[field.name] = to_json(value)
+    return shown
+
+
+def stop_fields(stop: NodeStop, message: str, process: int) -> dict[str, Any]:
+    """The fields of ``Stopped`` at ``stop`` of process number ``process``; ``message`` is its sentence."""
+    node = stop.node
+    return {
+        "reason": stop.reason,
+        "breakpoints": list(stop.breakpoints),
+        "phase": stop.phase,
+        "backward": stop.backward,
+        "index": stop.index,
+        "total": stop.total,
+        "depth": stop.depth,
+        "rank": stop.rank,
+        "node": node
+        and Node(name=node.name, unique_name=node.unique_name, module=node.module, parameter=node.parameter),
+        "forward": node and node.forward,
+        "enclosing": list(stop.enclosing),
+        "location": stop.location,
+        "message": message,
+        "iteration": stop.iteration,
+        "evidence": list(stop.evidence),
+        "process": process,
+    }
