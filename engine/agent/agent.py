@@ -1,34 +1,42 @@
-"""The agent: adbg inside the program being debugged (L4, stdlib only; imports no framework that the script did not).
+"""The agent: adbg inside the program being debugged. It imports no framework that the script did not.
 
 ``start`` dials the front end that launched the program and holds the calling thread until it has set its breakpoints.
-Requests are served on "adbg-reader". Whatever goes wrong here, the program runs on: undebugged at worst.
+Requests are served on "adbg-reader". Whatever goes wrong here, the program runs on: undebugged at worst. Here the rooms
+meet: the session, and the observers that listen to it.
 """
 
 from __future__ import annotations
 
 import atexit
-import contextlib
 import dataclasses
 import os
 import platform
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from adbg.engine.agent import import_watch as importwatch
+from adbg.engine.agent.aids import AidSwitches
 from adbg.engine.agent.client import Client
+from adbg.engine.agent.events import Events
 from adbg.engine.agent.requests import Requests
+from adbg.engine.agent.run_record import RunRecord
 from adbg.engine.backends import REGISTRY
 from adbg.engine.backends.base import Backend
+from adbg.engine.capture.captures import Captures
+from adbg.engine.log.levels import LogLevels
+from adbg.engine.log.narrator import Narrator
+from adbg.engine.log.node_log import NodeLog
 from adbg.engine.protocol import messages as p
 from adbg.engine.protocol.rendezvous import SessionConfig
-from adbg.engine.record.journal import open_journal
-from adbg.engine.record.recorder import Recorder
+from adbg.engine.session.observers import Observer
 from adbg.engine.session.session import Session
 
 PATIENCE = 30.0  # seconds that a program waits for a front end that does not speak
+AGAIN = 0.2  # seconds between two looks at what a process learns late: 9 us of a backward call's begin
 
 _current: Agent | None = None
 _fork_registered = False
@@ -69,8 +77,8 @@ def start(
 
 
 class Agent:
-    """One process's agent: session, record and the client of the moment. ``scratch``: the folder of a session that a
-    front end made, "" for none; what would go beside the record lies there when nothing is recorded."""
+    """One process's agent: the session, its observers, and the client that is connected. ``scratch``: the folder of a
+    session that a front end made, "" for none; what would go beside the record lies there when nothing is recorded."""
 
     def __init__(
         self, config: SessionConfig, main: bool = True, backends: Factories | None = None, scratch: str = ""
@@ -83,11 +91,17 @@ class Agent:
         self.client: Client | None = None
         self._breakpointhook = sys.breakpointhook
         self._pid = os.getpid()
-        self._record_due = bool(config.run_dir)  # the record is still to be opened
-        recorder = self._open_recorder() if main else None
-        self.session = Session(self, self.rank, recorder, scratch)
-        self._open_journal(recorder, scratch)
-        self.session.set_stacks(config.stacks)
+        self.session = session = Session(self, self.rank)
+        self.record = RunRecord(session, self, config.run_dir, scratch)
+        self.events = Events(self)
+        self.captures = Captures(session, self.record.captures_folder)
+        self.log_levels = LogLevels(Narrator(self.record.log), self.record.log_file, session.problems.problem)
+        self.aids = AidSwitches(session)
+        node_log = NodeLog(self.log_levels, self.record.place_log)
+        session.observe(_LateFacts(self), self.captures, self.events, self.log_levels, node_log, self.aids)
+        if main:
+            self.record.open()
+        session.set_stacks(config.stacks)
         self._requests = Requests(self)
         _current = self
         _register_fork()
@@ -126,16 +140,15 @@ class Agent:
         if client is not None and client.initialized:
             client.event_later(make)
 
-    def active(self) -> None:
+    def look_again(self) -> None:
         """A spawned child may have learnt its rank since it began, and records from its first backward on."""
         known = [backend.rank() for backend in self.session.backends]
         rank = next((r for r in (*known, _environment_rank()) if r is not None), self.rank)
-        if rank == self.rank and not self._record_due:
+        if rank == self.rank and not self.record.due:
             return
         self.rank = self.session.rank = rank
-        if self._record_due:
-            self.session.reports.recorder = recorder = self._open_recorder()
-            self._open_journal(recorder, os.path.dirname(self.config.socket))
+        if self.record.due:
+            self.record.open()
         self.event(p.ProcessChanged(self.process_info()))
 
     def process_info(self) -> p.ProcessInfo:
@@ -146,7 +159,7 @@ class Agent:
             argv=list(sys.orig_argv),
             python=platform.python_version(),
             cwd=os.getcwd(),
-            run_dir=self.config.run_dir if self.recorder is not None and self.recorder.recording else "",
+            run_dir=self.config.run_dir if self.record.run_dir else "",
             frameworks=[_framework(backend) for backend in self.session.backends],
             main=self.main,
         )
@@ -163,58 +176,13 @@ class Agent:
             backend = make()
             self.session.add_backend(backend)
         except Exception as error:
-            self.session.reports.defect("a framework cannot be debugged", error)
+            self.session.problems.defect("a framework cannot be debugged", error)
             return
-        if self.session.reports.journal is not None:
-            self.session.reports.journal.watch_faults_again()
         framework = _framework(backend)
         self.event(p.FrameworkLoaded(framework))
-        if self.recorder is not None:
+        if self.record.recorder is not None:
             known = [dataclasses.asdict(_framework(b)) for b in self.session.backends]
-            self.recorder.update_info(frameworks=known)
-
-    # ---- record
-
-    @property
-    def recorder(self) -> Recorder | None:
-        return self.session.reports.recorder
-
-    def _open_recorder(self) -> Recorder | None:
-        """One writer a process: the launched one from the start, a child with its first backward (most have none)."""
-        if not self._record_due:
-            return None
-        self._record_due = False
-        return Recorder.open(
-            self.config.run_dir,
-            self.rank,
-            self._record_problem,
-            argv=list(sys.orig_argv),
-            cwd=os.getcwd(),
-            pid=os.getpid(),
-            python=platform.python_version(),
-        )
-
-    def _open_journal(self, recorder: Recorder | None, scratch: str) -> None:
-        """The crash journal lies beside the record; without one, in the session's own folder."""
-        if not self.main and recorder is None:
-            return
-        folder, label = scratch, f"{self.rank}"
-        if recorder is not None and recorder.recording:
-            folder, label = recorder.run_dir, recorder.label
-        self.session.reports.journal = open_journal(folder, label, self._record_problem)
-
-    def _record_problem(self, text: str) -> None:
-        self.event(p.Output(text.rstrip("\n") + "\n", "important"))
-
-    def record(self, on: bool | None) -> p.RecordBody:
-        """Answer ``adbg/record``: on records every node from the next backward on; off only what is armed anyway."""
-        recorder = self.recorder
-        if recorder is None or not recorder.recording:
-            return p.RecordBody(False, "", "nothing is recorded: the run was started without a run directory")
-        if on is not None:
-            self.session.set_record(on)
-        every = "every node" if self.session.record_nodes else "stops, VLOG and the nodes that are hooked anyway"
-        return p.RecordBody(True, recorder.run_dir, f"recording {every}")
+            self.record.recorder.update_info(frameworks=known)
 
     # ---- breakpoint()
 
@@ -239,35 +207,38 @@ class Agent:
         if client is not None:
             for state in self.session.table.final():
                 self.event(p.BreakpointChanged("changed", state))
-            self.session.reports.flush()
+            self.events.flush()
             client.connection.flush(1.0)
             client.connection.close()
         self.session.detach()
-        if self.recorder is not None:
-            self.recorder.flush(1.0)
-            self.recorder.close()
-        journal, self.session.reports.journal = self.session.reports.journal, None
-        if journal is not None:
-            journal.close()
+        self.record.close()
         atexit.unregister(self.close)
 
     def abandon(self) -> None:
-        """In a forked child: no threads, no client, nothing armed. Locks are left alone: their holders are not here."""
-        session = self.session
-        session.attached = session.deciding = False
-        session.parked = None
-        session.reports.recorder = None
-        journal, session.reports.journal = session.reports.journal, None
-        if journal is not None:
-            journal.abandon()
-        session.reports.verbosity.abandon()
+        """In a forked child: no threads, no client, nothing armed, nothing recorded."""
         client, self.client = self.client, None
         if client is not None:
             client.connection.abandon()
         sys.breakpointhook = self._breakpointhook
-        for backend in session.backends:
-            with contextlib.suppress(Exception):
-                backend.abandon()
+        self.record.abandon()
+        self.session.abandon()
+
+
+class _LateFacts(Observer):
+    """Has the agent look, but not 3,000 times a second, at what a process learns only while it runs."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._due = 0.0
+
+    def before_backward(self) -> None:
+        now = time.monotonic()
+        if now >= self._due:
+            self._due = now + AGAIN
+            self._agent.look_again()
+
+    def before_stop(self) -> None:
+        self._agent.look_again()
 
 
 def _register_fork() -> None:

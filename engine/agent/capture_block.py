@@ -1,7 +1,7 @@
-"""``with adbg.capture_backward_subgraph(...)``: the nodes made in a block, captured with the next backward (L4).
+"""``with adbg.capture_backward_subgraph(...)``: the nodes made in a block, captured with the next backward.
 
 Runs on the script's thread. Under adbg the capture belongs to the attached session. Outside it a session of its own
-serves, without a front end: no socket, no thread, nothing but captures; what it has to say goes to stderr.
+serves, without a front end: no socket, no thread, one observer, the captures; what it has to say goes to stderr.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import atexit
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
@@ -23,7 +23,7 @@ from adbg.engine.graph.region import block_region
 from adbg.engine.protocol import messages as p
 from adbg.engine.session.session import Session
 
-_alone: Session | None = None
+_alone: tuple[Session, Captures] | None = None  # of a program that is not debugged
 _users: dict[Backend, int] = {}  # blocks that are open and need forward stacks, by the framework they switched on
 _users_lock = threading.Lock()
 _said: set[str] = set()
@@ -58,15 +58,15 @@ class SubgraphCapture:
         return self._wanted.state if self._wanted is not None else ""
 
     def __enter__(self) -> SubgraphCapture:
-        session = _session()
-        if session is not None:
+        found = _session()
+        if found is not None:
             try:
-                self._begin(session, sys._getframe(1))
+                self._begin(*found, sys._getframe(1))
             except AdbgError as error:
                 _say_once(f"nothing is captured: {error}")
         return self
 
-    def _begin(self, session: Session, frame: Any) -> None:
+    def _begin(self, session: Session, captures: Captures, frame: Any) -> None:
         self._need_stacks(session)
         watches, notes = [], []
         for backend in session.backends:
@@ -75,7 +75,6 @@ class SubgraphCapture:
             except AdbgError as error:
                 notes.append(f"ops without a part in the loss are not known: {error.message}")
         self._watch = _Watches(watches) if watches else None
-        captures: Captures = session.captures
         region = block_region(frame, self._watch)
         wanted = captures.make(region, self._directory, self._name, self._grads, self._limit)
         wanted.quiet = True
@@ -138,36 +137,40 @@ class _Watches(CreationWatch):
 # ------------------------------------------------------------------ whose session
 
 
-def _session() -> Session | None:
+def _session() -> tuple[Session, Captures] | None:
     """The attached session of this process, else one of our own; None where neither can be (why: once, on stderr)."""
     agent = agents.current()
     if agent is not None:
         if agent.session.attached:
-            return agent.session
+            return agent.session, agent.captures
         _say_once("nothing is captured: no front end is attached to this program (adbg attach)")
         return None
     return _own_session()
 
 
-def _own_session() -> Session | None:
+def _own_session() -> tuple[Session, Captures] | None:
     global _alone
     present = [name for name in REGISTRY.factories if name in sys.modules]
     if not present:
         _say_once(f"nothing is captured: none of {', '.join(REGISTRY.factories)} is imported yet")
         return None
     if _alone is None:
-        _alone = Session(_Stderr())
-        _alone.set_filters([])  # nobody is there to stop for
-        _alone.attach()
+        session = Session(_Stderr())
+        captures = Captures(session, os.getcwd)
+        session.observe(captures)
+        session.set_filters([])  # nobody is there to stop for
+        session.attach()
+        _alone = session, captures
         atexit.register(_farewell, os.getpid())
-    known = {backend.name for backend in _alone.backends}
+    session, _ = _alone
+    known = {backend.name for backend in session.backends}
     for name in present:
         if name not in known:
             try:
-                _alone.add_backend(REGISTRY.factories[name]())
+                session.add_backend(REGISTRY.factories[name]())
             except Exception as error:
                 _say_once(f"{name} cannot be watched: {type(error).__name__}: {error}")
-    return _alone if _alone.backends else None
+    return _alone if session.backends else None
 
 
 class _Stderr:
@@ -177,21 +180,16 @@ class _Stderr:
         if isinstance(body, p.Output) and body.category == "important":
             print(f"adbg: {body.output.removeprefix('adbg: ')}", end="", file=sys.stderr)
 
-    def event_later(self, make: Callable[[], Sequence[Any]]) -> None:
-        make()
-
-    def active(self) -> None:
-        """Nothing of this process is shown anywhere."""
-
 
 def _farewell(pid: int) -> None:
-    """What never came."""
+    """Say what was never captured."""
     if _alone is None or os.getpid() != pid:
         return
-    for state in _alone.captures.listing():
+    session, captures = _alone
+    for state in captures.listing():
         if state.state == "waiting":
             print(f"adbg: capture {state.name}: no backward came that has nodes of {state.region}", file=sys.stderr)
-    _alone.detach()
+    session.detach()
 
 
 def _say_once(text: str) -> None:

@@ -1,9 +1,9 @@
-"""Events that wait for the writer: calls that began and ended, nodes that ran (L2; filled by hooks, emptied by the
+"""Events that wait for the writer: calls that began and ended, nodes that ran (filled by hooks, emptied by the
 writer and at stops).
 
 One message an event would wake the writer at each of them, and it would take Python's lock from a thread that gives it
 up for a moment at every operator: under one breakpoint, Paddle steps of 0.27 ms took 1.9 times as long that way, and
-1.5 times with batches. So events go together: the first few of 50 ms at once, the rest after it (``transport``).
+1.5 times with batches. So events go together: the first few of 50 ms at once, the rest after it (``connection``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _Row = tuple[int, int, "float | None", "float | None", bool]
 LIMIT = 50_000  # events waiting; the oldest are lost first
 
 
-class History:
+class EventQueue:
     """A queue between hooks and the writer: an event costs one append (0.1 us)."""
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
-"""What each request of ``protocol`` does (L4; runs on "adbg-reader").
+"""What each request of ``protocol`` does. Runs on "adbg-reader".
 
-Three kinds: those answered here, without a tensor; those that make the program go on; and those answered on the parked
-thread by ``answers``. Whatever is wrong with a request becomes an error response, and nothing else happens.
+Three kinds: those answered here, without a tensor; those that make the program continue; and those answered on the
+parked thread by ``inspect``. Whatever is wrong with a request becomes an error response, and nothing else happens.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ GOING_ON: dict[str, Kind | None] = {
 FILTERS = ("error", "nan", "inf", "nonfinite", "backward")
 
 
-_TYPED = ("repl", "statement")  # contexts of ``evaluate`` in which a person has something computed
+_TYPED = ("repl", "statement")  # contexts of ``evaluate`` in which the user has something computed
 
 
 class Requests:
@@ -52,9 +52,9 @@ class Requests:
             "setExceptionBreakpoints": lambda client, a: p.Breakpoints(self._session.set_filters(a.filters)),
             "pause": self._pause,
             "threads": lambda client, a: p.ThreadsBody(thread_states(self._session)),
-            "adbg/vlog": lambda client, a: self._session.set_vlog(a.levels, a.at, a.backward),
-            "adbg/aids": lambda client, a: self._session.aids(a.name, a.value),
-            "adbg/record": lambda client, a: agent.record(a.on),
+            "adbg/vlog": self._vlog,
+            "adbg/aids": lambda client, a: agent.aids.answer(a.name, a.value),
+            "adbg/record": lambda client, a: agent.record.switch(a.on),
             "adbg/stacks": self._stacks,
         }
         self._special: dict[str, Callable[[Client, Message, Any], None]] = {
@@ -149,6 +149,10 @@ class Requests:
         self._session.pause()
         return p.Empty()
 
+    def _vlog(self, client: Client, arguments: p.Vlog) -> p.VlogBody:
+        levels = self._agent.log_levels
+        return self._session.change(lambda: levels.set(arguments.levels, arguments.at, arguments.backward))
+
     def _stacks(self, client: Client, arguments: p.Stacks) -> p.Empty:
         self._session.set_stacks(arguments.on)
         return p.Empty()
@@ -157,7 +161,7 @@ class Requests:
         states = self._session.set_breakpoints(arguments.breakpoints)
 
         def count(parked: Parked) -> None:
-            """At a stop the graph is at hand: count what each breakpoint takes in it."""
+            """At a stop there is a graph: count what each breakpoint takes in it."""
             graph = parked.point.graph
             if graph is not None:
                 self._session.table.match(graph)
@@ -182,7 +186,7 @@ class Requests:
             self._at_stop(client, message, "adbg/info", arguments)
 
     def _capture(self, client: Client, message: Message, arguments: p.Capture) -> None:
-        captures = self._session.captures
+        captures = self._agent.captures
         if arguments.cancel or not arguments.region:
             states = captures.cancel(arguments.name) if arguments.cancel else captures.listing()
             client.respond(message, p.CaptureBody(states))
@@ -215,11 +219,11 @@ class Requests:
             if parked.answers is None:
                 parked.answers = self._answers(parked)
             typed = command == "setExpression" or (command == "evaluate" and arguments.context in _TYPED)
-            self._session.reports.verbosity.quiet(not typed)  # what a person has run may write its records
+            self._agent.log_levels.quiet(not typed)  # what the user has run may write its records
             try:
                 body = parked.answers.dispatch(command, arguments)
             finally:
-                self._session.reports.verbosity.quiet(True)
+                self._agent.log_levels.quiet(True)
             client.respond(message, body)
 
         self._session.ask(_answering(client, message, answer), lambda error: client.refuse(message, error))

@@ -1,7 +1,7 @@
-"""The captures of a session: what waits for its backward, what is being written, what is done (L4).
+"""The captures of a session: what waits for its backward, what is being written, what is done.
 
-``begin``, ``node_end`` and ``end`` run on autograd threads under the turn, ``now`` on the parked thread, ``wait_for``
-and the rest on any. Nothing here raises into a hook: a capture that fails is reported and dropped.
+``backward_begin``, ``node_passed`` and ``release`` run on autograd threads under the turn, ``now`` on the parked
+thread, ``wait_for`` and the rest on any. Nothing here raises into a hook: a capture that fails is reported and dropped.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ from adbg.engine.capture.svg import svg_text
 from adbg.engine.errors import AdbgError, CommandError
 from adbg.engine.graph.region import Region, Selection, mark, parse_region, select
 from adbg.engine.protocol import messages as p
+from adbg.engine.session.observers import Observer
 from adbg.engine.session.parking import Parked
-from adbg.engine.session.running_call import Running
+from adbg.engine.session.running_call import Running, Visit
+from adbg.engine.session.session import Session
 from adbg.engine.types import NodeInfo, Phase
 
 MOST_WAITING = 100
@@ -103,7 +105,7 @@ class _Writing:
         index = self.running.state.index_of
         return HookPlan(indices=frozenset(index(key) for key in self.edges))
 
-    def node_end(self, backend: Backend, key: int, grad_inputs: Sequence[Any]) -> None:
+    def node_passed(self, backend: Backend, key: int, grad_inputs: Sequence[Any]) -> None:
         for edge in self.edges.pop(key, ()):
             slot = edge.edge.slot
             value = grad_inputs[slot] if slot < len(grad_inputs) else None
@@ -119,29 +121,12 @@ class _Writing:
         self.file.close()
 
 
-class Captures:
-    """All captures of a session.
+class Captures(Observer):
+    """All captures of ``session``. ``base``: where captures without a directory go."""
 
-    Args:
-        backends: the session's, as they are at any moment.
-        base: where captures without a directory go.
-        say: one line for a person, when a capture is written or failed while the program runs.
-        changed: the session works out anew what must be reported.
-    """
-
-    def __init__(
-        self,
-        backends: Callable[[], Sequence[Backend]],
-        base: Callable[[], str],
-        say: Callable[[str], None],
-        changed: Callable[[], None],
-        rank: int = 0,
-    ) -> None:
-        self._backends = backends
+    def __init__(self, session: Session, base: Callable[[], str]) -> None:
+        self._session = session
         self._base = base
-        self._say = say
-        self._changed = changed
-        self._rank = rank
         self._waiting: list[Wanted] = []
         self._writing: dict[int, list[_Writing]] = {}  # by id of the call
         self._over: list[Wanted] = []
@@ -149,13 +134,12 @@ class Captures:
         self._lock = threading.Lock()
 
     @property
-    def armed(self) -> bool:
+    def active(self) -> bool:
         return bool(self._waiting or self._writing)
 
     @property
-    def writing(self) -> bool:
-        """A cheap test for hooks."""
-        return bool(self._writing)
+    def arms(self) -> bool:
+        return self.active
 
     # ------------------------------------------------------------ asked for
 
@@ -169,7 +153,7 @@ class Captures:
         if name and (os.sep in name or name in (".", "..") or not name.isprintable()):
             raise CommandError(f"{name!r} cannot name a capture", "use letters, digits, - and _")
         self._count += 1
-        rank = f"-r{self._rank}" if self._rank else ""
+        rank = f"-r{self._session.rank}" if self._session.rank else ""
         shown = name or f"capture-{self._count}"
         place = os.path.join(directory, f"{shown}{rank}") if folder or name else directory
         return Wanted(shown, region, place, grads, limit)
@@ -187,14 +171,14 @@ class Captures:
             self._watch(wanted)
             self._waiting = [*self._waiting, wanted]
         wanted.message = "waits for the next backward whose graph has nodes of these lines"
-        self._changed()
+        self._session.rearm()
         return wanted.report()
 
     def _watch(self, wanted: Wanted) -> None:
         if wanted.region.made is not None:
             wanted.watches.append(wanted.region.made)
             return
-        for backend in self._backends():
+        for backend in self._session.backends:
             self._follow(wanted, backend)
 
     @staticmethod
@@ -204,8 +188,8 @@ class Captures:
         except AdbgError as error:
             wanted.notes.append(f"ops without a part in the loss are not known: {error.message}")
 
-    def watch(self, backend: Backend) -> None:
-        """A framework was imported: what waits follows its nodes too."""
+    def backend_added(self, backend: Backend) -> None:
+        """What waits follows the nodes of this framework too."""
         for wanted in list(self._waiting):
             if wanted.region.made is None:
                 self._follow(wanted, backend)
@@ -257,23 +241,23 @@ class Captures:
         for wanted in gone:
             wanted.release()
             wanted.state, wanted.message = "cancelled", "cancelled"
-        self._changed()
+        self._session.rearm()
         return [w.report() for w in gone]
 
-    def drop_all(self) -> None:
-        """The client is gone: nothing waits any more; files being written are ended as they are."""
+    def detach(self) -> None:
+        """Nothing waits any more; files being written are ended as they are."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
             writing, self._writing = self._writing, {}
         for wanted in waiting:
             wanted.release()
         for active in (active for all in writing.values() for active in all):
-            self._finish(active, "the front end left here: what came later is not in this file")
+            self._finish(active, "the front end disconnected here: what came later is not in this file")
 
     # ------------------------------------------------------------ in a backward
 
-    def begin(self, running: Running) -> None:
-        """A backward begins: write those that waited for it."""
+    def backward_begin(self, running: Running) -> None:
+        """Write those that waited for this one."""
         for wanted in list(self._waiting):
             try:
                 selection = select(running.call, wanted.region)
@@ -289,18 +273,19 @@ class Captures:
             else:
                 self._announce(wanted)
 
-    def node_end(self, running: Running, key: int, grad_inputs: Sequence[Any]) -> None:
+    def node_passed(self, visit: Visit) -> None:
+        running = visit.running
         for active in list(self._writing.get(id(running.call), ())):
-            if key in active.edges:
+            if visit.key in active.edges:
                 try:
-                    active.node_end(running.backend, key, grad_inputs)
+                    active.node_passed(running.backend, visit.key, visit.ins or ())
                 except Exception as error:
                     self._writing[id(running.call)].remove(active)
                     with contextlib.suppress(OSError, ValueError):
                         active.file.close()
                     self._failed(active.wanted, error)
 
-    def end(self, running: Running, error: BaseException | None) -> None:
+    def release(self, running: Running, error: BaseException | None) -> None:
         for active in self._writing.pop(id(running.call), ()):
             remark = ""
             if error is not None:
@@ -315,8 +300,8 @@ class Captures:
                 if wanted.region.made is None:
                     for watch in wanted.watches:
                         watch.restart()
-        if not self.armed:
-            self._changed()
+        if not self.active:
+            self._session.rearm()
 
     # ------------------------------------------------------------ writing
 
@@ -348,7 +333,7 @@ class Captures:
         wanted.message = "gradients are written as the backward passes them"
         self._writing.setdefault(id(graph), []).append(active)
         running.call.hook(active.plan())
-        self._changed()
+        self._session.rearm()
 
     def _strays(self, wanted: Wanted, graph: Graph) -> tuple[list[Stray], str]:
         if not wanted.watches:
@@ -391,8 +376,8 @@ class Captures:
         with self._lock:
             self._waiting = [w for w in self._waiting if w is not wanted]
         self._keep(wanted)
-        self._say(f"capture {wanted.name} of {wanted.region.text} failed: {wanted.message}\n")
-        self._changed()
+        self._session.problems.say(f"capture {wanted.name} of {wanted.region.text} failed: {wanted.message}\n")
+        self._session.rearm()
 
     def _announce(self, wanted: Wanted) -> None:
         state = wanted.report()
@@ -400,7 +385,7 @@ class Captures:
             return
         what = "gradients are being written" if state.state == "running" else f"{len(state.files)} files"
         more = f" ({state.message})" if state.state == "done" and state.message else ""
-        self._say(
+        self._session.problems.say(
             f"capture {wanted.name}: {state.inside} nodes of {state.region}, {what} in {wanted.directory}{more}\n"
         )
 

@@ -12,7 +12,6 @@ import dataclasses
 import marshal
 import os
 import shlex
-import signal
 import socket
 import struct
 import subprocess

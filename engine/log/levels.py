@@ -1,4 +1,4 @@
-"""What is logged, of every framework in the program: levels, regions, and where fd 2 goes meanwhile (L4).
+"""What is logged, of every framework in the program: levels, regions, and where fd 2 goes meanwhile.
 
 Called on "adbg-reader", on parked threads, and from hooks under the turn. A framework with a VLOG of its own writes to
 fd 2, which goes to the run directory's VLOG file while adbg has a level on; for the others the narrator writes there.
@@ -7,24 +7,21 @@ fd 2, which goes to the run directory's VLOG file while adbg has a level on; for
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from pathlib import Path
 
-from adbg.engine.backends.base import Backend, BackwardCall, HookPlan, NativeVlog
+from adbg.engine.backends.base import Backend, BackwardCall, NativeVlog
 from adbg.engine.errors import AdbgError, CommandError, Unsupported
-from adbg.engine.glog import format_record, parse_levels
+from adbg.engine.glog import parse_levels
 from adbg.engine.log.narrator import Narrator
 from adbg.engine.log.redirect import StderrTap
 from adbg.engine.protocol import messages as p
 from adbg.engine.python.line_trace import LineRegions, Lines, parse_lines
-from adbg.engine.record.files import vlog_path
+from adbg.engine.session.observers import Observer
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from adbg.engine.record.recorder import Recorder
+LogFile = Callable[[], tuple["Path | str", bool]]
+"""Where fd 2 is to go, and whether that file is to be kept; "": a file without a name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,44 +38,53 @@ class Region:
 
 
 @dataclass(slots=True)
-class _Raised:
+class Raised:
+    """A node that runs at the levels of ``regions``. ``native`` None: the narrator's are raised."""
+
     call: BackwardCall
     key: int
     native: NativeVlog | None
-    regions: list[Region] = field(default_factory=list)
+    regions: list[Region]
 
 
-class Verbosity:
-    """One agent's. ``scratch`` is a private folder for the log of a run that is not recorded ("": none)."""
+class LogLevels(Observer):
+    """One agent's levels, as ``vlog`` sets them.
 
-    def __init__(
-        self, narrator: Narrator, recorder: Callable[[], Recorder | None], scratch: str, problem: Callable[[str], None]
-    ) -> None:
-        self._narrator = narrator
-        self._recorder = recorder
-        self._scratch = scratch
+    Attributes:
+        narrator: writes for the frameworks that have no VLOG of their own.
+        natives: the VLOG of those that have, by the framework's name.
+        regions: what is logged more at some lines, or in the nodes that they made.
+        raised: nodes that run at higher levels now (``NodeLog``).
+    """
+
+    def __init__(self, narrator: Narrator, log_file: LogFile, problem: Callable[[str], None]) -> None:
+        self.narrator = narrator
+        self.natives: dict[str, NativeVlog] = {}
+        self.regions: list[Region] = []
+        self.raised: list[Raised] = []
+        self.tap = StderrTap()
+        self._log_file = log_file
         self._problem = problem
-        self._natives: dict[str, NativeVlog] = {}
         self._narrated = 0  # frameworks that the narrator speaks for
         self._asked: list[str] = []  # level texts since the last one that set all, for frameworks that come later
         self._forward = LineRegions(problem)
-        self._regions: list[Region] = []
-        self._raised: list[_Raised] = []
-        self.tap = StderrTap()
-        self.backward_regions = False  # ask this before ``node_begin``
 
-    def add(self, backend: Backend) -> None:
-        """A framework was imported."""
+    @property
+    def active(self) -> bool:
+        """Of the methods below that a run calls, only a framework's own VLOG needs any."""
+        return bool(self.natives)
+
+    def backend_added(self, backend: Backend) -> None:
         native = backend.native_vlog()
         if native is None:
             self._narrated += 1
             self._tell_narrator(backend)
             return
-        self._natives[backend.name] = native
+        self.natives[backend.name] = native
         for text in self._asked:
             native.set_levels(text)
             self._warn(native, parse_levels(text))
-        for region in self._regions:
+        for region in self.regions:
             if not region.backward:
                 self._watch(region, native)
         self._redirect()
@@ -86,30 +92,33 @@ class Verbosity:
     def _tell_narrator(self, backend: Backend) -> None:
         for text in self._asked:
             try:
-                self._narrator.set_levels(text)
+                self.narrator.set_levels(text)
             except CommandError as error:  # asked before any framework was there
                 self._problem(str(error))
-        if not self._natives and any(not region.backward for region in self._regions):
+        if not self.natives and any(not region.backward for region in self.regions):
             self._problem(f"{backend.name} writes no records while forward lines run: `vlog N at` says nothing there")
 
-    @property
-    def logging(self) -> bool:
+    def needs_calls(self) -> bool:
         """Some framework may write records now, on adbg's word or the script's."""
-        return self.tap.on or any(native.loud for native in self._natives.values())
+        return self.tap.on or any(native.loud for native in self.natives.values())
+
+    def quiet(self, on: bool) -> None:
+        """Nothing that adbg does from now on is in a framework's log (hooks, answers at a stop), or all again."""
+        for native in self.natives.values():
+            native.quiet(on)
 
     @property
     def narrates(self) -> bool:
         """The narrator writes records of some node."""
-        return self._narrator.enabled and (self._narrated > 0 or not self._natives)
+        return self.narrator.enabled and (self._narrated > 0 or not self.natives)
 
     def speaks_for(self, backend: Backend) -> bool:
         """Whether the narrator tells what ``backend``'s framework does."""
-        return self._narrator.enabled and backend.name not in self._natives
+        return self.narrator.enabled and backend.name not in self.natives
 
-    def quiet(self, on: bool) -> None:
-        """Nothing that adbg does from now on is in a framework's log (hooks, answers at a stop), or all again."""
-        for native in self._natives.values():
-            native.quiet(on)
+    @property
+    def backward_regions(self) -> bool:
+        return any(region.backward for region in self.regions)
 
     # ---- requests
 
@@ -122,23 +131,23 @@ class Verbosity:
         return self.state()
 
     def state(self) -> p.VlogBody:
-        levels = self._narrator.set_levels("") if self._narrated or not self._natives else {}
-        for native in self._natives.values():
+        levels = self.narrator.set_levels("") if self._narrated or not self.natives else {}
+        for native in self.natives.values():
             levels = {**levels, **native.set_levels("")}
-        return p.VlogBody(levels, [str(region) for region in self._regions], self.tap.path)
+        return p.VlogBody(levels, [str(region) for region in self.regions], self.tap.path)
 
     def _set_levels(self, text: str) -> None:
         changes = parse_levels(text)
-        if self._narrated or not self._natives:
+        if self._narrated or not self.natives:
             try:
-                self._narrator.set_levels(text)
+                self.narrator.set_levels(text)
             except CommandError:
-                if self._narrated and not self._natives:
+                if self._narrated and not self.natives:
                     raise
                 # a module of a framework with its own VLOG, perhaps one that is not imported yet
                 known = ",".join(f"{name}={level}" for name, level in changes.items() if name == "*")
-                self._narrator.set_levels(known)
-        for native in self._natives.values():
+                self.narrator.set_levels(known)
+        for native in self.natives.values():
             native.set_levels(text)
             self._warn(native, changes)
         if "*" in changes:
@@ -158,15 +167,14 @@ class Verbosity:
         if not at or not levels or not any(levels.values()):
             raise CommandError("a level and a place are needed", "for example: vlog 6 at train.py:10-14")
         region = Region(parse_lines(at), levels, backward)
-        if not backward and not self._natives and self._narrated:
+        if not backward and not self.natives and self._narrated:
             raise Unsupported(
                 "the framework in this program writes no records while forward lines run",
                 f"the nodes made there can be told: vlog bw {text} at {at}",
             )
-        self._regions.append(region)
-        self.backward_regions = any(each.backward for each in self._regions)
+        self.regions.append(region)
         if not backward:
-            for native in self._natives.values():
+            for native in self.natives.values():
                 self._watch(region, native)
         self._redirect()
 
@@ -177,85 +185,22 @@ class Verbosity:
 
     def _clear_regions(self) -> None:
         self._forward.clear()
-        self._regions.clear()
-        self.backward_regions = False
-        while self._raised:
-            self._lower(self._raised.pop())
+        self.regions.clear()
+        while self.raised:
+            self.lower(self.raised.pop())
 
-    # ---- nodes made by the lines of a region (called under the turn)
-
-    def plan(self) -> HookPlan | None:
-        """Which nodes must be hooked for the regions; None: none. Not leaves: no operator of a line made them, and
-        Paddle tells their end only when another node begins."""
-        if not self.backward_regions:
-            return None
-        regions = [region.lines for region in self._regions if region.backward]
-        return HookPlan(
-            info=lambda info, stack: (
-                not info.accumulate and any(r.holds(line.file, line.line) for r in regions for line in stack)
-            ),
-            needs=frozenset({"forward_stack"}),
-        )
-
-    def node_begin(self, backend: Backend, call: BackwardCall, key: int) -> None:
-        stack = call.forward_stack(key)[0]
-        found = [r for r in self._regions if r.backward and any(r.lines.holds(s.file, s.line) for s in stack)]
-        if not found or call.describe(key).accumulate:
-            return
-        self._raised.append(raised := _Raised(call, key, self._natives.get(backend.name), found))
-        if raised.native is None:
-            for region in raised.regions:
-                self._narrator.raise_levels(region.levels)
-
-    def node_runs(self, call: BackwardCall, key: int, index: int) -> None:
-        """The last word before the node: the framework's own level goes up here, so that what adbg does at a stop is
-        not in the log. Its "Preparing" was written, or was not, before any hook: adbg writes that line itself."""
-        raised = self._find(call, key)
-        if raised is not None and raised.native is not None:
-            self._mark(f"{call.name(key)}(#{index}) Preparing ", call.depth)
-            for region in raised.regions:
-                raised.native.raise_levels(region.levels)
-
-    def node_ran(self, call: BackwardCall, key: int) -> None:
-        """The first word behind the node."""
-        raised = self._find(call, key)
-        if raised is not None and raised.native is not None:
-            for region in raised.regions:
-                raised.native.lower_levels(region.levels)
-
-    def node_end(self, call: BackwardCall, key: int) -> None:
-        raised = self._find(call, key)
-        if raised is not None:
-            self._raised.remove(raised)
-            if raised.native is None:
-                self._lower(raised)
-
-    def _find(self, call: BackwardCall, key: int) -> _Raised | None:
-        return next((r for r in reversed(self._raised) if r.call is call and r.key == key), None)
-
-    def _mark(self, text: str, depth: int) -> None:
-        """A record of adbg's own in the framework's file, at its place in the order."""
-        if self.tap.on:
-            self.tap.write(format_record(text, "backward", 3, depth).encode())
-
-    def backward_end(self, call: BackwardCall) -> None:
-        """Nodes that began and did not end (an exception)."""
-        for raised in [raised for raised in self._raised if raised.call is call]:
-            self._raised.remove(raised)
-            self._lower(raised)
-
-    def _lower(self, raised: _Raised) -> None:
+    def lower(self, raised: Raised) -> None:
         for region in raised.regions:
             if raised.native is not None:
                 raised.native.lower_levels(region.levels)
             else:
-                self._narrator.lower_levels(region.levels)
+                self.narrator.lower_levels(region.levels)
 
     # ---- fd 2
 
     def _redirect(self) -> None:
-        wanted = any(native.logging for native in self._natives.values())
-        wanted = wanted or bool(self._natives and self._regions)
+        wanted = any(native.logging for native in self.natives.values())
+        wanted = wanted or bool(self.natives and self.regions)
         if not wanted:
             self.tap.stop()
         elif not self.tap.on:
@@ -265,24 +210,14 @@ class Verbosity:
             except OSError as error:
                 self._problem(f"the VLOG stays on the program's stderr: {error.strerror}")
 
-    def _log_file(self) -> tuple[Path | str, bool]:
-        from pathlib import Path
-
-        recorder = self._recorder()
-        if recorder is not None and recorder.recording:
-            return vlog_path(Path(recorder.run_dir), recorder.label), True
-        if self._scratch and os.path.isdir(self._scratch):
-            return vlog_path(Path(self._scratch), f"0-{os.getpid()}"), True
-        return "", False
-
     # ---- the end
 
     def detach(self) -> None:
         """Everything as the script had it."""
         self._clear_regions()
         self._asked.clear()
-        self._narrator.set_levels("off")
-        for native in self._natives.values():
+        self.narrator.set_levels("off")
+        for native in self.natives.values():
             try:
                 native.restore()
             except AdbgError as error:
@@ -291,9 +226,9 @@ class Verbosity:
 
     def abandon(self) -> None:
         """In a forked child: its stderr is the real one, so its framework writes what the script asks for and no
-        more. The parent's redirection goes on."""
+        more. The parent's redirection stays."""
         self._forward.abandon()
-        for native in self._natives.values():
+        for native in self.natives.values():
             with contextlib.suppress(Exception):
                 native.abandon()
         self.tap.abandon()

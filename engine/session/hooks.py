@@ -1,7 +1,7 @@
-"""One backend's hooks: what a framework reports, made into decisions of the session (L4; runs on autograd threads).
+"""One backend's hooks: what a framework reports, told to the observers and made into decisions of the session.
 
-Every method is called between two nodes of a training job: an all-hooked node costs a few microseconds here. Nothing
-but what a person asked for (KeyboardInterrupt at a stop) is ever raised into the engine.
+Runs on autograd threads. Every method is called between two nodes of a training job: an all-hooked node costs a few
+microseconds here. Nothing but what the user asked for (KeyboardInterrupt at a stop) is ever raised into the engine.
 """
 
 from __future__ import annotations
@@ -9,23 +9,25 @@ from __future__ import annotations
 import math
 import sys
 import threading
+import time
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from adbg.engine.agent.events import slot_text, slots_text
 from adbg.engine.backends.base import Backend, BackwardCall
 from adbg.engine.graph.nonfinite import count_nonfinite, evidence_at, total
 from adbg.engine.python.expressions import evaluate, node_namespace
 from adbg.engine.python.user_code import failed_frame, user_frame
 from adbg.engine.session.breakpoints.table import HitEvent
-from adbg.engine.session.running_call import Running
+from adbg.engine.session.running_call import Running, Slots, Visit
+from adbg.engine.session.slot_text import slot_text, slots_text
 from adbg.engine.session.stop_point import Ran
-from adbg.engine.types import BriefCall, Evidence, Phase
+from adbg.engine.types import BriefCall, BriefRun, Evidence, Phase
 
 if TYPE_CHECKING:
     from adbg.engine.session.session import Session
 
-Slots = tuple[Any, ...]
+
+_AT_NO_NODE: tuple[int | None, int, Slots, Slots | None, float | None] = (None, 0, (), None, None)
 
 
 class BackendHooks:
@@ -35,6 +37,7 @@ class BackendHooks:
         self._session = session
         self._backend = backend
         self._running: dict[int, Running] = {}  # by id of the call, between its begin and its end
+        self._brief: dict[int, BriefRun] = {}  # calls that were told in short, by number, while they run
         # Exceptions that were shown already: iteration (addresses are used again), address, type, text.
         self._raised: list[tuple[int, int, type, str]] = []
 
@@ -47,7 +50,7 @@ class BackendHooks:
         try:
             session.turn.take(self._backward_begin, call)
         except Exception as error:
-            session.reports.defect("a hook failed and was passed over", error)
+            session.problems.defect("a hook failed and was passed over", error)
 
     def node_begin(self, call: BackwardCall, key: int, grad_outputs: Slots) -> Slots | None:
         session = self._session
@@ -56,7 +59,7 @@ class BackendHooks:
         try:
             return session.turn.take(self._node_begin, call, key, grad_outputs)
         except Exception as error:
-            session.reports.defect("a hook failed and was passed over", error)
+            session.problems.defect("a hook failed and was passed over", error)
             return None
 
     def node_end(self, call: BackwardCall, key: int, grad_inputs: Slots, grad_outputs: Slots) -> Slots | None:
@@ -67,7 +70,7 @@ class BackendHooks:
         try:
             return session.turn.take(self._node_end, call, key, grad_inputs, grad_outputs, now)
         except Exception as error:
-            session.reports.defect("a hook failed and was passed over", error)
+            session.problems.defect("a hook failed and was passed over", error)
             return None
 
     def backward_end(self, call: BackwardCall, error: BaseException | None) -> None:
@@ -79,7 +82,7 @@ class BackendHooks:
         try:
             session.turn.take(self._backward_end, call, error, now)
         except Exception as problem:
-            session.reports.defect("a hook failed and was passed over", problem)
+            session.problems.defect("a hook failed and was passed over", problem)
         finally:
             self._running.pop(id(call), None)
             if call.depth == 0:
@@ -89,18 +92,30 @@ class BackendHooks:
         return self._session.passes_over(kinds)
 
     def brief_begin(self, call: BriefCall) -> None:
+        session = self._session
         try:
-            if self._session.attached:
-                self._session.reports.brief_begin(call)
+            if session.attached:
+                for tell in session.notify.before_backward:
+                    tell()
+                self._brief[call.number] = BriefRun(call, time.time(), False)
+                for tell in session.notify.brief_begin:
+                    tell(call)
         except Exception as error:
-            self._session.reports.defect("a backward was not told", error)
+            session.problems.defect("the begin of a backward was not reported", error)
 
     def brief_end(self, number: int, us: float, error: BaseException | None) -> None:
         try:
             if self._session.attached:
-                self._session.reports.brief_end(number, us, error)
+                run = self._brief.pop(number, None)
+                if run is not None:  # else it was looked into, and backward_end has told its end
+                    self._tell_brief_end(run, us, error)
         except Exception as problem:  # also of the program's own exception, whose text is asked for
-            self._session.reports.defect("the end of a backward was not told", problem)
+            self._session.problems.defect("the end of a backward was not reported", problem)
+
+    def _tell_brief_end(self, run: BriefRun, us: float, error: BaseException | None) -> None:
+        ended = BriefRun(run.call, run.began, False, us, error_text(error))
+        for tell in self._session.notify.brief_end:
+            tell(ended)
 
     def node_warning(self, call: BackwardCall, key: int, grad_outputs: Slots, text: str) -> Slots | None:
         """A node is about to do harm that no exception will tell of (Paddle dies of some undefined gradients): the
@@ -111,7 +126,7 @@ class BackendHooks:
         try:
             return session.turn.take(self._warned, call, key, grad_outputs, text)
         except Exception as error:
-            session.reports.defect("a hook failed and was passed over", error)
+            session.problems.defect("a hook failed and was passed over", error)
             return None
 
     def _warned(self, call: BackwardCall, key: int, outs: Slots, text: str) -> Slots | None:
@@ -140,8 +155,8 @@ class BackendHooks:
         return mine[-1] if mine else None
 
     def at_hand(self) -> tuple[Running, int | None] | None:
-        """The call in whose node this thread runs Python code, and that node. Where nothing was armed its begin, and
-        those around it, are told now."""
+        """The call in whose node this thread runs Python code, and that node. Where nothing was armed, its begin and
+        those around it are reported now."""
         found = self._backend.at_hand()
         if found is None:
             running = self.innermost(threading.get_ident())
@@ -151,14 +166,15 @@ class BackendHooks:
         entered = self._running.get(id(call)) or self._enter(call)
         for around in entered.chain:
             if id(around.call) not in known:
-                self._session.reports.backward_begin(around)
+                self._tell_begin(around)
         if key is not None:
             entered.state.position = entered.state.index_of(key)
         return entered, key
 
     def forget(self) -> None:
-        """The client is gone: what runs now is not followed any more."""
+        """The client disconnected: what runs now is not followed any more."""
         self._running.clear()
+        self._brief.clear()
         self._raised.clear()
 
     # ---- what happens at each
@@ -172,7 +188,10 @@ class BackendHooks:
         else:  # an outermost call: whatever this thread began earlier is over, also where its end was not reported
             for key in [k for k, r in list(self._running.items()) if r.call.thread == call.thread]:
                 self._running.pop(key, None)
-        self._session.reports.looked_into(call.number)
+        brief = self._brief.get(call.number)
+        if brief is not None:
+            for tell in self._session.notify.looked_into:
+                tell(brief.call)
         running = self._running[id(call)] = Running(
             self._backend, call, self._session.next_serial(), outer, perf_counter_ns()
         )
@@ -183,9 +202,17 @@ class BackendHooks:
         if session.attached:
             running = self._enter(call)
             running.screened = session.hook(running)
-            session.captures.begin(running)
-            session.reports.backward_begin(running)
+            self._tell_begin(running)
             self._arrive(running, Phase.BEGIN)
+
+    def _tell_begin(self, running: Running) -> None:
+        session = self._session
+        if running.call.depth == 0:
+            for tell in session.notify.before_backward:
+                tell()
+        self._brief.pop(running.call.number, None)  # its end is told by backward_end
+        for begin in session.notify.backward_begin:
+            begin(running)
 
     def _node_begin(self, call: BackwardCall, key: int, outs: Slots) -> Slots | None:
         session = self._session
@@ -194,14 +221,15 @@ class BackendHooks:
             return None
         state = running.state
         index = state.position = state.index_of(key)
-        norm, bad = self._measure(outs)
-        if session.reports.verbosity.backward_regions:
-            session.reports.verbosity.node_begin(self._backend, running.call, key)
-        session.reports.node_begin(running, key, index, outs, norm, bad)
-        replaced = self._arrive(running, Phase.BEFORE, key, outs) if session.deciding else None
-        running.begun[key] = (perf_counter_ns() - running.parked_ns, norm, bad)
-        if session.reports.verbosity.backward_regions:
-            session.reports.verbosity.node_runs(running.call, key, index)
+        visit = Visit(running, key, index, outs, *self._measure(outs))
+        for tell in session.notify.node_begin:
+            tell(visit)
+        replaced = self._arrive(running, Phase.BEFORE, visit) if session.deciding else None
+        visit.outs = ()  # kept alive, a gradient could not be changed in place by the node
+        visit.started_ns = perf_counter_ns() - running.parked_ns
+        running.begun[key] = visit
+        for tell in session.notify.node_enter:
+            tell(visit)
         return replaced
 
     def _node_end(self, call: BackwardCall, key: int, ins: Slots, outs: Slots, now: int) -> Slots | None:
@@ -209,26 +237,27 @@ class BackendHooks:
         running = self._running.get(id(call))
         if running is None or not session.attached:
             return None
-        if session.reports.verbosity.backward_regions:
-            session.reports.verbosity.node_ran(running.call, key)
         state = running.state
-        begun = running.begun.pop(key, None)
-        us = None
-        if begun is None:
-            norm, bad = self._measure(outs)
+        visit = running.begun.pop(key, None)
+        if visit is None:
+            visit = Visit(running, key, state.index_of(key), outs, *self._measure(outs))
         else:
-            start, norm, bad = begun
-            us = (now - running.parked_ns - start) / 1000
-        index = state.position = state.index_of(key)
-        state.ran[key] = ran = Ran(us, norm, bad)
+            visit.us = (now - running.parked_ns - visit.started_ns) / 1000
+            visit.outs = outs
+        visit.ins = ins
+        for tell in session.notify.node_leave:
+            tell(visit)
+        state.position = visit.index
+        state.ran[key] = ran = Ran(visit.us, visit.norm, visit.nonfinite)
         if session.goal is not None:  # somebody looks at every node: keep what left it, as text
             ran.grad_inputs = tuple(slot_text(self._backend, value) for value in ins)
-        session.reports.node_end(running, key, index, ins, us, norm, bad)
-        if session.reports.verbosity.backward_regions:
-            session.reports.verbosity.node_end(running.call, key)
-        replaced = self._arrive(running, Phase.AFTER, key, outs, ins, elapsed=us) if session.deciding else None
-        if session.captures.writing:
-            session.captures.node_end(running, key, ins if replaced is None else replaced)
+        for tell in session.notify.node_end:
+            tell(visit)
+        replaced = self._arrive(running, Phase.AFTER, visit) if session.deciding else None
+        if replaced is not None:
+            visit.ins = replaced
+        for tell in session.notify.node_passed:
+            tell(visit)
         return replaced
 
     def _backward_end(self, call: BackwardCall, error: BaseException | None, now: int) -> None:
@@ -245,28 +274,24 @@ class BackendHooks:
         if fresh and error is not None:
             self._failed(running, error)
         self._arrive(running, Phase.END)
-        session.captures.end(running, error)
-        if session.record_nodes:
-            session.reports.graph(running)
-        session.reports.backward_end(running, us, error)
-        if session.reports.verbosity.backward_regions:
-            session.reports.verbosity.backward_end(call)
+        for release in session.notify.release:
+            release(running, error)
+        brief = self._brief.pop(call.number, None)
+        if brief is not None:  # looked into, and nobody told its begin
+            self._tell_brief_end(brief, us, error)
+            return
+        for tell in session.notify.backward_end:
+            tell(running, us, error)
 
     # ---- deciding
 
-    def _arrive(
-        self,
-        running: Running,
-        phase: Phase,
-        key: int | None = None,
-        outs: Slots = (),
-        ins: Slots | None = None,
-        elapsed: float | None = None,
-    ) -> Slots | None:
+    def _arrive(self, running: Running, phase: Phase, visit: Visit | None = None) -> Slots | None:
         """Decide; park when it is a stop. Returns the edited gradients."""
         session = self._session
         call, backend = running.call, self._backend
-        index = running.state.index_of(key) if key is not None else 0
+        key, index, outs, ins, elapsed = _AT_NO_NODE
+        if visit is not None:
+            key, index, outs, ins, elapsed = visit.key, visit.index, visit.outs, visit.ins, visit.us
         hits = []
         checked = (outs if phase is Phase.BEFORE else ins) or ()
         if session.table.armed or session.until is not None:
@@ -361,8 +386,6 @@ class BackendHooks:
 
     def _measure(self, outs: Slots) -> tuple[float | None, bool]:
         """Norm of the first defined incoming gradient, and whether any element of it is not finite."""
-        if not self._session.measures:
-            return None, False
         for value in outs:
             if value is not None:
                 try:
@@ -371,6 +394,11 @@ class BackendHooks:
                     return None, False
                 return norm, not math.isfinite(norm) and any(self._backend.nonfinite(value))
         return None, False
+
+
+def error_text(error: BaseException | None) -> str:
+    """ "ValueError: x"; "" for none."""
+    return f"{type(error).__name__}: {error}" if error is not None else ""
 
 
 def _slots_text(backend: Backend, phase: Phase, values: Slots) -> str:

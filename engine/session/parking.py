@@ -1,4 +1,4 @@
-"""All-stop: one thread at a time decides at a hook, and one at most is parked (L4, stdlib only).
+"""All-stop: one thread at a time decides at a hook, and one at most is parked.
 
 The *turn* is a lock that a thread holds while it is in a hook of adbg. The thread that parks keeps it, so any other
 that reaches a hook waits for it ("waiting") and decides afterwards. Whatever runs on the holder's own thread meanwhile
@@ -29,9 +29,8 @@ class Turn:
     then; one acquired in an ``__enter__`` of our own would now and then be lost, and the next hook wait for ever.
     """
 
-    def __init__(self, quiet: Callable[[bool], None] = lambda on: None) -> None:
-        """``quiet``: called with True once the turn is taken and with False before it is given back."""
-        self._quiet = quiet
+    def __init__(self) -> None:
+        self.quiet: tuple[Callable[[bool], None], ...] = ()  # called with True in the turn, with False at its end
         self._lock = threading.Lock()
         self._owner = 0  # ident of the holder; what an interrupt left behind is harmless while the lock is free
         self.waiting: set[int] = set()
@@ -45,12 +44,15 @@ class Turn:
             with self._lock:
                 self.waiting.discard(ident)
                 self._owner = ident
+                quiet = self.quiet
                 try:
-                    self._quiet(True)
+                    for tell in quiet:
+                        tell(True)
                     return work(*args)
                 finally:
                     self._owner = 0
-                    self._quiet(False)
+                    for tell in quiet:
+                        tell(False)
         finally:
             self.waiting.discard(ident)
 

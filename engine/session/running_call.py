@@ -1,20 +1,23 @@
-"""What the session knows of one running backward call (L4; touched by the thread that holds the turn)."""
+"""What the session knows of one running backward call. Touched by the thread that holds the turn."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from adbg.engine.backends.base import Backend, BackwardCall
 from adbg.engine.session.stepping import Place
 from adbg.engine.session.stop_point import CallState
 from adbg.engine.types import Phase
 
+Slots = tuple[Any, ...]
+
 
 class Running:
     """A call between its begin and its end, and the calls around it (``chain``, outermost first, itself last)."""
 
     __slots__ = (
-        "backend", "begun", "call", "chain", "may_hit", "noted", "parked_ns", "screened", "serial", "spoilt",
+        "backend", "begun", "call", "chain", "may_hit", "parked_ns", "screened", "serial", "spoilt",
         "state", "thread",
     )  # fmt: skip
 
@@ -24,14 +27,13 @@ class Running:
         self.state = CallState(call, started_ns=now)
         self.serial = serial
         self.chain: tuple[Running, ...] = (*outer.chain, self) if outer is not None else (self,)
-        self.begun: dict[int, tuple[int, float | None, bool]] = {}  # key -> (start, norm, nonfinite)
+        self.begun: dict[int, Visit] = {}  # nodes that run now, by key
         # key -> per outgoing gradient (NaN, infinite) elements, as they were passed on; only where there are some
         self.spoilt: dict[int, tuple[tuple[int, int], ...]] = {}
         self.screened = False  # all its gradients are looked at since it began
         self.parked_ns = 0  # time that its thread stood at stops
         self.thread: int = self.chain[0].call.thread
         self.may_hit: Callable[[str], bool] | None = None  # breakpoints can take nodes of that name; None: any node
-        self.noted = False  # its graph is in the run directory
 
     def spoil(self, key: int, counts: tuple[tuple[int, int], ...]) -> None:
         """Node ``key`` passes that many (NaN, infinite) elements on, per outgoing gradient."""
@@ -80,3 +82,35 @@ class Running:
 
     def states(self) -> list[CallState]:
         return [running.state for running in self.chain]
+
+
+class Visit:
+    """One hooked node, from its begin to its end.
+
+    Never keep one, nor its gradients: a gradient that is kept alive changes what the framework may do in place, and
+    with it the program's memory.
+
+    Attributes:
+        index: position in the execution order, from 1; 0 when the node is not in it.
+        outs: incoming gradients (``grad_outputs``); empty while the node runs.
+        ins: outgoing gradients (``grad_inputs``), from ``node_leave`` on.
+        us: microseconds that the node took, from ``node_end`` on; None when its begin was not seen.
+        norm: of the first defined incoming gradient; None when it has none.
+        nonfinite: some element of that gradient is NaN or infinite.
+        started_ns: when the node began, less the time that its thread stood at stops before.
+    """
+
+    __slots__ = ("index", "ins", "key", "nonfinite", "norm", "outs", "running", "started_ns", "us")
+
+    def __init__(
+        self, running: Running, key: int, index: int, outs: Slots, norm: float | None, nonfinite: bool
+    ) -> None:
+        self.running = running
+        self.key = key
+        self.index = index
+        self.outs = outs
+        self.norm = norm
+        self.nonfinite = nonfinite
+        self.ins: Slots | None = None
+        self.us: float | None = None
+        self.started_ns = 0

@@ -1,32 +1,32 @@
-"""The session: what is armed, who stops and why, and how the program goes on (L4).
+"""The session: what is armed, who stops and why, and how the program continues.
 
 Decisions and stops happen on the thread that reached a hook, under its turn (``parking``); ``set_*``, ``pause`` and
-``detach`` are called from "adbg-reader". While no client is attached every hook passes through.
+``detach`` are called from "adbg-reader". While no client is attached every hook passes through. Whoever listens to the
+run is an ``Observer``: the session knows none of them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
-import os
 import threading
 import time
 import types
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
-from adbg.engine.agent.aids import keep, switch_kept, switched
-from adbg.engine.agent.events import Outlet, Reports
 from adbg.engine.backends.base import Backend, BackwardCall, HookPlan
-from adbg.engine.capture.captures import Captures
 from adbg.engine.errors import AdbgError, CommandError, NotStopped
 from adbg.engine.protocol import messages as p
-from adbg.engine.record.recorder import Recorder
 from adbg.engine.session.breakpoints.grammar import parse_spec
 from adbg.engine.session.breakpoints.matching import absent
 from adbg.engine.session.breakpoints.table import BreakpointTable, Evaluate, Hit, HitEvent
 from adbg.engine.session.hooks import BackendHooks
+from adbg.engine.session.observers import Notify, Observer
 from adbg.engine.session.parking import Parked, Turn
 from adbg.engine.session.passed_over import PassedOver
+from adbg.engine.session.problems import Outlet, Problems
 from adbg.engine.session.running_call import Running
 from adbg.engine.session.stepping import Goal, Kind, Place
 from adbg.engine.session.stop_point import PausedPoint
@@ -34,8 +34,9 @@ from adbg.engine.session.stop_points import point_at_line, point_in_call
 from adbg.engine.types import Evidence, Phase, StopReason
 
 Why = tuple[StopReason, tuple[int, ...], str]
+T = TypeVar("T")
 
-PATIENCE = 1.0  # seconds that an expression may go on after the client that asked for it is gone
+PATIENCE = 1.0  # seconds that an expression may run on after the client that asked for it disconnected
 _VALUES = frozenset((StopReason.NAN, StopReason.INF))
 
 
@@ -43,48 +44,55 @@ class Session:
     """One agent's debugging session.
 
     Attributes:
+        problems: what goes wrong is said here.
+        notify: the observers' methods, by event.
         attached: a client is there; while False all hooks pass through.
         deciding: something could stop a node now (a cheap test for hooks).
-        measures: the norm of every hooked node's incoming gradient is wanted.
     """
 
-    def __init__(self, outlet: Outlet, rank: int = 0, recorder: Recorder | None = None, scratch: str = "") -> None:
-        self.reports = Reports(outlet, recorder, scratch)
+    def __init__(self, outlet: Outlet, rank: int = 0) -> None:
+        self._outlet = outlet
+        self.problems = Problems(outlet)
+        self.notify = Notify()
+        self._observers: list[Observer] = []
         self.rank = rank
         self.table = BreakpointTable()
-        self.turn = Turn(self.reports.verbosity.quiet)
+        self.turn = Turn()
         self.parked: Parked | None = None
         self.goal: Goal | None = None
         self.until: BreakpointTable | None = None
         self.attached = False
         self.deciding = False
-        self.measures = False
         self.entry = False
         self.pausing = False
-        self.record_nodes = False
         self.stacks = False
         self.backends: list[Backend] = []
-        self._aids_kept: dict[str, str] = {}  # asked for before a framework was imported
         self.hooks: list[BackendHooks] = []
-        self.captures = Captures(lambda: self.backends, self._captures_folder, self._say, self.rearm, rank)
         self._passed_over = PassedOver()
         self._serials = itertools.count(1)
         self._guard = threading.RLock()  # of arming: the reader and a parked thread both change it
 
-    # ------------------------------------------------------------ backends and arming
+    # ------------------------------------------------------------ observers, backends and arming
+
+    def observe(self, *observers: Observer) -> None:
+        """Tell these of the run from now on, behind those that were added before."""
+        with self._guard:
+            self._observers += observers
+            for observer in observers:
+                for backend in self.backends:
+                    observer.backend_added(backend)
+            self.rearm()
 
     def add_backend(self, backend: Backend) -> None:
         """Take reports of ``backend``; it is installed while a client is attached."""
         with self._guard:
             self.backends.append(backend)
             self.hooks.append(BackendHooks(self, backend))
-            self.reports.verbosity.add(backend)
             if self.attached:
                 backend.install(self.hooks[-1])
                 backend.set_stacks(self.stacks)
-                self.captures.watch(backend)
-                for problem in switch_kept(backend, self._aids_kept):
-                    self._say(problem)
+            for observer in self._observers:
+                observer.backend_added(backend)
             self.rearm()
 
     def attach(self) -> None:
@@ -98,24 +106,24 @@ class Session:
                     backend.install(hooks)
                     backend.set_stacks(self.stacks)
                 except Exception as error:
-                    self.reports.defect(f"{backend.name} cannot be hooked", error)
+                    self.problems.defect(f"{backend.name} cannot be hooked", error)
             self.attached = True
             self.rearm()
 
     def detach(self) -> None:
-        """The client is gone: nothing stops any more, every hook comes off, the parked thread goes on."""
+        """The client disconnected: nothing stops any more, every hook comes off, the parked thread continues."""
         with self._guard:
             if not self.attached:
                 return
             self.attached = False
             self.goal = self.until = None
-            self.entry = self.pausing = self.record_nodes = False
+            self.entry = self.pausing = False
             self.table = BreakpointTable()
-            self.captures.drop_all()
-            self.reports.verbosity.detach()
-            self.reports.forget_brief()
-            self._restore_aids()
-            self._aids_kept.clear()
+            for observer in self._observers:
+                try:
+                    observer.detach()
+                except Exception as error:
+                    self.problems.defect("something that the client asked for is still there", error)
             self.rearm()
             for backend, hooks in zip(self.backends, self.hooks):
                 hooks.forget()
@@ -123,11 +131,23 @@ class Session:
                     backend.set_stacks(False)
                     backend.uninstall()
                 except Exception as error:
-                    self.reports.defect(f"{backend.name} keeps a hook", error)
+                    self.problems.defect(f"{backend.name} keeps a hook", error)
         parked = self.parked
         if parked is not None:
             parked.resume()
             threading.Thread(target=self._free, args=(parked,), name="adbg-release", daemon=True).start()
+
+    def abandon(self) -> None:
+        """In a forked child: nothing armed, nobody told. Locks are left alone: their holders are not here."""
+        self.attached = self.deciding = False
+        self.parked = None
+        self.notify = Notify()
+        self.turn.quiet = ()
+        gone: list[Observer | Backend] = [*self._observers, *self.backends]
+        for each in gone:
+            with contextlib.suppress(Exception):
+                each.abandon()
+        self._observers.clear()
 
     @staticmethod
     def _free(parked: Parked) -> None:
@@ -135,40 +155,41 @@ class Session:
         while not parked.over.wait(PATIENCE):
             parked.interrupt()
 
+    def change(self, what: Callable[[], T]) -> T:
+        """``what()``, a change of what could stop or of what an observer listens to, and ``rearm`` after it."""
+        with self._guard:
+            result = what()
+            self.rearm()
+            return result
+
     def rearm(self) -> None:
-        """Work out what the backends must report, after any change of what could stop."""
+        """Work out whom to tell and what the backends must report, after any change of what could stop."""
         with self._guard:
             self.deciding = (
                 self.table.armed or self.goal is not None or self.until is not None or self.pausing or self.entry
             )
-            verbosity = self.reports.verbosity
-            every = verbosity.narrates or verbosity.backward_regions or self.record_nodes
-            armed = self.attached and (self.deciding or every or self.captures.armed)
-            self.measures = self.attached
-            special = self.goal or self.until or self.pausing or self.entry or every or self.captures.armed
+            self.notify = Notify(self._observers)
+            self.turn.quiet = self.notify.quiet
+            wanted = any(observer.arms for observer in self._observers)
+            armed = self.attached and (self.deciding or wanted)
+            special = self.goal or self.until or self.pausing or self.entry or wanted
             self._passed_over.look_for(self.table.names_alone() if self.attached and not special else None)
             for backend in self.backends:
                 backend.arm(armed)
-
-    def _captures_folder(self) -> str:
-        recorder = self.reports.recorder
-        if recorder is not None and recorder.recording:
-            return os.path.join(recorder.run_dir, "captures")
-        return os.path.abspath("adbg-captures")
-
-    def _say(self, text: str) -> None:
-        self.reports.outlet.event(p.Output(text, "important"))
 
     def hook(self, running: Running) -> bool:
         """Have hooked in a call what is asked for. On its thread, or on one parked inside it. Returns whether all its
         gradients are looked at from now on, for values that are not finite."""
         call = running.call
-        reports = self.reports
-        narrating = reports.narrator.wants_nodes and reports.verbosity.speaks_for(running.backend)
-        if self.pausing or self.record_nodes or narrating:
+        if self.pausing:
             call.hook(HookPlan(every=True))
-        elif (verbose := reports.verbosity.plan()) is not None:
-            call.hook(verbose)
+        else:
+            for ask in self.notify.plan:
+                asked = ask(running)
+                if asked is not None:
+                    call.hook(asked)
+                    if asked.every:
+                        break
         goal = self.goal
         if goal is not None:
             wanted = goal.hooking(running.place(Phase.BEGIN))
@@ -185,8 +206,11 @@ class Session:
 
     def passes_over(self, kinds: frozenset[str]) -> bool:
         """See ``HookSink``. Not while a thread is stopped: another one that comes to a backward waits for it."""
-        if not self._passed_over.possible or self.turn.taken or self.reports.verbosity.logging:
+        if not self._passed_over.possible or self.turn.taken:
             return False
+        for needs in self.notify.needs_calls:
+            if needs():
+                return False
         return self._passed_over.holds(kinds)
 
     def passes(self, call: BackwardCall) -> bool:
@@ -228,7 +252,7 @@ class Session:
             for hit in stopping:
                 if hit.temporary and hit.id:
                     state = p.BreakpointState(hit.id, True, spec=hit.spec, hits=1, enabled=False, temporary=True)
-                    self.reports.outlet.event(p.BreakpointChanged("removed", state))
+                    self._outlet.event(p.BreakpointChanged("removed", state))
             return stopping[0].reason, ids, "; ".join(hit.error for hit in stopping if hit.error)
         if phase is Phase.BEGIN and self.entry:
             return StopReason.ENTRY, (), ""
@@ -243,7 +267,8 @@ class Session:
         node = point.stop.node
         where = f"{phase.value} {node.unique_name}" if node else f"backward {phase.value}"
         text = ": ".join(part for part in (where, hit.error or facts) if part)
-        self.reports.trace(hit.id, text, point)
+        for tell in self.notify.trace:
+            tell(hit.id, text, point)
 
     def point(
         self,
@@ -272,13 +297,18 @@ class Session:
         resumed = False
         try:
             self.parked = parked
-            self.reports.stopped(point, self.table.take_changed())
+            for tell in self.notify.before_stop:
+                tell()
+            changed = self.table.take_changed()
+            for tell in self.notify.stopped:
+                tell(point, changed)
             if not self.attached:  # gone just now: nobody will resume this
                 parked.resume()
             parked.stay()
             resumed = True
             if running is not None and self.attached:
-                self.reports.graph(running)
+                for tell in self.notify.resumed:
+                    tell(running)
         finally:
             self.parked = None
             parked.close()
@@ -287,7 +317,8 @@ class Session:
                 for around in running.chain:
                     around.parked_ns += spent
             if not resumed:
-                self.reports.continued(point.thread)
+                for tell in self.notify.continued:
+                    tell(point.thread)
                 self.rearm()
 
     def break_at(self, frame: types.FrameType) -> None:
@@ -298,7 +329,7 @@ class Session:
     def _stop_at(self, frame: types.FrameType) -> None:
         if self.attached:
             running, key = next(filter(None, (hooks.at_hand() for hooks in self.hooks)), (None, None))
-            self.park(point_at_line(frame, self.backends, running, key, self.rank, self.reports.defect), running)
+            self.park(point_at_line(frame, self.backends, running, key, self.rank, self.problems.defect), running)
 
     # ------------------------------------------------------------ going on
 
@@ -356,38 +387,10 @@ class Session:
             self.rearm()
 
     def set_breakpoints(self, requests: Sequence[p.BreakpointRequest]) -> list[p.BreakpointState]:
-        with self._guard:
-            states = self.table.replace(requests)
-            self.rearm()
-            return states
+        return self.change(lambda: self.table.replace(requests))
 
     def set_filters(self, filters: Sequence[str]) -> list[p.BreakpointState]:
-        with self._guard:
-            states = self.table.set_filters(filters)
-            self.rearm()
-            return states
-
-    def set_vlog(self, text: str, at: str = "", backward: bool = False) -> p.VlogBody:
-        with self._guard:
-            body = self.reports.verbosity.set(text, at, backward)
-            self.rearm()
-            return body
-
-    def aids(self, name: str = "", value: str = "") -> p.AidsBody:
-        """The frameworks' own debugging aids; ``name`` switches one. Raises CommandError, Unsupported."""
-        with self._guard:
-            if name and value and not self.backends:
-                return keep(self._aids_kept, name, value)
-            return switched(self.backends, name, value)
-
-    def _restore_aids(self) -> None:
-        for backend in self.backends:
-            try:
-                aids = backend.aids()
-                if aids is not None:
-                    aids.restore()
-            except Exception as error:
-                self.reports.defect("a framework's own aids are not as they were", error)
+        return self.change(lambda: self.table.set_filters(filters))
 
     def states_after(self, asked: Sequence[p.BreakpointState]) -> list[p.BreakpointState]:
         """``asked`` as they are now, bad specs included."""
@@ -407,12 +410,6 @@ class Session:
             if self.attached:
                 for backend in self.backends:
                     backend.set_stacks(on)
-
-    def set_record(self, on: bool) -> None:
-        """Report every node to the record."""
-        with self._guard:
-            self.record_nodes = on
-            self.rearm()
 
 
 def _by_name(plans: Sequence[HookPlan]) -> Callable[[str], bool] | None:

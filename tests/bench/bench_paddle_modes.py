@@ -27,12 +27,12 @@ def make_modes(agent: agents.Agent) -> dict[str, Mode]:
         requests = [p.BreakpointRequest(breakpoint, id=1)] if breakpoint else []
         assert all(state.verified for state in session.set_breakpoints(requests))
         if vlog:
-            session.set_vlog(vlog)
+            session.change(lambda: agent.log_levels.set(vlog))
         try:
             yield
         finally:
             if vlog:
-                session.set_vlog("off")
+                session.change(lambda: agent.log_levels.set("off"))
             session.detach()
 
     modes: dict[str, Mode] = {

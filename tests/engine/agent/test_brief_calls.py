@@ -10,7 +10,7 @@ import pytest
 from support.dialled import Dialled
 from support.frameworks import node_of, on_frameworks
 
-from adbg.engine.agent.event_queue import History
+from adbg.engine.agent.event_queue import EventQueue
 from adbg.engine.protocol.messages import BackwardBegin, BackwardEnd, BackwardsRan, NodesRan
 from adbg.engine.record.files import vlog_path
 from adbg.engine.record.journal import Journal, crash_report
@@ -146,22 +146,22 @@ def run_of(number: int, **more: Any) -> BriefRun:
 
 
 def test_calls_in_a_row_go_together() -> None:
-    history = History()
+    queue = EventQueue()
     for number in (1, 2, 3):
-        history.add(run_of(number))
-    history.node(4, 1, 2.0, None, False)
-    history.add(run_of(5))
-    history.add(run_of(6, error="ValueError: gone"))
-    history.add(run_of(7, told=True))
-    history.add(run_of(8))
-    history.add(run_of(9, call=CALL._replace(number=9, iteration=9, line=30)))
-    together, nodes, five, begin, failed, told, eight, elsewhere = history.take()
+        queue.add(run_of(number))
+    queue.node(4, 1, 2.0, None, False)
+    queue.add(run_of(5))
+    queue.add(run_of(6, error="ValueError: gone"))
+    queue.add(run_of(7, told=True))
+    queue.add(run_of(8))
+    queue.add(run_of(9, call=CALL._replace(number=9, iteration=9, line=30)))
+    together, nodes, five, begin, failed, told, eight, elsewhere = queue.take()
     assert isinstance(together, BackwardsRan) and together.us == [11.0, 12.0, 13.0] and together.first.backward == 1
     assert isinstance(nodes, NodesRan)
     assert [body.us for body in (five, eight, elsewhere)] == [[15.0], [18.0], [19.0]]
     assert isinstance(begin, BackwardBegin) and (failed.backward, failed.error) == (6, "ValueError: gone")
     assert isinstance(told, BackwardEnd) and told.backward == 7
-    assert history.take() == []
+    assert queue.take() == []
 
 
 @pytest.mark.parametrize(("events", "wanted"), [("b", "backward 9 begins"), ("be", "backward 9 ends")])

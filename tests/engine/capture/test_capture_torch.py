@@ -361,5 +361,5 @@ def test_a_front_end_that_leaves_ends_the_file_and_what_waits(tmp_path: Path) ->
         status, out, err = run.end()
         assert (status, err) == (0, "") and out.startswith("[[")
     log = read(tmp_path / "begun", "grad_tensors.log")
-    assert len(variables(log)) == 3 and "the front end left here" in log
+    assert len(variables(log)) == 3 and "the front end disconnected here" in log
     assert not (tmp_path / "never").exists()

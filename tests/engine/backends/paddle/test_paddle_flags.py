@@ -88,7 +88,7 @@ from adbg.engine.backends.paddle.backend import PaddleBackend
 from adbg.engine.backends.paddle import private
 from adbg.engine.backends.paddle.flags import read_flags
 from adbg.engine.log.narrator import Narrator
-from adbg.engine.log.levels import Verbosity
+from adbg.engine.log.levels import LogLevels
 from tests.support.paddle_watch import Watch
 
 before = read_flags()
@@ -97,13 +97,13 @@ backend.install(Watch())
 backend.set_stacks(True)
 backend.aids().set("check_nan_inf", "1")
 backend.arm(True)
-verbosity = Verbosity(Narrator(print), lambda: None, "", print)
-verbosity.add(backend)
-verbosity.set("5")
-verbosity.set("6", "nowhere.py:3")
+levels = LogLevels(Narrator(print), lambda: ("", False), print)
+levels.backend_added(backend)
+levels.set("5")
+levels.set("6", "nowhere.py:3")
 x = paddle.ones([3])
 x.stop_gradient = False
-locks = [backend._flags._lock, backend._stacks._lock, private._lock, verbosity.tap._lock, verbosity._forward._lock]
+locks = [backend._flags._lock, backend._stacks._lock, private._lock, levels.tap._lock, levels._forward._lock]
 
 def hold():
     with contextlib.ExitStack() as stack:
@@ -118,7 +118,7 @@ held.wait()
 if os.fork() == 0:
     signal.alarm(20)
     backend.abandon()
-    verbosity.abandon()
+    levels.abandon()
     paddle.tanh(x).sum().backward()
     os.write(1, f"{read_flags() == before} {list(x.grad.shape)}\\n".encode())
     os._exit(0)

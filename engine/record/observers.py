@@ -1,0 +1,150 @@
+"""What the run directory keeps of a run: the record, and the crash journal.
+
+Called under the turn, the brief calls on any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from adbg.engine.backends.base import Backend, HookPlan
+from adbg.engine.graph.index import index_of
+from adbg.engine.protocol.messages import BreakpointState
+from adbg.engine.record.journal import Journal
+from adbg.engine.record.recorder import Recorder
+from adbg.engine.session.hooks import error_text
+from adbg.engine.session.observers import Observer
+from adbg.engine.session.running_call import Running, Visit
+from adbg.engine.session.stop_point import PausedPoint
+from adbg.engine.types import BriefCall, BriefRun, Phase
+
+MOST_NODES = 20_000  # of one graph in the record: 0.2 s when the program continues
+PAGE = 1000
+
+
+class Recording(Observer):
+    """Hands what happens to the recorder. ``every``: every node is asked for, and the graph of every call is kept."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._graphs: set[int] = set()  # calls under way whose graph is recorded
+        self.every = False
+
+    @property
+    def arms(self) -> bool:
+        return self.every
+
+    def plan(self, running: Running) -> HookPlan | None:
+        return HookPlan(every=True) if self.every else None
+
+    def backward_begin(self, running: Running) -> None:
+        call = running.call
+        file, line = (call.location.file, call.location.line) if call.location else ("", 0)
+        self._recorder.backward_begin(
+            call.number,
+            nodes=call.count(),
+            roots=call.root_names,
+            entry=call.entry,
+            depth=call.depth,
+            parent=call.parent.number if call.parent is not None else 0,
+            parent_index=running.place(Phase.BEGIN).parent_index,
+            thread=call.thread,
+            iteration=running.backend.iteration,
+            file=file,
+            line=line,
+            create_graph=call.create_graph,
+        )
+
+    def node_begin(self, visit: Visit) -> None:
+        number = visit.running.call.number
+        self._recorder.node_event(number, visit.index, "before", None, visit.norm, visit.nonfinite)
+
+    def node_end(self, visit: Visit) -> None:
+        number = visit.running.call.number
+        self._recorder.node_event(number, visit.index, "after", visit.us, visit.norm, visit.nonfinite)
+
+    def release(self, running: Running, error: BaseException | None) -> None:
+        if self.every:
+            self.resumed(running)
+        self._graphs.discard(running.call.number)
+
+    def backward_end(self, running: Running, us: float, error: BaseException | None) -> None:
+        self._recorder.backward_end(running.call.number, us, error_text(error))
+
+    def brief_end(self, run: BriefRun) -> None:
+        self._recorder.brief(run)
+
+    def resumed(self, running: Running) -> None:
+        """Record the graph of a call in which the program stopped, once."""
+        call = running.call
+        if call.number in self._graphs or not self._recorder.recording:
+            return
+        self._graphs.add(call.number)
+        index = index_of(call)
+        for first in range(1, min(index.total, MOST_NODES) + 1, PAGE):
+            rows = [index.row(call, i) for i in range(first, min(first + PAGE, index.total + 1))]
+            stacks = {row.index: call.forward_stack(row.key)[0] for row in rows}
+            self._recorder.graph(call.number, rows, stacks)
+
+    def stopped(self, point: PausedPoint, changed: Sequence[BreakpointState]) -> None:
+        self._recorder.stop(point.stop)
+
+    def trace(self, id: int, text: str, point: PausedPoint) -> None:
+        self._recorder.artifact("trace", str(id), f"bwd#{point.stop.backward} {text}")
+
+    def detach(self) -> None:
+        self.every = False
+        self._graphs.clear()
+
+
+class CrashNotes(Observer):
+    """Writes what happens into the crash journal."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    def brief_begin(self, call: BriefCall) -> None:
+        self._journal.brief_begin(call.number)
+
+    def brief_end(self, run: BriefRun) -> None:
+        self._journal.brief_end()
+
+    def backward_begin(self, running: Running) -> None:
+        self._journal.put("begin", running.call.number)
+
+    def node_begin(self, visit: Visit) -> None:
+        """9 us of a hooked node's time, its end included."""
+        running = visit.running
+        backend, call, norm = running.backend, running.call, visit.norm
+        texts = []
+        for value in visit.outs:
+            if value is None:
+                texts.append("undefined")
+                continue
+            try:
+                meta = backend.meta(value)
+                norm = backend.norm(value) if norm is None else norm
+                shape = ", ".join(map(str, meta.shape or ()))
+                texts.append(f"{meta.dtype}[{shape}] norm {norm:.4g}")
+            except Exception:  # sparse, quantised: no figure, no harm
+                texts.append("?")
+            norm = None  # the one that is known was of the first defined gradient
+        self._journal.put("before", call.number, visit.index, call.name(visit.key), call.depth, _path(running), *texts)
+
+    def node_end(self, visit: Visit) -> None:
+        running = visit.running
+        call = running.call
+        self._journal.put("after", call.number, visit.index, call.name(visit.key), call.depth, _path(running))
+
+    def backward_end(self, running: Running, us: float, error: BaseException | None) -> None:
+        self._journal.put("end", running.call.number)
+
+    def backend_added(self, backend: Backend) -> None:
+        self._journal.watch_faults_again()
+
+    def abandon(self) -> None:
+        self._journal.abandon()
+
+
+def _path(running: Running) -> str:
+    return " > ".join(running.enclosing()) if len(running.chain) > 1 else ""

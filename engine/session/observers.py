@@ -1,0 +1,149 @@
+"""Observers: whatever listens to a run, and the one way in which the session tells it.
+
+The front end's events, the record, the crash journal, the log and the captures are observers; the session knows none of
+them. To add one, subclass ``Observer``, override what it wants to hear, and hand it to ``Session.observe``.
+
+Cost contract: for each event there is one tuple of bound methods, of the active observers that override it, made anew
+by ``Session.rearm``. An observer that is not active, or that does not override a method, costs nothing there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from adbg.engine.backends.base import Backend, HookPlan
+from adbg.engine.protocol.messages import BreakpointState
+from adbg.engine.session.running_call import Running, Visit
+from adbg.engine.session.stop_point import PausedPoint
+from adbg.engine.types import BriefCall, BriefRun
+
+
+class Observer:
+    """Does nothing: override what is wanted.
+
+    Methods named after a node or a call run on the autograd thread that holds the turn, between two nodes of a training
+    job; the brief ones and ``before_backward`` on any thread. What they raise is reported once, never raised into the
+    program, and ends the report to the observers behind this one: better raise nothing. Nothing is told while no client
+    is attached, save ``backend_added`` and ``abandon``.
+    """
+
+    @property
+    def active(self) -> bool:
+        """False: told of nothing but ``backend_added``, ``detach`` and ``abandon``. Asked by ``Session.rearm``: whoever
+        changes it calls that (``Session.change``)."""
+        return True
+
+    @property
+    def arms(self) -> bool:
+        """Wants every backward call, also where no breakpoint does: without it calls may pass unreported."""
+        return False
+
+    # ---- a backward call
+
+    def needs_calls(self) -> bool:
+        """Asked, on any thread, at the begin of a call in which no breakpoint can be hit: True has it looked into."""
+        return False
+
+    def before_backward(self) -> None:
+        """An outermost call begins, brief or not. An observer that is added here is told of its begin."""
+
+    def plan(self, running: Running) -> HookPlan | None:
+        """What to hook in a call that begins, or that goes on after a stop. A plan that hooks every node ends the
+        question: observers behind are not asked."""
+        return None
+
+    def backward_begin(self, running: Running) -> None: ...
+
+    def release(self, running: Running, error: BaseException | None) -> None:
+        """A call that was looked into is over: drop what is kept of it. Its end is told right after this, by
+        ``backward_end``, or by ``brief_end`` where its begin was told by ``brief_begin`` alone."""
+
+    def backward_end(self, running: Running, us: float, error: BaseException | None) -> None: ...
+
+    # ---- a call that nobody looks into: none of its nodes is hooked
+
+    def brief_begin(self, call: BriefCall) -> None: ...
+
+    def looked_into(self, call: BriefCall) -> None:
+        """Such a call is looked into all the same: an exception, or a stop in a node's own Python code."""
+
+    def brief_end(self, run: BriefRun) -> None: ...
+
+    # ---- a hooked node, in this order; a stop may come behind node_begin and behind node_end
+
+    def node_begin(self, visit: Visit) -> None: ...
+
+    def node_enter(self, visit: Visit) -> None:
+        """The last word before the node runs."""
+
+    def node_leave(self, visit: Visit) -> None:
+        """The first word behind the node. It is not measured yet."""
+
+    def node_end(self, visit: Visit) -> None: ...
+
+    def node_passed(self, visit: Visit) -> None:
+        """Behind the stop, if there was one: ``ins`` are the gradients as they are passed on, edits included."""
+
+    # ---- stops
+
+    def before_stop(self) -> None:
+        """A thread is about to stop. An observer that is added here is told of the stop."""
+
+    def stopped(self, point: PausedPoint, changed: Sequence[BreakpointState]) -> None:
+        """A thread stops at ``point``; ``changed`` are the breakpoints that changed since the last stop."""
+
+    def resumed(self, running: Running) -> None:
+        """A thread that stopped in ``running`` continues, as it was asked to."""
+
+    def continued(self, thread: int) -> None:
+        """A stopped thread continues by itself: an exception (Ctrl-C) ended the stop."""
+
+    def trace(self, id: int, text: str, point: PausedPoint) -> None:
+        """Tracepoint ``id`` was hit."""
+
+    # ---- adbg's own work, and the life of the session
+
+    def quiet(self, on: bool) -> None:
+        """A hook has the turn (True) or is about to give it back: in between the thread does adbg's work."""
+
+    def backend_added(self, backend: Backend) -> None:
+        """A framework was imported; its hooks are installed if a client is attached."""
+
+    def detach(self) -> None:
+        """The client disconnected: drop what it asked for."""
+
+    def abandon(self) -> None:
+        """In a forked child: let go without waiting for a lock, whose holder may be a thread that is not here."""
+
+
+class Notify:
+    """For each event the bound methods to call, in the order in which the observers were added. Immutable."""
+
+    needs_calls: tuple[Any, ...]
+    before_backward: tuple[Any, ...]
+    plan: tuple[Any, ...]
+    backward_begin: tuple[Any, ...]
+    release: tuple[Any, ...]
+    backward_end: tuple[Any, ...]
+    brief_begin: tuple[Any, ...]
+    looked_into: tuple[Any, ...]
+    brief_end: tuple[Any, ...]
+    node_begin: tuple[Any, ...]
+    node_enter: tuple[Any, ...]
+    node_leave: tuple[Any, ...]
+    node_end: tuple[Any, ...]
+    node_passed: tuple[Any, ...]
+    before_stop: tuple[Any, ...]
+    stopped: tuple[Any, ...]
+    resumed: tuple[Any, ...]
+    continued: tuple[Any, ...]
+    trace: tuple[Any, ...]
+    quiet: tuple[Any, ...]
+
+    def __init__(self, observers: Iterable[Observer] = ()) -> None:
+        listening = [observer for observer in observers if observer.active]
+        for event in Notify.__annotations__:
+            silent = getattr(Observer, event)
+            calls = (getattr(observer, event) for observer in listening if getattr(type(observer), event) is not silent)
+            setattr(self, event, tuple(calls))

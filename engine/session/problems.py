@@ -1,0 +1,40 @@
+"""What adbg has to say to the user of its own accord, once each. Any thread; nothing here blocks or raises."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from adbg.engine.protocol.messages import Output
+
+_MOST = 100
+
+
+class Outlet(Protocol):
+    """Where messages go. Never blocks, never raises."""
+
+    def event(self, body: Any, droppable: bool = False) -> None: ...
+
+
+class Problems:
+    """Each different text is said once, and no more than 100 of them."""
+
+    def __init__(self, outlet: Outlet) -> None:
+        self._outlet = outlet
+        self._said: set[str] = set()
+
+    def say(self, text: str) -> None:
+        """A line, as often as it comes."""
+        self._outlet.event(Output(text, "important"))
+
+    def problem(self, text: str) -> None:
+        """Something that the user must know."""
+        self._once(f"adbg: {text}\n")
+
+    def defect(self, what: str, error: BaseException) -> None:
+        """Something of adbg's own failed; the program runs on."""
+        self._once(f"adbg: {what}: {type(error).__name__}: {error}\n")
+
+    def _once(self, text: str) -> None:
+        if text not in self._said and len(self._said) < _MOST:
+            self._said.add(text)
+            self.say(text)
