@@ -151,9 +151,9 @@ def _session() -> Session | None:
 
 def _own_session() -> Session | None:
     global _alone
-    present = [name for name in REGISTRY.factories if name in sys.modules]
+    present = [name for name in REGISTRY if name in sys.modules]
     if not present:
-        _say_once(f"nothing is captured: none of {', '.join(REGISTRY.factories)} is imported yet")
+        _say_once(f"nothing is captured: none of {', '.join(REGISTRY)} is imported yet")
         return None
     if _alone is None:
         _alone = Session(_Stderr())
@@ -164,7 +164,7 @@ def _own_session() -> Session | None:
     for name in present:
         if name not in known:
             try:
-                _alone.add_backend(REGISTRY.factories[name]())
+                _alone.add_backend(REGISTRY[name]())
             except Exception as error:
                 _say_once(f"{name} cannot be watched: {type(error).__name__}: {error}")
     return _alone if _alone.backends else None

@@ -62,7 +62,7 @@ def collect(python: str = "", timeout: float = TIMEOUT) -> list[Section]:
     """Look at everything. ``python`` is the interpreter that would run the program ("": as ``adbg run`` chooses)."""
     interpreter = python or program_python()
     sections = [Section("adbg", tuple(_adbg_lines(interpreter)))]
-    for name in dict.fromkeys((*REGISTRY.factories, *_OTHER_FRAMEWORKS)):
+    for name in dict.fromkeys((*REGISTRY, *_OTHER_FRAMEWORKS)):
         lines = _framework_lines(name, interpreter, timeout)
         if lines:
             sections.append(Section(name, tuple(lines)))
@@ -73,7 +73,7 @@ def collect(python: str = "", timeout: float = TIMEOUT) -> list[Section]:
 
 def healthy(sections: Sequence[Section]) -> bool:
     """Whether a program can be debugged here: some framework works, and so do sockets and terminals."""
-    frameworks = [s for s in sections if s.title in REGISTRY.factories]
+    frameworks = [s for s in sections if s.title in REGISTRY]
     works = any(s.lines and s.lines[0].status == "ok" for s in frameworks)
     return works and not any(line.status == "missing" for s in sections if s.title == "system" for line in s.lines)
 
@@ -158,14 +158,14 @@ def report(name: str) -> None:
 
 
 def _report_lines(name: str) -> list[DoctorLine]:
-    known = name in REGISTRY.factories
+    known = name in REGISTRY
     if importlib.util.find_spec(name) is None:
         return [DoctorLine("missing", name, f"not installed; pip install 'adbg[{name}]'")] if known else []
     if not known:
         return [DoctorLine("limit", name, "installed, but this version of adbg has no backend for it")]
     try:
         module = importlib.import_module(name)
-        backend = REGISTRY.factories[name]()
+        backend = REGISTRY[name]()
         told = list(backend.doctor())
     except Exception as error:
         return [DoctorLine("missing", name, f"installed, but broken: {type(error).__name__}: {error}")]

@@ -31,7 +31,8 @@ from adbg.engine.backends.paddle.entry import EngineEntry
 from adbg.engine.backends.paddle.flags import SharedFlags
 from adbg.engine.backends.paddle.graph import SAVED_NOTE, PaddleGraph, Services, root_tensors
 from adbg.engine.backends.paddle.modules import Modules
-from adbg.engine.backends.paddle.nodes import node_of
+from adbg.engine.backends.paddle.native import symbols
+from adbg.engine.backends.paddle.native.grad_fn import node_of
 from adbg.engine.backends.paddle.stacks import Stacks
 from adbg.engine.backends.paddle.vlog import PaddleVlog
 from adbg.engine.types import TensorMeta, TensorStats, TensorWindow
@@ -85,7 +86,7 @@ class PaddleBackend(Backend):
         self._stacks.abandon()
         self._modules.unwatch()
         self._aids.restore()
-        private.abandon()
+        symbols.abandon()
         self.uninstall()
 
     def arm(self, armed: bool) -> None:
@@ -205,10 +206,10 @@ class PaddleBackend(Backend):
     # ---- doctor
 
     def doctor(self) -> Sequence[DoctorLine]:
-        native = private.native()
+        native = symbols.native()
         self.capabilities = _capabilities(self._stacks, hooks=native is not None)
         lines = [DoctorLine("ok", "paddle", f"{self.version} in {os.path.dirname(paddle.__file__)}")]
-        lines.append(DoctorLine("ok" if native is not None else "limit", "stops before a node", private.mechanism()))
+        lines.append(DoctorLine("ok" if native is not None else "limit", "stops before a node", symbols.mechanism()))
         for use in private.USES:
             detail = f"{use.purpose}: {use.problem}" if use.problem else use.purpose
             lines.append(DoctorLine("ok" if use.present else "missing", use.name, detail))

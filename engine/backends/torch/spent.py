@@ -13,7 +13,7 @@ from typing import Any
 from adbg.engine.backends.torch import saved as torch_saved
 from adbg.engine.backends.torch.saved import NodeFields
 
-_MOST_ASKED = 500  # nodes below one root that are asked; a walk of so few is safe beside any other: ``torch_touched``
+_MOST_ASKED = 500  # nodes below one root that are asked; a walk of so few is safe beside any other: ``touched``
 
 
 def used_up(root: Any, fields: NodeFields) -> bool:

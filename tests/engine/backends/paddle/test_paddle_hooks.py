@@ -14,6 +14,7 @@ from paddle.distributed.fleet.utils import recompute  # noqa: E402
 
 from adbg.engine.backends.base import HookPlan  # noqa: E402
 from adbg.engine.backends.paddle import private  # noqa: E402
+from adbg.engine.backends.paddle.native import symbols  # noqa: E402
 from tests.support.paddle_watch import EVERY, Watch, watching  # noqa: E402
 
 
@@ -69,8 +70,8 @@ def checked(seen):
 
 
 def test_the_exported_symbols_are_in_use():
-    assert private.native() is not None, private.native_problem()
-    assert "self-checks passed" in private.mechanism()
+    assert symbols.native() is not None, symbols.native_problem()
+    assert "self-checks passed" in symbols.mechanism()
 
 
 def test_every_kind_of_node_before_and_after():
