@@ -580,6 +580,9 @@ class FakeBackend(Backend):
     def text(self, value: Any) -> str:
         return repr(value)
 
+    def gradient_of(self, parameter: Any) -> Any:
+        return None
+
     @contextlib.contextmanager
     def user_mode(self) -> Iterator[None]:
         yield

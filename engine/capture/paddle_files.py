@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-from adbg.engine.backends.base import Backend, Graph
+from adbg.engine.backends.base import Backend, DumpDialect, Graph
 from adbg.engine.capture.drawing import COLOURS, STRAY, Capture, Drawing, DrawnNode, long_dtype, place_text
 from adbg.engine.errors import AdbgError, CommandError
 from adbg.engine.graph.region import LEAF
@@ -22,14 +22,6 @@ from adbg.engine.types import SourceLine, TensorMeta
 
 SUFFIXES = ("backward_graph.dot", "ref_forward_graph.dot", "call_stack.log", "grad_tensors.log")
 _ROWS, _COLS = 512, 2048  # of one piece of a tensor: 8 MB of doubles
-_PADDLE_NOTE = (
-    "Note : If you want to see the call stack information of each Node, please make sure "
-    "FLAGS_call_stack_level=3 is set at runtime.\n"
-)
-_NOTE = (
-    "Note : If you want to see the call stack information of each Node, please make sure that forward stacks are on "
-    "(adbg: stacks on) before the forward runs.\n"
-)
 
 
 class Folder:
@@ -116,11 +108,11 @@ def _quoted(text: str) -> str:
 # ------------------------------------------------------------------ call stacks
 
 
-def stack_text(graph: Graph, capture: Capture, paddle: bool) -> str:
+def stack_text(graph: Graph, capture: Capture, dialect: DumpDialect) -> str:
     """Every node with the Python lines that made it, outermost first, the highest number first."""
-    parts = [_PADDLE_NOTE if paddle else _NOTE]
+    parts = [dialect.stack_note]
     for node in reversed(capture.nodes):
-        parts.append(f"GradNodeBase {node.printed} ptr : {node.address:#x} call stack: \n")
+        parts.append(dialect.stack_title.format(name=node.printed, address=node.address))
         stack, note = graph.forward_stack(node.key)
         parts += [traceback_line(line) for line in reversed(stack)]
         if not stack and note:

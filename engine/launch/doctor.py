@@ -28,6 +28,7 @@ from adbg.engine.backends.base import DoctorLine
 from adbg.engine.errors import AdbgError
 from adbg.engine.launch.command_line import program_python
 from adbg.engine.launch.launch import BOOTSTRAP, ENGINE, OLDEST_PYTHON, package_folder
+from adbg.engine.names import FRAMEWORKS
 from adbg.engine.protocol.rendezvous import private_dir
 from adbg.engine.record.runs import runs_root
 
@@ -43,7 +44,6 @@ bootstrap.load_adbg(package, engine)
 from adbg.engine.launch import doctor
 doctor.report(name)
 """
-_OTHER_FRAMEWORKS = ("torch", "paddle", "mindspore")  # that a person may expect here, with or without a backend
 _NO_ENTRY = (
     ("python -I, -E or -S", "Python then ignores PYTHONPATH, or skips site: adbg cannot get in"),
     ("sudo, ssh, containers", "a cleaned environment is not followed: run adbg inside"),
@@ -62,7 +62,7 @@ def collect(python: str = "", timeout: float = TIMEOUT) -> list[Section]:
     """Look at everything. ``python`` is the interpreter that would run the program ("": as ``adbg run`` chooses)."""
     interpreter = python or program_python()
     sections = [Section("adbg", tuple(_adbg_lines(interpreter)))]
-    for name in dict.fromkeys((*REGISTRY, *_OTHER_FRAMEWORKS)):
+    for name in dict.fromkeys((*REGISTRY, *FRAMEWORKS)):
         lines = _framework_lines(name, interpreter, timeout)
         if lines:
             sections.append(Section(name, tuple(lines)))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
+from adbg.engine.names import FRAMEWORKS
 from adbg.tui.debugger.debugger import Debugger
 
-FRAMEWORKS = ("torch", "paddle", "mindspore")
 _MISSING = re.compile(rf"(?:No module named '|import of )({'|'.join(FRAMEWORKS)})\b")
 
 

@@ -41,12 +41,25 @@ class DoctorLine:
     detail: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class DumpDialect:
+    """The words of the dump files, whose formats are Paddle's for every framework. Texts for ``str.format``."""
+
+    stack_note: str = (
+        "Note : If you want to see the call stack information of each Node, please make sure that forward stacks are "
+        "on (adbg: stacks on) before the forward runs.\n"
+    )
+    stack_title: str = "GradNodeBase {name} ptr : {address:#x} call stack: \n"
+    op_label: str = "{op}\nGradNode: {address:#x}"  # of a node in a forward graph
+
+
 class Backend(abc.ABC):
     """One framework. Made once by the registry after the script imported the framework; ``install`` puts the hooks in,
     ``uninstall`` leaves no trace of them."""
 
     name: ClassVar[str]
     version: str = ""
+    dump_dialect: ClassVar[DumpDialect] = DumpDialect()
     capabilities: Capabilities = Capabilities()
 
     @abc.abstractmethod
@@ -113,6 +126,14 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def text(self, value: Any) -> str:
         """How a person sees the value (framework's repr, long ones elided)."""
+
+    def gradient_of(self, parameter: Any) -> Any:
+        """The gradient that a parameter has accumulated; None while it has none."""
+        return parameter.grad
+
+    def version_of(self, value: Any) -> int | None:
+        """The counter that in-place operations on a tensor move; None where it has none."""
+        return None
 
     @abc.abstractmethod
     def user_mode(self) -> contextlib.AbstractContextManager[None]:

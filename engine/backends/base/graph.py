@@ -75,6 +75,24 @@ class Graph(abc.ABC):
     def node(self, key: int) -> Any:
         """The framework's own node object, for expressions (``node``)."""
 
+    def is_accumulate(self, key: int) -> bool:
+        """The node that adds to a leaf's gradient."""
+        return self.describe(key).accumulate
+
+    def op_name(self, key: int) -> str:
+        """The forward op of a node, as drawings name it; of an accumulate node its parameter."""
+        info = self.describe(key)
+        return info.parameter or "Node" if info.accumulate else self.op_of(info.unique_name)
+
+    @staticmethod
+    def op_of(unique_name: str) -> str:
+        """The forward op in the unique name of a node: the name without what stands for "backward"."""
+        return unique_name
+
+    def dumped_name(self, key: int) -> str:
+        """What dump files call the node: the unique name, without an ordinal where the framework has no ordinals."""
+        return self.describe(key).unique_name
+
     def is_custom(self, key: int) -> bool:
         """PyLayer / autograd.Function."""
         return False
@@ -88,10 +106,8 @@ class Graph(abc.ABC):
         return self.node(key)
 
     def address(self, key: int) -> int:
-        """A number that tells this node object from any other alive: Paddle's pointer, else the id of the object."""
-        node = self.node(key)
-        pointer = getattr(node, "node_ptr", None)
-        return int(pointer()) if callable(pointer) else id(node)
+        """A number that no other node alive has."""
+        return id(self.node(key))
 
     def read_all_stacks(self) -> None:  # noqa: B027
         """The stacks of all nodes are about to be asked for: a backend may read them together for less."""

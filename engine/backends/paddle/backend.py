@@ -18,6 +18,7 @@ from adbg.engine.backends.base import (
     Capabilities,
     CreationWatch,
     DoctorLine,
+    DumpDialect,
     Graph,
     HookSink,
     NativeVlog,
@@ -58,6 +59,10 @@ class PaddleBackend(Backend):
     """PaddlePaddle's dynamic graph."""
 
     name: ClassVar[str] = "paddle"
+    dump_dialect: ClassVar[DumpDialect] = DumpDialect(
+        stack_note="Note : If you want to see the call stack information of each Node, please make sure "
+        "FLAGS_call_stack_level=3 is set at runtime.\n"
+    )
 
     def __init__(self) -> None:
         self.version = str(paddle.__version__)
@@ -144,6 +149,9 @@ class PaddleBackend(Backend):
 
     def text(self, value: Any) -> str:
         return paddle_tensors.text(value)
+
+    def version_of(self, value: Any) -> int | None:
+        return getattr(value, "inplace_version", None)
 
     @contextlib.contextmanager
     def _user_mode(self) -> Iterator[None]:

@@ -349,6 +349,17 @@ class PaddleGraph(Graph):
     def names(self) -> Sequence[str]:
         return sorted({self.name(key) for key in range(len(self.walk()))})
 
+    @staticmethod
+    def op_of(unique_name: str) -> str:
+        return unique_name.partition("#")[0].replace("GradNode", "") or "Node"
+
+    def dumped_name(self, key: int) -> str:
+        """As Paddle prints it."""
+        return self.printed()[key]
+
+    def address(self, key: int) -> int:
+        return int(self.walk()[key].node_ptr())
+
     def keys_named(self, printed: str) -> Iterator[int]:
         """Nodes that Paddle prints by that name, in order of execution."""
         names = self.printed()
