@@ -16,6 +16,7 @@ import contextlib
 import heapq
 import itertools
 import math
+import operator
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,6 +34,7 @@ from adbg.engine.backends.base import (
     Part,
     SavedValue,
 )
+from adbg.engine.backends.common.slices import resolve, to_two, written
 from adbg.engine.errors import CommandError
 from adbg.engine.types import Edge, NodeInfo, SourceLine, TensorMeta, TensorStats, TensorWindow
 
@@ -551,12 +553,17 @@ class FakeBackend(Backend):
         )
 
     def window(self, value: Any, slice_text: str, rows: int, cols: int) -> TensorWindow:
-        """Exact, of the whole value as rows of its last dimension; no slicing here."""
-        if slice_text not in ("", "[...]", "[:]"):
-            raise CommandError(f"the fake backend reads no slice {slice_text!r}", "leave it empty")
-        width = value.shape[-1] if value.shape else 1
-        table = [tuple(value.values[i : i + width][:cols]) for i in range(0, len(value.values), width)][:rows]
-        return TensorWindow("[:]", value.shape, tuple(table), "exact", (0, len(table)), (0, min(width, cols)))
+        """The first ``rows`` x ``cols`` numbers of the slice, exact: nothing is reduced here."""
+        indices = to_two(resolve(slice_text, value.shape))
+        chosen = [range(*index.indices(1 << 62)) if isinstance(index, slice) else [index] for index in indices]
+        strides = [math.prod(value.shape[dim + 1 :]) for dim in range(len(value.shape))]
+        places = [sum(map(operator.mul, place, strides)) for place in itertools.product(*chosen)]
+        shape = tuple(len(span) for span, index in zip(chosen, indices) if isinstance(index, slice))
+        width = shape[-1] if shape else 1
+        numbers = [value.values[place] for place in places]
+        table = [tuple(numbers[i : i + width][:cols]) for i in range(0, len(numbers), max(1, width))][:rows]
+        text = "[" + ", ".join(map(written, indices)) + "]"
+        return TensorWindow(text, shape, tuple(table), "exact", (0, len(table)), (0, min(width, cols)))
 
     def norm(self, value: Any) -> float:
         return math.sqrt(sum(v * v for v in value.values))

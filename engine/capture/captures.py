@@ -333,11 +333,12 @@ class Captures:
         title = f"{wanted.region.text}: {marks_text(wanted.selection.marks.values())}"
         backward = backward_drawing(capture, f"backward of {title}")
         forward = forward_drawing(capture, f"forward of {title}", strays, note, backend.dump_dialect)
+        keys = [node.key for node in reversed(capture.nodes)]
         folder.write("backward_graph.dot", dot_text(backward))
         folder.write("ref_forward_graph.dot", dot_text(forward))
         folder.write("backward_graph.svg", svg_text(backward))
         folder.write("ref_forward_graph.svg", svg_text(forward))
-        folder.write("call_stack.log", stack_text(graph, capture, backend.dump_dialect))
+        folder.write("call_stack.log", stack_text(graph, keys, backend.dump_dialect))
         if not wanted.grads or running is None or not isinstance(graph, BackwardCall):
             wanted.state = "done"
             self._keep(wanted)

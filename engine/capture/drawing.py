@@ -14,8 +14,10 @@ from adbg.engine.backends.base import Backend, DumpDialect, Graph, Stray
 from adbg.engine.graph.region import BOUNDARY, INSIDE, LEAF, RegionEdge, Selection
 from adbg.engine.types import NodeInfo, TensorMeta
 
-STRAY = "stray"
-COLOURS = {INSIDE: "#999999", BOUNDARY: "#FFE4B5", LEAF: "#148b97", STRAY: "#999999"}
+STRAY, CUSTOM, HERE = "stray", "custom", "here"
+COLOURS = {
+    INSIDE: "#999999", BOUNDARY: "#FFE4B5", LEAF: "#148b97", STRAY: "#999999", CUSTOM: "#d9822b", HERE: "#c0392b",
+}  # fmt: skip
 NO_PART = "no part in the loss"
 _DTYPES = {"bf16": "bfloat16", "b1": "bool", "f8_e4m3fn": "float8_e4m3fn", "f8_e5m2": "float8_e5m2"}
 _KINDS = {"f": "float", "i": "int", "u": "uint", "c": "complex"}
@@ -23,12 +25,13 @@ _KINDS = {"f": "float", "i": "int", "u": "uint", "c": "complex"}
 
 @dataclass(frozen=True, slots=True)
 class DrawnNode:
-    """``mark`` is inside, boundary, leaf or stray; ``key`` None for a stray."""
+    """``mark`` is a key of ``COLOURS``; ``key`` None for a stray; ``double``: with a double border."""
 
     number: int
     label: str
     mark: str
     key: int | None = None
+    double: bool = False
 
 
 @dataclass(frozen=True, slots=True)

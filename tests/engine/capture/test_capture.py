@@ -146,7 +146,8 @@ def test_call_stacks_have_the_form_of_paddle() -> None:
     graph = SampleGraph()
     theirs = (SAMPLES / "subgraph" / "call_stack.log").read_text()
     dialect = DumpDialect(stack_note=theirs.partition("\n")[0] + "\n")
-    ours = stack_text(graph, capture_of(graph, select(graph, REGION)), dialect)
+    nodes = capture_of(graph, select(graph, REGION)).nodes
+    ours = stack_text(graph, [node.key for node in reversed(nodes)], dialect)
     head = re.compile(r"^(?:Note.*|GradNodeBase .*|  File .*s14_fwd.*)$", re.M)
     assert [line for line in head.findall(ours) if "sum1" not in line and "17" not in line] == head.findall(theirs)
     assert ours.endswith("\n\n")
