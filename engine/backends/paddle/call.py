@@ -30,7 +30,7 @@ from adbg.engine.backends.paddle.places import (
 )
 from adbg.engine.backends.paddle.slots import flat_slots, rebuilt, replaced_slots
 from adbg.engine.backends.paddle.stacks import framework_name
-from adbg.engine.backends.paddle.tensors import bad, stands_in
+from adbg.engine.backends.paddle.tensors import bad, kept_copy, stands_in
 from adbg.engine.types import SourceLine
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ class PaddleCall(HookPlaces, BackwardCall):
             values = grad_inputs if replaced is None else replaced
             for slot, producer, to_slot in self._feeds.get(key, ()):
                 if slot < len(values):
-                    self._parts.setdefault(producer, []).append(Part(to_slot, key, values[slot]))
+                    self._parts.setdefault(producer, []).append(Part(to_slot, key, kept_copy(values[slot])))
         self._drop_parts(key)
         self._take_turns(key)
         return replaced
