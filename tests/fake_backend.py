@@ -372,7 +372,8 @@ class FakeCall(BackwardCall):
         self.screen = False
 
     def contributions(self, key: int) -> tuple[Sequence[Part], str]:
-        return self.parts.get(key, []), ""
+        parts = self.parts.get(key, [])
+        return (parts, "") if len(parts) > 1 else ((), "one consumer only: the gradient is not a sum")
 
     def failed_nodes(self, error: BaseException) -> Sequence[tuple[int, str]]:
         return [(self.failed, "it raised")] if self.failed is not None else []
@@ -566,7 +567,7 @@ class FakeBackend(Backend):
         return TensorWindow(text, shape, tuple(table), "exact", (0, len(table)), (0, min(width, cols)))
 
     def norm(self, value: Any) -> float:
-        return math.sqrt(sum(v * v for v in value.values))
+        return math.hypot(*value.values)
 
     def nonfinite(self, value: Any) -> tuple[int, int]:
         return sum(v != v for v in value.values), sum(math.isinf(v) for v in value.values)

@@ -84,9 +84,6 @@ class BackwardCall(Graph):
         at hand a post hook)."""
 
     @abc.abstractmethod
-    def unhook(self) -> None: ...
-
-    @abc.abstractmethod
     def contributions(self, key: int) -> tuple[Sequence[Part], str]:
         """Parts of the summed gradients flowing into ``key`` as far as they were kept, and why some are missing."""
 

@@ -338,24 +338,6 @@ def test_screen_reports_the_first_gradient_that_is_not_finite():
     assert watch.last.ended[0].startswith("SqrtGradNode") and "SumGradNode#1" not in watch.last.ended
 
 
-def test_parts_of_a_sum():
-    x = leaf(3)
-    found = {}
-
-    def before(call, key, outs):
-        if call.name(key) == "TanhGradNode":
-            parts, _ = call.contributions(key)
-            found.update({call.name(part.from_key): part.value.numpy().tolist() for part in parts})
-            found["sum"] = outs[0].numpy().tolist()
-
-    watch = Watch(HookPlan(every=True, contributions=True))
-    watch.before = before
-    with watching(watch):
-        y = paddle.tanh(x)
-        (y * 2.0 + y.exp() * 0.0 + y).sum().backward()
-    assert found["ScaleGradNode"] == [2.0] * 3 and found["sum"] == [3.0] * 3
-
-
 def test_what_is_left_behind_is_nothing():
     core = paddle.base.core.eager
     before = (core.run_backward, core.run_partial_grad, private.py_layer_backward.backward, paddle.nn.Layer.__call__)
