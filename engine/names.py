@@ -13,6 +13,8 @@ import re
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
+FRAMEWORKS = ("torch", "paddle", "mindspore")  # that a user may expect here, with or without a backend
+
 _TORCH = re.compile(r"(?P<plain>(?P<op>.+?)Backward)\d*\Z")
 _PADDLE = re.compile(r"(?P<op>.+?)(?:_)?GradNode\Z")
 _PYLAYER = "GradNodePyLayer_"

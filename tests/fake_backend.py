@@ -16,6 +16,7 @@ import contextlib
 import heapq
 import itertools
 import math
+import operator
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,6 +34,7 @@ from adbg.engine.backends.base import (
     Part,
     SavedValue,
 )
+from adbg.engine.backends.common.slices import resolve, to_two, written
 from adbg.engine.errors import CommandError
 from adbg.engine.types import Edge, NodeInfo, SourceLine, TensorMeta, TensorStats, TensorWindow, ValueState
 
@@ -370,7 +372,8 @@ class FakeCall(BackwardCall):
         self.screen = False
 
     def contributions(self, key: int) -> tuple[Sequence[Part], str]:
-        return self.parts.get(key, []), ""
+        parts = self.parts.get(key, [])
+        return (parts, "") if len(parts) > 1 else ((), "one consumer only: the gradient is not a sum")
 
     def failed_nodes(self, error: BaseException) -> Sequence[tuple[int, str]]:
         return [(self.failed, "it raised")] if self.failed is not None else []
@@ -551,15 +554,20 @@ class FakeBackend(Backend):
         )
 
     def window(self, value: Any, slice_text: str, rows: int, cols: int) -> TensorWindow:
-        """Exact, of the whole value as rows of its last dimension; no slicing here."""
-        if slice_text not in ("", "[...]", "[:]"):
-            raise CommandError(f"the fake backend reads no slice {slice_text!r}", "leave it empty")
-        width = value.shape[-1] if value.shape else 1
-        table = [tuple(value.values[i : i + width][:cols]) for i in range(0, len(value.values), width)][:rows]
-        return TensorWindow("[:]", value.shape, tuple(table), "exact", (0, len(table)), (0, min(width, cols)))
+        """The first ``rows`` x ``cols`` numbers of the slice, exact: nothing is reduced here."""
+        indices = to_two(resolve(slice_text, value.shape))
+        chosen = [range(*index.indices(1 << 62)) if isinstance(index, slice) else [index] for index in indices]
+        strides = [math.prod(value.shape[dim + 1 :]) for dim in range(len(value.shape))]
+        places = [sum(map(operator.mul, place, strides)) for place in itertools.product(*chosen)]
+        shape = tuple(len(span) for span, index in zip(chosen, indices) if isinstance(index, slice))
+        width = shape[-1] if shape else 1
+        numbers = [value.values[place] for place in places]
+        table = [tuple(numbers[i : i + width][:cols]) for i in range(0, len(numbers), max(1, width))][:rows]
+        text = "[" + ", ".join(map(written, indices)) + "]"
+        return TensorWindow(text, shape, tuple(table), "exact", (0, len(table)), (0, min(width, cols)))
 
     def norm(self, value: Any) -> float:
-        return math.sqrt(sum(v * v for v in value.values))
+        return math.hypot(*value.values)
 
     def nonfinite(self, value: Any) -> tuple[int, int]:
         return sum(v != v for v in value.values), sum(math.isinf(v) for v in value.values)
@@ -579,6 +587,9 @@ class FakeBackend(Backend):
 
     def text(self, value: Any) -> str:
         return repr(value)
+
+    def gradient_of(self, parameter: Any) -> Any:
+        return None
 
     @contextlib.contextmanager
     def user_mode(self) -> Iterator[None]:

@@ -108,7 +108,7 @@ class Agent:
         atexit.register(self.close)
         self._hook_breakpoint()
         if backends is None:
-            importwatch.watch({name: self._importer(make) for name, make in REGISTRY.factories.items()})
+            importwatch.watch({name: self._importer(make) for name, make in REGISTRY.items()})
         else:
             for make in backends.values():
                 self._add_backend(make)

@@ -150,9 +150,9 @@ def _session() -> tuple[Session, Captures] | None:
 
 def _own_session() -> tuple[Session, Captures] | None:
     global _alone
-    present = [name for name in REGISTRY.factories if name in sys.modules]
+    present = [name for name in REGISTRY if name in sys.modules]
     if not present:
-        _say_once(f"nothing is captured: none of {', '.join(REGISTRY.factories)} is imported yet")
+        _say_once(f"nothing is captured: none of {', '.join(REGISTRY)} is imported yet")
         return None
     if _alone is None:
         session = Session(_Stderr())
@@ -167,7 +167,7 @@ def _own_session() -> tuple[Session, Captures] | None:
     for name in present:
         if name not in known:
             try:
-                session.add_backend(REGISTRY.factories[name]())
+                session.add_backend(REGISTRY[name]())
             except Exception as error:
                 _say_once(f"{name} cannot be watched: {type(error).__name__}: {error}")
     return _alone if session.backends else None

@@ -16,6 +16,7 @@ from adbg.engine.agent.client import Client
 from adbg.engine.agent.connection import Message
 from adbg.engine.backends.base import Graph
 from adbg.engine.capture.captures import capture_at
+from adbg.engine.capture.dump import dump
 from adbg.engine.errors import AdbgError, NotStopped, ProtocolError
 from adbg.engine.inspect.dispatch import Answers
 from adbg.engine.inspect.running_tables import RUNNING_TABLES, TABLES, thread_states
@@ -66,6 +67,7 @@ class Requests:
             "stackTrace": self._stack_trace,
             "adbg/info": self._info,
             "adbg/capture": self._capture,
+            "adbg/dump": self._dump,
         }
 
     def commands(self) -> set[str]:
@@ -205,6 +207,12 @@ class Requests:
         self._session.ask(_answering(client, message, now), later)
 
     # ---- on the parked thread
+
+    def _dump(self, client: Client, message: Message, arguments: p.Dump) -> None:
+        def write(parked: Parked) -> None:
+            client.respond(message, dump(parked.point, arguments))
+
+        self._session.ask(_answering(client, message, write), lambda error: client.refuse(message, error))
 
     def _go_on(self, client: Client, message: Message, kind: Kind | None, spec: str) -> None:
         body = p.ContinueBody() if message["command"] == "continue" else p.Empty()

@@ -1,11 +1,11 @@
-"""The registry of backends: top-level module name -> factory. Importing this imports no framework and no backend."""
+"""The registry of backends, by the top-level module whose import brings one in. Importing this imports no framework."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
 
-from adbg.engine.backends.base import Backend, Registry
+from adbg.engine.backends.base import Backend
 
 
 def _lazy(module: str, cls: str) -> Callable[[], Backend]:
@@ -16,6 +16,7 @@ def _lazy(module: str, cls: str) -> Callable[[], Backend]:
     return make
 
 
-REGISTRY = Registry()
-REGISTRY.register("torch", _lazy("adbg.engine.backends.torch.backend", "TorchBackend"))
-REGISTRY.register("paddle", _lazy("adbg.engine.backends.paddle.backend", "PaddleBackend"))
+REGISTRY: dict[str, Callable[[], Backend]] = {
+    "torch": _lazy("adbg.engine.backends.torch.backend", "TorchBackend"),
+    "paddle": _lazy("adbg.engine.backends.paddle.backend", "PaddleBackend"),
+}

@@ -33,7 +33,7 @@ from adbg.engine.session.observers import Observer
 from adbg.engine.session.parking import Parked
 from adbg.engine.session.running_call import Running, Visit
 from adbg.engine.session.session import Session
-from adbg.engine.types import NodeInfo, Phase
+from adbg.engine.types import Phase
 
 MOST_WAITING = 100
 _NO_WATCH = "ops without a part in the loss are known only to a capture that is set before the forward runs"
@@ -97,7 +97,7 @@ class _Writing:
         self.file = file
         self.running = running
         self.edges: dict[int, list[CapturedEdge]] = {}
-        self.infos: dict[int, NodeInfo] = {node.key: node.info for node in capture.nodes}
+        self.nodes = {node.key: node for node in capture.nodes}
         for edge in capture.edges:
             self.edges.setdefault(edge.edge.consumer, []).append(edge)
 
@@ -111,8 +111,8 @@ class _Writing:
             value = grad_inputs[slot] if slot < len(grad_inputs) else None
             name = edge.variable
             if edge.meta is None and value is not None:
-                info = self.infos[edge.edge.producer]
-                name = variable_name(info, edge.edge.to_slot, backend.meta(value), edge.several)
+                producer = self.nodes[edge.edge.producer]
+                name = variable_name(producer, edge.edge.to_slot, backend.meta(value), edge.several)
             self.file.variable(name, value)
 
     def finish(self, remark: str) -> None:
@@ -317,12 +317,13 @@ class Captures(Observer):
         wanted.files = folder.files
         title = f"{wanted.region.text}: {marks_text(wanted.selection.marks.values())}"
         backward = backward_drawing(capture, f"backward of {title}")
-        forward = forward_drawing(capture, f"forward of {title}", strays, note)
+        forward = forward_drawing(capture, f"forward of {title}", strays, note, backend.dump_dialect)
+        keys = [node.key for node in reversed(capture.nodes)]
         folder.write("backward_graph.dot", dot_text(backward))
         folder.write("ref_forward_graph.dot", dot_text(forward))
         folder.write("backward_graph.svg", svg_text(backward))
         folder.write("ref_forward_graph.svg", svg_text(forward))
-        folder.write("call_stack.log", stack_text(graph, capture, backend.name == "paddle"))
+        folder.write("call_stack.log", stack_text(graph, keys, backend.dump_dialect))
         if not wanted.grads or running is None or not isinstance(graph, BackwardCall):
             wanted.state = "done"
             self._keep(wanted)

@@ -7,30 +7,31 @@ Runs where the region was selected; texts only.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from adbg.engine.backends.base import Graph, Stray
+from adbg.engine.backends.base import Backend, DumpDialect, Graph, Stray
 from adbg.engine.graph.region import BOUNDARY, INSIDE, LEAF, RegionEdge, Selection
 from adbg.engine.types import NodeInfo, TensorMeta
 
-STRAY = "stray"
-COLOURS = {INSIDE: "#999999", BOUNDARY: "#FFE4B5", LEAF: "#148b97", STRAY: "#999999"}
+STRAY, CUSTOM, HERE = "stray", "custom", "here"
+COLOURS = {
+    INSIDE: "#999999", BOUNDARY: "#FFE4B5", LEAF: "#148b97", STRAY: "#999999", CUSTOM: "#d9822b", HERE: "#c0392b",
+}  # fmt: skip
 NO_PART = "no part in the loss"
-_TORCH = re.compile(r"(?P<op>.+?)Backward\d*\Z")
 _DTYPES = {"bf16": "bfloat16", "b1": "bool", "f8_e4m3fn": "float8_e4m3fn", "f8_e5m2": "float8_e5m2"}
 _KINDS = {"f": "float", "i": "int", "u": "uint", "c": "complex"}
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnNode:
-    """``mark`` is inside, boundary, leaf or stray; ``key`` None for a stray."""
+    """``mark`` is a key of ``COLOURS``; ``key`` None for a stray; ``double``: with a double border."""
 
     number: int
     label: str
     mark: str
     key: int | None = None
+    double: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +55,15 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True)
 class CapturedNode:
-    """What the files say of a node. ``op`` is its forward op: "multiply3", "PyLayer_Sq", "Mul#3", a parameter."""
+    """What the files say of a node. ``op`` and ``printed``: see ``Graph.op_name`` and ``dumped_name``."""
 
     key: int
     number: int
     mark: str
     info: NodeInfo
     op: str
+    printed: str
     address: int
-
-    @property
-    def printed(self) -> str:
-        """The unique name; Paddle's as it prints it, without an ordinal of ours."""
-        name = self.info.unique_name
-        return name.partition("#")[0] if "GradNode" in name else name
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +100,13 @@ def capture_of(graph: Graph, selection: Selection) -> Capture:
     infos = {key: graph.describe(key) for key in selection.marks}
     numbers = _numbers(selection)
     nodes = tuple(
-        CapturedNode(key, number, selection.marks[key], infos[key], forward_op(infos[key]), graph.address(key))
+        CapturedNode(
+            key, number, selection.marks[key], infos[key], graph.op_name(key), graph.dumped_name(key),
+            graph.address(key),
+        )
         for key, number in sorted(numbers.items(), key=lambda item: item[1])
-    )
+    )  # fmt: skip
+    named = {node.key: node for node in nodes}
     metas = {key: graph.input_meta(key) for key in {edge.producer for edge in selection.edges}}
     slots = {edge.producer: 0 for edge in selection.edges}
     for edge in selection.edges:
@@ -116,7 +116,7 @@ def capture_of(graph: Graph, selection: Selection) -> Capture:
         known = metas[edge.producer]
         meta = known[edge.to_slot] if edge.to_slot < len(known) and known[edge.to_slot].shape is not None else None
         several = slots[edge.producer] > 0
-        name = variable_name(infos[edge.producer], edge.to_slot, meta, several)
+        name = variable_name(named[edge.producer], edge.to_slot, meta, several)
         edges.append(CapturedEdge(edge, name, meta, several))
     return Capture(nodes, tuple(edges), (graph.note,) if graph.note else ())
 
@@ -133,22 +133,11 @@ def _numbers(selection: Selection) -> dict[int, int]:
     return numbers
 
 
-def forward_op(info: NodeInfo) -> str:
-    """What Paddle's forward graph calls the op of a node: "multiply3GradNode" is "multiply3", "GradNodePyLayer_Sq" is
-    "PyLayer_Sq", an accumulate node its parameter, or "Node"; torch's "MulBackward0#3" is "Mul#3"."""
-    if info.accumulate:
-        return info.parameter or "Node"
-    base, _, ordinal = info.unique_name.partition("#")
-    match = _TORCH.match(base)
-    op = match["op"] if match else base.replace("GradNode", "") or "Node"
-    return f"{op}#{ordinal}" if ordinal and match else op
-
-
-def variable_name(info: NodeInfo, to_slot: int, meta: TensorMeta | None, several: bool) -> str:
+def variable_name(node: CapturedNode, to_slot: int, meta: TensorMeta | None, several: bool) -> str:
     """The gradient that flows into slot ``to_slot`` of a node: of its op's output, as Paddle names it."""
-    if info.accumulate:
-        return f"{info.parameter or f'generated_tensor_{info.key}'}@Grad"
-    op = forward_op(info).replace("#", "").removeprefix("PyLayer_")
+    if node.info.accumulate:
+        return f"{node.info.parameter or f'generated_tensor_{node.key}'}@Grad"
+    op = node.op.replace("#", "").removeprefix("PyLayer_")
     slot = str(to_slot) if several else ""
     shape = "" if meta is None else f"_{long_dtype(meta.dtype)}_{'x'.join(map(str, meta.shape or ()))}"
     return f"{op}_out{slot}{shape}@Grad"
@@ -176,7 +165,13 @@ def _gradient_label(edge: CapturedEdge) -> str:
     return f"{edge.variable}\n{place_text(edge.meta.device)}\n{shape}"
 
 
-def forward_drawing(capture: Capture, title: str, strays: Sequence[Stray] = (), note: str = "") -> Drawing:
+def forward_drawing(
+    capture: Capture,
+    title: str,
+    strays: Sequence[Stray] = (),
+    note: str = "",
+    dialect: DumpDialect = Backend.dump_dialect,
+) -> Drawing:
     """The same nodes as forward ops, edges the way the values went; then the ops without a part in the loss, by
     themselves. A neighbour behind the region keeps its backward label, as Paddle has it."""
     behind = {e.edge.consumer for e in capture.edges} - {node.key for node in capture.nodes if node.mark == INSIDE}
@@ -185,7 +180,7 @@ def forward_drawing(capture: Capture, title: str, strays: Sequence[Stray] = (), 
         if node.key in behind:
             label = f"{node.printed}\nPtr: {node.address:#x}"
         else:
-            label = f"{node.op}\nGradNode: {node.address:#x}"
+            label = dialect.op_label.format(op=node.op, address=node.address)
         nodes.append(DrawnNode(node.number, label, node.mark, node.key))
     number = {node.key: node.number for node in capture.nodes}
     edges = tuple(

@@ -1,4 +1,4 @@
-"""Paddle's dump files, written: ``.dot`` graphs, call stacks, gradients (L2; on the thread that captures).
+"""Dump files in Paddle's formats: ``.dot`` graphs, call stacks, gradients. Runs on the thread that asks.
 
 The formats are those of Paddle 3.3.1's files ``<time>_backward_graph.dot``, ``<time>_ref_forward_graph.dot``,
 ``<time>_call_stack.log`` and ``<time>_grad_tensors.log`` (samples in tests/data/paddle_dumps), so that scripts that
@@ -8,28 +8,22 @@ and a parenthesis in a log.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import itertools
 import linecache
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, TextIO
 
-from adbg.engine.backends.base import Backend, Graph
-from adbg.engine.capture.drawing import COLOURS, STRAY, Capture, Drawing, DrawnNode, long_dtype, place_text
+from adbg.engine.backends.base import Backend, DumpDialect, Graph
+from adbg.engine.capture.drawing import COLOURS, STRAY, Drawing, DrawnNode, long_dtype, place_text
 from adbg.engine.errors import AdbgError, CommandError
 from adbg.engine.graph.region import LEAF
 from adbg.engine.types import SourceLine, TensorMeta
 
 SUFFIXES = ("backward_graph.dot", "ref_forward_graph.dot", "call_stack.log", "grad_tensors.log")
 _ROWS, _COLS = 512, 2048  # of one piece of a tensor: 8 MB of doubles
-_PADDLE_NOTE = (
-    "Note : If you want to see the call stack information of each Node, please make sure "
-    "FLAGS_call_stack_level=3 is set at runtime.\n"
-)
-_NOTE = (
-    "Note : If you want to see the call stack information of each Node, please make sure that forward stacks are on "
-    "(adbg: stacks on) before the forward runs.\n"
-)
 
 
 class Folder:
@@ -67,18 +61,22 @@ class Folder:
 
     def write(self, suffix: str, text: str) -> None:
         """A whole file. Raises CommandError."""
+        with self.writing(suffix) as file:
+            file.write(text)
+
+    @contextlib.contextmanager
+    def writing(self, suffix: str) -> Iterator[TextIO]:
+        """A new file for the time of the block. Raises CommandError."""
         file = self.open(suffix)
         try:
             with file:
-                file.write(text)
+                yield file
         except OSError as error:
             raise self._refused(self.files[-1], error) from None
 
     @staticmethod
     def _refused(path: str, error: OSError) -> CommandError:
-        return CommandError(
-            f"cannot write {path}: {error.strerror or error}", "name a folder that you may write to: capture … in DIR"
-        )
+        return CommandError(f"cannot write {path}: {error.strerror or error}", "name a folder that you may write to")
 
 
 # ------------------------------------------------------------------ graphs
@@ -101,9 +99,10 @@ def _attributes(node: DrawnNode) -> str:
             'fontcolor="#ffffff"'
         )
     style, font = ("rounded,dashed", "#999999") if node.mark == STRAY else ("rounded,filled,bold", "#ffffff")
+    border = ' peripheries="2"' if node.double else ""
     return (
         f'label={label} style="{style}" shape="box" color="{colour}" fontcolor="{font}" width="1.3" height="0.84" '
-        'fontname="Arial"'
+        f'fontname="Arial"{border}'
     )
 
 
@@ -116,12 +115,12 @@ def _quoted(text: str) -> str:
 # ------------------------------------------------------------------ call stacks
 
 
-def stack_text(graph: Graph, capture: Capture, paddle: bool) -> str:
-    """Every node with the Python lines that made it, outermost first, the highest number first."""
-    parts = [_PADDLE_NOTE if paddle else _NOTE]
-    for node in reversed(capture.nodes):
-        parts.append(f"GradNodeBase {node.printed} ptr : {node.address:#x} call stack: \n")
-        stack, note = graph.forward_stack(node.key)
+def stack_text(graph: Graph, keys: Iterable[int], dialect: DumpDialect) -> str:
+    """The nodes ``keys`` with the Python lines that made them, outermost first."""
+    parts = [dialect.stack_note]
+    for key in keys:
+        parts.append(dialect.stack_title.format(name=graph.dumped_name(key), address=graph.address(key)))
+        stack, note = graph.forward_stack(key)
         parts += [traceback_line(line) for line in reversed(stack)]
         if not stack and note:
             parts.append(f"  ({note})\n")
@@ -141,31 +140,34 @@ def traceback_line(line: SourceLine) -> str:
 class TensorFile:
     """``*_grad_tensors.log``, written as the backward goes, readable at any time in between.
 
-    All elements are written, in row-major order with six places, until ``limit`` bytes of gradients have been: what
-    comes behind is named with its shape and without its numbers.
+    Elements are written in row-major order with six places until ``limit`` bytes of gradients have been (what comes
+    behind is named with its shape and without its numbers); or the first ``most`` of each, with its statistics.
     """
 
-    def __init__(self, file: TextIO, backend: Backend, limit: int) -> None:
+    def __init__(self, file: TextIO, backend: Backend, limit: int = 0, most: int = 0) -> None:
         self.written = 0  # bytes of gradients
         self.left_out = 0  # gradients without their numbers
         self._file = file
         self._backend = backend
         self._limit = limit
+        self._most = most
 
     def variable(self, name: str, value: Any) -> None:
         """One gradient. Raises OSError."""
         write = self._file.write
         write(f"Variable: {name}\n")
-        if value is None:
+        meta = self._backend.meta(value) if value is not None else None
+        if meta is None or meta.shape is None:
             write("  (undefined: no gradient flows here)\n")
             return
-        meta = self._backend.meta(value)
         layout = "NCHW" if meta.layout == "strided" else meta.layout
         write(
-            f"  - lod: {{}}\n  - place: {place_text(meta.device)}\n  - shape: {list(meta.shape or ())}\n"
+            f"  - lod: {{}}\n  - place: {place_text(meta.device)}\n  - shape: {list(meta.shape)}\n"
             f"  - layout: {layout}\n  - dtype: {long_dtype(meta.dtype)}\n"
         )
-        if self.written + meta.nbytes > self._limit:
+        if self._most:
+            self._first_numbers(value, meta)
+        elif self.written + meta.nbytes > self._limit:
             self.left_out += 1
             write(f"  (not written: {meta.nbytes:,} bytes, and the limit of {self._limit:,} bytes is reached)\n")
         else:
@@ -185,32 +187,52 @@ class TensorFile:
         self._file.write("  - data: [")
         first = True
         try:
-            for piece in pieces(meta.shape or ()) if meta.numel else ():
-                window = self._backend.window(value, piece, _ROWS, _COLS)
-                for row in window.values:
-                    text = " ".join(f"{number:f}" for number in row)
-                    self._file.write(text if first else f" {text}")
-                    first = False
+            for row in self._rows(value, meta):
+                text = " ".join(f"{number:f}" for number in row)
+                self._file.write(text if first else f" {text}")
+                first = False
             self._file.write("]\n")
         except AdbgError as error:
             self._file.write(f"]\n  ({error})\n")
 
+    def _first_numbers(self, value: Any, meta: TensorMeta) -> None:
+        try:
+            stats = self._backend.stats(value)
+            rows = itertools.chain.from_iterable(self._rows(value, meta))
+            data = " ".join(f"{number:f}" for number in itertools.islice(rows, self._most))
+        except AdbgError as error:
+            self._file.write(f"  ({error})\n")
+            return
+        how = f"sampled {stats.sampled} of {stats.numel}" if stats.sampled is not None else "exact"
+        more = f" ... {meta.numel} in all" if meta.numel > self._most else ""
+        self._file.write(
+            f"  - stats: min {stats.min:g} max {stats.max:g} mean {stats.mean:g} std {stats.std:g} "
+            f"norm {stats.norm:g} nan {stats.nan} inf {stats.neg_inf + stats.pos_inf} ({how})\n"
+            f"  - data: [{data}{more}]\n"
+        )
 
-def pieces(shape: tuple[int, ...]) -> Iterator[str]:
+    def _rows(self, value: Any, meta: TensorMeta) -> Iterator[tuple[float, ...]]:
+        cols = min(_COLS, self._most or _COLS)
+        rows = -(-self._most // min(cols, meta.shape[-1] or 1)) if self._most and meta.shape else _ROWS
+        for piece in pieces(meta.shape or (), min(rows, _ROWS), cols) if meta.numel else ():
+            yield from self._backend.window(value, piece, _ROWS, _COLS).values
+
+
+def pieces(shape: tuple[int, ...], most_rows: int = _ROWS, most_cols: int = _COLS) -> Iterator[str]:
     """Slices that together are the whole tensor in row-major order, none larger than a window shows exactly. Rows
-    longer than ``_COLS`` are cut one by one."""
+    longer than ``most_cols`` are cut one by one."""
     if not shape:
         yield ""
         return
     cols = shape[-1]
     if len(shape) == 1:
-        yield from (f"[{c}:{min(c + _COLS, cols)}]" for c in range(0, cols, _COLS))
+        yield from (f"[{c}:{min(c + most_cols, cols)}]" for c in range(0, cols, most_cols))
         return
-    step = _ROWS if cols <= _COLS else 1
+    step = most_rows if cols <= most_cols else 1
     for outer in _places(shape[:-2]):
         for row in range(0, shape[-2], step):
-            for col in range(0, cols, _COLS):
-                yield f"[{outer}{row}:{min(row + step, shape[-2])}, {col}:{min(col + _COLS, cols)}]"
+            for col in range(0, cols, most_cols):
+                yield f"[{outer}{row}:{min(row + step, shape[-2])}, {col}:{min(col + most_cols, cols)}]"
 
 
 def _places(outer: tuple[int, ...]) -> Iterator[str]:

@@ -116,7 +116,7 @@ def select(graph: Graph, region: Region | None) -> Selection:
     order = graph.order()
     if region is not None and region.made is None:
         graph.read_all_stacks()
-    leaves = {key for key in order if _is_leaf(graph, key)}
+    leaves = {key for key in order if graph.is_accumulate(key)}
     inside = tuple(key for key in order if key not in leaves and (region is None or region.holds(graph, key)))
     edges = _edges(graph, order, frozenset(inside))
     marks = dict.fromkeys(inside, INSIDE)
@@ -124,10 +124,6 @@ def select(graph: Graph, region: Region | None) -> Selection:
         for key in (edge.consumer, edge.producer):
             marks.setdefault(key, LEAF if key in leaves else BOUNDARY)
     return Selection(inside, edges, marks)
-
-
-def _is_leaf(graph: Graph, key: int) -> bool:
-    return "Accumul" in graph.name(key) and graph.describe(key).accumulate
 
 
 def _edges(graph: Graph, order: Sequence[int], inside: frozenset[int]) -> tuple[RegionEdge, ...]:

@@ -13,7 +13,6 @@ from typing import Any
 
 from adbg.engine.errors import AdbgError, BackendError, ProtocolError
 from adbg.engine.inspect.context import BreakpointsOf, StopContext, Tables
-from adbg.engine.inspect.dump import dump
 from adbg.engine.inspect.evaluate import evaluate, set_expression, value_at
 from adbg.engine.inspect.graph import graph_page
 from adbg.engine.inspect.node import node_body
@@ -87,6 +86,5 @@ _ANSWERS: dict[str, Callable[[Answers, Any], Any]] = {
     "adbg/node": lambda a, request: node_body(a.stop, request),
     "adbg/tensor": lambda a, request: tensor_view(a.stop, request),
     "adbg/info": lambda a, request: info(a.stop, request),
-    "adbg/dump": lambda a, request: dump(a.stop, request),
 }
 COMMANDS = {command: protocol.REQUESTS[command] for command in _ANSWERS}

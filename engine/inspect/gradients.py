@@ -71,15 +71,6 @@ def _node_reads(node: ast.AST, called: bool) -> bool:
     return isinstance(node, _READ_NODES)
 
 
-def version_of(value: Any) -> Any:
-    """The counter that in-place operations move: ``_version`` (torch), ``inplace_version`` (Paddle), else None."""
-    for name in ("_version", "inplace_version"):
-        counter = getattr(value, name, None)
-        if isinstance(counter, int):
-            return counter
-    return None
-
-
 class GradientView(Sequence[Any]):
     """``grad_outputs`` or ``grad_inputs`` for an expression that may write: items are clones, assignment is an edit."""
 
@@ -161,7 +152,7 @@ class Gradients:
             if value is None or not self._backend.is_tensor(value):
                 return value
             clone = self._backend.adopt(value, value, f"{kind}[{index}]")
-            entry = self._handed[kind, index] = (clone, version_of(clone))
+            entry = self._handed[kind, index] = (clone, self._backend.version_of(clone))
         return entry[0]
 
     # ---- writing
@@ -182,11 +173,11 @@ class Gradients:
         around = any(mark in text for mark in _AROUND_VERSION)
         problem: CommandError | Unsupported | None = None
         for (kind, index), (clone, version) in list(self._handed.items()):
-            if version_of(clone) == version and not (around and self._editable(kind)):
+            if self._backend.version_of(clone) == version and not (around and self._editable(kind)):
                 continue
             try:
                 self.replace(kind, index, clone)
-                self._handed[kind, index] = (clone, version_of(clone))
+                self._handed[kind, index] = (clone, self._backend.version_of(clone))
             except (CommandError, Unsupported) as error:
                 self._handed.pop((kind, index), None)
                 problem = problem or error

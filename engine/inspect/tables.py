@@ -210,7 +210,7 @@ def _params(backend: Backend | None) -> InfoBody:
     missing = 0
     for name, value in backend.parameters():
         meta = backend.meta(value)
-        grad = getattr(value, "grad", None)
+        grad = backend.gradient_of(value)
         norm = norm_of(backend, grad, backend.meta(grad), NORM_ELEMENTS * 16) if grad is not None else None
         missing += grad is None
         rows.append(

@@ -27,6 +27,7 @@ from adbg.engine.backends.base import DoctorLine
 from adbg.engine.errors import AdbgError
 from adbg.engine.launch.command_line import program_python
 from adbg.engine.launch.launch import BOOTSTRAP, ENGINE, OLDEST_PYTHON, install_command, package_folder
+from adbg.engine.names import FRAMEWORKS
 from adbg.engine.protocol.rendezvous import private_dir
 from adbg.engine.record.runs import runs_root
 
@@ -42,7 +43,6 @@ bootstrap.load_adbg(package, engine)
 from adbg.engine.launch import doctor
 doctor.report(name)
 """
-_OTHER_FRAMEWORKS = ("torch", "paddle", "mindspore")  # that a user may expect here, with or without a backend
 _NO_ENTRY = (
     ("python -I, -E or -S", "make Python ignore PYTHONPATH or skip site: adbg cannot get in"),
     ("sudo, ssh, containers", "clear the environment, which keeps adbg out: run adbg inside"),
@@ -61,7 +61,7 @@ def collect(python: str = "", timeout: float = TIMEOUT) -> list[Section]:
     """Look at everything. ``python`` is the interpreter that would run the program ("": as ``adbg run`` chooses)."""
     interpreter = python or program_python()
     sections = [Section("adbg", tuple(_adbg_lines(interpreter)))]
-    for name in dict.fromkeys((*REGISTRY.factories, *_OTHER_FRAMEWORKS)):
+    for name in dict.fromkeys((*REGISTRY, *FRAMEWORKS)):
         lines = _framework_lines(name, interpreter, timeout)
         if lines:
             sections.append(Section(name, tuple(lines)))
@@ -72,7 +72,7 @@ def collect(python: str = "", timeout: float = TIMEOUT) -> list[Section]:
 
 def healthy(sections: Sequence[Section]) -> bool:
     """Whether a program can be debugged here: some framework works, and so do sockets and terminals."""
-    frameworks = [s for s in sections if s.title in REGISTRY.factories]
+    frameworks = [s for s in sections if s.title in REGISTRY]
     works = any(s.lines and s.lines[0].status == "ok" for s in frameworks)
     return works and not any(line.status == "missing" for s in sections if s.title == "system" for line in s.lines)
 
@@ -157,14 +157,14 @@ def report(name: str) -> None:
 
 
 def _report_lines(name: str) -> list[DoctorLine]:
-    known = name in REGISTRY.factories
+    known = name in REGISTRY
     if importlib.util.find_spec(name) is None:
         return [DoctorLine("missing", name, f"not installed; pip install 'adbg[{name}]'")] if known else []
     if not known:
         return [DoctorLine("limit", name, "installed, but this version of adbg has no backend for it")]
     try:
         module = importlib.import_module(name)
-        backend = REGISTRY.factories[name]()
+        backend = REGISTRY[name]()
         lines = list(backend.doctor())
     except Exception as error:
         return [DoctorLine("missing", name, f"installed, but broken: {type(error).__name__}: {error}")]

@@ -16,7 +16,7 @@ from adbg.engine.protocol.messages import Source, StackFrame, StackTraceBody
 from adbg.engine.types import SourceLine
 
 _BOOTSTRAP = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "bootstrap")
-_FOREIGN = frozenset(REGISTRY.factories) | {"adbg"}
+_FOREIGN = frozenset(REGISTRY) | {"adbg"}
 
 
 def is_user(frame: types.FrameType) -> bool:

@@ -1,4 +1,4 @@
-"""docs/backends.md: which test of a promise runs on which framework, and why one does not.
+"""docs/backends.md: how to write a backend, and which tests run on which framework, and why one does not.
 
     python tests/support/backend_page.py            writes the page
     python tests/support/backend_page.py --check    fails when the page is stale
@@ -17,9 +17,41 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+from support.frameworks import LACKS  # noqa: E402
+
+CONTRACT = ROOT / "tests" / "engine" / "backends" / "contract"
 PAGE = ROOT / "docs" / "backends.md"
 HEAD = """<!-- made by: python tests/support/backend_page.py -->
-# Promises, by framework
+# Backends
+
+A backend reports what a framework's backward does, and answers questions about it. It never decides to stop. What it is
+in full is `engine/backends/base/` (the classes to implement) and `tests/engine/backends/contract/` (what they must do).
+
+## How to write one
+
+1. A folder `engine/backends/<framework>/`, and its name in `engine/backends/__init__.py`,
+   `engine/bootstrap/sitecustomize.py` and `pyproject.toml` (packages, an extra, import contracts). The folder alone
+   imports the framework, and only after the script did.
+2. *The entry.* Find the one function that every backward goes through, and stand in for it. Unarmed it counts and calls
+   on: an attribute test and a `try`. Nested calls, several threads, exceptions, `retain_graph`: see `torch/entry.py`.
+3. *The graph* (`base/graph.py`, `common/graph.py`): a walk that gives every node a small number as its key; names,
+   edges with their slots, the order in which the engine will run them. Let go of the nodes when the call ends.
+4. *The hooks* (`base/hooks.py`, `common/hooking.py`): `common` decides which nodes a plan takes and which parts of sums
+   are kept; the backend puts a hook before and behind a node. What comes back from the sink is handed to the framework
+   only where that is safe.
+5. *Tensors* (`common/tensors.py`): meta, norm, statistics, windows, `adopt`. No operator that the script could notice.
+6. A capability that the framework does not give is off, and an `Unsupported` says why. Private names of the framework
+   are looked up in one module, by finding them, never by version (`common/private_use.py`); `adbg doctor` lists them.
+7. `tests/support/worlds.py`: a `World` with a dozen operators, and the suite runs. What it cannot pass goes to `LACKS`
+   (`tests/support/frameworks.py`) with the reason, and from there into the tables below.
+
+## The contract
+
+A number is how many cases of a test run on a framework. They run on a backend of plain Python too.
+"""
+PROMISES = """
+## Promises
 
 One body for every framework, `tests/promises/`. A number is how many cases of a test run there; where it is none, the
 reason is given. Tests that need no framework run once, beside torch. `make test` runs torch's part in an environment
@@ -40,7 +72,7 @@ class Collected:
 def collect() -> list[pytest.Item]:
     """The tests of the promises; raises RuntimeError when pytest cannot read them."""
     plugin, said = Collected(), io.StringIO()
-    words = ["--collect-only", "-q", "-p", "no:cacheprovider", str(ROOT / "tests" / "promises")]
+    words = ["--collect-only", "-q", "-p", "no:cacheprovider", str(CONTRACT), str(ROOT / "tests" / "promises")]
     with contextlib.redirect_stdout(said):
         status = pytest.main(words, plugins=[plugin])
     if status != pytest.ExitCode.OK:
@@ -50,23 +82,34 @@ def collect() -> list[pytest.Item]:
 
 def page(items: list[pytest.Item]) -> str:
     """The page as Markdown."""
+    contract = [item for item in items if item.path.parent.name == "contract"]
+    promises = [item for item in items if item.path.parent.name != "contract"]
+    return f"{HEAD}{tables(contract)}{PROMISES}{tables(promises)}".rstrip() + "\n"
+
+
+def tables(items: list[pytest.Item]) -> str:
+    """A table for each file."""
     tests: dict[tuple[str, str], list[pytest.Item]] = {}
     for item in items:
         name = getattr(item, "originalname", None) or item.name
         tests.setdefault((item.path.stem, name), []).append(item)
-    lines, heading = [HEAD], ""
+    lines: list[str] = []
+    heading = ""
     for (file, name), cases in tests.items():
         if file != heading:
             heading = file
             title = file.removeprefix("test_").replace("_", " ")
-            lines += ["", f"## {title}", "", "| test | torch | paddle |", "|---|---|---|"]
+            lines += ["", f"### {title}", "", "| test | torch | paddle |", "|---|---|---|"]
         lines.append(f"| `{name}` | {cell(cases, 'torch')} | {cell(cases, 'paddle')} |")
-    return "\n".join(lines).rstrip() + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def cell(cases: list[pytest.Item], framework: str) -> str:
     """How many of a test's cases run on ``framework``, or why none does."""
     of_it = sum(1 for case in cases if case.get_closest_marker(framework))
+    for need in cases[0].iter_markers("needs"):
+        if (framework, need.args[0]) in LACKS:
+            return f"no: {LACKS[framework, need.args[0]]}"
     of_any = any(case.get_closest_marker(name) for case in cases for name in ("torch", "paddle"))
     if of_it:
         return str(of_it)

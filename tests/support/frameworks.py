@@ -14,6 +14,21 @@ from typing import Any, TypeVar
 import pytest
 
 FRAMEWORKS = ("torch", "paddle")
+#: (backend, capability or ability): why the tests that need it are skipped. ``test_capabilities`` compares it with the
+#: backends; docs/backends.md is made from it.
+LACKS = {
+    ("paddle", "saved_tensors"): "Paddle shows no saved tensors of an operator to Python",
+    ("fake", "native_vlog"): "it writes no records",
+    ("torch", "native_vlog"): "torch writes no glog records of its backward",
+    ("fake", "watch_creation"): "its graphs are made by hand",
+    ("fake", "spent"): "its graphs can be run any number of times",
+    ("fake", "locations"): "no user code calls it",
+    ("fake", "reductions"): "its windows are exact",
+    ("fake", "dtypes"): "it has one dtype",
+    ("fake", "versions"): "its tensors have no counter of in-place changes",
+    ("paddle", "null_slots"): "Paddle fills an undefined gradient with zeros before a hook sees it",
+    ("fake", "grad_modes"): "it records nothing",
+}
 F = TypeVar("F", bound=Callable[..., Any])
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
+from adbg.engine.names import FRAMEWORKS
 from adbg.engine.types import SpecKind
 from adbg.tui.debugger.breakpoint_list import Breakpoint
 from adbg.tui.debugger.debugger import Debugger
 
-FRAMEWORKS = ("torch", "paddle", "mindspore")
 _MISSING = re.compile(rf"(?:No module named '|import of )({'|'.join(FRAMEWORKS)})\b")
 
 

@@ -18,6 +18,7 @@ from adbg.engine.backends.base import (
     Capabilities,
     CreationWatch,
     DoctorLine,
+    DumpDialect,
     Graph,
     HookSink,
     NativeVlog,
@@ -31,7 +32,8 @@ from adbg.engine.backends.paddle.entry import EngineEntry
 from adbg.engine.backends.paddle.flags import SharedFlags
 from adbg.engine.backends.paddle.graph import SAVED_NOTE, PaddleGraph, Services, root_tensors
 from adbg.engine.backends.paddle.modules import Modules
-from adbg.engine.backends.paddle.nodes import node_of
+from adbg.engine.backends.paddle.native import symbols
+from adbg.engine.backends.paddle.native.grad_fn import node_of
 from adbg.engine.backends.paddle.stacks import Stacks
 from adbg.engine.backends.paddle.vlog import PaddleVlog
 from adbg.engine.types import TensorMeta, TensorStats, TensorWindow
@@ -57,6 +59,10 @@ class PaddleBackend(Backend):
     """PaddlePaddle's dynamic graph."""
 
     name: ClassVar[str] = "paddle"
+    dump_dialect: ClassVar[DumpDialect] = DumpDialect(
+        stack_note="Note : If you want to see the call stack information of each Node, please make sure "
+        "FLAGS_call_stack_level=3 is set at runtime.\n"
+    )
 
     def __init__(self) -> None:
         self.version = str(paddle.__version__)
@@ -85,7 +91,7 @@ class PaddleBackend(Backend):
         self._stacks.abandon()
         self._modules.unwatch()
         self._aids.restore()
-        private.abandon()
+        symbols.abandon()
         self.uninstall()
 
     def arm(self, armed: bool) -> None:
@@ -143,6 +149,9 @@ class PaddleBackend(Backend):
 
     def text(self, value: Any) -> str:
         return paddle_tensors.text(value)
+
+    def version_of(self, value: Any) -> int | None:
+        return getattr(value, "inplace_version", None)
 
     @contextlib.contextmanager
     def _user_mode(self) -> Iterator[None]:
@@ -205,10 +214,10 @@ class PaddleBackend(Backend):
     # ---- doctor
 
     def doctor(self) -> Sequence[DoctorLine]:
-        native = private.native()
+        native = symbols.native()
         self.capabilities = _capabilities(self._stacks, hooks=native is not None)
         lines = [DoctorLine("ok", "paddle", f"{self.version} in {os.path.dirname(paddle.__file__)}")]
-        lines.append(DoctorLine("ok" if native is not None else "limit", "stops before a node", private.mechanism()))
+        lines.append(DoctorLine("ok" if native is not None else "limit", "stops before a node", symbols.mechanism()))
         for use in private.USES:
             detail = f"{use.purpose}: {use.problem}" if use.problem else use.purpose
             lines.append(DoctorLine("ok" if use.present else "missing", use.name, detail))

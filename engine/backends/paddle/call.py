@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from adbg.engine.backends.base import BackwardCall, HookSink, Part
-from adbg.engine.backends.paddle import private
 from adbg.engine.backends.paddle.failures import error_text, suspects
 from adbg.engine.backends.paddle.graph import Services
+from adbg.engine.backends.paddle.native import symbols
 from adbg.engine.backends.paddle.places import (
     FEEDS,
     HAS_POST,
@@ -30,7 +30,7 @@ from adbg.engine.backends.paddle.places import (
 )
 from adbg.engine.backends.paddle.slots import flat_slots, rebuilt, replaced_slots
 from adbg.engine.backends.paddle.stacks import framework_name
-from adbg.engine.backends.paddle.tensors import bad, stands_in
+from adbg.engine.backends.paddle.tensors import bad, kept_copy, stands_in
 from adbg.engine.types import SourceLine
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ class PaddleCall(HookPlaces, BackwardCall):
             values = grad_inputs if replaced is None else replaced
             for slot, producer, to_slot in self._feeds.get(key, ()):
                 if slot < len(values):
-                    self._parts.setdefault(producer, []).append(Part(to_slot, key, values[slot]))
+                    self._parts.setdefault(producer, []).append(Part(to_slot, key, kept_copy(values[slot])))
         self._drop_parts(key)
         self._take_turns(key)
         return replaced
@@ -266,7 +266,7 @@ class PaddleCall(HookPlaces, BackwardCall):
         """
         if not self._flags:
             return None
-        if private.native() is None:
+        if symbols.native() is None:
             edited = self._begin(key, flat_slots(arguments))
         else:
             edited = self._edited.pop(key, None)
@@ -301,7 +301,7 @@ class PaddleCall(HookPlaces, BackwardCall):
 
     def watch_undefined(self, printed: str, key: int | None) -> None:
         """A PyLayer returned None: have the operators that it feeds looked at before they run."""
-        if private.native() is None:
+        if symbols.native() is None:
             return
         self.walk()
         self._prepare()

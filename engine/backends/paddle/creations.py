@@ -1,7 +1,7 @@
 """Which nodes Paddle made between two moments, also where no loss reaches them.
 
 Paddle numbers no node and tells nobody of its making. But while forward stacks are on it asks for a text for every
-operator and keeps it on the node (``paddle_texts``). While a watch is open, the thread's nodes get one more line in
+operator and keeps it on the node (``native.texts``). While a watch is open, the thread's nodes get one more line in
 that text, a comment, which says which watch made them. Runs on the threads of the forward; opened and closed on the
 script's thread or on "adbg-reader".
 """
@@ -14,7 +14,7 @@ import threading
 from collections.abc import Sequence
 
 from adbg.engine.backends.base import CreationWatch, Graph, Stray
-from adbg.engine.backends.paddle import private
+from adbg.engine.backends.paddle.native import symbols
 from adbg.engine.backends.paddle.stacks import Stacks
 from adbg.engine.errors import Unsupported
 from adbg.engine.types import SourceLine
@@ -33,8 +33,8 @@ class Creations:
 
     def watch(self) -> PaddleWatch:
         """Raises Unsupported where stacks are off or nodes cannot be read."""
-        if private.native() is None:
-            raise Unsupported(f"this Paddle's nodes cannot be read ({private.native_problem()})", "see adbg doctor")
+        if symbols.native() is None:
+            raise Unsupported(f"this Paddle's nodes cannot be read ({symbols.native_problem()})", "see adbg doctor")
         if not self.stacks.on:
             raise Unsupported("forward stacks are off", "stacks on")
         watch = PaddleWatch(self, next(self._numbers))
@@ -72,7 +72,7 @@ class PaddleWatch(CreationWatch):
         self._made.clear()
 
     def holds(self, graph: Graph, key: int) -> bool:
-        native = private.native()
+        native = symbols.native()
         return native is not None and self._marker in native.trace(graph.address(key))
 
     def strays(self, graph: Graph) -> tuple[Sequence[Stray], str]:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from adbg.engine.backends.paddle import private
+from adbg.engine.backends.paddle.native import symbols
 from adbg.engine.backends.paddle.tensors import defined, is_tensor, meta_of, short_dtype
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def contract(graph: PaddleGraph, key: int, origin: BaseException | None, returne
     """What Paddle expected of a PyLayer beside what it got; "" where nothing is known of that, or it raised by
     itself."""
     got = returned.get(graph.printed()[key])
-    native = private.native()
+    native = symbols.native()
     if origin is not None or got is None or native is None or not graph.is_custom(key):
         return ""
     expected = []

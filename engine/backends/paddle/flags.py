@@ -40,7 +40,7 @@ def read_flags() -> Flags:
 
 
 class SharedFlags:
-    """Flags of this process, which are all threads'. ``paddle_aids`` and ``paddle_stacks`` share one."""
+    """Flags of this process, which are all threads'. ``aids`` and ``stacks`` share one."""
 
     def __init__(self) -> None:
         self._wants: dict[str, Flags] = {}  # by feature, the latest last

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from adbg.engine.backends.base import Graph, SavedValue
-from adbg.engine.backends.paddle import private
-from adbg.engine.backends.paddle.census import Survey, census
 from adbg.engine.backends.paddle.modules import Modules
-from adbg.engine.backends.paddle.nodes import node_of
+from adbg.engine.backends.paddle.native import symbols
+from adbg.engine.backends.paddle.native.census import Survey, census
+from adbg.engine.backends.paddle.native.grad_fn import node_of
 from adbg.engine.backends.paddle.order import execution_order, needed_nodes
 from adbg.engine.backends.paddle.spent import SpentRoots
 from adbg.engine.backends.paddle.stacks import Stacks, framework_name
@@ -184,7 +184,7 @@ class PaddleGraph(Graph):
 
     def _wanted_keys(self) -> list[int]:
         """Keys of the nodes where the gradients of ``inputs=`` arrive: of a leaf, its accumulate node."""
-        native = private.native()
+        native = symbols.native()
         keys = []
         for value in self._wanted:
             node = node_of(value)
@@ -211,7 +211,7 @@ class PaddleGraph(Graph):
         """Paddle's post hook fails on it: it gives several gradients in one slot (concat, stack)."""
         if self.is_custom(key):
             return False
-        native = private.native()
+        native = symbols.native()
         if native is None:
             return self.name(key).removesuffix("GradNode") in _LISTS
         return any(len(slot) != 1 for slot in native.edges(self.walk()[key].node_ptr()))
@@ -263,7 +263,7 @@ class PaddleGraph(Graph):
         """(name, tensor) of an accumulate node; (None, None) where its tensor is no parameter of a Layer seen so
         far."""
         if self._parameters is None:
-            native = private.native()
+            native = symbols.native()
             found: dict[int, tuple[str | None, Any]] = {}
             if native is not None:
                 addresses = self.addresses()
@@ -275,7 +275,7 @@ class PaddleGraph(Graph):
         return self._parameters.get(key, (None, None))
 
     def edges(self, key: int) -> Sequence[Edge]:
-        native = private.native()
+        native = symbols.native()
         node = self.walk()[key]
         if native is None:
             return [
@@ -293,7 +293,7 @@ class PaddleGraph(Graph):
 
     def _flat_slot(self, address: int, slot: int, rank: int) -> int:
         """Slots and ranks are counted through, as ``grad_outputs`` has them."""
-        native = private.native()
+        native = symbols.native()
         if not address or native is None or not (slot or rank):
             return 0
         return sum(native.input_slots(address)[:slot]) + rank
@@ -318,7 +318,7 @@ class PaddleGraph(Graph):
         return found
 
     def input_meta(self, key: int) -> Sequence[TensorMeta]:
-        native = private.native()
+        native = symbols.native()
         if native is None:
             return ()
         return [meta_of(shape, dtype) for shape, dtype in native.input_shapes(self.walk()[key].node_ptr())]
@@ -349,6 +349,17 @@ class PaddleGraph(Graph):
     def names(self) -> Sequence[str]:
         return sorted({self.name(key) for key in range(len(self.walk()))})
 
+    @staticmethod
+    def op_of(unique_name: str) -> str:
+        return unique_name.partition("#")[0].replace("GradNode", "") or "Node"
+
+    def dumped_name(self, key: int) -> str:
+        """As Paddle prints it."""
+        return self.printed()[key]
+
+    def address(self, key: int) -> int:
+        return int(self.walk()[key].node_ptr())
+
     def keys_named(self, printed: str) -> Iterator[int]:
         """Nodes that Paddle prints by that name, in order of execution."""
         names = self.printed()
@@ -358,7 +369,7 @@ class PaddleGraph(Graph):
 def surveyed(tensors: Sequence[Any]) -> Survey | None:
     """The graph below the nodes of ``tensors`` (see ``root_tensors``), as Paddle counts it."""
     counted = census()
-    native = private.native()
+    native = symbols.native()
     if counted is None or native is None:
         return None
     roots = dict.fromkeys(map(native.leaf_node, tensors))

@@ -1,7 +1,7 @@
 """Which Layer a node was made in, and what parameters are called.
 
 While names and stacks are on, the text of every operator's forward stack gets one more line, a comment with the path of
-the innermost Layer at work (``paddle_texts``; 0.2 us). The node keeps the text and so tells its Layer itself: an
+the innermost Layer at work (``native.texts``; 0.2 us). The node keeps the text and so tells its Layer itself: an
 address would be used again as soon as a graph is dropped. Nothing here keeps a Layer, a parameter or a
 node alive. The wrapper and the listener run in the script's forward, on its threads; answers are given on any thread.
 """
@@ -17,7 +17,7 @@ from typing import Any
 from paddle.nn import Layer
 
 from adbg.engine.backends.common.tracebacks import strip_own
-from adbg.engine.backends.paddle.texts import StackTexts
+from adbg.engine.backends.paddle.native.texts import StackTexts
 
 _MARK = "  # in Layer "
 

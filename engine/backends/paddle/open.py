@@ -8,7 +8,7 @@ from types import FrameType
 from typing import Any
 
 from adbg.engine.backends.paddle.call import PaddleCall
-from adbg.engine.backends.paddle.census import Survey
+from adbg.engine.backends.paddle.native.census import Survey
 
 
 class Open:

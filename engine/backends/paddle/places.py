@@ -1,7 +1,7 @@
 """Which nodes of a Paddle call are hooked, for what, and where the hooks are. Runs on the thread that called backward,
 or on one parked inside it.
 
-A hook in front of a node is a tensor's own (``paddle_private``); behind an operator it is Paddle's post hook, behind a
+A hook in front of a node is a tensor's own (``native.symbols``); behind an operator it is Paddle's post hook, behind a
 PyLayer the function that stands around its backward, behind an accumulate node the turn of the next one.
 """
 
@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from adbg.engine.backends.base import HookPlan, Part
-from adbg.engine.backends.paddle import private
 from adbg.engine.backends.paddle.graph import PYLAYER, PaddleGraph, Services
+from adbg.engine.backends.paddle.native import symbols
 from adbg.engine.backends.paddle.stacks import framework_name
 
 # What a node is hooked for, as bits.
@@ -118,7 +118,7 @@ class HookPlaces(PaddleGraph):
 
     @staticmethod
     def _rest() -> None:
-        native = private.native()
+        native = symbols.native()
         if native is not None:
             native.rest()
 
@@ -158,7 +158,7 @@ class HookPlaces(PaddleGraph):
             self._want(key, SCREEN_IN)
 
     def _want_parts(self, taken: Iterable[int]) -> None:
-        if private.native() is None:
+        if symbols.native() is None:
             return
         wanted = {key for key in taken if sum(below.count(key) for below in self.producers()) > 1}
         if not wanted:
@@ -200,7 +200,7 @@ class HookPlaces(PaddleGraph):
 
     def _place_pre(self, key: int) -> None:
         self._flags[key] |= HAS_PRE
-        native = private.native()
+        native = symbols.native()
         if native is None:
             self._place_turn(key)
             return
@@ -242,7 +242,7 @@ class HookPlaces(PaddleGraph):
             self._want(key, TRACK)
             order = list(self.order())
             place = order.index(key) + 1 if key in order else len(order)
-            if place < len(order) and private.native() is not None:
+            if place < len(order) and symbols.native() is not None:
                 self._want(order[place], TICK)
         elif self.is_custom(key):
             self._want(key, TRACK)  # its end is told by the function around PyLayer.backward
@@ -255,7 +255,7 @@ class HookPlaces(PaddleGraph):
         if not self._flags:
             return
         handles, self._handles = self._handles, []
-        native = private.native()
+        native = symbols.native()
         for node, handle in handles:
             if node is None:
                 handle.remove()

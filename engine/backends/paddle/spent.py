@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from adbg.engine.backends.paddle import private
+from adbg.engine.backends.paddle.native import symbols
 
 _MOST = 256  # roots of the latest backward calls; a training script keeps a few of the last iteration's
 
@@ -25,7 +25,7 @@ class SpentRoots:
 
     def add(self, tensors: Sequence[Any]) -> None:
         """A backward from ``tensors`` ended well and retained nothing (0.5 us each)."""
-        native = private.native()
+        native = symbols.native()
         if native is None:
             return
         while self._latest and self._latest[0][0]() is None:  # usually the last iteration's, gone by now
@@ -36,7 +36,7 @@ class SpentRoots:
     def among(self, tensors: Sequence[Any]) -> list[Any]:
         """Those of ``tensors`` that a backward began at and that have the node of then still (an operation in place
         gives a tensor another one)."""
-        native = private.native()
+        native = symbols.native()
         if native is None:
             return []
         latest = {id(known): node for known, node in ((known(), node) for known, node in list(self._latest))}

@@ -1,7 +1,7 @@
 """Forward stacks of Paddle's nodes: FLAGS switched on and off at run time, and what Paddle then keeps.
 
 At call stack level 3 Paddle writes the Python stack on every node it makes: a step of small operators takes 4.8 times
-as long then, 2.2 with the texts of ``paddle_texts``; a small transformer's 1.7 and 1.2. Nodes made earlier keep none.
+as long then, 2.2 with the texts of ``native.texts``; a small transformer's 1.7 and 1.2. Nodes made earlier keep none.
 Paddle's own unique names are not switched on: they rename every tensor that an operator writes in place, parameters
 too, and an optimizer that keeps its state by name then begins anew at each step (Adam on a perceptron: another loss
 from the third step on). The aid ``unique_names`` has them for who asks; the graph numbers nodes otherwise. ``set`` may
@@ -18,9 +18,9 @@ from typing import Any
 import paddle
 
 from adbg.engine.backends.common.user_files import EXPRESSION, FrameFilter
-from adbg.engine.backends.paddle import private
 from adbg.engine.backends.paddle.flags import SharedFlags, read_flags
-from adbg.engine.backends.paddle.texts import StackTexts
+from adbg.engine.backends.paddle.native import symbols
+from adbg.engine.backends.paddle.native.texts import StackTexts
 from adbg.engine.types import SourceLine
 
 _FRAME = re.compile(r'^\s*File "(?P<file>[^\n]*)", line (?P<line>\d+), in (?P<function>.*)$', re.MULTILINE)
@@ -87,14 +87,14 @@ class Stacks:
 
     def text(self, node: Any) -> str:
         """What Paddle keeps on a node: its stack as Python prints it; "" without one. 8 us."""
-        native = private.native()
+        native = symbols.native()
         return native.trace(node.node_ptr()) if native is not None else ""
 
     def lines(self, node: Any) -> tuple[tuple[SourceLine, ...], str]:
         """User frames that made the node, innermost first, and why there are none."""
-        native = private.native()
+        native = symbols.native()
         if native is None:
-            return (), f"this Paddle's nodes cannot be read ({private.native_problem()})"
+            return (), f"this Paddle's nodes cannot be read ({symbols.native_problem()})"
         text = native.trace(node.node_ptr())
         if not text:
             return (), _BEFORE if self.on else "stacks are off; switch them on before the forward runs"

@@ -337,6 +337,11 @@ def stands_in(old: Any, new: Any) -> bool:
     return bool(list(old.shape) == list(new.shape) and old.dtype == new.dtype and str(old.place) == str(new.place))
 
 
+def kept_copy(value: Any) -> Any:
+    """A copy to keep: Paddle adds the other parts of a sum to the memory of the first. No operator runs; 6 us."""
+    return value._copy_to(value.place, True) if value is not None and value.is_dense() else value
+
+
 def text(value: Any, limit: int = 2000) -> str:
     """The framework's repr (which elides long tensors), cut at ``limit`` characters."""
     try:

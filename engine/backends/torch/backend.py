@@ -124,6 +124,9 @@ class TorchBackend(Backend):
     def text(self, value: Any) -> str:
         return torch_tensors.text(value)
 
+    def version_of(self, value: Any) -> int | None:
+        return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else None
+
     @contextlib.contextmanager
     def _user_mode(self) -> Iterator[None]:
         evaluating = self._evaluating

@@ -7,6 +7,7 @@ root first.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -25,7 +26,9 @@ from adbg.engine.errors import BackendError
 from adbg.engine.types import Edge, NodeInfo, SourceLine, TensorMeta
 
 _HIGHEST = 1 << 64
+_OP = re.compile(r"(?P<op>.+?)Backward\d*(?P<ordinal>#\d+)?\Z")
 
+ACCUMULATE = "AccumulateGrad"
 SHARED_TYPE = "CppFunction"  # the Python type of nodes whose C++ type torch does not know (C++ extensions)
 
 
@@ -229,7 +232,7 @@ class TorchGraph(Graph):
         there."""
         node = self.node(key)
         name = self.name(key)
-        variable = getattr(node, "variable", None) if name == "AccumulateGrad" else None
+        variable = getattr(node, "variable", None) if name == ACCUMULATE else None
         stack = self.forward_stack(key)[0] if "forward_stack" in needs else ()
         return NodeInfo(
             key=key,
@@ -296,6 +299,14 @@ class TorchGraph(Graph):
         if not 0 <= key < len(nodes):
             raise BackendError(f"no node {key} in this graph", "a graph can be asked only while its backward runs")
         return nodes[key]
+
+    def is_accumulate(self, key: int) -> bool:
+        return self.name(key) == ACCUMULATE
+
+    @staticmethod
+    def op_of(unique_name: str) -> str:
+        match = _OP.match(unique_name)
+        return match["op"] + (match["ordinal"] or "") if match else unique_name.partition("#")[0]
 
     def is_custom(self, key: int) -> bool:
         node = self.node(key)

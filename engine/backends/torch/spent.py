@@ -14,7 +14,7 @@ from adbg.engine.backends.torch import saved as torch_saved
 from adbg.engine.backends.torch.saved import NodeFields
 from adbg.engine.types import ValueState
 
-_MOST_ASKED = 500  # nodes below one root that are asked; a walk of so few is safe beside any other: ``torch_touched``
+_MOST_ASKED = 500  # nodes below one root that are asked; a walk of so few is safe beside any other: ``touched``
 
 
 def used_up(root: Any, fields: NodeFields) -> bool:

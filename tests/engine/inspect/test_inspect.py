@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -553,7 +552,7 @@ def test_a_running_thread_shows_live_frames_without_locals() -> None:
         running_trace(5, protocol.StackTrace())
 
 
-# ------------------------------------------------------------------ info, dump
+# ------------------------------------------------------------------ info
 
 
 def rows(answers: Answers, what: str) -> list[list[Any]]:
@@ -598,50 +597,6 @@ def test_a_long_path_shows_its_ends() -> None:
         assert body.text.startswith("900 nodes from the root to #900")
 
     stop_at(FakeGraph.chain(1000), Phase.BEGIN, "*", visit)
-
-
-def test_dumps(tmp_path: Path) -> None:
-    graph = diamond()
-    graph.nodes[3].custom = True
-    graph.nodes[3].module = 'quoted "module"\\'
-
-    def visit(answers: Answers) -> None:
-        (dot,) = ask(answers, "adbg/dump", what="graph", directory=str(tmp_path / "new")).files
-        text = Path(dot).read_text()
-        assert dot.endswith("_backward_graph.dot")
-        assert text.count("->") == 6
-        assert text.count("[label=") == 12
-        assert r'quoted \"module\"\\"' in text
-        assert text.count('peripheries="2"') == 1
-        assert 'node_1->node_3[label="grad_inputs[0]\\nf32[2]"]' in text
-        (grads,) = ask(answers, "adbg/dump", what="grads", directory=str(tmp_path)).files
-        text = Path(grads).read_text()
-        assert "Variable: AddmmBackward0#1 grad_outputs[0]\n  - place: cpu\n  - shape: [2]\n" in text
-        assert "Ran: #2 MulBackward0 norm 1.414\n  - grad_inputs[0]: f32 [2] cpu norm 4.243\n" in text
-        (stack,) = ask(answers, "adbg/dump", what="stack", directory=str(tmp_path)).files
-        assert (
-            "GradNodeBase AddmmBackward0#1 #4 call stack: \n  (made before stacks were on)\n" in Path(stack).read_text()
-        )
-        with pytest.raises(CommandError, match="cannot dump 'all'"):
-            ask(answers, "adbg/dump", what="all", directory=str(tmp_path))
-        (tmp_path / "file").write_text("")
-        with pytest.raises(CommandError, match="cannot write"):
-            ask(answers, "adbg/dump", what="graph", directory=str(tmp_path / "file"))
-
-    stop_at(graph, Phase.BEFORE, "AddmmBackward0#1", visit)
-
-
-def test_the_stack_dump_has_source_lines_outermost_first(tmp_path: Path) -> None:
-    source = tmp_path / "model.py"
-    source.write_text("def forward(x):\n    return x * 2\n")
-    graph = FakeGraph.chain(2, file=str(source))
-
-    def visit(answers: Answers) -> None:
-        (stack,) = ask(answers, "adbg/dump", what="stack", directory=str(tmp_path)).files
-        expected = f'  File "{source}", line 100, in train\n  File "{source}", line 2, in forward\n    return x * 2\n'
-        assert expected in Path(stack).read_text()
-
-    stop_at(graph, Phase.BEFORE, "AddBackward0#1", visit)
 
 
 # ------------------------------------------------------------------ other stops, errors

@@ -337,7 +337,7 @@ def test_flags_that_keep_adbg_out(output: Callable[..., str], agent_log: Callabl
 
 
 def test_frameworks_are_those_of_the_registry() -> None:
-    assert set(sitecustomize.FRAMEWORKS) == set(REGISTRY.factories)
+    assert set(sitecustomize.FRAMEWORKS) == set(REGISTRY)
 
 
 def test_a_child_costs_no_module(output: Callable[..., str]) -> None:

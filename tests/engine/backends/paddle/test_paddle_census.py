@@ -14,9 +14,10 @@ from paddle import nn  # noqa: E402
 from paddle.autograd import PyLayer  # noqa: E402
 
 from adbg.engine.backends.base import HookPlan  # noqa: E402
-from adbg.engine.backends.paddle import census as census_module  # noqa: E402
 from adbg.engine.backends.paddle import private  # noqa: E402
 from adbg.engine.backends.paddle.graph import PaddleGraph, Services  # noqa: E402
+from adbg.engine.backends.paddle.native import census as census_module  # noqa: E402
+from adbg.engine.backends.paddle.native import symbols  # noqa: E402
 from tests.support.paddle_watch import Watch, watching  # noqa: E402
 
 pytestmark = pytest.mark.skipif(census_module.census() is None, reason="this Paddle's graphs cannot be counted")
@@ -134,7 +135,7 @@ def test_surveys_leave_nothing_behind() -> None:
     roots = layers()
     graph_of(roots).kinds()
     census = census_module.census()
-    native = private.native()
+    native = symbols.native()
     assert census is not None and native is not None
     address = native.leaf_node(roots[0])
 

@@ -13,8 +13,8 @@ paddle = pytest.importorskip("paddle.autograd") and pytest.importorskip("paddle"
 from paddle.autograd import PyLayer  # noqa: E402
 
 from adbg.engine.backends.base import HookPlan  # noqa: E402
-from adbg.engine.backends.paddle import private  # noqa: E402
 from adbg.engine.backends.paddle.backend import PaddleBackend  # noqa: E402
+from adbg.engine.backends.paddle.native import symbols  # noqa: E402
 from tests.support.paddle_watch import Watch, watching  # noqa: E402
 
 EXAMPLE = Path(__file__).resolve().parents[4] / "examples" / "paddle_nested_pylayers.py"
@@ -207,8 +207,8 @@ def test_none_of_a_pylayer_can_be_filled_in_behind_it():
 
 @pytest.fixture
 def no_symbols(monkeypatch):
-    monkeypatch.setattr(private, "_native", [None])
-    monkeypatch.setattr(private._SYMBOL_USES[0], "problem", "libpaddle does not export it")
+    monkeypatch.setattr(symbols, "_native", [None])
+    monkeypatch.setattr(symbols._SYMBOL_USES[0], "problem", "libpaddle does not export it")
 
 
 def test_without_symbols_the_predicted_order_and_post_hooks_serve(no_symbols):

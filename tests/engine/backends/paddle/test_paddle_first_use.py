@@ -17,7 +17,7 @@ import threading
 import paddle
 from paddle.base import core
 from tests.support.paddle_watch import Watch, watching
-from adbg.engine.backends.paddle import private
+from adbg.engine.backends.paddle.native import symbols
 
 x = paddle.ones([3])
 x.stop_gradient = False
@@ -41,7 +41,7 @@ def test_what_waits_for_the_end_of_a_backward_waits_for_the_scripts(waiting: int
         core.eager._add_backward_final_hook(lambda number=number: called.append((number, x.grad is not None)))
     with watching(Watch()):
         loss().backward()
-        assert private.native() is not None, private.native_problem()
+        assert symbols.native() is not None, symbols.native_problem()
         core.eager._add_backward_final_hook(lambda: called.append("next"))
         loss().backward()
     print(called == [(number, True) for number in range({waiting})] + ["next"], called)

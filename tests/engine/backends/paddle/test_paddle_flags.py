@@ -85,7 +85,7 @@ CHILD = """
 import contextlib, os, signal, threading, time
 import paddle
 from adbg.engine.backends.paddle.backend import PaddleBackend
-from adbg.engine.backends.paddle import private
+from adbg.engine.backends.paddle.native import symbols
 from adbg.engine.backends.paddle.flags import read_flags
 from adbg.engine.log.narrator import Narrator
 from adbg.engine.log.levels import LogLevels
@@ -103,7 +103,7 @@ levels.set("5")
 levels.set("6", "nowhere.py:3")
 x = paddle.ones([3])
 x.stop_gradient = False
-locks = [backend._flags._lock, backend._stacks._lock, private._lock, levels.tap._lock, levels._forward._lock]
+locks = [backend._flags._lock, backend._stacks._lock, symbols._lock, levels.tap._lock, levels._forward._lock]
 
 def hold():
     with contextlib.ExitStack() as stack:

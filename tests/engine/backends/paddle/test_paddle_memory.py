@@ -14,7 +14,7 @@ paddle = pytest.importorskip("paddle.autograd") and pytest.importorskip("paddle"
 from paddle.autograd import PyLayer  # noqa: E402
 
 from adbg.engine.backends.base import HookPlan  # noqa: E402
-from adbg.engine.backends.paddle.nodes import node_of  # noqa: E402
+from adbg.engine.backends.paddle.native.grad_fn import node_of  # noqa: E402
 from tests.support.paddle_watch import EVERY, Watch, watching  # noqa: E402
 
 SIDE = 512  # a gradient of 1 MB

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from adbg.engine.backends.paddle import shield as paddle_shield
+from adbg.engine.backends.paddle.native import shield as paddle_shield
 
 ROOT = Path(__file__).resolve().parents[4]
 PROGRAM = """
 import os, signal, subprocess, sys, time
 import paddle
-from adbg.engine.backends.paddle.texts import StackTexts
+from adbg.engine.backends.paddle.native.texts import StackTexts
 
 StackTexts().put_in()
 paddle.set_flags({"FLAGS_call_stack_level": 3})

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from adbg.engine.backends.paddle.texts import _REPEATED, Frames
+from adbg.engine.backends.paddle.native.texts import _REPEATED, Frames
 
 
 def deep(levels: int, then: Callable[[], object]) -> object:
@@ -46,7 +46,7 @@ def test_a_limit_that_the_program_set_is_left_to_python(monkeypatch: pytest.Monk
 
 
 def test_the_kept_texts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adbg.engine.backends.paddle.texts._MOST_TEXTS", 10)
+    monkeypatch.setattr("adbg.engine.backends.paddle.native.texts._MOST_TEXTS", 10)
     frames = Frames()
     for number in range(30):
         namespace: dict[str, object] = {"sys": sys}

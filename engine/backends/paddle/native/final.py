@@ -15,7 +15,7 @@ from typing import Any
 
 from paddle.base import core
 
-from adbg.engine.backends.paddle.memory import ReadMemory
+from adbg.engine.backends.paddle.native.memory import ReadMemory
 
 INSTANCE = "_ZN3egr10Controller8InstanceEv"
 _BYTES = 1024  # of the controller, searched for the vector

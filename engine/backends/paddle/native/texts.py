@@ -3,7 +3,7 @@
 Paddle 3.3.1 never gives back its reference to the list it is answered with: at 20 frames some 4 kB an operator, for
 ever. While stacks are on the function is ours, and answers Paddle with one list a thread, filled anew each time: Paddle
 reads it at once. A call from Python, recognised by its code naming the function, gets the function's own answer, and
-only that one may raise (``paddle_shield``). Runs on the threads of the forward; put in and taken out on any thread.
+only that one may raise (``shield``). Runs on the threads of the forward; put in and taken out on any thread.
 
 Python's function asks the file system about every file on the stack and makes the same texts again for each operator
 (19 us at 8 frames); here a text is made once for each line of code that is met (2.6 us then). So stacks cost less under
@@ -19,7 +19,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from adbg.engine.backends.paddle.shield import shield
+from adbg.engine.backends.paddle.native.shield import shield
 
 Listener = Callable[[list[str]], None]
 

@@ -24,7 +24,8 @@ from typing import Any
 import paddle
 
 from adbg.engine.backends.paddle import private
-from adbg.engine.backends.paddle.memory import ReadMemory
+from adbg.engine.backends.paddle.native import symbols
+from adbg.engine.backends.paddle.native.memory import ReadMemory
 from adbg.engine.backends.paddle.stacks import framework_name
 
 COUNT = "_ZN3egr14getInDegreeMapERKSt5dequeIPNS_12GradNodeBaseESaIS2_EE"
@@ -80,7 +81,7 @@ class Census:
     """Surveys graphs."""
 
     def __init__(self, library: ctypes.CDLL, memory: ReadMemory) -> None:
-        """Raises LookupError with what is missing or not as expected. Runs operators: see ``private.native``.
+        """Raises LookupError with what is missing or not as expected. Runs operators: see ``symbols.native``.
 
         Args: library: libpaddle, as a ``PyDLL``.
         """
@@ -213,8 +214,8 @@ def census() -> Census | None:
         with _lock:
             if not _census:
                 try:
-                    with private.own_operators():
-                        _census.append(Census(private.library(), ReadMemory()))
+                    with symbols.own_operators():
+                        _census.append(Census(symbols.library(), ReadMemory()))
                 except Exception as error:
                     _census.append(None)
                     _USE.present, _USE.problem = False, str(error) or type(error).__name__

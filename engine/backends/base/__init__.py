@@ -1,0 +1,24 @@
+"""The contract of a backend: what the engine asks of a framework, and what a framework reports. No framework here."""
+
+from adbg.engine.backends.base.backend import Backend, Capabilities, DoctorLine, DumpDialect
+from adbg.engine.backends.base.graph import CreationWatch, Graph, SavedValue, Stray
+from adbg.engine.backends.base.hooks import BackwardCall, HookPlan, HookSink, Part
+from adbg.engine.backends.base.native import Aid, Aids, NativeVlog
+
+__all__ = [
+    "Aid",
+    "Aids",
+    "Backend",
+    "BackwardCall",
+    "Capabilities",
+    "CreationWatch",
+    "DoctorLine",
+    "DumpDialect",
+    "Graph",
+    "HookPlan",
+    "HookSink",
+    "NativeVlog",
+    "Part",
+    "SavedValue",
+    "Stray",
+]

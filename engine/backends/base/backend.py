@@ -1,0 +1,185 @@
+"""One framework: what the engine asks of it."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from adbg.engine.backends.base.graph import CreationWatch, Graph
+from adbg.engine.backends.base.hooks import BackwardCall, HookSink
+from adbg.engine.backends.base.native import Aids, NativeVlog
+from adbg.engine.errors import Unsupported
+from adbg.engine.types import TensorMeta, TensorStats, TensorWindow
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What this framework build can do; shown by ``adbg doctor`` and ``info capabilities``, greys out what is off."""
+
+    pre_hooks: bool = False  # stop before any node
+    post_hooks: bool = False  # stop behind any node
+    edit_grad_outputs: bool = False
+    edit_grad_inputs: bool = False
+    saved_tensors: bool = False
+    forward_stacks: bool = False
+    module_paths: bool = False
+    nested_backward: bool = False
+    execution_order: bool = False  # predicted before the run
+    contributions: bool = False  # parts of a summed gradient
+    native_vlog: bool = False  # the framework writes glog records itself
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorLine:
+    """One line of ``adbg doctor``: ``status`` is "ok", "off", "missing" or "limit"."""
+
+    status: str
+    what: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DumpDialect:
+    """The words of the dump files, whose formats are Paddle's for every framework. Texts for ``str.format``."""
+
+    stack_note: str = (
+        "Note : If you want to see the call stack information of each Node, please make sure that forward stacks are "
+        "on (adbg: stacks on) before the forward runs.\n"
+    )
+    stack_title: str = "GradNodeBase {name} ptr : {address:#x} call stack: \n"
+    op_label: str = "{op}\nGradNode: {address:#x}"  # of a node in a forward graph
+
+
+class Backend(abc.ABC):
+    """One framework. Made once by the registry after the script imported the framework; ``install`` puts the hooks in,
+    ``uninstall`` leaves no trace of them."""
+
+    name: ClassVar[str]
+    version: str = ""
+    dump_dialect: ClassVar[DumpDialect] = DumpDialect()
+    capabilities: Capabilities = Capabilities()
+
+    @abc.abstractmethod
+    def install(self, sink: HookSink) -> None: ...
+
+    @abc.abstractmethod
+    def uninstall(self) -> None: ...
+
+    def abandon(self) -> None:
+        """``uninstall`` in a forked child, where locks may be held by threads that are not here: never waits for
+        one."""
+        self.uninstall()
+
+    @abc.abstractmethod
+    def arm(self, armed: bool) -> None:
+        """False: backward passes straight through, only counted (``error`` post-mortem stays: it costs a try).
+        True: every call is reported. Called from the reader thread: an atomic flag."""
+
+    @property
+    @abc.abstractmethod
+    def backward_count(self) -> int:
+        """Backward calls begun so far, armed or not."""
+
+    @property
+    @abc.abstractmethod
+    def iteration(self) -> int:
+        """Outermost backward calls begun so far."""
+
+    @abc.abstractmethod
+    def set_stacks(self, on: bool) -> None: ...
+
+    @abc.abstractmethod
+    def doctor(self) -> Sequence[DoctorLine]: ...
+
+    # ---- tensors
+
+    @abc.abstractmethod
+    def is_tensor(self, value: Any) -> bool: ...
+
+    @abc.abstractmethod
+    def meta(self, value: Any) -> TensorMeta: ...
+
+    @abc.abstractmethod
+    def stats(self, value: Any, exact: bool = False, bins: int = 16) -> TensorStats:
+        """Exact up to 1,000,000 elements or when asked, else over a strided sample of at most that many."""
+
+    @abc.abstractmethod
+    def window(self, value: Any, slice_text: str, rows: int, cols: int) -> TensorWindow:
+        """Raises CommandError for a bad slice, saying which dimension is out of range."""
+
+    @abc.abstractmethod
+    def norm(self, value: Any) -> float:
+        """2-norm of all elements (nan/inf when any is): the screen for non-finite values and the figure to display."""
+
+    @abc.abstractmethod
+    def nonfinite(self, value: Any) -> tuple[int, int]:
+        """(NaN elements, infinite elements), exact. Cheap when all is finite (screened by ``norm``)."""
+
+    @abc.abstractmethod
+    def adopt(self, old: Any, new: Any, where: str) -> Any:
+        """``new`` (tensor or number) checked against ``old`` (shape, dtype, device) and cloned, ready to be handed to
+        the engine. Raises CommandError saying what the framework would refuse, and why."""
+
+    @abc.abstractmethod
+    def text(self, value: Any) -> str:
+        """How a person sees the value (framework's repr, long ones elided)."""
+
+    def gradient_of(self, parameter: Any) -> Any:
+        """The gradient that a parameter has accumulated; None while it has none."""
+        return parameter.grad
+
+    def version_of(self, value: Any) -> int | None:
+        """The counter that in-place operations on a tensor move; None where it has none."""
+        return None
+
+    @abc.abstractmethod
+    def user_mode(self) -> contextlib.AbstractContextManager[None]:
+        """Evaluate user expressions here: grad mode on, as in user code; restored afterwards."""
+
+    @abc.abstractmethod
+    def helpers(self) -> Mapping[str, Any]:
+        """norm(t), stats(t), nonfinite(t) and the framework module under its usual name, for expressions."""
+
+    @abc.abstractmethod
+    def graph_of(self, values: Iterable[Any]) -> Graph | None:
+        """The graph that the given tensors have so far (``adbg.breakpoint()``); None when none of them has one.
+
+        Graphs that a finished backward has used up (it did not retain them) are left out, unless there is no other: the
+        loss of the last iteration would take the first numbers of all names. ``left_out`` tells.
+        """
+
+    def at_hand(self) -> tuple[BackwardCall, int | None] | None:
+        """The call in one of whose nodes the calling thread runs Python code, and that node (None: it cannot be told
+        which). A call that was not reported, for nothing was armed, is reported from now on: its end will be."""
+        return None
+
+    def watch_creation(self) -> CreationWatch:
+        """Follow which nodes the calling thread makes from now on (``holds``), and what any thread makes (``strays``).
+
+        Raises:
+            Unsupported: the framework does not tell; a region is then known by its source lines alone.
+        """
+        raise Unsupported(f"{self.name} does not tell when a node is made", "the lines of the region are used instead")
+
+    def native_vlog(self) -> NativeVlog | None:
+        """The same object each time; None where the framework has no VLOG of its own."""
+        return None
+
+    def aids(self) -> Aids | None:
+        """The same object each time; None where the framework has none."""
+        return None
+
+    def rank(self) -> int | None:
+        """Rank of this process in the framework's process group; None while it is in none. Asked per outermost call."""
+        return None
+
+    def memory(self) -> Mapping[str, float]:
+        """Bytes by name ("rss", "cuda_allocated", ...)."""
+        return {}
+
+    def parameters(self) -> Iterable[tuple[str, Any]]:
+        """(name, parameter) of the modules seen so far."""
+        return ()

@@ -1,0 +1,132 @@
+"""A running backward: which nodes are hooked (``HookPlan``), and what is reported of it (``HookSink``).
+
+A backend only *reports* (through ``HookSink``) and *answers*. It never decides to stop: the session does. What a
+framework cannot do is a ``Capabilities`` flag that is off and an ``Unsupported`` that says why, never a silent no-op.
+
+Life of a call, all on the thread that runs backward:
+
+    call = BackwardCall(...)                # the backend's wrapper around the framework's entry point
+    sink.backward_begin(call)               # the session may call call.hook(plan), read call.order(), park
+    ... sink.node_begin / node_end ...      # only for the nodes that the plan selected; the session may park and
+                                            # call call.hook(wider plan) there: it holds for the nodes still to come
+    sink.backward_end(call, error)          # hooks are still there, the graph is alive; then every hook is removed
+
+Cost contract: while ``arm(False)`` the wrapper passes straight through (one attribute test, an increment, a try).
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from adbg.engine.backends.base.graph import Graph
+from adbg.engine.types import BriefCall, NodeInfo, SourceLine
+
+
+@dataclass(frozen=True, slots=True)
+class HookPlan:
+    """Which nodes of a call to hook. A node is hooked when any of the clauses takes it.
+
+    ``name`` is asked once per distinct framework name in the graph (the backend caches it: one dict lookup a node);
+    ``info`` is asked for every node not taken yet, with a ``NodeInfo`` that has at least the fields in ``needs``
+    ("unique_name", "module", "parameter", "forward_stack"): the slow path, only for specs that need it.
+    ``forward_stack`` is handed as a tuple of SourceLine, innermost first.
+    ``indices`` are positions in the execution order, from 1. ``every`` takes all.
+    """
+
+    every: bool = False
+    name: Callable[[str], bool] | None = None
+    info: Callable[[NodeInfo, Sequence[SourceLine]], bool] | None = None
+    needs: frozenset[str] = frozenset()
+    indices: frozenset[int] = frozenset()
+    post: bool = True  # report node_end too
+    contributions: bool = False  # keep the parts of summed gradients into nodes taken by name/info/indices/every
+    screen: bool = False  # non-finite watch: see below
+
+    # ``screen`` is the hot path of the nan/inf/nonfinite breakpoints: the backend hooks whatever it must so that every
+    # gradient is looked at (outputs of every node; incoming ones at roots, where several consumers are summed, and
+    # where the backend knows that they may be other ones than were passed on), screens with ``norm`` inside its own
+    # hook, and calls the sink for a node taken by nothing else only when the norm is not finite.
+
+    @property
+    def empty(self) -> bool:
+        return not (self.every or self.name or self.info or self.indices or self.screen)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One consumer's contribution to slot ``slot`` of a node's incoming gradient."""
+
+    slot: int
+    from_key: int
+    value: Any
+
+
+class BackwardCall(Graph):
+    """One running call of the framework's backward."""
+
+    number: int  # 1, 2, ... over all calls, nested ones too, in order of beginning
+    thread: int  # threading.get_ident() of the caller
+    parent: BackwardCall | None  # the call whose node made this one
+    parent_key: int | None  # that node in it
+    depth: int  # 0 at top level
+    entry: str  # "backward" or "grad"
+    create_graph: bool
+    root_names: tuple[str, ...]
+    location: SourceLine | None  # the user's line that called backward
+
+    @abc.abstractmethod
+    def hook(self, plan: HookPlan) -> int:
+        """Hook the nodes that the plan takes and that are not hooked yet; returns how many nodes are hooked now.
+        May be called at begin, and again on the parked thread (then it acts on nodes still to run, and gives the node
+        at hand a post hook)."""
+
+    @abc.abstractmethod
+    def contributions(self, key: int) -> tuple[Sequence[Part], str]:
+        """Parts of the summed gradients flowing into ``key`` as far as they were kept, and why some are missing."""
+
+    def failed_nodes(self, error: BaseException) -> Sequence[tuple[int, str]]:
+        """After an exception: (key, evidence) of the nodes that may have failed, most likely first. Works without any
+        hook having been there."""
+        return ()
+
+    def original_error(self, error: BaseException) -> BaseException:
+        """The exception as Python raised it, where the framework made another one of it (Paddle: an OSError)."""
+        return error
+
+    def error_text(self, error: BaseException) -> str:
+        """Type and message of what went wrong, without what only pads it (C++ stacks, repeated Python ones)."""
+        return f"{type(error).__name__}: {error}"
+
+
+class HookSink(Protocol):
+    """Implemented by the session. None of these may raise into the engine, save what a person asked for (kill)."""
+
+    def backward_begin(self, call: BackwardCall) -> None: ...
+
+    def node_begin(self, call: BackwardCall, key: int, grad_outputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """Before a node. A returned tuple replaces the gradients (already adopted: checked and cloned); None keeps
+        them."""
+
+    def node_end(
+        self, call: BackwardCall, key: int, grad_inputs: tuple[Any, ...], grad_outputs: tuple[Any, ...]
+    ) -> tuple[Any, ...] | None: ...
+
+    def backward_end(self, call: BackwardCall, error: BaseException | None) -> None: ...
+
+    # Instead of these, for a call that is not nested, where a backend knows the framework names of its nodes early:
+
+    def passes_over(self, kinds: frozenset[str]) -> bool:
+        """Whether nothing can be of interest in a call whose nodes have these names. Asked at its begin, often: hand in
+        the same set again for the same kinds. True: ``brief_begin`` and ``brief_end`` tell of it, and nothing else; if
+        it turns out later that it is looked into all the same (an exception, ``breakpoint()`` in a node), the methods
+        above come too."""
+
+    def brief_begin(self, call: BriefCall) -> None: ...
+
+    def brief_end(self, number: int, us: float, error: BaseException | None) -> None: ...
+
+    # Optional: ``node_warning(call, key, grad_outputs, text)`` before a node of which the framework would die; it may
+    # stop, and answers as ``node_begin`` does. It may come for a call whose begin was not reported (nothing armed).

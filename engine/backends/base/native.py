@@ -1,0 +1,77 @@
+"""What a framework has of its own: a VLOG that it writes, and debugging aids that it can switch."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+class NativeVlog(abc.ABC):
+    """Levels of the VLOG that a framework writes to fd 2 itself. Any thread under the GIL."""
+
+    @abc.abstractmethod
+    def set_levels(self, text: str) -> dict[str, int]:
+        """ "6", "dygraph_functions=6,nodes=5", "off", "" to only ask. Returns what a person set ("*" the global level).
+        Raises CommandError."""
+
+    def effect(self, levels: Mapping[str, int]) -> str:
+        """What a person should know of ``levels``, in a line: what they change in the program's results, modules that
+        nothing logs; "" for nothing."""
+        return ""
+
+    @abc.abstractmethod
+    def raise_levels(self, levels: Mapping[str, int]) -> None:
+        """At least these levels until ``lower_levels`` of the same; may nest."""
+
+    @abc.abstractmethod
+    def lower_levels(self, levels: Mapping[str, int]) -> None: ...
+
+    @abc.abstractmethod
+    def quiet(self, on: bool) -> None:
+        """No record at all while ``on``, whatever the levels are: what adbg asks the framework is not the script's
+        doing. Called twice per hook, by the thread that has the turn."""
+
+    @abc.abstractmethod
+    def restore(self) -> None:
+        """The script's own levels again."""
+
+    def abandon(self) -> None:
+        """``restore`` in a forked child, where locks may be held by threads that are not here."""
+        self.restore()
+
+    @property
+    @abc.abstractmethod
+    def loud(self) -> bool:
+        """Some level is not 0, on anybody's word."""
+
+    @property
+    @abc.abstractmethod
+    def logging(self) -> bool:
+        """adbg has a level of it on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Aid:
+    """One of a framework's own debugging aids, switchable at run time. ``note`` says what this build does with it."""
+
+    name: str
+    value: str  # as it is now
+    values: str  # what it takes: "off | 0 | 1 | 2 | 3"
+    what: str
+    note: str = ""
+
+
+class Aids(abc.ABC):
+    """A framework's own debugging aids. Any thread under the GIL."""
+
+    @abc.abstractmethod
+    def list(self) -> Sequence[Aid]: ...
+
+    @abc.abstractmethod
+    def set(self, name: str, value: str) -> Aid:
+        """Raises CommandError: no such aid or value; Unsupported: not in this build."""
+
+    @abc.abstractmethod
+    def restore(self) -> None:
+        """Everything as the script had it."""

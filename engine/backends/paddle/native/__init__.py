@@ -1,0 +1,1 @@
+"""What reaches into libpaddle: exported symbols, the memory of nodes, functions that its C++ calls."""

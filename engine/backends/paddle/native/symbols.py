@@ -1,0 +1,355 @@
+"""Hooks in front of nodes, and what nodes keep, by symbols that libpaddle exports.
+
+Paddle has no hook in front of a node. A tensor's own hook is one, for the node that the tensor's autograd record points
+at; ``NativeNodes`` points a tensor of ours at the node of interest. Nothing of that is used before every step of it was
+checked on a graph of our own, reading through /proc/self/mem, where a wrong address is an error and no crash. What
+fails a check is reported by ``adbg doctor``, and the callers do without.
+
+The checks run on the first thread that needs them, never at import (they run operators). Afterwards used from any
+thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import struct
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import paddle
+
+from adbg.engine.backends.paddle import private
+from adbg.engine.backends.paddle.native.final import final_hooks_aside
+from adbg.engine.backends.paddle.native.memory import Layout, ReadMemory, find_layout
+
+_SYMBOLS = {
+    "autograd_meta": ("_ZN3egr10EagerUtils13autograd_metaEPN6paddle6TensorE", "a tensor's autograd record"),
+    "set_history": (
+        "_ZN3egr10EagerUtils10SetHistoryEPNS_12AutogradMetaERKSt10shared_ptrINS_12GradNodeBaseEE",
+        "point a tensor at a node, to hook the node",
+    ),
+    "set_slot": ("_ZN3egr10EagerUtils18SetOutRankWithSlotEPNS_12AutogradMetaEm", "and at one of its slots"),
+    "input_meta": ("_ZN3egr12GradNodeBase16MutableInputMetaEv", "how many gradients flow into a node"),
+    "output_meta": ("_ZN3egr12GradNodeBase17MutableOutputMetaEv", "which slot of which node each gradient flows into"),
+}
+
+
+class NativeProblem(Exception):
+    """A check failed; the text says which."""
+
+
+def library() -> ctypes.PyDLL:
+    """libpaddle. ``PyDLL``: what is called there is a few instructions each, and must see one thread."""
+    module = sys.modules.get("paddle.base.libpaddle") or sys.modules.get("libpaddle")
+    file = getattr(module, "__file__", None)
+    if file is None:
+        raise NativeProblem("libpaddle is not where it was")
+    return ctypes.PyDLL(file)
+
+
+@contextlib.contextmanager
+def own_operators() -> Iterator[None]:
+    """Operators of our own: recorded, at full precision, and not counted among the script's."""
+    before = private.has_grad()
+    names = _flags(("FLAGS_enable_unique_name",))
+    private.set_has_grad(True)
+    try:
+        if names.get("FLAGS_enable_unique_name"):
+            paddle.set_flags({"FLAGS_enable_unique_name": False})
+        with paddle.amp.auto_cast(enable=False):
+            yield
+    finally:
+        if names.get("FLAGS_enable_unique_name"):
+            paddle.set_flags(names)
+        private.set_has_grad(before)
+
+
+def _functions() -> dict[str, Any]:
+    """The exported functions by our names."""
+    exported = library()
+    functions = {}
+    for name, (symbol, _) in _SYMBOLS.items():
+        try:
+            functions[name] = getattr(exported, symbol)
+        except AttributeError:
+            raise NativeProblem(f"libpaddle does not export {symbol}") from None
+    for name in ("autograd_meta", "input_meta", "output_meta"):
+        functions[name].restype = ctypes.c_void_p
+        functions[name].argtypes = [ctypes.c_void_p]
+    functions["set_history"].restype = functions["set_slot"].restype = None
+    functions["set_history"].argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    functions["set_slot"].argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    return functions
+
+
+@dataclass(frozen=True, slots=True)
+class SlotEdge:
+    """One outgoing gradient of a node: where it flows (``to`` 0: nowhere), and what the forward's tensor was."""
+
+    to: int  # address of the producer node
+    slot: int
+    rank: int
+    stop: bool  # no gradient is wanted
+    shape: tuple[int, ...] | None
+    dtype: int
+
+
+class _Pointer(threading.local):
+    """Our tensor of each thread: pointed at a node for the moment of hooking it."""
+
+    def __init__(self) -> None:
+        with own_operators():  # the thread's first hook may come under no_grad: no node, and Paddle aborts on None
+            tensor = paddle.zeros([1])
+            tensor.stop_gradient = False
+            self.leaf = tensor
+            self.home = paddle.scale(tensor).grad_fn  # a node that belongs to nobody
+            self.tensor = paddle.zeros([1])
+            self.tensor.stop_gradient = False
+        self.meta = 0
+
+
+class NativeNodes:
+    """Hooks in front of nodes, and what nodes keep about their gradients. Made by ``native``, once all checks
+    passed."""
+
+    def __init__(self) -> None:
+        functions = _functions()
+        self._autograd_meta = functions["autograd_meta"]
+        self._set_history = functions["set_history"]
+        self._set_slot = functions["set_slot"]
+        self._input_meta = functions["input_meta"]
+        self._output_meta = functions["output_meta"]
+        self._memory = ReadMemory()
+        self._words = self._memory.whole()
+        self._meta_at = -1
+        try:
+            with own_operators():
+                self.layout: Layout = find_layout(self._memory, functions)
+                self._pointer = _Pointer()
+                with final_hooks_aside(library(), self._memory):
+                    self._check_hook()
+                self._meta_at = self._find_meta()
+        except NativeProblem:
+            raise
+        except Exception as error:
+            raise NativeProblem(f"{type(error).__name__}: {error}") from error
+
+    def _check_hook(self) -> None:
+        """A hook placed our way on a node of several ranks fires once, in front of the node, with the right
+        gradient."""
+        leaf = paddle.ones([6])
+        leaf.stop_gradient = False
+        parts = paddle.split(leaf, 6)
+        fired: list[tuple[int, float]] = []
+        hooks = [self.place(parts[0].grad_fn, 0, rank, functools.partial(_note, fired, rank)) for rank in (0, 3)]
+        private.run_backward([parts[3] * 2.0], [], False, "")
+        if sorted(fired) != [(0, 0.0), (3, 2.0)] or len(hooks) != 2:
+            raise NativeProblem(f"a hook in front of a node fired as {fired}")
+        again = paddle.scale(leaf)
+        node = again.grad_fn
+        self.remove(node, self.place(node, 0, 0, functools.partial(_note, fired, 9)))
+        private.run_backward([again], [], False, "")
+        if len(fired) != 2:
+            raise NativeProblem("a hook that was taken off fired")
+
+    def _find_meta(self) -> int:
+        """Where in a tensor's Python object the address of its autograd part stands; -1 where that is not clear."""
+        leaf = paddle.zeros([2])
+        leaf.stop_gradient = False
+        tensors = [leaf, leaf * 2, paddle.ones([1])]
+        start = self.layout.tensor_offset
+        metas = [self._autograd_meta(id(tensor) + start) for tensor in tensors]
+        found = [
+            offset
+            for offset in range(start, start + 128, 8)
+            if all(self._memory.word(id(tensor) + offset) == meta for tensor, meta in zip(tensors, metas))
+        ]
+        return found[0] if len(found) == 1 and metas[0] and metas[1] else -1
+
+    # ---- hooks
+
+    def _point(self, node: Any, slot: int, rank: int) -> Any:
+        pointer = self._pointer
+        if not pointer.meta:
+            pointer.meta = self._autograd_meta(id(pointer.tensor) + self.layout.tensor_offset)
+        meta = pointer.meta
+        self._set_history(meta, id(node) + self.layout.holder_offset)
+        if slot or rank or pointer.__dict__.get("moved"):
+            self._set_slot(meta, slot)
+            ctypes.c_size_t.from_address(meta + self.layout.rank_offset).value = rank
+            pointer.moved = bool(slot or rank)
+        return pointer.tensor
+
+    def place(self, node: Any, slot: int, rank: int, hook: Callable[[Any], Any]) -> int:
+        """Hook ``node``: ``hook(gradient)`` is called before it runs, after all contributions to that slot are
+        summed; None where the gradient is undefined. What it returns must be a tensor of the same shape and dtype,
+        or None. 1.5 us."""
+        return int(self._point(node, slot, rank)._register_grad_hook(hook))
+
+    def remove(self, node: Any, hook: int) -> None:
+        """0.4 us."""
+        self._point(node, 0, 0)._remove_grad_hook(hook)
+
+    def rest(self) -> None:
+        """Let go of the last node that was pointed at."""
+        self._point(self._pointer.home, 0, 0)
+
+    # ---- what nodes keep
+
+    def input_slots(self, address: int) -> list[int]:
+        """Ranks of every incoming slot: [1] for most nodes, [6] for a split in six."""
+        stride = self.layout.slot_bytes
+        return [(end - begin) // stride for begin, end in self._slots(self._input_meta(address))]
+
+    def input_shapes(self, address: int) -> list[tuple[tuple[int, ...] | None, int]]:
+        """(shape, Paddle's number of the dtype) of every incoming gradient, in order of slots and ranks."""
+        found = []
+        for begin, end in self._slots(self._input_meta(address)):
+            for meta in range(begin, end, self.layout.slot_bytes):
+                found.append(self._tensor_meta(ctypes.string_at(meta, self.layout.slot_bytes)))
+        return found
+
+    def edges(self, address: int) -> list[list[SlotEdge]]:
+        """By outgoing slot, one entry per rank."""
+        layout = self.layout
+        found = []
+        for begin, end in self._slots(self._output_meta(address)):
+            slot = []
+            for meta in range(begin, end, layout.slot_bytes):
+                raw = ctypes.string_at(meta, layout.slot_bytes)
+                to_slot, to_rank, to = struct.unpack_from("<QQQ", raw, layout.edge_offset)
+                shape, dtype = self._tensor_meta(raw)
+                slot.append(SlotEdge(to, to_slot, to_rank, bool(raw[8]), shape, dtype))
+            found.append(slot)
+        return found
+
+    def _slots(self, vectors: int) -> Iterator[tuple[int, int]]:
+        """A ``small_vector<vector<GradSlotMeta>>``: begin, (size, capacity), then 24 bytes a vector."""
+        begin, size = struct.unpack("<QI", ctypes.string_at(vectors, 12))
+        if not 0 <= size <= 10_000:
+            return
+        for first, last, _ in struct.iter_unpack("<QQQ", ctypes.string_at(begin, 24 * size)):
+            yield first, last
+
+    def _tensor_meta(self, slot: bytes) -> tuple[tuple[int, ...] | None, int]:
+        layout = self.layout
+        if layout.dims_offset < 0:
+            return None, -1
+        (meta,) = struct.unpack_from("<Q", slot, layout.meta_offset)
+        if not meta:
+            return None, -1
+        raw = ctypes.string_at(meta, max(layout.dims_offset + 76, layout.dtype_offset + 4))
+        (rank,) = struct.unpack_from("<i", raw, layout.dims_offset + 72)
+        if not 0 <= rank <= 9:
+            return None, -1
+        (dtype,) = struct.unpack_from("<i", raw, layout.dtype_offset)
+        return struct.unpack_from(f"<{rank}q", raw, layout.dims_offset), dtype
+
+    def leaf_node(self, tensor: Any) -> int:
+        """Address of the node that a tensor's gradient goes to (of a leaf: its accumulate node); 0 while there is
+        none."""
+        layout, words, at = self.layout, self._words, self._meta_at
+        meta = words[(id(tensor) + at) >> 3] if at >= 0 else self._autograd_meta(id(tensor) + layout.tensor_offset)
+        return words[(meta + layout.node_offset) >> 3] if meta else 0
+
+    # ---- forward stacks
+
+    _trace_offset: int | None = None
+
+    def trace(self, address: int) -> str:
+        """The Python stack that made the node, as Paddle wrote it down (call stack level 3); "" without one. 8 us.
+
+        Read through /proc/self/mem: a ``std::string`` at an offset found by looking for the text in a node of our own.
+        """
+        if self._trace_offset is None:
+            NativeNodes._trace_offset = self._find_trace()
+        if not self._trace_offset:
+            return ""
+        raw = self._memory.read(address + self._trace_offset, 16)
+        if len(raw) < 16:
+            return ""
+        start, size = struct.unpack("<QQ", raw)
+        if not 0 < size < 1 << 20:
+            return ""
+        return self._memory.read(start, size).decode("utf-8", "replace")
+
+    def _find_trace(self) -> int:
+        """The offset of ``forward_trace_`` in a node, 0 when there is none."""
+        before = _flags(("FLAGS_call_stack_level", "FLAGS_enable_unique_name"))
+        grad = private.has_grad()
+        try:
+            private.set_has_grad(True)
+            paddle.set_flags({"FLAGS_call_stack_level": 3, "FLAGS_enable_unique_name": False})
+            leaf = paddle.zeros([1])
+            leaf.stop_gradient = False
+            made = paddle.scale(leaf)
+            node = made.grad_fn.node_ptr()
+            raw = self._memory.read(node, 2048)
+            for offset in range(0, len(raw) - 15, 8):
+                start, size = struct.unpack_from("<QQ", raw, offset)
+                if 16 < size < 1 << 20 and self._memory.read(start, 8).lstrip().startswith(b'File "'[:4]):
+                    return offset
+            return 0
+        except Exception:
+            return 0
+        finally:
+            paddle.set_flags(before)
+            private.set_has_grad(grad)
+
+
+def _flags(names: Sequence[str]) -> dict[str, Any]:
+    try:
+        return dict(paddle.get_flags(list(names)))
+    except Exception:
+        return {}
+
+
+def _note(fired: list[tuple[int, float]], rank: int, gradient: Any) -> None:
+    fired.append((rank, float(gradient.numpy()[0])))
+
+
+_lock = threading.Lock()
+_native: list[NativeNodes | None] = []
+_SYMBOL_USES = [private.PrivateUse(f"libpaddle {name}", purpose, True) for name, (_, purpose) in _SYMBOLS.items()]
+private.USES.extend(_SYMBOL_USES)
+
+
+def abandon() -> None:
+    """In a forked child: whoever held the lock is not here."""
+    global _lock
+    _lock = threading.Lock()
+
+
+def native() -> NativeNodes | None:
+    """The hooks in front of nodes, or None where a check failed (``native_problem``). Checked once, 3 ms."""
+    if not _native:
+        with _lock:
+            if not _native:
+                try:
+                    _native.append(NativeNodes())
+                except NativeProblem as problem:
+                    _native.append(None)
+                    for use in _SYMBOL_USES:
+                        use.present, use.problem = False, str(problem)
+                except Exception as error:
+                    _native.append(None)
+                    for use in _SYMBOL_USES:
+                        use.present, use.problem = False, f"{type(error).__name__}: {error}"
+    return _native[0]
+
+
+def native_problem() -> str:
+    """Why there are no hooks in front of nodes; "" when there are."""
+    return "" if native() is not None else _SYMBOL_USES[0].problem
+
+
+def mechanism() -> str:
+    """Which way of stopping before a node is in use, for ``adbg doctor``."""
+    if native() is not None:
+        return "a tensor pointed at the node (libpaddle's exported symbols, all self-checks passed)"
+    return f"predicted order with post hooks ({native_problem()})"

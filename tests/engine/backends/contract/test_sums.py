@@ -1,0 +1,67 @@
+"""The parts of a summed gradient, as far as they were kept, add up to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.watch import Watch
+from support.worlds import World
+
+from adbg.engine.backends.base import BackwardCall, HookPlan
+
+
+def test_parts_add_up_to_the_sum(world: World, watching: Any) -> None:
+    watch = Watch(HookPlan(every=True, contributions=True))
+    sums: list[list[float]] = []
+    parts: dict[str, list[float]] = {}
+
+    def before(call: BackwardCall, key: int, outs: Any) -> None:
+        if call.name(key) != world.names["tanh"]:
+            return
+        sums.append(world.values(outs[0]))
+        kept, why = call.contributions(key)
+        assert not why
+        parts.update({call.describe(part.from_key).unique_name: world.values(part.value) for part in kept})
+        assert {part.slot for part in kept} == {0}
+
+    watch.before = before
+    with watching(watch):
+        shared = world.tanh(world.leaf([0.1, 0.2]))
+        world.backward(world.total(world.add(world.scale(shared, 2.0), world.scale(shared, 3.0))))
+    assert set(parts) == {f"{world.names['scale']}#{n}" for n in (1, 2)}
+    assert sorted(parts.values()) == [[2.0, 2.0], [3.0, 3.0]]
+    assert sums == [[5.0, 5.0]]
+
+
+def test_parts_of_two_slots_of_one_consumer(world: World, watching: Any) -> None:
+    watch = Watch(HookPlan(every=True, contributions=True))
+    found: list[tuple[list[float], list[float]]] = []
+
+    def before(call: BackwardCall, key: int, outs: Any) -> None:
+        if call.name(key) == world.names["tanh"]:
+            kept, _ = call.contributions(key)
+            found.append((world.values(outs[0]), [world.values(part.value)[0] for part in kept]))
+
+    watch.before = before
+    with watching(watch):
+        shared = world.tanh(world.leaf([0.5]))
+        world.backward(world.total(world.mul(shared, shared)))
+    ((total, parts),) = found
+    assert len(parts) == 2 and sum(parts) == pytest.approx(total[0]) and parts[0] == pytest.approx(0.46211716)
+
+
+def test_what_is_no_sum_and_what_was_not_kept_is_said(world: World, watching: Any) -> None:
+    watch = Watch(HookPlan(every=True))
+    said: dict[str, str] = {}
+
+    def before(call: BackwardCall, key: int, outs: Any) -> None:
+        parts, said[call.describe(key).unique_name] = call.contributions(key)
+        assert world.name == "fake" or not parts
+
+    watch.before = before
+    with watching(watch):
+        shared = world.tanh(world.leaf([0.1, 0.2]))
+        world.backward(world.total(world.add(world.scale(shared, 2.0), world.scale(shared, 3.0))))
+    assert "one consumer only" in said[f"{world.names['scale']}#1"]
+    assert world.name == "fake" or "not kept" in said[f"{world.names['tanh']}#1"]
