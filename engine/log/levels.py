@@ -17,8 +17,9 @@ from adbg.engine.errors import AdbgError, CommandError, Unsupported
 from adbg.engine.glog import format_record, parse_levels
 from adbg.engine.log.narrator import Narrator
 from adbg.engine.log.redirect import StderrTap
+from adbg.engine.places import Lines, parse_lines
 from adbg.engine.protocol import messages as p
-from adbg.engine.python.line_trace import LineRegions, Lines, parse_lines
+from adbg.engine.python.line_trace import LineRegions
 from adbg.engine.record.files import vlog_path
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ class Verbosity:
         levels = parse_levels(text)
         if not at or not levels or not any(levels.values()):
             raise CommandError("a level and a place are needed", "for example: vlog 6 at train.py:10-14")
-        region = Region(parse_lines(at), levels, backward)
+        region = Region(parse_lines(at, "vlog 6 at train.py:10-14"), levels, backward)
         if not backward and not self._natives and self._narrated:
             raise Unsupported(
                 "the framework in this program writes no records while forward lines run",
