@@ -19,10 +19,10 @@ from adbg.engine.capture.captures import capture_at
 from adbg.engine.capture.dump import dump
 from adbg.engine.errors import AdbgError, NotStopped, ProtocolError
 from adbg.engine.inspect.dispatch import Answers
-from adbg.engine.inspect.running_tables import RUNNING_TABLES, TABLES, thread_states
+from adbg.engine.inspect.stack import running_stack
+from adbg.engine.inspect.tables import info, thread_states
 from adbg.engine.protocol import codec as wire
 from adbg.engine.protocol import messages as p
-from adbg.engine.python.user_code import running_stack
 from adbg.engine.session.parking import Parked
 from adbg.engine.session.stepping import Kind
 
@@ -178,14 +178,16 @@ class Requests:
         if parked is not None and arguments.threadId in (0, parked.thread):
             self._at_stop(client, message, "stackTrace", arguments)
         else:
-            client.respond(message, running_stack(arguments.threadId, arguments.startFrame, arguments.levels))
+            client.respond(message, running_stack(arguments))
 
     def _info(self, client: Client, message: Message, arguments: p.Info) -> None:
-        table = RUNNING_TABLES.get(arguments.what)
-        if table is not None and self._session.parked is None:
-            client.respond(message, table(self._session))
-        else:
-            self._at_stop(client, message, "adbg/info", arguments)
+        def running(_: AdbgError) -> None:
+            try:
+                client.respond(message, info(self._session, arguments.what, None))
+            except Exception as error:
+                client.refuse(message, error)
+
+        self._at_stop(client, message, "adbg/info", arguments, running)
 
     def _capture(self, client: Client, message: Message, arguments: p.Capture) -> None:
         captures = self._agent.captures
@@ -222,10 +224,19 @@ class Requests:
 
         self._session.ask(_answering(client, message, go), lambda error: client.refuse(message, error))
 
-    def _at_stop(self, client: Client, message: Message, command: str, arguments: Any) -> None:
+    def _at_stop(
+        self,
+        client: Client,
+        message: Message,
+        command: str,
+        arguments: Any,
+        running: Callable[[AdbgError], None] | None = None,
+    ) -> None:
+        """``running`` answers while the program is not stopped; without it the request is refused then."""
+
         def answer(parked: Parked) -> None:
             if parked.answers is None:
-                parked.answers = self._answers(parked)
+                parked.answers = Answers(parked.point, self._session, _Marks(self._session.table))
             typed = command == "setExpression" or (command == "evaluate" and arguments.context in _TYPED)
             self._agent.log_levels.quiet(not typed)  # what the user has run may write its records
             try:
@@ -234,12 +245,8 @@ class Requests:
                 self._agent.log_levels.quiet(True)
             client.respond(message, body)
 
-        self._session.ask(_answering(client, message, answer), lambda error: client.refuse(message, error))
-
-    def _answers(self, parked: Parked) -> Answers:
-        session = self._session
-        tables = {name: lambda make=make: make(session) for name, make in TABLES.items()}
-        return Answers(parked.point, breakpoints=_Marks(session.table), tables=tables)
+        refuse = running or (lambda error: client.refuse(message, error))
+        self._session.ask(_answering(client, message, answer), refuse)
 
 
 class _Marks:

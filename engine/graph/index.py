@@ -1,5 +1,4 @@
-"""An index of one walked graph: positions, rows, consumers, names; made once per graph, however many pages are
-asked for (L2).
+"""An index of one walked graph: positions, rows, consumers, names, paths; made once per graph.
 
 Runs on the parked thread. It keeps keys, numbers and texts, never a framework node or tensor, and dies with its graph.
 """
@@ -9,12 +8,12 @@ from __future__ import annotations
 import collections
 import itertools
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from adbg.engine.backends.base import Graph
 from adbg.engine.errors import CommandError
 from adbg.engine.names import closest_names, name_matches
-from adbg.engine.types import GraphRow, NodeInfo
+from adbg.engine.types import GraphRow
 
 _VERSIONS = itertools.count(1)
 _INDICES: weakref.WeakKeyDictionary[Graph, GraphIndex] = weakref.WeakKeyDictionary()
@@ -37,7 +36,7 @@ class GraphIndex:
         self.settled: dict[int, GraphRow] = {}  # index -> row of a node that ran: it does not change any more
         self._rows: dict[int, GraphRow] = {}
         self._consumers: dict[int, list[tuple[int, int]]] | None = None
-        self._surveyed: tuple[dict[str, list[int]], dict[tuple[str, str], int]] | None = None
+        self._survey: _Survey | None = None
 
     @property
     def total(self) -> int:
@@ -89,61 +88,44 @@ class GraphIndex:
 
     def names(self, graph: Graph) -> dict[str, list[int]]:
         """Keys by framework name, in execution order."""
-        return self._survey(graph)[0]
+        return self._surveyed(graph).names
 
     def places(self, graph: Graph) -> dict[tuple[str, str], int]:
         """How many nodes come from what: ("module" | "param" | "line", name) -> nodes."""
-        return self._survey(graph)[1]
+        return self._surveyed(graph).places
 
-    def _survey(self, graph: Graph) -> tuple[dict[str, list[int]], dict[tuple[str, str], int]]:
-        """Describes every node once (0.3 s for 28,000 nodes of torch: a forward line is looked up for each)."""
-        if self._surveyed is None:
-            names: dict[str, list[int]] = collections.defaultdict(list)
-            places: dict[tuple[str, str], int] = collections.defaultdict(int)
-            for key in self.order:
-                node = graph.describe(key)
-                names[node.name].append(key)
-                if node.module:
-                    places["module", node.module] += 1
-                if node.parameter:
-                    places["param", node.parameter] += 1
-                if node.forward is not None:
-                    places["line", f"{node.forward.file}:{node.forward.line}"] += 1
-            self._surveyed = dict(names), dict(places)
-        return self._surveyed
+    def _surveyed(self, graph: Graph) -> _Survey:
+        if self._survey is None:
+            self._survey = _Survey(graph, self.order)
+        return self._survey
 
     def find(self, graph: Graph, text: str) -> int:
-        """The key that a person's ``text`` names: "#113", a unique name, or a name (short forms too) that only one
-        node has.
+        """The key of the node that ``text`` names: "#113", "113", a unique name, the parameter of an accumulate node,
+        or a name (short forms and globs too) that only one node has. Case is ignored when nothing matches otherwise.
 
         Raises:
-            CommandError: none or several have it; names the closest, or the first few.
+            CommandError: none or several match; names the closest, or the first few.
         """
         text = text.strip()
-        if text[:1] == "#" and text[1:].isdigit():
-            return self.key_at(int(text[1:]))
-        names = self.names(graph)
-        base = text.partition("#")[0]
-        candidates: list[NodeInfo] = []
-        for name, keys in names.items():
-            if name_matches(base, name):
-                candidates += [info for info in map(graph.describe, keys) if name_matches(text, name, info.unique_name)]
-        exact = [info for info in candidates if info.unique_name == text or info.name == text] or candidates
-        if len(exact) == 1:
-            return exact[0].key
-        if not exact:
-            close = closest_names(text, names)
+        number = text.lstrip("#")
+        if number.isdecimal():
+            return self.key_at(int(number))
+        survey = self._surveyed(graph)
+        found = survey.matching(text) or survey.matching(text, fold=True)
+        if len(found) == 1:
+            return found[0]
+        if not found:
+            close = closest_names(text, [*survey.names, *(name for kind, name in survey.places if kind == "param")])
             hint = "closest: " + ", ".join(close) if close else "`info names` lists the names in this graph"
-            raise CommandError(f"no node {text!r} in this graph", hint)
-        shown = ", ".join(f"{info.unique_name} (#{self.position[info.key]})" for info in exact[:3])
-        raise CommandError(
-            f"{len(exact)} nodes are named {text!r}", f"name one of them: {shown}{', ...' if len(exact) > 3 else ''}"
-        )
+            raise CommandError(f"no node {text!r} in this graph of {self.total} nodes", hint)
+        some = ", ".join(f"#{self.position[key]} {survey.unique[key]}" for key in found[:5])
+        more = ", ..." if len(found) > 5 else ""
+        raise CommandError(f"{len(found)} nodes are called {text!r}: {some}{more}", "name one of them")
 
     def key_at(self, index: int) -> int:
         """Raises CommandError for an index outside the graph."""
         if not 1 <= index <= self.total:
-            raise CommandError(f"no node #{index}: this backward has {self.total} nodes", f"#1 to #{self.total}")
+            raise CommandError(f"no node #{index}: this graph has nodes #1 to #{self.total}")
         return self.order[index - 1]
 
     def label(self, graph: Graph, key: int) -> str:
@@ -152,23 +134,74 @@ class GraphIndex:
         name = graph.describe(key).name
         return f"#{position} {name}" if position else name
 
-    def path_from_root(self, graph: Graph, key: int) -> list[int]:
-        """Keys of a shortest path along which a gradient comes to ``key``: from a root through consumers down to it."""
-        roots = set(graph.roots())
-        came_from: dict[int, int] = {key: key}
-        work = collections.deque([key])
+    def path(self, graph: Graph, first: Callable[[int], bool], last: int) -> list[int]:
+        """Keys of a shortest path along which a gradient flows to ``last`` from a node that ``first`` accepts; [] when
+        there is none."""
+        next_on_path: dict[int, int] = {last: last}
+        work = collections.deque([last])
         while work:
             at = work.popleft()
-            if at in roots or not self.consumers(graph, at):
+            if first(at):
                 path = [at]
-                while path[-1] != key:
-                    path.append(came_from[path[-1]])
+                while path[-1] != last:
+                    path.append(next_on_path[path[-1]])
                 return path
             for consumer, _ in self.consumers(graph, at):
-                if consumer not in came_from:
-                    came_from[consumer] = at
+                if consumer not in next_on_path:
+                    next_on_path[consumer] = at
                     work.append(consumer)
-        return [key]
+        return []
+
+    def ancestors(self, graph: Graph, key: int) -> list[int]:
+        """All nodes whose gradients flow into ``key``, itself last, in execution order."""
+        found = {key}
+        work = [key]
+        while work:
+            for consumer, _ in self.consumers(graph, work.pop()):
+                if consumer not in found:
+                    found.add(consumer)
+                    work.append(consumer)
+        return sorted(found, key=self.position.__getitem__)
+
+    def count_paths(self, graph: Graph, nodes: Sequence[int]) -> int:
+        """The number of paths from roots to the last of ``nodes``: the ``ancestors`` of one."""
+        counts: dict[int, int] = {}
+        for key in nodes:
+            feeding = {consumer for consumer, _ in self.consumers(graph, key)}
+            counts[key] = sum(counts[consumer] for consumer in feeding) if feeding else 1
+        return counts[nodes[-1]]
+
+
+class _Survey:
+    """Every node of a graph described once (9,000 nodes of torch: 80 ms)."""
+
+    def __init__(self, graph: Graph, order: Sequence[int]) -> None:
+        self.names: dict[str, list[int]] = {}
+        self.places: dict[tuple[str, str], int] = collections.defaultdict(int)
+        self.unique: dict[int, str] = {}
+        self.parameters: dict[int, str] = {}
+        graph.read_all_stacks()
+        for key in order:
+            node = graph.describe(key)
+            self.names.setdefault(node.name, []).append(key)
+            self.unique[key] = node.unique_name
+            if node.module:
+                self.places["module", node.module] += 1
+            if node.parameter:
+                self.places["param", node.parameter] += 1
+                self.parameters[key] = node.parameter
+            if node.forward is not None:
+                self.places["line", f"{node.forward.file}:{node.forward.line}"] += 1
+
+    def matching(self, text: str, fold: bool = False) -> list[int]:
+        """Keys of the nodes that ``text`` names: those with exactly this name where there are any."""
+        found = [key for key, parameter in self.parameters.items() if parameter == text]
+        exact: list[int] = []
+        for name, keys in self.names.items():
+            if name_matches(text, name, fold=fold):
+                found += [key for key in keys if name_matches(text, name, self.unique[key], fold)]
+                exact += [key for key in keys if text in (name, self.unique[key])]
+        return exact or found
 
 
 def index_of(graph: Graph) -> GraphIndex:

@@ -15,12 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from adbg.engine.backends.base import CreationWatch, Graph
-from adbg.engine.errors import CommandError
 from adbg.engine.names import file_matches
+from adbg.engine.places import Lines, parse_lines
 from adbg.engine.types import SourceLine
 
 INSIDE, BOUNDARY, LEAF = "inside", "boundary", "leaf"
-_EXAMPLE = "for example: capture model.py:10-25"
 _MARKS: weakref.WeakKeyDictionary[Graph, dict[int, str]] = weakref.WeakKeyDictionary()
 
 
@@ -35,8 +34,7 @@ class Region:
 
     @property
     def text(self) -> str:
-        lines = f"{self.first}-{self.last}" if self.last != self.first else str(self.first)
-        return f"{self.file}:{lines}"
+        return str(Lines(self.file, self.first, self.last))
 
     def has_line(self, line: SourceLine) -> bool:
         return self.first <= line.line <= self.last and file_matches(self.file, line.file)
@@ -48,19 +46,9 @@ class Region:
 
 
 def parse_region(text: str) -> Region:
-    """FILE:A-B or FILE:A, lines counted from 1; FILE as in breakpoint specs (its end by whole components suffices).
-
-    Raises:
-        CommandError: anything else.
-    """
-    file, colon, lines = text.strip().strip("'\"").rpartition(":")
-    first, dash, last = lines.partition("-")
-    if not (colon and file and first.isdecimal() and (last.isdecimal() if dash else True)):
-        raise CommandError(f"{text!r} is no region: expected FILE:FIRST-LAST", _EXAMPLE)
-    a, b = int(first), int(last) if dash else int(first)
-    if a < 1 or b < a:
-        raise CommandError(f"{text!r}: lines count from 1, the first one first", _EXAMPLE)
-    return Region(file, a, b)
+    """FILE:FIRST-LAST or FILE:LINE. Raises CommandError for anything else."""
+    lines = parse_lines(text, "capture model.py:10-25")
+    return Region(lines.file, lines.first, lines.last)
 
 
 def block_region(frame: types.FrameType, made: CreationWatch | None) -> Region:

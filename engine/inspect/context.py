@@ -14,16 +14,13 @@ from adbg.engine.backends.base import Backend, BackwardCall, Graph
 from adbg.engine.errors import CommandError
 from adbg.engine.inspect.gradients import Gradients
 from adbg.engine.inspect.value_text import ValueText
-from adbg.engine.protocol.messages import InfoBody
-from adbg.engine.python import frames as inspect_frames
 from adbg.engine.python.namespaces import GRADIENT_NAMES, Namespace, node_namespace
+from adbg.engine.python.user_code import live_frames, source_line
 from adbg.engine.session.stop_point import CallState, PausedPoint
 from adbg.engine.types import Phase, SourceLine
 
 BreakpointsOf = Callable[[Graph, Sequence[int]], Mapping[int, tuple[int, ...]]]
 """(graph, keys of one page) -> breakpoint ids by key; keys without a breakpoint may be left out."""
-
-Tables = Mapping[str, Callable[[], InfoBody]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +39,11 @@ class FrameEntry:
 class StopContext:
     """One stop, seen by its answers."""
 
-    def __init__(
-        self, point: PausedPoint, breakpoints: BreakpointsOf | None = None, tables: Tables | None = None
-    ) -> None:
+    def __init__(self, point: PausedPoint, breakpoints: BreakpointsOf | None = None) -> None:
         self.point = point
         self.gradients = Gradients(point)
         self.text = ValueText(point.backend)
         self.breakpoints = breakpoints
-        self.tables: Tables = tables or {}
         self.forward_note = ""
         self._namespaces: dict[tuple[int, bool], Namespace] = {}
 
@@ -88,8 +82,7 @@ class StopContext:
 
         def live() -> None:
             for frame in self.live_frames:
-                line = SourceLine(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
-                put("live", line.function, line, frame)
+                put("live", frame.f_code.co_name, source_line(frame), frame)
 
         def put(kind: str, name: str, location: SourceLine | None, python: types.FrameType | None = None) -> None:
             found.append(FrameEntry(len(found) + 1, kind, name, location, python))
@@ -120,8 +113,7 @@ class StopContext:
     @cached_property
     def live_frames(self) -> list[types.FrameType]:
         """Live frames of the stopped thread, innermost first, the user's own where there are any."""
-        name = self.point.backend.name if self.point.backend is not None else ""
-        return inspect_frames.live_frames(self.point.frame, inspect_frames.framework_root(name))
+        return live_frames(self.point.frame)
 
     def _enclosing(self) -> list[tuple[BackwardCall, int]]:
         """(call, node in it) around the place at hand, innermost first."""

@@ -1,9 +1,8 @@
-"""The answers at a stop: a registry from command to function over one ``PausedPoint`` (L4).
+"""The answers at a stop: a registry from command to function over one ``PausedPoint``.
 
-Everything here runs on the parked thread, called by the session; no thread, no socket, no framework. One
-``Answers`` lives from a stop until the program goes on, and with it the ids of its frames and the references of its
-variables. Commands of a program that runs are answered by ``answers_stack.running_trace`` and
-``answers_info.running_table``.
+Everything here runs on the parked thread, called by the session; no thread, no socket, no framework. One ``Answers``
+lives from a stop until the program continues, and with it the ids of its frames and the references of its variables.
+While the program runs, ``stack.running_stack`` and ``tables.info`` answer on "adbg-reader".
 """
 
 from __future__ import annotations
@@ -12,18 +11,17 @@ from collections.abc import Callable
 from typing import Any
 
 from adbg.engine.errors import AdbgError, BackendError, ProtocolError
-from adbg.engine.inspect.context import BreakpointsOf, StopContext, Tables
+from adbg.engine.inspect.context import BreakpointsOf, StopContext
 from adbg.engine.inspect.evaluate import evaluate, set_expression, value_at
-from adbg.engine.inspect.graph import graph_page
+from adbg.engine.inspect.graph import find_node, gradient_path, graph_page
 from adbg.engine.inspect.node import node_body
 from adbg.engine.inspect.stack import scopes, set_variable, stack_trace, variables
 from adbg.engine.inspect.tables import info
 from adbg.engine.inspect.tensor import tensor_view
 from adbg.engine.inspect.variables import References
 from adbg.engine.protocol import messages as protocol
+from adbg.engine.session.session import Session
 from adbg.engine.session.stop_point import PausedPoint
-
-__all__ = ["Answers", "BreakpointsOf", "Tables"]
 
 
 class Answers:
@@ -32,16 +30,14 @@ class Answers:
     Args:
         point: where the thread is parked. Edits replace entries of its ``grad_outputs`` / ``grad_inputs`` and set
             ``edited``.
+        session: the one that stopped; the tables of ``adbg/info`` read it.
         breakpoints: (graph, keys of a page) -> ids of the breakpoints at these nodes.
-        tables: ``adbg/info`` tables that the session owns ("breakpoints", "threads", ...): name -> function. They
-            win over the tables made here.
     """
 
-    def __init__(
-        self, point: PausedPoint, breakpoints: BreakpointsOf | None = None, tables: Tables | None = None
-    ) -> None:
+    def __init__(self, point: PausedPoint, session: Session, breakpoints: BreakpointsOf | None = None) -> None:
         self.point = point
-        self.stop = StopContext(point, breakpoints, tables)
+        self.session = session
+        self.stop = StopContext(point, breakpoints)
         self.references = References(self.stop)
 
     @staticmethod
@@ -53,7 +49,7 @@ class Answers:
         """The response body for ``arguments`` (the dataclass that ``protocol.REQUESTS`` has for ``command``).
 
         Raises:
-            AdbgError: with what happened, why, and what next. Nothing else leaves here, save KeyboardInterrupt.
+            AdbgError: with what happened, why, and what next. Nothing else leaves here but KeyboardInterrupt.
         """
         answer = _ANSWERS.get(command)
         if answer is None:
@@ -83,8 +79,10 @@ _ANSWERS: dict[str, Callable[[Answers, Any], Any]] = {
     "evaluate": lambda a, request: evaluate(a.stop, a.references, request),
     "setExpression": lambda a, request: set_expression(a.stop, request),
     "adbg/graph": lambda a, request: graph_page(a.stop, request),
+    "adbg/find": lambda a, request: find_node(a.stop, request),
+    "adbg/path": lambda a, request: gradient_path(a.stop, request),
     "adbg/node": lambda a, request: node_body(a.stop, request),
     "adbg/tensor": lambda a, request: tensor_view(a.stop, request),
-    "adbg/info": lambda a, request: info(a.stop, request),
+    "adbg/info": lambda a, request: info(a.session, request.what, a.stop),
 }
 COMMANDS = {command: protocol.REQUESTS[command] for command in _ANSWERS}

@@ -1,10 +1,14 @@
-"""``adbg/graph``: pages of the graph at hand in execution order (L4). Runs on the parked thread."""
+"""``adbg/graph``, ``adbg/find``, ``adbg/path``: rows of the current graph in execution order, one node by its name, and
+the path of a gradient. Runs on the parked thread.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 
 from adbg.engine.backends.base import Graph
+from adbg.engine.errors import CommandError
 from adbg.engine.graph.index import GraphIndex, index_of
 from adbg.engine.graph.region import marks_of
 from adbg.engine.inspect.context import StopContext
@@ -14,31 +18,90 @@ from adbg.engine.session.stop_point import CallState, Ran
 from adbg.engine.types import GraphRow, Phase
 
 MAX_ROWS = 20_000  # rows of one answer, about 300 bytes each on the wire: 6 MB of the 32 MiB that a message may have
+MOST_EXACT = 10**6  # paths that are counted exactly in an answer
 
 
 def graph_page(stop: StopContext, request: protocol.Graph) -> protocol.GraphBody:
-    """Rows ``start`` .. ``start + count`` - 1 of the graph at hand, or of the enclosing call that ``backward``
-    names.
+    """Rows ``start`` .. ``start + count`` - 1, or those of ``indices``, of the current graph or of the enclosing call
+    that ``backward`` names.
     """
     graph, state = stop.graph(request.backward)
     index = index_of(graph)
     here = position_in(stop, graph, state, index)
     first = max(1, request.start)
     last = min(index.total, first + min(max(0, request.count), MAX_ROWS) - 1)
+    for each in request.indices[:MAX_ROWS]:
+        index.key_at(each)
     call = state.call if state is not None else None
     return protocol.GraphBody(
         version=index.version,
         backward=call.number if call is not None else 0,
         total=index.total,
         here=here,
-        rows=_rows(stop, graph, state, index, here, range(first, last + 1)),
+        rows=_rows(stop, graph, state, index, here, request.indices[:MAX_ROWS] or range(first, last + 1)),
         depth=call.depth if call is not None else 0,
         note=graph.note,
     )
 
 
+def find_node(stop: StopContext, request: protocol.Find) -> protocol.FindBody:
+    """Raises CommandError when no node or several have that name."""
+    graph, _ = stop.graph()
+    index = index_of(graph)
+    return protocol.FindBody(index.position[index.find(graph, request.text)])
+
+
+def gradient_path(stop: StopContext, request: protocol.Path) -> protocol.PathBody:
+    """A shortest path from node ``source`` to ``node``. From the roots (``source`` 0) it leads through the first
+    non-finite gradient, where there is one.
+
+    Raises:
+        CommandError: no gradient flows from one to the other.
+    """
+    graph, state = stop.graph()
+    index = index_of(graph)
+    last = index.key_at(request.node)
+    if request.source:
+        return protocol.PathBody(_path_between(graph, index, index.key_at(request.source), last), index.total)
+    nodes = index.ancestors(graph, last)
+    bad = next((key for key in nodes if _nonfinite(stop, graph, state, key)), None)
+    through = last if bad is None else bad
+    path = index.path(graph, lambda key: not index.consumers(graph, key), through)
+    path += index.path(graph, through.__eq__, last)[1:]
+    ways = index.count_paths(graph, nodes)
+    return protocol.PathBody(
+        path=[index.position[key] for key in path],
+        total=index.total,
+        ancestors=len(nodes) - 1,
+        contributions=sorted({index.position[key] for key, _ in index.consumers(graph, last)}),
+        paths=ways if ways < MOST_EXACT else 0,
+        paths_log10=math.log10(ways),
+        nonfinite=index.position[bad] if bad is not None else 0,
+    )
+
+
+def _path_between(graph: Graph, index: GraphIndex, first: int, last: int) -> list[int]:
+    path = index.path(graph, first.__eq__, last)
+    if path:
+        return [index.position[key] for key in path]
+    one, other = (f"#{index.position[key]} {graph.describe(key).unique_name}" for key in (first, last))
+    if index.path(graph, last.__eq__, first):
+        raise CommandError(
+            f"no gradient flows from {one} to {other}, only in the opposite direction",
+            f"path #{index.position[last]} #{index.position[first]}",
+        )
+    raise CommandError(f"no gradient flows from {one} to {other}, in either direction")
+
+
+def _nonfinite(stop: StopContext, graph: Graph, state: CallState | None, key: int) -> bool:
+    ran = state.ran.get(key) if state is not None else None
+    if graph is stop.point.graph and key == stop.point.key:
+        return _here_figures(stop, graph, ran).nonfinite
+    return ran is not None and ran.nonfinite
+
+
 def position_in(stop: StopContext, graph: Graph, state: CallState | None, index: GraphIndex) -> int:
-    """Index of the node at hand in ``graph``: 0 at the begin (and at a Python line), total + 1 at the end. In an
+    """Index of the current node in ``graph``: 0 at the begin (and at a Python line), total + 1 at the end. In an
     enclosing call it is the node that made the inner one.
     """
     point = stop.point
@@ -62,7 +125,7 @@ def state_of(index: int, here: int, ran: bool) -> str:
 
 
 def _rows(
-    stop: StopContext, graph: Graph, state: CallState | None, index: GraphIndex, here: int, wanted: range
+    stop: StopContext, graph: Graph, state: CallState | None, index: GraphIndex, here: int, wanted: Sequence[int]
 ) -> list[GraphRow]:
     ran: Mapping[int, Ran] = state.ran if state is not None else {}
     keys = [index.order[i - 1] for i in wanted]
@@ -98,7 +161,7 @@ def _settled(graph: Graph, index: GraphIndex, i: int, seen: Ran | None) -> Graph
 
 
 def _here_figures(stop: StopContext, graph: Graph, seen: Ran | None) -> Ran:
-    """Figures of the node at hand: its gradient is there to be looked at."""
+    """Figures of the current node, whose gradient is there."""
     point = stop.point
     us = seen.us if seen is not None and seen.us is not None else point.stop.elapsed_us
     if graph is not point.graph or point.backend is None or not point.grad_outputs or point.grad_outputs[0] is None:

@@ -1,11 +1,10 @@
-"""``stackTrace``, ``scopes``, ``variables``, ``setVariable`` (L4). Runs on the parked thread; ``running_trace`` on
-the reader thread.
+"""``stackTrace``, ``scopes``, ``variables``, ``setVariable``. Runs on the parked thread; ``running_stack`` on
+"adbg-reader".
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from typing import Any
 
 from adbg.engine.errors import CommandError
@@ -17,8 +16,8 @@ from adbg.engine.inspect.variables import Child, Holder, References, names_page
 from adbg.engine.protocol import messages as protocol
 from adbg.engine.protocol.messages import Scope, Source, StackFrame, Variable
 from adbg.engine.python import expressions as python
-from adbg.engine.python import frames as inspect_frames
-from adbg.engine.types import SlotView, SourceLine
+from adbg.engine.python.user_code import running_frames, source_line
+from adbg.engine.types import SlotView
 
 MANY_NAMES = 200  # a scope with more is marked expensive: a client should page it, not open it by itself
 
@@ -33,20 +32,11 @@ def stack_trace(stop: StopContext, request: protocol.StackTrace) -> protocol.Sta
     return protocol.StackTraceBody([_stack_frame(entry) for entry in page], len(frames), stop.forward_note)
 
 
-def running_trace(thread: int, request: protocol.StackTrace, framework: str = "") -> protocol.StackTraceBody:
-    """The live frames of a thread that runs, as they are now; no locals. ``framework`` is the backend's name.
-
-    Raises:
-        CommandError: there is no such thread.
-    """
-    innermost = sys._current_frames().get(thread)
-    if innermost is None:
-        raise CommandError(f"no thread {thread} in this process", "`info threads` lists them")
-    live = inspect_frames.live_frames(innermost, inspect_frames.framework_root(framework))
-    lines = [SourceLine(f.f_code.co_filename, f.f_lineno, f.f_code.co_name) for f in live]
-    entries = [FrameEntry(i, "live", line.function, line) for i, line in enumerate(lines, 1)]
-    page = [_stack_frame(entry) for entry in _cut(entries, request)]
-    return protocol.StackTraceBody(page, len(entries), "the program runs: stop it to see its nodes and locals")
+def running_stack(request: protocol.StackTrace) -> protocol.StackTraceBody:
+    """``stackTrace`` of a thread that is not parked: where it is at this moment; no locals."""
+    live, note = running_frames(request.threadId)
+    entries = [FrameEntry(i, "live", f.f_code.co_name, source_line(f)) for i, f in enumerate(live, 1)]
+    return protocol.StackTraceBody([_stack_frame(entry) for entry in _cut(entries, request)], len(entries), note)
 
 
 def _cut(frames: list[FrameEntry], request: protocol.StackTrace) -> list[FrameEntry]:

@@ -1,6 +1,7 @@
-"""``adbg/info``: tables for people and scripts (L4).
+"""``adbg/info``: tables. Runs on the parked thread; while the program runs, those that need no stop on "adbg-reader".
 
-On the parked thread; ``running_table`` on the reader thread while the program runs.
+Off the parked thread nothing may be asked of a gradient: a backward may replace or free it at that moment, without the
+GIL. What is asked of a parameter there (its shape, dtype and device) does not change.
 """
 
 from __future__ import annotations
@@ -9,26 +10,23 @@ import dataclasses
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable
 
 from adbg.engine.backends.base import Backend
 from adbg.engine.errors import CommandError, NotStopped
-from adbg.engine.graph.index import GraphIndex, index_of, remember, seen
+from adbg.engine.graph.index import index_of, remember, seen
 from adbg.engine.inspect.context import StopContext
 from adbg.engine.inspect.value_text import NORM_ELEMENTS, norm_of, one_line
-from adbg.engine.protocol import messages as protocol
-from adbg.engine.protocol.messages import InfoBody
-from adbg.engine.python import frames as inspect_frames
+from adbg.engine.protocol.messages import InfoBody, ThreadState
+from adbg.engine.python.user_code import live_frames, source_line
+from adbg.engine.session.session import Session
 from adbg.engine.types import SourceLine
-
-PATH_ENDS = 100  # nodes shown at either end of a path that is longer than both
 
 _MEANING = {
     "pre_hooks": "stop before any node",
-    "post_hooks": "stop behind any node",
+    "post_hooks": "stop after any node",
     "edit_grad_outputs": "change a gradient before its node",
-    "edit_grad_inputs": "change a gradient behind its node",
+    "edit_grad_inputs": "change a gradient after its node",
     "saved_tensors": "saved tensors by name",
     "forward_stacks": "the forward line that made a node",
     "module_paths": "the module that made a node",
@@ -39,48 +37,21 @@ _MEANING = {
 }
 
 
-def info(stop: StopContext, request: protocol.Info) -> InfoBody:
-    """The table ``request.what`` ("why 12" and "why" take a node).
-
-    Raises:
-        CommandError: there is no such table.
-    """
-    what, _, rest = request.what.strip().partition(" ")
-    if what in stop.tables:
-        return stop.tables[what]()
-    if what == "why":
-        return _why(stop, rest)
-    made = _AT_STOP.get(what)
-    if made is not None:
-        return made(stop)
-    return _unstopped(what, stop.point.backend, stop.point.thread)
-
-
-def running_table(what: str, backend: Backend | None) -> InfoBody:
-    """A table that needs no stop: threads, params, memory, capabilities, names.
+def info(session: Session, what: str, stop: StopContext | None) -> InfoBody:
+    """The table ``what``; ``stop`` is None while the program runs.
 
     Raises:
         NotStopped: the table needs a stop.
         CommandError: there is no such table.
     """
     what = what.strip()
-    if what == "params":
-        return _params(backend)
-    if what.partition(" ")[0] in (*_AT_STOP, "why") and what != "names":
-        raise NotStopped(f"`info {what}` needs a stop, and the program runs", "`pause` stops it at the next node")
-    return _unstopped(what, backend, 0)
-
-
-def _unstopped(what: str, backend: Backend | None, stopped: int) -> InfoBody:
-    if what == "threads":
-        return _threads(backend, stopped)
-    if what == "memory":
-        return _memory(backend)
-    if what == "capabilities":
-        return _capabilities(backend)
-    if what == "names":
-        return _names_table(seen(), "seen so far")
-    raise CommandError(f"no table {what!r}", "info " + " | ".join(TABLES))
+    if what in _AT_STOP:
+        if stop is None:
+            raise NotStopped(f"`info {what}` needs a stop", "`pause` stops the program at the next node")
+        return _AT_STOP[what](stop)
+    if what not in _ANY_TIME:
+        raise CommandError(f"unknown table {what!r}", "info " + " | ".join([*_AT_STOP, *_ANY_TIME]))
+    return _ANY_TIME[what](session, stop)
 
 
 def _backward(stop: StopContext) -> InfoBody:
@@ -111,123 +82,92 @@ def _place(line: SourceLine | None) -> str:
     return f"{line.file}:{line.line}" if line is not None else ""
 
 
-def _graph(stop: StopContext) -> InfoBody:
-    """Nodes of the graph at hand by name: how many, how many ran, their time where it was seen."""
-    graph, state = stop.graph()
-    index = index_of(graph)
-    position = state.position if state is not None else 0
-    rows: list[list[object]] = []
-    for name, keys in index.names(graph).items():
-        ran = [state.ran[key] for key in keys if key in state.ran] if state is not None else []
-        times = [r.us for r in ran if r.us is not None]
-        done = sum(index.position[key] <= position for key in keys)
-        rows.append([name, len(keys), done, round(sum(times), 1) if times else None, sum(r.nonfinite for r in ran)])
-    rows.sort(key=lambda row: (-int(str(row[1])), str(row[0])))
-    text = f"{index.total} nodes, {len(rows)} names, {len(set(graph.roots()))} roots"
-    return InfoBody(
-        f"{text}; {graph.note}" if graph.note else text, ["name", "nodes", "reached", "us", "non-finite"], rows
-    )
-
-
-def _names(stop: StopContext) -> InfoBody:
-    """What a breakpoint spec may name: framework names, modules, parameters, forward lines; first those at hand,
-    then those seen.
+def _names(session: Session, stop: StopContext | None) -> InfoBody:
+    """What a breakpoint spec may name: framework names, modules, parameters, forward lines. First those of the current
+    graph, then those seen at earlier stops, then those that breakpoints were compared with.
     """
-    here: list[tuple[str, str, int]] = []
-    if stop.point.graph is not None:
-        here = _graph_names(stop, index_of(stop.point.graph))
-        remember(here)
-    known = {(kind, name) for kind, name, _ in here}
-    return _names_table(
-        [*here, *(entry for entry in seen() if entry[:2] not in known)], "in this graph and seen before"
-    )
+    found: dict[tuple[str, str], int] = {}
+    if stop is not None and stop.point.graph is not None:
+        graph = stop.point.graph
+        index = index_of(graph)
+        found = {("name", name): len(keys) for name, keys in index.names(graph).items()}
+        found.update(index.places(graph))
+        remember((kind, name, count) for (kind, name), count in found.items())
+    for kind, name, count in seen():
+        found.setdefault((kind, name), count)
+    for name in sorted(session.table.names_seen):
+        found.setdefault(("name", name), 0)
+    where = "in this graph and seen before" if stop is not None else "seen so far"
+    text = f"{len(found)} names {where}" if found else "no graph was inspected yet"
+    return InfoBody(text, ["name", "nodes", "kind"], [[name, count, kind] for (kind, name), count in found.items()])
 
 
-def _graph_names(stop: StopContext, index: GraphIndex) -> list[tuple[str, str, int]]:
-    graph = stop.point.graph
-    assert graph is not None
-    names = [("name", name, len(keys)) for name, keys in index.names(graph).items()]
-    return names + [(kind, name, count) for (kind, name), count in index.places(graph).items()]
+def thread_states(session: Session) -> list[ThreadState]:
+    """Threads that run Python, without adbg's own; a thread that the framework made counts while it is in a hook."""
+    names = {t.ident: t.name for t in threading.enumerate() if t.ident is not None}
+    parked = session.parked
+    stopped = parked.thread if parked is not None else 0
+    waiting = set(session.turn.waiting)
+    states = []
+    for ident in sys._current_frames():
+        name = names.get(ident, f"thread {ident}")
+        if not name.startswith("adbg-"):
+            state = "stopped" if ident == stopped else "waiting" if ident in waiting else "running"
+            states.append(ThreadState(ident, name, state))
+    return sorted(states, key=lambda state: (state.adbg != "stopped", state.name != "MainThread", state.name))
 
 
-def _names_table(entries: list[tuple[str, str, int]], where: str) -> InfoBody:
-    text = f"{len(entries)} names {where}" if entries else "no graph was looked at yet"
-    return InfoBody(text, ["name", "nodes", "kind"], [[name, count, kind] for kind, name, count in entries])
-
-
-def _why(stop: StopContext, text: str) -> InfoBody:
-    """The path along which a gradient comes from a root to a node, root first."""
-    graph, state = stop.graph()
-    index = index_of(graph)
-    key = index.find(graph, f"#{text}" if text.isdigit() else text) if text else stop.point.key
-    if key is None:
-        raise CommandError("no node at hand", "name one: `why #12`")
-    path = index.path_from_root(graph, key)
+def _threads(session: Session, _stop: StopContext | None) -> InfoBody:
+    frames = sys._current_frames()
     rows: list[list[object]] = []
-    for node in path if len(path) <= 2 * PATH_ENDS else path[:PATH_ENDS] + path[-PATH_ENDS:]:
-        described = graph.describe(node)
-        ran = state.ran.get(node) if state is not None else None
-        meta = graph.input_meta(node)
-        shape = str(list(meta[0].shape)) if meta and meta[0].shape is not None else ""
-        rows.append(
-            [
-                index.position.get(node, 0),
-                described.unique_name,
-                shape,
-                ran.norm if ran else None,
-                _place(described.forward),
-            ]
-        )
-    title = f"{len(path)} nodes from the root to {index.label(graph, key)}"
-    if len(rows) < len(path):
-        title += f"; the first and the last {PATH_ENDS} are shown"
-    return InfoBody(title, ["#", "node", "shape", "norm", "forward"], rows)
-
-
-def _threads(backend: Backend | None, stopped: int) -> InfoBody:
-    named = {thread.ident: thread for thread in threading.enumerate()}
-    root = inspect_frames.framework_root(backend.name) if backend is not None else ""
-    rows: list[list[object]] = []
-    for ident, frame in sys._current_frames().items():
-        thread = named.get(ident)
-        name = thread.name if thread is not None else "(not started by Python)"
-        if name.startswith("adbg-"):
-            continue
-        inner = inspect_frames.live_frames(frame, root)[0]
-        where = traceback.FrameSummary(
-            inner.f_code.co_filename, inner.f_lineno, inner.f_code.co_name, lookup_line=False
-        )
-        state = "stopped" if ident == stopped else "running"
-        rows.append([ident, name, state, f"{where.name} {where.filename}:{where.lineno}"])
+    for state in thread_states(session):
+        live = live_frames(frames.get(state.id))
+        line = source_line(live[0]) if live else None
+        where = f"{line.function} {_place(line)}" if line is not None else ""
+        rows.append([state.id, state.name, state.adbg, where])
     return InfoBody(f"{len(rows)} threads", ["id", "name", "state", "at"], rows)
 
 
-def _params(backend: Backend | None) -> InfoBody:
-    """Parameters of the modules seen so far, with their gradients as they are now."""
-    if backend is None:
-        raise CommandError("no framework is loaded yet", "go on until the program imports one")
+def _params(session: Session, stop: StopContext | None) -> InfoBody:
+    """Parameters of the modules seen so far; at a stop with their gradients."""
     rows: list[list[object]] = []
     missing = 0
-    for name, value in backend.parameters():
-        meta = backend.meta(value)
-        grad = backend.gradient_of(value)
-        norm = norm_of(backend, grad, backend.meta(grad), NORM_ELEMENTS * 16) if grad is not None else None
-        missing += grad is None
-        rows.append(
-            [name, str(list(meta.shape or ())), meta.dtype, meta.device, norm, grad is not None, meta.requires_grad]
-        )
+    for backend in session.backends:
+        for name, value in _parameters(backend):
+            meta = backend.meta(value)
+            row: list[object] = [name, str(list(meta.shape or ())), meta.dtype, meta.device, None, None]
+            if stop is not None:
+                grad = backend.gradient_of(value)
+                missing += grad is None
+                row[4] = norm_of(backend, grad, backend.meta(grad), NORM_ELEMENTS * 16) if grad is not None else None
+                row[5] = grad is not None
+            rows.append([*row, meta.requires_grad])
     if not rows:
-        return InfoBody("no module with parameters was seen yet", [], [])
-    text = f"{len(rows)} parameters, {missing} without a gradient now"
-    return InfoBody(text, ["name", "shape", "dtype", "device", "grad norm", "grad", "requires_grad"], rows)
+        return InfoBody("no module with parameters was seen yet" if session.backends else _NO_FRAMEWORK)
+    about = f"{missing} without a gradient now" if stop is not None else "gradients are shown only at a stop"
+    columns = ["name", "shape", "dtype", "device", "grad norm", "grad", "requires_grad"]
+    return InfoBody(f"{len(rows)} parameter{'s' * (len(rows) != 1)}; {about}", columns, rows)
 
 
-def _memory(backend: Backend | None) -> InfoBody:
-    found = dict(backend.memory()) if backend is not None else {}
+def _parameters(backend: Backend) -> list[tuple[str, object]]:
+    """Raises CommandError when the program keeps changing its modules meanwhile."""
+    for _ in range(5):
+        try:
+            return list(backend.parameters())
+        except RuntimeError:  # a dict of a module changed while it was read
+            continue
+    raise CommandError("the program is changing its modules", "try again, or `pause` first")
+
+
+def _memory(session: Session, _stop: StopContext | None) -> InfoBody:
+    found: dict[str, float] = {}
+    for backend in session.backends:
+        found.update(backend.memory())
     if "rss" not in found:
         found = {**_process_memory(), **found}
     rows: list[list[object]] = [[name, int(size), round(size / 2**20, 1)] for name, size in found.items()]
-    return InfoBody("memory of this process" if rows else "this system does not tell", ["what", "bytes", "MiB"], rows)
+    text = "memory of this process" if rows else "this system does not report memory use"
+    return InfoBody(text, ["what", "bytes", "MiB"], rows)
 
 
 def _process_memory() -> dict[str, float]:
@@ -241,20 +181,34 @@ def _process_memory() -> dict[str, float]:
         return {}
 
 
-def _capabilities(backend: Backend | None) -> InfoBody:
-    if backend is None:
-        raise CommandError("no framework is loaded yet", "go on until the program imports one")
+def _capabilities(session: Session, _stop: StopContext | None) -> InfoBody:
     rows: list[list[object]] = [
-        [field.name, "yes" if getattr(backend.capabilities, field.name) else "no", _MEANING.get(field.name, "")]
-        for field in dataclasses.fields(backend.capabilities)
+        [backend.name, backend.version, name, "yes" if able else "no", _MEANING.get(name, "")]
+        for backend in session.backends
+        for name, able in dataclasses.asdict(backend.capabilities).items()
     ]
-    return InfoBody(f"{backend.name} {backend.version}", ["capability", "here", "what it allows"], rows)
+    columns = ["framework", "version", "capability", "there", "what it allows"]
+    return InfoBody("" if rows else _NO_FRAMEWORK, columns, rows)
 
 
-_AT_STOP: dict[str, Callable[[StopContext], InfoBody]] = {
-    "backward": _backward,
-    "graph": _graph,
+def _breakpoints(session: Session, _stop: StopContext | None) -> InfoBody:
+    states = session.table.states()
+    rows: list[list[object]] = [
+        [s.id, s.spec, "yes" if s.enabled else "no", "trace" if s.trace else "once" if s.temporary else "stop", s.hits,
+         "?" if s.matches is None else s.matches, s.message]
+        for s in states
+    ]  # fmt: skip
+    text = f"{len(states)} breakpoints" if states else "no breakpoints"
+    return InfoBody(text, ["id", "spec", "enabled", "kind", "hits", "matches", "note"], rows)
+
+
+_NO_FRAMEWORK = "no framework was imported yet"
+_AT_STOP: dict[str, Callable[[StopContext], InfoBody]] = {"backward": _backward}
+_ANY_TIME: dict[str, Callable[[Session, StopContext | None], InfoBody]] = {
     "names": _names,
-    "params": lambda stop: _params(stop.point.backend),
+    "params": _params,
+    "threads": _threads,
+    "memory": _memory,
+    "capabilities": _capabilities,
+    "breakpoints": _breakpoints,
 }
-TABLES = ("backward", "graph", "why [NODE]", "names", "params", "threads", "memory", "capabilities", "breakpoints")

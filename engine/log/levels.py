@@ -16,8 +16,9 @@ from adbg.engine.errors import AdbgError, CommandError, Unsupported
 from adbg.engine.glog import parse_levels
 from adbg.engine.log.narrator import Narrator
 from adbg.engine.log.redirect import StderrTap
+from adbg.engine.places import Lines, parse_lines
 from adbg.engine.protocol import messages as p
-from adbg.engine.python.line_trace import LineRegions, Lines, parse_lines
+from adbg.engine.python.line_trace import LineRegions
 from adbg.engine.session.observers import Observer
 
 LogFile = Callable[[], tuple["Path | str", bool]]
@@ -166,7 +167,7 @@ class LogLevels(Observer):
         levels = parse_levels(text)
         if not at or not levels or not any(levels.values()):
             raise CommandError("a level and a place are needed", "for example: vlog 6 at train.py:10-14")
-        region = Region(parse_lines(at), levels, backward)
+        region = Region(parse_lines(at, "vlog 6 at train.py:10-14"), levels, backward)
         if not backward and not self.natives and self._narrated:
             raise Unsupported(
                 "the framework in this program writes no records while forward lines run",

@@ -17,7 +17,7 @@ from typing import Any
 
 from adbg.engine.errors import AdbgError, CommandError, UnknownName
 from adbg.engine.python.locals import write_locals
-from adbg.engine.python.namespaces import GRADIENT_NAMES, Namespace, NormHelper, node_namespace, point_namespace
+from adbg.engine.python.namespaces import GRADIENT_NAMES, Namespace, NormHelper, node_namespace
 from adbg.engine.python.thread_stdout import thread_stdout
 
 __all__ = [
@@ -30,7 +30,6 @@ __all__ = [
     "execute",
     "node_namespace",
     "parse_target",
-    "point_namespace",
 ]
 
 _FILE = "<adbg>"  # file name of code compiled here

@@ -1,4 +1,4 @@
-"""Runs something while chosen source lines run (L2, stdlib only; callbacks on the thread that runs the lines).
+"""Runs something while chosen source lines run (callbacks on the thread that runs the lines).
 
 Python 3.10 and 3.11 offer no event per line for one function alone, so this uses ``sys.settrace``: a thread's global
 trace function sees every new Python frame and says no to all but those whose code holds one of the lines; only these
@@ -9,55 +9,13 @@ is there already (a Python debugger, coverage) is left alone, and the region is 
 from __future__ import annotations
 
 import ctypes
-import os
-import re
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
-from adbg.engine.errors import CommandError
-
-_PLACE = re.compile(r"(?P<file>.+):(?P<first>\d+)(?:-(?P<last>\d+))?\Z")
-
-
-@dataclass(frozen=True, slots=True)
-class Lines:
-    """Lines ``first`` to ``last`` of ``file``: a path, or as much of its end as is unambiguous to a person."""
-
-    file: str
-    first: int
-    last: int
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.first}" + (f"-{self.last}" if self.last != self.first else "")
-
-    def in_file(self, path: str) -> bool:
-        """Never raises: what a trace function raises would go into the program."""
-        if path == self.file or path.endswith("/" + self.file):
-            return True
-        try:
-            return os.path.realpath(path) == self.file
-        except (OSError, ValueError):  # a relative path, and the working directory was removed
-            return False
-
-    def holds(self, path: str, line: int) -> bool:
-        return self.first <= line <= self.last and self.in_file(path)
-
-
-def parse_lines(text: str) -> Lines:
-    """ "train.py:10-14", "train.py:10". Raises CommandError."""
-    match = _PLACE.match(text.strip())
-    if match is None:
-        raise CommandError(f"bad place {text!r}", "expected FILE:A-B, for example: vlog 6 at train.py:10-14")
-    first = int(match["first"])
-    last = int(match["last"] or first)
-    if not 0 < first <= last:
-        raise CommandError(f"lines {first} to {last} are no range", "the first line comes first, counted from 1")
-    return Lines(match["file"].removeprefix("./"), first, last)
-
+from adbg.engine.places import Lines
 
 _MOST_CODES = 50_000  # code objects whose verdict is kept: a program may compile some at every step
 _CALLBACKS: list[Any] = []  # the interpreter's queue of calls has their plain addresses: none is ever freed

@@ -1,4 +1,4 @@
-"""The names that an expression sees (L2, stdlib only; the parked thread, or an autograd hook that asks a condition).
+"""The names that an expression sees (on the parked thread, or in an autograd hook that evaluates a condition).
 
 Order: the node's names (grad_outputs, grad_inputs, saved, node, index, ctx of a custom Function) and helpers, then
 locals and globals of the frame, then the framework's module, then builtins. A local that one of the first hides is
@@ -16,7 +16,6 @@ from typing import Any
 
 from adbg.engine.backends.base import Backend, Graph, SavedValue
 from adbg.engine.errors import CommandError
-from adbg.engine.session.stop_point import PausedPoint
 
 GRADIENT_NAMES = ("grad_outputs", "grad_inputs")
 _DYNAMIC = frozenset({"eval", "exec", "vars", "dir"})  # see names that the text does not mention: they get all of them
@@ -283,16 +282,3 @@ def node_namespace(
     if key is not None and "norm" in helpers:
         helpers["norm"] = NormHelper(helpers["norm"], lambda: outputs()[0])
     return Namespace(frame, names, helpers, backend.user_mode, backend.text, modules)
-
-
-def point_namespace(point: PausedPoint, frame: types.FrameType | None = None) -> Namespace:
-    """``node_namespace`` of a paused point; ``frame`` None: the point's own."""
-    return node_namespace(
-        point.backend,
-        point.graph,
-        point.key,
-        point.stop.index,
-        point.grad_outputs,
-        point.grad_inputs,
-        frame or point.frame,
-    )

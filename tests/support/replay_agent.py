@@ -63,7 +63,8 @@ class ReplayAgent(ScriptedAgent):
 
     def do_graph(self, arguments: protocol.Graph) -> protocol.GraphBody:
         rows: list[GraphRow] = []
-        for row in self.graph.rows[arguments.start - 1 : arguments.start - 1 + arguments.count]:
+        page = range(arguments.start, min(arguments.start + arguments.count, len(self.graph.rows) + 1))
+        for row in (self.graph.rows[index - 1] for index in arguments.indices or page):
             state = "done" if row.index < self.position else "here" if row.index == self.position else "todo"
             hit = tuple(b.id for b in self.breakpoints if row.unique_name.startswith(b.name))
             rows.append(

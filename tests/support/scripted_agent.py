@@ -251,7 +251,8 @@ class ScriptedAgent:
 
     def do_graph(self, arguments: protocol.Graph) -> protocol.GraphBody:
         rows = []
-        for index in range(arguments.start, min(arguments.start + arguments.count, len(self.names) + 1)):
+        page = range(arguments.start, min(arguments.start + arguments.count, len(self.names) + 1))
+        for index in arguments.indices or page:
             node = self.node(index)
             state = "done" if index < self.position else "here" if index == self.position else "todo"
             rows.append(
@@ -271,6 +272,21 @@ class ScriptedAgent:
                 )
             )
         return protocol.GraphBody(1, 1, len(self.names), self.position, rows)
+
+    def do_find(self, arguments: protocol.Find) -> protocol.FindBody:
+        number = arguments.text.lstrip("#")
+        found = [i for i, name in enumerate(self.names, 1) if name.lower().startswith(arguments.text.lower())]
+        index = int(number) if number.isdigit() else found[0] if len(found) == 1 else 0
+        if not 1 <= index <= len(self.names):
+            raise CommandError(f"{len(found)} nodes are called {arguments.text!r}")
+        return protocol.FindBody(index)
+
+    def do_path(self, arguments: protocol.Path) -> protocol.PathBody:
+        if not arguments.source:
+            return protocol.PathBody([1, 2, 3, 4], len(self.names), 3, [2, 3], 2, 0.3, 3)
+        if arguments.source > arguments.node:
+            raise CommandError("no gradient flows from there")
+        return protocol.PathBody([arguments.source, 2, 4, arguments.node], len(self.names))
 
     def do_node(self, arguments: protocol.Node) -> protocol.NodeBody:
         index = arguments.index or self.position

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 import types
 from collections.abc import Callable
@@ -116,7 +117,7 @@ class Stops:
         )
         self.visited.append(f"{phase.value} {name}".strip())
         try:
-            visit(Answers(point, **self.answers))
+            visit(Answers(point, session_of(self.backend), **self.answers))
         except (
             BaseException
         ) as failed:  # a backend may keep a sink's errors away from the engine: the test must see them
@@ -137,4 +138,12 @@ def python_stop(
 ) -> Answers:
     """A stop at a Python line, as ``adbg.breakpoint()`` makes it."""
     stop = NodeStop(StopReason.BREAKPOINT, Phase.PYTHON, 1, 0, 0, graph.count() if graph is not None else 0, 0, 0)
-    return Answers(PausedPoint(stop, 1, backend, graph, frame=frame or sys._getframe(1)), **more)
+    return Answers(PausedPoint(stop, 1, backend, graph, frame=frame or sys._getframe(1)), session_of(backend), **more)
+
+
+def session_of(backend: Backend | None) -> Any:
+    """What the tables of ``adbg/info`` read of a session."""
+    parked = types.SimpleNamespace(thread=threading.get_ident())
+    table = types.SimpleNamespace(names_seen=set(), states=list)
+    turn = types.SimpleNamespace(waiting=())
+    return types.SimpleNamespace(backends=[backend] if backend else [], parked=parked, table=table, turn=turn)

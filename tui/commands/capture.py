@@ -39,7 +39,7 @@ def capture(debugger: Debugger, argument: str) -> CommandResult:
         body = debugger.request(protocol.Capture(cancel=True, name=words[1] if len(words) > 1 else ""))
         return CommandResult(f"{len(body.captures)} dropped", [state.name for state in body.captures])
     request = _request(words)
-    _, remark = checked_place(words[0], debugger.command)
+    _, remark = checked_place(words[0], debugger.command, "capture model.py:10-25")
     (state,) = debugger.request(request, 600.0).captures
     if state.state in ("running", "done"):
         debugger.tell_marked()

@@ -1,12 +1,14 @@
-"""Commands about the graph: neighbourhood, paths, and how a gradient came to be. networkx is imported on first use
-only."""
+"""Commands about the graph: the neighbours of a node, paths, and where a gradient comes from. The program finds them;
+only the rows that are shown travel.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from adbg.engine.errors import CommandError
+from adbg.engine.protocol import messages as protocol
 from adbg.engine.types import GraphRow
 from adbg.tui.commands.table import CommandResult, command, words_of
 from adbg.tui.text.formatting import number_text, pad, place_text, source_text
@@ -21,33 +23,36 @@ LONG_PATH = 60  # nodes of a path shown in full; the middle of a longer one is l
 # ------------------------------------------------------------------ graph
 
 
+def rows_of(debugger: Debugger, indices: Sequence[int]) -> dict[int, GraphRow]:
+    """These rows of the graph, with their state now."""
+    body: protocol.GraphBody = debugger.request(protocol.Graph(indices=list(dict.fromkeys(indices))))
+    return {row.index: row for row in body.rows}
+
+
 @command("graph", group="graph", args="[NODE]", completes="node")
 def graph(debugger: Debugger, argument: str) -> CommandResult:
-    """Draw the neighbourhood of a node: who feeds it, and whom it feeds. Default: the node at hand, else the first.
+    """Draw a node with the nodes that feed it and the nodes that it feeds.
 
-    NODE is `#112`, a unique name, or a name that only one node has.
+    NODE is `#112`, a unique name, a parameter, or a name that only one node has. Default: the current node; at the
+    begin of a backward, the first one to run.
     """
-    rows = debugger.graph_structure()
-    if not rows:
-        raise CommandError("there is no graph here", "stop in a backward first")
-    begun = argument or debugger.need_stop().nearest
-    index = debugger.find_node(argument) if begun else rows[0].index  # at no node: where a backward would begin
+    index = debugger.find_node(argument) if argument else debugger.need_stop().nearest or 1
     body = debugger.node(index)
-    by_index = {row.index: row for row in rows}
-    left = [by_index[i] for i in body.consumers if i in by_index]
-    right = [by_index[i] for i in body.producers if i in by_index]
-    middle = by_index[index]
-    value = {"node": index, "name": middle.unique_name, "fed_by": body.consumers, "feeds": body.producers}
-    return CommandResult(neighbourhood_text(left, middle, right), value)
+    left, right = body.consumers[:SHOWN_NEIGHBOURS], body.producers[:SHOWN_NEIGHBOURS]
+    rows = rows_of(debugger, [*left, index, *right])
+    text = neighbourhood_text(
+        _column([rows[i] for i in left], len(body.consumers)),
+        _box(rows[index], "═"),
+        _column([rows[i] for i in right], len(body.producers)),
+    )
+    value = {"node": index, "name": rows[index].unique_name, "fed_by": body.consumers, "feeds": body.producers}
+    return CommandResult(text, value)
 
 
-def neighbourhood_text(left: Sequence[GraphRow], middle: GraphRow, right: Sequence[GraphRow]) -> str:
-    """Three columns of boxes: the nodes that feed ``middle``, itself in a double frame, the nodes it feeds."""
-    boxes_left = _column(left, "─")
-    boxes_right = _column(right, "─")
-    centre = _box(middle, "═")
-    height = max(len(boxes_left), len(centre), len(boxes_right))
-    columns = [_centred(lines, height) for lines in (boxes_left, centre, boxes_right)]
+def neighbourhood_text(left: list[str], centre: list[str], right: list[str]) -> str:
+    """Three columns of boxes: the nodes that feed the middle one, itself in a double frame, the nodes it feeds."""
+    height = max(len(left), len(centre), len(right))
+    columns = [_centred(lines, height) for lines in (left, centre, right)]
     spot = (height - len(centre)) // 2 + 1  # the line of the centre's name
     out = []
     for number in range(height):
@@ -80,13 +85,9 @@ def _box(row: GraphRow, stroke: str) -> list[str]:
     return [top, *(f"{corners[4]} {line:<{width}} {corners[4]}" for line in lines), bottom]
 
 
-def _column(rows: Sequence[GraphRow], stroke: str) -> list[str]:
-    lines: list[str] = []
-    for row in rows[:SHOWN_NEIGHBOURS]:
-        lines += _box(row, stroke)
-    if len(rows) > SHOWN_NEIGHBOURS:
-        lines.append(f"… and {len(rows) - SHOWN_NEIGHBOURS} more")
-    return lines
+def _column(rows: Sequence[GraphRow], total: int) -> list[str]:
+    lines = [line for row in rows for line in _box(row, "─")]
+    return lines if total <= len(rows) else [*lines, f"… and {total - len(rows)} more"]
 
 
 def _centred(lines: list[str], height: int) -> list[str]:
@@ -99,24 +100,16 @@ def _centred(lines: list[str], height: int) -> list[str]:
 # ------------------------------------------------------------------ path and why
 
 
-def digraph(rows: Sequence[GraphRow]) -> Any:
-    """The graph as a networkx DiGraph over indices; an edge points the way the gradient flows."""
-    import networkx
-
-    made = networkx.DiGraph()
-    made.add_nodes_from(row.index for row in rows)
-    made.add_edges_from((row.index, to) for row in rows for to in row.edges)
-    return made
+def shown_path(path: Sequence[int]) -> list[int]:
+    """``path``, the middle of a long one replaced by one 0."""
+    half = LONG_PATH // 2
+    return [*path[:half], 0, *path[-half:]] if len(path) > LONG_PATH else list(path)
 
 
 def path_lines(rows: dict[int, GraphRow], path: Sequence[int]) -> list[str]:
     """One line a node: index, name, module or parameter, shape, norm, forward line."""
-    shown = list(path)
-    if len(shown) > LONG_PATH:
-        half = LONG_PATH // 2
-        shown = [*shown[:half], 0, *shown[-half:]]
     cells = []
-    for index in shown:
+    for index in shown_path(path):
         if not index:
             cells.append(["", f"… {len(path) - LONG_PATH} more …", "", "", "", ""])
             continue
@@ -132,87 +125,49 @@ def path_lines(rows: dict[int, GraphRow], path: Sequence[int]) -> list[str]:
 
 @command("path", group="graph", args="A B", completes="node")
 def path(debugger: Debugger, argument: str) -> CommandResult:
-    """Print the shortest way by which the gradient flows from node A to node B."""
-    import networkx
-
+    """Print the shortest path of the gradient from node A to node B."""
     words = words_of(argument)
     if len(words) != 2:
         raise CommandError("expected two nodes", "for example: path #1 #112")
     first, last = (debugger.find_node(word) for word in words)
-    rows = {row.index: row for row in debugger.graph_rows()}
-    flow = digraph(list(rows.values()))
-    names = f"#{first} {rows[first].unique_name}", f"#{last} {rows[last].unique_name}"
-    try:
-        found: list[int] = networkx.shortest_path(flow, first, last)
-    except networkx.NetworkXNoPath:
-        if networkx.has_path(flow, last, first):
-            raise CommandError(
-                f"no gradient flows from {names[0]} to {names[1]}: it is the other way round", f"path #{last} #{first}"
-            ) from None
-        raise CommandError(f"no gradient flows from {names[0]} to {names[1]}, nor back") from None
-    head = f"{names[0]} to {names[1]}: {len(found) - 1} steps"
+    found = debugger.request(protocol.Path(last, first)).path
+    rows = rows_of(debugger, [index for index in shown_path(found) if index])
+    head = f"#{first} {rows[first].unique_name} to #{last} {rows[last].unique_name}: {len(found) - 1} steps"
     return CommandResult("\n".join([head, *path_lines(rows, found)]), found)
 
 
 @command("why", group="graph", args="[NODE]", completes="node")
 def why(debugger: Debugger, argument: str) -> CommandResult:
-    """Tell how the gradient of a node came to be: the way from the root down to it, and what else flows in.
+    """Show where the gradient of a node comes from: the shortest path from the root, and what else contributes.
 
-    Shows module, forward line and the norms seen so far of every node on the way: the shortest one, through the first
-    non-finite gradient where there is one. The other ways are counted.
+    Each node on the path is shown with its module, its forward line and its gradient's norm, if known. The path leads
+    through the first non-finite gradient, if there is one; the other paths are counted.
     """
-    import networkx
-
-    index = debugger.find_node(argument)
-    rows = {row.index: row for row in debugger.graph_rows()}
-    flow = digraph(list(rows.values()))
-    before = networkx.ancestors(flow, index)
-    roots = [i for i in sorted(before | {index}) if flow.in_degree(i) == 0]
-    bad = [i for i in sorted(before | {index}) if rows[i].nonfinite]
-    way = _telling_path(flow, roots, index, bad)
+    index = debugger.find_node(argument) or 1
+    body: protocol.PathBody = debugger.request(protocol.Path(index))
+    feeders = body.contributions
+    wanted = [*shown_path(body.path), *feeders[:SHOWN_NEIGHBOURS], body.nonfinite]
+    rows = rows_of(debugger, [each for each in wanted if each])
     node = rows[index]
-    lines = [f"the gradient that flows into #{index} {node.unique_name}, from {rows[way[0]].unique_name} on:"]
-    lines += path_lines(rows, way)
-    feeders = sorted(flow.predecessors(index))
+    lines = [f"the gradient that flows into #{index} {node.unique_name}, from {rows[body.path[0]].unique_name}:"]
+    lines += path_lines(rows, body.path)
     if len(feeders) > 1:
-        names = ", ".join(f"#{i} {rows[i].unique_name}" for i in feeders)
-        lines.append(f"it is the sum of {len(feeders)} contributions: {names}")
-    lines.append(f"{len(before)} of {len(rows)} nodes take part in it; {_ways(flow, before | {index}, roots, index)}")
-    if bad:
-        lines.append(
-            f"first not finite on the way: #{bad[0]} {rows[bad[0]].unique_name} {place_text(rows[bad[0]].forward)}"
-        )
+        names = ", ".join(f"#{i} {rows[i].unique_name}" for i in feeders[:SHOWN_NEIGHBOURS])
+        more = f", … {len(feeders) - SHOWN_NEIGHBOURS} more" if len(feeders) > SHOWN_NEIGHBOURS else ""
+        lines.append(f"it is the sum of {len(feeders)} contributions: {names}{more}")
+    lines.append(f"{body.ancestors} of {body.total} nodes contribute to it; {_paths_text(body)}")
+    if body.nonfinite:
+        bad = rows[body.nonfinite]
+        lines.append(f"first non-finite gradient: #{bad.index} {bad.unique_name} {place_text(bad.forward)}")
     if node.forward is not None:
         lines.append(f"forward {place_text(node.forward)}")
         source = source_text(node.forward.file, node.forward.line, mark=False).strip()
         lines += [f"    {source}"] if source else []
-    return CommandResult(
-        "\n".join(lines), {"node": index, "path": way, "ancestors": len(before), "contributions": feeders}
-    )
+    value = {"node": index, "path": body.path, "ancestors": body.ancestors, "contributions": feeders}
+    return CommandResult("\n".join(lines), value)
 
 
-def _telling_path(flow: Any, roots: Sequence[int], index: int, bad: Sequence[int]) -> list[int]:
-    """The shortest way from a root; through the first non-finite gradient where there is one."""
-    import networkx
-
-    through = bad[0] if bad else index
-    first: list[int] = networkx.multi_source_dijkstra(flow, set(roots), through, weight=None)[1]
-    rest: list[int] = networkx.shortest_path(flow, through, index)
-    return first + rest[1:]
-
-
-def _ways(flow: Any, nodes: set[int], roots: Sequence[int], index: int) -> str:
-    """How many different ways lead from the roots to ``index``."""
-    import networkx
-
-    part = flow.subgraph(nodes)
-    counts = dict.fromkeys(nodes, 0)
-    for root in roots:
-        counts[root] = 1
-    for node in networkx.topological_sort(part):
-        for to in part.successors(node):
-            counts[to] += counts[node]
-    ways = counts[index]
-    if ways == 1:
-        return "there is one way"
-    return f"there are {ways:,} ways" if ways < 10**6 else f"there are about 10^{len(str(ways)) - 1} ways"
+def _paths_text(body: protocol.PathBody) -> str:
+    if body.paths == 1:
+        return "there is one path"
+    return f"there are {body.paths:,} paths" if body.paths else f"there are about 10^{int(body.paths_log10)} paths"

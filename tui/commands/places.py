@@ -1,38 +1,32 @@
-"""Source places that a person types at a command: FILE:A-B. Any thread."""
+"""Source lines that the user gives to a command: FILE:FIRST-LAST. Any thread."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 
 from adbg.engine.errors import CommandError
+from adbg.engine.places import Lines, parse_lines
 
-_LINES = re.compile(r"(\d+)(?:-(\d+))?\Z")
 
+def checked_place(place: str, words: Sequence[str] = (), example: str = "model.py:10-14") -> tuple[str, str]:
+    """``place`` as it is sent to the program, and a remark for the user ("" for none).
 
-def checked_place(place: str, words: Sequence[str] = ()) -> tuple[str, str]:
-    """``place`` as the program is to be asked for it, and what a person should be told about it ("" for nothing).
-
-    A file that is there, or that the program's command line (``words``) has, is meant with its whole path. Another one
-    is taken as the end of a path: the program may have other folders than this shell.
+    A file that exists, or that the program's command line (``words``) names, is sent with its whole path. Any other is
+    taken as the end of a path: the program may have been started elsewhere.
 
     Raises:
-        CommandError: the file is there and has not that many lines.
+        CommandError: it is not FILE:FIRST-LAST, or the file exists and has fewer lines.
     """
-    place = place.strip()
-    file, colon, lines = place.rpartition(":")
-    if not colon or not file:
-        return place, ""
-    meant = [os.path.expanduser(file), *(word for word in words if word.endswith(f"{os.sep}{file}"))]
+    lines = parse_lines(place, example)
+    meant = [os.path.expanduser(lines.file), *(word for word in words if word.endswith(f"{os.sep}{lines.file}"))]
     path = next((os.path.realpath(name) for name in meant if os.path.isfile(name)), "")
     if not path:
-        return place, f"there is no file {file} here: lines of every file are meant whose path ends so"
-    numbers = _LINES.match(lines.strip())
-    there = _line_count(path)
-    if numbers and there is not None and int(numbers[1]) > there:
-        raise CommandError(f"{file} has {there} lines, and {lines} is behind its end", "`list` shows the lines")
-    return f"{path}:{lines}", ""
+        return str(lines), f"no file {lines.file} here: the lines of every file whose path ends so are meant"
+    count = _line_count(path)
+    if count is not None and lines.first > count:
+        raise CommandError(f"{lines.file} has only {count} lines", "`list` shows them")
+    return str(Lines(path, lines.first, lines.last)), ""
 
 
 def _line_count(path: str) -> int | None:

@@ -51,7 +51,7 @@ def vlog(debugger: Debugger, argument: str) -> CommandResult:
     levels = ",".join((rest if backward else levels).replace(",", " ").split())
     if (backward or place) and not (levels and at.strip()):
         raise CommandError("a level and a place are needed", "for example: vlog bw 6 at train.py:10-14")
-    region, remark = checked_place(at, debugger.command)
+    region, remark = checked_place(at, debugger.command, "vlog 6 at train.py:10-14") if place else ("", "")
     body = debugger.set_vlog(levels, region, backward)
     names = {name: level for name, level in body.levels.items() if name != "*"}
     text = f"vlog {body.levels.get('*', 0)}" + "".join(f"  {name}={level}" for name, level in names.items())

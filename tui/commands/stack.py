@@ -6,6 +6,7 @@ import linecache
 from typing import TYPE_CHECKING
 
 from adbg.engine.errors import CommandError
+from adbg.engine.places import parse_lines
 from adbg.engine.protocol.messages import StackFrame
 from adbg.engine.types import SourceLine
 from adbg.tui.commands.table import CommandResult, command, count_of, no_argument
@@ -109,11 +110,9 @@ def list_(debugger: Debugger, argument: str) -> CommandResult:
 
 
 def _line_to_list(debugger: Debugger, argument: str) -> SourceLine:
-    file, colon, number = argument.rpartition(":")
-    if colon:
-        if not number.isdigit():
-            raise CommandError(f"expected FILE:LINE, got {argument!r}")
-        return SourceLine(file, int(number), "")
+    if ":" in argument:
+        lines = parse_lines(argument, "list model.py:16")
+        return SourceLine(lines.file, lines.first, "")
     here = debugger.source_line()
     if here is None:
         raise CommandError("no source line is known here", "`where` shows the stack; --stacks keeps forward stacks")

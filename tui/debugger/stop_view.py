@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from adbg.engine.errors import AdbgError, CommandError, NotStopped
-from adbg.engine.names import closest_names, name_matches
 from adbg.engine.protocol import messages as protocol
 from adbg.engine.protocol.messages import EvaluateBody, GraphBody, InfoBody, NodeBody, StackFrame, StackTraceBody
 from adbg.engine.types import GraphRow, NodeStop, SourceLine, TensorView
@@ -181,8 +180,8 @@ class StopView(abc.ABC):
         return cache[2]
 
     def find_node(self, text: str) -> int:
-        """Index in the execution order of "#112", "112", a unique name, or a name that only one node has; "" the
-        node at hand.
+        """Index in the execution order of "#112", "112", a unique name, or a name that only one node has; "" or "." is
+        the current node.
 
         Raises:
             CommandError: no such node, naming the closest ones; or several, naming the first few.
@@ -191,15 +190,10 @@ class StopView(abc.ABC):
         if text in ("", "."):
             index = self.need_stop().nearest
             if not index:
-                raise CommandError("no node is at hand at this stop", "name one: #3, MmBackward0#2")
+                raise CommandError("there is no current node at this stop", "name one: #3, MmBackward0#2")
             return index
-        number = text.lstrip("#")
-        rows = self.graph_structure()
-        if number.isdigit():
-            if not 1 <= int(number) <= len(rows):
-                raise CommandError(f"no node {text}: this graph has nodes #1 to #{len(rows)}")
-            return int(number)
-        return _index_of(text, rows)
+        body: protocol.FindBody = self.request(protocol.Find(text))
+        return body.index
 
     def _need_process(self) -> Process:
         process = self.current
@@ -210,24 +204,6 @@ class StopView(abc.ABC):
     def _thread(self) -> int:
         stop = self.stop
         return stop.thread if stop is not None else 0
-
-
-def _index_of(text: str, rows: list[GraphRow]) -> int:
-    for fold in (False, True):  # as written first, else without regard to case
-        hits = [r for r in rows if _called(r, text, fold)]
-        if len(hits) == 1:
-            return hits[0].index
-        if hits:
-            some = ", ".join(f"#{r.index} {r.unique_name}" for r in hits[:5])
-            more = " …" if len(hits) > 5 else ""
-            raise CommandError(f"{len(hits)} nodes are called {text!r}: {some}{more}", "name one of them")
-    close = closest_names(text, [r.unique_name for r in rows])
-    hint = "closest: " + ", ".join(close) if close else "`info names` lists the names in this graph"
-    raise CommandError(f"no node {text!r} in this graph of {len(rows)} nodes", hint)
-
-
-def _called(row: GraphRow, text: str, fold: bool) -> bool:
-    return name_matches(text, row.name, row.unique_name, fold) or (row.parameter is not None and row.parameter == text)
 
 
 def as_error(error: BaseException) -> AdbgError:

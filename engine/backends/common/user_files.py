@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 import types
 
+from adbg.engine.own_files import own_folders
 from adbg.engine.types import SourceLine
 
 EXPRESSION = "<adbg>"  #: file name of the code of a person's expressions
@@ -17,13 +17,7 @@ class FrameFilter:
 
     def __init__(self, framework: str) -> None:
         """Args: framework: the framework's folder."""
-        engine_folder = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-        folders = [os.path.abspath(framework), engine_folder]
-        for name in ("adbg", "adbg.tui", "adbg.profiles"):
-            file = getattr(sys.modules.get(name), "__file__", None)
-            if file:
-                folders.append(os.path.dirname(os.path.abspath(file)))
-        self._folders = tuple(folder + os.sep for folder in folders)
+        self._folders = (os.path.abspath(framework) + os.sep, *own_folders())
         self._known: dict[str, str | None] = {}
         self._cwd = os.getcwd()
 

@@ -105,8 +105,8 @@ class Modules:
             self._roots = [known for known in self._roots if known() is not None]
             self._roots.append(weakref.ref(root))
         if len(self._paths) > 20_000:
-            self._paths = {key: entry for key, entry in self._paths.items() if entry[0]() is not None}
-            self._names = {key: entry for key, entry in self._names.items() if entry[0]() is not None}
+            self._paths = {key: entry for key, entry in list(self._paths.items()) if entry[0]() is not None}
+            self._names = {key: entry for key, entry in list(self._names.items()) if entry[0]() is not None}
 
     # ---- answers
 

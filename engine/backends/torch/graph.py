@@ -264,7 +264,7 @@ class TorchGraph(Graph):
         index = self.index
         return [
             Edge(slot, index.get(node) if node is not None else None, to_slot)
-            for slot, (node, to_slot) in enumerate(self.node(key).next_functions)
+            for slot, (node, to_slot) in enumerate(self.all_edges()[key])
         ]
 
     def saved(self, key: int) -> Sequence[SavedValue]:

@@ -24,11 +24,49 @@ class GraphBody:
 @request("adbg/graph", GraphBody)
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """``backward`` 0: the innermost backward at hand. Rows ``start`` .. ``start + count`` - 1, counted from 1."""
+    """``backward`` 0: the innermost one. Rows ``start`` .. ``start + count`` - 1, counted from 1, or those of
+    ``indices``."""
 
     start: int = 1
     count: int = 2000
     backward: int = 0
+    indices: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class FindBody:
+    index: int
+
+
+@request("adbg/find", FindBody)
+@dataclass(frozen=True, slots=True)
+class Find:
+    """The node that ``text`` names: "#112", "112", a unique name, a parameter, or a name that only one node has."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class PathBody:
+    """``path``: indices, in the direction of the gradient. From the roots also: how many nodes lie upstream, which feed
+    the last one, the number of paths (``paths`` 0: too many to be counted exactly), and the first non-finite node."""
+
+    path: list[int]
+    total: int  # nodes of the graph
+    ancestors: int = 0
+    contributions: list[int] = field(default_factory=list)
+    paths: int = 1
+    paths_log10: float = 0.0
+    nonfinite: int = 0
+
+
+@request("adbg/path", PathBody)
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A shortest path of the gradient from node ``source`` (index; 0: the roots) to ``node``."""
+
+    node: int
+    source: int = 0
 
 
 @dataclass(frozen=True, slots=True)

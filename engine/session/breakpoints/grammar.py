@@ -18,6 +18,7 @@ What a name or a path takes is decided in ``names``.
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
 import re
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ from dataclasses import dataclass, field
 
 from adbg.engine.errors import CommandError
 from adbg.engine.names import closest_names, file_matches, name_matches, path_matches, short_names
+from adbg.engine.places import parse_lines
 from adbg.engine.types import NodeInfo, Phase, SourceLine, SpecKind
 
 __all__ = [
@@ -123,7 +125,6 @@ _HEADS = (
     "nan, inf, nonfinite, backward, backward-end or error"
 )
 _SUFFIXES = "before, after, if EXPR, every N, ignore N or backward N"
-_FILE_LINE = re.compile(r"(?P<file>.*[^:]):(?P<line>[^:/\\]*)\Z", re.DOTALL)
 _NAME = re.compile(r"[\w:*?\[\]!<>.,\-]*[\w*?\]](#[\d*?\[\]!\-]+)?\Z")
 _TAIL = re.compile(r"\s+(?:before|after|(?:every|ignore|backward)\s+\d+)\s*\Z")
 
@@ -208,9 +209,10 @@ def _parse_pattern(spec: str, kind: SpecKind, pattern: str) -> tuple[SpecKind, s
 
 
 def _parse_line(spec: str, text: str) -> tuple[SpecKind, str, int]:
-    match = _FILE_LINE.match(text)
-    if match and match["line"].isdecimal() and int(match["line"]) > 0:
-        return SpecKind.LINE, match["file"], int(match["line"])
+    with contextlib.suppress(CommandError):
+        lines = parse_lines(text)
+        if lines.first == lines.last:
+            return SpecKind.LINE, lines.file, lines.first
     file, _, line = text.rpartition(":")
     prefix = text.partition(":")[0]
     if (close := difflib.get_close_matches(prefix, _PREFIXES, 1, 0.5)) and "." not in prefix:

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import pytest
 from fake_backend import FakeBackend, FakeGraph, FakeTensor
-from support.stops import Stops, python_stop
+from support.stops import Stops, python_stop, session_of
 
 from adbg.engine.errors import AdbgError, BackendError, CommandError, NotStopped, ProtocolError
 from adbg.engine.inspect.dispatch import COMMANDS, Answers
-from adbg.engine.inspect.stack import running_trace
-from adbg.engine.inspect.tables import running_table
+from adbg.engine.inspect.stack import running_stack
+from adbg.engine.inspect.tables import info
 from adbg.engine.protocol import codec as wire
 from adbg.engine.protocol import messages as protocol
 from adbg.engine.types import Phase, ValueState
@@ -235,9 +235,9 @@ def test_another_node_says_what_was_seen_and_what_was_not_kept() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("MulBackward0", "2 nodes are named 'MulBackward0'"),
-        ("Mull", "no node 'Mull' in this graph .closest: MulBackward0"),
-        ("#9", "no node #9: this backward has 6 nodes"),
+        ("MulBackward0", "2 nodes are called 'MulBackward0'"),
+        ("Mull", "no node 'Mull' in this graph of 6 nodes .closest: MulBackward0"),
+        ("#9", "no node #9: this graph has nodes #1 to #6"),
     ],
 )
 def test_a_name_that_is_no_single_node_is_explained(name: str, message: str) -> None:
@@ -543,13 +543,12 @@ def test_saved_tensors_and_attributes_are_scopes_and_read_only() -> None:
 def test_a_running_thread_shows_live_frames_without_locals() -> None:
     import threading
 
-    body = running_trace(threading.get_ident(), protocol.StackTrace())
+    body = running_stack(protocol.StackTrace(threading.get_ident()))
     assert body.stackFrames[0].name == "test_a_running_thread_shows_live_frames_without_locals"
     assert {f.kind for f in body.stackFrames} == {"live"}
     assert not any(f.locals for f in body.stackFrames)
-    assert "the program runs" in body.note
-    with pytest.raises(CommandError, match="no thread 5"):
-        running_trace(5, protocol.StackTrace())
+    assert body.note == ""
+    assert running_stack(protocol.StackTrace(5)).note == "no Python code on that thread"
 
 
 # ------------------------------------------------------------------ info
@@ -565,38 +564,146 @@ def test_tables() -> None:
     def visit(answers: Answers) -> None:
         (row,) = rows(answers, "backward")
         assert row[:5] == [1, 0, "backward", "4/6", "AddBackward0"]
-        assert rows(answers, "graph")[:2] == [["AccumulateGrad", 2, 0, None, 0], ["MulBackward0", 2, 2, 3.0, 0]]
         names = rows(answers, "names")
         assert ["MulBackward0", 2, "name"] in names
         assert ["fc.weight", 1, "param"] in names
         assert ["fc", 1, "module"] in names
-        assert [row[1] for row in rows(answers, "why")] == ["AddBackward0#1", "MulBackward0#2", "AddmmBackward0#1"]
-        assert [row[0] for row in rows(answers, "why #6")] == [1, 2, 4, 6]
         (parameter,) = rows(answers, "params")
         assert parameter[:3] == ["w", "[4]", "f32"]
         assert parameter[5] is False
         assert ["rss", 1000000, 1.0] in rows(answers, "memory")
-        assert ["pre_hooks", "yes", "stop before any node"] in rows(answers, "capabilities")
-        assert ["native_vlog", "no", "the framework writes VLOG records itself"] in rows(answers, "capabilities")
-        assert any(row[2] == "stopped" for row in rows(answers, "threads"))
-        assert ask(answers, "adbg/info", what="breakpoints").text == "two"
-        with pytest.raises(CommandError, match="no table 'weather'"):
+        assert rows(answers, "capabilities")[0][2:] == ["pre_hooks", "yes", "stop before any node"]
+        assert rows(answers, "capabilities")[-1][2:] == [
+            "native_vlog",
+            "no",
+            "the framework writes VLOG records itself",
+        ]
+        (thread,) = [row for row in rows(answers, "threads") if row[2] == "stopped"]
+        assert "test_inspect.py" in thread[3]
+        assert ask(answers, "adbg/info", what="breakpoints").text == "no breakpoints"
+        with pytest.raises(CommandError, match="unknown table 'weather'"):
             ask(answers, "adbg/info", what="weather")
 
-    tables = {"breakpoints": lambda: protocol.InfoBody("two")}
-    stop_at(diamond(), Phase.BEFORE, "AddmmBackward0#1", visit, tables=tables)
-    assert ["MulBackward0", 2, "name"] in running_table("names", None).rows
+    stop_at(diamond(), Phase.BEFORE, "AddmmBackward0#1", visit)
+    assert ["MulBackward0", 2, "name"] in info(session_of(FakeBackend()), "names", None).rows
     with pytest.raises(NotStopped, match="needs a stop"):
-        running_table("backward", FakeBackend())
+        info(session_of(FakeBackend()), "backward", None)
 
 
-def test_a_long_path_shows_its_ends() -> None:
+# ------------------------------------------------------------------ finding nodes, paths
+
+
+@pytest.mark.parametrize(
+    ("text", "index"),
+    [("#3", 3), ("3", 3), ("AddmmBackward0", 4), ("addmm", 4), ("MulBackward0#1", 3), ("fc.weight", 6), ("Add*#1", 0)],
+)
+def test_a_node_is_found_by_its_name(text: str, index: int) -> None:
     def visit(answers: Answers) -> None:
-        body = ask(answers, "adbg/info", what="why #900")
-        assert [row[0] for row in body.rows] == [*range(1, 101), *range(801, 901)]
-        assert body.text.startswith("900 nodes from the root to #900")
+        if index:
+            assert ask(answers, "adbg/find", text=text).index == index
+            assert ask(answers, "adbg/node", name=text).index == index
+        else:
+            with pytest.raises(CommandError, match="2 nodes are called"):
+                ask(answers, "adbg/find", text=text)
 
-    stop_at(FakeGraph.chain(1000), Phase.BEGIN, "*", visit)
+    stop_at(diamond(), Phase.BEFORE, "AddmmBackward0#1", visit)
+
+
+def test_an_exact_name_wins_over_short_forms() -> None:
+    """A custom Function ``Mul`` has a MulBackward; "MulBackward" is a short form of MulBackward0 too."""
+    graph = FakeGraph((2,))
+    custom = graph.add("MulBackward", graph.leaf("w"))
+    graph.add("MulBackward0", custom)
+
+    def visit(answers: Answers) -> None:
+        assert ask(answers, "adbg/find", text="MulBackward").index == 2
+        with pytest.raises(CommandError, match="2 nodes are called 'Mul': #1 MulBackward0#1, #2 MulBackward#1"):
+            ask(answers, "adbg/find", text="Mul")
+
+    stop_at(graph, Phase.BEGIN, "*", visit)
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("Mul", "2 nodes are called 'Mul': #2 MulBackward0#2, #3 MulBackward0#1", "name one of them"),
+        ("Adm", "no node 'Adm' in this graph of 6 nodes", "closest: AddmmBackward0, AddBackward0"),
+        ("fc.wieght", "no node 'fc.wieght'", "closest: fc.weight"),
+        ("zzz", "no node 'zzz'", "`info names` lists"),
+        ("#7", "no node #7: this graph has nodes #1 to #6", ""),
+        ("#0", "no node #0", ""),
+    ],
+)
+def test_a_node_that_is_not_found(text: str, message: str, hint: str) -> None:
+    def visit(answers: Answers) -> None:
+        with pytest.raises(CommandError) as caught:
+            ask(answers, "adbg/find", text=text)
+        assert message in caught.value.message
+        assert hint in caught.value.hint
+
+    stop_at(diamond(), Phase.BEFORE, "AddmmBackward0#1", visit)
+
+
+def test_rows_by_index() -> None:
+    def visit(answers: Answers) -> None:
+        body = ask(answers, "adbg/graph", indices=[5, 2])
+        assert [row.index for row in body.rows] == [5, 2]
+        with pytest.raises(CommandError, match="no node #9"):
+            ask(answers, "adbg/graph", indices=[1, 9])
+
+    stop_at(diamond(), Phase.BEFORE, "AddmmBackward0#1", visit)
+
+
+def test_the_path_between_two_nodes() -> None:
+    def visit(answers: Answers) -> None:
+        body = ask(answers, "adbg/path", source=1, node=6)
+        assert (body.path, body.total) == ([1, 2, 4, 6], 6)
+        assert ask(answers, "adbg/path", source=4, node=4).path == [4]
+        with pytest.raises(CommandError, match="only in the opposite direction") as caught:
+            ask(answers, "adbg/path", source=6, node=1)
+        assert caught.value.hint == "path #1 #6"
+        with pytest.raises(CommandError, match="from #5 AccumulateGrad#2 to #6 AccumulateGrad#1, in either direction"):
+            ask(answers, "adbg/path", source=5, node=6)
+
+    stop_at(diamond(), Phase.BEFORE, "AddmmBackward0#1", visit)
+
+
+def test_where_a_gradient_comes_from() -> None:
+    def visit(answers: Answers) -> None:
+        body = ask(answers, "adbg/path", node=6)
+        assert body == protocol.PathBody([1, 2, 4, 6], 6, 4, [4], 2, pytest.approx(0.30103))
+        assert ask(answers, "adbg/path", node=4).contributions == [2, 3]
+        assert ask(answers, "adbg/path", node=1) == protocol.PathBody([1], 6)
+
+    stop_at(diamond(), Phase.BEFORE, "AddmmBackward0#1", visit)
+
+
+def test_the_path_leads_through_the_first_nonfinite_gradient() -> None:
+    graph = FakeGraph((2,))
+    join = graph.add("AddmmBackward0", graph.leaf("w"))
+    left = graph.add("MulBackward0", graph.add("ExpBackward0", join), factor=float("inf"))
+    graph.add("AddBackward0", left, join)
+
+    def visit(answers: Answers) -> None:
+        body = ask(answers, "adbg/path", node=5)
+        assert (body.path, body.nonfinite) == ([1, 2, 3, 4, 5], 3)
+
+    stop_at(graph, Phase.BEFORE, "ExpBackward0#1", visit)
+
+
+def test_paths_that_are_too_many_to_be_counted_exactly() -> None:
+    """2^15,000 of them: as a decimal number Python refuses it."""
+    graph = FakeGraph((1,))
+    node = graph.leaf("w")
+    for _ in range(15_000):
+        node = graph.add("AddBackward0", graph.add("MulBackward0", node), graph.add("MulBackward0", node))
+
+    def visit(answers: Answers) -> None:
+        body = ask(answers, "adbg/path", node=45_001)
+        assert (body.paths, int(body.paths_log10)) == (0, 4515)
+        assert len(body.path) == 30_001
+
+    stop_at(graph, Phase.BEGIN, "*", visit)
 
 
 # ------------------------------------------------------------------ other stops, errors

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from adbg.engine.errors import CommandError
-from adbg.engine.python.line_trace import LineRegions, Lines, parse_lines
+from adbg.engine.places import Lines, parse_lines
+from adbg.engine.python.line_trace import LineRegions
 
 SOURCE = """
 def leaf(say):
@@ -156,7 +157,8 @@ def test_equal_code_of_another_file(watch: Watch) -> None:
 
 ALONE = """
 import os, sys, tempfile, threading, time
-from adbg.engine.python.line_trace import LineRegions, Lines
+from adbg.engine.places import Lines
+from adbg.engine.python.line_trace import LineRegions
 problems = []
 regions = LineRegions(problems.append)
 add = lambda n: regions.add(Lines("nowhere.py", n, n), print, print)

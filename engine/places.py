@@ -1,0 +1,56 @@
+"""Places in source files as the user writes them: FILE:LINE and FILE:FIRST-LAST. Pure, any thread."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+
+from adbg.engine.errors import CommandError
+from adbg.engine.names import file_matches
+
+_PLACE = re.compile(r"(?P<file>.*[^:]):(?P<first>\d+)(?:-(?P<last>\d+))?", re.DOTALL)
+EXAMPLE = "model.py:10-14"
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Lines ``first`` to ``last`` of ``file``: a path, or the end of one by whole components."""
+
+    file: str
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.first}" + (f"-{self.last}" if self.last != self.first else "")
+
+    def in_file(self, path: str) -> bool:
+        """Never raises: a trace function that raises would break the program."""
+        if path == self.file or file_matches(self.file, path):
+            return True
+        try:
+            return os.path.realpath(path) == self.file
+        except (OSError, ValueError):  # a relative path, and the working directory was removed
+            return False
+
+    def holds(self, path: str, line: int) -> bool:
+        return self.first <= line <= self.last and self.in_file(path)
+
+
+def parse_lines(text: str, example: str = EXAMPLE) -> Lines:
+    """ "train.py:10-14" or "train.py:10", quotes allowed.
+
+    Raises:
+        CommandError: anything else; ``example`` is a use of it to show.
+    """
+    match = _PLACE.fullmatch(text.strip().strip("'\""))
+    if match is None:
+        raise CommandError(f"invalid source lines {text!r}", f"expected FILE:FIRST-LAST, for example: {example}")
+    first = int(match["first"])
+    last = int(match["last"] or first)
+    if not 0 < first <= last:
+        raise CommandError(
+            f"invalid line range in {text!r}: lines count from 1, and the first is not greater than the last",
+            f"for example: {example}",
+        )
+    return Lines(match["file"].removeprefix("./"), first, last)
