@@ -114,7 +114,7 @@ class Showing(Reading):
         status.stop, status.us, status.edited = stop, stop.elapsed_us, False
         status.iteration, status.rank = stop.iteration, stop.rank
         status.here, status.total = stop.index, stop.total
-        numbers = {row.id: row.spec for row in self.debugger.breakpoints}
+        numbers = {row.id: row.spec for row in self.debugger.settings.breakpoints}
         status.breakpoint = " ".join(numbers[n] for n in stop.breakpoints if n in numbers)
         self._banner(stop)
         self.selected = stop.nearest
@@ -221,7 +221,7 @@ class Showing(Reading):
     def _mark_lines(self) -> None:
         """Breakpoints on source lines, for the code panel."""
         lines: dict[tuple[str, int], bool] = {}
-        for row in self.debugger.breakpoints:
+        for row in self.debugger.settings.breakpoints:
             if row.kind is SpecKind.LINE:
                 lines[(row.file.rsplit("/", 1)[-1], row.line)] = row.enabled
         self.code.breakpoint_lines = lines
@@ -279,7 +279,7 @@ class Showing(Reading):
         status.title = self.debugger.title
         status.log_lines = len(self.vlog.store)
         status.processes = max(len(self.debugger.processes), 1)
-        status.waiting = len(self.debugger.waiting)
+        status.waiting = len(self.debugger.model.waiting)
         if self.debugger.state is not State.STOPPED:
             status.stop = None
         status.elapsed = time.monotonic() - self._began_at if self._began_at is not None else None
@@ -287,7 +287,7 @@ class Showing(Reading):
 
     def _follow_log(self) -> None:
         """The log of the current process; another one after a restart."""
-        folder = getattr(self.debugger.program, "folder", "") or self.debugger.run_dir
+        folder = self.debugger.program.folder or self.debugger.program.run_dir
         process = self.debugger.current
         if not folder or process is None:
             return

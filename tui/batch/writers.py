@@ -91,8 +91,8 @@ class TextWriter(Writer):
         self._open_line = {"stdout": False, "stderr": False}
 
     def stopped(self, debugger: Debugger, event: events.Stopped) -> None:
-        self._say(stop_report(debugger, event.stop))
-        for row in debugger.shown_values():
+        self._say(stop_report(event.process.view, event.stop))
+        for row in debugger.displays.values():
             self._say(shown_text(row))
 
     def result(self, line: str, result: CommandResult) -> None:
@@ -138,7 +138,7 @@ class JsonWriter(Writer):
 
     def stopped(self, debugger: Debugger, event: events.Stopped) -> None:
         self._put(lines.Stopped(**_fields(event)))
-        for row in debugger.shown_values():
+        for row in debugger.displays.values():
             self._put(
                 lines.Display(
                     number=row.number,

@@ -25,7 +25,7 @@ LONG_PATH = 60  # nodes of a path shown in full; the middle of a longer one is l
 
 def rows_of(debugger: Debugger, indices: Sequence[int]) -> dict[int, GraphRow]:
     """These rows of the graph, with their state now."""
-    body: protocol.GraphBody = debugger.request(protocol.Graph(indices=list(dict.fromkeys(indices))))
+    body: protocol.GraphBody = debugger.view.request(protocol.Graph(indices=list(dict.fromkeys(indices))))
     return {row.index: row for row in body.rows}
 
 
@@ -36,8 +36,8 @@ def graph(debugger: Debugger, argument: str) -> CommandResult:
     NODE is `#112`, a unique name, a parameter, or a name that only one node has. Default: the current node; at the
     begin of a backward, the first one to run.
     """
-    index = debugger.find_node(argument) if argument else debugger.need_stop().nearest or 1
-    body = debugger.node(index)
+    index = debugger.view.find_node(argument) if argument else debugger.view.need_stop().nearest or 1
+    body = debugger.view.node(index)
     left, right = body.consumers[:SHOWN_NEIGHBOURS], body.producers[:SHOWN_NEIGHBOURS]
     rows = rows_of(debugger, [*left, index, *right])
     text = neighbourhood_text(
@@ -129,8 +129,8 @@ def path(debugger: Debugger, argument: str) -> CommandResult:
     words = words_of(argument)
     if len(words) != 2:
         raise CommandError("expected two nodes", "for example: path #1 #112")
-    first, last = (debugger.find_node(word) for word in words)
-    found = debugger.request(protocol.Path(last, first)).path
+    first, last = (debugger.view.find_node(word) for word in words)
+    found = debugger.view.request(protocol.Path(last, first)).path
     rows = rows_of(debugger, [index for index in shown_path(found) if index])
     head = f"#{first} {rows[first].unique_name} to #{last} {rows[last].unique_name}: {len(found) - 1} steps"
     return CommandResult("\n".join([head, *path_lines(rows, found)]), found)
@@ -143,8 +143,8 @@ def why(debugger: Debugger, argument: str) -> CommandResult:
     Each node on the path is shown with its module, its forward line and its gradient's norm, if known. The path leads
     through the first non-finite gradient, if there is one; the other paths are counted.
     """
-    index = debugger.find_node(argument) or 1
-    body: protocol.PathBody = debugger.request(protocol.Path(index))
+    index = debugger.view.find_node(argument) or 1
+    body: protocol.PathBody = debugger.view.request(protocol.Path(index))
     feeders = body.contributions
     wanted = [*shown_path(body.path), *feeders[:SHOWN_NEIGHBOURS], body.nonfinite]
     rows = rows_of(debugger, [each for each in wanted if each])
