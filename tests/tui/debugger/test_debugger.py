@@ -99,7 +99,7 @@ def test_while_it_runs_only_pause_goes(watched: Make) -> None:
     one.debugger.pause()
     one.settle(State.STOPPED)
     assert one.debugger.stop is not None and one.debugger.stop.reason is StopReason.PAUSE
-    with pytest.raises(CommandError, match="stopped already"):
+    with pytest.raises(CommandError, match="already stopped"):
         one.debugger.pause()
 
 
@@ -341,7 +341,7 @@ def test_output_cut_inside_a_character_is_put_together(watched: Make) -> None:
 def test_starting_twice_is_refused(watched: Make) -> None:
     one = watched()
     one.start()
-    with pytest.raises(AdbgError, match="runs already"):
+    with pytest.raises(AdbgError, match="already running"):
         one.debugger.start()
 
 
