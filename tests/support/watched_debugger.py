@@ -21,7 +21,7 @@ class Watched:
         self.debugger = Debugger(program, startup, "train.py", entry)
         self.events: list[Any] = []
         self.came = threading.Condition()
-        self.debugger.subscribe(self._take)
+        self.debugger.model.subscribe(self._take)
 
     def _take(self, event: Any) -> None:
         with self.came:
@@ -56,7 +56,7 @@ class Watched:
     def stop_at(self, spec: str) -> ScriptedAgent:
         """Started, and run to a breakpoint."""
         agent = self.start()
-        self.debugger.add_breakpoint(spec)
+        self.debugger.settings.add_breakpoint(spec)
         self.debugger.begin()
         self.settle()
         return agent
@@ -64,7 +64,9 @@ class Watched:
     def settle(self, *states: State) -> State:
         """Until the program stands still."""
         wanted = states or (State.STOPPED, State.EXITED)
-        assert self.debugger.wait_state(*wanted, timeout=5), f"state is {self.debugger.state}, not one of {wanted}"
+        assert self.debugger.model.wait_state(*wanted, timeout=5), (
+            f"state is {self.debugger.state}, not one of {wanted}"
+        )
         return self.debugger.state
 
     def run(self, line: str) -> CommandResult:

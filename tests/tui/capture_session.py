@@ -27,29 +27,31 @@ def main() -> None:
     program = StartedProgram(Script([sys.executable, str(script)], script.name, record=False))
     debugger = Debugger(program, entry=True)
     debugger.start()
-    assert debugger.wait_ready(60)
+    assert debugger.model.wait_ready(60)
     debugger.begin(True)
     stops = []
     graph = None
     for _ in range(STEPS):
-        assert debugger.wait_state(State.STOPPED, timeout=60)
+        assert debugger.model.wait_state(State.STOPPED, timeout=60)
         stop = debugger.stop
         assert stop is not None
-        graph = wire.to_json(debugger.graph_page(1, 2000))
+        graph = wire.to_json(debugger.view.graph_page(1, 2000))
         graph["rows"] = [
             {k: v for k, v in row.items() if k == "shape" or (v is not None and v is not False and v not in ("", []))}
             for row in graph["rows"]
         ]
-        entry = {"stop": wire.to_json(stop), "frames": [wire.to_json(frame) for frame in debugger.frames()]}
+        entry = {"stop": wire.to_json(stop), "frames": [wire.to_json(frame) for frame in debugger.view.frames()]}
         if stop.index:
-            entry["node"] = wire.to_json(debugger.node(stop.index))
-            entry["value"] = wire.to_json(debugger.tensor("grad_outputs[0]", bins=64, window=True, rows=12, cols=16))
+            entry["node"] = wire.to_json(debugger.view.node(stop.index))
+            entry["value"] = wire.to_json(
+                debugger.view.tensor("grad_outputs[0]", bins=64, window=True, rows=12, cols=16)
+            )
         stops.append(entry)
         debugger.resume(protocol.StepIn())
     nodes = {}
-    assert debugger.wait_state(State.STOPPED, timeout=60)
-    for row in debugger.graph_page(1, 24).rows[STEPS:]:
-        nodes[row.index] = wire.to_json(debugger.node(row.index))
+    assert debugger.model.wait_state(State.STOPPED, timeout=60)
+    for row in debugger.view.graph_page(1, 24).rows[STEPS:]:
+        nodes[row.index] = wire.to_json(debugger.view.node(row.index))
     debugger.kill()
     debugger.close()
     text = json.dumps({"graph": graph, "stops": stops, "nodes": nodes}, separators=(",", ":"))

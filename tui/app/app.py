@@ -85,7 +85,7 @@ class AdbgApp(Showing, KeyActions):
             self.panel(kind)  # known from now on, also while the screen is taken down
         self.lookups = Lookups(self.post_message)
         self.commands = CommandQueue(self.post_message)
-        self._unsubscribe = self.debugger.subscribe(self.incoming.append)
+        self._unsubscribe = self.debugger.model.subscribe(self.incoming.append)
         self.relayout()
         self.retitle()
         self.relist()
@@ -158,7 +158,7 @@ class AdbgApp(Showing, KeyActions):
         self.retitle()
         self.call_after_refresh(self.read_value)
         with contextlib.suppress(AdbgError, OSError):
-            self.debugger.resize(max(event.size.height - 4, 5), max(event.size.width - 2, 20))
+            self.debugger.program.resize(max(event.size.height - 4, 5), max(event.size.width - 2, 20))
 
     def on_paste(self, event: textual_events.Paste) -> None:
         """A paste that no line of text took: a command when it begins with `:`, else nothing; never keys."""
@@ -229,7 +229,7 @@ class AdbgApp(Showing, KeyActions):
         if frame is None:
             return
         if frame.frame >= 0:
-            self.lookups.ask("frame", row, lambda: self.debugger.select_frame(row))
+            self.lookups.ask("frame", row, lambda: self.debugger.view.select_frame(row))
         elif frame.place is not None:
             self.lists.frame = row
             self.code.show(frame.place)
@@ -262,7 +262,7 @@ class AdbgApp(Showing, KeyActions):
             self.lookups.ask(
                 "grid",
                 slice_text,
-                lambda: self.debugger.tensor(
+                lambda: self.debugger.view.tensor(
                     target, node=index, exact=exact, window=True, slice=slice_text, rows=rows, cols=cols
                 ),
             )

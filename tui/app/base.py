@@ -175,7 +175,11 @@ class AppBase(TypeAhead[int]):
 
     def keep_crash(self, error: BaseException | None) -> str:
         """Write the traceback into a file; the error in one line, with the file's name."""
-        folder = self.debugger.run_dir if os.path.isdir(self.debugger.run_dir or "") else tempfile.gettempdir()
+        folder = (
+            self.debugger.program.run_dir
+            if os.path.isdir(self.debugger.program.run_dir or "")
+            else tempfile.gettempdir()
+        )
         path = os.path.join(folder, f"adbg-crash-{os.getpid()}.log")
         try:
             with open(path, "a", encoding="utf-8") as file:

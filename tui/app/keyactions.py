@@ -110,7 +110,7 @@ class KeyActions(AppBase):
         if not spec:
             self.action_conditional_breakpoint()
             return
-        same = [row for row in self.debugger.breakpoints if row.spec == spec]
+        same = [row for row in self.debugger.settings.breakpoints if row.spec == spec]
         self.run_line(f"delete {same[0].id}" if same else f"break {spec}")
 
     def action_conditional_breakpoint(self) -> None:
@@ -397,7 +397,7 @@ class KeyActions(AppBase):
     def action_output(self) -> None:
         def type_in(data: bytes) -> None:
             try:
-                self.debugger.write_stdin(data)
+                self.debugger.program.write_stdin(data)
             except (AdbgError, OSError) as error:
                 self.notify(str(error), severity="error", markup=False)
 
@@ -405,7 +405,7 @@ class KeyActions(AppBase):
 
     def action_ask_quit(self) -> None:
         if not self.debugger.alive:
-            self.exit(self.debugger.exit_code or 0)
+            self.exit(self.debugger.run.exit_code or 0)
             return
 
         def answered(answer: str | None) -> None:
@@ -420,4 +420,4 @@ class KeyActions(AppBase):
     leave_after_detach = False
 
     def action_leave(self) -> None:
-        self.exit(0 if self.debugger.alive else self.debugger.exit_code or 0)
+        self.exit(0 if self.debugger.alive else self.debugger.run.exit_code or 0)

@@ -56,7 +56,7 @@ class Reading(AppBase):
         self._ask_page((max(stop.index, 1) - 1) // PAGE * PAGE + 1)
 
     def _ask_page(self, start: int) -> None:
-        self.lookups.ask("graph", start, lambda: self.debugger.graph_page(start, PAGE))
+        self.lookups.ask("graph", start, lambda: self.debugger.view.graph_page(start, PAGE))
 
     def _next_page(self) -> None:
         if self.debugger.stop is None:
@@ -72,14 +72,14 @@ class Reading(AppBase):
 
     def _read_frames(self) -> None:
         def question() -> Any:
-            frames = self.debugger.frames()
+            frames = self.debugger.view.frames()
             process = self.debugger.current
-            return frames, process.frames_note if process else "", process.frame if process else 0
+            return frames, process.view.frames_note if process else "", process.view.frame if process else 0
 
         self.lookups.ask("frames", 0, question)
 
     def _read_shown(self) -> None:
-        self.lookups.ask("shown", 0, self.debugger.shown_values)
+        self.lookups.ask("shown", 0, self.debugger.displays.values)
 
     def read_node(self) -> None:
         index = self.selected
@@ -87,7 +87,7 @@ class Reading(AppBase):
         if not index or stop is None or (stop.phase is Phase.PYTHON and not self.graph.model.total):
             self._show_node(None)
             return
-        self.lookups.ask("node", index, lambda: self.debugger.node(index))
+        self.lookups.ask("node", index, lambda: self.debugger.view.node(index))
 
     def read_value(self) -> None:
         """The chosen value of the selected node: statistics and a picture of the panel's size."""
@@ -107,7 +107,7 @@ class Reading(AppBase):
         self.lookups.ask(
             "value",
             (self.selected, target, asked),
-            lambda: self.debugger.tensor(
+            lambda: self.debugger.view.tensor(
                 target, node=index, stats=True, bins=BINS, window=True, slice=asked, rows=rows, cols=cols
             ),
         )

@@ -60,7 +60,7 @@ class Batch:
     @property
     def ended(self) -> bool:
         """The end of the program was seen, and it was not started anew since."""
-        return self._ended == self.debugger.run
+        return self._ended == self.debugger.run.number
 
     def run(self) -> int:
         """The whole run; returns adbg's exit status.
@@ -68,7 +68,7 @@ class Batch:
         Raises:
             AdbgError: the program cannot be started.
         """
-        self.debugger.subscribe(self.queue.put)
+        self.debugger.model.subscribe(self.queue.put)
         self.debugger.start()
         try:
             # In scripts and jobs `adbg run` stands for the program; a program that is attached to has its own life.
@@ -143,7 +143,7 @@ class Batch:
         if program.detached_start:
             return  # a launcher: its Python children come when they come
         limit = time.monotonic() + READY_TIMEOUT
-        while not self.ended and not self.debugger.wait_ready(0):
+        while not self.ended and not self.debugger.model.wait_ready(0):
             if time.monotonic() > limit:
                 self.writer.notice(
                     "warning", f"no agent came up within {READY_TIMEOUT:g} s; the program runs unwatched"
@@ -154,7 +154,7 @@ class Batch:
     def _say_attached(self) -> None:
         """A program that is attached to says nothing of it, and may not stop for hours."""
         program, process = self.debugger.program, self.debugger.current
-        if not program.launched and not self.ended and process is not None and self.debugger.wait_ready(0):
+        if not program.launched and not self.ended and process is not None and self.debugger.model.wait_ready(0):
             stacks = getattr(program, "stacks", None)
             more = "" if stacks else "; forward lines and modules are off: `stacks on` (or --stacks) keeps them"
             self.writer.notice("info", f"attached to process {process.info.pid}{more}")
@@ -208,10 +208,10 @@ class Batch:
         return self._finish()
 
     def _go_on(self) -> None:
-        for row in self.debugger.breakpoints:
+        for row in self.debugger.settings.breakpoints:
             if row.enabled and row.id in self.shown and not row.commands:
                 with contextlib.suppress(AdbgError):
-                    self.debugger.change_breakpoint(row.id, enabled=False)
+                    self.debugger.settings.change_breakpoint(row.id, enabled=False)
         try:
             self.debugger.resume(Continue())
         except DebuggeeGone:
@@ -225,8 +225,8 @@ class Batch:
     def _finish(self) -> int:
         for note in end_notes(self.debugger):
             self.writer.notice("warning", note)
-        code = self.debugger.exit_code or 0
-        self.writer.exited(code, self.debugger.exit_text)
+        code = self.debugger.run.exit_code or 0
+        self.writer.exited(code, self.debugger.run.exit_text)
         return code
 
     def _give_up(self) -> int:
@@ -238,7 +238,7 @@ class Batch:
         while not self.ended and time.monotonic() < limit:
             self._take(0.2)
         if self.ended:
-            self.writer.exited(self.debugger.exit_code or 0, "")
+            self.writer.exited(self.debugger.run.exit_code or 0, "")
         return TIMED_OUT
 
     # ------------------------------------------------------------------ events

@@ -95,8 +95,8 @@ class TextWriter(Writer):
         self._open_line = {"stdout": False, "stderr": False}
 
     def stopped(self, debugger: Debugger, event: events.Stopped) -> None:
-        self._say(stop_report(debugger, event.stop))
-        for row in debugger.shown_values():
+        self._say(stop_report(debugger.view, event.stop))
+        for row in debugger.displays.values():
             self._say(shown_text(row))
 
     def result(self, line: str, result: CommandResult) -> None:
@@ -142,7 +142,7 @@ class JsonWriter(Writer):
 
     def stopped(self, debugger: Debugger, event: events.Stopped) -> None:
         self._object("stopped", **stop_fields(event.process, event.stop))
-        for row in debugger.shown_values():
+        for row in debugger.displays.values():
             self._object(
                 "display",
                 number=row.number,

@@ -50,20 +50,22 @@ def describe(row: Breakpoint) -> str:
 
 def breakpoint_table(debugger: Debugger) -> CommandResult:
     """``info breakpoints``."""
-    found = debugger.breakpoints
+    found = debugger.settings.breakpoints
     rows: list[tuple[object, ...]] = []
     for row in found:
         ignore = f"from hit {row.ignore}" if row.ignore > row.hits else ""
         note = "; ".join(part for part in (ignore, row.message) if part)
         rows.append((row.id, kind_of(row), row.enabled, row.hits, row.matches, row.spec, row.condition, note))
         rows.extend(("", "", "", "", "", f"    {line}", "", "") for line in row.commands)
-    error = "an exception inside backward stops" if debugger.error_stops else "errors do not stop (`enable error`)"
+    error = (
+        "an exception inside backward stops" if debugger.settings.error_stops else "errors do not stop (`enable error`)"
+    )
     head = error if rows else f"no breakpoint is set; {error}"
     return table_result(COLUMNS, rows, head, [row_value(row) for row in found])
 
 
 def _add(debugger: Debugger, argument: str, **kind: bool) -> CommandResult:
-    row = debugger.add_breakpoint(argument, **kind)
+    row = debugger.settings.add_breakpoint(argument, **kind)
     return _told(debugger, row)
 
 
@@ -74,7 +76,7 @@ def _told(debugger: Debugger, row: Breakpoint) -> CommandResult:
     text = describe(row)
     if row.condition and stop is not None and stop.node is not None:
         try:
-            debugger.evaluate(row.condition, at_node=True)
+            debugger.view.evaluate(row.condition, at_node=True)
         except CommandError as error:
             if _UNKNOWN.match(error.message):
                 text += f"\n  tried here: {error}; where it raises it stops and shows the error"
@@ -82,7 +84,7 @@ def _told(debugger: Debugger, row: Breakpoint) -> CommandResult:
 
 
 def _here(debugger: Debugger) -> str:
-    stop = debugger.need_stop()
+    stop = debugger.view.need_stop()
     if stop.node is None:
         raise CommandError(
             "no node is at hand to set a breakpoint on", "name one: break Mm*, break #12, break model.py:16"
@@ -122,7 +124,9 @@ def condition(debugger: Debugger, argument: str) -> CommandResult:
     raises stops there and shows the error.
     """
     number, _, expression = need(argument, "the breakpoint's number", "condition 1 index > 10").partition(" ")
-    row = debugger.change_breakpoint(numbers_of(number, "condition 1 index > 10")[0], condition=expression.strip())
+    row = debugger.settings.change_breakpoint(
+        numbers_of(number, "condition 1 index > 10")[0], condition=expression.strip()
+    )
     return _told(debugger, row)
 
 
@@ -132,18 +136,18 @@ def ignore(debugger: Debugger, argument: str) -> CommandResult:
     words = argument.split()
     if len(words) != 2 or not all(word.isdigit() for word in words):
         raise CommandError("expected a breakpoint and a count", "for example: ignore 1 10")
-    row = debugger.change_breakpoint(int(words[0]), ignore=int(words[1]))
+    row = debugger.settings.change_breakpoint(int(words[0]), ignore=int(words[1]))
     return CommandResult(f"Breakpoint {row.id} passes its next {words[1]} hits", row_value(row))
 
 
 def _switch(debugger: Debugger, argument: str, on: bool) -> CommandResult:
     word = "enabled" if on else "disabled"
     if argument == "error":
-        debugger.set_error_stops(on)
+        debugger.settings.set_error_stops(on)
         return CommandResult(f"{word}: stop at an exception inside backward")
-    numbers = numbers_of(argument, "disable 1 2") if argument else [row.id for row in debugger.breakpoints]
+    numbers = numbers_of(argument, "disable 1 2") if argument else [row.id for row in debugger.settings.breakpoints]
     for number in numbers:
-        debugger.change_breakpoint(number, enabled=on)
+        debugger.settings.change_breakpoint(number, enabled=on)
     return CommandResult(f"{word}: {', '.join(map(str, numbers)) or 'no breakpoint is set'}", numbers)
 
 
@@ -162,11 +166,11 @@ def disable(debugger: Debugger, argument: str) -> CommandResult:
 @command("delete", group="breakpoints", args="[N…]", completes="breakpoint")
 def delete(debugger: Debugger, argument: str) -> CommandResult:
     """Remove breakpoints; all of them without numbers."""
-    numbers = numbers_of(argument, "delete 1") if argument else [row.id for row in debugger.breakpoints]
+    numbers = numbers_of(argument, "delete 1") if argument else [row.id for row in debugger.settings.breakpoints]
     for number in numbers:
-        debugger.breakpoint(number)
+        debugger.settings.breakpoint(number)
     for number in numbers:
-        debugger.remove_breakpoint(number)
+        debugger.settings.remove_breakpoint(number)
     return CommandResult(f"deleted: {', '.join(map(str, numbers)) or 'no breakpoint is set'}", numbers)
 
 
@@ -181,17 +185,17 @@ def commands(debugger: Debugger, argument: str) -> CommandResult:
     head, newline, tail = first.partition("\n")
     if newline:
         first, rest = head, f"{tail} {rest}"
-    found = debugger.breakpoints
+    found = debugger.settings.breakpoints
     if not found:
         raise CommandError("no breakpoint is set", "`break SPEC` sets one")
     number = int(first) if first.isdigit() else found[-1].id
     lines = tuple(line for line in split_commands(rest) if line != "silent")
     if not lines:
-        row = debugger.breakpoint(number)
+        row = debugger.settings.breakpoint(number)
         text = "\n".join(row.commands) or f"breakpoint {number} has no commands"
         return CommandResult(text, list(row.commands))
     keep = tuple(line for line in lines if line != "end")
-    row = debugger.change_breakpoint(number, commands=keep)
+    row = debugger.settings.change_breakpoint(number, commands=keep)
     done = f"breakpoint {number} runs: {'; '.join(row.commands)}" if keep else f"breakpoint {number} runs no commands"
     return CommandResult(done, list(row.commands))
 

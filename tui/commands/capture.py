@@ -32,15 +32,15 @@ def capture(debugger: Debugger, argument: str) -> CommandResult:
     """
     words = words_of(argument)
     if not words:
-        return _listing(debugger.request(protocol.Capture()).captures)
+        return _listing(debugger.view.request(protocol.Capture()).captures)
     if words[0] == "off":
         if len(words) > 2:
             raise CommandError("expected at most one name behind `capture off`")
-        body = debugger.request(protocol.Capture(cancel=True, name=words[1] if len(words) > 1 else ""))
+        body = debugger.view.request(protocol.Capture(cancel=True, name=words[1] if len(words) > 1 else ""))
         return CommandResult(f"{len(body.captures)} dropped", [state.name for state in body.captures])
     request = _request(words)
-    _, remark = checked_place(words[0], debugger.command)
-    (state,) = debugger.request(request, 600.0).captures
+    _, remark = checked_place(words[0], debugger.program.command)
+    (state,) = debugger.view.request(request, 600.0).captures
     if state.state in ("running", "done"):
         debugger.tell_marked()
     value = {

@@ -33,13 +33,13 @@ def print_(debugger: Debugger, argument: str) -> CommandResult:
     form, expression = _formatted(argument)
     need(expression, "an expression", "print norm(grad_outputs[0])")
     if form and form != "text":
-        view = tensor_view(debugger, expression, form)
+        view = tensor_view(debugger.view, expression, form)
         if view.meta is None:
             raise CommandError(f"{expression} is no tensor: /{form} does not apply to {view.text[:60]}")
         from adbg.engine.protocol.codec import to_json
 
         return CommandResult(tensor_text(view), to_json(view))
-    body = debugger.evaluate(expression)
+    body = debugger.view.evaluate(expression)
     value: Any = body.value
     if value is None and body.tensor is not None:
         value = {"tensor": shape_text(body.tensor), "shape": list(body.tensor.shape or ()), "dtype": body.tensor.dtype}
@@ -55,8 +55,7 @@ def set_(debugger: Debugger, argument: str) -> CommandResult:
     selected frame.
     """
     target, value = _assignment(argument)
-    body = debugger.set_value(target, value)
-    debugger.shown.forget()
+    body = debugger.view.set_value(target, value)
     debugger.tell_edited()
     return CommandResult(f"{target} = {body.value}", body.value)
 
@@ -94,8 +93,7 @@ def statement(debugger: Debugger, argument: str) -> CommandResult:
 
     A statement may go over several lines: the prompt goes on while a block, a bracket or a string is open.
     """
-    body = debugger.evaluate(need(argument, "a statement", "! import math"), "statement")
-    debugger.shown.forget()
+    body = debugger.view.evaluate(need(argument, "a statement", "! import math"), "statement")
     debugger.tell_edited()
     return CommandResult(body.result.rstrip("\n"), body.result)
 
@@ -114,7 +112,7 @@ def _add(debugger: Debugger, argument: str, watched: bool) -> CommandResult:
         raise CommandError(
             "a watch compares one value from stop to stop", f"watch norm({expression}), or display/{form[0]}"
         )
-    return _shown_result(debugger.shown.add(expression, watched, form))
+    return _shown_result(debugger.displays.add(expression, watched, form))
 
 
 @command("display", group="data", args="[/FORMAT] [EXPR]", completes="expression")
@@ -137,17 +135,17 @@ def watch(debugger: Debugger, argument: str) -> CommandResult:
 def undisplay(debugger: Debugger, argument: str) -> CommandResult:
     """Remove displays and watches by number; all of them without numbers."""
     if not argument:
-        debugger.shown.clear()
+        debugger.displays.clear()
         return CommandResult("removed all displays and watches")
     numbers = numbers_of(argument, "undisplay 1")
     for number in numbers:
-        debugger.shown.remove(number)
+        debugger.displays.remove(number)
     return CommandResult(f"removed: {', '.join(map(str, numbers))}", numbers)
 
 
 def shown_table(debugger: Debugger) -> CommandResult:
     """All displays and watches with their values at this stop."""
-    rows = debugger.shown_values()
+    rows = debugger.displays.values()
     if not rows:
         return CommandResult("nothing is displayed or watched", [])
     if debugger.stop is None:

@@ -27,12 +27,12 @@ def graph(debugger: Debugger, argument: str) -> CommandResult:
 
     NODE is `#112`, a unique name, or a name that only one node has.
     """
-    rows = debugger.graph_structure()
+    rows = debugger.view.graph_structure()
     if not rows:
         raise CommandError("there is no graph here", "stop in a backward first")
-    begun = argument or debugger.need_stop().nearest
-    index = debugger.find_node(argument) if begun else rows[0].index  # at no node: where a backward would begin
-    body = debugger.node(index)
+    begun = argument or debugger.view.need_stop().nearest
+    index = debugger.view.find_node(argument) if begun else rows[0].index  # at no node: where a backward would begin
+    body = debugger.view.node(index)
     by_index = {row.index: row for row in rows}
     left = [by_index[i] for i in body.consumers if i in by_index]
     right = [by_index[i] for i in body.producers if i in by_index]
@@ -138,8 +138,8 @@ def path(debugger: Debugger, argument: str) -> CommandResult:
     words = words_of(argument)
     if len(words) != 2:
         raise CommandError("expected two nodes", "for example: path #1 #112")
-    first, last = (debugger.find_node(word) for word in words)
-    rows = {row.index: row for row in debugger.graph_rows()}
+    first, last = (debugger.view.find_node(word) for word in words)
+    rows = {row.index: row for row in debugger.view.graph_rows()}
     flow = digraph(list(rows.values()))
     names = f"#{first} {rows[first].unique_name}", f"#{last} {rows[last].unique_name}"
     try:
@@ -163,8 +163,8 @@ def why(debugger: Debugger, argument: str) -> CommandResult:
     """
     import networkx
 
-    index = debugger.find_node(argument)
-    rows = {row.index: row for row in debugger.graph_rows()}
+    index = debugger.view.find_node(argument)
+    rows = {row.index: row for row in debugger.view.graph_rows()}
     flow = digraph(list(rows.values()))
     before = networkx.ancestors(flow, index)
     roots = [i for i in sorted(before | {index}) if flow.in_degree(i) == 0]

@@ -69,21 +69,21 @@ def info(debugger: Debugger, argument: str) -> CommandResult:
     if subject == "processes":
         return process_table(debugger)
     if subject == "stop":
-        stop = debugger.need_stop()
-        return CommandResult(stop_report(debugger), to_json(stop))
+        stop = debugger.view.need_stop()
+        return CommandResult(stop_report(debugger.view), to_json(stop))
     if subject == "program":
         return program_result(debugger)
-    body = debugger.info(subject)
+    body = debugger.view.info(subject)
     value = [dict(zip(body.columns, row)) for row in body.rows] if body.columns else body.text
     return table_result(body.columns, body.rows, body.text, value)
 
 
 def node_result(debugger: Debugger, argument: str) -> CommandResult:
     """``info node [NODE]``."""
-    index = debugger.find_node(argument) if argument.strip() else 0
+    index = debugger.view.find_node(argument) if argument.strip() else 0
     if not index:
-        debugger.need_stop()
-    body = debugger.node(index)
+        debugger.view.need_stop()
+    body = debugger.view.node(index)
     return CommandResult("\n".join(node_lines(body)), to_json(body))
 
 
@@ -118,11 +118,11 @@ def node_lines(body: NodeBody) -> list[str]:
 
 def graph_result(debugger: Debugger, argument: str) -> CommandResult:
     """``info graph [FROM]``: a page around the node at hand."""
-    here = debugger.graph_page(1, 1).here
+    here = debugger.view.graph_page(1, 1).here
     start = max(1, here - GRAPH_ROWS // 2)
     if argument:
-        start = debugger.find_node(argument)
-    page = debugger.graph_page(start, GRAPH_ROWS)
+        start = debugger.view.find_node(argument)
+    page = debugger.view.graph_page(start, GRAPH_ROWS)
     rows = []
     for row in page.rows:
         mark = {"done": "●", "here": "▶", "todo": "○"}.get(row.state, "")
@@ -145,7 +145,9 @@ def process_table(debugger: Debugger) -> CommandResult:
     rows = []
     for process in debugger.processes:
         mark = "▸" if process is debugger.current else ""
-        where = stop_title(process.stop) if process.stop is not None else "running" if debugger.begun else "not started"
+        where = (
+            stop_title(process.stop) if process.stop is not None else "running" if debugger.run.begun else "not started"
+        )
         names = ", ".join(f"{f.name} {f.version}" for f in process.frameworks)
         rows.append((mark, process.number, process.info.pid, process.rank, names, where))
     if not rows:
@@ -159,7 +161,7 @@ def program_result(debugger: Debugger) -> CommandResult:
     facts = {
         "program": debugger.title,
         "state": debugger.state.value,
-        "recorded in": debugger.run_dir or "nothing is recorded",
+        "recorded in": debugger.program.run_dir or "nothing is recorded",
     }
     process = debugger.current
     if process is not None:
@@ -167,7 +169,7 @@ def program_result(debugger: Debugger) -> CommandResult:
         facts["python"] = process.info.python
         facts["working directory"] = process.info.cwd
         facts["frameworks"] = ", ".join(f"{f.name} {f.version}" for f in process.frameworks) or "none imported yet"
-    if debugger.exit_code is not None:
-        facts["exit status"] = str(debugger.exit_code)
+    if debugger.run.exit_code is not None:
+        facts["exit status"] = str(debugger.run.exit_code)
     width = max(len(name) for name in facts)
     return CommandResult("\n".join(f"{name:<{width}}  {value}" for name, value in facts.items()), facts)

@@ -27,7 +27,7 @@ def _go(debugger: Debugger, arguments: Any, background: bool = False) -> Command
     try:
         debugger.resume(arguments)
     except DebuggeeGone:  # it went on, and was at its end before its answer was read: the end is told by itself
-        if not debugger.wait_state(State.EXITED, State.DETACHED, timeout=ENDS):
+        if not debugger.model.wait_state(State.EXITED, State.DETACHED, timeout=ENDS):
             raise
     return CommandResult(running=True, background=background)
 
@@ -40,7 +40,7 @@ def _counted(debugger: Debugger, argument: str, arguments: Any) -> CommandResult
     argument, background = _background(argument)
     for _ in range(count_of(argument) - 1):
         debugger.resume(arguments)
-        if not debugger.wait_state(State.STOPPED, State.EXITED, State.DETACHED, timeout=STEP_TIMEOUT):
+        if not debugger.model.wait_state(State.STOPPED, State.EXITED, State.DETACHED, timeout=STEP_TIMEOUT):
             raise AdbgError(f"the program did not stop within {STEP_TIMEOUT:g} s", "`pause` stops it at the next node")
         stop = debugger.stop
         if stop is None or stop.reason not in (StopReason.STEP, StopReason.ENTRY):
@@ -58,7 +58,7 @@ def run(debugger: Debugger, argument: str) -> CommandResult:
 
     argument, background = _background(argument)
     no_argument(argument, "run")
-    if debugger.state is State.STARTING and not debugger.begun:
+    if debugger.state is State.STARTING and not debugger.run.begun:
         debugger.begin(False)
         return CommandResult(running=True, background=background)
     if debugger.state in (State.RUNNING, State.STOPPED):
@@ -75,8 +75,8 @@ def restart(debugger: Debugger, argument: str) -> CommandResult:
     argument, background = _background(argument)
     no_argument(argument, "restart")
     debugger.restart()
-    debugger.wait_ready()
-    debugger.begin(False if debugger.breakpoints else None)
+    debugger.model.wait_ready()
+    debugger.begin(False if debugger.settings.breakpoints else None)
     return CommandResult("", running=True, background=background)
 
 
@@ -90,10 +90,10 @@ def continue_(debugger: Debugger, argument: str) -> CommandResult:
     argument, background = _background(argument)
     count = count_of(argument)
     if count > 1:
-        stop = debugger.need_stop()
+        stop = debugger.view.need_stop()
         if not stop.breakpoints:
             raise CommandError("no breakpoint stopped here, so there is none to ignore", "`continue` without a count")
-        debugger.change_breakpoint(stop.breakpoints[0], ignore=count - 1)
+        debugger.settings.change_breakpoint(stop.breakpoints[0], ignore=count - 1)
     return _go(debugger, protocol.Continue(), background)
 
 
@@ -177,5 +177,5 @@ def kill(debugger: Debugger, argument: str) -> CommandResult:
     from adbg.tui.debugger.debugger import State
 
     debugger.kill()
-    debugger.wait_state(State.EXITED, timeout=5)
+    debugger.model.wait_state(State.EXITED, timeout=5)
     return CommandResult("killed the program", running=True)

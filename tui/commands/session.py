@@ -51,8 +51,8 @@ def vlog(debugger: Debugger, argument: str) -> CommandResult:
     levels = ",".join((rest if backward else levels).replace(",", " ").split())
     if (backward or place) and not (levels and at.strip()):
         raise CommandError("a level and a place are needed", "for example: vlog bw 6 at train.py:10-14")
-    region, remark = checked_place(at, debugger.command)
-    body = debugger.set_vlog(levels, region, backward)
+    region, remark = checked_place(at, debugger.program.command)
+    body = debugger.settings.set_vlog(levels, region, backward)
     names = {name: level for name, level in body.levels.items() if name != "*"}
     text = f"vlog {body.levels.get('*', 0)}" + "".join(f"  {name}={level}" for name, level in names.items())
     text += "".join(f"\nvlog {region}" for region in body.regions)
@@ -71,7 +71,7 @@ def aids(debugger: Debugger, argument: str) -> CommandResult:
     words = words_of(argument)
     if len(words) > 2:
         raise CommandError("expected an aid and a value", "for example: aids check_nan_inf 0")
-    rows = debugger.aids(*words).aids
+    rows = debugger.settings.aids(*words).aids
     cells = [(row.name, row.value, row.values, row.what, row.note) for row in rows]
     value = [{"name": row.name, "value": row.value, "note": row.note} for row in rows]
     return table_result(("aid", "now", "takes", "what it does", "in this build"), cells, "", value)
@@ -86,7 +86,7 @@ def dump(debugger: Debugger, argument: str) -> CommandResult:
         raise CommandError("expected what to dump and a folder", "for example: dump graph /tmp/graph")
     what = choice_of(words[0], ("graph", "stack", "grads"), "dump")
     directory = os.path.abspath(os.path.expanduser(words[1]))
-    body: protocol.DumpBody = debugger.request(protocol.Dump(what, directory), 600.0)
+    body: protocol.DumpBody = debugger.view.request(protocol.Dump(what, directory), 600.0)
     return CommandResult("\n".join(f"wrote {name}" for name in body.files), body.files)
 
 
@@ -94,7 +94,7 @@ def dump(debugger: Debugger, argument: str) -> CommandResult:
 def record(debugger: Debugger, argument: str) -> CommandResult:
     """Show whether the run is recorded, or switch recording on and off."""
     on = None if not argument else choice_of(argument, ("on", "off"), "record") == "on"
-    body: protocol.RecordBody = debugger.request(protocol.Record(on))
+    body: protocol.RecordBody = debugger.view.request(protocol.Record(on))
     text = f"recording into {body.run_dir}" if body.recording else "not recording"
     return CommandResult(
         f"{text}: {body.message}" if body.message else text, {"recording": body.recording, "run_dir": body.run_dir}

@@ -36,9 +36,9 @@ def where(debugger: Debugger, argument: str) -> CommandResult:
     Works while the program runs too, then with live frames only.
     """
     no_argument(argument, "where")
-    frames = debugger.frames()
+    frames = debugger.view.frames()
     process = debugger.current
-    selected = process.frame if process is not None and process.stop is not None else -1
+    selected = process.view.frame if process is not None and process.stop is not None else -1
     lines, kind = [], ""
     for number, frame in enumerate(frames):
         if frame.kind != kind:
@@ -46,8 +46,8 @@ def where(debugger: Debugger, argument: str) -> CommandResult:
             if kind in HEADS:
                 lines.append(f"  {HEADS[kind]}:")
         lines.append(f"{'▸' if number == selected else ' '} {number:>2}  {frame_text(frame)}")
-    if process is not None and process.frames_note:
-        lines.append(f"  {'no forward stack: ' if frames else ''}{process.frames_note}")
+    if process is not None and process.view.frames_note:
+        lines.append(f"  {'no forward stack: ' if frames else ''}{process.view.frames_note}")
     rows = tuple(
         (number, f.kind, f.name, f.source.path if f.source else "", f.line, f.locals) for number, f in enumerate(frames)
     )
@@ -56,7 +56,7 @@ def where(debugger: Debugger, argument: str) -> CommandResult:
 
 
 def _selected(debugger: Debugger, index: int) -> CommandResult:
-    frame = debugger.select_frame(index)
+    frame = debugger.view.select_frame(index)
     text = f"▸ {index:>2}  {frame_text(frame)}"
     if frame.source is not None and frame.line:
         source = source_text(frame.source.path, frame.line, mark=False).strip()
@@ -65,10 +65,10 @@ def _selected(debugger: Debugger, index: int) -> CommandResult:
 
 
 def _move(debugger: Debugger, argument: str, sign: int) -> CommandResult:
-    debugger.need_stop()
+    debugger.view.need_stop()
     process = debugger.current
     count = count_of(argument)
-    now = process.frame if process is not None else 0
+    now = process.view.frame if process is not None else 0
     return _selected(debugger, now + sign * count)
 
 
@@ -87,10 +87,10 @@ def down(debugger: Debugger, argument: str) -> CommandResult:
 @command("frame", group="stack", args="[N]")
 def frame(debugger: Debugger, argument: str) -> CommandResult:
     """Select frame N (0 is the node); without N, show the selected one."""
-    debugger.need_stop()
+    debugger.view.need_stop()
     process = debugger.current
     if not argument:
-        return _selected(debugger, process.frame if process is not None else 0)
+        return _selected(debugger, process.view.frame if process is not None else 0)
     if not argument.isdigit():
         raise CommandError(f"expected a frame number, got {argument!r}", "`where` shows the numbers")
     return _selected(debugger, int(argument))
@@ -114,7 +114,7 @@ def _line_to_list(debugger: Debugger, argument: str) -> SourceLine:
         if not number.isdigit():
             raise CommandError(f"expected FILE:LINE, got {argument!r}")
         return SourceLine(file, int(number), "")
-    here = debugger.source_line()
+    here = debugger.view.source_line()
     if here is None:
         raise CommandError("no source line is known here", "`where` shows the stack; --stacks keeps forward stacks")
     if not argument:

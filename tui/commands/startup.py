@@ -72,7 +72,7 @@ def stop_commands(debugger: Debugger) -> list[str]:
     if stop is None:
         return []
     lines: list[str] = []
-    for row in debugger.breakpoints:
+    for row in debugger.settings.breakpoints:
         if row.id in stop.breakpoints:
             lines += row.commands
     return lines
@@ -90,8 +90,8 @@ def run_startup(debugger: Debugger, report: Report, cancelled: threading.Event |
     """
     cancelled = cancelled or threading.Event()
     debugger.start()
-    if not debugger.wait_ready(READY_TIMEOUT) and not debugger.program.detached_start:
-        debugger.notice(
+    if not debugger.model.wait_ready(READY_TIMEOUT) and not debugger.program.detached_start:
+        debugger.model.notice(
             "warning", f"no agent came up within {READY_TIMEOUT:g} s; the program runs without being watched"
         )
     for line in debugger.startup:
@@ -103,7 +103,7 @@ def run_startup(debugger: Debugger, report: Report, cancelled: threading.Event |
             report(line, error)
             continue
         report(line, result)
-        while result.running and not result.background and not debugger.wait_state(*SETTLED, timeout=0.2):
+        while result.running and not result.background and not debugger.model.wait_state(*SETTLED, timeout=0.2):
             if cancelled.is_set():
                 return
     if debugger.state is State.STARTING and not cancelled.is_set():

@@ -12,25 +12,25 @@ _MISSING = re.compile(rf"(?:No module named '|import of )({'|'.join(FRAMEWORKS)}
 
 def end_notes(debugger: Debugger) -> list[str]:
     """Why nothing stopped, one line each; empty when all is as expected, or the person ended the program."""
-    if debugger.ended_by:
+    if debugger.run.ended_by:
         return []
-    missing = _MISSING.search(debugger.tail) if debugger.exit_code else None
-    if missing and missing[1] not in debugger.frameworks_seen:
+    missing = _MISSING.search(debugger.run.tail) if debugger.run.exit_code else None
+    if missing and missing[1] not in debugger.run.frameworks_seen:
         return [f"the program's Python has no {missing[1]}: `adbg doctor` tells what is there, and how to get it"]
-    rows = [row for row in debugger.breakpoints if row.enabled]
-    if not (rows or debugger.stop_at_entry):
+    rows = [row for row in debugger.settings.breakpoints if row.enabled]
+    if not (rows or debugger.settings.stop_at_entry):
         return []
-    if not debugger.joined:
+    if not debugger.run.joined:
         return _silence(debugger)
-    if not debugger.begun:
+    if not debugger.run.begun:
         return []
-    if not debugger.frameworks_seen:
+    if not debugger.run.frameworks_seen:
         return [
             f"the program never imported a framework that adbg knows ({', '.join(FRAMEWORKS)}): "
             "there was no backward to stop in"
         ]
-    if not debugger.backwards_seen and not debugger.ever_stopped:
-        names = ", ".join(sorted(debugger.frameworks_seen))
+    if not debugger.run.backwards_seen and not debugger.run.ever_stopped:
+        names = ", ".join(sorted(debugger.run.frameworks_seen))
         return [f"no backward was ever called, though {names} was imported: does the script call loss.backward()?"]
     notes = []
     for row in rows:
@@ -43,7 +43,7 @@ def end_notes(debugger: Debugger) -> list[str]:
 def _reason(debugger: Debugger, spec: str) -> str:
     head = spec.split(None, 1)[0].removeprefix("op:") if spec.strip() else ""
     if head.startswith("#"):
-        return f"the largest backward had {debugger.largest} nodes"
+        return f"the largest backward had {debugger.run.largest} nodes"
     if head in ("nan", "inf", "nonfinite"):
         return "no nan and no inf was seen" if head == "nonfinite" else f"no {head} was seen"
     return ""

@@ -21,7 +21,7 @@ def handed_on(debugger: Debugger, names: Sequence[str]) -> Iterator[None]:
             signal.signal(number, before.get(number, signal.SIG_DFL))
             signal.raise_signal(number)
             return
-        debugger.send_signal(number)
+        debugger.program.signal(number)
 
     with _handled(names, hand_on) as before:
         yield

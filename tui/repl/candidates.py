@@ -135,7 +135,7 @@ class Candidates:
         if " " in argument.strip():
             yield from self._expression(argument.partition(" ")[2])
             return
-        yield from _starting(last, [(str(row.id), row.spec) for row in self._debugger.breakpoints])
+        yield from _starting(last, [(str(row.id), row.spec) for row in self._debugger.settings.breakpoints])
 
     def _expression(self, text: str) -> Iterator[Candidate]:
         subscript = re.search(r"\bsaved\[['\"]?\w*$", text)
@@ -157,7 +157,7 @@ class Candidates:
 
     def _place(self) -> object:
         process = self._debugger.current
-        return None if process is None else (process.number, process.stop_serial, process.frame)
+        return None if process is None else (process.number, process.stop_serial, process.view.frame)
 
     def names(self) -> Names:
         """Names of the graph at hand; those of the stop before while the program runs."""
@@ -174,11 +174,11 @@ class Candidates:
 
     def _read_names(self, found: Names) -> None:
         debugger = self._debugger
-        body: protocol.InfoBody = debugger.request(protocol.Info("names"), PATIENCE)
+        body: protocol.InfoBody = debugger.view.request(protocol.Info("names"), PATIENCE)
         for row in body.rows:
             found.nodes.setdefault(str(row[0]), " ".join(str(cell) for cell in row[1:]))
-        if debugger.graph_page(1, 1).total <= LARGEST_GRAPH:
-            for node in debugger.graph_structure():
+        if debugger.view.graph_page(1, 1).total <= LARGEST_GRAPH:
+            for node in debugger.view.graph_structure():
                 _learn(found, node)
 
     def saved(self) -> list[tuple[str, str]]:
@@ -189,7 +189,7 @@ class Candidates:
         if self._debugger.state is not State.STOPPED:
             return []
         try:
-            body: protocol.NodeBody = self._debugger.request(protocol.Node(), PATIENCE)
+            body: protocol.NodeBody = self._debugger.view.request(protocol.Node(), PATIENCE)
         except AdbgError:
             return []
         found = [(slot.expression, str(slot.meta.shape) if slot.meta else slot.text) for slot in body.saved]
@@ -213,15 +213,17 @@ class Candidates:
         debugger = self._debugger
         if debugger.state is not State.STOPPED:
             return []
-        frames = debugger.frames()
-        identity = debugger.frame_id() or next((f.id for f in frames if f.locals), 0)
+        frames = debugger.view.frames()
+        identity = debugger.view.frame_id() or next((f.id for f in frames if f.locals), 0)
         if not identity:
             return []
-        scopes: protocol.ScopesBody = debugger.request(protocol.Scopes(identity), PATIENCE)
+        scopes: protocol.ScopesBody = debugger.view.request(protocol.Scopes(identity), PATIENCE)
         names: list[str] = []
         for scope in scopes.scopes:
             if scope.name == "Locals":
-                body: protocol.VariablesBody = debugger.request(protocol.Variables(scope.variablesReference), PATIENCE)
+                body: protocol.VariablesBody = debugger.view.request(
+                    protocol.Variables(scope.variablesReference), PATIENCE
+                )
                 names += [variable.name for variable in body.variables]
         return names
 

@@ -77,7 +77,7 @@ class Repl:
 
     def run(self) -> int:
         debugger = self.debugger
-        debugger.subscribe(self.queue.put)
+        debugger.model.subscribe(self.queue.put)
         threading.Thread(target=self._print_events, name="adbg-printer", daemon=True).start()
         session = self._session()
         self._keyboard = session.app.input
@@ -88,7 +88,7 @@ class Repl:
                     self._prompt(session)
         finally:
             debugger.close()
-        return debugger.exit_code if debugger.exit_code is not None and not self._ended_by_us else 0
+        return debugger.run.exit_code if debugger.run.exit_code is not None and not self._ended_by_us else 0
 
     def _start(self) -> None:
         """Start-up on a thread of its own, so that keys and Ctrl-C work meanwhile."""
@@ -114,7 +114,11 @@ class Repl:
         debugger = self.debugger
         if not debugger.program.launched:
             return f"attaching to {debugger.title}; Ctrl-C pauses it"
-        where = "where the first backward begins" if debugger.stop_at_entry else "at the first breakpoint that is hit"
+        where = (
+            "where the first backward begins"
+            if debugger.settings.stop_at_entry
+            else "at the first breakpoint that is hit"
+        )
         return f"starting {debugger.title}; it stops {where}, Ctrl-C pauses it"
 
     def _prompt(self, session: PromptSession[str]) -> None:
@@ -153,7 +157,7 @@ class Repl:
         if text.startswith("!"):
             while _incomplete(line.lstrip()[1:].lstrip(" ")):
                 line += "\n" + self._line(session, "    ... ")
-        elif opens_block(text) and self.debugger.breakpoints:
+        elif opens_block(text) and self.debugger.settings.breakpoints:
             while (more := self._line(session, "      > ")).strip() != "end":
                 line += "\n" + more
         return line
@@ -228,7 +232,7 @@ class Repl:
                 now = terminal_size()
                 if now is not None and now != size:
                     size = now
-                    debugger.resize(*now)
+                    debugger.program.resize(*now)
         # As on a terminal that program and debugger share: what the program did not read is the prompt's.
         if debugger.state in (State.STOPPED, State.EXITED):
             *lines, self.begun = (self.begun + debugger.program.take_unread()).split("\n")
@@ -237,7 +241,7 @@ class Repl:
     def _type(self, keys: bytes) -> None:
         if keys:
             with contextlib.suppress(AdbgError):
-                self.debugger.write_stdin(keys)
+                self.debugger.program.write_stdin(keys)
 
     def _typed_behind(self) -> bytes:
         """What the prompt read together with the line that set the program going."""
@@ -289,7 +293,7 @@ class Repl:
     def _interrupt(self, again: bool) -> None:
         debugger = self.debugger
         try:
-            if again or debugger.state is not State.RUNNING or not debugger.joined:
+            if again or debugger.state is not State.RUNNING or not debugger.run.joined:
                 debugger.interrupt()
             else:
                 debugger.pause()
@@ -357,8 +361,8 @@ class Repl:
             )
         elif isinstance(event, events.Exited):
             if event.ended_by != "restart":
-                self._say(exit_sentence(self.debugger.exit_text), BOLD)
-                for note in end_notes(self.debugger) if event.run == self.debugger.run else ():
+                self._say(exit_sentence(self.debugger.run.exit_text), BOLD)
+                for note in end_notes(self.debugger) if event.run == self.debugger.run.number else ():
                     self._say(note)
             self.exit_told = True
         elif isinstance(event, events.Started):
@@ -366,13 +370,13 @@ class Repl:
 
     def _print_stop(self, event: events.Stopped) -> None:
         debugger = self.debugger
-        title, _, rest = stop_report(debugger, event.stop).partition("\n")
+        title, _, rest = stop_report(debugger.view, event.stop).partition("\n")
         if len(debugger.processes) > 1:
             title = f"[{event.process.title}] {title}"
         self._say(title, BOLD)
         if rest:
             self._say(rest)
-        for row in debugger.shown_values():
+        for row in debugger.displays.values():
             self._say(shown_text(row), BOLD if row.changed else "")
         for line in stop_commands(debugger):
             try:

@@ -121,7 +121,7 @@ def test_empty_lines_and_comments_do_nothing(watched: Make) -> None:
 def test_a_defect_becomes_an_error_of_one_line(watched: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     one = watched()
     one.stop_at("Mm")
-    monkeypatch.setattr(one.debugger, "evaluate", lambda *a, **k: 1 / 0)
+    monkeypatch.setattr(one.debugger.view, "evaluate", lambda *a, **k: 1 / 0)
     with pytest.raises(AdbgError, match="adbg itself failed: ZeroDivisionError"):
         execute(one.debugger, "p 1")
 
@@ -248,14 +248,14 @@ def test_bad_breakpoint_numbers(watched: Make, line: str) -> None:
     one.stop_at("Sum")
     with pytest.raises(CommandError):
         execute(one.debugger, line)
-    assert len(one.debugger.breakpoints) == 1
+    assert len(one.debugger.settings.breakpoints) == 1
 
 
 def test_commands_of_a_breakpoint(watched: Make) -> None:
     one = watched()
     one.stop_at("Sum")
     one.run("commands 1 p f(';', [1; 2]); c")
-    assert one.debugger.breakpoint(1).commands == ("p f(';', [1; 2])", "c")
+    assert one.debugger.settings.breakpoint(1).commands == ("p f(';', [1; 2])", "c")
     assert stop_commands(one.debugger) == ["p f(';', [1; 2])", "c"]
     one.run("commands\np 1\np 2")
     assert one.run("commands").value == ["p 1", "p 2"]
@@ -324,23 +324,23 @@ def test_displays_and_watches(watched: Make) -> None:
     assert one.run("watch index").text == "1: index = 1"
     one.run("display 1 + 1")
     asked = len(agent.requests)
-    assert [row.changed for row in one.debugger.shown_values()] == [None, None]
+    assert [row.changed for row in one.debugger.displays.values()] == [None, None]
     assert not [r for r in agent.requests[asked:] if isinstance(r, protocol.Evaluate)], "read when they were added"
     one.run("s")
-    rows = one.debugger.shown_values()
-    one.debugger.shown_values()
+    rows = one.debugger.displays.values()
+    one.debugger.displays.values()
     reads = [r for r in agent.requests[asked:] if isinstance(r, protocol.Evaluate)]
     assert len(reads) == 2, "read once per stop"
     assert [(row.text, row.changed, row.before) for row in rows] == [("2", True, "1"), ("2", None, "")]
     assert one.run("i display").text.splitlines()[0] == "* 1: index = 2, was 1"
     one.run("watch nope")
-    assert one.debugger.shown_values()[2].error
+    assert one.debugger.displays.values()[2].error
     one.run("undisplay 1")
-    assert [row.number for row in one.debugger.shown.rows()] == [2, 3]
+    assert [row.number for row in one.debugger.displays.rows()] == [2, 3]
     with pytest.raises(CommandError, match="no display or watch number 1"):
         execute(one.debugger, "undisplay 1")
     one.run("unwatch")
-    assert not one.debugger.shown.rows()
+    assert not one.debugger.displays.rows()
 
 
 # ------------------------------------------------------------------ stack, graph, information
@@ -357,7 +357,7 @@ def test_the_stack(watched: Make) -> None:
     for line in ("up", "frame 9", "frame x", "down 9"):
         with pytest.raises(CommandError):
             execute(one.debugger, line)
-    assert one.debugger.current is not None and one.debugger.current.frame == 3
+    assert one.debugger.current is not None and one.debugger.current.view.frame == 3
 
 
 def test_list(watched: Make, tmp_path: Path) -> None:
@@ -462,7 +462,7 @@ def test_quit_and_kill_and_interrupt(watched: Make) -> None:
     execute(one.debugger, "interrupt")
     assert one.program.signals == [2]
     one.run("kill")
-    assert one.debugger.exit_code == 137
+    assert one.debugger.run.exit_code == 137
 
 
 # ------------------------------------------------------------------ command files

@@ -32,11 +32,11 @@ def test_a_run_without_breakpoints_goes_to_its_end(watched: Make) -> None:
     assert one.debugger.state is State.STARTING and not agent.begun.is_set()
     one.debugger.begin()
     assert one.wait(events.Exited).code == 0
-    assert one.debugger.state is State.EXITED and one.debugger.exit_code == 0
+    assert one.debugger.state is State.EXITED and one.debugger.run.exit_code == 0
     assert [e.text for e in one.of(events.Output)] == ["done\n"]
     kinds = [type(e).__name__ for e in one.events]
     assert kinds.index("BackwardBegan") < kinds.index("BackwardEnded") < kinds.index("Exited")
-    assert one.debugger.backwards_seen == 1
+    assert one.debugger.run.backwards_seen == 1
 
 
 def test_a_breakpoint_set_before_the_start_stops(watched: Make) -> None:
@@ -46,16 +46,16 @@ def test_a_breakpoint_set_before_the_start_stops(watched: Make) -> None:
     assert stop is not None and stop.node is not None
     assert (stop.node.unique_name, stop.reason, stop.breakpoints) == ("ReluBackward0#1", StopReason.BREAKPOINT, (1,))
     assert one.wait(events.Stopped).stop is stop
-    row = one.debugger.breakpoint(1)
+    row = one.debugger.settings.breakpoint(1)
     assert (row.hits, row.matches, row.verified) == (1, 1, True)
 
 
 def test_one_set_before_the_program_exists_is_sent_when_it_connects(watched: Make) -> None:
     one = watched()
-    one.debugger.add_breakpoint("Mm")
+    one.debugger.settings.add_breakpoint("Mm")
     agent = one.start()
     assert [b.name for b in agent.breakpoints] == ["Mm"]
-    assert one.debugger.breakpoint(1).matches == 2
+    assert one.debugger.settings.breakpoint(1).matches == 2
 
 
 def test_stepping_and_the_end(watched: Make) -> None:
@@ -64,7 +64,7 @@ def test_stepping_and_the_end(watched: Make) -> None:
     one.debugger.resume(protocol.StepIn())
     one.settle()
     assert one.debugger.stop is not None and one.debugger.stop.index == 3
-    one.debugger.remove_breakpoint(1)
+    one.debugger.settings.remove_breakpoint(1)
     one.debugger.resume(protocol.Continue())
     one.settle(State.EXITED)
     with pytest.raises(NotStopped, match="has ended"):
@@ -95,7 +95,7 @@ def test_while_it_runs_only_pause_goes(watched: Make) -> None:
     with pytest.raises(NotStopped, match="is running"):
         one.debugger.resume(protocol.Continue())
     with pytest.raises(NotStopped):
-        one.debugger.need_stop()
+        one.debugger.view.need_stop()
     one.debugger.pause()
     one.settle(State.STOPPED)
     assert one.debugger.stop is not None and one.debugger.stop.reason is StopReason.PAUSE
@@ -136,25 +136,25 @@ def test_a_bad_spec_is_refused_and_not_kept(watched: Make) -> None:
     one = watched()
     agent = one.start()
     with pytest.raises(CommandError, match="cannot read the spec"):
-        one.debugger.add_breakpoint("???")
-    assert one.debugger.breakpoints == () and agent.breakpoints == []
-    assert one.debugger.add_breakpoint("Mm").id == 2, "a number is never used twice"
+        one.debugger.settings.add_breakpoint("???")
+    assert one.debugger.settings.breakpoints == () and agent.breakpoints == []
+    assert one.debugger.settings.add_breakpoint("Mm").id == 2, "a number is never used twice"
 
 
 def test_a_spec_without_a_match_is_kept_and_says_so(watched: Make) -> None:
     one = watched()
     one.start()
-    row = one.debugger.add_breakpoint("Conv")
+    row = one.debugger.settings.add_breakpoint("Conv")
     assert row.verified and row.matches == 0 and "closest" in row.message
 
 
 def test_changes_reach_the_agent(watched: Make) -> None:
     one = watched()
     agent = one.stop_at("Mm")
-    one.debugger.change_breakpoint(1, condition="index > 3", ignore=4)
+    one.debugger.settings.change_breakpoint(1, condition="index > 3", ignore=4)
     sent = agent.breakpoints[0]
     assert (sent.condition, sent.hitCondition) == ("index > 3", "6"), "the hit after one hit so far and four ignored"
-    one.debugger.change_breakpoint(1, condition="", ignore=0, enabled=False)
+    one.debugger.settings.change_breakpoint(1, condition="", ignore=0, enabled=False)
     sent = agent.breakpoints[0]
     assert (sent.condition, sent.hitCondition, sent.enabled) == ("", "", False)
 
@@ -162,30 +162,30 @@ def test_changes_reach_the_agent(watched: Make) -> None:
 def test_a_temporary_one_goes_away_when_the_agent_says_so(watched: Make) -> None:
     one = watched()
     agent = one.start()
-    one.debugger.add_breakpoint("Mm", temporary=True)
+    one.debugger.settings.add_breakpoint("Mm", temporary=True)
     agent.event(protocol.BreakpointChanged("removed", agent.state(agent.breakpoints[0])))
-    eventually(lambda: one.debugger.breakpoints == (), "it is still there")
+    eventually(lambda: one.debugger.settings.breakpoints == (), "it is still there")
 
 
 def test_hits_begin_anew_with_a_restart_and_the_list_stays(watched: Make) -> None:
     one = watched()
     one.stop_at("Mm")
-    one.debugger.change_breakpoint(1, commands=("p 1 + 1",))
+    one.debugger.settings.change_breakpoint(1, commands=("p 1 + 1",))
     one.debugger.restart()
-    assert one.debugger.wait_ready(5)
-    row = one.debugger.breakpoint(1)
+    assert one.debugger.model.wait_ready(5)
+    row = one.debugger.settings.breakpoint(1)
     assert (row.hits, row.commands) == (0, ("p 1 + 1",))
     assert one.program.starts == 2
     one.debugger.begin()
     one.settle(State.STOPPED)
-    assert one.debugger.breakpoint(1).hits == 1
+    assert one.debugger.settings.breakpoint(1).hits == 1
 
 
 def test_after_a_restart_nothing_of_the_old_program_is_heard(watched: Make) -> None:
     one = watched()
     old = one.stop_at("Mm")
     one.debugger.restart()
-    assert one.debugger.wait_ready(5)
+    assert one.debugger.model.wait_ready(5)
     seen = len(one.of(events.Stopped))
     old.event(protocol.Output("from the grave"))
     one.program.on_output("stdout", b"")
@@ -198,17 +198,17 @@ def test_after_a_restart_nothing_of_the_old_program_is_heard(watched: Make) -> N
 def test_breakpoints_are_in_every_process_and_hits_are_summed(watched: Make) -> None:
     one = watched(ranks=2)
     one.start()
-    one.debugger.add_breakpoint("Relu")
+    one.debugger.settings.add_breakpoint("Relu")
     assert all([b.name for b in agent.breakpoints] == ["Relu"] for agent in one.program.agents)
     one.debugger.begin()
     one.wait(events.StopQueued)
-    assert one.debugger.breakpoint(1).hits == 2
+    assert one.debugger.settings.breakpoint(1).hits == 2
 
 
 def test_each_stop_is_shown_once_in_turn(watched: Make) -> None:
     one = watched(ranks=3)
     one.start()
-    one.debugger.add_breakpoint("Relu")
+    one.debugger.settings.add_breakpoint("Relu")
     one.debugger.begin()
     one.wait(events.StopQueued, 2)
     ranks = []
@@ -224,13 +224,13 @@ def test_each_stop_is_shown_once_in_turn(watched: Make) -> None:
 def test_choosing_a_process_by_hand(watched: Make) -> None:
     one = watched(ranks=2)
     one.start()
-    one.debugger.add_breakpoint("Relu")
+    one.debugger.settings.add_breakpoint("Relu")
     one.debugger.begin()
     one.wait(events.StopQueued)
     first = one.debugger.current
     other = next(p for p in one.debugger.processes if p is not first)
     one.debugger.select_process(other.number)
-    assert one.debugger.current is other and first in one.debugger.waiting
+    assert one.debugger.current is other and first in one.debugger.model.waiting
     with pytest.raises(CommandError, match="no process 9"):
         one.debugger.select_process(9)
 
@@ -238,7 +238,7 @@ def test_choosing_a_process_by_hand(watched: Make) -> None:
 def test_a_stepped_process_is_waited_for_before_another_is_shown(watched: Make) -> None:
     one = watched(ranks=2)
     one.start()
-    one.debugger.add_breakpoint("Relu")
+    one.debugger.settings.add_breakpoint("Relu")
     one.debugger.begin()
     one.wait(events.StopQueued)
     first = one.debugger.current
@@ -250,7 +250,7 @@ def test_a_stepped_process_is_waited_for_before_another_is_shown(watched: Make) 
 def test_one_process_ends_while_another_stands(watched: Make) -> None:
     one = watched(ranks=2)
     one.start()
-    one.debugger.add_breakpoint("Relu")
+    one.debugger.settings.add_breakpoint("Relu")
     one.debugger.begin()
     one.wait(events.StopQueued)
     assert one.debugger.current is not None
@@ -258,15 +258,15 @@ def test_one_process_ends_while_another_stands(watched: Make) -> None:
     one.program.agents[gone.rank].gone()
     eventually(lambda: one.debugger.current is not gone, "the dead process stays current")
     assert one.debugger.state is State.STOPPED
-    assert one.debugger.evaluate("1 + 1").value == 2
+    assert one.debugger.view.evaluate("1 + 1").value == 2
 
 
 def test_a_process_that_joins_late_gets_everything(watched: Make) -> None:
     one = watched()
     one.start()
-    one.debugger.add_breakpoint("Relu")
-    one.debugger.set_vlog("5")
-    one.debugger.set_error_stops(False)
+    one.debugger.settings.add_breakpoint("Relu")
+    one.debugger.settings.set_vlog("5")
+    one.debugger.settings.set_error_stops(False)
     one.debugger.begin()
     one.settle(State.STOPPED)
     late = ScriptedAgent(one.program._listener.config.socket, one.program.token, 1, False)
@@ -285,10 +285,10 @@ def test_kill_and_what_is_left(watched: Make) -> None:
     one = watched()
     one.stop_at("Relu")
     one.debugger.kill()
-    assert one.settle(State.EXITED) and one.debugger.exit_code == 137
+    assert one.settle(State.EXITED) and one.debugger.run.exit_code == 137
     assert one.debugger.stop is None
     with pytest.raises(NotStopped, match="has ended"):
-        one.debugger.evaluate("1 + 1")
+        one.debugger.view.evaluate("1 + 1")
     with pytest.raises(CommandError, match="no running program"):
         one.debugger.kill()
 
@@ -320,8 +320,8 @@ def test_a_listener_that_fails_does_not_silence_the_others(watched: Make, capsys
     def broken(event: object) -> None:
         raise ValueError("mine")
 
-    one.debugger.subscribe(broken)
-    one.debugger._listeners.reverse()
+    one.debugger.model.subscribe(broken)
+    one.debugger.model.delivery._listeners.reverse()
     one.start()
     one.debugger.begin()
     one.wait(events.Exited)
@@ -351,28 +351,28 @@ def test_starting_twice_is_refused(watched: Make) -> None:
 def test_frames_are_asked_once_per_stop(watched: Make) -> None:
     one = watched()
     agent = one.stop_at("Mm")
-    one.debugger.frames()
-    one.debugger.frames()
+    one.debugger.view.frames()
+    one.debugger.view.frames()
     assert sum(isinstance(r, protocol.StackTrace) for r in agent.requests) == 1
-    one.debugger.select_frame(2)
-    assert one.debugger.frame_id() == 3
-    one.debugger.evaluate("1 + 1")
+    one.debugger.view.select_frame(2)
+    assert one.debugger.view.frame_id() == 3
+    one.debugger.view.evaluate("1 + 1")
     assert agent.requests[-1].frameId == 3
     with pytest.raises(CommandError, match="outermost"):
-        one.debugger.select_frame(4)
+        one.debugger.view.select_frame(4)
     one.debugger.resume(protocol.StepIn())
     one.settle(State.STOPPED)
-    assert one.debugger.frame_id() == 0
-    one.debugger.frames()
+    assert one.debugger.view.frame_id() == 0
+    one.debugger.view.frames()
     assert sum(isinstance(r, protocol.StackTrace) for r in agent.requests) == 2
 
 
 def test_a_forward_frame_has_no_locals_to_evaluate_in(watched: Make) -> None:
     one = watched()
     one.stop_at("Mm")
-    one.debugger.select_frame(1)
-    assert one.debugger.frame_id() == 0
-    line = one.debugger.source_line()
+    one.debugger.view.select_frame(1)
+    assert one.debugger.view.frame_id() == 0
+    line = one.debugger.view.source_line()
     assert line is not None and line.line == 40
 
 
@@ -383,7 +383,7 @@ def test_a_forward_frame_has_no_locals_to_evaluate_in(watched: Make) -> None:
 def test_finding_a_node(watched: Make, text: str, index: int) -> None:
     one = watched()
     one.stop_at("MmBackward0#2")
-    assert one.debugger.find_node(text) == index
+    assert one.debugger.view.find_node(text) == index
 
 
 @pytest.mark.parametrize(
@@ -394,4 +394,4 @@ def test_not_finding_a_node(watched: Make, text: str, message: str) -> None:
     one = watched()
     one.stop_at("Mm")
     with pytest.raises(CommandError, match=message):
-        one.debugger.find_node(text)
+        one.debugger.view.find_node(text)
