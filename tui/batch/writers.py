@@ -95,7 +95,7 @@ class TextWriter(Writer):
         self._open_line = {"stdout": False, "stderr": False}
 
     def stopped(self, debugger: Debugger, event: events.Stopped) -> None:
-        self._say(stop_report(debugger.view, event.stop))
+        self._say(stop_report(event.process.view, event.stop))
         for row in debugger.displays.values():
             self._say(shown_text(row))
 
