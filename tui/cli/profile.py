@@ -1,4 +1,4 @@
-"""``adbg profile``: announced, not there yet."""
+"""``adbg profile``: the name is reserved, this version has no profiler."""
 
 from __future__ import annotations
 
