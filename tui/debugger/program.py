@@ -1,4 +1,4 @@
-"""The program behind a ``Debugger``: started by adbg, or found running. Both look alike to the debugger.
+"""The program that is debugged: started by adbg, or found running. The debugger treats both alike.
 
 ``start`` returns once the program runs (or is found); agents then come through the callbacks, on the listener's
 threads. Output and the end come on the launcher's output thread.
@@ -205,7 +205,7 @@ class FoundProgram:
         self.token = ""
 
     def check(self) -> None:
-        """Raises CommandError where there is no such process."""
+        """Raises CommandError when the process does not exist."""
         import psutil
 
         if not psutil.pid_exists(self.pid):

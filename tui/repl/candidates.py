@@ -160,7 +160,7 @@ class Candidates:
         return None if process is None else (process.number, process.stop_serial, process.view.frame)
 
     def names(self) -> Names:
-        """Names of the graph at hand; those of the stop before while the program runs."""
+        """Names in the current graph; while the program runs, those of the last stop."""
         place = self._place()
         if self._names is not None and (self._names[0] == place or self._debugger.state is not State.STOPPED):
             return self._names[1]
@@ -182,7 +182,7 @@ class Candidates:
                 _learn(found, node)
 
     def saved(self) -> list[tuple[str, str]]:
-        """(expression, meta) of what the node at hand saved: ("saved['other']", "f32 [8,24,1]")."""
+        """(expression, meta) of what the current node saved: ("saved['other']", "f32 [8,24,1]")."""
         place = self._place()
         if self._saved is not None and self._saved[0] == place:
             return self._saved[1]
