@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from adbg.engine.errors import CommandError
 
@@ -13,42 +14,22 @@ if TYPE_CHECKING:
     from adbg.tui.debugger.program import Program
 
 
-class Startup(argparse.Action):
-    """``-b``, ``-e`` and ``-x`` in one list, in the order given."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
-        items = list(getattr(namespace, "startup", None) or [])
-        items.append((self.const, values))
-        namespace.startup = items
-
-
 def add_front_end(parser: argparse.ArgumentParser) -> None:
     front = parser.add_argument_group("front end").add_mutually_exclusive_group()
-    front.add_argument(
-        "--tui", dest="front", action="store_const", const="tui", help="full screen (default on a terminal)"
-    )
-    front.add_argument("--repl", dest="front", action="store_const", const="repl", help="a prompt")
-    front.add_argument(
-        "--batch",
-        dest="front",
-        action="store_const",
-        const="batch",
-        help="no prompt: run -b, -e and -x, then the program to its end",
-    )
+    for name, text in (
+        ("tui", "full screen (default on a terminal)"),
+        ("repl", "a prompt"),
+        ("batch", "no prompt: run -b, -e and -x, then the program to its end"),
+    ):
+        front.add_argument(f"--{name}", dest="front", action="store_const", const=name, help=text)
     first = parser.add_argument_group("commands to run first, in the order given")
-    first.add_argument(
-        "-b", "--break", action=Startup, const="b", metavar="SPEC", help="set a breakpoint: Mm*, #12, m.py:16, nan"
-    )
-    first.add_argument("-e", "--execute", action=Startup, const="e", metavar="CMD", help="run a command")
-    first.add_argument(
-        "-x", "--command-file", action=Startup, const="x", metavar="FILE", help="run the commands of a file"
-    )
+    for short, name, metavar, text in (
+        ("-b", "--break", "SPEC", "set a breakpoint: Mm*, #12, m.py:16, nan"),
+        ("-e", "--execute", "CMD", "run a command"),
+        ("-x", "--command-file", "FILE", "run the commands of a file"),
+    ):
+        kind = partial(_startup, short)  # all three into one list: their order counts
+        first.add_argument(short, name, dest="startup", action="append", type=kind, metavar=metavar, help=text)
     batch = parser.add_argument_group("batch mode")
     batch.add_argument("--json", action="store_true", help="write JSON lines, and nothing else, to stdout")
     batch.add_argument(
@@ -67,6 +48,10 @@ def add_front_end(parser: argparse.ArgumentParser) -> None:
     stacks.add_argument(
         "--no-stacks", dest="stacks", action="store_false", help="do not keep them (default for attach)"
     )
+
+
+def _startup(option: str, text: str) -> tuple[str, str]:
+    return option, text
 
 
 def _seconds(text: str) -> float:
@@ -119,11 +104,11 @@ def startup_lines(options: argparse.Namespace, front: str) -> tuple[list[str], f
 
     lines: list[str] = []
     required = set()
-    for kind, text in getattr(options, "startup", None) or []:
-        if kind == "b":
+    for option, text in options.startup or []:
+        if option == "-b":
             required.add(len(lines))
             lines.append(f"break {text}")
-        elif kind == "x":
+        elif option == "-x":
             lines += lines_of_file(text)
         else:
             lines.append(text)

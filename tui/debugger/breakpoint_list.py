@@ -46,9 +46,6 @@ class BreakpointList:
         self._last = 0
         self.version = 0  # grows with every change that a process must learn of
 
-    def __len__(self) -> int:
-        return len(self._rows)
-
     def rows(self) -> tuple[Breakpoint, ...]:
         return tuple(self._rows.values())
 

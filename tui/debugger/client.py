@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -227,9 +228,7 @@ class Listener:
         self.socket_path = self.directory / "client.sock"
         self._closed = False
         base = config or SessionConfig("", "")
-        self.config = SessionConfig(
-            str(self.socket_path), self.token, base.run_dir, base.stacks, base.engine_path, base.package_path
-        )
+        self.config = replace(base, socket=str(self.socket_path), token=self.token)
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._sock.bind(str(self.socket_path))
         os.chmod(self.socket_path, 0o600)
@@ -267,17 +266,13 @@ class Listener:
             if message is None or message.get("event") != Hello.EVENT:  # type: ignore[attr-defined]
                 raise ProtocolError("no adbg/hello")
             hello: Hello = wire.from_json(Hello, message.get("body"), "adbg/hello")
-            if not _same(hello.token, self.token):
+            if not hmac.compare_digest(hello.token.encode(), self.token.encode()):
                 raise ProtocolError("wrong token")
             sock.settimeout(None)
         except (OSError, ProtocolError):
             sock.close()
             return
         self._on_agent(Client(sock, stream), hello)
-
-
-def _same(given: str, wanted: str) -> bool:
-    return hmac.compare_digest(given.encode(), wanted.encode())
 
 
 def connect(config_path: Path) -> tuple[Client, SessionConfig]:

@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Callable
 
-from adbg.engine.errors import AdbgError
 from adbg.tui.debugger.events import Event
 from adbg.tui.debugger.stop_view import as_error
 
@@ -49,10 +48,5 @@ class Delivery:
                 try:
                     listener(event)
                 except Exception as error:  # a defect of one listener must not silence the others
-                    print_defect(as_error(error))
-
-
-def print_defect(error: AdbgError) -> None:
-    """The last resort for an error in a listener: there is no front end to show it."""
-    with contextlib.suppress(OSError, ValueError):
-        print(f"adbg: {error}", file=sys.__stderr__)
+                    with contextlib.suppress(OSError, ValueError):
+                        print(f"adbg: {as_error(error)}", file=sys.__stderr__)

@@ -26,9 +26,6 @@ class DisplayList:
         self._lock = threading.Lock()  # held while values are read: see ``model``
         self._read_at: dict[int, tuple[int, int]] = {}  # number -> (process, stop serial) of its value
 
-    def __len__(self) -> int:
-        return len(self._rows)
-
     def rows(self) -> tuple[Shown, ...]:
         """With the values last read."""
         return tuple(self._rows.values())

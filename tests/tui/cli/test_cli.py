@@ -11,7 +11,7 @@ from support.program import adbg, debuggee
 
 from adbg.engine.errors import CommandError
 from adbg.tui.cli import main as cli
-from adbg.tui.cli.front_end import Startup, choose_front_end, startup_lines
+from adbg.tui.cli.front_end import choose_front_end, startup_lines
 from adbg.tui.cli.run import VALUED, Run, split_run
 from adbg.tui.cli.subcommand import USAGE, parser_of
 
@@ -50,12 +50,7 @@ def test_b_e_and_x_keep_their_order(tmp_path: object) -> None:
 
 def test_every_option_that_takes_a_value_is_known_to_the_splitter() -> None:
     actions = [a for a in parser_of("run", Run())._actions if a.option_strings]
-    valued = {
-        name
-        for a in actions
-        if (a.nargs is None and a.const is None) or isinstance(a, Startup)
-        for name in a.option_strings
-    }
+    valued = {name for a in actions if a.nargs is None and a.const is None for name in a.option_strings}
     assert valued - {"-m", "-c"} == VALUED
 
 
