@@ -341,6 +341,9 @@ class ScriptedProgram:
 
     launched = True
     detached_start = False
+    command: tuple[str, ...] = ()
+    stacks: bool | None = None
+    folder = ""
 
     def __init__(self, ranks: int = 1, prepare: Callable[[ScriptedAgent], None] | None = None) -> None:
         self.ranks = ranks

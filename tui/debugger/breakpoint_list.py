@@ -1,6 +1,6 @@
-"""The person's breakpoints: one list with ids, mirrored to every process, its states merged back from all of them.
+"""The user's breakpoints: one list with ids, sent to every process, and what the processes report about them, merged.
 
-Pure data, no threads of its own: ``Debugger`` calls it under its lock.
+Pure data, no threads of its own: ``Settings`` and ``Incoming`` call it with the model's lock held.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from adbg.engine.types import SpecKind
 @dataclass(frozen=True, slots=True)
 class Breakpoint:
     """One row. ``spec`` is as typed until an agent normalised it; ``hits`` is the sum over all processes;
-    ``matches`` counts nodes of the graph at hand (None: no graph at hand); ``ignore`` is the hit number at which it
-    begins to stop (0: at once)."""
+    ``matches`` counts nodes of the current graph (None: there is none); ``ignore`` is the number of the first hit that
+    stops (0: every hit)."""
 
     id: int
     spec: str
@@ -50,14 +50,11 @@ class BreakpointList:
         self._last = 0
         self.version = 0  # grows with every change that a process must learn of
 
-    def __len__(self) -> int:
-        return len(self._rows)
-
     def rows(self) -> tuple[Breakpoint, ...]:
         return tuple(self._rows.values())
 
     def get(self, number: int) -> Breakpoint:
-        """Raises CommandError naming the ids there are."""
+        """Raises CommandError listing the valid ids."""
         if number not in self._rows:
             have = ", ".join(map(str, self._rows)) or "none is set"
             raise CommandError(f"no breakpoint number {number}", f"breakpoints: {have}")
@@ -80,7 +77,7 @@ class BreakpointList:
         enabled: bool | None = None,
         commands: tuple[str, ...] | None = None,
     ) -> Breakpoint:
-        """A changed row; what is None stays."""
+        """Change a row; None leaves a field as it is."""
         row = self.get(number)
         row = replace(
             row,
@@ -104,7 +101,7 @@ class BreakpointList:
         return [replace(row.request, name=self._typed[row.id]) for row in self._rows.values()]
 
     def learn(self, process: int, states: list[BreakpointState]) -> bool:
-        """What process number ``process`` says; true when anything a person sees changed."""
+        """Take in the report of process number ``process``; true when anything visible changed."""
         before = self.rows()
         for state in states:
             if state.id in self._rows:
@@ -119,7 +116,7 @@ class BreakpointList:
                 self._states[(number, bp)] = replace(state, matches=None)
 
     def forget_hits(self) -> None:
-        """The program starts anew."""
+        """The program is started again."""
         self._states.clear()
         for number, row in self._rows.items():
             self._rows[number] = replace(row, hits=0, matches=None, message="", verified=True)

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,7 +24,7 @@ from adbg.engine.protocol import codec as wire
 from adbg.engine.protocol.messages import EVENTS, PROTOCOL_VERSION, REQUESTS, Hello, Initialize, InitializeBody
 from adbg.engine.protocol.rendezvous import SessionConfig, new_token, private_dir, read_config
 
-HELLO_TIMEOUT = 5.0  # seconds a new connection has to say who it is
+HELLO_TIMEOUT = 5.0  # seconds within which a new connection must identify itself
 REQUEST_TIMEOUT = 30.0
 
 EventCallback = Callable[[Any], None]
@@ -51,9 +52,8 @@ class Client:
         self._reader: threading.Thread | None = None
 
     def start(self, on_event: EventCallback, on_lost: LostCallback) -> None:
-        """Begin to read. ``on_event`` gets the body dataclass of each event and ``on_lost`` the reason, once, when
-        the connection ended, both on the reader thread. Events that came before are not lost: they wait in the
-        socket."""
+        """Begin to read. ``on_event`` gets the body dataclass of each event; ``on_lost`` gets the reason, once, when
+        the connection ended; both on the reader thread. Events sent earlier are not lost: they wait in the socket."""
         self._on_event = on_event
         self._on_lost = on_lost
         self._reader = threading.Thread(target=self._read, name="adbg-client", daemon=True)
@@ -87,8 +87,8 @@ class Client:
         """Send and wait for the body dataclass (``REQUESTS`` says which one).
 
         Raises:
-            AdbgError: what the agent answered; DebuggeeGone when the connection ends; AdbgError after ``timeout``
-                seconds.
+            AdbgError: the agent's error, or no answer within ``timeout`` seconds; DebuggeeGone when the connection
+                ends.
         """
         if threading.current_thread() is self._reader:
             raise RuntimeError("a request on the client's own reader thread would wait for itself")
@@ -103,12 +103,12 @@ class Client:
             ) from None
 
     def wait_end(self, timeout: float) -> None:
-        """Until everything that the agent sent was read and the connection ended, at most ``timeout`` seconds."""
+        """Wait until everything that the agent sent was read and the connection ended, at most ``timeout`` seconds."""
         if self._reader is not None and threading.current_thread() is not self._reader:
             self._reader.join(timeout)
 
     def close(self) -> None:
-        """End the connection; the agent takes it as ``disconnect``."""
+        """End the connection; for the agent that is a ``disconnect``."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
         self._end("the connection was closed")
@@ -125,7 +125,7 @@ class Client:
                     message = wire.read_message(self._stream)
                 except ProtocolError as error:
                     if getattr(error, "fatal", False):
-                        reason = f"the agent sent what cannot be read: {error.message}"
+                        reason = f"the agent sent an unreadable message: {error.message}"
                         break
                     continue
                 if message is None:
@@ -208,9 +208,7 @@ class Listener:
         self.socket_path = self.directory / "client.sock"
         self._closed = False
         base = config or SessionConfig("", "")
-        self.config = SessionConfig(
-            str(self.socket_path), self.token, base.run_dir, base.stacks, base.engine_path, base.package_path
-        )
+        self.config = replace(base, socket=str(self.socket_path), token=self.token)
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._sock.bind(str(self.socket_path))
         os.chmod(self.socket_path, 0o600)
@@ -240,7 +238,7 @@ class Listener:
             threading.Thread(target=self._greet, args=(sock,), name="adbg-greet", daemon=True).start()
 
     def _greet(self, sock: socket.socket) -> None:
-        """Read ``adbg/hello`` and compare the token; anything else is hung up on."""
+        """Read ``adbg/hello`` and compare the token; close the connection on anything else."""
         try:
             sock.settimeout(HELLO_TIMEOUT)
             stream = sock.makefile("rb")
@@ -248,7 +246,7 @@ class Listener:
             if message is None or message.get("event") != Hello.EVENT:  # type: ignore[attr-defined]
                 raise ProtocolError("no adbg/hello")
             hello: Hello = wire.from_json(Hello, message.get("body"), "adbg/hello")
-            if not _same(hello.token, self.token):
+            if not hmac.compare_digest(hello.token.encode(), self.token.encode()):
                 raise ProtocolError("wrong token")
             sock.settimeout(None)
         except (OSError, ProtocolError):
@@ -257,15 +255,11 @@ class Listener:
         self._on_agent(Client(sock, stream), hello)
 
 
-def _same(given: str, wanted: str) -> bool:
-    return hmac.compare_digest(given.encode(), wanted.encode())
-
-
 def connect(config_path: Path) -> tuple[Client, SessionConfig]:
     """A client for the agent that wrote ``config_path`` (after ``adbg.listen()``); not started, not initialized.
 
     Raises:
-        AdbgError: nobody listens there; the message says what to do.
+        AdbgError: no agent listens there.
     """
     try:
         config = read_config(config_path)

@@ -1,20 +1,25 @@
-"""One process of the program being debugged: its connection, where it stands, what it said about itself.
+"""One process of the program being debugged: its connection, where it stands, what it reported about itself.
 
-Changed only by ``Debugger`` under its lock; reading single attributes from other threads is safe (they are
-replaced, never mutated).
+Changed under the model's lock only; any thread may read single attributes (they are replaced, never mutated).
 """
 
 from __future__ import annotations
 
-from adbg.engine.protocol.messages import Framework, ProcessInfo, StackFrame
+from typing import TYPE_CHECKING
+
+from adbg.engine.protocol.messages import Framework, ProcessInfo
 from adbg.engine.types import NodeStop
 from adbg.tui.debugger.client import Client
+from adbg.tui.debugger.stop_view import StopView
+
+if TYPE_CHECKING:
+    from adbg.tui.debugger.model import Model
 
 
 class Process:
     """``number`` counts from 1 in order of joining; 1 is the main process unless the command is a launcher."""
 
-    def __init__(self, number: int, client: Client, info: ProcessInfo) -> None:
+    def __init__(self, number: int, client: Client, info: ProcessInfo, model: Model) -> None:
         self.number = number
         self.client = client
         self.info = info
@@ -23,10 +28,7 @@ class Process:
         self.configured = False  # its script was let go
         self.alive = True
         self.frameworks: tuple[Framework, ...] = tuple(info.frameworks)
-        self.backwards = 0  # backward calls it announced
-        self.frames: tuple[StackFrame, ...] | None = None  # of this stop, innermost first; None: not asked yet
-        self.frames_note = ""
-        self.frame = 0  # selected one
+        self.view = StopView(self, model)
 
     @property
     def main(self) -> bool:
@@ -44,13 +46,8 @@ class Process:
     def parked(self, stop: NodeStop) -> None:
         self.stop = stop
         self.stop_serial += 1
-        self.forget_frames()
+        self.view.forget_frames()
 
     def resumed(self) -> None:
         self.stop = None
-        self.forget_frames()
-
-    def forget_frames(self) -> None:
-        self.frames = None
-        self.frames_note = ""
-        self.frame = 0
+        self.view.forget_frames()

@@ -1,4 +1,4 @@
-"""The program behind a ``Debugger``: started by adbg, or found running. Both look alike to the debugger.
+"""The program that is debugged: started by adbg, or found running. The debugger treats both alike.
 
 ``start`` returns once the program runs (or is found); agents then come through the callbacks, on the listener's
 threads. Output and the end come on the launcher's output thread.
@@ -32,7 +32,20 @@ class Program(Protocol):
     """What the debugger can do with the program as a whole."""
 
     launched: bool  # adbg started it: it may be restarted, and quitting ends it
-    run_dir: str
+    run_dir: str  # "" when nothing is recorded
+    stacks: bool | None  # asked of each agent; None: as its configuration says
+
+    @property
+    def token(self) -> str:
+        """What both sides identify themselves with."""
+
+    @property
+    def folder(self) -> str:
+        """Of the record, or of the session when nothing is recorded; "" when not known."""
+
+    @property
+    def command(self) -> Sequence[str]:
+        """argv of the program that adbg started; () of an attached one."""
 
     @property
     def detached_start(self) -> bool:
@@ -43,15 +56,15 @@ class Program(Protocol):
     def write_stdin(self, data: bytes) -> None: ...
 
     def take_unread(self) -> str:
-        """Take away what was typed at the terminal that adbg made for the program, and not read by it; it stands or has
-        ended."""
+        """Remove and return what was typed at the terminal that adbg made for the program and what the program, stopped
+        or ended, has not read."""
 
     def resize(self, rows: int, cols: int) -> None: ...
 
     def signal(self, signum: int) -> None: ...
 
     def close(self) -> None:
-        """Forget it: stop listening. The program itself is not touched."""
+        """Stop listening. The program itself is not touched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +73,8 @@ class Script:
 
     Args:
         command: argv of the program.
-        title: how a person calls it ("train.py --epochs 2").
-        name: goes into the name of the run directory ("train.py").
+        title: its name for the user ("train.py --epochs 2").
+        name: part of the name of the run directory ("train.py").
         mode: "pty" (TUI, REPL) or "split" (batch), as ``engine.launch`` says.
         record: make a run directory; ``run_dir`` chooses it, "" makes a new one.
         python: the command is a Python interpreter running the script, so its own agent will come.
@@ -80,9 +93,10 @@ class Script:
 
 
 class StartedProgram:
-    """A program that adbg starts, each ``start`` anew in a process, a socket and a run directory of its own."""
+    """A program that adbg starts; each ``start`` has a process, a socket and a run directory of its own."""
 
     launched = True
+    stacks: bool | None = None
 
     def __init__(self, script: Script) -> None:
         self.script = script
@@ -122,7 +136,7 @@ class StartedProgram:
             on_note(warning)
 
     def _make_run_dir(self) -> str:
-        """Where nothing can be recorded, debugging goes on without a record, and says so."""
+        """Returns a warning where nothing can be recorded: debugging continues without a record."""
         self.run_dir = ""
         if not self.script.record:
             return ""
@@ -137,12 +151,16 @@ class StartedProgram:
             )
             self.run_dir = str(made)
         except AdbgError as error:
-            return f"nothing is recorded: {error.message}; debugging goes on without a record"
+            return f"nothing is recorded: {error.message}; debugging continues without a record"
         return ""
 
     @property
     def detached_start(self) -> bool:
         return not self.script.python
+
+    @property
+    def command(self) -> Sequence[str]:
+        return self.script.command
 
     @property
     def token(self) -> str:
@@ -175,6 +193,8 @@ class FoundProgram:
 
     launched = False
     detached_start = False
+    command: Sequence[str] = ()
+    folder = ""
 
     def __init__(self, pid: int, stacks: bool | None = None) -> None:
         self.pid = pid
@@ -183,13 +203,11 @@ class FoundProgram:
         self.token = ""
 
     def check(self) -> None:
-        """Raises CommandError where there is no such process."""
+        """Raises CommandError when the process does not exist."""
         import psutil
 
         if not psutil.pid_exists(self.pid):
-            raise CommandError(
-                f"there is no process {self.pid}", "`pgrep -af python` lists the running Python programs"
-            )
+            raise CommandError(f"no process {self.pid}", "`pgrep -af python` lists the running Python programs")
 
     def start(self, on_agent: OnAgent, on_output: OnOutput, on_exit: OnExit, on_note: OnNote) -> None:
         self.check()

@@ -1,38 +1,56 @@
-"""The person's breakpoints and settings, the same in every process. Base of ``Debugger``; waits for the agents'
-answers."""
+"""The user's settings, the same in every process: breakpoints, the stop on errors, VLOG levels, debugging aids.
+
+Methods that change a setting wait for every agent's answer. A process that joins later gets all of them (``send``).
+"""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from adbg.engine.errors import AdbgError, CommandError, DebuggeeGone, NotStopped
+from adbg.engine.errors import AdbgError, CommandError, DebuggeeGone
 from adbg.engine.protocol import messages as protocol
 from adbg.tui.debugger import events
-from adbg.tui.debugger.breakpoint_list import Breakpoint
-from adbg.tui.debugger.incoming import Reception
+from adbg.tui.debugger.breakpoint_list import Breakpoint, BreakpointList
+from adbg.tui.debugger.model import Model
+from adbg.tui.debugger.process import Process
 
 
-class MirroredBreakpoints(Reception):
-    """See the module."""
+class Sent(NamedTuple):
+    """What a process that joins was given."""
+
+    version: int  # of the list of breakpoints
+    error_stops: bool
+    vlog: tuple[protocol.Vlog, ...]
+
+
+class Settings:
+    """``list`` is used under the model's lock."""
+
+    def __init__(self, model: Model, stop_at_entry: bool) -> None:
+        self._model = model
+        self.list = BreakpointList()
+        self.stop_at_entry = stop_at_entry  # where the first backward begins
+        self._error_stops = True
+        self._vlog: tuple[protocol.Vlog, ...] = ()
+
+    # ------------------------------------------------------------------ breakpoints
 
     @property
     def breakpoints(self) -> tuple[Breakpoint, ...]:
-        with self.lock:
-            return self._list.rows()
-
-    @property
-    def error_stops(self) -> bool:
-        """Whether an exception inside backward stops (it does unless switched off)."""
-        return self._error_stops
+        with self._model.lock:
+            return self.list.rows()
 
     def breakpoint(self, number: int) -> Breakpoint:
-        with self.lock:
-            return self._list.get(number)
+        with self._model.lock:
+            return self.list.get(number)
 
     def add_breakpoint(self, spec: str, temporary: bool = False, trace: bool = False) -> Breakpoint:
-        """Raises CommandError for a bad spec (which is then not kept). One that matches nothing is kept and says so."""
-        with self.lock:
-            row = self._list.add(spec.strip(), temporary, trace)
+        """Raises CommandError for an invalid spec, which is then not kept. One that matches no node is kept and says
+        so."""
+        with self._model.lock:
+            row = self.list.add(spec.strip(), temporary, trace)
         try:
             self._mirror()
         except AdbgError:
@@ -41,7 +59,7 @@ class MirroredBreakpoints(Reception):
         row = self.breakpoint(row.id)
         if not row.verified:
             self._drop(row.id)
-            raise CommandError(row.message or f"bad breakpoint spec {spec!r}", "`help break` shows the grammar")
+            raise CommandError(row.message or f"invalid breakpoint spec {spec!r}", "`help break` shows the grammar")
         return row
 
     def change_breakpoint(
@@ -53,66 +71,99 @@ class MirroredBreakpoints(Reception):
         enabled: bool | None = None,
         commands: tuple[str, ...] | None = None,
     ) -> Breakpoint:
-        """``ignore`` further hits from now on; "" removes a condition. Raises CommandError: no such number, bad
+        """``ignore`` further hits from now on; "" removes a condition. Raises CommandError: no such number, invalid
         condition."""
-        with self.lock:
-            before = self._list.get(number)
+        with self._model.lock:
+            before = self.list.get(number)
             at = None if ignore is None else (before.hits + ignore + 1 if ignore > 0 else 0)
-            self._list.change(number, condition=condition, ignore=at, enabled=enabled, commands=commands)
+            self.list.change(number, condition=condition, ignore=at, enabled=enabled, commands=commands)
         self._mirror()
         row = self.breakpoint(number)
         if not row.verified:
-            with self.lock:
-                self._list.change(number, condition=before.condition, ignore=before.ignore, enabled=before.enabled)
+            with self._model.lock:
+                self.list.change(number, condition=before.condition, ignore=before.ignore, enabled=before.enabled)
             self._mirror()
             raise CommandError(row.message, "the breakpoint is unchanged")
         return row
 
     def remove_breakpoint(self, number: int) -> None:
-        with self.lock:
-            self._list.remove(number)
+        with self._model.lock:
+            self.list.remove(number)
         self._mirror()
 
     def _drop(self, number: int) -> None:
         with contextlib.suppress(AdbgError):
             self.remove_breakpoint(number)
 
-    def set_error_stops(self, on: bool) -> None:
-        self._error_stops = on
-        for process in self.processes:
-            process.client.request(protocol.SetExceptionBreakpoints(["error"] if on else []))
-
     def _mirror(self) -> None:
-        """The list to every process; what they say about it back into the list."""
-        with self.lock:
-            requests = self._list.requests()
-        for process in self.processes:
+        """Send the list to every process and take in what each reports about it."""
+        with self._model.lock:
+            requests = self.list.requests()
+        for process in self._model.processes:
             try:
                 body: protocol.Breakpoints = process.client.request(protocol.SetFunctionBreakpoints(requests))
             except DebuggeeGone:
                 continue
-            with self.lock:
-                self._list.learn(process.number, body.breakpoints)
-        self._tell(events.BreakpointsChanged(self.breakpoints))
+            with self._model.lock:
+                self.list.learn(process.number, body.breakpoints)
+        self._model.tell(events.BreakpointsChanged(self.breakpoints))
+
+    # ------------------------------------------------------------------ other settings
+
+    @property
+    def error_stops(self) -> bool:
+        """Whether an exception inside backward stops (by default it does)."""
+        return self._error_stops
+
+    def set_error_stops(self, on: bool) -> None:
+        self._error_stops = on
+        for process in self._model.processes:
+            process.client.request(protocol.SetExceptionBreakpoints(["error"] if on else []))
 
     def set_vlog(self, levels: str, at: str = "", backward: bool = False) -> protocol.VlogBody:
-        """Levels for every process, also for those that join later; ``at`` for lines of code only. "" only asks."""
+        """Levels for every process; ``at`` for lines of code only. "" only asks for the present levels."""
         asked = protocol.Vlog(levels, at, backward)
-        bodies = [p.client.request(asked) for p in self.processes]
-        if not bodies:
-            raise NotStopped("no process of the program is connected")
+        bodies: list[protocol.VlogBody] = [p.client.request(asked) for p in self._connected()]
         if levels == "off":
             self._vlog = ()
         elif levels:
             kept = self._vlog if at or "=" in levels else tuple(earlier for earlier in self._vlog if earlier.at)
             self._vlog = (*kept, asked)
-        body: protocol.VlogBody = bodies[0]
-        return body
+        return bodies[0]
 
     def aids(self, name: str = "", value: str = "") -> protocol.AidsBody:
-        """The frameworks' own debugging aids; with ``name``, one of them, switched in every process."""
-        bodies = [p.client.request(protocol.Aids(name, value)) for p in self.processes]
-        if not bodies:
-            raise NotStopped("no process of the program is connected")
-        body: protocol.AidsBody = bodies[0]
-        return body
+        """The frameworks' own debugging aids; with ``name``, one of them is switched in every process."""
+        bodies: list[protocol.AidsBody] = [p.client.request(protocol.Aids(name, value)) for p in self._connected()]
+        return bodies[0]
+
+    def _connected(self) -> Sequence[Process]:
+        """Raises NotStopped when there is none."""
+        processes = self._model.processes
+        if not processes:
+            raise self._model.absent()
+        return processes
+
+    # ------------------------------------------------------------------ a process that joins
+
+    def present(self) -> Sent:
+        """With the lock held."""
+        return Sent(self.list.version, self._error_stops, self._vlog)
+
+    def send(self, process: Process, wanted: Sent, earlier: Sent | None) -> protocol.Breakpoints:
+        """Give ``process`` the settings; of the VLOG requests only those that are not among ``earlier``. A program
+        without such a log is debugged all the same."""
+        with self._model.lock:
+            requests = self.list.requests()
+        states: protocol.Breakpoints = process.client.request(protocol.SetFunctionBreakpoints(requests))
+        if not wanted.error_stops:
+            process.client.request(protocol.SetExceptionBreakpoints([]))
+        for asked in wanted.vlog:
+            if earlier is not None and asked in earlier.vlog:
+                continue
+            try:
+                process.client.request(asked)
+            except DebuggeeGone:
+                raise
+            except AdbgError as error:
+                self._model.notice("warning", f"{process.title}: {error}")
+        return states

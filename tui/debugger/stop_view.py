@@ -1,17 +1,20 @@
-"""What can be asked at a stop, as typed methods over requests. Base of ``Debugger``; each call waits for the
-agent's answer, so it must not run on the dispatcher or a reader thread (in the app: a worker thread)."""
+"""What can be asked of one process, as typed methods over requests. Each call waits for the agent's answer, so it must
+not run on the events thread or a reader thread (in the app: a worker thread)."""
 
 from __future__ import annotations
 
-import abc
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from adbg.engine.errors import AdbgError, CommandError, NotStopped
 from adbg.engine.protocol import messages as protocol
 from adbg.engine.protocol.messages import EvaluateBody, GraphBody, InfoBody, NodeBody, StackFrame, StackTraceBody
 from adbg.engine.types import GraphRow, NodeStop, SourceLine, TensorView
-from adbg.tui.debugger.process import Process
+from adbg.tui.debugger import events
+
+if TYPE_CHECKING:
+    from adbg.tui.debugger.model import Model
+    from adbg.tui.debugger.process import Process
 
 PAGE = 2000  # graph rows in one answer: about 0.5 MB of JSON
 
@@ -31,55 +34,76 @@ class Shown:
     before: str = ""
 
 
-class StopView(abc.ABC):
-    """Questions to the current process."""
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """The frames of a stop, innermost first (None: not read yet), and which one is selected."""
 
-    _graph_cache: tuple[int, int, list[GraphRow]] | None = None  # (process, version, rows)
+    frames: tuple[StackFrame, ...] | None = None
+    note: str = ""
+    selected: int = 0
 
-    @property
-    @abc.abstractmethod
-    def current(self) -> Process | None: ...
 
-    @abc.abstractmethod
-    def request(self, arguments: Any, timeout: float = 30.0) -> Any:
-        """Send to the current process and wait for the body."""
+class StopView:
+    """Questions to one process (``process.view``), with what was read at its present stop."""
 
-    @abc.abstractmethod
-    def tell_frame(self, index: int) -> None:
-        """Listeners learn that another frame was selected."""
+    def __init__(self, process: Process, model: Model) -> None:
+        self._process = process
+        self._model = model
+        self.stack = Stack()
+        self.selected = 0  # the node that panels show: its index, 0 for the one of the stop
+        self._graph_cache: tuple[int, list[GraphRow]] | None = None  # (version, rows)
 
     @property
     def stop(self) -> NodeStop | None:
-        """Where the current process stands; None while it runs."""
-        process = self.current
-        return process.stop if process is not None else None
+        """Where the process stands; None while it runs."""
+        return self._process.stop
 
     def need_stop(self) -> NodeStop:
-        """Raises NotStopped saying what to do."""
+        """Raises NotStopped with what to do about it."""
         stop = self.stop
         if stop is None:
-            raise NotStopped(
-                "the program is not stopped", "`pause` stops it at the next node, `break SPEC` at one of your choice"
-            )
+            raise NotStopped("the program is not stopped", "`pause` stops it at the next node, `break SPEC` at a node")
         return stop
+
+    def request(self, arguments: Any, timeout: float = 30.0) -> Any:
+        """Send a request of the protocol; returns its body.
+
+        Raises:
+            AdbgError: the agent's error; NotStopped when the process is gone.
+        """
+        if not self._process.alive:
+            raise self._model.absent()
+        return self._process.client.request(arguments, timeout)
 
     # ------------------------------------------------------------------ frames
 
     def frames(self) -> tuple[StackFrame, ...]:
         """Frame 0 is the node, then enclosing nodes, forward frames, live frames. Cached for the stop; works while
         the program runs too (live frames only, not cached)."""
-        process = self._need_process()
-        if process.frames is not None and process.stop is not None:
-            return process.frames
-        serial = process.stop_serial
-        body: StackTraceBody = self.request(protocol.StackTrace(self._thread()))
+        process = self._process
+        if self.stack.frames is not None and process.stop is not None:
+            return self.stack.frames
+        serial, stop = process.stop_serial, process.stop
+        body: StackTraceBody = self.request(protocol.StackTrace(stop.thread if stop is not None else 0))
         frames = tuple(body.stackFrames)
         if process.stop is not None and serial == process.stop_serial:
-            process.frames = frames
-            process.frames_note = body.note
+            self.stack = replace(self.stack, frames=frames, note=body.note)
         elif process.stop is None:
-            process.frames_note = "" if frames else body.note
+            self.stack = replace(self.stack, note="" if frames else body.note)
         return frames
+
+    def forget_frames(self) -> None:
+        self.stack = Stack()
+
+    @property
+    def frame(self) -> int:
+        """Number of the selected frame."""
+        return self.stack.selected
+
+    @property
+    def frames_note(self) -> str:
+        """What is missing in ``frames()``, and why."""
+        return self.stack.note
 
     def select_frame(self, index: int) -> StackFrame:
         """Raises CommandError outside the stack."""
@@ -89,35 +113,29 @@ class StopView(abc.ABC):
         if not 0 <= index < len(frames):
             edge = "innermost" if index < 0 else "outermost"
             raise CommandError(f"already at the {edge} frame", f"frames are 0 to {len(frames) - 1}")
-        self._need_process().frame = index
-        self.tell_frame(index)
+        self.stack = replace(self.stack, selected=index)
+        self._model.tell(events.FrameChanged(index))
         return frames[index]
-
-    def selected_frame(self) -> StackFrame | None:
-        process = self.current
-        frames = self.frames()
-        index = process.frame if process is not None else 0
-        return frames[index] if index < len(frames) else None
 
     def frame_id(self) -> int:
         """What expressions are evaluated in: the selected frame when it has locals, else 0 (the innermost live one)."""
-        process = self.current
-        if process is None or process.frame == 0 or not process.frames:
-            return 0
-        frame = process.frames[process.frame]
-        return frame.id if frame.locals else 0
+        frame = self._selected()
+        return frame.id if frame is not None and frame.locals else 0
 
     def source_line(self) -> SourceLine | None:
         """The Python line to show: of the selected frame, else the forward line of the node, else the live line."""
         stop = self.need_stop()
-        process = self._need_process()
-        if process.frame and process.frames:
-            frame = process.frames[process.frame]
-            if frame.source is not None and frame.line:
-                return SourceLine(frame.source.path, frame.line, frame.name)
+        frame = self._selected()
+        if frame is not None and frame.source is not None and frame.line:
+            return SourceLine(frame.source.path, frame.line, frame.name)
         if stop.node is not None and stop.node.forward is not None:
             return stop.node.forward
         return stop.location
+
+    def _selected(self) -> StackFrame | None:
+        """The selected frame, unless it is the node itself."""
+        stack = self.stack
+        return stack.frames[stack.selected] if stack.selected and stack.frames else None
 
     # ------------------------------------------------------------------ values
 
@@ -125,7 +143,7 @@ class StopView(abc.ABC):
         self, expression: str, context: str = "repl", timeout: float = 600.0, at_node: bool = False
     ) -> EvaluateBody:
         """``context`` "statement" executes Python statements. ``at_node``: where conditions are evaluated, whatever
-        frame is selected. The long default: a person may evaluate what takes its time."""
+        frame is selected. The long default: an expression may take minutes."""
         frame = 0 if at_node else self.frame_id()
         body: EvaluateBody = self.request(protocol.Evaluate(expression, frame, context), timeout)
         return body
@@ -142,7 +160,7 @@ class StopView(abc.ABC):
         return view
 
     def node(self, index: int = 0, name: str = "") -> NodeBody:
-        """One node in full; by default the one at hand."""
+        """One node in full; by default that of the stop."""
         body: NodeBody = self.request(protocol.Node(index, name))
         return body
 
@@ -171,13 +189,11 @@ class StopView(abc.ABC):
 
     def graph_structure(self) -> list[GraphRow]:
         """All rows, cached as long as the graph is the same one: names and edges hold, states and norms may be old."""
-        process = self._need_process()
         version = self.graph_page(1, 1).version
         cache = self._graph_cache
-        if cache is None or cache[:2] != (process.number, version):
-            cache = (process.number, version, self.graph_rows())
-            self._graph_cache = cache
-        return cache[2]
+        if cache is None or cache[0] != version:
+            cache = self._graph_cache = (version, self.graph_rows())
+        return cache[1]
 
     def find_node(self, text: str) -> int:
         """Index in the execution order of "#112", "112", a unique name, or a name that only one node has; "" or "." is
@@ -195,19 +211,9 @@ class StopView(abc.ABC):
         body: protocol.FindBody = self.request(protocol.Find(text))
         return body.index
 
-    def _need_process(self) -> Process:
-        process = self.current
-        if process is None:
-            raise NotStopped("no process of the program is connected", "wait until it has started")
-        return process
-
-    def _thread(self) -> int:
-        stop = self.stop
-        return stop.thread if stop is not None else 0
-
 
 def as_error(error: BaseException) -> AdbgError:
-    """Any exception as something a person can be told: an AdbgError as it is, all else as a defect of adbg."""
+    """An exception as an error to show: an AdbgError as it is, anything else as a defect of adbg."""
     if isinstance(error, AdbgError):
         return error
     return AdbgError(

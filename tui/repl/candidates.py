@@ -160,7 +160,7 @@ class Candidates:
         return None if process is None else (process.number, process.stop_serial, process.view.frame)
 
     def names(self) -> Names:
-        """Names of the graph at hand; those of the stop before while the program runs."""
+        """Names in the current graph; while the program runs, those of the last stop."""
         place = self._place()
         if self._names is not None and (self._names[0] == place or self._debugger.state is not State.STOPPED):
             return self._names[1]
@@ -173,16 +173,16 @@ class Candidates:
         return found
 
     def _read_names(self, found: Names) -> None:
-        debugger = self._debugger
-        body: protocol.InfoBody = debugger.view.request(protocol.Info("names"), PATIENCE)
+        view = self._debugger.view
+        body: protocol.InfoBody = view.request(protocol.Info("names"), PATIENCE)
         for row in body.rows:
             found.nodes.setdefault(str(row[0]), " ".join(str(cell) for cell in row[1:]))
-        if debugger.view.graph_page(1, 1).total <= LARGEST_GRAPH:
-            for node in debugger.view.graph_structure():
+        if view.graph_page(1, 1).total <= LARGEST_GRAPH:
+            for node in view.graph_structure():
                 _learn(found, node)
 
     def saved(self) -> list[tuple[str, str]]:
-        """(expression, meta) of what the node at hand saved: ("saved['other']", "f32 [8,24,1]")."""
+        """(expression, meta) of what the current node saved: ("saved['other']", "f32 [8,24,1]")."""
         place = self._place()
         if self._saved is not None and self._saved[0] == place:
             return self._saved[1]
@@ -210,20 +210,18 @@ class Candidates:
         return names
 
     def _read_locals(self) -> list[str]:
-        debugger = self._debugger
-        if debugger.state is not State.STOPPED:
+        if self._debugger.state is not State.STOPPED:
             return []
-        frames = debugger.view.frames()
-        identity = debugger.view.frame_id() or next((f.id for f in frames if f.locals), 0)
+        view = self._debugger.view
+        frames = view.frames()
+        identity = view.frame_id() or next((f.id for f in frames if f.locals), 0)
         if not identity:
             return []
-        scopes: protocol.ScopesBody = debugger.view.request(protocol.Scopes(identity), PATIENCE)
+        scopes: protocol.ScopesBody = view.request(protocol.Scopes(identity), PATIENCE)
         names: list[str] = []
         for scope in scopes.scopes:
             if scope.name == "Locals":
-                body: protocol.VariablesBody = debugger.view.request(
-                    protocol.Variables(scope.variablesReference), PATIENCE
-                )
+                body: protocol.VariablesBody = view.request(protocol.Variables(scope.variablesReference), PATIENCE)
                 names += [variable.name for variable in body.variables]
         return names
 

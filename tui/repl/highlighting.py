@@ -19,7 +19,7 @@ PYTHON = ("expression", "statement", "spec", "breakpoint")
 
 
 class CommandLexer(Lexer):
-    """The command word in bold, red when there is none such; Python behind those that take it."""
+    """The command word in bold, or in red when it is unknown; Python code after the commands that take it."""
 
     def __init__(self) -> None:
         self._python = PythonLexer(ensurenl=False)

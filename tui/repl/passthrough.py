@@ -1,4 +1,4 @@
-"""The person's keyboard, given to the program while it runs in the foreground of the line REPL. Main thread only.
+"""The user's keyboard, passed to the program while it runs in the foreground of the REPL. Main thread only.
 
 The terminal is in "cbreak" without echo: keys go to the program's own terminal, which echoes them. Ctrl-C still is
 a signal to adbg.
@@ -13,7 +13,7 @@ import sys
 import termios
 from collections.abc import Iterator
 
-SUSPEND = b"\x1a"  # would stop the program where nobody could continue it
+SUSPEND = b"\x1a"  # would suspend the program with no way to continue it
 
 
 @contextlib.contextmanager
@@ -51,7 +51,7 @@ def read_keys(fd: int, seconds: float) -> bytes | None:
 
 
 def terminal_size() -> tuple[int, int] | None:
-    """(rows, columns) of the person's terminal, None without one."""
+    """(rows, columns) of the user's terminal, None without one."""
     try:
         size = os.get_terminal_size(sys.__stdout__.fileno() if sys.__stdout__ is not None else 1)
     except (OSError, ValueError):

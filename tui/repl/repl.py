@@ -1,45 +1,39 @@
-"""The line REPL: a prompt while the program stands, its own terminal passed through while it runs.
+"""The line REPL: a prompt while the program is stopped, its own terminal passed through while it runs.
 
-Threads: the main thread prompts, runs commands, and passes keys on. One daemon thread, "adbg-printer", takes the
-    debugger's events and prints all that is not the answer to a command: output, stops, the end.
+Threads: the main thread prompts, runs commands, and passes keys on. One daemon thread prints what happens: see
+    ``printer``.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import queue
 import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from adbg.engine.errors import AdbgError
-from adbg.tui.commands.startup import opens_block, run_startup, stop_commands
-from adbg.tui.commands.table import CommandResult, execute, repeatable
-from adbg.tui.debugger import events
+from adbg.tui.commands.startup import opens_block, run_startup
+from adbg.tui.commands.table import execute, repeatable
 from adbg.tui.debugger.debugger import Debugger, State
-from adbg.tui.debugger.end_notes import end_notes
 from adbg.tui.debugger.signals import handed_on, letting_go
 from adbg.tui.repl.passthrough import keys_for_program, read_keys, terminal_size
-from adbg.tui.text.formatting import exit_sentence, shown_text, stop_report, trace_text
+from adbg.tui.repl.printer import DIM, RED, Printer
+from adbg.tui.repl.prompt import incomplete, prompt_session
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
-    from prompt_toolkit.data_structures import Size
     from prompt_toolkit.input import Input
 
 PROMPT = "(adbg) "
 TWICE = 2.0  # seconds within which a second Ctrl-C interrupts the program
-BOLD, RED, DIM, PLAIN = "\x1b[1m", "\x1b[31m", "\x1b[2m", "\x1b[0m"
 
 
 def run_repl(debugger: Debugger) -> int:
-    """Prompt until the person leaves; returns adbg's exit status (the script's, when it ended).
+    """Prompt until the user leaves; returns adbg's exit status (the script's, when it ended).
 
     Raises:
         AdbgError: the program cannot be started.
@@ -47,26 +41,14 @@ def run_repl(debugger: Debugger) -> int:
     return Repl(debugger).run()
 
 
-def history_path() -> Path:
-    """$XDG_STATE_HOME/adbg/history, else ~/.local/state/adbg/history; the app's console uses the same."""
-    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(base) / "adbg" / "history"
-
-
 class Repl:
     """One session at the prompt."""
 
     def __init__(self, debugger: Debugger) -> None:
         self.debugger = debugger
-        self.queue: queue.SimpleQueue[events.Event] = queue.SimpleQueue()
-        self.colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        self.executing = threading.Event()  # the main thread runs a command: stops in its middle are not shown
-        self.reported: object = None  # the stop that was shown last
-        self.exit_told = False
-        self.lost = threading.Event()  # the terminal is gone
+        self.printer = Printer(debugger)
         self.leaving = False
         self._ended_by_us = False
-        self.open_line = False  # the program's last output does not end in a line end
         self.last = ""  # what an empty line repeats
         self.interrupts: list[float] = []
         self.ahead: list[str] = []  # lines typed while the program ran, which it did not read
@@ -77,9 +59,8 @@ class Repl:
 
     def run(self) -> int:
         debugger = self.debugger
-        debugger.model.subscribe(self.queue.put)
-        threading.Thread(target=self._print_events, name="adbg-printer", daemon=True).start()
-        session = self._session()
+        self.printer.start()
+        session = prompt_session(debugger, self.printer.colour)
         self._keyboard = session.app.input
         try:
             with letting_go(debugger, ("SIGTERM", "SIGHUP")), handed_on(debugger, ("SIGUSR1", "SIGUSR2")):
@@ -98,13 +79,13 @@ class Repl:
 
         def work() -> None:
             try:
-                run_startup(self.debugger, self._report, cancelled)
+                run_startup(self.debugger, self.printer.report, cancelled)
             except AdbgError as error:
                 problem.append(error)
             finally:
                 done.set()
 
-        self._say(self._starting(), DIM)
+        self.printer.say(self._starting(), DIM)
         threading.Thread(target=work, name="adbg-startup", daemon=True).start()
         self._watch(done)
         if problem:
@@ -146,7 +127,7 @@ class Repl:
         """What was typed ahead, else what is typed now."""
         if self.ahead:
             line = self.ahead.pop(0)
-            self._say(prompt + line)
+            self.printer.say(prompt + line)
             return line
         begun, self.begun = self.begun, ""
         return session.prompt(prompt, default=begun)
@@ -155,7 +136,7 @@ class Repl:
         """With its further lines: of a Python block after ``!``, of ``commands N`` up to ``end``."""
         text = line.strip()
         if text.startswith("!"):
-            while _incomplete(line.lstrip()[1:].lstrip(" ")):
+            while incomplete(line.lstrip()[1:].lstrip(" ")):
                 line += "\n" + self._line(session, "    ... ")
         elif opens_block(text) and self.debugger.settings.breakpoints:
             while (more := self._line(session, "      > ")).strip() != "end":
@@ -163,32 +144,32 @@ class Repl:
         return line
 
     def _run(self, line: str) -> None:
-        self.executing.set()
+        self.printer.executing.set()
         try:
             result = execute(self.debugger, line)
         except AdbgError as error:
-            self._report(line, error)
+            self.printer.report(line, error)
             return
         except KeyboardInterrupt:
             if self.debugger.state is State.RUNNING:
                 with contextlib.suppress(AdbgError):
                     self.debugger.pause()
-                self.executing.clear()
+                self.printer.executing.clear()
                 self._watch()
             else:
-                self._say("interrupted; the program may go on with what it was asked", DIM)
+                self.printer.say("interrupted; the program may still be busy with the command", DIM)
             return
         finally:
-            self.executing.clear()
+            self.printer.executing.clear()
         if result.quit:
             self._leave()
             return
-        self._report(line, result)
+        self.printer.report(line, result)
         if result.running and not result.background:
             self._watch()
 
     def _leave(self) -> None:
-        """Quit; asks when a program would end by it."""
+        """Quit; asks first when that would end a program."""
         debugger = self.debugger
         if not debugger.alive or not debugger.program.launched:
             self.leaving = True
@@ -199,10 +180,10 @@ class Repl:
             )
         except KeyboardInterrupt:
             answer = "n"
-            self._say("")
+            self.printer.say("")
         except (EOFError, OSError):  # Ctrl-D twice is yes; a terminal that hung up is not
             answer = "y" if terminal_size() is not None else ""
-            self._say("")
+            self.printer.say("")
             if not answer:
                 self._abandon()
         if answer[:1] == "y":
@@ -214,18 +195,18 @@ class Repl:
     # ------------------------------------------------------------------ while the program runs
 
     def _watch(self, until: threading.Event | None = None) -> None:
-        """Pass keys to the program until it stands still and that was shown, or ended (and ``until`` is set)."""
+        """Pass keys to the program until it stopped or ended and that was printed (and ``until`` is set)."""
         debugger = self.debugger
         fd = sys.stdin.fileno()
         size = terminal_size()
         self.interrupts.clear()
         with self._ctrl_c(), keys_for_program(fd):
-            self._type(self._typed_behind())
-            while not (self._settled() and (until is None or until.is_set())):
+            self._type(self._typed_after())
+            while not (self.printer.settled() and (until is None or until.is_set())):
                 if until is not None and until.is_set() and debugger.state is State.NEW:
                     return
                 keys = read_keys(fd, 0.05)
-                if keys is None or self.lost.is_set():
+                if keys is None or self.printer.lost.is_set():
                     self._abandon()
                     return
                 self._type(keys)
@@ -233,7 +214,7 @@ class Repl:
                 if now is not None and now != size:
                     size = now
                     debugger.program.resize(*now)
-        # As on a terminal that program and debugger share: what the program did not read is the prompt's.
+        # As on a terminal shared by program and debugger: what the program did not read goes to the prompt.
         if debugger.state in (State.STOPPED, State.EXITED):
             *lines, self.begun = (self.begun + debugger.program.take_unread()).split("\n")
             self.ahead += lines
@@ -243,39 +224,30 @@ class Repl:
             with contextlib.suppress(AdbgError):
                 self.debugger.program.write_stdin(keys)
 
-    def _typed_behind(self) -> bytes:
-        """What the prompt read together with the line that set the program going."""
+    def _typed_after(self) -> bytes:
+        """What the prompt read together with the line that resumed the program."""
         if self._keyboard is None or not self.debugger.program.launched:
             return b""  # an attached program has a terminal of its own: the next prompt reads it
         from prompt_toolkit.input.typeahead import get_typeahead
 
         keys = "".join(key.data for key in get_typeahead(self._keyboard))
-        # As bytes they would be signals to the program: a Ctrl-C means the debugger, and what is behind it is dropped.
+        # As bytes they would be signals to the program: a Ctrl-C means the debugger, and what follows it is dropped.
         keys, interrupt, _ = keys.partition("\x03")
         if interrupt:
             threading.Thread(target=self._interrupt, args=(False,), name="adbg-interrupt", daemon=True).start()
         return keys.replace("\x1a", "").replace("\x1c", "").encode()
 
     def _abandon(self) -> None:
-        """The terminal is gone; the program, which has one of its own, goes on."""
-        self.lost.set()
+        """The terminal is gone; the program, which has one of its own, continues."""
+        self.printer.lost.set()
         self.leaving = True
         if self.debugger.alive:
             with contextlib.suppress(AdbgError):
                 self.debugger.detach()
 
-    def _settled(self) -> bool:
-        debugger = self.debugger
-        state = debugger.state
-        if state is State.STOPPED:
-            return self.reported is debugger.stop
-        if state is State.EXITED:
-            return self.exit_told
-        return state is State.DETACHED and not debugger.program.launched
-
     @contextlib.contextmanager
     def _ctrl_c(self) -> Iterator[None]:
-        """The first Ctrl-C pauses, a second one within TWICE seconds is the program's own."""
+        """The first Ctrl-C pauses, a second one within TWICE seconds goes to the program."""
 
         def pressed(_number: int, _frame: FrameType | None) -> None:
             now = time.monotonic()
@@ -297,144 +269,6 @@ class Repl:
                 debugger.interrupt()
             else:
                 debugger.pause()
-                self._say("pausing at the next node; Ctrl-C again within 2 s interrupts the program", DIM)
+                self.printer.say("pausing at the next node; Ctrl-C again within 2 s interrupts the program", DIM)
         except AdbgError as error:
-            self._say(str(error), RED)
-
-    # ------------------------------------------------------------------ printing
-
-    def _say(self, text: str, style: str = "") -> None:
-        """One write, so that lines of two threads do not mix."""
-        start = "\n" if self.open_line else ""
-        self.open_line = False
-        body = f"{style}{text}{PLAIN}" if style and self.colour else text
-        self._write(f"{start}{body}\n")
-
-    def _write(self, text: str) -> None:
-        try:
-            sys.stdout.write(text)
-            sys.stdout.flush()
-        except (OSError, ValueError):
-            self.lost.set()  # the terminal is gone; the main thread leaves
-
-    def _report(self, line: str, result: CommandResult | AdbgError) -> None:
-        if isinstance(result, AdbgError):
-            self._say(result.message, RED)
-            if result.hint:
-                self._say(f"  {result.hint}", DIM)
-        elif result.text:
-            self._say(result.text)
-
-    def _print_events(self) -> None:
-        """The printer thread. A stop waits for 20 ms of silence (0.3 s at most): what the program printed before it
-        comes through the keeper, on another way than the stop, and must stand above it.
-        """
-        held: events.Stopped | None = None
-        since = 0.0
-        while True:
-            try:
-                event = self.queue.get(timeout=0.02 if held is not None else None)
-            except queue.Empty:
-                event = None
-            if isinstance(event, events.Stopped):
-                held, since = event, time.monotonic()
-            elif event is not None:
-                self._print_event(event)
-            quiet = event is None or time.monotonic() - since > 0.3
-            if held is not None and quiet and not self.executing.is_set():
-                stop, held = held, None
-                if stop.stop is self.debugger.stop:
-                    self._print_stop(stop)
-
-    def _print_event(self, event: events.Event) -> None:
-        if isinstance(event, events.Output):
-            if event.text:
-                self.open_line = not event.text.endswith(("\n", "\r"))
-                self._write(event.text.replace("\r\n", "\n"))
-        elif isinstance(event, events.Trace):
-            self._say(trace_text(event.breakpoint, event.text, event.stop), DIM)
-        elif isinstance(event, events.Notice):
-            self._say(event.text, DIM if event.level == "info" else RED)
-        elif isinstance(event, events.StopQueued):
-            self._say(
-                f"{event.process.title} stopped too: it comes next, `process {event.process.number}` goes there", DIM
-            )
-        elif isinstance(event, events.Exited):
-            if event.ended_by != "restart":
-                self._say(exit_sentence(event.status), BOLD)
-                for note in end_notes(self.debugger) if event.run == self.debugger.run.number else ():
-                    self._say(note)
-            self.exit_told = True
-        elif isinstance(event, events.Started):
-            self.exit_told = False
-
-    def _print_stop(self, event: events.Stopped) -> None:
-        debugger = self.debugger
-        title, _, rest = stop_report(event.process.view, event.stop).partition("\n")
-        if len(debugger.processes) > 1:
-            title = f"[{event.process.title}] {title}"
-        self._say(title, BOLD)
-        if rest:
-            self._say(rest)
-        for row in debugger.displays.values():
-            self._say(shown_text(row), BOLD if row.changed else "")
-        for line in stop_commands(debugger):
-            try:
-                result = execute(debugger, line)
-            except AdbgError as error:
-                self._report(line, error)
-                continue
-            self._report(line, result)
-            if result.running:
-                return  # the next stop is the one to wait for
-        self.reported = event.stop
-
-    # ------------------------------------------------------------------ the prompt itself
-
-    def _session(self) -> PromptSession[str]:
-        from prompt_toolkit import PromptSession
-        from prompt_toolkit.history import FileHistory, InMemoryHistory
-        from prompt_toolkit.output.vt100 import Vt100_Output
-
-        from adbg.tui.repl.completion import CommandCompleter
-        from adbg.tui.repl.highlighting import CommandLexer
-
-        path = history_path()
-        history: FileHistory | InMemoryHistory
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            path.touch(mode=0o600)
-            history = FileHistory(str(path))
-        except OSError:
-            history = InMemoryHistory()  # a home that cannot be written is no reason not to debug
-        return PromptSession(
-            # Without the cursor position requests: where a terminal leaves them unanswered (some multiplexers, serial
-            # lines), output that comes while the prompt stands would wait for the answer.
-            output=Vt100_Output(sys.stdout, _screen_size, os.environ.get("TERM"), enable_cpr=False),
-            history=history,
-            completer=CommandCompleter(self.debugger),
-            complete_in_thread=True,
-            complete_while_typing=False,
-            lexer=CommandLexer() if self.colour else None,
-            enable_history_search=True,
-        )
-
-
-def _screen_size() -> Size:
-    from prompt_toolkit.data_structures import Size
-
-    rows, columns = terminal_size() or (24, 80)
-    return Size(rows, columns)
-
-
-def _incomplete(source: str) -> bool:
-    """Whether Python waits for more lines; a block ends with an empty one."""
-    import codeop
-    import warnings
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return codeop.compile_command(source, "<adbg>", "single") is None
-    except (SyntaxError, ValueError, OverflowError):
-        return False
+            self.printer.say(str(error), RED)

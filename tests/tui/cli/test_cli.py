@@ -11,6 +11,9 @@ from support.program import adbg, debuggee
 
 from adbg.engine.errors import CommandError
 from adbg.tui.cli import main as cli
+from adbg.tui.cli.front_end import choose_front_end, startup_lines
+from adbg.tui.cli.run import VALUED, Run, split_run
+from adbg.tui.cli.subcommand import USAGE, parser_of
 
 
 @pytest.mark.parametrize(
@@ -33,7 +36,7 @@ from adbg.tui.cli import main as cli
     ],
 )
 def test_what_is_adbgs_and_what_the_scripts(words: str, wanted: tuple[list[str], str, list[str]]) -> None:
-    assert cli.split_run(words.split()) == wanted
+    assert split_run(words.split()) == wanted
 
 
 def test_b_e_and_x_keep_their_order(tmp_path: object) -> None:
@@ -41,58 +44,52 @@ def test_b_e_and_x_keep_their_order(tmp_path: object) -> None:
 
     file = Path(str(tmp_path)) / "c"
     file.write_text("vlog 4\n")
-    options = cli.build_parser().parse_args(["run", "--batch", "-e", "one", "-b", "Mm", "-x", str(file), "-e", "two"])
-    assert cli.startup_lines(options, "batch") == (["one", "break Mm", "vlog 4", "two"], frozenset({1}))
+    options = parser_of("run", Run()).parse_args(["--batch", "-e", "one", "-b", "Mm", "-x", str(file), "-e", "two"])
+    assert startup_lines(options, "batch") == (["one", "break Mm", "vlog 4", "two"], frozenset({1}))
 
 
 def test_every_option_that_takes_a_value_is_known_to_the_splitter() -> None:
-    parser = cli.build_parser()
-    actions = [a for a in parser._subparsers._group_actions[0].choices["run"]._actions if a.option_strings]  # type: ignore[union-attr, index, call-overload]
-    valued = {
-        name
-        for a in actions
-        if (a.nargs is None and a.const is None) or isinstance(a, cli.Startup)
-        for name in a.option_strings
-    }
-    assert valued - {"-m", "-c"} == cli.VALUED
+    actions = [a for a in parser_of("run", Run())._actions if a.option_strings]
+    valued = {name for a in actions if a.nargs is None and a.const is None for name in a.option_strings}
+    assert valued - {"-m", "-c"} == VALUED
 
 
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
-        (["run", "--json", "x.py"], "--json belongs to --batch"),
-        (["run", "--repl", "--timeout", "3", "x.py"], "--timeout belongs to --batch"),
+        (["run", "--json", "x.py"], "--json works with --batch only"),
+        (["run", "--repl", "--timeout", "3", "x.py"], "--timeout works with --batch only"),
         (["run", "--batch", "--timeout", "-1", "x.py"], "above 0"),
-        (["run", "--batch", "--"], "behind --"),
+        (["run", "--batch", "--"], "after --"),
         (["run", "--batch", "--", "no-such-program-here"], "cannot start"),
         (["run", "--batch", "-c"], "-c"),
         (["attach", "--batch"], "PID"),
         (["log"], "FILE"),
         (["runs", "delete"], "which run"),
-        (["profile", "train.py"], "no profiler"),
+        (["profile", "train.py"], "has no profiler"),
         ([], "usage"),
     ],
 )
 def test_usage_errors(words: list[str], wanted: str) -> None:
     outcome = adbg(*words)
-    assert outcome.status == cli.USAGE, str(outcome)
+    assert outcome.status == USAGE, str(outcome)
     assert wanted in outcome.stderr and "Traceback" not in outcome.stderr, str(outcome)
     assert outcome.stdout == ""
 
 
 def test_no_screen_on_a_dumb_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    options = cli.build_parser().parse_args(["run"])
+    options = parser_of("run", Run()).parse_args([])
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("TERM", "dumb")
     with pytest.raises(CommandError, match="TERM='dumb'"):
-        cli.choose_front_end(options)
+        choose_front_end(options)
     monkeypatch.setenv("TERM", "xterm")
-    assert cli.choose_front_end(options) == "tui"
+    assert choose_front_end(options) == "tui"
 
 
 def test_a_defect_is_one_line_and_125(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(cli, "_run", lambda *a: {}["x"])
+    monkeypatch.setattr(Run, "run", lambda *a: {}["x"])
     assert cli.main(["run", "x.py"]) == cli.FAILED
     err = capsys.readouterr().err
     assert err.startswith("adbg: adbg itself failed: KeyError") and len(err.splitlines()) == 1
@@ -101,8 +98,8 @@ def test_a_defect_is_one_line_and_125(monkeypatch: pytest.MonkeyPatch, capsys: p
 def test_help_and_version() -> None:
     shown = adbg("--help")
     assert shown.status == 0
-    assert all(word in shown.stdout for word in ("run", "attach", "log", "runs", "profile", "doctor"))
-    assert "everything behind the script" in adbg("run", "--help").stdout.lower()
+    assert all(f"\n    {word} " in shown.stdout for word in cli.SUBCOMMANDS)
+    assert "everything after the script" in adbg("run", "--help").stdout.lower()
     assert adbg("--version").stdout.startswith("adbg ")
 
 

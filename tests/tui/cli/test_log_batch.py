@@ -26,7 +26,7 @@ def test_a_cut_archive_gives_what_it_has_and_says_so(tmp_path: Path) -> None:
     done = adbg("log", "--batch", tmp_path / "cut.gz")
     whole = adbg("log", "--batch", DATA).stdout.splitlines()
     shown = done.stdout.splitlines()
-    assert done.status != 0 and "cut.gz is cut: the end of the file is missing" in done.stderr
+    assert done.status != 0 and "cut.gz is truncated: the end of the file is missing" in done.stderr
     assert len(whole) > len(shown) > len(whole) // 3 and shown[:-2] == whole[: len(shown) - 2]
 
 

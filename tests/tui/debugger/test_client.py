@@ -169,7 +169,7 @@ def test_a_broken_header_ends_it_with_a_reason(session: Session) -> None:
     with session.agent.lock:
         session.agent.sock.sendall(b"Content-Length: many\r\n\r\n")
     assert session.lost.wait(5)
-    assert "cannot be read" in session.reasons[0]
+    assert "unreadable message" in session.reasons[0]
 
 
 def test_another_protocol_version_is_refused(session: Session) -> None:

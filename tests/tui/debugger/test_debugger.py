@@ -99,7 +99,7 @@ def test_while_it_runs_only_pause_goes(watched: Make) -> None:
     one.debugger.pause()
     one.settle(State.STOPPED)
     assert one.debugger.stop is not None and one.debugger.stop.reason is StopReason.PAUSE
-    with pytest.raises(CommandError, match="stopped already"):
+    with pytest.raises(CommandError, match="already stopped"):
         one.debugger.pause()
 
 
@@ -235,6 +235,53 @@ def test_choosing_a_process_by_hand(watched: Make) -> None:
         one.debugger.select_process(9)
 
 
+def test_each_process_has_a_view_of_its_own(watched: Make) -> None:
+    """Any process can be asked, not only the current one; its frames and what is selected in it stay with it."""
+    one = watched(ranks=2)
+    one.start()
+    one.debugger.settings.add_breakpoint("Relu")
+    one.debugger.begin()
+    one.wait(events.StopQueued)
+    here, other = one.debugger.current, one.debugger.model.waiting[0]
+    assert here is not None and one.debugger.view is here.view
+    one.program.agents[other.rank].values["rank"] = "other"
+    assert other.view.evaluate("rank").value == "other"
+    with pytest.raises(CommandError, match="not defined"):
+        here.view.evaluate("rank")
+    other.view.select_frame(2)
+    assert (here.view.frame, other.view.frame, one.debugger.view.frame) == (0, 2, 0)
+    one.debugger.select_process(other.number)
+    assert one.debugger.view is other.view and one.debugger.view.frame == 2
+    one.debugger.select_process(here.number)
+    one.debugger.resume(protocol.StepIn())
+    one.settle(State.STOPPED)
+    assert (here.view.frame, other.view.frame) == (0, 2), "its own resume forgets a selection, another's does not"
+
+
+def test_without_a_process_the_view_says_why(watched: Make) -> None:
+    one = watched()
+    with pytest.raises(NotStopped, match="not started yet"):
+        one.debugger.view.frames()
+    one.start()
+    one.debugger.begin()
+    one.settle(State.EXITED)
+    with pytest.raises(NotStopped, match="has ended"):
+        one.debugger.view.frames()
+
+
+def test_a_restart_begins_a_new_run(watched: Make) -> None:
+    """What was seen of the earlier one does not count for the new one."""
+    one = watched()
+    one.stop_at("Relu")
+    earlier = one.debugger.run
+    assert earlier.number == 1 and earlier.ever_stopped and earlier.backwards_seen == 1
+    one.debugger.restart()
+    assert one.debugger.model.wait_ready(5)
+    now = one.debugger.run
+    assert now is not earlier and now.number == 2 and earlier.ended_by == "restart"
+    assert not now.ever_stopped and not now.begun and now.exit_code is None and earlier.exit_code == 137
+
+
 def test_a_stepped_process_is_waited_for_before_another_is_shown(watched: Make) -> None:
     one = watched(ranks=2)
     one.start()
@@ -341,7 +388,7 @@ def test_output_cut_inside_a_character_is_put_together(watched: Make) -> None:
 def test_starting_twice_is_refused(watched: Make) -> None:
     one = watched()
     one.start()
-    with pytest.raises(AdbgError, match="runs already"):
+    with pytest.raises(AdbgError, match="already running"):
         one.debugger.start()
 
 

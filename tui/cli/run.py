@@ -1,0 +1,87 @@
+"""``adbg run``: start a program and debug it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from adbg.engine.errors import CommandError
+from adbg.tui.cli.front_end import add_front_end, check_options, choose_front_end, run_front_end, startup_lines
+
+# Options that take a value: what follows them is not the script.
+VALUED = {"-b", "--break", "-e", "--execute", "-x", "--command-file", "--run-dir", "--timeout", "--python"}
+
+
+class Run:
+    """Run a script (or -m MODULE, -c CODE, -- COMMAND) and stop in its backward pass.
+
+    Everything after the script belongs to the script, which runs as `python SCRIPT ARGS` would run it.
+    """
+
+    usage = "adbg run [OPTIONS] SCRIPT [ARGS…] | -m MODULE [ARGS…] | -c CODE [ARGS…] | -- COMMAND…"
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        add = parser.add_argument
+        add("-m", metavar="MODULE", dest="module", help="run a module, as `python -m MODULE` does")
+        add("-c", metavar="CODE", dest="code", help="run code, as `python -c CODE` does")
+        add("--python", metavar="PATH", default="", help="the interpreter to use (default: the one adbg runs on)")
+        add_front_end(parser)
+        record = parser.add_argument_group("recording")
+        record.add_argument(
+            "--run-dir", metavar="DIR", default="", help="record into DIR (default: a new one, see `adbg runs`)"
+        )
+        record.add_argument("--no-record", action="store_true", help="record nothing")
+
+    def run(self, parser: argparse.ArgumentParser, words: Sequence[str]) -> int:
+        own, kind, target = split_run(words)
+        options = parser.parse_args(own)
+        if not kind:
+            missing = "the command after -- is missing" if "--" in words else "the script is missing"
+            raise CommandError(
+                missing, "for example: adbg run train.py, adbg run -m package.train, adbg run -- torchrun train.py"
+            )
+        check_options(options)
+        from adbg.engine.launch.command_line import is_interpreter, python_command
+        from adbg.tui.debugger.program import Script, StartedProgram
+        from adbg.tui.repl.passthrough import terminal_size
+
+        command = python_command(kind, target[0], target[1:], options.python)  # type: ignore[arg-type]
+        front = choose_front_end(options)
+        startup, required = startup_lines(options, front)
+        script = Script(
+            command=command,
+            title=" ".join(target),
+            name="code" if kind == "code" else target[0],
+            mode="split" if front in ("batch", "pipe") else "pty",
+            record=not options.no_record,
+            run_dir=options.run_dir,
+            stacks=options.stacks is not False,
+            python=kind != "command" or is_interpreter(command[0]),
+            size=terminal_size() or (24, 80),
+        )
+        return run_front_end(front, StartedProgram(script), options, startup, required, script.title)
+
+
+def split_run(argv: Sequence[str]) -> tuple[list[str], str, list[str]]:
+    """(adbg's options, kind, [target, *args]) of the words after ``adbg run``; kind "" when there is no target.
+
+    The first word that is not an option of adbg is the script; everything from there on belongs to it.
+    """
+    options: list[str] = []
+    words = list(argv)
+    while words:
+        word = words.pop(0)
+        if word == "--":
+            return options, "command" if words else "", words
+        for flag, kind in (("-m", "module"), ("-c", "code")):
+            if word == flag and words:
+                return options, kind, words
+            if word.startswith(flag) and len(word) > 2 and not word.startswith("--"):
+                return options, kind, [word[2:], *words]
+        if word.startswith("-") and word != "-":
+            options.append(word)
+            if word in VALUED and words:
+                options.append(words.pop(0))
+        else:
+            return options, "script", [word, *words]
+    return options, "", []

@@ -1,0 +1,133 @@
+"""Recorded runs listed, shown, deleted, as text on stdout. Main thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from adbg.engine.errors import CommandError
+from adbg.engine.launch.command_line import without_interpreter
+from adbg.engine.record.files import labels
+from adbg.engine.record.journal import faults_path, report_path
+from adbg.engine.record.runs import RunSummary, delete_run, find_run, list_runs, runs_root, script_of, summary
+from adbg.engine.record.store import RunReader
+from adbg.tui.text.formatting import bytes_text, file_text, place_in_run, table_text, time_text
+
+SHOWN = 20  # backward calls and stops of each process that `show` lists
+NEWEST = 25  # runs listed unasked: a screenful
+DAY = 86400.0
+
+
+def show_run(name: str, root: str | None) -> int:
+    """Raises CommandError when no run, or several, are called so."""
+    print("\n".join(run_lines(str(find_run(name, root)))))
+    return 0
+
+
+def show_list(root: str | None, everything: bool) -> int:
+    runs = list_runs(root)
+    if not runs:
+        print(f"no recorded runs in {root or runs_root()}: `adbg run SCRIPT` makes one")
+        return 0
+    listed = runs if everything else runs[:NEWEST]
+    columns = ("name", "state", "exit", "started", "lasted", "size", "ranks", "script")
+    print(table_text(columns, [_row(run) for run in listed]))
+    if len(listed) < len(runs):
+        print(f"and {len(runs) - len(listed)} older ones: `adbg runs list --all`")
+    print(f"in {root or runs_root()}; `adbg runs show NAME` says more, `adbg runs delete NAME` removes")
+    return 0
+
+
+def _row(run: RunSummary) -> tuple[object, ...]:
+    started = datetime.fromtimestamp(run.started).strftime("%Y-%m-%d %H:%M")
+    code = "" if run.exit is None else str(run.exit)
+    state = f"{run.state}, journal" if run.crash else run.state
+    return run.name, state, code, started, f"{run.seconds:.1f} s", bytes_text(run.size), run.ranks, script_text(run)
+
+
+def script_text(run: RunSummary) -> str:
+    """The script, without the interpreter that ran it."""
+    return script_of(without_interpreter(run.argv)) or run.script
+
+
+def run_lines(path: str) -> list[str]:
+    """One run in full."""
+    run = summary(path)
+    lines = [
+        f"{run.name}  {run.state}{'' if run.exit is None else f', exit status {run.exit}'}",
+        f"  script   {script_text(run)}",
+        f"  started  {datetime.fromtimestamp(run.started):%Y-%m-%d %H:%M:%S}, lasted {run.seconds:.1f} s",
+        f"  size     {bytes_text(run.size)}",
+        f"  folder   {run.path}",
+    ]
+    for label in run.crash:
+        report, faults = report_path(Path(run.path), label), faults_path(Path(run.path), label)
+        lines.append(f"  crash    journal of process {label}: {report if report.exists() else faults}")
+    for label in labels(run.path):
+        try:
+            reader = RunReader(run.path, label)
+        except CommandError as error:
+            lines.append(f"  {label}: {error}")
+            continue
+        try:
+            lines += _reader_lines(reader)
+        finally:
+            reader.close()
+    return lines
+
+
+def _reader_lines(reader: RunReader) -> list[str]:
+    info = reader.info
+    frameworks = ", ".join(
+        f"{f.get('name')} {f.get('version')}" for f in info.get("frameworks", []) if isinstance(f, dict)
+    )
+    lines = [f"process {reader.label}: {' '.join(map(str, info.get('argv', [])))}"]
+    lines += [f"  frameworks  {frameworks}"] if frameworks else []
+    lines += [
+        f"  {name}  {path}"
+        for name, path in (("log", reader.log_path), ("output", reader.output_path))
+        if path.exists()
+    ]
+    calls = reader.backwards()
+    lines.append(f"  {len(calls)} backward call{'s' if len(calls) != 1 else ''} recorded")
+    rows = [
+        (
+            call.number,
+            call.nodes,
+            time_text(call.us) or "did not end",
+            f"{file_text(call.file)}:{call.line}",
+            call.error,
+        )
+        for call in calls[:SHOWN]
+    ]
+    if rows:
+        table = table_text(("backward", "nodes", "time", "called at", "error"), rows)
+        lines += ["    " + line for line in table.splitlines()]
+    lines += [f"    … and {len(calls) - SHOWN} more"] if len(calls) > SHOWN else []
+    stops = list(reader.stops())
+    lines.append(f"  {len(stops)} stop{'s' if len(stops) != 1 else ''} recorded")
+    lines += [f"    {stop.reason.value}: {place_in_run(stop)}" for _, _, stop in stops[:SHOWN]]
+    lines += [f"    … and {len(stops) - SHOWN} more"] if len(stops) > SHOWN else []
+    hits = [(id, text) for _, _, kind, id, text in reader.artifacts() if kind == "trace"]
+    lines += [f"  {len(hits)} trace hit{'s' if len(hits) != 1 else ''} recorded"] if hits else []
+    lines += [f"    trace {id}: {text}" for id, text in hits[:SHOWN]]
+    lines += [f"    … and {len(hits) - SHOWN} more"] if len(hits) > SHOWN else []
+    return lines
+
+
+def delete_runs(names: Sequence[str], older: float | None, force: bool, root: str | None) -> int:
+    """Delete the named runs, and those that ended more than ``older`` days ago. Raises CommandError."""
+    paths = [str(find_run(name, root)) for name in names]
+    if older is not None:
+        limit = time.time() - older * DAY
+        paths += [r.path for r in list_runs(root) if r.started + r.seconds < limit and r.state != "running"]
+    elif not paths:
+        raise CommandError("which run?", "adbg runs delete NAME…, or --older DAYS")
+    for path in dict.fromkeys(paths):
+        delete_run(path, force)
+        print(f"deleted {path}")
+    if not paths:
+        print(f"no run is older than {older:g} days")
+    return 0

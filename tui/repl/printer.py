@@ -1,0 +1,137 @@
+"""What the REPL prints besides the prompt.
+
+Threads: one daemon thread, "adbg-printer", takes the debugger's events and prints output, stops and the end; answers
+    to commands are printed by the main thread. Every text is one write.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import sys
+import threading
+import time
+
+from adbg.engine.errors import AdbgError
+from adbg.tui.commands.startup import stop_commands
+from adbg.tui.commands.table import CommandResult, execute
+from adbg.tui.debugger import events
+from adbg.tui.debugger.debugger import Debugger, State
+from adbg.tui.debugger.end_notes import end_notes
+from adbg.tui.text.formatting import exit_sentence, shown_text, stop_report, trace_text
+
+BOLD, RED, DIM, PLAIN = "\x1b[1m", "\x1b[31m", "\x1b[2m", "\x1b[0m"
+
+
+class Printer:
+    """See the module."""
+
+    def __init__(self, debugger: Debugger) -> None:
+        self._debugger = debugger
+        self._queue: queue.SimpleQueue[events.Event] = queue.SimpleQueue()
+        self.colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        self.executing = threading.Event()  # the main thread runs a command: stops in its middle are not shown
+        self.lost = threading.Event()  # the terminal is gone
+        self._reported: object = None  # the stop that was shown last
+        self._exit_told = False
+        self._open_line = False  # the program's last output does not end in a line end
+
+    def start(self) -> None:
+        self._debugger.model.subscribe(self._queue.put)
+        threading.Thread(target=self._print_events, name="adbg-printer", daemon=True).start()
+
+    def settled(self) -> bool:
+        """Whether the program stopped, or ended, and that was printed."""
+        debugger = self._debugger
+        state = debugger.state
+        if state is State.STOPPED:
+            return self._reported is debugger.stop
+        if state is State.EXITED:
+            return self._exit_told
+        return state is State.DETACHED and not debugger.program.launched
+
+    def say(self, text: str, style: str = "") -> None:
+        """One write, so that lines of two threads do not mix."""
+        start = "\n" if self._open_line else ""
+        self._open_line = False
+        body = f"{style}{text}{PLAIN}" if style and self.colour else text
+        self._write(f"{start}{body}\n")
+
+    def _write(self, text: str) -> None:
+        try:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        except (OSError, ValueError):
+            self.lost.set()  # the terminal is gone; the main thread leaves
+
+    def report(self, line: str, result: CommandResult | AdbgError) -> None:
+        if isinstance(result, AdbgError):
+            self.say(result.message, RED)
+            if result.hint:
+                self.say(f"  {result.hint}", DIM)
+        elif result.text:
+            self.say(result.text)
+
+    def _print_events(self) -> None:
+        """The printer thread. A stop waits for 20 ms without output (0.3 s at most): what the program printed before
+        it comes another way than the stop, through the keeper, and must be printed first.
+        """
+        held: events.Stopped | None = None
+        since = 0.0
+        while True:
+            try:
+                event = self._queue.get(timeout=0.02 if held is not None else None)
+            except queue.Empty:
+                event = None
+            if isinstance(event, events.Stopped):
+                held, since = event, time.monotonic()
+            elif event is not None:
+                self._print_event(event)
+            quiet = event is None or time.monotonic() - since > 0.3
+            if held is not None and quiet and not self.executing.is_set():
+                stop, held = held, None
+                if stop.stop is self._debugger.stop:
+                    self._print_stop(stop)
+
+    def _print_event(self, event: events.Event) -> None:
+        if isinstance(event, events.Output):
+            if event.text:
+                self._open_line = not event.text.endswith(("\n", "\r"))
+                self._write(event.text.replace("\r\n", "\n"))
+        elif isinstance(event, events.Trace):
+            self.say(trace_text(event.breakpoint, event.text, event.stop), DIM)
+        elif isinstance(event, events.Notice):
+            self.say(event.text, DIM if event.level == "info" else RED)
+        elif isinstance(event, events.StopQueued):
+            self.say(
+                f"{event.process.title} stopped too: it is next, `process {event.process.number}` switches to it", DIM
+            )
+        elif isinstance(event, events.Exited):
+            if event.ended_by != "restart":
+                self.say(exit_sentence(event.status), BOLD)
+                for note in end_notes(self._debugger) if event.run == self._debugger.run.number else ():
+                    self.say(note)
+            self._exit_told = True
+        elif isinstance(event, events.Started):
+            self._exit_told = False
+
+    def _print_stop(self, event: events.Stopped) -> None:
+        debugger = self._debugger
+        title, _, rest = stop_report(event.process.view, event.stop).partition("\n")
+        if len(debugger.processes) > 1:
+            title = f"[{event.process.title}] {title}"
+        self.say(title, BOLD)
+        if rest:
+            self.say(rest)
+        for row in debugger.displays.values():
+            self.say(shown_text(row), BOLD if row.changed else "")
+        for line in stop_commands(debugger):
+            try:
+                result = execute(debugger, line)
+            except AdbgError as error:
+                self.report(line, error)
+                continue
+            self.report(line, result)
+            if result.running:
+                return  # the next stop is the one to wait for
+        self._reported = event.stop
