@@ -31,8 +31,7 @@ def python_command(kind: Kind, target: str, args: Sequence[str] = (), python: st
 
     Args:
         kind: "script" (a file, or what ``python FILE`` takes: a folder or zip with ``__main__.py``), "module" (-m),
-        "code" (-c), or
-            "command" (any program, taken as it is).
+            "code" (-c), or "command" (any program, taken as it is).
         target: path, module name, code, or the program.
         args: the program's own arguments.
         python: the interpreter; "" for ``program_python()``.
@@ -80,7 +79,7 @@ def explain_silence(command: Sequence[str]) -> AdbgError:
             f"{words[0]} is not a Python interpreter: adbg waits until one of its Python children imports a framework",
             "children started with a cleaned environment (env -i, sudo, ssh, a container) cannot be followed",
         )
-    flags = _interpreter_flags(words)
+    flags, _ = _split(words)
     closed = [f"-{flag}" for flag in "IES" if flag in flags]
     if closed:
         return AdbgError(
@@ -95,36 +94,28 @@ def explain_silence(command: Sequence[str]) -> AdbgError:
 
 def without_interpreter(words: Sequence[str]) -> list[str]:
     """A command line without the interpreter and its options: ["train.py", ...], ["-m", "pkg.train", ...]."""
-    rest = list(words)
-    if not rest or not is_interpreter(rest.pop(0)):
-        return list(words)
+    return _split(words)[1] if words and is_interpreter(words[0]) else list(words)
+
+
+def _split(words: Sequence[str]) -> tuple[set[str], list[str]]:
+    """The one-letter options of the interpreter in ``words[0]``, and the words of the program.
+
+    ``python -uE -W ignore x.py -I``: ({"u", "E"}, ["x.py", "-I"]).
+    """
+    flags: set[str] = set()
+    rest = list(words[1:])
     while rest and rest[0].startswith("-") and rest[0] != "-":
         word = rest.pop(0)
+        if word.startswith("--"):
+            continue
         for place, letter in enumerate(word[1:], 2):
-            if letter in "cm" and not word.startswith("--"):
-                return [f"-{letter}", *([word[place:]] if word[place:] else []), *rest]
+            if letter in "cm":  # the program follows
+                return flags, [f"-{letter}", *([word[place:]] if word[place:] else []), *rest]
             if letter in "WX":  # takes the rest of the word, or the next one
                 del rest[: 1 if place == len(word) else 0]
                 break
-    return rest
-
-
-def _interpreter_flags(words: Sequence[str]) -> set[str]:
-    """The one-letter options of ``python -uE -W ignore x.py -I``: {"u", "E"}."""
-    flags: set[str] = set()
-    rest = iter(words[1:])
-    for word in rest:
-        if not word.startswith("-") or word == "-" or word.startswith("--"):
-            break
-        for place, letter in enumerate(word[1:], 2):
-            if letter in "cm":  # the program follows
-                return flags
-            if letter in "WX":  # takes the rest of the word, or the next one
-                if place == len(word):
-                    next(rest, None)
-                break
             flags.add(letter)
-    return flags
+    return flags, rest
 
 
 # ------------------------------------------------------------------ scripts

@@ -23,22 +23,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from adbg.engine.errors import AdbgError, CommandError
-from adbg.engine.launch.command_line import explain_silence, is_interpreter, python_command
+from adbg.engine.launch.command_line import is_interpreter
 from adbg.engine.launch.keeper import frames
 from adbg.engine.launch.keeper.terminal import take_unread
 from adbg.engine.protocol.rendezvous import MAIN_VARIABLE, SESSION_VARIABLE, SessionConfig, write_config
 from adbg.engine.types import ExitStatus
-
-__all__ = [
-    "ExitStatus",
-    "LaunchRequest",
-    "Launched",
-    "explain_silence",
-    "launch",
-    "prepare_session",
-    "program_environment",
-    "python_command",
-]
 
 ENGINE = Path(__file__).resolve().parents[1]
 BOOTSTRAP = ENGINE / "bootstrap"
@@ -52,13 +41,12 @@ class LaunchRequest:
     """What to start.
 
     Args:
-        command: argv, from ``programs.python_command`` or as the user gave it behind ``--``. cwd: working directory,
-        "" for this process's own. mode: "pty": one pty is stdin, stdout and stderr (TUI, REPL). "split": stdin is
-        this process's own fd 0, stdout and
-            stderr are two ptys (batch).
-        config: of the session; ``engine_path`` and ``package_path`` are filled in when empty. ``session.json`` is
-        written beside
-            ``config.socket`` when it is not there yet.
+        command: argv, from ``command_line.python_command`` or as the user gave it after ``--``.
+        config: of the session; ``session.json`` is written beside ``config.socket`` unless it is there, with
+            ``engine_path`` and ``package_path`` filled in when empty.
+        cwd: working directory, "" for this process's own.
+        mode: "pty": one pty is stdin, stdout and stderr (TUI, REPL). "split": stdin is this process's own fd 0, stdout
+            and stderr are two ptys (batch).
         rows, cols: window size in character cells.
         env: whole environment of the program, None for this process's own.
     """
@@ -171,9 +159,9 @@ def launch(
     """Start the program; returns once it runs (its interpreter is starting).
 
     Args:
-        request: what to start. on_output: (stream "stdout" or "stderr", bytes), in the order of writing. Called on
-        behalf of background processes that the
-            program left behind, also after ``on_exit``.
+        request: what to start.
+        on_output: called with (stream "stdout" or "stderr", bytes), in the order of writing; for background processes
+            that the program left running also after ``on_exit``.
         on_exit: called once, after the program's own output.
         on_note: one line for the user about the launch ("the program's output is not recorded ...").
 

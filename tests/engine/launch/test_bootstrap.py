@@ -16,7 +16,8 @@ import pytest
 import adbg
 from adbg.engine.backends import REGISTRY
 from adbg.engine.bootstrap import sitecustomize
-from adbg.engine.launch.launch import BOOTSTRAP, explain_silence, program_environment
+from adbg.engine.launch.command_line import explain_silence
+from adbg.engine.launch.launch import BOOTSTRAP, program_environment
 
 FAKE_TORCH = "import os; print('fake torch in', os.environ.get('ROLE', 'main'), flush=True)"
 WORLD = """
