@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from adbg.engine.errors import AdbgError, CommandError
+from adbg.tui.debugger.reports import value_text
 from adbg.tui.debugger.stop_view import Shown
 
 if TYPE_CHECKING:
@@ -78,8 +79,6 @@ class ShownList:
             return self.rows()
 
     def _read(self, row: Shown) -> Shown:
-        from adbg.tui.text.formatting import value_text
-
         try:
             text, error = value_text(self._debugger, row.expression, row.format), ""
         except AdbgError as problem:

@@ -24,9 +24,10 @@ from adbg.tui.commands.table import CommandResult, execute, repeatable
 from adbg.tui.debugger import events
 from adbg.tui.debugger.debugger import Debugger, State
 from adbg.tui.debugger.end_notes import end_notes
+from adbg.tui.debugger.reports import shown_text, stop_report
 from adbg.tui.debugger.signals import handed_on, letting_go
 from adbg.tui.repl.passthrough import keys_for_program, read_keys, terminal_size
-from adbg.tui.text.formatting import exit_sentence, shown_text, stop_report, trace_text
+from adbg.tui.text.formatting import exit_sentence, trace_text
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
