@@ -1,8 +1,8 @@
-"""How a person's pattern takes node names, module paths and files (L0: stdlib only; pure functions, any thread).
+"""Which node names, module paths and files a pattern matches, and short names of ops. Pure functions, any thread.
 
 Frameworks name the backward of one op differently: torch "BmmBackward0" (a custom Function Outer: "OuterBackward"),
-Paddle "matmul2GradNode", "MatmulGradNode" or "GradNodePyLayer_Outer". A person types the short op name and means all
-of them.
+Paddle "matmul2GradNode", "MatmulGradNode" or "GradNodePyLayer_Outer". Users type the short op name and mean
+all of them.
 """
 
 from __future__ import annotations
@@ -23,17 +23,30 @@ _GLOB = re.compile(r"[*?\[]")
 
 
 @functools.lru_cache(maxsize=4096)
-def short_names(name: str) -> tuple[str, ...]:
-    """Names under which a person may know a framework name: itself first ("BmmBackward0", "BmmBackward", "Bmm")."""
-    plain = name.rpartition("::")[2].removeprefix("struct ").removeprefix("class ")
-    names = [name, plain]
+def short_op(name: str) -> str:
+    """The op of a framework name: "Bmm" of "BmmBackward0", "matmul2" of "matmul2GradNode", "Outer" of
+    "GradNodePyLayer_Outer"; any other name without its C++ namespace."""
+    plain = _plain(name)
     if plain.startswith(_PYLAYER):
-        names.append(plain[len(_PYLAYER) :])
-    elif match := _PADDLE.match(plain):
-        op = match["op"]
-        names += [op, op.rstrip("0123456789")]  # matmul2GradNode is the second matmul: "matmul2" and "matmul"
-    elif match := _TORCH.match(plain):
-        names += [match["plain"], match["op"]]
+        return plain[len(_PYLAYER) :]
+    match = _PADDLE.match(plain) or _TORCH.match(plain)
+    return match["op"] if match else plain
+
+
+def _plain(name: str) -> str:
+    return name.rpartition("::")[2].removeprefix("struct ").removeprefix("class ")
+
+
+@functools.lru_cache(maxsize=4096)
+def short_names(name: str) -> tuple[str, ...]:
+    """The names by which a user may call a framework name: itself first ("BmmBackward0", "BmmBackward", "Bmm")."""
+    plain, op = _plain(name), short_op(name)
+    names = [name, plain]
+    if match := _TORCH.match(plain):
+        names.append(match["plain"])
+    names.append(op)
+    if _PADDLE.match(plain) and not plain.startswith(_PYLAYER):
+        names.append(op.rstrip("0123456789"))  # matmul2GradNode is the second matmul: "matmul2" and "matmul"
     return tuple(dict.fromkeys(n for n in names if n))
 
 
@@ -50,7 +63,7 @@ def _candidates(name: str, unique_name: str) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=4096)
 def name_matches(pattern: str, name: str, unique_name: str = "", fold: bool = False) -> bool:
-    """The one place that decides whether a name pattern (literal or glob) takes a node. ``fold``: ignore case.
+    """The one place that decides whether a name pattern (literal or glob) matches a node. ``fold``: ignore case.
 
     ``unique_name`` "" asks whether a node of that framework name *can* match: an ordinal in the pattern ("#3", Paddle's
     "matmul2") is left aside.

@@ -22,7 +22,7 @@ from adbg.tui.app.panels.main_screen import GraphHead, ListsBar, lists_title
 from adbg.tui.app.panels.neighbourhood import Neighbourhood
 from adbg.tui.app.panels.source import FrameRow, forward_rows, frame_rows
 from adbg.tui.app.panels.value import BINS
-from adbg.tui.text import cells as figures
+from adbg.tui.text.quantities import size
 
 SETTLE_EVERY = 0.5  # seconds; further pages of a large graph are shown together
 DEBOUNCE = 0.08  # seconds the cursor must rest before the node under it is read
@@ -287,7 +287,7 @@ class Reading(AppBase):
 
     def _read_memory_done(self, event: Read) -> None:
         if event.error is None and event.result:
-            self.bar.status.memory = figures.size(event.result)
+            self.bar.status.memory = size(event.result)
 
     def relist(self) -> None:
         """The bar above the lists."""

@@ -18,8 +18,9 @@ from adbg.tui.batch import lines
 from adbg.tui.commands.table import CommandResult
 from adbg.tui.debugger import events
 from adbg.tui.debugger.debugger import Debugger
+from adbg.tui.debugger.reports import shown_text, stop_report
 from adbg.tui.text.evidence import stop_message
-from adbg.tui.text.formatting import exit_text, shown_text, stop_report, trace_text
+from adbg.tui.text.formatting import exit_text, trace_text
 
 PREFIX = "adbg: "
 

@@ -13,7 +13,8 @@ from adbg.engine.record.files import labels
 from adbg.engine.record.journal import faults_path, report_path
 from adbg.engine.record.runs import RunSummary, delete_run, find_run, list_runs, runs_root, script_of, summary
 from adbg.engine.record.store import RunReader
-from adbg.tui.text.formatting import bytes_text, file_text, place_in_run, table_text, time_text
+from adbg.tui.text.formatting import file_text, place_in_run, table_text
+from adbg.tui.text.quantities import duration, size
 
 SHOWN = 20  # backward calls and stops of each process that `show` lists
 NEWEST = 25  # runs listed unasked: a screenful
@@ -44,7 +45,8 @@ def _row(run: RunSummary) -> tuple[object, ...]:
     started = datetime.fromtimestamp(run.started).strftime("%Y-%m-%d %H:%M")
     code = "" if run.exit is None else str(run.exit)
     state = f"{run.state}, journal" if run.crash else run.state
-    return run.name, state, code, started, f"{run.seconds:.1f} s", bytes_text(run.size), run.ranks, script_text(run)
+    lasted, nbytes = f"{run.seconds:.1f} s", size(run.size, spaced=True)
+    return run.name, state, code, started, lasted, nbytes, run.ranks, script_text(run)
 
 
 def script_text(run: RunSummary) -> str:
@@ -59,7 +61,7 @@ def run_lines(path: str) -> list[str]:
         f"{run.name}  {run.state}{'' if run.exit is None else f', exit status {run.exit}'}",
         f"  script   {script_text(run)}",
         f"  started  {datetime.fromtimestamp(run.started):%Y-%m-%d %H:%M:%S}, lasted {run.seconds:.1f} s",
-        f"  size     {bytes_text(run.size)}",
+        f"  size     {size(run.size, spaced=True)}",
         f"  folder   {run.path}",
     ]
     for label in run.crash:
@@ -96,7 +98,7 @@ def _reader_lines(reader: RunReader) -> list[str]:
         (
             call.number,
             call.nodes,
-            time_text(call.us) or "did not end",
+            "did not end" if call.us is None else duration(call.us, spaced=True),
             f"{file_text(call.file)}:{call.line}",
             call.error,
         )

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from adbg.engine.errors import CommandError
 from adbg.tui.commands.table import CommandResult, command, need, numbers_of, table_result
-from adbg.tui.text.formatting import format_of, shape_text, shown_text, tensor_text, tensor_view
+from adbg.tui.debugger.reports import shown_text, tensor_view
+from adbg.tui.text.formatting import format_of, shape_text, tensor_text
 
 if TYPE_CHECKING:
     from adbg.tui.debugger.debugger import Debugger

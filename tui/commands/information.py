@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 from adbg.engine.errors import CommandError
 from adbg.engine.protocol.codec import to_json
 from adbg.tui.commands.table import CommandResult, choice_of, command, table_result
+from adbg.tui.debugger.reports import stop_report
 from adbg.tui.text.formatting import (
     contribution_lines,
     place_text,
     slots_text,
     source_text,
-    stop_report,
     stop_title,
-    time_text,
 )
+from adbg.tui.text.quantities import duration
 
 if TYPE_CHECKING:
     from adbg.engine.protocol.messages import NodeBody
@@ -91,7 +91,8 @@ def node_lines(body: NodeBody) -> list[str]:
     """A node in full."""
     node = body.node
     state = {"done": "ran", "here": "at hand", "todo": "still to run"}.get(body.state, body.state)
-    lines = [f"{node.unique_name}  #{body.index}  {state}{'  ' + time_text(body.us) if body.us is not None else ''}"]
+    took = "" if body.us is None else f"  {duration(body.us, spaced=True)}"
+    lines = [f"{node.unique_name}  #{body.index}  {state}{took}"]
     facts = {"module": node.module, "parameter": node.parameter, "sequence number": node.seq}
     lines += [f"  {name}: {value}" for name, value in facts.items() if value not in (None, "")]
     lines += [f"  {name}: {value}" for name, value in body.attributes.items() if value != facts.get(name)]

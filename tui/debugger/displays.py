@@ -13,6 +13,7 @@ from adbg.engine.errors import AdbgError, CommandError
 from adbg.tui.debugger import events
 from adbg.tui.debugger.model import Model
 from adbg.tui.debugger.process import Process
+from adbg.tui.debugger.reports import value_text
 from adbg.tui.debugger.stop_view import Shown
 
 
@@ -76,8 +77,6 @@ class DisplayList:
         return process if process is not None and process.stop is not None else None
 
     def _read(self, row: Shown, process: Process) -> Shown:
-        from adbg.tui.text.formatting import value_text
-
         self._read_at[row.number] = (process.number, process.stop_serial)
         try:
             text, error = value_text(process.view, row.expression, row.format), ""

@@ -18,7 +18,8 @@ from adbg.tui.commands.table import CommandResult, execute
 from adbg.tui.debugger import events
 from adbg.tui.debugger.debugger import Debugger, State
 from adbg.tui.debugger.end_notes import end_notes
-from adbg.tui.text.formatting import exit_sentence, shown_text, stop_report, trace_text
+from adbg.tui.debugger.reports import shown_text, stop_report
+from adbg.tui.text.formatting import exit_sentence, trace_text
 
 BOLD, RED, DIM, PLAIN = "\x1b[1m", "\x1b[31m", "\x1b[2m", "\x1b[0m"
 

@@ -30,13 +30,6 @@ def elide(text: str, width: int) -> str:
     return set_cell_size(text, width - 1).rstrip() + "…"
 
 
-def elide_left(text: str, width: int) -> str:
-    """As ``elide``, keeping the end (paths)."""
-    if cell_len(text) <= width:
-        return text
-    return "…" + text[len(text) - width + 1 :] if width > 0 else ""
-
-
 def fit(spans: Spans, width: int) -> Spans:
     """``spans`` in at most ``width`` cells, the cut shown by "…"."""
     if width_of(spans) <= width:
@@ -104,31 +97,6 @@ def number(value: float | None, digits: int = 1) -> str:
     return f"{mantissa}e{int(exponent)}"
 
 
-def duration(us: float | None) -> str:
-    """Microseconds in at most five cells: "41", "999", "1.2ms", "12ms", "1.2s"."""
-    if us is None:
-        return "·"
-    if us < 999.5:
-        return f"{us:.0f}"
-    for factor, unit in ((1e3, "ms"), (1e6, "s")):
-        value = us / factor
-        if value < 9.95:
-            return f"{value:.1f}{unit}"
-        if value < 999.5 or unit == "s":
-            return f"{value:.0f}{unit}"
-    raise AssertionError("unreachable")
-
-
-def size(nbytes: float) -> str:
-    """Bytes with a binary unit: "512B", "64KiB", "1.5MiB"."""
-    value = float(nbytes)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024 or unit == "GiB":
-            return f"{value:.0f}{unit}" if value >= 10 or unit == "B" or value == int(value) else f"{value:.1f}{unit}"
-        value /= 1024
-    raise AssertionError("unreachable")
-
-
 def shape(dimensions: Sequence[int] | None) -> str:
     """ "[2,4,8]", "[]" for a scalar, "" where none is known."""
     return "" if dimensions is None else "[" + ",".join(str(d) for d in dimensions) + "]"
@@ -137,25 +105,6 @@ def shape(dimensions: Sequence[int] | None) -> str:
 def count(value: int) -> str:
     """With thousands separators."""
     return f"{value:,}"
-
-
-def short_op(name: str) -> str:
-    """Op of a node name without the framework's affixes: BmmBackward0 -> Bmm, GradNodePyLayer_Outer -> Outer."""
-    for prefix in ("torch::autograd::", "GradNodePyLayer_"):
-        if name.startswith(prefix):
-            name = name[len(prefix) :]
-    if name.endswith("GradNode") and name != "GradNode":
-        return name[: -len("GradNode")]
-    stem = name.rstrip("0123456789")
-    if stem.endswith("Backward") and stem != "Backward":
-        return stem[: -len("Backward")]
-    return name
-
-
-def short_name(unique_name: str) -> str:
-    """A unique name in short: "BmmBackward0#3" -> "Bmm#3"."""
-    name, mark, ordinal = unique_name.partition("#")
-    return short_op(name) + mark + ordinal
 
 
 def place(file: str, line: int) -> str:

@@ -1,9 +1,4 @@
-"""Texts for people: stops, slots, statistics, windows of tensors, tables, source lines. Plain text, no colour, no
-markup.
-
-Pure functions on values, save ``value_text`` and ``stop_report``, which ask the agent (caller's thread, not the
-dispatcher).
-"""
+"""Values as lines of text: stops, slots, statistics, windows of tensors, tables, source lines. Pure; any thread."""
 
 from __future__ import annotations
 
@@ -12,9 +7,9 @@ import math
 import os
 import unicodedata
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from adbg.engine.errors import AdbgError, CommandError
+from adbg.engine.errors import CommandError
 from adbg.engine.protocol.messages import NodeBody
 from adbg.engine.types import (
     ExitStatus,
@@ -29,9 +24,7 @@ from adbg.engine.types import (
     TensorWindow,
 )
 from adbg.tui.text.evidence import stop_message
-
-if TYPE_CHECKING:
-    from adbg.tui.debugger.stop_view import Shown, StopView
+from adbg.tui.text.quantities import duration, size
 
 FORMATS = ("meta", "stats", "exact", "window", "text")
 BLOCKS = " ▁▂▃▄▅▆▇█"
@@ -47,25 +40,6 @@ def number_text(value: float | None) -> str:
     if math.isnan(value):
         return "nan"
     return f"{value:.4g}"
-
-
-def bytes_text(count: float) -> str:
-    """ "512 B", "64.0 KiB"."""
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(size) < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
-
-
-def time_text(us: float | None) -> str:
-    """ "41 µs", "12.3 ms", "1.20 s"."""
-    if us is None:
-        return ""
-    if us < 1000:
-        return f"{us:.0f} µs"
-    return f"{us / 1000:.1f} ms" if us < 1e6 else f"{us / 1e6:.2f} s"
 
 
 def shape_text(meta: TensorMeta | None) -> str:
@@ -212,7 +186,7 @@ def tensor_text(view: TensorView) -> str:
     """All that a TensorView has."""
     if view.meta is None:
         return view.text
-    parts = [f"{shape_text(view.meta)}  {bytes_text(view.meta.nbytes)}"]
+    parts = [f"{shape_text(view.meta)}  {size(view.meta.nbytes, spaced=True)}"]
     if view.text:
         parts.append(view.text)
     if view.stats is not None:
@@ -228,20 +202,6 @@ def format_of(text: str) -> str:
     if len(found) != 1:
         raise CommandError(f"unknown format /{text}", "formats: " + ", ".join("/" + word for word in FORMATS))
     return found[0]
-
-
-def value_text(view: StopView, expression: str, form: str = "") -> str:
-    """An expression's value as text: as the framework prints it (form ""), or as ``form`` asks."""
-    if not form or form == "text":
-        return view.evaluate(expression, "watch").result
-    return tensor_text(tensor_view(view, expression, form))
-
-
-def tensor_view(view: StopView, expression: str, form: str) -> TensorView:
-    """The TensorView that ``form`` (one of FORMATS but "text") asks for."""
-    return view.tensor(
-        expression, stats=form in ("stats", "exact"), exact=form == "exact", window=form == "window", rows=16, cols=12
-    )
 
 
 def slot_text(slot: SlotView, width: int = 0) -> str:
@@ -346,7 +306,7 @@ def _node_facts(stop: NodeStop) -> str:
     if stop.node.compiled:
         facts.append("a whole compiled region in one node")
     if stop.elapsed_us is not None:
-        facts.append(f"took {time_text(stop.elapsed_us)}")
+        facts.append(f"took {duration(stop.elapsed_us, spaced=True)}")
     return ", ".join(facts)
 
 
@@ -373,25 +333,3 @@ def contribution_lines(body: NodeBody) -> list[str]:
         f"  norm {number_text(part.norm)}"
         for part in body.contributions
     ]
-
-
-def stop_report(view: StopView, stop: NodeStop | None = None) -> str:
-    """The current stop with its gradients read from the agent; displays are the caller's affair."""
-    stop = stop or view.need_stop()
-    body: NodeBody | None = None
-    if stop.node is not None and stop.index:
-        try:
-            body = view.node()
-        except AdbgError:
-            body = None  # the stop itself is known all the same
-    return "\n".join(stop_lines(stop, body))
-
-
-def shown_text(row: Shown) -> str:
-    """ "3: norm(g) = 0.022", "* 4: w (watch) = 2, was 1"."""
-    if row.error:
-        return f"{row.number}: {row.expression}: {row.error}"
-    mark = "* " if row.changed else ""
-    value = row.text if "\n" not in row.text else "\n" + row.text
-    was = f", was {row.before}" if row.changed and "\n" not in row.before else ""
-    return f"{mark}{row.number}: {row.expression} = {value}{was}"

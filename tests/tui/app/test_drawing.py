@@ -9,6 +9,7 @@ import pytest
 from rich.cells import cell_len
 from support.replay_agent import recorded
 
+from adbg.engine.names import short_op
 from adbg.engine.protocol import codec as wire
 from adbg.engine.protocol.messages import GraphBody, NodeBody
 from adbg.engine.types import GraphRow, NodeStop, Phase, StopReason, TensorMeta, TensorStats, TensorView, ValueState
@@ -23,6 +24,7 @@ from adbg.tui.app.panels.statusbar import Status, line
 from adbg.tui.app.screens.dialogs import breakpoint_line
 from adbg.tui.app.screens.grid import moved_slice
 from adbg.tui.text import cells as figures
+from adbg.tui.text.quantities import duration
 
 
 @pytest.mark.parametrize(
@@ -56,7 +58,7 @@ def test_numbers_take_seven_cells_at_most(given: float, text: str) -> None:
     ],
 )
 def test_durations_take_five_cells_at_most(us: float | None, text: str) -> None:
-    assert figures.duration(us) == text
+    assert duration(us, bare=True) == text
     assert len(text) <= 5
 
 
@@ -69,13 +71,12 @@ def test_durations_take_five_cells_at_most(us: float | None, text: str) -> None:
     ],
 )  # fmt: skip
 def test_short_names_of_both_frameworks(name: str, short: str) -> None:
-    assert figures.short_op(name) == short
+    assert short_op(name) == short
 
 
 def test_elision_keeps_whole_parts() -> None:
     assert figures.elide("abcdef", 4) == "abc…"
     assert figures.elide("abcdef", 6) == "abcdef"
-    assert figures.elide_left("/a/b/model.py", 9) == "…model.py"
     assert figures.elide_parameter("→layers.1.down.bias", 14) == "→…1.down.bias"
     assert figures.elide_parameter("→layers.1.down.bias", 8) == "→…bias"
     assert all(cell_len(figures.elide("日本語のテキスト", width)) <= width for width in range(12))
@@ -172,7 +173,7 @@ def test_rows_of_the_graph_fit_and_align(width: int) -> None:
     for row, spans in enumerate(rows):
         text = figures.plain(spans)
         node = panel.model.at(row)
-        name = "leaf" if node.accumulate else figures.short_op(node.name)
+        name = "leaf" if node.accumulate else short_op(node.name)
         assert text[start:].startswith(figures.elide(name, columns["op"]))
         assert text[2 : 2 + columns["index"]].strip() == str(node.index)
 

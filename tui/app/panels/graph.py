@@ -6,6 +6,7 @@ from typing import Any
 
 from textual.message import Message
 
+from adbg.engine.names import short_op
 from adbg.engine.types import GraphRow
 from adbg.tui.app import theme
 from adbg.tui.app.keymap import bindings
@@ -14,6 +15,7 @@ from adbg.tui.app.panels.graph_model import GraphModel
 from adbg.tui.app.panels.lanes import EMPTY, LaneRow
 from adbg.tui.text import cells as figures
 from adbg.tui.text.cells import Spans, elide, elide_parameter, width_of
+from adbg.tui.text.quantities import duration
 
 _GLYPH = {"done": "●", "here": "▶", "todo": "○"}
 MAX_LANES = 14  # columns; more are cut at the right by "»" (3 of 160 cells would be left for the op)
@@ -185,7 +187,7 @@ class GraphPanel(LinePanel):
             "bad" if node.nonfinite else "opdone" if node.state == "done" else "op" if node.state == "here" else "faint"
         )
         if columns["us"]:
-            spans.append((f" {figures.duration(node.us):>{columns['us']}}", value))
+            spans.append((f" {duration(node.us, bare=True):>{columns['us']}}", value))
         if columns["norm"]:
             norm = "non-fin" if node.nonfinite and node.norm is None else figures.number(node.norm)
             spans.append((f" {norm:>{columns['norm']}}", value))
@@ -202,7 +204,7 @@ class GraphPanel(LinePanel):
         lanes = self.model.lanes(row)
         visible = self.model.visible
         notes: list[tuple[str, str]] = []
-        name = "leaf" if node.accumulate else figures.short_op(node.name)
+        name = "leaf" if node.accumulate else short_op(node.name)
         room = width - len(name) - 2
         if node.accumulate and node.parameter:
             notes.append((elide_parameter("→" + node.parameter, room), "leaf"))

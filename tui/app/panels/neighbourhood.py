@@ -9,6 +9,7 @@ from typing import Any
 from rich.text import Text
 from textual.widgets import Static
 
+from adbg.engine.names import short_op
 from adbg.engine.types import GraphRow
 from adbg.tui.app import theme
 from adbg.tui.text import cells as figures
@@ -19,7 +20,7 @@ _ENTRIES = 3
 
 
 def _entry(row: GraphRow, width: int) -> str:
-    name = ("→" + row.parameter) if row.accumulate and row.parameter else figures.short_op(row.name)
+    name = ("→" + row.parameter) if row.accumulate and row.parameter else short_op(row.name)
     return elide(f"#{row.index} {name}", width).ljust(width)
 
 
@@ -49,7 +50,7 @@ def boxes(
     side = min(room // 3, 26)
     middle = min(room - 2 * side, side + 4)
     title = f" neighbourhood of #{node.index} "
-    facts = [f"#{node.index} {figures.short_op(node.name)}"]
+    facts = [f"#{node.index} {short_op(node.name)}"]
     facts.append(node.parameter or node.module or (f"{saved} saved" if saved else ""))
     facts.append(f"{saved} saved" if saved and facts[1] != f"{saved} saved" else "")
     left, right = _entries(feeders, side), _entries(fed, side)

@@ -13,6 +13,7 @@ from adbg.engine.types import NodeStop, Phase, StopReason
 from adbg.tui.app import theme
 from adbg.tui.text import cells as figures
 from adbg.tui.text.cells import Spans, fit, width_of
+from adbg.tui.text.quantities import duration
 
 SEPARATOR: tuple[str, str] = (" │ ", "faint")
 
@@ -107,14 +108,9 @@ def fields(status: Status, bar: int) -> list[tuple[int, Spans]]:
     if status.state == "running" and status.backwards:
         result.append((2, [("backward ", "dim"), (figures.count(status.backwards), "number")]))
     if status.us is not None or status.sum_us:
-        timed: Spans = (
-            [(f"{figures.duration(status.us)}{'µs' if (status.us or 0) < 999.5 else ''}", "number")]
-            if status.us is not None
-            else []
-        )
+        timed: Spans = [(duration(status.us), "number")] if status.us is not None else []
         if status.sum_us:
-            unit = "µs" if status.sum_us < 999.5 else ""
-            timed.append((f"{' ' if timed else ''}Σ{figures.duration(status.sum_us)}{unit}", "number"))
+            timed.append((f"{' ' if timed else ''}Σ{duration(status.sum_us)}", "number"))
         result.append((5, timed))
     if status.memory:
         result.append((6, [("mem ", "dim"), (status.memory, "number")]))

@@ -19,6 +19,7 @@ from adbg.tui.app.lines.linepanel import LinePanel
 from adbg.tui.app.lines.wrapping import wrap
 from adbg.tui.text import cells as figures
 from adbg.tui.text.cells import Spans, beside, elide, number, width_of
+from adbg.tui.text.quantities import size
 
 Picture = list[Segment]
 COMPACT = 10  # lines; below that, two lines of figures and one of values
@@ -121,7 +122,7 @@ def meta_text(meta: TensorMeta) -> str:
     """ "f32 [64,256] cpu 64KiB"."""
     if meta.shape is None:
         return meta.remark
-    words = [meta.dtype, figures.shape(meta.shape), meta.device, figures.size(meta.nbytes)]
+    words = [meta.dtype, figures.shape(meta.shape), meta.device, size(meta.nbytes)]
     if meta.layout != "strided":
         words.append(meta.layout)
     return " ".join(word for word in words if word)
