@@ -55,7 +55,8 @@ class Events(Observer):
         if number in self._told:
             self._told.discard(number)
             run = run._replace(told=True)
-        self._later(run)
+        self._queue.add(run)
+        self._client.event_later(self._queue.take)
 
     # ---- calls and nodes
 

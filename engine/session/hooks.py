@@ -37,7 +37,8 @@ class BackendHooks:
         self._session = session
         self._backend = backend
         self._running: dict[int, Running] = {}  # by id of the call, between its begin and its end
-        self._brief: dict[int, BriefRun] = {}  # calls that were told in short, by number, while they run
+        # Calls that were told in short, with the time of their begin, by number while they run.
+        self._brief: dict[int, tuple[BriefCall, float]] = {}
         # Exceptions that were shown already: iteration (addresses are used again), address, type, text.
         self._raised: list[tuple[int, int, type, str]] = []
 
@@ -97,25 +98,23 @@ class BackendHooks:
             if session.attached:
                 for tell in session.notify.before_backward:
                     tell()
-                self._brief[call.number] = BriefRun(call, time.time(), False)
-                for tell in session.notify.brief_begin:
-                    tell(call)
+                self._brief[call.number] = (call, time.time())
+                for begin in session.notify.brief_begin:
+                    begin(call)
         except Exception as error:
             session.problems.defect("the begin of a backward was not reported", error)
 
     def brief_end(self, number: int, us: float, error: BaseException | None) -> None:
+        session = self._session
         try:
-            if self._session.attached:
-                run = self._brief.pop(number, None)
-                if run is not None:  # else it was looked into, and backward_end has told its end
-                    self._tell_brief_end(run, us, error)
+            if session.attached:
+                found = self._brief.pop(number, None)
+                if found is not None:  # else it was looked into, and its end is told already
+                    run = BriefRun(*found, False, us, error_text(error) if error is not None else "")
+                    for tell in session.notify.brief_end:
+                        tell(run)
         except Exception as problem:  # also of the program's own exception, whose text is asked for
-            self._session.problems.defect("the end of a backward was not reported", problem)
-
-    def _tell_brief_end(self, run: BriefRun, us: float, error: BaseException | None) -> None:
-        ended = BriefRun(run.call, run.began, False, us, error_text(error))
-        for tell in self._session.notify.brief_end:
-            tell(ended)
+            session.problems.defect("the end of a backward was not reported", problem)
 
     def node_warning(self, call: BackwardCall, key: int, grad_outputs: Slots, text: str) -> Slots | None:
         """A node is about to do harm that no exception will tell of (Paddle dies of some undefined gradients): the
@@ -191,7 +190,7 @@ class BackendHooks:
         brief = self._brief.get(call.number)
         if brief is not None:
             for tell in self._session.notify.looked_into:
-                tell(brief.call)
+                tell(brief[0])
         running = self._running[id(call)] = Running(
             self._backend, call, self._session.next_serial(), outer, perf_counter_ns()
         )
@@ -276,9 +275,8 @@ class BackendHooks:
         self._arrive(running, Phase.END)
         for release in session.notify.release:
             release(running, error)
-        brief = self._brief.pop(call.number, None)
-        if brief is not None:  # looked into, and nobody told its begin
-            self._tell_brief_end(brief, us, error)
+        if call.number in self._brief:  # looked into, but not from its begin on
+            self.brief_end(call.number, us, error)
             return
         for tell in session.notify.backward_end:
             tell(running, us, error)

@@ -247,7 +247,7 @@ def test_aids_are_listed_switched_and_put_back(script: Path) -> None:
     done, _ = _run(script, "-b", "Exp*", "--no-stacks", *commands(*lines))
     assert done.status == 0, done
     assert "ignored: operators on the CPU" in done.stdout and "ignored: fresh memory" in done.stdout
-    assert "no aid 'nonsense'" in done.stdout + done.stderr and "cannot be written" in done.stdout + done.stderr
+    assert "unknown aid 'nonsense'" in done.stdout + done.stderr and "cannot be written" in done.stdout + done.stderr
     flags = re.search(r"FLAGS (.*)", done.stdout)
     assert flags and "'FLAGS_call_stack_level': 1" in flags[1] and "'FLAGS_check_nan_inf': False" in flags[1]
 
