@@ -23,29 +23,30 @@ from textual.geometry import Size
 from adbg.engine.errors import AdbgError
 from adbg.tui.app import theme
 from adbg.tui.app.base import CommandQueue
+from adbg.tui.app.event_feed import Showing
 from adbg.tui.app.keyactions import KeyActions
 from adbg.tui.app.keymap import bindings
 from adbg.tui.app.layout import SMALLEST, plan
-from adbg.tui.app.lines.linepanel import LinePanel
+from adbg.tui.app.lines.line_panel import LinePanel
 from adbg.tui.app.log.nodes import node_index, occurrence_of
-from adbg.tui.app.log.panel import VlogPanel
+from adbg.tui.app.log.vlog_panel import VlogPanel
 from adbg.tui.app.lookups import Lookups
 from adbg.tui.app.messages import CommandDone, Stray
 from adbg.tui.app.palette import TableCommands
 from adbg.tui.app.panels import source_file as sourcefile
 from adbg.tui.app.panels.console import CommandInput, History
+from adbg.tui.app.panels.frames import Banner, GraphHead, ListsBar, apply_plan, compose_main
 from adbg.tui.app.panels.graph import GraphPanel
 from adbg.tui.app.panels.hints import Hints
-from adbg.tui.app.panels.main_screen import Banner, GraphHead, ListsBar, apply_plan, compose_main
+from adbg.tui.app.panels.lists import ListsPanel
 from adbg.tui.app.panels.neighbourhood import Neighbourhood
-from adbg.tui.app.panels.source import CodePanel, ListsPanel
-from adbg.tui.app.panels.statusbar import StatusBar
+from adbg.tui.app.panels.source import CodePanel
+from adbg.tui.app.panels.status_bar import StatusBar
 from adbg.tui.app.panels.transcript import Transcript
 from adbg.tui.app.panels.value import ValuePanel
 from adbg.tui.app.screens.dialogs import TooSmall
 from adbg.tui.app.screens.grid import GridScreen
 from adbg.tui.app.screens.help import HelpScreen, live_keys
-from adbg.tui.app.showing import Showing
 from adbg.tui.commands.startup import run_startup
 from adbg.tui.commands.table import TABLE, CommandResult, execute, repeatable
 from adbg.tui.debugger.debugger import Debugger, State

@@ -21,14 +21,15 @@ from textual.widget import Widget
 
 from adbg.engine.errors import AdbgError
 from adbg.tui.app.layout import Arrangement
-from adbg.tui.app.lines.screentext import ScreenText
-from adbg.tui.app.log.panel import VlogPanel
+from adbg.tui.app.lines.screen_text import ScreenText
+from adbg.tui.app.log.vlog_panel import VlogPanel
 from adbg.tui.app.lookups import Lookups
 from adbg.tui.app.messages import CommandDone
+from adbg.tui.app.panels.frames import Banner, tabs_title
 from adbg.tui.app.panels.graph import GraphPanel
-from adbg.tui.app.panels.main_screen import Banner, tabs_title
-from adbg.tui.app.panels.source import CodePanel, ListsPanel
-from adbg.tui.app.panels.statusbar import StatusBar
+from adbg.tui.app.panels.lists import ListsPanel
+from adbg.tui.app.panels.source import CodePanel
+from adbg.tui.app.panels.status_bar import StatusBar
 from adbg.tui.app.panels.transcript import Transcript
 from adbg.tui.app.panels.value import ValuePanel
 from adbg.tui.app.typeahead import TypeAhead

@@ -13,9 +13,9 @@ from textual.widgets import Input
 from adbg.engine.errors import AdbgError
 from adbg.tui.app.base import AppBase
 from adbg.tui.app.layout import PANELS
-from adbg.tui.app.log.panel import VlogPanel
+from adbg.tui.app.log.vlog_panel import VlogPanel
 from adbg.tui.app.panels.console import CommandInput
-from adbg.tui.app.panels.source import TABS
+from adbg.tui.app.panels.lists import TABS
 from adbg.tui.app.screens.dialogs import BreakpointScreen, LineScreen, QuitScreen
 from adbg.tui.app.screens.output import OutputScreen
 from adbg.tui.debugger.debugger import State

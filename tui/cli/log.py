@@ -65,7 +65,7 @@ def show_logs(options: argparse.Namespace) -> int:
 
 
 def _open_app(options: argparse.Namespace) -> int:
-    from adbg.tui.app.log.logapp import LogApp
+    from adbg.tui.app.log.log_app import LogApp
 
     words = [f"level:{options.level}"] if options.level is not None else []
     words += [options.grep] if options.grep is not None else []

@@ -168,7 +168,7 @@ def test_a_crash_of_the_screen_is_one_line_and_the_program_goes_on(script: Path)
 
 def test_an_answer_or_a_key_that_fails_is_told_and_the_session_goes_on(script: Path) -> None:
     crash = (
-        "import adbg.tui.app.reading as r, adbg.tui.app.keyactions as k\n"
+        "import adbg.tui.app.stop_reader as r, adbg.tui.app.keyactions as k\n"
         "show, once = r.Reading._show_graph, []\n"
         "def fail(self, anew):\n"
         "    if not once and self.debugger.stop.index: once.append(1); raise RuntimeError('answer failed')\n"

@@ -7,7 +7,7 @@ import bisect
 from array import array
 
 from adbg.tui.app.log.folds import OPEN, Filter, Folds, wanted
-from adbg.tui.app.log.lines import LineMap
+from adbg.tui.app.log.line_map import LineMap
 from adbg.tui.app.log.store import LogStore
 from adbg.tui.text import cells as figures
 

@@ -9,7 +9,7 @@ from textual.message import Message
 from adbg.engine.types import GraphRow
 from adbg.tui.app import theme
 from adbg.tui.app.keymap import bindings
-from adbg.tui.app.lines.linepanel import LinePanel
+from adbg.tui.app.lines.line_panel import LinePanel
 from adbg.tui.app.panels.graph_model import GraphModel
 from adbg.tui.app.panels.lanes import EMPTY, LaneRow
 from adbg.tui.text import cells as figures

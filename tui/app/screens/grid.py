@@ -14,9 +14,9 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from adbg.engine.types import TensorView
-from adbg.tui.app.lines.linepanel import LinePanel
+from adbg.tui.app.lines.line_panel import LinePanel
 from adbg.tui.app.messages import Read
-from adbg.tui.app.panels.value import counts_line, meta_line, range_line, sample_text
+from adbg.tui.app.panels.value_lines import counts_line, meta_line, range_line, sample_text
 from adbg.tui.app.screens.dialogs import LineScreen
 from adbg.tui.text import cells as figures
 from adbg.tui.text.cells import Spans, number, width_of

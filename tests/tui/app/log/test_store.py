@@ -20,7 +20,7 @@ from adbg.tui.app.log import search as logsearch
 from adbg.tui.app.log import store as logstore
 from adbg.tui.app.log.folds import OPEN, Filter, Folds, compile_bytes, wanted
 from adbg.tui.app.log.index import BACKWARD, CALL, NODE, PYLAYER
-from adbg.tui.app.log.lines import LineMap
+from adbg.tui.app.log.line_map import LineMap
 from adbg.tui.app.log.nodes import NodeRecords, node_said, plain_name
 from adbg.tui.app.log.search import Search
 from adbg.tui.app.log.store import LogStore

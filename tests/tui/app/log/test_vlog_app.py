@@ -14,7 +14,7 @@ from textual.widgets import Input
 
 from adbg.engine.glog import format_record
 from adbg.tui.app.log.folds import Filter
-from adbg.tui.app.log.logapp import LogApp
+from adbg.tui.app.log.log_app import LogApp
 from adbg.tui.app.log.nodes import node_index
 from adbg.tui.app.log.search import Search
 from adbg.tui.app.panels.graph_model import GraphModel

@@ -9,13 +9,14 @@ from textual.widget import Widget
 from textual.widgets import Label, Static
 
 from adbg.tui.app.layout import LOWER, Arrangement, Plan
-from adbg.tui.app.log.panel import VlogPanel
+from adbg.tui.app.log.vlog_panel import VlogPanel
 from adbg.tui.app.panels.console import CommandInput
 from adbg.tui.app.panels.graph import GraphPanel
 from adbg.tui.app.panels.hints import Hints
+from adbg.tui.app.panels.lists import ListsPanel
 from adbg.tui.app.panels.neighbourhood import Neighbourhood
-from adbg.tui.app.panels.source import CodePanel, ListsPanel
-from adbg.tui.app.panels.statusbar import StatusBar
+from adbg.tui.app.panels.source import CodePanel
+from adbg.tui.app.panels.status_bar import StatusBar
 from adbg.tui.app.panels.transcript import Transcript
 from adbg.tui.app.panels.value import ValuePanel
 

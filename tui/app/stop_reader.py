@@ -17,10 +17,10 @@ from adbg.engine.types import NodeStop, Phase, SourceLine, StopReason
 from adbg.tui.app import theme
 from adbg.tui.app.base import AppBase
 from adbg.tui.app.messages import Read
+from adbg.tui.app.panels.frames import GraphHead, ListsBar, lists_title
 from adbg.tui.app.panels.graph_model import PAGE
-from adbg.tui.app.panels.main_screen import GraphHead, ListsBar, lists_title
+from adbg.tui.app.panels.lists import FrameRow, forward_rows, frame_rows
 from adbg.tui.app.panels.neighbourhood import Neighbourhood
-from adbg.tui.app.panels.source import FrameRow, forward_rows, frame_rows
 from adbg.tui.app.panels.value import BINS
 from adbg.tui.text import cells as figures
 

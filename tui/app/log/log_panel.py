@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from adbg.tui.app.keymap import bindings
-from adbg.tui.app.lines.linepanel import LinePanel
+from adbg.tui.app.lines.line_panel import LinePanel
 from adbg.tui.app.log.drawing import drawn
 from adbg.tui.app.log.folds import OPEN
 from adbg.tui.app.log.store import LogStore

@@ -15,9 +15,9 @@ from textual.widgets import ContentSwitcher, Static
 from adbg.engine.errors import AdbgError
 from adbg.tui.app import theme
 from adbg.tui.app.keymap import BY_ID
-from adbg.tui.app.lines.linepanel import LinePanel
+from adbg.tui.app.lines.line_panel import LinePanel
 from adbg.tui.app.log.folds import OPEN
-from adbg.tui.app.log.panel import VlogPanel
+from adbg.tui.app.log.vlog_panel import VlogPanel
 from adbg.tui.app.screens.dialogs import LineScreen
 from adbg.tui.app.typeahead import TypeAhead
 

@@ -14,7 +14,7 @@ from textual.message import Message
 from textual.timer import Timer
 
 from adbg.tui.app.log.folds import compile_bytes, compile_pattern
-from adbg.tui.app.log.logpanel import LogPanel
+from adbg.tui.app.log.log_panel import LogPanel
 from adbg.tui.app.log.nodes import NodeRecords, NodeSaid, node_said
 from adbg.tui.app.log.search import Search
 

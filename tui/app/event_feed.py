@@ -17,7 +17,7 @@ from adbg.engine.record.files import vlog_path
 from adbg.engine.types import NodeStop, Phase, StopReason
 from adbg.tui.app.banner import BAD, banner_text
 from adbg.tui.app.panels.graph_model import PAGE
-from adbg.tui.app.reading import Reading
+from adbg.tui.app.stop_reader import Reading
 from adbg.tui.commands.startup import stop_commands
 from adbg.tui.debugger import events
 from adbg.tui.debugger.debugger import State
