@@ -69,9 +69,6 @@ class ListsPanel(LinePanel):
         self.lines_changed()
         self.reveal(self.cursor)
 
-    def cycle(self, step: int) -> None:
-        self.show_tab(TABS[(TABS.index(self.tab) + step) % len(TABS)])
-
     def show_frames(self, rows: list[FrameRow], selected: int, note: str = "") -> None:
         """Another stack."""
         self.frames, self.frame, self.frames_note = rows, selected, note
@@ -144,3 +141,16 @@ class ListsPanel(LinePanel):
     def copied(self) -> str:
         lines = self.line_count()
         return figures.plain(self.line(min(self.cursor, lines - 1), 500)).strip() if lines else ""
+
+    def toggle_command(self) -> str:
+        if self.tab != "breakpoints" or not self.breakpoints:
+            return ""
+        row = self.breakpoints[self.cursor]
+        return f"{'disable' if row.enabled else 'enable'} {row.id}"
+
+    def delete_command(self) -> str | None:
+        if not self.line_count():
+            return None
+        if self.tab == "breakpoints":
+            return f"delete {self.breakpoints[self.cursor].id}"
+        return f"undisplay {self.shown[self.cursor].number}" if self.tab == "watches" else ""

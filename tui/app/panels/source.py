@@ -122,5 +122,9 @@ class CodePanel(LinePanel):
         """The line under the cursor."""
         return SourceLine(self.path, min(self.cursor, len(self._lines) - 1) + 1, "") if self._lines else None
 
+    def breakpoint_spec(self) -> str:
+        place = self.place()
+        return f"{place.file.rsplit('/', 1)[-1]}:{place.line}" if place is not None else ""
+
     def copied(self) -> str:
         return figures.plain(self._lines[min(self.cursor, len(self._lines) - 1)]).strip() if self._lines else ""

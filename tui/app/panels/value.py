@@ -47,6 +47,7 @@ class ValuePanel(LinePanel):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.model = ValueModel()
+        self.node = 0  # index of the node whose value it is, once it was read
         self.waiting = "stop at a node to see its values"
         self._lines: list[Spans | Picture] = []
         self._places: dict[tuple[int, int, int], int] = {}
@@ -173,5 +174,16 @@ class ValuePanel(LinePanel):
         self.post_message(self.Opened(self, 0))
 
     def title(self) -> str:
-        """For the frame."""
-        return self.model.target
+        """For the frame: "grad_outputs[0] · #5"."""
+        target = self.model.target
+        return f"{target} · #{self.node}" if target and self.node else target
+
+    def cycle(self, step: int) -> bool:
+        """The next value of the node; False where there is no other."""
+        found = self.model.cycle(step)
+        if found:
+            self.post_message(self.SlotChosen())
+        return found
+
+    def copied(self) -> str:
+        return "\n".join("".join(text for text, *_ in line) for line in self._lines)

@@ -87,9 +87,6 @@ class ValueModel:
         self.wanted = (kind, slot.name)
         self.expression, self.slice, self.view, self.problem = "", "", None, ""
 
-    def show_expression(self, expression: str) -> None:
-        self.expression, self.slice, self.view, self.problem = expression, "", None, ""
-
 
 def _readable(slot: SlotView) -> bool:
     """Whether there are values to look at: a gradient of a node that is not at hand has none."""

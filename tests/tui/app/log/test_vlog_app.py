@@ -147,10 +147,10 @@ def test_gzipped_files_and_tabs(tmp_path: Path) -> None:
     packed.write_bytes(gzip.compress((DATA / "promo_v4.log").read_bytes()))
 
     async def body(app: LogApp, pilot: Pilot[None]) -> None:
-        assert app.number == 0
+        assert app.main.number == 0
         await until(lambda: any("type promotion" in line for line in lines(app)))
         await pilot.press("right_square_bracket")
-        assert app.number == 1
+        assert app.main.number == 1
         await until(lambda: any("GradNodePyLayer_Outer" in line for line in lines(app)))
 
     drive([packed, DATA / "pylayer_nested_v3.log"], body)
