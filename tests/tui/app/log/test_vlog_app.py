@@ -255,7 +255,7 @@ def test_escape_gives_up_a_search_and_a_filter_and_the_cursor_stays(
         await until(lambda: 0 < panel.line_count() < 95_000)
         assert "looked at" in panel.subtitle_text()
         await pilot.press("escape")
-        assert panel.filter_text == "" and panel.line_count() == 100_000 and panel.cursor == 95_000
+        assert panel.view.filter_text == "" and panel.line_count() == 100_000 and panel.cursor == 95_000
         brake.held = False
         panel.set_filter("pending")
         await until(lambda: panel.line_count() == 99_999 and panel.cursor == 94_999)
@@ -298,7 +298,7 @@ def test_a_record_about_a_node_names_it_and_the_node_finds_its_record() -> None:
         told: list[object] = []
         panel.post_message = lambda message: told.append(message) or True  # type: ignore[method-assign,func-returns-value]
         row = panel.row_at(panel.cursor)
-        panel._ask_node(row)
+        assert panel._links.ask_node(row) and panel._answer(1.0) is False
         del panel.post_message
         (message,) = told
         assert isinstance(message, panel.NodeWanted)
