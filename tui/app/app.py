@@ -76,7 +76,7 @@ class AdbgApp(TypeAhead[int]):
         self.feed = EventFeed(debugger, self.main, self.reader, self.run_line)
         self.failures = Failures()
         self.crash = ""  # why the screen ended, in one line
-        self._unsubscribe = debugger.subscribe(self.feed.put)
+        self._unsubscribe = debugger.model.subscribe(self.feed.put)
         self._interrupted = 0.0  # when ctrl+c was pressed
         self._last_step = "step"
         self._leave_after_detach = False
@@ -147,7 +147,7 @@ class AdbgApp(TypeAhead[int]):
             self.notify(text, severity="error", timeout=6, markup=False)
 
     def _keep(self, error: BaseException | None) -> str:
-        return keep_traceback(error, self.debugger.run_dir or "")
+        return keep_traceback(error, self.debugger.program.run_dir or "")
 
     def _fatal_error(self) -> None:
         """Textual shows a traceback here; it goes into a file, and the user reads one line (``run_app``)."""
@@ -161,7 +161,7 @@ class AdbgApp(TypeAhead[int]):
         self.main.resized(event.size)
         self.call_after_refresh(self.reader.read_value)
         with contextlib.suppress(AdbgError, OSError):
-            self.debugger.resize(max(event.size.height - 4, 5), max(event.size.width - 2, 20))
+            self.debugger.program.resize(max(event.size.height - 4, 5), max(event.size.width - 2, 20))
 
     def on_paste(self, event: textual_events.Paste) -> None:
         """A paste that no line of text took: a command when it begins with `:`, else nothing; never keys."""
@@ -338,7 +338,7 @@ class AdbgApp(TypeAhead[int]):
         line = self.focused.toggle_command() if isinstance(self.focused, Toggled) else ""
         spec = "" if line else self._spec_here()
         if spec:
-            same = [row for row in self.debugger.breakpoints if row.spec == spec]
+            same = [row for row in self.debugger.settings.breakpoints if row.spec == spec]
             line = f"delete {same[0].id}" if same else f"break {spec}"
         if line:
             self.run_line(line)
@@ -404,7 +404,7 @@ class AdbgApp(TypeAhead[int]):
     def action_output(self) -> None:
         def type_in(data: bytes) -> None:
             try:
-                self.debugger.write_stdin(data)
+                self.debugger.program.write_stdin(data)
             except (AdbgError, OSError) as error:
                 self.notify(str(error), severity="error", markup=False)
 
@@ -414,7 +414,7 @@ class AdbgApp(TypeAhead[int]):
 
     def action_ask_quit(self) -> None:
         if not self.debugger.alive:
-            self.exit(self.debugger.exit_code or 0)
+            self.exit(self.debugger.run.exit_code or 0)
             return
 
         def answered(answer: str | None) -> None:
@@ -427,4 +427,4 @@ class AdbgApp(TypeAhead[int]):
         self.push_screen(QuitScreen(self.debugger.program.launched, self.debugger.state.value), answered)
 
     def action_leave(self) -> None:
-        self.exit(0 if self.debugger.alive else self.debugger.exit_code or 0)
+        self.exit(0 if self.debugger.alive else self.debugger.run.exit_code or 0)

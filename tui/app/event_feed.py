@@ -145,7 +145,7 @@ class EventFeed:
         status.stop, status.us, status.edited = stop, stop.elapsed_us, False
         status.iteration, status.rank = stop.iteration, stop.rank
         status.here, status.total = stop.index, stop.total
-        numbers = {row.id: row.spec for row in self.debugger.breakpoints}
+        numbers = {row.id: row.spec for row in self.debugger.settings.breakpoints}
         status.breakpoint = " ".join(numbers[n] for n in stop.breakpoints if n in numbers)
         self._banner(stop)
         self.reader.stopped(stop)
@@ -220,7 +220,7 @@ class EventFeed:
     def _mark_lines(self) -> None:
         """Breakpoints on source lines, for the code panel."""
         lines: dict[tuple[str, int], bool] = {}
-        for row in self.debugger.breakpoints:
+        for row in self.debugger.settings.breakpoints:
             file, mark, rest = row.spec.split(" ", 1)[0].rpartition(":")
             if mark and rest.isdigit() and file.endswith(".py"):
                 lines[(file.rsplit("/", 1)[-1], int(rest))] = row.enabled
@@ -239,8 +239,8 @@ class EventFeed:
         if event.ended_by == "restart":
             return
         status = self.main.bar.status
-        status.exit_code, status.exit_text = event.code, self.debugger.exit_text
-        text = self.debugger.exit_text or f"exit status {event.code}"
+        status.exit_code, status.exit_text = event.code, self.debugger.run.exit_text
+        text = self.debugger.run.exit_text or f"exit status {event.code}"
         self.main.say(f"The program ended: {text}", "warn" if event.code else "good")
         if self.debugger.state is not State.EXITED:
             return  # it was started anew meanwhile
@@ -265,7 +265,7 @@ class EventFeed:
         status.title = self.debugger.title
         status.log_lines = len(self.main.vlog.store)
         status.processes = max(len(self.debugger.processes), 1)
-        status.waiting = len(self.debugger.waiting)
+        status.waiting = len(self.debugger.model.waiting)
         if self.debugger.state is not State.STOPPED:
             status.stop = None
         status.elapsed = time.monotonic() - self._began_at if self._began_at is not None else None
@@ -294,7 +294,7 @@ class EventFeed:
 
     def _follow_log(self) -> None:
         """The log of the current process; another one after a restart."""
-        folder = getattr(self.debugger.program, "folder", "") or self.debugger.run_dir
+        folder = self.debugger.program.folder or self.debugger.program.run_dir
         process = self.debugger.current
         if not folder or process is None:
             return

@@ -18,7 +18,7 @@ def run_app(debugger: Debugger, history_file: str | None = None) -> int:
     ``debugger`` is made but not started: the app does that. Must be called on the main thread, on a terminal. When the
     user detached, or the app itself failed, the program runs on: its output goes to the terminal until it ends.
     """
-    from adbg.tui.repl.repl import history_path
+    from adbg.tui.repl.prompt import history_path
 
     app = AdbgApp(debugger, _history_file(history_path()) if history_file is None else history_file)
     afterwards = Afterwards(debugger)

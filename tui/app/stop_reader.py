@@ -94,7 +94,7 @@ class StopReader:
         self._ask_page((max(stop.index, 1) - 1) // PAGE * PAGE + 1)
 
     def _ask_page(self, start: int) -> None:
-        self.lookups.ask("graph", start, lambda: self.debugger.graph_page(start, PAGE), self._graph_read)
+        self.lookups.ask("graph", start, lambda: self.debugger.view.graph_page(start, PAGE), self._graph_read)
 
     def _next_page(self) -> None:
         if self.debugger.stop is None:
@@ -110,15 +110,15 @@ class StopReader:
 
     def _read_frames(self) -> None:
         def question() -> Any:
-            frames = self.debugger.frames()
+            frames = self.debugger.view.frames()
             process = self.debugger.current
-            return frames, process.frames_note if process else "", process.frame if process else 0
+            return frames, process.view.frames_note if process else "", process.view.frame if process else 0
 
         self.lookups.ask("frames", 0, question, self._frames_read)
 
     def read_shown(self) -> None:
         """The watches and displays."""
-        self.lookups.ask("shown", 0, self.debugger.shown_values, self._shown_read)
+        self.lookups.ask("shown", 0, self.debugger.displays.values, self._shown_read)
 
     def read_node(self) -> None:
         """The selected node."""
@@ -127,7 +127,7 @@ class StopReader:
         if not index or stop is None or (stop.phase is Phase.PYTHON and not self.main.graph.model.total):
             self._show_node(None)
             return
-        self.lookups.ask("node", index, lambda: self.debugger.node(index), self._node_read)
+        self.lookups.ask("node", index, lambda: self.debugger.view.node(index), self._node_read)
 
     def read_value(self) -> None:
         """The chosen value of the selected node: statistics and a picture of the panel's size."""
@@ -147,7 +147,7 @@ class StopReader:
         self.lookups.ask(
             "value",
             (self.selected, target, asked),
-            lambda: self.debugger.tensor(
+            lambda: self.debugger.view.tensor(
                 target, node=index, stats=True, bins=BINS, window=True, slice=asked, rows=rows, cols=cols
             ),
             self._value_read,
@@ -181,7 +181,7 @@ class StopReader:
         if frame is None:
             return
         if frame.frame >= 0:
-            self.lookups.ask("frame", row, lambda: self.debugger.select_frame(row), self.report)
+            self.lookups.ask("frame", row, lambda: self.debugger.view.select_frame(row), self.report)
         elif frame.place is not None:
             lists.frame = row
             code.show(frame.place)

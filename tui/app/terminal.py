@@ -107,7 +107,7 @@ class Afterwards:
     def __init__(self, debugger: Debugger) -> None:
         self._debugger = debugger
         self._queue: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._unsubscribe = debugger.subscribe(self._take)
+        self._unsubscribe = debugger.model.subscribe(self._take)
 
     def _take(self, event: events.Event) -> None:
         if isinstance(event, events.Started):
@@ -130,4 +130,4 @@ class Afterwards:
                 self._debugger.interrupt()
         self._unsubscribe()
         self._debugger.close()
-        return self._debugger.exit_code or 0
+        return self._debugger.run.exit_code or 0

@@ -81,7 +81,7 @@ class ValueActions:
             self.reader.lookups.ask(
                 "grid",
                 slice_text,
-                lambda: self.debugger.tensor(
+                lambda: self.debugger.view.tensor(
                     target, node=index, exact=exact, window=True, slice=slice_text, rows=rows, cols=cols
                 ),
                 then,

@@ -114,14 +114,14 @@ def test_a_breakpoint_at_the_cursor_and_its_mark() -> None:
     async def body(app: Driver) -> None:
         await app.press("j", "j", "j", "j", "b")
         await app.shows("Breakpoints 1", "(adbg) break MmBackward0#9")
-        assert [row.spec for row in app.debugger.breakpoints] == ["MmBackward0#9"]
+        assert [row.spec for row in app.debugger.settings.breakpoints] == ["MmBackward0#9"]
         await app.until(lambda: app.app.main.graph.model.rows[5].breakpoints == (1,), "the mark")
         await app.shows("◆")
         await app.press("c")
         await app.stopped_at(5)
         assert "bp 1" in app.status and "MmBackward0#9" in app.status
         await app.press("b")
-        await app.until(lambda: not app.debugger.breakpoints, "removal")
+        await app.until(lambda: not app.debugger.settings.breakpoints, "removal")
         await app.shows("Breakpoints 0")
 
     drive(WIDE, body)
@@ -135,7 +135,7 @@ def test_the_breakpoint_dialog_writes_a_command() -> None:
         app.app.screen.query_one("#every", Input).value = "2"
         await app.shows("break NllLossBackward0#1 every 2 if norm(grad_outputs[0]) > 1")
         await app.press("enter")
-        await app.until(lambda: app.debugger.breakpoints, "the breakpoint")
+        await app.until(lambda: app.debugger.settings.breakpoints, "the breakpoint")
         sent = app.agent.breakpoints[-1].name
         assert sent == "NllLossBackward0#1 every 2 if norm(grad_outputs[0]) > 1"
 
