@@ -24,7 +24,7 @@ from pathlib import Path
 from log_frames import scrolled
 
 from adbg.tui.app.log.folds import OPEN
-from adbg.tui.app.log.logapp import LogApp
+from adbg.tui.app.log.log_app import LogApp
 
 SAMPLES = Path(__file__).resolve().parents[1] / "data" / "vlog"
 ASKED = {

@@ -67,14 +67,16 @@ class Driver:
 
     async def command(self, line: str) -> None:
         """A console command, from wherever the focus is."""
-        if self.app.focused_panel != "console":
+        if self.app.main.focused_panel != "console":
             await self.pilot.press("ctrl+x")
         await self.write(line)
 
     async def stopped_at(self, index: int) -> None:
         """Wait until the panels show the stop at node ``index``, completely."""
-        await self.until(lambda: self.app.graph.model.here == index and self.app.graph.model.rows, f"stop at {index}")
-        await self.until(lambda: self.app.lookups.idle and not self.app.incoming, "answers")
+        await self.until(
+            lambda: self.app.main.graph.model.here == index and self.app.main.graph.model.rows, f"stop at {index}"
+        )
+        await self.until(lambda: self.app.lookups.idle and self.app.feed.idle, "answers")
         await self.pilot.pause()
 
 
@@ -91,7 +93,7 @@ async def running(size: tuple[int, int], run_dir: str = "", toasts: bool = False
             await driver.shows("STOPPED")
             await driver.stopped_at(0)
             yield driver
-            assert not app.troubles, app.troubles
+            assert not app.failures.recent, app.failures.recent
     finally:
         debugger.close()
 

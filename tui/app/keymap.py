@@ -12,8 +12,8 @@ from textual.binding import Binding, BindingType
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One row. ``where`` is the widget family that has the binding; ``hint`` its word in the hints line ("" : not
-    there), ``command`` the console command that does the same."""
+    """One row. ``where`` is what has the binding: the app, a screen, or a family of panels; ``hint`` its word in the
+    hints line ("": not there), ``command`` the console command that does the same."""
 
     id: str
     keys: str
@@ -80,34 +80,41 @@ KEYS: tuple[Key, ...] = (
     Key("up", "u", "run_command('up')", "frame up", "Look", hint="Up", command="up"),
     Key("down", "d", "run_command('down')", "frame down", "Look", hint="Down", command="down"),
     Key("home", "H", "home", "back to the node and frame of the stop", "Look"),
-    Key("tabnext", "right_square_bracket", "cycle(1)", "next value, or next tab of the panel", "Look"),
-    Key("tabprevious", "left_square_bracket", "cycle(-1)", "previous value, or previous tab of the panel", "Look"),
-    Key("yank", "y", "yank", "copy the line or value (OSC 52)", "Look"),
-    Key("search", "slash", "search", "search in this panel", "Move", hint="Find"),
-    Key("searchnext", "N,full_stop", "search_next(1)", "next match", "Move"),
-    Key("searchprevious", "P,comma", "search_next(-1)", "previous match", "Move"),
-    Key("filter", "ampersand", "filter", "filter the log (+k: k lines of context)", "Move"),
-    Key("badnext", "e", "next_bad(1)", "next NaN, Inf or error", "Move"),
-    Key("badprevious", "E", "next_bad(-1)", "previous NaN, Inf or error", "Move"),
-    Key("mark", "m", "mark", "mark this line", "Move"),
-    Key("tomark", "apostrophe", "to_mark", "go to the next mark", "Move"),
-    Key("panel1", "1", "panel('graph')", "Graph; again: zoom", "Panels"),
-    Key("panel2", "2", "panel('vlog')", "VLOG; again: zoom", "Panels"),
-    Key("panel3", "3", "panel('source')", "Source; again: zoom", "Panels"),
-    Key("panel4", "4", "panel('value')", "Value; again: zoom", "Panels"),
-    Key("panel5", "5", "panel('console')", "Console; again, with nothing typed: zoom", "Panels"),
-    Key("zoom", "z", "zoom", "zoom this panel, or back", "Panels", hint="Zoom"),
-    Key("grow", "plus", "resize(1)", "larger panel", "Panels"),
-    Key("shrink", "minus", "resize(-1)", "smaller panel", "Panels"),
-    Key("minimise", "underscore", "minimise", "smallest panel", "Panels"),
-    Key("even", "equals_sign", "even", "panels as at the start", "Panels"),
+    Key("tabnext", "right_square_bracket", "cycle(1)", "next value, or next tab of the panel", "Look", where="screen"),
+    Key(
+        "tabprevious",
+        "left_square_bracket",
+        "cycle(-1)",
+        "previous value, or previous tab of the panel",
+        "Look",
+        where="screen",
+    ),
+    Key("yank", "y", "yank", "copy the line or value (OSC 52)", "Look", where="screen"),
+    Key("search", "slash", "search", "search in this panel", "Move", hint="Find", where="screen"),
+    Key("searchnext", "N,full_stop", "search_next(1)", "next match", "Move", where="screen"),
+    Key("searchprevious", "P,comma", "search_next(-1)", "previous match", "Move", where="screen"),
+    Key("filter", "ampersand", "filter", "filter the log (+k: k lines of context)", "Move", where="screen"),
+    Key("badnext", "e", "next_bad(1)", "next NaN, Inf or error", "Move", where="screen"),
+    Key("badprevious", "E", "next_bad(-1)", "previous NaN, Inf or error", "Move", where="screen"),
+    Key("mark", "m", "mark", "mark this line", "Move", where="screen"),
+    Key("tomark", "apostrophe", "to_mark", "go to the next mark", "Move", where="screen"),
+    Key("panel1", "1", "panel('graph')", "Graph; again: zoom", "Panels", where="main"),
+    Key("panel2", "2", "panel('vlog')", "VLOG; again: zoom", "Panels", where="main"),
+    Key("panel3", "3", "panel('source')", "Source; again: zoom", "Panels", where="main"),
+    Key("panel4", "4", "panel('value')", "Value; again: zoom", "Panels", where="main"),
+    Key("panel5", "5", "panel('console')", "Console; again, with nothing typed: zoom", "Panels", where="main"),
+    Key("zoom", "z", "zoom", "zoom this panel, or back", "Panels", hint="Zoom", where="main"),
+    Key("grow", "plus", "resize(1)", "larger panel", "Panels", where="main"),
+    Key("shrink", "minus", "resize(-1)", "smaller panel", "Panels", where="main"),
+    Key("minimise", "underscore", "minimise", "smallest panel", "Panels", where="main"),
+    Key("even", "equals_sign", "even", "panels as at the start", "Panels", where="main"),
     Key("focusnext", "tab", "focus_panel(1)", "next panel", "Panels"),
     Key("focusprevious", "shift+tab", "focus_panel(-1)", "previous panel", "Panels"),
     Key("consolefocus", "ctrl+x", "toggle_console", "into the console, or back", "Panels", priority=True),
     Key("output", "o", "output", "the program's output, and its input", "Program", hint="Output", command=""),
     Key("command", "colon", "command", "command line", "adbg", hint="Cmd", priority=True),
     Key("prompt", "exclamation_mark", "full_prompt", "full prompt on the whole terminal", "adbg"),
-    Key("main", "f5,escape", "main", "main screen; leave the zoom", "adbg"),
+    Key("main", "f5,escape", "main", "main screen; leave the zoom", "adbg", where="main"),
     Key("help", "question_mark,f1", "help", "this help", "adbg", hint="Help", command="help"),
     Key("quit", "q", "ask_quit", "quit (asks when a script runs)", "adbg", command="quit"),
     Key("leave", "ctrl+q", "leave", "quit at once", "adbg", command="quit", priority=True),
@@ -160,7 +167,7 @@ HINTS = (
 
 
 def bindings(where: str) -> list[BindingType]:
-    """The Textual bindings of one widget family."""
+    """The Textual bindings of one ``where``."""
     return [
         Binding(key.keys, key.action, key.text, id=key.id, priority=key.priority, show=False)
         for key in KEYS

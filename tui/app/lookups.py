@@ -17,6 +17,7 @@ from adbg.tui.app.messages import Read
 from adbg.tui.debugger.stop_view import as_error
 
 Post = Callable[[Read], object]
+Then = Callable[[Read], None]
 
 
 class Lookups:
@@ -24,17 +25,17 @@ class Lookups:
 
     def __init__(self, post: Post, name: str = "adbg-lookups") -> None:
         self._post = post
-        self._jobs: OrderedDict[str, tuple[Any, Callable[[], Any]]] = OrderedDict()
+        self._jobs: OrderedDict[str, tuple[Any, Callable[[], Any], Then]] = OrderedDict()
         self._changed = threading.Condition()
-        self._busy = ""
+        self._busy = False
         self._closed = False
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
-    def ask(self, kind: str, key: Any, question: Callable[[], Any]) -> None:
-        """Have ``question`` called; ``Read(kind, key, ...)`` follows unless a newer one of the kind comes first."""
+    def ask(self, kind: str, key: Any, question: Callable[[], Any], then: Then) -> None:
+        """Have ``question`` called; a ``Read`` for ``then`` follows unless a newer one of the kind comes first."""
         with self._changed:
-            self._jobs[kind] = (key, question)
+            self._jobs[kind] = (key, question, then)
             self._changed.notify()
 
     def drop(self) -> None:
@@ -58,17 +59,17 @@ class Lookups:
     def _work(self) -> None:
         while True:
             with self._changed:
-                self._busy = ""
+                self._busy = False
                 while not self._jobs and not self._closed:
                     self._changed.wait()
                 if self._closed:
                     return
-                kind, (key, question) = self._jobs.popitem(last=False)
-                self._busy = kind
+                _, (key, question, then) = self._jobs.popitem(last=False)
+                self._busy = True
             result: Any = None
             error: AdbgError | None = None
             try:
                 result = question()
             except Exception as problem:
                 error = as_error(problem)
-            self._post(Read(kind, key, result, error))
+            self._post(Read(key, result, error, then))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from textual.message import Message
@@ -10,14 +11,15 @@ from adbg.engine.errors import AdbgError
 
 
 class Read(Message):
-    """A lookup was answered: ``result``, or ``error``. ``key`` is what the question was about."""
+    """A lookup was answered: ``result``, or ``error``. ``key`` is what the question was about; ``then`` takes the
+    answer."""
 
-    def __init__(self, kind: str, key: Any, result: Any, error: AdbgError | None) -> None:
+    def __init__(self, key: Any, result: Any, error: AdbgError | None, then: Callable[[Read], None]) -> None:
         super().__init__()
-        self.kind = kind
         self.key = key
         self.result = result
         self.error = error
+        self.then = then
 
 
 class CommandDone(Message):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Protocol, runtime_checkable
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
@@ -11,16 +12,22 @@ from textual.markup import escape
 from adbg.tui.commands.table import TABLE, Command
 
 
+@runtime_checkable
+class RunsLines(Protocol):
+    """The app."""
+
+    def run_line(self, line: str) -> None:
+        """Run a console command."""
+
+
 class TableCommands(Provider):
     """A command without arguments runs; one with arguments is put on the command line, ready to be completed."""
 
     def _run(self, command: Command) -> None:
-        from adbg.tui.app.base import AppBase
-
         app = self.app
-        assert isinstance(app, AppBase)
+        assert isinstance(app, RunsLines)
         if command.args and not command.args.startswith("["):
-            app.call_later(app.run_action, f"command('{command.name} ')")
+            self.app.call_later(self.app.run_action, f"command('{command.name} ')")
         else:
             app.run_line(command.name)
 

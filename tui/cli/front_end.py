@@ -136,6 +136,6 @@ def run_front_end(
         from adbg.tui.repl.repl import run_repl
 
         return run_repl(debugger)
-    from adbg.tui.app.app import run_app
+    from adbg.tui.app.run import run_app
 
     return run_app(debugger)

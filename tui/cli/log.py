@@ -55,7 +55,7 @@ class Log:
 
 
 def _open_app(files: list[str], options: argparse.Namespace) -> int:
-    from adbg.tui.app.log.logapp import LogApp
+    from adbg.tui.app.log.log_app import LogApp
 
     words = [f"level:{options.level}"] if options.level is not None else []
     words += [options.grep] if options.grep is not None else []

@@ -42,7 +42,7 @@ def test_a_step_moves_every_panel() -> None:
         assert "fwd  forward" in text  # the stack
         assert "step: before MmBackward0#9 #5" in text  # the log
         assert "(adbg) step" in text  # the console
-        assert app.app.graph.selected is not None and app.app.graph.selected.index == 5
+        assert app.app.main.graph.selected is not None and app.app.main.graph.selected.index == 5
         assert "s next node" not in text  # the tip is gone
 
     drive(WIDE, body)
@@ -55,9 +55,11 @@ def test_the_selection_is_the_same_everywhere() -> None:
             await app.stopped_at(index)
         await app.press("j")
         await app.shows("neighbourhood of #6")
-        await app.until(lambda: app.app.shown_node is not None and app.app.shown_node.index == 6, "node 6")
+        await app.until(
+            lambda: app.app.reader.shown_node is not None and app.app.reader.shown_node.index == 6, "node 6"
+        )
         assert "· #6" in app.text
-        assert "ViewBackward0" in app.app.lists.frames[0].name
+        assert "ViewBackward0" in app.app.main.lists.frames[0].name
         await app.press("h")
         await app.shows("neighbourhood of #5")
         await app.press("l")
@@ -74,12 +76,18 @@ def test_moving_fast_asks_for_the_node_that_was_reached_only() -> None:
         await app.stopped_at(1)
         asked = len([r for r in app.agent.requests if type(r).__name__ == "Node"])
         for _ in range(8):
-            app.app.graph.action_move(1)
+            app.app.main.graph.action_move(1)
         await app.until(
-            lambda: app.app.graph.selected is not None and app.app.selected == app.app.graph.selected.index > 1
+            lambda: (
+                app.app.main.graph.selected is not None
+                and app.app.reader.selected == app.app.main.graph.selected.index > 1
+            )
         )
         await app.until(
-            lambda: app.app.shown_node is not None and app.app.shown_node.index == app.app.selected, "the node"
+            lambda: (
+                app.app.reader.shown_node is not None and app.app.reader.shown_node.index == app.app.reader.selected
+            ),
+            "the node",
         )
         assert len([r for r in app.agent.requests if type(r).__name__ == "Node"]) == asked + 1
 
@@ -88,9 +96,9 @@ def test_moving_fast_asks_for_the_node_that_was_reached_only() -> None:
 
 def test_leaves_unfold_and_fold() -> None:
     async def body(app: Driver) -> None:
-        model = app.app.graph.model
+        model = app.app.main.graph.model
         row = next(r for r in model.rows.values() if any(model.rows[to].accumulate for to in r.edges))
-        app.app.graph.select_index(row.index)
+        app.app.main.graph.select_index(row.index)
         await app.shows("→" + (model.leaves(row)[0].parameter or ""))
         before = len(model.visible)
         await app.press("space")
@@ -107,7 +115,7 @@ def test_a_breakpoint_at_the_cursor_and_its_mark() -> None:
         await app.press("j", "j", "j", "j", "b")
         await app.shows("Breakpoints 1", "(adbg) break MmBackward0#9")
         assert [row.spec for row in app.debugger.settings.breakpoints] == ["MmBackward0#9"]
-        await app.until(lambda: app.app.graph.model.rows[5].breakpoints == (1,), "the mark")
+        await app.until(lambda: app.app.main.graph.model.rows[5].breakpoints == (1,), "the mark")
         await app.shows("◆")
         await app.press("c")
         await app.stopped_at(5)
@@ -138,9 +146,9 @@ def test_the_breakpoint_dialog_writes_a_command() -> None:
 def test_the_console_runs_commands_and_tells_errors_without_traceback(size: tuple[int, int]) -> None:
     async def body(app: Driver) -> None:
         await app.command("p 1 + 1")
-        await app.until(lambda: app.app.transcript.text().splitlines()[-1] == "2", "the answer")
+        await app.until(lambda: app.app.main.transcript.text().splitlines()[-1] == "2", "the answer")
         await app.command("nonsense")
-        await app.until(lambda: "unknown command 'nonsense'" in app.app.transcript.text(), "the error")
+        await app.until(lambda: "unknown command 'nonsense'" in app.app.main.transcript.text(), "the error")
         assert "Traceback" not in app.text
         await app.press("up", "up")
         assert app.app.query_one("#command", Input).value == "p 1 + 1"
@@ -156,7 +164,7 @@ def test_letters_are_text_in_the_console_and_keys_outside() -> None:
         assert app.app.query_one("#command", Input).value == "snq"
         assert app.agent.position == 0
         await app.press("ctrl+x")
-        assert app.app.focused_panel == "graph"
+        assert app.app.main.focused_panel == "graph"
         await app.press("s")
         await app.stopped_at(1)
 
@@ -170,7 +178,7 @@ def test_an_empty_line_repeats_a_step_only() -> None:
         await app.press("enter")
         await app.stopped_at(2)
         await app.command("p 1 + 1")
-        await app.until(lambda: app.app.transcript.last() == "2", "the answer")
+        await app.until(lambda: app.app.main.transcript.last() == "2", "the answer")
         await app.press("enter")
         await app.pilot.pause(0.1)
         assert app.agent.position == 2
@@ -212,10 +220,10 @@ def test_values_are_cycled_sliced_and_opened_as_a_grid() -> None:
         await app.stopped_at(1)
         await app.press("s")
         await app.stopped_at(2)
-        names = [slot.name for _, slot in app.app.value.model.slots]
+        names = [slot.name for _, slot in app.app.main.value.model.slots]
         assert names[0] == "grad_outputs[0]" and len(names) > 1
         await app.press("right_square_bracket")
-        await app.shows(f"4 Value  {app.app.value.model.slots[1][1].expression}")
+        await app.shows(f"4 Value  {app.app.main.value.model.slots[1][1].expression}")
         await app.press("left_square_bracket", "x")
         assert isinstance(app.app.screen, LineScreen)
         app.app.screen.query_one(Input).value = "[0:8, 0:4]"
@@ -257,7 +265,7 @@ def test_every_hint_does_what_it_says_by_mouse() -> None:
         await app.pilot.click("#hints", offset=(line.index("s Step"), 0))
         await app.stopped_at(1)
         await app.pilot.click("#hints", offset=(line.index("z Zoom"), 0))
-        assert app.app.arrangement.zoomed == "graph"
+        assert app.app.main.arrangement.zoomed == "graph"
 
     drive(WIDE, body)
 
@@ -265,9 +273,9 @@ def test_every_hint_does_what_it_says_by_mouse() -> None:
 def test_a_click_selects_a_node() -> None:
     async def body(app: Driver) -> None:
         await app.pilot.click("#graph", offset=(20, 9))
-        await app.until(lambda: app.app.selected == app.app.graph.model.visible[9], "the selection")
+        await app.until(lambda: app.app.reader.selected == app.app.main.graph.model.visible[9], "the selection")
         await app.pilot.click("#vlog", offset=(5, 0))
-        assert app.app.focused_panel == "vlog"
+        assert app.app.main.focused_panel == "vlog"
 
     drive(WIDE, body)
 
@@ -276,7 +284,7 @@ def test_digits_focus_and_zoom_and_sizes_change() -> None:
     async def body(app: Driver) -> None:
         for digit, panel, title in (("2", "vlog", "2 VLOG"), ("3", "source", "3 Source"), ("4", "value", "4 Value")):
             await app.press(digit)
-            assert app.app.focused_panel == panel
+            assert app.app.main.focused_panel == panel
             await app.press(digit)
             await app.shows(title)
             assert "1 Graph" not in app.text
@@ -320,11 +328,11 @@ def test_resizing_both_ways_keeps_the_state() -> None:
             await app.press("s")
             await app.stopped_at(index)
         await app.press("j", "j")
-        selected = app.app.selected
+        selected = app.app.reader.selected
         await app.pilot.resize_terminal(*NARROW)
         await app.shows("[4 Value]")
         assert app.app.has_class("-narrow") or app.app.screen.has_class("-narrow")
-        assert app.app.selected == selected
+        assert app.app.reader.selected == selected
         assert max(map(len, app.text.splitlines())) <= 80 and len(app.text.splitlines()) == 24
         await app.pilot.resize_terminal(50, 12)
         await app.until(lambda: isinstance(app.app.screen, TooSmall), "the refusal")
@@ -333,8 +341,8 @@ def test_resizing_both_ways_keeps_the_state() -> None:
         assert app.agent.position == 3
         await app.pilot.resize_terminal(*WIDE)
         await app.shows("5 Console", "4 Value", "2 VLOG")
-        assert app.app.selected == selected and len(app.app.screen_stack) == 1
-        assert app.app.graph.selected is not None and app.app.graph.selected.index == selected
+        assert app.app.reader.selected == selected and len(app.app.screen_stack) == 1
+        assert app.app.main.graph.selected is not None and app.app.main.graph.selected.index == selected
         await app.press("s")
         await app.stopped_at(4)
 
@@ -376,10 +384,10 @@ def test_a_nan_stop_is_told_in_red_with_its_evidence() -> None:
         await app.shows("✗ NaN at LogSoftmaxBackward0#1 #2, made by nan_at_sqrt.py:70", "3 of 2688 elements are nan")
         assert app.status.startswith(" ■ NAN")
         await app.stopped_at(2)
-        assert app.app.graph.model.rows[2].nonfinite
+        assert app.app.main.graph.model.rows[2].nonfinite
         assert app.app.screen.query_one("#banner").has_class("-bad")
         await app.press("g", "e")
-        await app.until(lambda: app.app.selected == 2, "the NaN row")
+        await app.until(lambda: app.app.reader.selected == 2, "the NaN row")
 
     drive(WIDE, body)
 
@@ -393,7 +401,7 @@ def test_the_end_is_told_and_panels_stay() -> None:
         await app.shows("EXITED 3", "exited with status 3")
         assert "NllLoss" in app.text
         await app.press("j", "j", "s")
-        await app.until(lambda: "the program has ended" in app.app.transcript.text(), "the refusal")
+        await app.until(lambda: "the program has ended" in app.app.main.transcript.text(), "the refusal")
         await app.press("q")
         await app.until(lambda: app.app.return_value == 3, "the exit")
 
@@ -448,7 +456,7 @@ def test_the_log_of_the_run_is_followed_filtered_and_searched(tmp_path: object) 
         await app.shows("something is off")
         await app.press("2", "ampersand")
         await app.write("run_back")
-        await app.until(lambda: app.app.vlog.line_count() == 1, "the filter")
+        await app.until(lambda: app.app.main.vlog.line_count() == 1, "the filter")
         assert "something is off" not in app.text
         await app.press("ampersand")
         await app.pilot.pause()
@@ -460,10 +468,10 @@ def test_the_log_of_the_run_is_followed_filtered_and_searched(tmp_path: object) 
         await app.shows("something is off")
         await app.press("g", "slash")
         await app.write("inner")
-        await app.until(lambda: app.app.vlog.row_at(app.app.vlog.cursor) == 1, "the match")
+        await app.until(lambda: app.app.main.vlog.row_at(app.app.main.vlog.cursor) == 1, "the match")
         await app.press("ampersand")
         await app.write("(")
-        await app.until(lambda: "is no regular expression" in app.app.transcript.text(), "the error")
+        await app.until(lambda: "is no regular expression" in app.app.main.transcript.text(), "the error")
 
     drive(WIDE, body, str(tmp_path))
 
@@ -471,7 +479,7 @@ def test_the_log_of_the_run_is_followed_filtered_and_searched(tmp_path: object) 
 def test_long_output_is_broken_and_every_size_shows_all_of_it() -> None:
     async def body(app: Driver) -> None:
         app.program.on_output("stdout", ("x" * 300 + "END\nnext\n").encode())
-        await app.until(lambda: app.app.output.finished == 2, "the output")
+        await app.until(lambda: app.app.feed.output.finished == 2, "the output")
         await app.press("o")
         await app.shows("END", "next")
         assert app.text.count("x") >= 300
@@ -485,14 +493,16 @@ def test_long_output_is_broken_and_every_size_shows_all_of_it() -> None:
 
 def test_the_begin_shows_who_called_backward_until_the_cursor_moves() -> None:
     async def body(app: Driver) -> None:
-        await app.until(lambda: app.app.lists.frames, "the stack")
-        assert any(row.kind == "live" for row in app.app.lists.frames)
+        await app.until(lambda: app.app.main.lists.frames, "the stack")
+        assert any(row.kind == "live" for row in app.app.main.lists.frames)
         assert "loss.backward()" in app.text
         await app.press("j")
-        await app.until(lambda: app.app.shown_node is not None and app.app.shown_node.index == 2, "node 2")
-        assert not any(row.kind == "live" for row in app.app.lists.frames)
+        await app.until(
+            lambda: app.app.reader.shown_node is not None and app.app.reader.shown_node.index == 2, "node 2"
+        )
+        assert not any(row.kind == "live" for row in app.app.main.lists.frames)
         await app.press("H")
-        await app.until(lambda: any(row.kind == "live" for row in app.app.lists.frames), "the stop's stack")
+        await app.until(lambda: any(row.kind == "live" for row in app.app.main.lists.frames), "the stop's stack")
 
     drive(WIDE, body)
 
@@ -503,9 +513,9 @@ def test_a_restart_begins_anew_without_complaints_about_the_old_run() -> None:
         await app.stopped_at(1)
         await app.command("restart")
         await app.until(lambda: app.program.starts == 2, "the second start")
-        await app.until(lambda: app.app.graph.model.here == 0 and "begin" in app.status, "the first stop")
-        text = app.app.transcript.text()
-        assert "no agent" not in text and "restart runs it anew" not in text
+        await app.until(lambda: app.app.main.graph.model.here == 0 and "begin" in app.status, "the first stop")
+        text = app.app.main.transcript.text()
+        assert "no agent" not in text and "restart runs it again" not in text
         await app.press("ctrl+x", "s")
         await app.stopped_at(1)
 

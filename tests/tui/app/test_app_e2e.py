@@ -168,14 +168,14 @@ def test_a_crash_of_the_screen_is_one_line_and_the_program_goes_on(script: Path)
 
 def test_an_answer_or_a_key_that_fails_is_told_and_the_session_goes_on(script: Path) -> None:
     crash = (
-        "import adbg.tui.app.reading as r, adbg.tui.app.keyactions as k\n"
-        "show, once = r.Reading._show_graph, []\n"
+        "import adbg.tui.app.stop_reader as r, adbg.tui.app.screens.main as k\n"
+        "show, once = r.StopReader._show_graph, []\n"
         "def fail(self, anew):\n"
         "    if not once and self.debugger.stop.index: once.append(1); raise RuntimeError('answer failed')\n"
         "    show(self, anew)\n"
         "def key(self): raise RuntimeError('key failed')\n"
-        "r.Reading._show_graph = fail\n"
-        "k.KeyActions.action_mark = key\n"
+        "r.StopReader._show_graph = fail\n"
+        "k.MainScreen.action_mark = key\n"
     )
     with start(45, 160, script, "-b", "Sin", code=crash + RUN) as terminal:
         terminal.wait_for("failed to show something: RuntimeError: answer failed; details in ")
@@ -194,9 +194,9 @@ def test_an_answer_or_a_key_that_fails_is_told_and_the_session_goes_on(script: P
 
 def test_what_fails_again_and_again_ends_the_screen(script: Path) -> None:
     crash = (
-        "import adbg.tui.app.keyactions as k\n"
+        "import adbg.tui.app.screens.main as k\n"
         "def key(self): raise RuntimeError('key failed')\n"
-        "k.KeyActions.action_mark = key\n"
+        "k.MainScreen.action_mark = key\n"
     )
     with start(24, 80, script, "-b", "Sin", code=crash + RUN) as terminal:
         terminal.wait_for(lambda t: "SinBackward0" in t.splitlines()[0])

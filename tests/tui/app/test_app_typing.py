@@ -36,7 +36,7 @@ def test_keys_that_come_at_once_behind_a_colon_are_text(size: tuple[int, int], z
         type_ahead(app, line)
         await app.until(lambda: typed(app) == line[1:], "the line")
         assert len(app.app.screen_stack) == 1
-        assert app.agent.position == 1 and "(adbg) print" not in app.app.transcript.text()
+        assert app.agent.position == 1 and "(adbg) print" not in app.app.main.transcript.text()
 
     drive(size, body)
 
@@ -61,7 +61,7 @@ def test_a_paste_is_a_command_behind_a_colon_and_nothing_elsewhere(size: tuple[i
         assert app.agent.position == 1 and len(app.app.screen_stack) == 1 and typed(app) == ""
         app.app.post_message(events.Paste(":p 2+40\n"))
         await app.until(lambda: typed(app) == "p 2+40", "the pasted command")
-        assert app.app.focused_panel == "console" and "(adbg) p" not in app.app.transcript.text()
+        assert app.app.main.focused_panel == "console" and "(adbg) p" not in app.app.main.transcript.text()
         app.app.post_message(events.Paste(" - 1"))
         await app.until(lambda: typed(app) == "p 2+40 - 1", "the pasted rest")
         await app.press("escape", "o")
@@ -76,7 +76,7 @@ def test_ctrl_c_clears_the_line_first_and_interrupts_then() -> None:
     async def body(app: Driver) -> None:
         await app.press("colon", "a", "b", "c")
         await app.press("ctrl+c")
-        assert typed(app) == "" and app.app.focused_panel == "console"
+        assert typed(app) == "" and app.app.main.focused_panel == "console"
         await app.press("ctrl+c")
         await app.shows("ctrl+c again within 2 s")
         assert app.program.signals == []
@@ -94,7 +94,7 @@ def test_tab_offers_what_the_node_saved() -> None:
         await app.stopped_at(1)
         await app.press("s")
         await app.stopped_at(2)
-        names = [slot.expression for _, slot in app.app.value.model.slots if slot.expression.startswith("saved")]
+        names = [slot.expression for _, slot in app.app.main.value.model.slots if slot.expression.startswith("saved")]
         assert names
         await app.press("colon")
         type_ahead(app, "p sav")

@@ -58,7 +58,7 @@ def test_at_the_end_of_a_backward_the_cursor_key_says_why_it_does_nothing(script
         text = terminal.wait_for(lambda t: "4 Value  saved" in t or "4 Value  grad_outputs[0]" in t)
         assert "· #4 " in text and "#5" not in text, "no node behind the last one is shown or told"
         terminal.send("t")
-        terminal.wait_for("ran already: c goes on to the next backward")
+        terminal.wait_for("has run already: c continues to the next backward")
 
 
 def test_the_number_of_the_console_zooms_it_too(script: Path) -> None:

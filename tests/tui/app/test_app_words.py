@@ -58,8 +58,8 @@ def test_a_place_keeps_its_line_number(width: int, shown: str) -> None:
 
 def test_the_forward_column_of_the_graph_ends_with_the_line() -> None:
     async def body(app: Driver) -> None:
-        model = app.app.graph.model
-        graph = app.app.graph
+        model = app.app.main.graph.model
+        graph = app.app.main.graph
         for width in range(60, 120):
             room = graph.columns(width)["forward"]
             if room:
@@ -75,11 +75,11 @@ def test_a_run_that_did_not_stop_yet_tells_where_it_is() -> None:
     async def body(app: Driver) -> None:
         process = app.debugger.current
         assert process is not None
-        app.app.graph.model.clear()
-        app.app.graph.lines_changed()
-        app.app.incoming.append(events.Started())
-        await app.shows("the program runs: i stops it at the next node")
-        app.app.incoming.append(events.BackwardBegan(process, BackwardBegin(5, 204, [], 0, iteration=5)))
+        app.app.main.graph.model.clear()
+        app.app.main.graph.lines_changed()
+        app.app.feed.put(events.Started())
+        await app.shows("the program is running: i pauses at the next node")
+        app.app.feed.put(events.BackwardBegan(process, BackwardBegin(5, 204, [], 0, iteration=5)))
         await app.shows("running: backward 5 · 204 nodes — i pauses at the next node")
 
     drive(WIDE, body)
@@ -91,12 +91,12 @@ def test_the_output_of_two_runs_is_kept_apart() -> None:
         await app.shows("half a line")
         await app.command("restart")
         await app.until(lambda: app.program.starts == 2, "the second start")
-        await app.until(lambda: app.app.graph.model.here == 0 and "begin" in app.status, "the first stop")
+        await app.until(lambda: app.app.main.graph.model.here == 0 and "begin" in app.status, "the first stop")
         app.program.on_output("stdout", b"second run\n")
-        await app.until(lambda: "second run" in app.app.output.lines, "the output")
-        assert app.app.output.lines[0] == "first run"
-        assert app.app.output.lines[1].startswith("half a line")  # the first run may have said more at its end
-        assert app.app.output.lines[2:] == ["── restarted ──", "second run", ""]
+        await app.until(lambda: "second run" in app.app.feed.output.lines, "the output")
+        assert app.app.feed.output.lines[0] == "first run"
+        assert app.app.feed.output.lines[1].startswith("half a line")  # the first run may have said more at its end
+        assert app.app.feed.output.lines[2:] == ["── restarted ──", "second run", ""]
         await app.press("ctrl+x", "o")
         await app.shows("first run", "── restarted ──", "second run")
 
@@ -124,7 +124,7 @@ def test_long_source_lines_are_read_sideways(tmp_path: object) -> None:
         file.write("value = 1\n" + "total = " + " + ".join(f"value_{i:03d}" for i in range(40)) + "  # END\n")
 
     async def body(app: Driver) -> None:
-        code = app.app.code
+        code = app.app.main.code
         code.show(SourceLine(path, 2, "main"))
         await app.press("3")
         await app.shows("value_000")
@@ -151,7 +151,7 @@ def test_a_line_shown_while_the_panel_gets_its_size_stays_in_sight(tmp_path: obj
         file.write("".join(f"line_{i}\n" for i in range(1, 200)))
 
     async def body(app: Driver) -> None:
-        code = app.app.code
+        code = app.app.main.code
         code.show(SourceLine(path, 1, "main"))
         await app.shows("line_1")
         code.on_resize(None)

@@ -16,11 +16,12 @@ from adbg.engine.types import GraphRow, NodeStop, Phase, StopReason, TensorMeta,
 from adbg.tui.app.layout import PANELS, SMALLEST, WIDE, Arrangement, Plan, plan
 from adbg.tui.app.lines import plots
 from adbg.tui.app.lines.wrapping import wrap
-from adbg.tui.app.panels import value
+from adbg.tui.app.panels import value_lines as value
 from adbg.tui.app.panels.graph import GraphPanel
 from adbg.tui.app.panels.hints import fitting
 from adbg.tui.app.panels.neighbourhood import HEIGHT, boxes
-from adbg.tui.app.panels.statusbar import Status, line
+from adbg.tui.app.panels.status_bar import Status, line
+from adbg.tui.app.panels.value_model import ValueModel
 from adbg.tui.app.screens.dialogs import breakpoint_line
 from adbg.tui.app.screens.grid import moved_slice
 from adbg.tui.text import cells as figures
@@ -132,7 +133,7 @@ def test_the_slot_stays_chosen_from_node_to_node() -> None:
     data = recorded()
     bodies = [wire.from_json(NodeBody, entry["node"]) for entry in data["stops"] if "node" in entry]
     with_saved = next(body for body in bodies if len(body.saved) > 1)
-    model = value.ValueModel()
+    model = ValueModel()
     model.show_node(with_saved)
     assert model.target == "grad_outputs[0]"
     model.choose(len(model.slots) - 1)
@@ -152,7 +153,7 @@ def test_a_value_that_is_not_kept_gives_way_to_one_that_is() -> None:
     data = recorded()
     later = next(wire.from_json(NodeBody, body) for body in data["nodes"].values() if body["saved"])
     assert later.grad_outputs[0].meta is not None and later.grad_outputs[0].meta.state is ValueState.NOT_KEPT
-    model = value.ValueModel()
+    model = ValueModel()
     model.show_node(later)
     assert model.slots[model.chosen][0] == "saved"
 

@@ -71,17 +71,3 @@ def heatmap(values: Sequence[Sequence[float]], width: int, height: int, magnitud
     for upper, lower in zip(stretched[::2], stretched[1::2]):
         lines.append([Segment("▀" * wide, Style(color=a, bgcolor=b)) for a, b in zip(upper, lower)])
     return lines
-
-
-def sparkline(values: Sequence[float], width: int) -> str:
-    """The last ``width`` values as 1/8 blocks between their extremes; values that are no number are blank."""
-    shown = list(values)[-width:]
-    finite = [v for v in shown if math.isfinite(v)]
-    if not finite:
-        return ""
-    low, high = min(finite), max(finite)
-    span = high - low
-    return "".join(
-        " " if not math.isfinite(v) else _EIGHTHS[1 + round((v - low) / span * 7)] if span else _EIGHTHS[4]
-        for v in shown
-    )

@@ -20,6 +20,7 @@ _ORDINAL = re.compile(r"\d+(?=GradNode$)")
 _HEAD = re.compile(r"\] ?(.*)")
 _NODE = re.compile(r"(?P<name>[\w:<>.]+)\((?:#(?P<index>\d+)|(?P<pointer>0x[0-9a-f]+))\)")
 _BEGINS = bytes(1 if kind & NODE else 0 for kind in range(256))
+NodeKey = tuple[str, int, int]  # name, index, which of its name in the backward; 0: unknown
 _ROWS = 512  # looked at between two looks at the clock
 
 
@@ -111,6 +112,68 @@ class NodeRecords:
         else:
             self._rows.setdefault(name, array("q")).append(row)
             self._texts.setdefault(said.text, array("q")).append(row)
+
+
+class NodeLink:
+    """Which node of the last backward call a record is about, and which record is about a node. A question is answered
+    once ``advance`` has looked through the records.
+
+    Attributes:
+        waiting: a question has no answer yet.
+    """
+
+    def __init__(self, store: LogStore) -> None:
+        self._store = store
+        self._records: NodeRecords | None = None
+        self._asked: tuple[NodeSaid, int] | None = None  # the record whose node is wanted, and its row
+        self._wanted: NodeKey | None = None  # the node whose record is wanted
+
+    @property
+    def waiting(self) -> bool:
+        return self._asked is not None or self._wanted is not None
+
+    def drop(self) -> None:
+        """Forget the questions."""
+        self._asked = self._wanted = None
+
+    def forget(self) -> None:
+        """The rows have other numbers."""
+        self._records = None
+        self.drop()
+
+    def said_at(self, row: int) -> NodeSaid | None:
+        """The node of the last backward that the record at ``row`` is about."""
+        said = node_said(self._store.line(row).text)
+        return said if said is not None and self._store.backward_of(row) == self._store.last_backward() else None
+
+    def ask_node(self, row: int) -> bool:
+        """Which node is the record at ``row`` about? False: about none."""
+        said = self.said_at(row)
+        self._asked, self._wanted = (said, row) if said is not None else None, None
+        return said is not None
+
+    def ask_record(self, name: str, index: int, occurrence: int) -> None:
+        """Where is node ``index``, the ``occurrence``-th with that name, about to run?"""
+        self._asked, self._wanted = None, (name, index, occurrence)
+
+    def advance(self, seconds: float) -> bool:
+        """Look on for that long; True when the records are known as far as the log goes."""
+        began = self._store.last_backward()
+        if self._records is None or self._records.began != began:
+            self._records = NodeRecords(self._store, began) if began >= 0 else None
+        return self._records is None or self._records.advance(seconds)
+
+    def answer(self) -> tuple[NodeKey | None, int]:
+        """The node that was asked for, and the row that was asked for, -1 for none."""
+        records, asked, wanted = self._records, self._asked, self._wanted
+        self.drop()
+        if records is None:
+            return None, -1
+        if asked is not None:
+            said, row = asked
+            occurrence = 0 if said.index else records.occurrence(said, row)
+            return ((said.name, said.index, occurrence) if said.index or occurrence else None), -1
+        return None, records.row_of(*wanted) if wanted is not None else -1
 
 
 def node_index(model: GraphModel, name: str, index: int, occurrence: int) -> int:

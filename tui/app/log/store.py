@@ -62,6 +62,7 @@ class LogStore:
         self.error = ""
         self.unpacking = False
         self.unpacked = False  # the file is gzipped
+        self._unpacker: threading.Thread | None = None
         self._fd = -1
         self._read = 0  # bytes taken in
         self._size = 0
@@ -95,9 +96,10 @@ class LogStore:
     def close(self) -> None:
         """Give the file back; a thread that reads it ends soon."""
         self._closed = True
-        if self._reader is not None:
-            self._reader.join(2)
-        if self._fd >= 0 and not self.unpacking:
+        for thread in (self._reader, self._unpacker):
+            if thread is not None:
+                thread.join(2)
+        if self._fd >= 0 and (self._unpacker is None or not self._unpacker.is_alive()):
             os.close(self._fd)
             self._fd = -1
 
@@ -110,6 +112,8 @@ class LogStore:
             return 0
         before = len(self) + self.dropped
         deadline = time.monotonic() + budget
+        # asked before the file is read: when unpacking is over, this poll sees all that was unpacked
+        self.unpacking = self._unpacker is not None and self._unpacker.is_alive()
         with contextlib.suppress(OSError):
             self._size = os.fstat(self._fd).st_size
         if self._reader is not None:
@@ -139,7 +143,8 @@ class LogStore:
         if packed:
             source, self._fd = self._fd, _nameless_file()
             self.unpacking = self.unpacked = True
-            threading.Thread(target=self._unpack, args=(source,), name="adbg-gunzip", daemon=True).start()
+            self._unpacker = threading.Thread(target=self._unpack, args=(source,), name="adbg-gunzip", daemon=True)
+            self._unpacker.start()
         return True
 
     def _read_here(self, deadline: float) -> None:
@@ -196,7 +201,6 @@ class LogStore:
             self.error = "cut: the end of the file is missing"
         except (OSError, zlib.error) as error:
             self.error = f"unpacking ended early: {error}"
-        self.unpacking = False
 
     def _bytes(self, start: int, size: int) -> bytes:
         try:

@@ -4,10 +4,11 @@ thread."""
 from __future__ import annotations
 
 import bisect
+import re
 from array import array
 
 from adbg.tui.app.log.folds import OPEN, Filter, Folds, wanted
-from adbg.tui.app.log.lines import LineMap
+from adbg.tui.app.log.line_map import LineMap
 from adbg.tui.app.log.store import LogStore
 from adbg.tui.text import cells as figures
 
@@ -19,7 +20,7 @@ class LogView:
 
     Attributes:
         filter: what is kept and how far that is known; None: all.
-        filter_text: as the person wrote it.
+        filter_text: as the user wrote it.
         columns: thread and place in the source are shown.
         stop: row of the last stop, which has its line whatever is folded around it; -1: none.
     """
@@ -83,7 +84,7 @@ class LogView:
         return self.map.line_of(row)
 
     def words(self) -> list[str]:
-        """What the person should know of the lines: how many there are, what is missing."""
+        """What the user should know of the lines: how many there are, what is missing."""
         store = self.store
         size = len(store) + store.dropped
         words = [f"{figures.count(size)} record{'s' * (size != 1)}"]
@@ -113,10 +114,44 @@ class LogView:
         """``row`` can fold, and is."""
         return self.can_fold(row) and self._folds.is_closed(self.store, row)
 
-    def fold(self, row: int, close: bool) -> None:
-        """Fold or unfold what lies below ``row``."""
+    def fold(self, row: int, close: bool) -> int:
+        """Fold or unfold what lies below ``row``; returns it, -1 where nothing can fold."""
+        if row < 0 or not self.can_fold(row):
+            return -1
         self._folds.fold(self.store, row, close)
         self.lay_out()
+        return row
+
+    def toggle_at(self, line: int) -> int:
+        """Fold or unfold the record at ``line``, its text, or the record it lies in; returns its row, -1 for none."""
+        if not self.line_count():
+            return -1
+        row, inner = self.map.at(line)
+        if inner or (not self.can_fold(row) and self.store.line(row).block):
+            return self.toggle_block(row)
+        return (
+            self.fold(row, not self.is_folded(row))
+            if self.can_fold(row)
+            else self.fold(self.store.holder_of(row), True)
+        )
+
+    def open_at(self, line: int) -> int:
+        """Fold or unfold the text of the record at ``line``, else what lies below it; returns its row, -1 for
+        neither."""
+        row = self.row_at(line)
+        return self.toggle_block(row) if self.store.line(row).block else self.fold(row, not self.is_folded(row))
+
+    def fold_at(self, line: int, close: bool) -> int:
+        """Fold or unfold the record at ``line`` or its text; what is folded already folds the record it lies in."""
+        if not self.line_count():
+            return -1
+        row, inner = self.map.at(line)
+        unfolded = row in self.map.blocks
+        if inner or (not self.can_fold(row) and self.store.line(row).block and unfolded == close):
+            return self.toggle_block(row)
+        if close and (not self.can_fold(row) or self.is_folded(row)):
+            row = self.store.holder_of(row)
+        return self.fold(row, close)
 
     def fold_all(self, depth: int) -> None:
         """Fold all that lies deeper than ``depth``; OPEN unfolds all."""
@@ -159,10 +194,18 @@ class LogView:
         self._way = self._unfold_around(row)
         self.lay_out()
 
-    def toggle_block(self, row: int) -> None:
-        """Show the whole text of ``row`` below it, or not."""
+    def toggle_block(self, row: int) -> int:
+        """Show the whole text of ``row`` below it, or not; returns it."""
         lines = 0 if row in self.map.blocks else min(len(self.store.block(row)), BLOCK_LINES)
         self.map.unfold(row, lines)
+        return row
+
+    def show_in_block(self, row: int, match: re.Pattern[str]) -> int:
+        """Show the text of ``row``; which of its lines, from 1, matches, 0 for none."""
+        if row not in self.map.blocks and self.store.line(row).block:
+            self.toggle_block(row)
+        lines = self.store.block(row)[: self.map.blocks.get(row, 0)]
+        return next((number for number, line in enumerate(lines, 1) if match.search(line)), 0)
 
     def lay_out(self) -> None:
         """All lines anew."""

@@ -75,15 +75,9 @@ class CommandInput(Input):
         Binding("down", "newer", "Newer line", show=False),
         Binding("tab", "complete", "Complete", show=False),
         Binding("ctrl+r", "search_history", "Search history", show=False),
-        Binding("escape", "leave", "Leave the console", show=False),
+        Binding("escape", "app.toggle_console", "Leave the console", show=False),
         Binding("ctrl+l", "clear_output", "Clear the output", show=False),
     ]
-
-    class Leave(Message):
-        """Back to the panel before."""
-
-    class Zoom(Message):
-        """The number of the console's panel, typed in it."""
 
     class Candidates(Message):
         """Several completions: show them."""
@@ -113,11 +107,11 @@ class CommandInput(Input):
         self.value = ""
         self._at, self._prefix, self._cycle = len(self.history.lines), "", None
 
-    def on_key(self, event: Any) -> None:
+    async def on_key(self, event: Any) -> None:
         if event.key == "5" and not self.value:  # as 1 to 4 in their panels: no command begins with a digit
             event.prevent_default()
             event.stop()
-            self.post_message(self.Zoom())
+            await self.run_action("screen.zoom")
         if event.key not in ("up", "down"):
             self._at, self._prefix = len(self.history.lines), ""
         if event.key != "tab":
@@ -174,9 +168,6 @@ class CommandInput(Input):
                 self._show(common)
             else:
                 self._cycle = (lines, -1)
-
-    def action_leave(self) -> None:
-        self.post_message(self.Leave())
 
     def action_clear_output(self) -> None:
         self.app.query_one("#transcript").clear()  # type: ignore[attr-defined]

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from textual.message import Message
-
 from adbg.engine.names import short_op
 from adbg.engine.types import GraphRow
 from adbg.tui.app import theme
 from adbg.tui.app.keymap import bindings
-from adbg.tui.app.lines.linepanel import LinePanel
+from adbg.tui.app.lines.line_panel import LinePanel
 from adbg.tui.app.panels.graph_model import GraphModel
 from adbg.tui.app.panels.lanes import EMPTY, LaneRow
 from adbg.tui.text import cells as figures
@@ -87,13 +85,6 @@ class GraphPanel(LinePanel):
     """
 
     BINDINGS = [*bindings("foldable"), *bindings("graph")]
-
-    class PageWanted(Message):
-        """Rows from ``start`` on are in or near the window and not loaded."""
-
-        def __init__(self, start: int) -> None:
-            super().__init__()
-            self.start = start
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -237,6 +228,13 @@ class GraphPanel(LinePanel):
             self.select(self.model.position(index), notify)
             self.reveal(self.cursor, margin)
 
+    def go_to(self, index: int) -> None:
+        """Put the cursor on node ``index``, unfolded if it is a folded leaf."""
+        if index not in self.model.visible:
+            self.model.toggle_leaves(index)
+            self.lines_changed()
+        self.select_index(index)
+
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
         self.tell_frame(self.subtitle_text())
@@ -278,3 +276,46 @@ class GraphPanel(LinePanel):
             self.select_index(row.index, notify=False)
         else:
             self.app.bell()
+
+    # ---- what keys ask of the panel with the focus
+
+    @property
+    def index(self) -> int:
+        """Of the node under the cursor; 0 for none."""
+        row = self.selected
+        return row.index if row is not None else 0
+
+    def search(self, text: str, step: int) -> bool:
+        """To the next node whose name, module, parameter or place has ``text``."""
+        index = self.model.find(text, self.index, step)
+        if index is not None:
+            self.go_to(index)
+        return index is not None
+
+    def next_bad(self, step: int) -> bool:
+        """To the next node with a non-finite gradient."""
+        index = self.model.next_bad(self.index, step)
+        if index is not None:
+            self.select_index(index)
+        return index is not None
+
+    def toggle_mark(self) -> None:
+        if self.index:
+            self.marks ^= {self.index}
+            self.refresh()
+
+    def to_mark(self) -> bool:
+        marks = sorted(self.marks)
+        if marks:
+            self.select_index(next((mark for mark in marks if mark > self.index), marks[0]))
+        return bool(marks)
+
+    def copied(self) -> str:
+        return self.breakpoint_spec()
+
+    def breakpoint_spec(self) -> str:
+        return self.selected.unique_name if self.selected is not None else ""
+
+    def delete_command(self) -> str:
+        row = self.selected
+        return f"delete {row.breakpoints[0]}" if row is not None and row.breakpoints else ""

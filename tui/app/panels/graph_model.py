@@ -32,7 +32,6 @@ class GraphModel:
         self._waiting: list[list[GraphRow]] = []
         self._feeders: dict[int, set[int]] = {}
         self.unfolded: set[int] = set()
-        self.all_leaves = False
         self.timed = False  # a row has a time
         self.alarms: set[int] = (
             set()
@@ -143,7 +142,7 @@ class GraphModel:
         return self._visible
 
     def _folded(self, row: GraphRow) -> bool:
-        if not row.accumulate or self.all_leaves or row.index in self.unfolded:
+        if not row.accumulate or row.index in self.unfolded:
             return False
         return not (row.nonfinite or row.breakpoints or row.state == "here")
 
@@ -200,11 +199,6 @@ class GraphModel:
         self.unfolded = self.unfolded - leaves if leaves & self.unfolded else self.unfolded | leaves
         self._stale = True
         return True
-
-    def toggle_all_leaves(self) -> None:
-        self.all_leaves = not self.all_leaves
-        self.unfolded = set()
-        self._stale = True
 
     def feeders(self, index: int) -> list[int]:
         """Rows (loaded) that feed ``index``, nearest first."""

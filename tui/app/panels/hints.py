@@ -19,21 +19,21 @@ CONSOLE_HINTS = (
 
 
 def fitting(hints: list[tuple[str, str, str]], width: int) -> list[tuple[str, str, str]]:
-    """The first of ``hints`` (key, word, action) that fit in ``width`` cells, 2 apart."""
+    """The first of ``hints`` (key, word, id) that fit in ``width`` cells, 2 apart."""
     kept = []
     left = width - 1
-    for key, word, action in hints:
+    for key, word, name in hints:
         left -= len(key) + 1 + len(word) + 2
         if left < -2:
             break
-        kept.append((key, word, action))
+        kept.append((key, word, name))
     return kept
 
 
 class Hints(Static):
     """Built anew when the screen or the keys change."""
 
-    _places: list[tuple[int, int, str]] = []  # (first cell, end cell, action)
+    _places: list[tuple[int, int, str]] = []  # (first cell, end cell, id of the key)
 
     def on_mount(self) -> None:
         self.screen.bindings_updated_signal.subscribe(self, lambda screen: self.show())
@@ -46,33 +46,30 @@ class Hints(Static):
             if name and name not in keys:
                 keys[name] = self.app.get_key_display(active.binding)
         if isinstance(self.screen.focused, CommandInput):
-            hints = [
-                (keys.get(name, key), word, BY_ID[name].action if name in BY_ID else "")
-                for name, key, word in CONSOLE_HINTS
-            ]
+            hints = [(keys.get(name, key), word, name) for name, key, word in CONSOLE_HINTS]
             self._draw(hints)
             return
-        hints = [
-            (keys[name], BY_ID[name].hint, BY_ID[name].action) for name in HINTS if name in keys and BY_ID[name].hint
-        ]
+        hints = [(keys[name], BY_ID[name].hint, name) for name in HINTS if name in keys and BY_ID[name].hint]
         self._draw(hints)
 
     def _draw(self, hints: list[tuple[str, str, str]]) -> None:
+        """``hints``: key, word, id of the key."""
         text = Text(" ", no_wrap=True)
         self._places = []
-        for key, word, action in fitting(hints, self.size.width or 80):
+        for key, word, name in fitting(hints, self.size.width or 80):
             start = text.cell_len
             text.append(key, theme.STYLES["key"])
             text.append(" " + word, theme.STYLES["dim"])
-            self._places.append((start, text.cell_len, action))
+            self._places.append((start, text.cell_len, name))
             text.append("  ")
         self.update(text)
 
     async def on_click(self, event: events.Click) -> None:
         """Do what the key does."""
-        for start, end, action in self._places:
-            if start <= event.x < end and action:
-                await self.app.run_action(action, self.app)
+        for start, end, name in self._places:
+            if start <= event.x < end and name:
+                key = BY_ID[name]
+                await self.app.run_action(key.action, self.app if key.where == "app" else self.screen)
 
     def on_resize(self) -> None:
         self.show()

@@ -8,7 +8,7 @@ from typing import Any
 from rich.cells import cell_len
 from textual import events
 
-from adbg.tui.app.lines.linepanel import LinePanel
+from adbg.tui.app.lines.line_panel import LinePanel
 from adbg.tui.app.lines.wrapping import wrap
 from adbg.tui.text.cells import Spans, elide
 

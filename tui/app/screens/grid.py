@@ -14,16 +14,17 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from adbg.engine.types import TensorView
-from adbg.tui.app.lines.linepanel import LinePanel
+from adbg.tui.app.lines.line_panel import LinePanel
 from adbg.tui.app.messages import Read
-from adbg.tui.app.panels.value import counts_line, meta_line, range_line, sample_text
+from adbg.tui.app.panels.value_lines import counts_line, meta_line, range_line, sample_text
 from adbg.tui.app.screens.dialogs import LineScreen
 from adbg.tui.text import cells as figures
 from adbg.tui.text.cells import Spans, number, width_of
 
 CELL = 9  # cells of a number
 _RANGE = re.compile(r"^\s*(-?\d*)\s*:\s*(-?\d*)\s*$")
-Ask = Callable[[str, int, int], None]  # (slice, rows, cols)
+Answered = Callable[[Read], None]
+Ask = Callable[[str, int, int, bool, Answered], None]  # (slice, rows, cols, exact, what takes the answer)
 
 
 def moved_slice(
@@ -91,10 +92,7 @@ class GridText(LinePanel):
 
 
 class GridScreen(ModalScreen[None]):
-    """``question`` reads a view of (slice, rows, cols, exact) and may take its time: it is called in ``ask``'s worker.
-
-    ``ask`` has the app's lookups put ``Read("grid", ...)`` to the app, which hands it to ``answered``.
-    """
+    """``ask`` has a view of (slice, rows, cols, exact) read on a worker thread, and hands it on."""
 
     BINDINGS = [
         Binding("escape,q,enter", "leave", "Back", show=False),
@@ -110,7 +108,7 @@ class GridScreen(ModalScreen[None]):
         Binding("y", "yank", "Copy", show=False),
     ]
 
-    def __init__(self, title: str, slice_text: str, ask: Callable[[str, int, int, bool], None]) -> None:
+    def __init__(self, title: str, slice_text: str, ask: Ask) -> None:
         super().__init__()
         self._title = title
         self._slice = slice_text
@@ -143,10 +141,12 @@ class GridScreen(ModalScreen[None]):
         wanted = self._slice
         if self._base is not None:
             wanted, self._top, self._left = moved_slice(*self._base, self._top, self._left, rows, cols)
-        self._ask(wanted, rows, cols, self._exact)
+        self._ask(wanted, rows, cols, self._exact, self._answered)
 
-    def answered(self, event: Read) -> None:
+    def _answered(self, event: Read) -> None:
         """A view came, or the reason why not."""
+        if self not in self.app.screen_stack:
+            return
         text = self.query_one(GridText)
         if event.error is not None:
             text.show(None, str(event.error))

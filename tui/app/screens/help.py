@@ -12,7 +12,7 @@ from textual.dom import DOMNode
 from textual.screen import ModalScreen
 
 from adbg.tui.app.keymap import BY_ID, GROUPS
-from adbg.tui.app.lines.linepanel import LinePanel
+from adbg.tui.app.lines.line_panel import LinePanel
 from adbg.tui.app.lines.wrapping import wrap
 from adbg.tui.text.cells import Spans, elide
 

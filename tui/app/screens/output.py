@@ -12,8 +12,8 @@ from textual.containers import Grid, Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Input, Label
 
-from adbg.tui.app.lines.linepanel import LinePanel
-from adbg.tui.app.lines.screentext import ScreenText
+from adbg.tui.app.lines.line_panel import LinePanel
+from adbg.tui.app.lines.screen_text import ScreenText
 from adbg.tui.text import cells as figures
 from adbg.tui.text.cells import Spans
 

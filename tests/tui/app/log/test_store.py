@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import os
 import random
 import re
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -18,7 +20,7 @@ from adbg.tui.app.log import search as logsearch
 from adbg.tui.app.log import store as logstore
 from adbg.tui.app.log.folds import OPEN, Filter, Folds, compile_bytes, wanted
 from adbg.tui.app.log.index import BACKWARD, CALL, NODE, PYLAYER
-from adbg.tui.app.log.lines import LineMap
+from adbg.tui.app.log.line_map import LineMap
 from adbg.tui.app.log.nodes import NodeRecords, node_said, plain_name
 from adbg.tui.app.log.search import Search
 from adbg.tui.app.log.store import LogStore
@@ -372,6 +374,31 @@ def test_gzipped_logs_are_unpacked_and_broken_ones_say_so(tmp_path: Path) -> Non
     cut = store_of(tmp_path / "cut.gz")
     assert "the end of the file is missing" in cut.error
     assert len(cut) > 20 and texts(cut)[:-1] == texts(store)[: len(cut) - 1], "all that a killed job has written"
+
+
+def test_the_end_of_unpacking_is_seen_only_with_all_that_was_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread ends while ``poll`` reads: there are bytes that this poll has not seen."""
+    packed = gzip.compress((DATA / "promo_v4.log").read_bytes())
+    (tmp_path / "cut.gz").write_bytes(packed[: len(packed) // 2])
+    started, seen = threading.Event(), logstore.unpacked
+    monkeypatch.setattr(logstore, "unpacked", lambda file: started.wait(20) and seen(file))
+    store = LogStore(str(tmp_path / "cut.gz"))
+    store.poll()
+    pread, unpackers = os.pread, [thread for thread in threading.enumerate() if thread.name == "adbg-gunzip"]
+
+    def slow(fd: int, size: int, start: int) -> bytes:
+        data = pread(fd, size, start)
+        started.set()
+        for thread in unpackers:
+            thread.join(20)
+        return data
+
+    monkeypatch.setattr(os, "pread", slow)
+    assert store.poll() == 0 and store.error, "the file was read before there was anything in it"
+    assert store.unpacking, "there is more to read"
+    assert store.poll() > 20 and not store.unpacking
 
 
 def test_of_endless_logs_the_oldest_records_go_and_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from textual.widgets import Input
 
 from adbg.engine.glog import format_record
 from adbg.tui.app.log.folds import Filter
-from adbg.tui.app.log.logapp import LogApp
+from adbg.tui.app.log.log_app import LogApp
 from adbg.tui.app.log.nodes import node_index
 from adbg.tui.app.log.search import Search
 from adbg.tui.app.panels.graph_model import GraphModel
@@ -147,10 +147,10 @@ def test_gzipped_files_and_tabs(tmp_path: Path) -> None:
     packed.write_bytes(gzip.compress((DATA / "promo_v4.log").read_bytes()))
 
     async def body(app: LogApp, pilot: Pilot[None]) -> None:
-        assert app.number == 0
+        assert app.main.number == 0
         await until(lambda: any("type promotion" in line for line in lines(app)))
         await pilot.press("right_square_bracket")
-        assert app.number == 1
+        assert app.main.number == 1
         await until(lambda: any("GradNodePyLayer_Outer" in line for line in lines(app)))
 
     drive([packed, DATA / "pylayer_nested_v3.log"], body)
@@ -255,7 +255,7 @@ def test_escape_gives_up_a_search_and_a_filter_and_the_cursor_stays(
         await until(lambda: 0 < panel.line_count() < 95_000)
         assert "looked at" in panel.subtitle_text()
         await pilot.press("escape")
-        assert panel.filter_text == "" and panel.line_count() == 100_000 and panel.cursor == 95_000
+        assert panel.view.filter_text == "" and panel.line_count() == 100_000 and panel.cursor == 95_000
         brake.held = False
         panel.set_filter("pending")
         await until(lambda: panel.line_count() == 99_999 and panel.cursor == 94_999)
@@ -298,7 +298,7 @@ def test_a_record_about_a_node_names_it_and_the_node_finds_its_record() -> None:
         told: list[object] = []
         panel.post_message = lambda message: told.append(message) or True  # type: ignore[method-assign,func-returns-value]
         row = panel.row_at(panel.cursor)
-        panel._ask_node(row)
+        assert panel._links.ask_node(row) and panel._answer(1.0) is False
         del panel.post_message
         (message,) = told
         assert isinstance(message, panel.NodeWanted)

@@ -1,6 +1,8 @@
-"""The main screen's widgets, put together: which frame holds what, and how large it is. UI thread."""
+"""Around the panels of the main screen: frames, the lines between them, sizes and titles. UI thread."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from textual.app import ComposeResult
 from textual.containers import Container, Horizontal, Vertical
@@ -8,16 +10,10 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Label, Static
 
+from adbg.engine.types import NodeStop
+from adbg.tui.app.banner import banner_text
 from adbg.tui.app.layout import LOWER, Arrangement, Plan
-from adbg.tui.app.log.panel import VlogPanel
-from adbg.tui.app.panels.console import CommandInput
-from adbg.tui.app.panels.graph import GraphPanel
-from adbg.tui.app.panels.hints import Hints
-from adbg.tui.app.panels.neighbourhood import Neighbourhood
-from adbg.tui.app.panels.source import CodePanel, ListsPanel
-from adbg.tui.app.panels.statusbar import StatusBar
-from adbg.tui.app.panels.transcript import Transcript
-from adbg.tui.app.panels.value import ValuePanel
+from adbg.tui.app.panels.lists import ListsPanel
 
 TAB_TITLES = {
     "vlog": "2 VLOG", "source": "3 Source", "value": "4 Value", "stack": "Stack", "breakpoints": "Bps",
@@ -28,6 +24,37 @@ TAB_TITLES = {
 class Banner(Static):
     """Below the status bar: the evidence of a bad stop, or a tip."""
 
+    _stop: NodeStop | None = None
+
+    @property
+    def lines(self) -> int:
+        """Lines of the screen that it takes."""
+        return 1 if self.has_class("-bad") or self.has_class("-tip") else 0
+
+    def show_stop(self, stop: NodeStop, width: int) -> None:
+        """What is wrong at ``stop``, in a terminal of ``width`` cells."""
+        self._stop = stop
+        self.set_classes("-bad")
+        self.fit(width)
+
+    def fit(self, width: int) -> None:
+        """The terminal has ``width`` cells now."""
+        if self._stop is not None:
+            self.update(Content(banner_text(self._stop, width)))
+
+    def show_tip(self, text: str) -> None:
+        self._stop = None
+        self.set_classes("-tip")
+        self.update(Content(text))
+
+    def clear(self, tip_only: bool = False) -> bool:
+        """Take away what is shown; True when something was."""
+        if not self.lines or (tip_only and self._stop is not None):
+            return False
+        self._stop = None
+        self.set_classes("")
+        return True
+
 
 class GraphHead(Static):
     """Titles of the graph's columns."""
@@ -37,31 +64,27 @@ class ListsBar(Static):
     """Tabs between code and lists."""
 
 
-def compose_main(command: CommandInput) -> ComposeResult:
-    """Top to bottom: status bar, banner, panels, console, hints."""
-    yield StatusBar(id="status")
-    yield Banner("", id="banner")
+def frames(
+    graph: Iterable[Widget], vlog: Widget, source: Iterable[Widget], value: Widget, console: tuple[Widget, Widget]
+) -> ComposeResult:
+    """The panels' widgets in their frames, from the top to the bottom."""
+    transcript, command = console
     with Container(id="main"):
         with Vertical(id="graph-frame", classes="frame"):
-            yield GraphHead("", id="graph-head")
-            yield GraphPanel(id="graph")
-            yield Neighbourhood(id="neighbourhood")
+            yield from graph
         with Container(id="right"):
             with Vertical(id="vlog-frame", classes="frame"):
-                yield VlogPanel(id="vlog")
+                yield vlog
             with Container(id="bottom"):
                 with Vertical(id="source-frame", classes="frame"):
-                    yield CodePanel(id="code")
-                    yield ListsBar("", id="lists-bar")
-                    yield ListsPanel(id="lists")
+                    yield from source
                 with Vertical(id="value-frame", classes="frame"):
-                    yield ValuePanel(id="value")
+                    yield value
     with Vertical(id="console-frame", classes="frame"):
-        yield Transcript(id="transcript")
+        yield transcript
         with Horizontal(id="prompt-row"):
             yield Label("(adbg) ", id="prompt")
             yield command
-    yield Hints(id="hints")
 
 
 def apply_plan(screen: Widget, plan: Plan) -> None:
@@ -101,7 +124,7 @@ def tabs_title(arrangement: Arrangement) -> Content:
     for tab in LOWER:
         shown = f"[{TAB_TITLES[tab]}]" if tab == arrangement.lower else f" {TAB_TITLES[tab]} "
         style = "bold $foreground" if tab == arrangement.lower else "$text-dim"
-        parts.append(Content.from_markup(f"[{style}][@click=app.show_lower('{tab}')]$shown[/][/]", shown=shown))
+        parts.append(Content.from_markup(f"[{style}][@click=screen.show_lower('{tab}')]$shown[/][/]", shown=shown))
     return Content("│").join(parts)
 
 
@@ -113,5 +136,5 @@ def lists_title(lists: ListsPanel) -> Content:
         name = tab.capitalize() if lists.size.width >= 38 else TAB_TITLES[tab]
         text = f"{name}{number}"
         style = "bold $foreground" if tab == lists.tab else "$text-dim"
-        parts.append(Content.from_markup(f"[{style}][@click=app.show_list('{tab}')]$text[/][/]", text=text))
+        parts.append(Content.from_markup(f"[{style}][@click=screen.show_list('{tab}')]$text[/][/]", text=text))
     return Content.assemble("── ", Content(" · ").join(parts), " ")

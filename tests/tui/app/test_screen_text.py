@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from adbg.tui.app.lines.screentext import MOST_LINES, ScreenText
+from adbg.tui.app.lines.screen_text import MOST_LINES, ScreenText
 
 
 def shown(*pieces: str) -> list[str]:

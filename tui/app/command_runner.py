@@ -1,0 +1,143 @@
+"""Console commands: each runs on a thread, since it may take minutes and must hold up neither the panels nor leaving;
+what comes of it is shown in the console. UI thread, but for the threads."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Callable, Sequence
+
+from adbg.engine.errors import AdbgError
+from adbg.tui.app.messages import CommandDone
+from adbg.tui.app.screens.main import MainScreen
+from adbg.tui.commands.startup import run_startup
+from adbg.tui.commands.table import CommandResult, execute, repeatable
+from adbg.tui.debugger.debugger import Debugger, State
+from adbg.tui.debugger.stop_view import as_error
+
+Run = Callable[[], CommandResult]
+
+
+class CommandQueue:
+    """Command lines, one after the other; ``post`` gets a ``CommandDone`` of each, on a daemon thread.
+
+    Attributes:
+        pending: lines that have not ended.
+    """
+
+    def __init__(self, post: Callable[[CommandDone], object]) -> None:
+        self._post = post
+        self._lines: queue.SimpleQueue[tuple[str, Run] | None] = queue.SimpleQueue()
+        self.pending = 0
+        threading.Thread(target=self._work, name="adbg-commands", daemon=True).start()
+
+    def put(self, line: str, run: Run) -> None:
+        """Have ``run`` called once those before it are done."""
+        self.pending += 1
+        self._lines.put((line, run))
+
+    def at_once(self, line: str, run: Run) -> None:
+        """Have ``run`` called now, whatever is running: it may be there to end that."""
+        threading.Thread(target=lambda: self._post(_done(line, run)), daemon=True).start()
+
+    def close(self) -> None:
+        self._lines.put(None)
+
+    def _work(self) -> None:
+        while (item := self._lines.get()) is not None:
+            done = _done(*item)
+            self.pending -= 1
+            self._post(done)
+
+
+def _done(line: str, run: Run) -> CommandDone:
+    try:
+        return CommandDone(line, run(), None)
+    except Exception as problem:
+        error: AdbgError = as_error(problem)
+        return CommandDone(line, None, error)
+
+
+def completions(debugger: Debugger, line: str) -> list[str]:
+    """Lines that ``line`` may become; called in a worker thread."""
+    from adbg.tui.repl.completion import complete_line
+
+    with contextlib.suppress(AdbgError):
+        return list(complete_line(debugger, line))
+    return []
+
+
+class CommandRunner:
+    """Runs lines for ``debugger`` and shows what they say on ``main``; ``post`` brings messages to the app."""
+
+    def __init__(self, debugger: Debugger, main: MainScreen, post: Callable[[CommandDone], object]) -> None:
+        self.debugger = debugger
+        self.main = main
+        self._post = post
+        self._queue = CommandQueue(post)
+        self._cancelled = threading.Event()
+        self._last_line = ""  # an empty one repeats it
+
+    @property
+    def busy(self) -> bool:
+        """A command has not ended."""
+        return self._queue.pending > 0
+
+    def start_program(self) -> None:
+        """Start the program and run the commands of the command line, on a thread of their own."""
+        if self.debugger.state is State.NEW:
+            threading.Thread(target=self._start, name="adbg-startup", daemon=True).start()
+
+    def _start(self) -> None:
+        def report(line: str, result: CommandResult | AdbgError) -> None:
+            error = result if isinstance(result, AdbgError) else None
+            self._post(CommandDone("(adbg) " + line, None if error else result, error))
+
+        try:
+            run_startup(self.debugger, report, self._cancelled)
+        except AdbgError as error:
+            self._post(CommandDone("", None, error))
+
+    def close(self) -> None:
+        self._cancelled.set()
+        self._queue.close()
+
+    def submit(self, line: str) -> None:
+        """A line that was typed; an empty one repeats the last, if that may be repeated."""
+        if not line.strip():
+            line = self._last_line
+            if not line or not repeatable(line):
+                return
+        self._last_line = line
+        self.run(line)
+
+    def run(self, line: str, echo: bool = True) -> None:
+        """Run a console command; its output follows."""
+        if echo:
+            self.main.say(f"(adbg) {line}", "echo")
+        put = self._queue.at_once if line.split(None, 1)[:1] in (["pause"], ["interrupt"]) else self._queue.put
+        put(line, lambda: execute(self.debugger, line))
+
+    def show(self, done: CommandDone) -> CommandResult | None:
+        """Show output or error of a command; its result, for what else it asks for."""
+        if done.line.startswith("(adbg) "):
+            self.main.say(done.line, "echo")
+        if done.error is not None:
+            self.main.say_error(done.error)
+            return None
+        result: CommandResult | None = done.result
+        if result is None:
+            return None
+        if result.text and result.action != "help":
+            self.main.say(result.text)
+        if done.line.removeprefix("(adbg) ").startswith("vlog") and isinstance(result.value, dict):
+            self.main.vlog.levels = result.text.removeprefix("vlog ").partition("\n→")[0]
+            self.main.retitle()
+        return result
+
+    def show_candidates(self, lines: Sequence[str]) -> None:
+        """Several completions: their last words, in one line."""
+        words = [line.split()[-1] for line in lines[:24]]
+        more = f"  … {len(lines) - 24} more" if len(lines) > 24 else ""
+        self.main.say("  ".join(words) + more, "dim")

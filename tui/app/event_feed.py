@@ -1,0 +1,306 @@
+"""What happens to the program, shown: debugger events and answers to lookups become contents of the panels. UI thread.
+
+Events are put into a deque by the debugger's dispatcher thread and drained by a 30 Hz timer with a budget of 8 ms a
+tick: ten thousand traces a second cost as much as ten. Requests go through ``Lookups``; nothing here waits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from adbg.engine.record.files import vlog_path
+from adbg.engine.types import NodeStop, SpecKind
+from adbg.tui.app.banner import BAD
+from adbg.tui.app.lines.screen_text import ScreenText
+from adbg.tui.app.messages import Read
+from adbg.tui.app.screens.main import MainScreen
+from adbg.tui.app.screens.output import OutputScreen
+from adbg.tui.app.stop_reader import StopReader
+from adbg.tui.commands.startup import stop_commands
+from adbg.tui.debugger import events
+from adbg.tui.debugger.debugger import Debugger, State
+from adbg.tui.debugger.end_notes import end_notes
+from adbg.tui.text import cells as figures
+from adbg.tui.text.evidence import stop_message
+from adbg.tui.text.formatting import exit_sentence, exit_text, stop_title, trace_text
+from adbg.tui.text.quantities import size
+
+WAITING = "the program is running: i pauses at the next node, B sets a breakpoint"
+RESTARTED = "── restarted ──"  # between the output of two runs
+BUDGET = 0.008  # seconds of events a tick
+SETTLE = 0.06  # seconds; program output comes through a pty and is up to some 20 ms behind the stop
+TIP = (
+    "s next node · c continue · b breakpoint at the cursor · j k walk the graph · 4 the values"
+    " · ctrl+x type a command · ? help"
+)
+
+
+def _now() -> str:
+    """The time as the log writes it: minutes, seconds, milliseconds."""
+    now = time.time()
+    return time.strftime("%M:%S.", time.localtime(now)) + f"{int(now * 1000) % 1000:03d}"
+
+
+def _stop_note(stop: NodeStop) -> str:
+    """A stop in a line of the log: "step: before MmBackward0#9 #5"."""
+    name = f" {stop.node.unique_name}" if stop.node is not None else ""
+    return f"{stop.reason.value}: {stop.phase.value}{name}{f' #{stop.index}' if stop.node is not None else ''}"
+
+
+class EventFeed:
+    """``put`` takes events on any thread, ``drain`` shows them; ``run_line`` runs commands that belong to a stop.
+
+    Attributes:
+        output: what the program wrote.
+    """
+
+    def __init__(
+        self, debugger: Debugger, main: MainScreen, reader: StopReader, run_line: Callable[[str], None]
+    ) -> None:
+        self.debugger = debugger
+        self.main = main
+        self.reader = reader
+        self._run_line = run_line
+        self._incoming: deque[events.Event] = deque()
+        self.put = self._incoming.append
+        self.output = ScreenText()
+        self._tip_due = True
+        self._began_at: float | None = None
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            events.Started: self._started,
+            events.ProcessJoined: lambda event: self._follow_log(),
+            events.Stopped: self._stopped,
+            events.StopQueued: self._stop_queued,
+            events.Resumed: lambda event: self._resumed(),
+            events.Trace: self._trace,
+            events.BackwardBegan: self._backward_began,
+            events.NodesRan: self._nodes_ran,
+            events.FrameworkFound: self._framework_found,
+            events.BreakpointsChanged: self._breakpoints_changed,
+            events.FrameChanged: lambda event: self.reader.show_frame(event.index),
+            events.SelectionChanged: lambda event: self.reader.selection_changed(event.index),
+            events.ShownChanged: lambda event: self.reader.read_shown(),
+            events.GraphMarked: lambda event: self.reader.reread_graph(),
+            events.Edited: lambda event: self._edited(),
+            events.Notice: self._notice,
+            events.Exited: self._exited,
+            events.Detached: self._detached,
+        }
+
+    @property
+    def idle(self) -> bool:
+        """No event waits to be shown."""
+        return not self._incoming
+
+    def drain(self) -> None:
+        """Take in what came since the last tick."""
+        deadline = time.monotonic() + BUDGET
+        output: list[str] = []
+        while self._incoming and time.monotonic() < deadline:
+            event = self._incoming.popleft()
+            if isinstance(event, events.Output):
+                output.append(event.text)
+                continue
+            self._program_wrote(output)
+            handler = self._handlers.get(type(event))
+            if handler is not None:
+                handler(event)
+        self._program_wrote(output)
+        self.main.vlog.poll()
+        self._tick_status()
+
+    def _program_wrote(self, pieces: list[str]) -> None:
+        """Take in what the program wrote; empties ``pieces``."""
+        if not pieces:
+            return
+        before = self.output.finished
+        self.output.feed("".join(pieces))
+        pieces.clear()
+        lines = self.output.lines
+        fresh = self.output.finished - before
+        self.main.transcript.write_program(lines[len(lines) - 1 - fresh : -1] if fresh else [], lines[-1])
+        front = self.main.app.screen
+        if isinstance(front, OutputScreen):
+            front.grown()
+
+    def _started(self, event: events.Started) -> None:
+        if self._began_at is not None:
+            line_end = "\n" if self.output.lines[-1] else ""
+            self._program_wrote([f"{line_end}{RESTARTED}\n"])
+        self._began_at = time.monotonic()
+        self.main.bar.status.backwards = 0
+        self.main.graph.waiting = WAITING
+        self.main.graph.refresh()
+
+    def _stopped(self, event: events.Stopped) -> None:
+        stop = event.stop
+        self.main.app.set_timer(SETTLE, lambda: self._tell_stop(stop))
+        self._follow_log()
+        self.main.vlog.note(_stop_note(stop), _now(), stop=True)
+        if self.debugger.stop is not stop:
+            return  # it went on already
+        status = self.main.bar.status
+        status.stop, status.us, status.edited = stop, stop.elapsed_us, False
+        status.iteration, status.rank = stop.iteration, stop.rank
+        status.here, status.total = stop.index, stop.total
+        numbers = {row.id: row.spec for row in self.debugger.settings.breakpoints}
+        status.breakpoint = " ".join(numbers[n] for n in stop.breakpoints if n in numbers)
+        self._banner(stop)
+        self.reader.stopped(stop)
+        for line in stop_commands(self.debugger):
+            self._run_line(line)
+
+    def _tell_stop(self, stop: NodeStop) -> None:
+        """The stop in the console: a moment later, so that what the program wrote before it stands before it."""
+        bad = stop.reason in BAD
+        self.main.say(stop_title(stop), "bad" if bad else "stop")
+        if message := stop_message(stop):
+            self.main.say("  " + message, "bad" if bad else "warn")
+
+    def _banner(self, stop: NodeStop) -> None:
+        """The evidence of a bad stop; at the first stop of all, what to do."""
+        banner = self.main.banner
+        if stop.reason in BAD:
+            banner.show_stop(stop, self.main.app.size.width)
+        elif self._tip_due:
+            self._tip_due = False
+            banner.show_tip(TIP)
+        else:
+            banner.clear()
+        self.main.relayout()
+
+    def _stop_queued(self, event: events.StopQueued) -> None:
+        self.main.say(
+            f"{event.process.title} stopped too and is waiting: `process {event.process.number}` shows it", "warn"
+        )
+
+    def _resumed(self) -> None:
+        if self.debugger.stop is not None:
+            return  # it stopped again before this event came
+        self.reader.lookups.drop()
+        if self.main.banner.clear():
+            self.main.relayout()
+
+    def _trace(self, event: events.Trace) -> None:
+        self.main.vlog.note(trace_text(event.breakpoint, event.text, event.stop), _now())
+
+    def _backward_began(self, event: events.BackwardBegan) -> None:
+        status = self.main.bar.status
+        if event.process is self.debugger.current:
+            status.backwards, status.iteration = event.begin.backward, event.begin.iteration
+            if not self.main.graph.model.total:
+                self.main.graph.waiting = (
+                    f"running: backward {event.begin.backward} · {figures.count(event.begin.nodes)} nodes"
+                    " — i pauses at the next node"
+                )
+                self.main.graph.refresh()
+            if self.debugger.state is State.RUNNING:
+                status.here, status.total = 0, event.begin.nodes
+
+    def _nodes_ran(self, event: events.NodesRan) -> None:
+        if event.process is not self.debugger.current:
+            return
+        if event.nodes and self.debugger.state is State.RUNNING:
+            self.main.bar.status.here = event.nodes[-1].index
+        if event.backward == self.main.graph.model.backward:
+            self.main.graph.model.ran(event.nodes)
+            self.main.graph.refresh()
+
+    def _framework_found(self, event: events.FrameworkFound) -> None:
+        self.main.bar.status.framework = f"{event.framework.name} {event.framework.version}"
+
+    def _breakpoints_changed(self, event: events.BreakpointsChanged) -> None:
+        self.main.lists.show_breakpoints(event.breakpoints)
+        self._mark_lines()
+        self.main.relist()
+        self.reader.reread_graph()
+
+    def _mark_lines(self) -> None:
+        """Breakpoints on source lines, for the code panel."""
+        lines: dict[tuple[str, int], bool] = {}
+        for row in self.debugger.settings.breakpoints:
+            if row.kind is SpecKind.LINE:
+                lines[(row.file.rsplit("/", 1)[-1], row.line)] = row.enabled
+        self.main.code.breakpoint_lines = lines
+        self.main.code.refresh()
+
+    def _edited(self) -> None:
+        self.main.bar.status.edited = True
+        self.reader.read_node()
+        self.reader.read_shown()
+
+    def _notice(self, event: events.Notice) -> None:
+        self.main.say(event.text, {"warning": "warn", "error": "bad"}.get(event.level, "dim"))
+
+    def _exited(self, event: events.Exited) -> None:
+        if event.ended_by == "restart":
+            return
+        status = self.main.bar.status
+        status.exit_code, status.exit_text = event.status.status, exit_text(event.status)
+        self.main.say(exit_sentence(event.status), "warn" if event.status.status else "good")
+        if self.debugger.state is not State.EXITED:
+            return  # it was started anew meanwhile
+        for note in end_notes(self.debugger):
+            self.main.say(note, "warn")
+        self.main.say("restart runs it again, q quits", "dim")
+        self.reader.lookups.drop()
+        if not self.main.graph.model.total:
+            self.main.graph.waiting = "the program never stopped: B sets a breakpoint, `restart` runs it again"
+            self.main.graph.refresh()
+        if self.main.banner.clear(tip_only=True):
+            self.main.relayout()
+
+    def _detached(self, event: events.Detached) -> None:
+        self.main.say("Detached: the program continues without the debugger", "warn")
+
+    # ---- the status bar
+
+    def _tick_status(self) -> None:
+        status = self.main.bar.status
+        status.state = self.debugger.state.value
+        status.title = self.debugger.title
+        status.log_lines = len(self.main.vlog.store)
+        status.processes = max(len(self.debugger.processes), 1)
+        status.waiting = len(self.debugger.model.waiting)
+        if self.debugger.state is not State.STOPPED:
+            status.stop = None
+        status.elapsed = time.monotonic() - self._began_at if self._began_at is not None else None
+        self.main.bar.show()
+
+    def ask_memory(self) -> None:
+        """Resident memory of the current process, once a second (read from /proc, the program is not touched)."""
+        process = self.debugger.current
+        if process is None or not process.alive or not self.debugger.alive:
+            return
+        pid = process.info.pid
+
+        def question() -> int:
+            import psutil
+
+            try:
+                return int(psutil.Process(pid).memory_info().rss)
+            except psutil.Error:
+                return 0
+
+        self.reader.lookups.ask("memory", pid, question, self._memory_read)
+
+    def _memory_read(self, event: Read) -> None:
+        if event.error is None and event.result:
+            self.main.bar.status.memory = size(event.result)
+
+    def _follow_log(self) -> None:
+        """The log of the current process; another one after a restart."""
+        folder = self.debugger.program.folder or self.debugger.program.run_dir
+        process = self.debugger.current
+        if not folder or process is None:
+            return
+        labels = (
+            f"{process.rank}-{process.info.pid}",
+            str(process.rank),
+        )  # of a second process with this rank: with its pid
+        paths = [vlog_path(Path(folder), label) for label in labels]
+        self.main.vlog.open_file(str(next((path for path in paths if path.exists()), paths[-1])))
