@@ -1,6 +1,6 @@
-"""The run directory's tables and payloads: one writer per process, any number of readers (L1, stdlib only).
+"""The run directory's tables: one writer per process, any number of readers.
 
-The writer belongs to the recorder's thread. Rows go in transactions of a few hundred, after the payloads that they
+The writer belongs to the recorder's thread. Rows go in transactions of a few hundred, after the log records that they
 point to, so that what a reader finds is whole even when the process died between two writes.
 """
 
@@ -19,16 +19,15 @@ from adbg.engine.errors import CommandError
 from adbg.engine.protocol.codec import from_json
 from adbg.engine.record import files as runfiles
 from adbg.engine.record.files import SCHEMA, labels
-from adbg.engine.types import GraphRow, NodeStop, SourceLine, TensorMeta, TensorStats
+from adbg.engine.types import Edge, GraphRow, NodeStop, SourceLine
 
-__all__ = ["SCHEMA", "NodeEvent", "RecordedBackward", "RecordedTensor", "RunReader", "RunWriter", "labels"]
+__all__ = ["SCHEMA", "NodeEvent", "RecordedBackward", "RunReader", "RunWriter", "labels"]
 
 _WIDTH = {
     "backward": 17,
     "node": 16,
-    "edge": 4,
+    "edge": 5,
     "node_event": 8,
-    "tensor": 9,
     "stack": 2,
     "stop": 7,
     "artifact": 5,
@@ -46,7 +45,6 @@ class RunWriter:
         self.label = runfiles.claim_label(self.run_dir, rank)
         self.info = dict(info)
         self._info_path = runfiles.create_info(self.run_dir, self.label, self.info)
-        self._tensors = _Appender(runfiles.tensors_path(self.run_dir, self.label))
         self._vlog = _Appender(runfiles.vlog_path(self.run_dir, self.label))
         self._stacks: dict[str, int] = {}
         self._new_stacks: list[tuple[int, str]] = []
@@ -87,10 +85,6 @@ class RunWriter:
             self._new_stacks.append((id, text))
         return id
 
-    def append_tensor(self, payload: bytes) -> tuple[int, int]:
-        """(offset, length) of ``payload`` in the tensor file."""
-        return self._tensors.append(payload)
-
     def append_log(self, data: bytes) -> tuple[int, int]:
         """(offset, length) of ``data`` in the VLOG file."""
         return self._vlog.append(data)
@@ -106,7 +100,6 @@ class RunWriter:
             self._db.execute("PRAGMA journal_mode=DELETE")
         with contextlib.suppress(sqlite3.Error):
             self._db.close()
-        self._tensors.close()
         self._vlog.close()
 
 
@@ -170,21 +163,6 @@ class NodeEvent:
     nonfinite: bool
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedTensor:
-    """A gradient or saved tensor. ``length`` 0: only its meta and statistics were recorded."""
-
-    seq: int
-    backward: int
-    index: int
-    role: str  # "grad_outputs", "grad_inputs", "saved"
-    slot: int
-    meta: TensorMeta
-    stats: TensorStats | None
-    offset: int
-    length: int
-
-
 class RunReader:
     """Reads what one process recorded, while it is written or later. A call sees all that was committed before it."""
 
@@ -219,7 +197,7 @@ class RunReader:
 
     @property
     def info(self) -> dict[str, Any]:
-        """``run.json``: schema, argv, cwd, pid, rank, started, frameworks, capabilities, ended, exit."""
+        """``run.json``: schema, argv, cwd, pid, rank, started, frameworks, capabilities, ended."""
         return runfiles.read_info(self.run_dir, self.label)
 
     @property
@@ -256,7 +234,8 @@ class RunReader:
         last = start + count - 1
         edges: dict[int, list[int]] = {}
         for index, to in self._db.execute(
-            "SELECT idx, to_idx FROM edge WHERE backward=? AND idx BETWEEN ? AND ? ORDER BY idx, slot",
+            "SELECT idx, to_idx FROM edge WHERE backward=? AND idx BETWEEN ? AND ? AND to_idx IS NOT NULL"
+            " ORDER BY idx, slot",
             (number, start, last),
         ):
             edges.setdefault(index, []).append(to)
@@ -267,6 +246,22 @@ class RunReader:
             (number, start, last),
         )
         return [_graph_row(row, edges.get(row[0], ()), ran.get(row[0]), whole) for row in rows]
+
+    def edges(self, number: int) -> dict[int, tuple[Edge, ...]]:
+        """The edges of a call's recorded nodes, by key, as its graph had them; a producer that did not run is left out
+        (``to`` None). Of a run of schema 1 the slots are not known: places in the list stand for them."""
+        columns = [row[1] for row in self._db.execute("PRAGMA table_info(edge)")]
+        to_slot = "edge.to_slot" if "to_slot" in columns else "0"
+        found: dict[int, list[Edge]] = {}
+        for key, slot, to, into in self._db.execute(
+            f"SELECT node.key, edge.slot, producer.key, {to_slot} FROM edge"
+            " JOIN node ON node.backward = edge.backward AND node.idx = edge.idx"
+            " LEFT JOIN node AS producer ON producer.backward = edge.backward AND producer.idx = edge.to_idx"
+            " WHERE edge.backward=? ORDER BY edge.idx, edge.slot",
+            (number,),
+        ):
+            found.setdefault(key, []).append(Edge(slot, to, into))
+        return {key: tuple(edges) for key, edges in found.items()}
 
     def _ran(self, number: int, start: int, last: int) -> dict[int, NodeEvent]:
         """What was seen of each node, both phases in one."""
@@ -316,32 +311,6 @@ class RunReader:
         """(seq, time, stop), in order."""
         rows = self._db.execute("SELECT seq, time, body FROM stop ORDER BY seq")
         return [(seq, time, from_json(NodeStop, json.loads(body), "stop")) for seq, time, body in rows]
-
-    def tensors(self, number: int, index: int) -> list[RecordedTensor]:
-        rows = self._db.execute(
-            "SELECT seq, role, slot, meta, stats, offset, length FROM tensor WHERE backward=? AND idx=? ORDER BY seq",
-            (number, index),
-        )
-        return [
-            RecordedTensor(
-                seq,
-                number,
-                index,
-                role,
-                slot,
-                from_json(TensorMeta, json.loads(meta), "tensor"),
-                from_json(TensorStats, json.loads(stats), "stats") if stats else None,
-                offset,
-                length,
-            )
-            for seq, role, slot, meta, stats, offset, length in rows
-        ]
-
-    def payload(self, tensor: RecordedTensor) -> bytes:
-        """The raw bytes of a recorded tensor."""
-        with open(runfiles.tensors_path(self.run_dir, self.label), "rb") as file:
-            file.seek(tensor.offset)
-            return file.read(tensor.length)
 
     def artifacts(self) -> list[tuple[int, float, str, str, str]]:
         """(seq, time, kind, path, text), in order."""
