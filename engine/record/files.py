@@ -1,4 +1,4 @@
-"""The files of a run directory: their names, the tables, ``run.json`` and what state a run is in (L1, stdlib only).
+"""The files of a run directory: their names, the tables, ``run.json`` and what state a run is in.
 
 Several processes may record into one run: each has a *label*, its rank; a second process of the same rank (a spawned
 worker) gets "<rank>-<pid>". The first process to come owns ``run.json``, the others write ``run-r<label>.json``.
