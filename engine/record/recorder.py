@@ -23,7 +23,7 @@ from typing import Any
 
 from adbg.engine.protocol.codec import to_json
 from adbg.engine.record.files import SCHEMA, process_start
-from adbg.engine.record.store import RunWriter
+from adbg.engine.record.writer import RunWriter
 from adbg.engine.types import BriefRun, GraphRow, NodeStop, SourceLine
 
 BATCH = 500  # rows per transaction: 0.7 us a row in sqlite, against 10 us one by one

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from adbg.engine.errors import AdbgError, CommandError
+from adbg.engine.record.crash import crashed_labels
 from adbg.engine.record.files import labels, read_exit, read_info, run_state
-from adbg.engine.record.journal import crashed_labels
 
 RUNS_VARIABLE = "ADBG_RUNS"
 _OURS = re.compile(

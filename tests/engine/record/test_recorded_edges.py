@@ -9,8 +9,8 @@ import pytest
 
 from adbg.engine.backends import REGISTRY
 from adbg.engine.record.observers import Recording
+from adbg.engine.record.reader import RunReader
 from adbg.engine.record.recorder import Recorder
-from adbg.engine.record.store import RunReader
 from adbg.engine.session.observers import Observer
 from adbg.engine.session.running_call import Running
 from adbg.engine.session.session import Session

@@ -21,8 +21,10 @@ import pytest
 
 from adbg.engine.errors import CommandError
 from adbg.engine.record import recorder as recorder_module
+from adbg.engine.record.files import labels
+from adbg.engine.record.reader import RunReader
 from adbg.engine.record.recorder import EdgeRow, Recorder
-from adbg.engine.record.store import RunReader, RunWriter, labels
+from adbg.engine.record.writer import RunWriter
 from adbg.engine.types import Edge, GraphRow, NodeInfo, NodeStop, Phase, SourceLine, StopReason
 
 STACK = [SourceLine("/me/model.py", 16, "forward"), SourceLine("/me/train.py", 88, "<module>")]
