@@ -1,4 +1,4 @@
-"""One front end, as the agent sees it: its connection, its rights, and the envelope of DAP messages (L4, stdlib only).
+"""One front end, as the agent sees it: its connection, its rights, and the envelope of DAP messages.
 
 ``respond``, ``refuse`` and ``event`` may be called from any thread, never block and never raise.
 """

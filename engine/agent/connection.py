@@ -1,4 +1,4 @@
-"""One connection to a front end: a reader thread, a writer thread, a bounded queue between (L1, stdlib only).
+"""One connection to a front end: a reader thread, a writer thread, a bounded queue between.
 
 ``send`` is called from hooks: it never blocks and never raises. Events that may be lost are dropped while the queue is
 full, and counted; responses and stops are always kept. A failed send or the end of the stream becomes one call of

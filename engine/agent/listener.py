@@ -1,4 +1,4 @@
-"""``adbg.listen()``: the agent waits for ``adbg attach`` (L4, stdlib only; accepts on "adbg-listener").
+"""``adbg.listen()``: the agent waits for ``adbg attach``. It accepts on "adbg-listener".
 
 The socket lies in a folder of mode 0700 that belongs to the user, has mode 0600, and wants the token that only
 ``session.json`` (0600) beside it tells. No TCP port is opened.

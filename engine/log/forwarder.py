@@ -1,4 +1,4 @@
-"""Hands on what is no log record in a growing file of fd 2 (L1, stdlib only; a process of its own, or one thread).
+"""Forwards what is not a log record from a growing file of fd 2. A process of its own, or one thread.
 
 While a framework's VLOG goes into a file (``stderr_tap``), other text that C code or a child process writes to fd 2
 lands in the same file; this reads the file behind them and writes that text to the real stderr. ``stderr_tap`` runs

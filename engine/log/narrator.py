@@ -1,4 +1,4 @@
-"""VLOG for frameworks that have none of their own (L2, stdlib only): records in glog's grammar, written by adbg itself.
+"""VLOG for frameworks that have none of their own: records in glog's grammar, written by adbg itself.
 
 Called on autograd threads, between the framework's nodes; says what Paddle's engine says at the same place and level,
 so that one panel folds both. Modules and levels:
@@ -94,7 +94,7 @@ class Narrator:
             self._say("backward", 3, f"RunBackward: Start_up_ops's size is {len(call.roots())}")
 
     def node_begin(
-        self, call: BackwardCall, key: int, index: int, grad_outputs: Sequence[Any], backend: Backend | None
+        self, call: BackwardCall, key: int, index: int, grad_outputs: Sequence[Any], backend: Backend
     ) -> None:
         info = call.describe(key)
         here = self._here
@@ -125,7 +125,7 @@ class Narrator:
         key: int,
         index: int,
         grad_inputs: Sequence[Any],
-        backend: Backend | None,
+        backend: Backend,
         us: float | None = None,
     ) -> None:
         here = self._here
@@ -156,14 +156,6 @@ class Narrator:
             self._say("backward", 3, "=================RunBackward: Finish Backward =================")
         self._here.depth = max(call.depth - 1, 0) + (call.depth > 0)
 
-    def note(self, level: int, module: str, text: str) -> None:
-        """A record of adbg's own ("breakpoint 1 hit: ..."), at the depth of this thread; ``level`` 0 is always written.
-
-        ``module`` may be one of adbg's own, outside MODULES: its level is the global one.
-        """
-        if level == 0 or self._level(module) >= level:
-            self._say(module, level, text)
-
     def _say(self, module: str, level: int, text: str) -> None:
         self._write(format_record(text, module, level, getattr(self._here, "depth", 0)))
 
@@ -173,9 +165,7 @@ def _level_in(levels: Mapping[str, int], module: str) -> int:
     return levels.get(module, globs[-1] if globs else levels.get("*", 0))
 
 
-def _gradients(values: Sequence[Any], backend: Backend | None, full: bool) -> str:
-    if backend is None:
-        return f"{len(values)} slots"
+def _gradients(values: Sequence[Any], backend: Backend, full: bool) -> str:
     texts = []
     for value in values:
         text = "?"

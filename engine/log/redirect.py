@@ -1,4 +1,4 @@
-"""Fd 2 into a file, while a framework writes its VLOG there (L2, stdlib only; on "adbg-reader" or a parked thread).
+"""Fd 2 into a file, while a framework writes its VLOG there. On "adbg-reader" or a parked thread.
 
 A file, never a pipe: a slow reader of a pipe holds the program up (99 to 1166 times slower was measured), a file never
 does. Python's own ``sys.stderr`` goes on to the real stderr directly, through the same objects, so that a

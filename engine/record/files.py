@@ -1,4 +1,4 @@
-"""The files of a run directory: their names, the tables, ``run.json`` and what state a run is in (L1, stdlib only).
+"""The files of a run directory: their names, the tables, ``run.json`` and what state a run is in.
 
 Several processes may record into one run: each has a *label*, its rank; a second process of the same rank (a spawned
 worker) gets "<rank>-<pid>". The first process to come owns ``run.json``, the others write ``run-r<label>.json``.
@@ -14,11 +14,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-SCHEMA = 1
+SCHEMA = 2  # 1: an edge's slot was its place in the list, ``to_slot`` and null edges were not kept
 
 # Times are seconds since the epoch, ``idx`` counts from 1 in execution order, ``us`` are microseconds. One counter
-# numbers ``seq`` over node_event, tensor, stop, log, artifact and both ends of a backward: sorting by it gives what
-# happened in order.
+# numbers ``seq`` over node_event, stop, log, artifact and both ends of a backward: sorting by it gives what happened in
+# order. An edge leads from output ``slot`` of a node to input ``to_slot`` of node ``to_idx``; that is NULL where no
+# gradient is needed, or the producer does not run in this call.
 TABLES = """
 CREATE TABLE IF NOT EXISTS backward (number INTEGER PRIMARY KEY, seq INTEGER, time REAL, entry TEXT, depth INTEGER,
     parent INTEGER, parent_idx INTEGER, thread INTEGER, iteration INTEGER, nodes INTEGER, roots TEXT, file TEXT,
@@ -26,12 +27,10 @@ CREATE TABLE IF NOT EXISTS backward (number INTEGER PRIMARY KEY, seq INTEGER, ti
 CREATE TABLE IF NOT EXISTS node (backward INTEGER, idx INTEGER, key INTEGER, name TEXT, unique_name TEXT,
     accumulate INTEGER, custom INTEGER, compiled INTEGER, parameter TEXT, module TEXT, file TEXT, line INTEGER,
     function TEXT, shape TEXT, dtype TEXT, stack INTEGER, PRIMARY KEY (backward, idx)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS edge (backward INTEGER, idx INTEGER, slot INTEGER, to_idx INTEGER,
+CREATE TABLE IF NOT EXISTS edge (backward INTEGER, idx INTEGER, slot INTEGER, to_idx INTEGER, to_slot INTEGER,
     PRIMARY KEY (backward, idx, slot)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS node_event (seq INTEGER PRIMARY KEY, time REAL, backward INTEGER, idx INTEGER, phase TEXT,
     us REAL, norm, nonfinite INTEGER);
-CREATE TABLE IF NOT EXISTS tensor (seq INTEGER PRIMARY KEY, backward INTEGER, idx INTEGER, role TEXT, slot INTEGER,
-    meta TEXT, stats TEXT, offset INTEGER, length INTEGER);
 CREATE TABLE IF NOT EXISTS stack (id INTEGER PRIMARY KEY, frames TEXT);
 CREATE TABLE IF NOT EXISTS stop (seq INTEGER PRIMARY KEY, time REAL, backward INTEGER, idx INTEGER, reason TEXT,
     phase TEXT, body TEXT);
@@ -44,10 +43,6 @@ _EVENTS = re.compile(r"events-r(\d+(?:-\d+)?)\.sqlite\Z")
 
 def events_path(run_dir: Path, label: str) -> Path:
     return run_dir / f"events-r{label}.sqlite"
-
-
-def tensors_path(run_dir: Path, label: str) -> Path:
-    return run_dir / f"tensors-r{label}.bin"
 
 
 def vlog_path(run_dir: Path, label: str) -> Path:

@@ -1,8 +1,8 @@
-"""The crash journal: what hooks saw last, in a file that survives the process (L2 to write, L1 to read; stdlib only).
+"""The crash journal: what hooks saw last, in a file that survives the process.
 
 Hooks write into a small shared mapping under the session's turn, so that the kernel has every entry whatever kills the
-process; Python's own ``faulthandler`` adds the stacks. ``crash_report`` makes both into text afterwards, in the front
-end. The file holds two rings, of nodes and of log records, with ``SLOTS`` slots of ``SLOT`` bytes each, little endian::
+process; Python's own ``faulthandler`` adds the stacks. ``crash`` makes both into text afterwards, in the front end. The
+file holds two rings, of nodes and of log records, with ``SLOTS`` slots of ``SLOT`` bytes each, little endian::
 
     slot = seq u64 | time f64 (epoch) | length u16 | text (UTF-8), fields separated by TAB
 
@@ -17,34 +17,26 @@ import ctypes
 import faulthandler
 import mmap
 import os
-import re
 import signal
 import struct
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-from adbg.engine.glog import parse
-
 SLOTS, SLOT = 64, 1024
-_HEAD = struct.Struct("<QdH")
+HEAD = struct.Struct("<QdH")
 _SEQ = struct.Struct("<Q")
-_BRIEF = struct.Struct("<Qdd")
+BRIEF = struct.Struct("<Qdd")
 _TIME = struct.Struct("<d")
-_ROOM = SLOT - _HEAD.size
+ROOM = SLOT - HEAD.size
 RING = SLOTS * SLOT
-_BRIEF_AT = 2 * RING
-_SIZE = _BRIEF_AT + _BRIEF.size
+BRIEF_AT = 2 * RING
+_SIZE = BRIEF_AT + BRIEF.size
 CRASHES = frozenset(
     number for name in ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL") if (number := getattr(signal, name, None))
 )
-SHOWN = 6  # entries of the journal in a report
-RECORDS = 8  # log records in a report
-LOG_TAIL = 1 << 16  # bytes of the log that these are looked for in
-STACK_LINES = 60
 
 
 def journal_path(folder: Path, label: str) -> Path:
@@ -55,12 +47,8 @@ def faults_path(folder: Path, label: str) -> Path:
     return folder / f"faults-r{label}.log"
 
 
-def report_path(folder: Path, label: str) -> Path:
-    return folder / f"crash-r{label}.txt"
-
-
 class Journal:
-    """Written by one process. ``node_begin`` and the like never raise once it is open."""
+    """Written by one process. Nothing but ``__init__`` raises."""
 
     def __init__(self, folder: Path, label: str) -> None:
         """Raises OSError."""
@@ -82,23 +70,23 @@ class Journal:
 
     def brief_begin(self, number: int) -> None:
         """A backward call that nobody looks into begins, 0.4 us."""
-        _BRIEF.pack_into(self._map, _BRIEF_AT, number, time.time(), 0.0)
+        BRIEF.pack_into(self._map, BRIEF_AT, number, time.time(), 0.0)
 
     def brief_end(self) -> None:
         """It ended."""
-        _TIME.pack_into(self._map, _BRIEF_AT + 16, time.time())
+        _TIME.pack_into(self._map, BRIEF_AT + 16, time.time())
 
     def log(self, record: str) -> None:
         """A record of adbg's own: the recorder writes it up to 50 ms later, which a crash may not leave it."""
         self._write(1, record.encode("utf-8", "replace"))
 
     def _write(self, ring: int, data: bytes) -> None:
-        data = data[:_ROOM]
+        data = data[:ROOM]
         number = self._next[ring]
         self._next[ring] = number + 1
         offset = ring * RING + number % SLOTS * SLOT
         region = self._map
-        entry = _HEAD.pack(0, time.time(), len(data)) + data
+        entry = HEAD.pack(0, time.time(), len(data)) + data
         region[offset : offset + len(entry)] = entry
         _SEQ.pack_into(region, offset, number + 1)
 
@@ -159,194 +147,6 @@ def _action(number: int) -> ctypes.Array[ctypes.c_char]:
     action = ctypes.create_string_buffer(512)
     ctypes.CDLL(None).sigaction(int(number), None, action)
     return action
-
-
-# ------------------------------------------------------------------ reading
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """``fields``: "before", "after", "begin" or "end", then what ``Reports`` says of it."""
-
-    seq: int
-    time: float
-    fields: tuple[str, ...]
-
-
-def read_journal(path: Path, ring: int = 0) -> list[Entry]:
-    """Whole entries of nodes (ring 0) or log records (1), oldest first; [] when there is no journal."""
-    try:
-        data = path.read_bytes()[ring * RING : (ring + 1) * RING]
-    except OSError:
-        return []
-    entries = []
-    for offset in range(0, len(data) - SLOT + 1, SLOT):
-        seq, when, length = _HEAD.unpack_from(data, offset)
-        if seq and length <= _ROOM:
-            text = data[offset + _HEAD.size : offset + _HEAD.size + length].decode("utf-8", "replace")
-            entries.append(Entry(seq, when, tuple(text.split("\t"))))
-    entries.sort(key=lambda entry: entry.seq)
-    first = next((n for n in range(len(entries) - 1, 0, -1) if entries[n].seq != entries[n - 1].seq + 1), 0)
-    return entries[first:]
-
-
-def _with_brief(entries: list[Entry], path: Path) -> list[Entry]:
-    """``entries``, and the last call that nobody looked into, where it came after them."""
-    try:
-        number, begun, ended = _BRIEF.unpack_from(path.read_bytes(), _BRIEF_AT)
-    except (OSError, struct.error):
-        return entries
-    last, when = (entries[-1].seq, entries[-1].time) if entries else (0, 0.0)
-    if number and begun >= when:
-        entries = [*entries, Entry(last + 1, begun, ("begin", str(number)))]
-        if ended:
-            entries.append(Entry(last + 2, ended, ("end", str(number))))
-    return entries
-
-
-def crashed_labels(folder: str | os.PathLike[str]) -> list[str]:
-    """Processes that left a fault behind, or a report of one."""
-    found = set()
-    with contextlib.suppress(OSError):
-        for entry in os.scandir(folder):
-            for head, tail in (("faults-r", ".log"), ("crash-r", ".txt")):
-                if entry.name.startswith(head) and entry.name.endswith(tail) and entry.stat().st_size:
-                    found.add(entry.name[len(head) : -len(tail)])
-    return sorted(found)
-
-
-def crash_report(folder: Path, label: str, log: Path, signum: int | None) -> str:
-    """What is known of a crash, for a person; "" when nothing is."""
-    entries = _with_brief(read_journal(journal_path(folder, label)), journal_path(folder, label))
-    faults = _faults_text(faults_path(folder, label))
-    records = _last_records(log, read_journal(journal_path(folder, label), 1))
-    if not entries and not faults and signum is None:
-        return ""
-    lines = [f"crash journal: the program was killed by {_signal_name(signum, faults)}"]
-    lines += _node_lines(entries)
-    inside = open_customs(faults)
-    if inside:
-        lines.append(f"custom backwards under way, outermost first: {inside}")
-    if records:
-        lines += ["last log records:", *("  " + line for line in records)]
-    if faults:
-        lines += ["Python stacks at the crash:", *("  " + line for line in faults)]
-    return "\n".join(lines)
-
-
-def keep_report(folder: Path, label: str, text: str) -> str:
-    """Write it beside the record; returns the path, "" when it cannot be written."""
-    path = report_path(folder, label)
-    try:
-        path.write_text(text + "\n", encoding="utf-8")
-    except OSError:
-        return ""
-    return str(path)
-
-
-def _signal_name(signum: int | None, faults: Sequence[str]) -> str:
-    if signum is not None:
-        with contextlib.suppress(ValueError):
-            return signal.Signals(signum).name
-        return f"signal {signum}"
-    return faults[0].removeprefix("Fatal Python error: ") if faults else "a signal nobody saw"
-
-
-def _node_lines(entries: Sequence[Entry]) -> list[str]:
-    if not entries:
-        return ["no node was hooked, so the last one is not known: `record on` hooks every node (armed journal)"]
-    nodes = [entry for entry in entries if entry.fields[0] in ("before", "after")]
-    if not nodes:
-        return [f"no node was hooked; last seen: {_entry_text(entries[-1])}"]
-    last = nodes[-1]
-    _, backward, index, name, depth, path, *values = (*last.fields, *[""] * 6)
-    running = last.fields[0] == "before"
-    state = "was running" if running else "had ended; a node that was not hooked may have run after it"
-    nested = f", nested {depth} deep" if depth not in ("", "0") else ""
-    lines = [f"last node seen: #{index} {name} of backward {backward}{nested}; it {state}"]
-    if path:
-        lines.append(f"  inside {path}")
-    role = "grad_outputs" if running else "grad_inputs"
-    lines += [f"  {role}[{number}]  {value}" for number, value in enumerate(filter(None, values))]
-    earlier = [entry for entry in entries if entry.seq < last.seq][-SHOWN:]
-    if earlier:
-        lines += ["before it:", *(f"  {_entry_text(entry)}" for entry in earlier)]
-    return lines
-
-
-_STACK_LINE = re.compile(r'\s*File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>.+)')
-_CALLERS = (("py_layer.py", "backward"), ("function.py", "apply"))  # who calls a PyLayer's and a Function's backward
-
-
-def open_customs(faults: Sequence[str]) -> str:
-    """The PyLayers or Functions whose backward was under way in the thread that crashed, outermost first, by line; ""
-    where ``faults``, the stacks as ``faulthandler`` writes them, show none."""
-    found: list[str] = []
-    below: re.Match[str] | None = None
-    for line in faults:
-        if line.startswith("Thread "):
-            break
-        here = _STACK_LINE.match(line)
-        if here is None:
-            continue
-        if (os.path.basename(here["file"]), here["function"]) in _CALLERS and below is not None:
-            found.append(f"{os.path.basename(below['file'])}:{below['line']}")
-        below = here
-    return " > ".join(reversed(found))
-
-
-def _entry_text(entry: Entry) -> str:
-    when = time.strftime("%H:%M:%S", time.localtime(entry.time)) + f".{int(entry.time % 1 * 1e6):06d}"
-    kind, backward, index, name, *rest = (*entry.fields, "", "", "")
-    if kind in ("before", "after"):
-        return f"{when}  {kind:<6} #{index} {name}  {'  '.join(filter(None, rest[2:]))}".rstrip()
-    return f"{when}  backward {backward} {kind}s"
-
-
-def _faults_text(path: Path) -> list[str]:
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
-    kept = _without_own_threads(lines)
-    if len(kept) <= STACK_LINES:
-        return kept
-    return [*kept[:STACK_LINES], f"... {len(kept) - STACK_LINES} lines more in {path}"]
-
-
-def _without_own_threads(lines: Sequence[str]) -> list[str]:
-    """The thread that crashed first, the program's other threads behind it; adbg's own waiting threads left out."""
-    blocks: list[list[str]] = [[]]
-    for line in lines:
-        if line.strip() and not line.startswith("Extension modules:"):
-            blocks[-1].append(line)
-        elif blocks[-1]:
-            blocks.append([])
-    own = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-    kept = [b for b in blocks if b and (b[0].startswith(("Current", "Fatal")) or not any(own in line for line in b))]
-    kept.sort(key=lambda block: 0 if block[0].startswith("Fatal") else 1 if block[0].startswith("Current") else 2)
-    return [line for block in kept for line in block]
-
-
-def _last_records(log: Path, entries: Sequence[Entry]) -> list[str]:
-    """The newest records, one line each: of the log's end and of the journal."""
-    data = b""
-    with contextlib.suppress(OSError), open(log, "rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - LOG_TAIL))
-        data = file.read()
-    found = [record for record in parse(data) if record.severity]
-    known = {(record.time, record.text) for record in found}
-    newer = [record for entry in entries for record in parse("\t".join(entry.fields)) if record.severity]
-    found += [record for record in newer if (record.time, record.text) not in known]
-    records = sorted(found, key=lambda record: record.time)[-RECORDS:]
-    shown = []
-    for record in records:
-        text = record.text or next((line for line in record.continuation if line.strip()), "")
-        more = len(record.continuation) - (not record.text)
-        tail = f"  (+{more} lines)" if more > 0 else ""
-        shown.append(f"{'  ' * record.indent}{record.severity} {record.file}:{record.line}] {text.strip()}{tail}")
-    return shown
 
 
 def open_journal(folder: str, label: str, problem: Callable[[str], Any]) -> Journal | None:

@@ -6,6 +6,7 @@ Called under the turn, the brief calls on any thread.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from adbg.engine.backends.base import Backend, HookPlan
 from adbg.engine.graph.index import index_of
@@ -81,10 +82,15 @@ class Recording(Observer):
             return
         self._graphs.add(call.number)
         index = index_of(call)
+        position: Any = index.position.get  # None for None
         for first in range(1, min(index.total, MOST_NODES) + 1, PAGE):
             rows = [index.row(call, i) for i in range(first, min(first + PAGE, index.total + 1))]
             stacks = {row.index: call.forward_stack(row.key)[0] for row in rows}
-            self._recorder.graph(call.number, rows, stacks)
+            edges = {
+                row.index: [(edge.slot, position(edge.to), edge.to_slot) for edge in call.edges(row.key)]
+                for row in rows
+            }
+            self._recorder.graph(call.number, rows, stacks, edges)
 
     def stopped(self, point: PausedPoint, changed: Sequence[BreakpointState]) -> None:
         self._recorder.stop(point.stop)

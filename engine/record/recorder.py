@@ -1,4 +1,4 @@
-"""The recorder: plain values from any thread into the run directory (L2, stdlib only).
+"""The recorder: plain values from any thread into the run directory.
 
 Callers only append to a queue (0.4 us, nothing is formatted there); one daemon thread ("adbg-recorder") sleeps
 until there is something, gathers for 50 ms or 500 rows, and writes. A write that fails ends the recording, says so once
@@ -23,8 +23,8 @@ from typing import Any
 
 from adbg.engine.protocol.codec import to_json
 from adbg.engine.record.files import SCHEMA, process_start
-from adbg.engine.record.store import RunWriter
-from adbg.engine.types import BriefRun, GraphRow, NodeStop, SourceLine, TensorMeta, TensorStats
+from adbg.engine.record.writer import RunWriter
+from adbg.engine.types import BriefRun, GraphRow, NodeStop, SourceLine
 
 BATCH = 500  # rows per transaction: 0.7 us a row in sqlite, against 10 us one by one
 GATHER = 0.05  # seconds
@@ -32,6 +32,7 @@ MAX_LOGS = 20_000  # waiting entries above which log records are dropped, and co
 MAX_EVENTS = 200_000  # the same for node events; everything else is never dropped
 
 Problem = Callable[[str], None]
+EdgeRow = tuple[int, "int | None", int]  # slot, index of the producer, its slot
 
 
 class Recorder:
@@ -68,7 +69,6 @@ class Recorder:
             "rank": rank,
             "started": time.time(),
             "ended": None,
-            "exit": None,
             **info,
         }
         try:
@@ -76,7 +76,7 @@ class Recorder:
         except (OSError, sqlite3.Error) as error:
             recorder = cls(None, on_problem)
             recorder._report(
-                f"nothing is recorded: {_reason(error)} ({os.fspath(run_dir)}); debugging goes on without a record"
+                f"nothing is recorded: {_reason(error)} ({os.fspath(run_dir)}); debugging continues without a record"
             )
             return recorder
         recorder = cls(writer, on_problem)
@@ -159,10 +159,15 @@ class Recorder:
         self._put(("end", next(self._seq), us, error, number))
 
     def graph(
-        self, number: int, rows: Sequence[GraphRow], stacks: Mapping[int, Sequence[SourceLine]] | None = None
+        self,
+        number: int,
+        rows: Sequence[GraphRow],
+        stacks: Mapping[int, Sequence[SourceLine]],
+        edges: Mapping[int, Sequence[EdgeRow]],
     ) -> None:
-        """The nodes of a backward call; ``stacks`` (by index) their forward stacks. May be called with pages."""
-        self._put(("graph", number, rows, stacks or {}))
+        """Nodes of a backward call, a page at a time. By index: ``stacks`` their forward stacks, ``edges`` all that the
+        graph has, null edges too."""
+        self._put(("graph", number, rows, stacks, edges))
 
     def node_event(
         self,
@@ -177,19 +182,6 @@ class Recorder:
             self._dropped += 1
             return
         self._put(("node_event", next(self._seq), time.time(), backward, index, phase, us, norm, nonfinite))
-
-    def tensor(
-        self,
-        backward: int,
-        index: int,
-        role: str,
-        slot: int,
-        meta: TensorMeta,
-        stats: TensorStats | None = None,
-        payload: bytes | None = None,
-    ) -> None:
-        """``role`` is "grad_outputs", "grad_inputs" or "saved"; ``payload`` the raw elements, when they are kept."""
-        self._put(("tensor", next(self._seq), backward, index, role, slot, meta, stats, payload))
 
     def stop(self, stop: NodeStop) -> None:
         self._put(("stop", next(self._seq), time.time(), stop), urgent=True)
@@ -210,10 +202,6 @@ class Recorder:
             self._dropped += 1
             return
         self._put(("log_range", next(self._seq), offset, length))
-
-    def set_exit(self, code: int | None) -> None:
-        """The program is about to end with ``code``."""
-        self._put(("info", {"exit": code, "ended": time.time()}), urgent=True)
 
     def flush(self, timeout: float = 2.0) -> bool:
         """Wait until all that was handed over so far is written; False when it is not within ``timeout`` seconds."""
@@ -279,7 +267,7 @@ class Recorder:
         with contextlib.suppress(OSError):
             if self._writer is not None:
                 self._writer.update_info({"problem": message})
-        self._report(f"{message}; debugging goes on without a record")
+        self._report(f"{message}; debugging continues without a record")
 
     def _report(self, message: str) -> None:
         if self._on_problem is not None:
@@ -336,8 +324,6 @@ class _Batch:
             self._row("backward", row)
         elif kind == "end":
             self._ends.append(values)
-        elif kind == "tensor":
-            self._tensor(*values)
         elif kind == "stop":
             seq, now, stop = values
             body = json.dumps(to_json(stop), separators=(",", ":"))
@@ -363,7 +349,13 @@ class _Batch:
     def _row(self, table: str, values: tuple[Any, ...]) -> None:
         self._rows.setdefault(table, []).append(values)
 
-    def _graph(self, number: int, rows: Sequence[GraphRow], stacks: Mapping[int, Sequence[SourceLine]]) -> None:
+    def _graph(
+        self,
+        number: int,
+        rows: Sequence[GraphRow],
+        stacks: Mapping[int, Sequence[SourceLine]],
+        edges: Mapping[int, Sequence[EdgeRow]],
+    ) -> None:
         for row in rows:
             self.size += 1
             forward = row.forward
@@ -374,23 +366,8 @@ class _Batch:
             self._row(
                 "node", (number, row.index, row.key, row.name, row.unique_name, *flags, *place, shape, row.dtype, stack)
             )
-            for slot, to in enumerate(row.edges):
-                self._row("edge", (number, row.index, slot, to))
-
-    def _tensor(
-        self,
-        seq: int,
-        backward: int,
-        index: int,
-        role: str,
-        slot: int,
-        meta: TensorMeta,
-        stats: TensorStats | None,
-        payload: bytes | None,
-    ) -> None:
-        offset, length = self._writer.append_tensor(payload) if payload else (0, 0)
-        texts = (json.dumps(to_json(meta)), json.dumps(to_json(stats)) if stats else None)
-        self._row("tensor", (seq, backward, index, role, slot, *texts, offset, length))
+            for edge in edges.get(row.index, ()):
+                self._row("edge", (number, row.index, *edge))
 
 
 def _record_bytes(text: str) -> bytes:

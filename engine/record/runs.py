@@ -1,4 +1,4 @@
-"""The folder of recorded runs: make, list, delete (L1, stdlib only; used by front ends and the launcher)."""
+"""The folder of recorded runs: make, list, delete. Used by front ends and the launcher."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from adbg.engine.errors import AdbgError, CommandError
+from adbg.engine.record.crash import crashed_labels
 from adbg.engine.record.files import labels, read_exit, read_info, run_state
-from adbg.engine.record.journal import crashed_labels
 
 RUNS_VARIABLE = "ADBG_RUNS"
 _OURS = re.compile(
@@ -108,8 +108,6 @@ def summary(path: str | os.PathLike[str]) -> RunSummary:
     last = max((s.st_mtime for s in stats), default=folder.stat().st_mtime)
     started = _number(info.get("started")) or folder.stat().st_mtime
     argv = info.get("argv")
-    code = read_exit(folder)
-    code = info.get("exit") if code is None else code
     return RunSummary(
         path=str(folder),
         name=folder.name,
@@ -118,7 +116,7 @@ def summary(path: str | os.PathLike[str]) -> RunSummary:
         seconds=max(0.0, (_number(info.get("ended")) or last) - started),
         size=sum(s.st_size for s in stats),
         state=run_state(folder),
-        exit=code if isinstance(code, int) else None,
+        exit=read_exit(folder),
         ranks=len(labels(folder)),
         argv=tuple(str(word) for word in argv) if isinstance(argv, list) else (),
         crash=tuple(crashed_labels(folder)),

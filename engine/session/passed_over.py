@@ -1,4 +1,4 @@
-"""Which backward calls nobody needs to look into, by the names of their nodes (L2; any thread under the GIL)."""
+"""Which backward calls have no node that a breakpoint can take, by the names of their nodes. Any thread."""
 
 from __future__ import annotations
 

@@ -29,8 +29,8 @@ from adbg.engine.session.passed_over import PassedOver
 from adbg.engine.session.problems import Outlet, Problems
 from adbg.engine.session.running_call import Running
 from adbg.engine.session.stepping import Goal, Kind, Place
+from adbg.engine.session.stop_description import point_at_line, point_in_call
 from adbg.engine.session.stop_point import PausedPoint
-from adbg.engine.session.stop_points import point_at_line, point_in_call
 from adbg.engine.types import Evidence, Phase, StopReason
 
 Why = tuple[StopReason, tuple[int, ...], str]

@@ -1,4 +1,4 @@
-"""Stepping as data: a ``Goal`` says where a thread is to stop next (L2, pure; any thread).
+"""Stepping as data: a ``Goal`` says where a thread is to stop next. Pure; any thread.
 
 A goal is made from where the thread stands (``Place``), asked about every ``Arrival`` at a hook, and forgotten at the
 first stop of any thread, whatever its reason. It also says which nodes must be hooked for it to be reached: nothing

@@ -1,4 +1,4 @@
-"""Where a thread is parked, and what is known of the backward calls around it (L2, owned by the parked thread)."""
+"""Where a thread is parked, and what is known of the backward calls around it. Owned by the parked thread."""
 
 from __future__ import annotations
 

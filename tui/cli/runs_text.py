@@ -9,10 +9,11 @@ from pathlib import Path
 
 from adbg.engine.errors import CommandError
 from adbg.engine.launch.command_line import without_interpreter
+from adbg.engine.record.crash import report_path
 from adbg.engine.record.files import labels
-from adbg.engine.record.journal import faults_path, report_path
+from adbg.engine.record.journal import faults_path
+from adbg.engine.record.reader import RunReader
 from adbg.engine.record.runs import RunSummary, delete_run, find_run, list_runs, runs_root, script_of, summary
-from adbg.engine.record.store import RunReader
 from adbg.tui.text.formatting import file_text, place_in_run, table_text
 from adbg.tui.text.quantities import duration, size
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from adbg.engine.record.crash import crash_report, crashed_labels, keep_report
 from adbg.engine.record.files import vlog_path
-from adbg.engine.record.journal import CRASHES, crash_report, crashed_labels, keep_report
+from adbg.engine.record.journal import CRASHES
 from adbg.engine.types import ExitStatus
 
 MAIN = "0"

@@ -1,4 +1,4 @@
-"""One breakpoint as it was asked for, and what is counted of it (L2, stdlib only).
+"""One breakpoint as it was asked for, and what is counted of it.
 
 A ``Rule`` never changes, so that a hook may read it while the list is replaced; its ``Counts`` go on from one rule to
 the next under the same id, and are guarded by the lock of the table.

@@ -1,4 +1,4 @@
-"""The grammar of breakpoint specs (cli.md), parsed into values (L2, stdlib only; pure functions, any thread).
+"""The grammar of breakpoint specs (cli.md), parsed into values. Pure functions, any thread.
 
 ::
 

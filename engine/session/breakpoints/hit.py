@@ -1,4 +1,4 @@
-"""What the breakpoint table is offered and what it answers (L2, stdlib only; autograd threads)."""
+"""What the breakpoint table is offered and what it answers. On autograd threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which nodes specs need hooked, how many they take, what to say of none (L2; on the thread that holds the graph)."""
+"""Which nodes specs need hooked, how many they take, what to say of none. On the thread that holds the graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The breakpoint table: which events of a backward pass are hits (L2, stdlib only).
+"""The breakpoint table: which events of a backward pass are hits.
 
 Written by the reader thread (``replace``), read by autograd threads in their hooks (``armed``, ``plan``, ``check``):
 hooks read one immutable ``_Armed``, swapped as a whole, and take the lock only to count a hit. ``until NODE`` is a
@@ -196,14 +196,6 @@ class BreakpointTable:
                     rule.counts.told = state
                     changed.append(state)
         return changed
-
-    def reset_hits(self, id: int = 0) -> None:
-        """Hit counts back to 0, of one breakpoint or (0) of all."""
-        with self._lock:
-            for rule in (*self._rules.values(), *self._filters.values()):
-                if id in (0, rule.request.id):
-                    rule.counts.hits = rule.counts.base = 0
-                    rule.counts.stopped_in.clear()
 
     # ---------------------------------------------------------------- before a backward
 

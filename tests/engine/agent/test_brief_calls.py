@@ -12,9 +12,10 @@ from support.frameworks import node_of, on_frameworks
 
 from adbg.engine.agent.event_queue import EventQueue
 from adbg.engine.protocol.messages import BackwardBegin, BackwardEnd, BackwardsRan, NodesRan
+from adbg.engine.record.crash import crash_report
 from adbg.engine.record.files import vlog_path
-from adbg.engine.record.journal import Journal, crash_report
-from adbg.engine.record.store import RunReader
+from adbg.engine.record.journal import Journal
+from adbg.engine.record.reader import RunReader
 from adbg.engine.types import BriefCall, BriefRun
 
 START = {

@@ -162,18 +162,6 @@ def test_an_error_is_a_warning_record_and_the_depth_comes_back() -> None:
     records = parse("".join(narrated.lines))
     (warning,) = [record for record in records if record.severity == "W"]
     assert warning.text == "ValueError left backward #1: wrong shape"
-    narrated.lines.clear()
-    narrated.narrator.note(0, "nodes", "breakpoint 1 hit")
-    assert parse(narrated.lines[0])[0].indent == 0
-
-
-def test_notes_obey_the_level_of_their_module() -> None:
-    narrated = Narrated("nodes=4")
-    narrated.narrator.note(4, "nodes", "a")
-    narrated.narrator.note(5, "nodes", "b")
-    narrated.narrator.note(3, "session", "c")
-    narrated.narrator.note(0, "session", "d")
-    assert texts(parse("".join(narrated.lines))) == ["a", "d"]
 
 
 def test_a_gradient_that_cannot_be_described_costs_its_text_only() -> None:

@@ -10,18 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from adbg.engine.record.journal import (
-    SLOT,
-    SLOTS,
-    Journal,
-    crash_report,
-    crashed_labels,
-    faults_path,
-    journal_path,
-    keep_report,
-    open_customs,
-    read_journal,
-)
+from adbg.engine.record.crash import crash_report, crashed_labels, keep_report, open_customs, read_journal
+from adbg.engine.record.journal import SLOT, SLOTS, Journal, faults_path, journal_path
 from adbg.engine.record.runs import list_runs, new_run_dir
 
 

@@ -21,21 +21,11 @@ import pytest
 
 from adbg.engine.errors import CommandError
 from adbg.engine.record import recorder as recorder_module
-from adbg.engine.record.recorder import Recorder
-from adbg.engine.record.store import RunReader, RunWriter, labels
-from adbg.engine.types import (
-    Evidence,
-    GraphRow,
-    NodeInfo,
-    NodeStop,
-    Origin,
-    Phase,
-    Role,
-    SourceLine,
-    StopReason,
-    TensorMeta,
-    TensorStats,
-)
+from adbg.engine.record.files import labels
+from adbg.engine.record.reader import RunReader
+from adbg.engine.record.recorder import EdgeRow, Recorder
+from adbg.engine.record.writer import RunWriter
+from adbg.engine.types import Edge, Evidence, GraphRow, NodeInfo, NodeStop, Origin, Phase, Role, SourceLine, StopReason
 
 STACK = [SourceLine("/me/model.py", 16, "forward"), SourceLine("/me/train.py", 88, "<module>")]
 ROWS = [
@@ -54,6 +44,7 @@ ROWS = [
     GraphRow(2, 12, "OuterBackward", "OuterBackward#1", "todo", (3,), custom=True, shape=()),
     GraphRow(3, 13, "AccumulateGrad", "AccumulateGrad#1", "todo", (), accumulate=True, parameter="w"),
 ]
+EDGES: dict[int, list[EdgeRow]] = {1: [(0, 2, 0), (1, None, 0), (2, 3, 1)], 2: [(0, 3, 0)]}
 STOP = NodeStop(
     reason=StopReason.NAN,
     phase=Phase.AFTER,
@@ -71,7 +62,6 @@ STOP = NodeStop(
     elapsed_us=41.5,
     evidence=(Evidence(Role.GRAD_INPUTS, "grad_inputs[0]", 8, 1, 0, Origin.MADE_HERE, slot=0),),
 )
-STATS = TensorStats(8, None, -1.0, math.inf, 0.5, math.nan, 2.0, 0, 1, 2, 3, 1, 1, (1, 2, 3))
 
 
 @pytest.fixture
@@ -91,15 +81,11 @@ def record_all(recorder: Recorder) -> None:
     recorder.backward_begin(
         1, nodes=3, roots=["BmmBackward0"], file="/me/train.py", line=88, thread=7, iteration=4, create_graph=True
     )
-    recorder.graph(1, ROWS, {1: STACK, 2: STACK})
+    recorder.graph(1, ROWS, {1: STACK, 2: STACK}, EDGES)
     recorder.node_event(1, 1, "before", norm=0.5)
     recorder.node_event(1, 1, "after", 41.0)
     recorder.log("I1121 00:54:27.615494 22261 nodes:4] é first")
     recorder.node_event(1, 2, "before", norm=math.nan, nonfinite=True)
-    meta = TensorMeta((2, 4), "f32", "cpu", 32, 8)
-    recorder.tensor(1, 2, "grad_outputs", 0, meta, STATS, b"\x01\x02\x03")
-    recorder.tensor(1, 2, "saved", 1, meta, None, b"\x04" * 5)
-    recorder.tensor(1, 2, "saved", 2, meta)
     recorder.stop(STOP)
     recorder.artifact("graph", "/me/graph.dot", "3 nodes")
     recorder.log("I1121 00:54:27.615494 22261 nodes:4] second\n")
@@ -120,6 +106,7 @@ def test_what_is_recorded_is_read_back(recorder: Recorder) -> None:
     assert (backward.thread, backward.iteration, backward.create_graph, backward.us) == (7, 4, True, None)
     rows = reader.graph(1)
     assert [row.edges for row in rows] == [(2, 3), (3,), ()]
+    assert reader.edges(1) == {11: (Edge(0, 12), Edge(1, None), Edge(2, 13, 1)), 12: (Edge(0, 13),)}
     assert [row.state for row in rows] == ["done", "done", "todo"]
     assert (rows[0].us, rows[0].norm, rows[0].forward, rows[0].shape, rows[0].dtype) == (
         41.0,
@@ -133,10 +120,6 @@ def test_what_is_recorded_is_read_back(recorder: Recorder) -> None:
     assert [row.index for row in reader.graph(1, 2, 1)] == [2]
     assert reader.forward_stack(1, 1) == reader.forward_stack(1, 2) == STACK and reader.forward_stack(1, 3) == []
     assert [stop for _, _, stop in reader.stops()] == [STOP]
-    tensors = reader.tensors(1, 2)
-    assert [reader.payload(tensor) for tensor in tensors] == [b"\x01\x02\x03", b"\x04" * 5, b""]
-    stats = tensors[0].stats
-    assert stats is not None and stats.max == math.inf and math.isnan(stats.std) and stats.histogram == (1, 2, 3)
     assert reader.artifacts()[0][2:] == ("graph", "/me/graph.dot", "3 nodes")
     recorder.backward_end(1, 1234.5, "ValueError: x")
     recorder.flush(10)
@@ -156,12 +139,10 @@ def test_one_counter_orders_events_stops_and_log(recorder: Recorder) -> None:
         **{event.seq: f"{event.phase} {event.index}" for event in reader.events(1)},
         **{seq: "log" for seq, _, _ in log},
         **{seq: "stop" for seq, _, _ in reader.stops()},
-        **{tensor.seq: "tensor" for tensor in reader.tensors(1, 2)},
         **{row[0]: "artifact" for row in reader.artifacts()},
     }  # fmt: skip
     assert [happened[seq] for seq in sorted(happened)] == [
-        "begin", "before 1", "after 1", "log", "before 2",
-        "tensor", "tensor", "tensor", "stop", "artifact", "log", "end",
+        "begin", "before 1", "after 1", "log", "before 2", "stop", "artifact", "log", "end",
     ]  # fmt: skip
     data = reader.log_path.read_bytes()
     texts = [data[offset : offset + length].decode() for _, offset, length in log]
@@ -176,13 +157,12 @@ def test_files_are_private_and_named_as_the_design_says(recorder: Recorder) -> N
     assert sorted(path.name for path in run.iterdir()) == [
         "events-r0.sqlite",
         "run.json",
-        "tensors-r0.bin",
         "vlog-r0.log",
     ]
     assert {path.stat().st_mode & 0o777 for path in run.iterdir()} == {0o600}
     assert run.stat().st_mode & 0o777 == 0o700
     info = json.loads((run / "run.json").read_text())
-    assert info["argv"] == ["train.py", "--lr", "1"] and info["schema"] == 1 and info["ended"] >= info["started"]
+    assert info["argv"] == ["train.py", "--lr", "1"] and info["schema"] == 2 and info["ended"] >= info["started"]
 
 
 def test_run_json_follows_the_run(recorder: Recorder) -> None:
@@ -191,16 +171,28 @@ def test_run_json_follows_the_run(recorder: Recorder) -> None:
     recorder.flush(10)
     assert reader_info()["frameworks"] == [{"name": "torch"}]
     assert RunReader(recorder.run_dir).state == "running"
-    recorder.set_exit(3)
     recorder.close()
-    assert reader_info()["exit"] == 3 and RunReader(recorder._writer.run_dir).state == "ended"  # type: ignore[union-attr]
+    assert RunReader(recorder._writer.run_dir).state == "ended"  # type: ignore[union-attr]
+
+
+def test_a_run_of_the_first_schema_is_read(recorder: Recorder) -> None:
+    record_all(recorder)
+    recorder.flush(10)
+    run = recorder.run_dir
+    recorder.close()
+    with sqlite3.connect(Path(run) / "events-r0.sqlite") as db:
+        db.execute("DROP TABLE edge")
+        db.execute("CREATE TABLE edge (backward, idx, slot, to_idx, PRIMARY KEY (backward, idx, slot)) WITHOUT ROWID")
+        db.executemany("INSERT INTO edge VALUES (1, ?, ?, ?)", [(1, 0, 2), (1, 1, 3), (2, 0, 3)])
+    reader = RunReader(run)
+    assert [row.edges for row in reader.graph(1)] == [(2, 3), (3,), ()]
+    assert reader.edges(1) == {11: (Edge(0, 12), Edge(1, 13)), 12: (Edge(0, 13),)}
 
 
 def test_a_closed_recorder_takes_everything_and_records_nothing(recorder: Recorder) -> None:
     recorder.close()
     recorder.close()
     record_all(recorder)
-    recorder.set_exit(0)
     assert not recorder.recording and not recorder.flush() and recorder.run_dir == ""
 
 
@@ -274,7 +266,7 @@ def expect_no_recording(run_dir: Any, reason: str) -> None:
     recorder.close()
     assert not recorder.recording and recorder.run_dir == ""
     assert len(problems) == 1
-    assert reason in problems[0] and "debugging goes on without a record" in problems[0] and "\n" not in problems[0]
+    assert reason in problems[0] and "debugging continues without a record" in problems[0] and "\n" not in problems[0]
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
@@ -331,7 +323,7 @@ def test_a_write_that_fails_ends_the_recording_once(
     for _ in range(3):
         record_all(recorder)
     recorder.close()
-    assert len(problems) == 1 and reason in problems[0] and "goes on without a record" in problems[0]
+    assert len(problems) == 1 and reason in problems[0] and "continues without a record" in problems[0]
     assert not recorder.recording and not recorder._queue
     reader = RunReader(run_dir)
     assert len(reader.events()) == 1 and reason in reader.info["problem"]
@@ -348,7 +340,7 @@ def run_python(code: str, *args: str, **kwargs: Any) -> subprocess.CompletedProc
 
 
 def test_a_full_disk_ends_the_record_and_not_the_program(tmp_path: Path) -> None:
-    """RLIMIT_FSIZE makes write() fail in mid-file as a full disk does, payloads and database alike."""
+    """RLIMIT_FSIZE makes write() fail in mid-file as a full disk does, log and database alike."""
     code = """
         import resource, sys
         from adbg.engine.record.recorder import Recorder
@@ -372,13 +364,11 @@ def test_a_full_disk_ends_the_record_and_not_the_program(tmp_path: Path) -> None
 WRITE_FOR_EVER = """
     import sys, itertools, time
     from adbg.engine.record.recorder import Recorder
-    from adbg.engine.types import TensorMeta
     recorder = Recorder.open(sys.argv[1], 0, print)
     recorder.backward_begin(1, nodes=5, roots=["A"])
     for i in itertools.count(1):
         recorder.node_event(1, i, "after", 1.0)
         recorder.log(f"record {i}")
-        recorder.tensor(1, i, "saved", 0, TensorMeta((1,)), None, i.to_bytes(8, "little"))
         if i == 3000:
             recorder.flush(30)
             print("ready", flush=True)
@@ -404,9 +394,6 @@ def test_a_writer_that_crashes_leaves_a_readable_run(tmp_path: Path, number: sig
     assert reader.state == "crashed" and reader.info["ended"] is None
     events = reader.events(1)
     assert [event.index for event in events] == list(range(1, len(events) + 1)) and len(events) >= 3000
-    for index in (1, 3000):
-        (tensor,) = reader.tensors(1, index)
-        assert reader.payload(tensor) == index.to_bytes(8, "little")
     data = reader.log_path.read_bytes()
     for _, offset, length in reader.log_index()[::500]:
         assert data[offset : offset + length].startswith(b"record ")

@@ -22,8 +22,9 @@ def make(root: Path, script: str, started: float, exit_code: int | None = 0, clo
     recorder.node_event(1, 1, "after")
     recorder.flush(10)
     if close:
-        recorder.set_exit(exit_code)
         recorder.close()
+        if exit_code is not None:
+            (run / "exit.json").write_text(json.dumps({"code": exit_code}))
     else:
         recorder.close()
         info = json.loads((run / "run.json").read_text())
@@ -100,7 +101,7 @@ def test_what_the_keeper_saw_decides(tmp_path: Path, left: dict[str, int | bool 
 
 
 def test_a_broken_run_json_is_listed_as_crashed_and_can_be_deleted(tmp_path: Path) -> None:
-    run = make(tmp_path, "train.py", time.time())
+    run = make(tmp_path, "train.py", time.time(), None)
     (run / "run.json").write_text('{"argv": [')
     (summary,) = list_runs(tmp_path)
     assert (summary.state, summary.script) == ("crashed", "")

@@ -1,4 +1,4 @@
-"""Stops described: where a thread stands, as the front end is told and as the answers need it (L4; on that thread)."""
+"""Stops described: where a thread stands, as the front end is told and as the answers need it. On that thread."""
 
 from __future__ import annotations
 

@@ -1,16 +1,11 @@
-"""The run directory's tables and payloads: one writer per process, any number of readers (L1, stdlib only).
-
-The writer belongs to the recorder's thread. Rows go in transactions of a few hundred, after the payloads that they
-point to, so that what a reader finds is whole even when the process died between two writes.
-"""
+"""What processes recorded into a run directory, read: while it is written, or later. Any number of readers."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,119 +13,8 @@ from typing import Any
 from adbg.engine.errors import CommandError
 from adbg.engine.protocol.codec import from_json
 from adbg.engine.record import files as runfiles
-from adbg.engine.record.files import SCHEMA, labels
-from adbg.engine.types import GraphRow, NodeStop, SourceLine, TensorMeta, TensorStats
-
-__all__ = ["SCHEMA", "NodeEvent", "RecordedBackward", "RecordedTensor", "RunReader", "RunWriter", "labels"]
-
-_WIDTH = {
-    "backward": 17,
-    "node": 16,
-    "edge": 4,
-    "node_event": 8,
-    "tensor": 9,
-    "stack": 2,
-    "stop": 7,
-    "artifact": 5,
-    "log": 3,
-}
-_INSERT = {t: f"INSERT OR REPLACE INTO {t} VALUES ({','.join('?' * n)})" for t, n in _WIDTH.items()}
-
-
-class RunWriter:
-    """Writes one process's files. Not thread-safe. Every method may raise OSError or sqlite3.Error."""
-
-    def __init__(self, run_dir: str | os.PathLike[str], rank: int, info: Mapping[str, Any]) -> None:
-        self.run_dir = Path(run_dir)
-        self.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.label = runfiles.claim_label(self.run_dir, rank)
-        self.info = dict(info)
-        self._info_path = runfiles.create_info(self.run_dir, self.label, self.info)
-        self._tensors = _Appender(runfiles.tensors_path(self.run_dir, self.label))
-        self._vlog = _Appender(runfiles.vlog_path(self.run_dir, self.label))
-        self._stacks: dict[str, int] = {}
-        self._new_stacks: list[tuple[int, str]] = []
-        self._db = sqlite3.connect(
-            runfiles.events_path(self.run_dir, self.label), check_same_thread=False, isolation_level=None, timeout=2.0
-        )
-        # No fsync: a crash of the process loses nothing that was committed, only one of the machine would, and opening
-        # takes 2 ms instead of 30.
-        self._db.execute("PRAGMA synchronous=OFF")
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.executescript(f"BEGIN; {runfiles.TABLES} COMMIT;")
-
-    def write(self, rows: Mapping[str, Sequence[tuple[Any, ...]]], ends: Sequence[tuple[Any, ...]] = ()) -> None:
-        """One transaction. ``ends``: (end_seq, us, error, number) of backward calls."""
-        self._db.execute("BEGIN")
-        try:
-            if self._new_stacks:
-                self._db.executemany(_INSERT["stack"], self._new_stacks)
-            for table, values in rows.items():
-                self._db.executemany(_INSERT[table], values)
-            if ends:
-                self._db.executemany("UPDATE backward SET end_seq=?, us=?, error=? WHERE number=?", ends)
-            self._db.execute("COMMIT")
-            self._new_stacks = []
-        except BaseException:
-            with contextlib.suppress(sqlite3.Error):
-                self._db.execute("ROLLBACK")
-            raise
-
-    def stack_id(self, frames: Sequence[SourceLine]) -> int | None:
-        """The id of a forward stack; equal stacks are written once."""
-        if not frames:
-            return None
-        text = json.dumps([(f.file, f.line, f.function) for f in frames], separators=(",", ":"))
-        id = self._stacks.get(text)
-        if id is None:
-            id = self._stacks[text] = len(self._stacks) + 1
-            self._new_stacks.append((id, text))
-        return id
-
-    def append_tensor(self, payload: bytes) -> tuple[int, int]:
-        """(offset, length) of ``payload`` in the tensor file."""
-        return self._tensors.append(payload)
-
-    def append_log(self, data: bytes) -> tuple[int, int]:
-        """(offset, length) of ``data`` in the VLOG file."""
-        return self._vlog.append(data)
-
-    def update_info(self, changes: Mapping[str, Any]) -> None:
-        self.info.update(changes)
-        runfiles.write_info(self._info_path, self.info)
-
-    def close(self) -> None:
-        """Fold the write-ahead log into the file, so that a finished run can be read from a read-only disk."""
-        with contextlib.suppress(sqlite3.Error):
-            self._db.execute("PRAGMA busy_timeout=100")
-            self._db.execute("PRAGMA journal_mode=DELETE")
-        with contextlib.suppress(sqlite3.Error):
-            self._db.close()
-        self._tensors.close()
-        self._vlog.close()
-
-
-class _Appender:
-    """An append-only file, unbuffered: what was appended is there when the process dies. A framework may append to the
-    VLOG file too (``stderr_tap``), so the place of what was written is asked from the kernel."""
-
-    def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-
-    def append(self, data: bytes) -> tuple[int, int]:
-        start, view = -1, memoryview(data)
-        while view:
-            written = os.write(self._fd, view)
-            view = view[written:]
-            if start < 0:
-                start = os.lseek(self._fd, 0, os.SEEK_CUR) - written
-        return max(start, 0), len(data)
-
-    def close(self) -> None:
-        os.close(self._fd)
-
-
-# ------------------------------------------------------------------ reading
+from adbg.engine.record.files import labels
+from adbg.engine.types import Edge, GraphRow, NodeStop, SourceLine
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,21 +54,6 @@ class NodeEvent:
     nonfinite: bool
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedTensor:
-    """A gradient or saved tensor. ``length`` 0: only its meta and statistics were recorded."""
-
-    seq: int
-    backward: int
-    index: int
-    role: str  # "grad_outputs", "grad_inputs", "saved"
-    slot: int
-    meta: TensorMeta
-    stats: TensorStats | None
-    offset: int
-    length: int
-
-
 class RunReader:
     """Reads what one process recorded, while it is written or later. A call sees all that was committed before it."""
 
@@ -219,7 +88,7 @@ class RunReader:
 
     @property
     def info(self) -> dict[str, Any]:
-        """``run.json``: schema, argv, cwd, pid, rank, started, frameworks, capabilities, ended, exit."""
+        """``run.json``: schema, argv, cwd, pid, rank, started, frameworks, capabilities, ended."""
         return runfiles.read_info(self.run_dir, self.label)
 
     @property
@@ -256,7 +125,8 @@ class RunReader:
         last = start + count - 1
         edges: dict[int, list[int]] = {}
         for index, to in self._db.execute(
-            "SELECT idx, to_idx FROM edge WHERE backward=? AND idx BETWEEN ? AND ? ORDER BY idx, slot",
+            "SELECT idx, to_idx FROM edge WHERE backward=? AND idx BETWEEN ? AND ? AND to_idx IS NOT NULL"
+            " ORDER BY idx, slot",
             (number, start, last),
         ):
             edges.setdefault(index, []).append(to)
@@ -267,6 +137,22 @@ class RunReader:
             (number, start, last),
         )
         return [_graph_row(row, edges.get(row[0], ()), ran.get(row[0]), whole) for row in rows]
+
+    def edges(self, number: int) -> dict[int, tuple[Edge, ...]]:
+        """The edges of a call's recorded nodes, by key, as its graph had them; a producer that did not run is left out
+        (``to`` None). Of a run of schema 1 the slots are not known: places in the list stand for them."""
+        columns = [row[1] for row in self._db.execute("PRAGMA table_info(edge)")]
+        to_slot = "edge.to_slot" if "to_slot" in columns else "0"
+        found: dict[int, list[Edge]] = {}
+        for key, slot, to, into in self._db.execute(
+            f"SELECT node.key, edge.slot, producer.key, {to_slot} FROM edge"
+            " JOIN node ON node.backward = edge.backward AND node.idx = edge.idx"
+            " LEFT JOIN node AS producer ON producer.backward = edge.backward AND producer.idx = edge.to_idx"
+            " WHERE edge.backward=? ORDER BY edge.idx, edge.slot",
+            (number,),
+        ):
+            found.setdefault(key, []).append(Edge(slot, to, into))
+        return {key: tuple(edges) for key, edges in found.items()}
 
     def _ran(self, number: int, start: int, last: int) -> dict[int, NodeEvent]:
         """What was seen of each node, both phases in one."""
@@ -316,32 +202,6 @@ class RunReader:
         """(seq, time, stop), in order."""
         rows = self._db.execute("SELECT seq, time, body FROM stop ORDER BY seq")
         return [(seq, time, from_json(NodeStop, json.loads(body), "stop")) for seq, time, body in rows]
-
-    def tensors(self, number: int, index: int) -> list[RecordedTensor]:
-        rows = self._db.execute(
-            "SELECT seq, role, slot, meta, stats, offset, length FROM tensor WHERE backward=? AND idx=? ORDER BY seq",
-            (number, index),
-        )
-        return [
-            RecordedTensor(
-                seq,
-                number,
-                index,
-                role,
-                slot,
-                from_json(TensorMeta, json.loads(meta), "tensor"),
-                from_json(TensorStats, json.loads(stats), "stats") if stats else None,
-                offset,
-                length,
-            )
-            for seq, role, slot, meta, stats, offset, length in rows
-        ]
-
-    def payload(self, tensor: RecordedTensor) -> bytes:
-        """The raw bytes of a recorded tensor."""
-        with open(runfiles.tensors_path(self.run_dir, self.label), "rb") as file:
-            file.seek(tensor.offset)
-            return file.read(tensor.length)
 
     def artifacts(self) -> list[tuple[int, float, str, str, str]]:
         """(seq, time, kind, path, text), in order."""
