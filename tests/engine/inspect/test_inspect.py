@@ -175,7 +175,7 @@ def test_the_graph_of_an_enclosing_backward() -> None:
         assert [f.name for f in frames if f.kind == "enclosing"] == ["OuterBackward#1 (backward 1)"]
         enclosing = next(f for f in frames if f.kind == "enclosing")
         assert text_of(answers, "index", frameId=enclosing.id) == "1"
-        with pytest.raises(CommandError, match="only the node at hand"):
+        with pytest.raises(CommandError, match="only the current node"):
             text_of(answers, "grad_outputs[0]", frameId=enclosing.id)
         done.append(1)
 
@@ -221,7 +221,7 @@ def test_another_node_says_what_was_seen_and_what_was_not_kept() -> None:
         assert ran.state == "done"
         assert ran.us == 1.5
         assert ran.grad_outputs[0].expression == ""
-        assert "not kept: only the node at hand" in ran.grad_outputs[0].meta.note
+        assert "not kept: only the current node" in ran.grad_outputs[0].meta.note
         assert ran.grad_outputs[0].norm == pytest.approx(2**0.5)
         assert ran.grad_inputs[0].text.startswith("f32 [2] cpu norm 4.243 (not kept")
         assert ran.grad_inputs[0].edge == "#4 AddmmBackward0"
@@ -770,7 +770,7 @@ def test_a_python_line_with_and_without_a_graph() -> None:
     bare = python_stop(None, None, sys._getframe())
     assert text_of(bare, "local + 1") == "6"
     for command in ("adbg/graph", "adbg/node"):
-        with pytest.raises(CommandError, match="no graph is at hand"):
+        with pytest.raises(CommandError, match="there is no graph here"):
             ask(bare, command)
     assert rows(bare, "backward") == []
 
