@@ -22,7 +22,7 @@ _MAX_SEEN = 20_000
 
 
 class GraphIndex:
-    """What does not change of a graph while it lives. Methods take the graph: holding it here would keep it alive.
+    """What does not change of a graph while it lives. Methods take the graph: a reference here would keep it alive.
 
     ``version`` is another one for every graph. In a chain of 110,001 nodes (backend of the tests, one core of a shared
     machine) the first page of 2,000 rows takes 82 ms, most of it order and positions; another page 21 ms; a page asked

@@ -1,4 +1,4 @@
-"""A region of the forward pass and what a graph has of it: the nodes made there, their boundary, their leaves (L2).
+"""A region of the forward pass and what a graph has of it: the nodes made there, their boundary, their leaves.
 
 Runs on the parked thread or on the one that calls backward. Keys and texts only: no framework node is held. The marks
 of a graph are kept beside it and die with it.

@@ -1,6 +1,6 @@
-"""What the answers of one stop share: the paused point, its frames, names for expressions, texts (L4).
+"""What the answers of one stop share: the paused point, its frames, names for expressions, texts.
 
-Runs on the parked thread; lives until the program goes on. Frame ids count from 1 in the order of ``stackTrace``.
+Runs on the parked thread; lives until the program continues. Frame ids count from 1 in the order of ``stackTrace``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BreakpointsOf = Callable[[Graph, Sequence[int]], Mapping[int, tuple[int, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class FrameEntry:
-    """One frame of the stack shown to a person. ``python`` is set for live frames, ``graph`` and ``key`` for nodes."""
+    """One frame of the stack as it is shown. ``python`` is set for live frames, ``graph`` and ``key`` for nodes."""
 
     id: int
     kind: str  # "node", "enclosing", "forward", "live"
@@ -51,11 +51,11 @@ class StopContext:
     def backend(self) -> Backend:
         """Raises CommandError when no framework is loaded."""
         if self.point.backend is None:
-            raise CommandError("no framework is loaded yet", "go on until the program imports one")
+            raise CommandError("no framework is loaded yet", "`continue` until the program imports one")
         return self.point.backend
 
     def graph(self, backward: int = 0) -> tuple[Graph, CallState | None]:
-        """The graph at hand, or that of the enclosing call ``backward``.
+        """The current graph, or that of the enclosing call ``backward``.
 
         Raises:
             CommandError: there is none.
@@ -65,11 +65,9 @@ class StopContext:
                 if state.call.number == backward:
                     return state.call, state
             running = ", ".join(str(s.call.number) for s in self.point.calls) or "none"
-            raise CommandError(f"backward {backward} is not running now: only these are: {running}")
+            raise CommandError(f"backward {backward} is not running now", f"running: {running}")
         if self.point.graph is None:
-            raise CommandError(
-                "no graph is at hand here", "stop in a backward, or where tensors with a graph are in reach"
-            )
+            raise CommandError("there is no graph here", "stop in a backward, or where a local variable has a graph")
         return self.point.graph, self.point.state if isinstance(self.point.graph, BackwardCall) else None
 
     # ---- frames
@@ -116,7 +114,7 @@ class StopContext:
         return live_frames(self.point.frame)
 
     def _enclosing(self) -> list[tuple[BackwardCall, int]]:
-        """(call, node in it) around the place at hand, innermost first."""
+        """(call, node in it) around this place, innermost first."""
         found = []
         call = self.point.calls[-1].call if self.point.calls else None
         if call is not None and self.point.around is not None:
@@ -130,7 +128,10 @@ class StopContext:
     def frame(self, id: int) -> FrameEntry:
         """Raises CommandError for an id that no frame of this stop has."""
         if not 1 <= id <= len(self.frames):
-            raise CommandError(f"no frame {id} at this stop", "ids live until the program goes on: ask `where` again")
+            raise CommandError(
+                f"no frame {id} at this stop",
+                "frame ids are valid until the program continues: ask for the stack again",
+            )
         return self.frames[id - 1]
 
     # ---- names for expressions
@@ -152,7 +153,7 @@ class StopContext:
         entry = self.frame(frame_id) if frame_id else None
         if entry is not None and entry.kind == "forward":
             raise CommandError(
-                f"frame {entry.name} is of the forward pass: it ended, and its locals are gone", "select a live frame"
+                f"frame {entry.name} belongs to the forward pass: its locals are gone", "select a live frame"
             )
         if entry is not None and entry.kind == "enclosing" and entry.graph is not None and entry.key is not None:
             return self.node_names(entry.graph, entry.key, innermost)
@@ -167,14 +168,14 @@ class StopContext:
         return names
 
     def node_names(self, graph: Graph, key: int, frame: types.FrameType | None = None) -> Namespace:
-        """Names at another node than the one at hand: saved, node, index; its gradients are refused with the reason."""
+        """Names at a node other than the current one: saved, node, index; its gradients are refused with the reason."""
         index = self.index_of(graph, key)
         names = node_namespace(self.point.backend, graph, key, index, None, None, frame)
         label = f"#{index} {graph.describe(key).unique_name}"
 
         def refuse(kind: str) -> None:
             raise CommandError(
-                f"{kind} of {label} are not kept: only the node at hand has its gradients", f"`break #{index}`"
+                f"{kind} of {label} are not kept: only the current node has its gradients", f"`break #{index}`"
             )
 
         names.names.update({kind: _late(refuse, kind) for kind in GRADIENT_NAMES})

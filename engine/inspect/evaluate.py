@@ -1,4 +1,4 @@
-"""``evaluate``, ``setExpression`` (L4): expressions, statements and edits at a stop. Runs on the parked thread."""
+"""``evaluate``, ``setExpression``: expressions, statements and edits at a stop. Runs on the parked thread."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def value_at(stop: StopContext, expression: str, frame_id: int = 0) -> Any:
     try:
         value = python.evaluate(expression, names)
     except BaseException:
-        with contextlib.suppress(AdbgError):  # the first error is the one to tell
+        with contextlib.suppress(AdbgError):  # the first error is the one to report
             stop.gradients.settle(expression)
         raise
     stop.gradients.settle(expression)

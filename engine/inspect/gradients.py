@@ -1,4 +1,4 @@
-"""The gradients at hand as expressions may see them: read in place, written only through the backend (L2, stdlib only).
+"""The gradients of the current node as expressions may see them: read in place, written only through the backend.
 
 Runs on the parked thread. A gradient may be shared with other nodes (``a + b`` hands one tensor to both) or be an
 expanded view, so nothing that could write may touch it. Two ways in:
@@ -160,7 +160,7 @@ class Gradients:
     @property
     def _backend(self) -> Backend:
         if self.point.backend is None:
-            raise CommandError("no framework is loaded", "go on until the program imports one")
+            raise CommandError("no framework is loaded", "`continue` until the program imports one")
         return self.point.backend
 
     def settle(self, text: str) -> None:

@@ -1,5 +1,5 @@
-"""``adbg/node``: one node in full (L4). Runs on the parked thread. Only the node at hand has its gradients; of the
-others this says what was seen and why the rest is not there.
+"""``adbg/node``: one node in full. Runs on the parked thread. Only the current node has its gradients; of the
+others this says what was seen, and why the rest is missing.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _NEIGHBOURS = 3
 
 
 def node_body(stop: StopContext, request: protocol.Node) -> protocol.NodeBody:
-    """The node that ``request`` names, by default the one at hand.
+    """The node that ``request`` names, by default the current one.
 
     Raises:
-        CommandError: no such node, several of that name, or no node at hand.
+        CommandError: no such node, or several of that name.
     """
     graph, state = stop.graph()
     index = index_of(graph)
@@ -66,15 +66,15 @@ def gradient_slots(stop: StopContext, graph: Graph, key: int) -> tuple[list[Slot
     """(grad_outputs, grad_inputs) of a node, as far as they are known. grad_inputs are empty before the node ran."""
     point = stop.point
     outputs: list[SlotView]
-    at_hand = graph is point.graph and key == point.key
+    current = graph is point.graph and key == point.key
     ran = next((s.ran.get(key) for s in point.calls if s.call is graph), None)
-    if at_hand and point.grad_outputs is not None:
+    if current and point.grad_outputs is not None:
         outputs = [
             _live_slot(stop, f"grad_outputs[{i}]", value, source_of(graph, key, i))
             for i, value in enumerate(point.grad_outputs)
         ]
     else:
-        state = ValueState.NOT_HOOKED if at_hand else ValueState.NOT_KEPT
+        state = ValueState.NOT_HOOKED if current else ValueState.NOT_KEPT
         outputs = [
             SlotView(
                 name=f"grad_outputs[{i}]",
@@ -85,7 +85,7 @@ def gradient_slots(stop: StopContext, graph: Graph, key: int) -> tuple[list[Slot
             )
             for i, meta in enumerate(graph.input_meta(key))
         ]
-    if at_hand and point.grad_inputs is not None:
+    if current and point.grad_inputs is not None:
         inputs = [
             _live_slot(stop, f"grad_inputs[{i}]", value, target_of(graph, key, i))
             for i, value in enumerate(point.grad_inputs)
@@ -122,7 +122,7 @@ def source_of(graph: Graph, key: int, slot: int) -> str:
 
 
 def target_of(graph: Graph, key: int, slot: int) -> str:
-    """Whom output ``slot`` of a node feeds: "#114 MmBackward0", or that nobody wants it."""
+    """Whom output ``slot`` of a node feeds: "#114 MmBackward0", or that it needs no gradient."""
     for edge in graph.edges(key):
         if edge.slot == slot:
             return index_of(graph).label(graph, edge.to) if edge.to is not None else "needs no gradient"

@@ -109,7 +109,7 @@ def _node_scopes(stop: StopContext, references: References, entry: FrameEntry) -
         return Scope(name, references.add(holder))
 
     return [
-        scope("Gradients", slots, "gradients" if entry.kind == "node" else "only the node at hand has its gradients"),
+        scope("Gradients", slots, "gradients" if entry.kind == "node" else "only the current node has its gradients"),
         scope("Saved tensors", saved, "saved tensors are read-only: the framework checks that they are unchanged"),
         scope("Attributes", attributes, "attributes of a node are read-only"),
     ]

@@ -1,4 +1,4 @@
-"""``adbg/tensor``: meta, statistics and a window of a value (L4). Runs on the parked thread. Never sends a whole
+"""``adbg/tensor``: meta, statistics and a window of a value. Runs on the parked thread. Never sends a whole
 tensor.
 """
 
@@ -23,10 +23,10 @@ _GRADIENT = re.compile(r"\s*grad_(?:out|in)puts\[(?:\d+)\]\s*")
 
 
 def tensor_view(stop: StopContext, request: protocol.Tensor) -> TensorView:
-    """Meta always; statistics and a window as asked. A value that is no tensor gives its text.
+    """Meta always; statistics and a window as asked. A value that is not a tensor gives its text.
 
     Raises:
-        CommandError: a bad expression, a bad slice, or a gradient of another node than the one at hand.
+        CommandError: a bad expression, a bad slice, or a gradient of a node other than the current one.
     """
     value = _value(stop, request)
     if value is None and _GRADIENT.fullmatch(request.expression):
@@ -49,7 +49,7 @@ def tensor_view(stop: StopContext, request: protocol.Tensor) -> TensorView:
 
 
 def _value(stop: StopContext, request: protocol.Tensor) -> Any:
-    """The value, at the node at hand or (``node``) with the names of another node."""
+    """The value at the current node, or (``node``) at another one."""
     point = stop.point
     if not request.node or (point.key is not None and request.node == point.stop.index):
         return value_at(stop, request.expression, request.frameId)

@@ -1,4 +1,4 @@
-"""Texts of values for one line of a panel: bounded, and harmless whatever the value is (L2, stdlib only).
+"""Texts of values for one line of a panel: bounded, and harmless whatever the value is.
 
 Runs on the parked thread. A ``__repr__`` that raises, is huge or prints whole tensors must not hurt: tensors are
 described ("f32 [4, 8] cpu norm 0.02134"), containers elided, everything else cut at ``LIMIT`` characters.
@@ -30,7 +30,7 @@ def figure(value: float) -> str:
 
 
 def is_tensor(backend: Backend | None, value: Any) -> bool:
-    """Never raises: a proxy whose ``__class__`` raises is no tensor."""
+    """Never raises: a proxy whose ``__class__`` raises is not a tensor."""
     try:
         return backend is not None and backend.is_tensor(value)
     except Exception:

@@ -1,8 +1,7 @@
-"""The tree of variables at a stop: references to containers, objects and scopes, and pages of their children (L4).
+"""The tree of variables at a stop: references to containers, objects and scopes, and pages of their children.
 
-Runs on the parked thread. References count from 1 and live until the program goes on, with the values that they
-hold. A tensor is shown by its meta and never expanded. Reading a value's children runs no user code but
-``__repr__`` and ``__len__``/``__iter__`` of
+Runs on the parked thread. References count from 1 and are valid until the program continues. A tensor is shown by its
+meta and never expanded. Reading a value's children runs no user code but ``__repr__`` and ``__len__``/``__iter__`` of
 containers: no property, no ``__getattr__``.
 """
 
@@ -108,7 +107,7 @@ class References:
         if not 1 <= reference <= len(self._holders):
             raise CommandError(
                 f"no variables reference {reference} at this stop",
-                "references live until the program goes on: ask for the scopes again",
+                "references are valid until the program continues: ask for the scopes again",
             )
         return self._holders[reference - 1]
 

@@ -1,4 +1,4 @@
-"""Expressions and statements of a person, in the place where the program stands (L2, stdlib only).
+"""The user's expressions and statements, evaluated where the program is stopped.
 
 Runs on the parked thread (conditions: in the autograd hook). No exception of user code gets out: all become
 CommandError of one line; ``exit()`` and Ctrl-C inside an expression end the expression, never the run.
@@ -92,7 +92,7 @@ def _syntax_text(error: SyntaxError) -> str:
 
 
 def _explained(error: BaseException, source: str, namespace: Namespace) -> CommandError:
-    """One line for a person: what was raised, and where when it was not in the one line typed."""
+    """One line: what was raised, and where, unless it was in the one line typed."""
     place, own = _place(error, source)
     if isinstance(error, NameError) and own and not place:
         if getattr(error, "name", "") in ("nan", "inf"):
@@ -106,7 +106,7 @@ def _explained(error: BaseException, source: str, namespace: Namespace) -> Comma
         lines = []
     text = f"{name}: {lines[0][:_MAX_MESSAGE]}" if lines else name
     if isinstance(error, SystemExit):
-        return CommandError(name, "use 'kill' to end the program, 'quit' to leave")
+        return CommandError(name, "`kill` ends the program, `quit` leaves adbg")
     return CommandError(text + place)
 
 
@@ -295,7 +295,7 @@ def _grad_target(text: str, kind: str, path: list[ast.expr], items: bool) -> Gra
     if not isinstance(index, int) or isinstance(index, bool):
         raise CommandError(f"{text!r}: the slot of {kind} must be a number", f"example: set {kind}[0] = {kind}[0] * 2")
     if not all(isinstance(step, ast.Subscript) for step in path):
-        raise CommandError(f"{text!r} is no part of a gradient", f"example: set {kind}[0] = {kind}[0] * 2")
+        raise CommandError(f"{text!r} is not a part of a gradient", f"example: set {kind}[0] = {kind}[0] * 2")
     item = text.encode()[slot.end_col_offset :].decode().strip()
     if item and not items:
         raise CommandError(
@@ -311,9 +311,7 @@ def assign(target: PythonTarget, value: Any, namespace: Namespace) -> None:
     name = tree.body[0].targets[0] if isinstance(tree.body[0], ast.Assign) else None
     assigned = frozenset({name.id}) if isinstance(name, ast.Name) else frozenset()
     if assigned and namespace.frame is None:
-        raise CommandError(
-            f"cannot set {target.text!r}: no Python frame is selected", "use 'up' or 'down' to select one"
-        )
+        raise CommandError(f"cannot set {target.text!r}: no Python frame is selected", "`up` and `down` select one")
     _run(tree, None, source, namespace, assigned, {_VALUE: value})
 
 

@@ -1,8 +1,8 @@
 """Runs something while chosen source lines run (callbacks on the thread that runs the lines).
 
 Python 3.10 and 3.11 offer no event per line for one function alone, so this uses ``sys.settrace``: a thread's global
-trace function sees every new Python frame and says no to all but those whose code holds one of the lines; only these
-are traced line by line. The thread is slower while a region is set, and as before once there is none. A tracer that
+trace function sees every new Python frame and declines all but those whose code has one of the lines; only these are
+traced line by line. The thread is slower while a region is set, and as before once there is none. A tracer that
 is there already (a Python debugger, coverage) is left alone, and the region is refused on that thread.
 """
 
@@ -106,7 +106,7 @@ class LineRegions:
                 sys.settrace(None)
             return
         if current not in (None, self._trace):
-            self._problem("the lines are not watched: another tracer (a debugger, coverage) is at work on this thread")
+            self._problem("the lines are not watched: another tracer (a debugger, coverage) is active on this thread")
             return
         while frame is not None:
             if frame.f_trace is None and self._wants(frame.f_code):
@@ -124,7 +124,7 @@ class LineRegions:
         return self._line if self._wants(frame.f_code) else None
 
     def _wants(self, code: CodeType) -> bool:
-        verdicts = self._known  # first: what was found by the regions of before goes where nobody looks again
+        verdicts = self._known  # first: what an older set of regions finds goes into a dict that is no longer read
         known = verdicts.get(id(code))
         if known is None:
             lines = [place for _, _, place in code.co_lines() if place]

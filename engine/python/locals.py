@@ -1,4 +1,4 @@
-"""Giving a value to a local of a live Python frame (L1, stdlib only; on the thread that the frame belongs to)."""
+"""Giving a value to a local of a live Python frame (on the thread that the frame belongs to)."""
 
 from __future__ import annotations
 

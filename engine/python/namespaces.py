@@ -3,7 +3,7 @@
 Order: the node's names (grad_outputs, grad_inputs, saved, node, index, ctx of a custom Function) and helpers, then
 locals and globals of the frame, then the framework's module, then builtins. A local that one of the first hides is
 still there as ``locals()['index']``. Only names that an expression mentions are looked up, so that a condition costs
-microseconds whatever the frame holds.
+microseconds whatever the size of the frame.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Namespace:
 
     Args:
         frame: whose locals and globals are seen; a callable is asked once, and only when a name needs it.
-        names: values by name, made when the name is used; a CommandError from one is what the person reads.
+        names: values by name, made when the name is used; a CommandError from one reaches the user.
         values: helpers, by name.
         fallbacks: used where the frame has no such name.
         mode: entered around the evaluation (grad mode on).
@@ -136,7 +136,7 @@ class SavedNames:
         found = self._all()
         if isinstance(name, int):
             if not -len(found) <= name < len(found):
-                raise CommandError(f"saved[{name}]: this node saved {len(found)} values", _saved_hint(found))
+                raise CommandError(f"no saved[{name}]: this node saved {len(found)} values", _saved_hint(found))
             name = list(found)[name]
         if name not in found:
             raise CommandError(f"this node saved nothing named {name!r}", _saved_hint(found))
@@ -244,22 +244,20 @@ def node_namespace(
 
     def outputs() -> tuple[Any, ...]:
         if key is None or grad_outputs is None:
-            raise CommandError("there is no grad_outputs: the program is not at a node", "use 'step' to reach one")
+            raise CommandError("no grad_outputs here: the program is not at a node", "`step` goes to one")
         return tuple(grad_outputs)
 
     def inputs() -> tuple[Any, ...]:
         if key is None:
-            raise CommandError("there is no grad_inputs: the program is not at a node", "use 'step' to reach one")
+            raise CommandError("no grad_inputs here: the program is not at a node", "`step` goes to one")
         if grad_inputs is None:
-            raise CommandError(
-                "there is no grad_inputs yet: the node has not run", "use 'after' to run it and stop behind it"
-            )
+            raise CommandError("no grad_inputs yet: the node has not run", "`after` runs it and stops after it")
         return tuple(grad_inputs)
 
     def of_graph(name: str, make: Callable[[Graph, int], Any]) -> Callable[[], Any]:
         def value() -> Any:
             if graph is None or key is None:
-                raise CommandError(f"there is no {name}: the program is not at a node", "use 'step' to reach one")
+                raise CommandError(f"no {name} here: the program is not at a node", "`step` goes to one")
             return make(graph, key)
 
         return value

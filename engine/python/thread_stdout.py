@@ -1,4 +1,4 @@
-"""Standard output of one thread only (L1, stdlib only): other threads go on printing where they did."""
+"""Standard output of one thread only: other threads print as before."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-MAX_CAPTURED = 1 << 20  # characters; what is printed beyond is counted and left out
+MAX_CAPTURED = 1 << 20  # characters; more than that is counted and dropped
 
 
 class Captured:

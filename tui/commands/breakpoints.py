@@ -68,15 +68,15 @@ def _add(debugger: Debugger, argument: str, **kind: bool) -> CommandResult:
 
 
 def _told(debugger: Debugger, row: Breakpoint) -> CommandResult:
-    """The breakpoint, with what is wrong with its condition as far as that shows at the node at hand. Other nodes have
-    other gradients: only a name that does not exist is told."""
+    """The breakpoint, and whether its condition uses a name that does not exist. Other errors are not reported: the
+    condition may be valid at other nodes."""
     stop = debugger.stop
     text = describe(row)
     if row.condition and stop is not None and stop.node is not None:
         try:
             debugger.view.evaluate(row.condition, at_node=True)
         except UnknownName as error:
-            text += f"\n  tried here: {error}; where it raises it stops and shows the error"
+            text += f"\n  evaluated here: {error}; the breakpoint stops where its condition raises"
         except CommandError:
             pass
     return CommandResult(text, row_value(row))
@@ -86,41 +86,41 @@ def _here(debugger: Debugger) -> str:
     stop = debugger.view.need_stop()
     if stop.node is None:
         raise CommandError(
-            "no node is at hand to set a breakpoint on", "name one: break Mm*, break #12, break model.py:16"
+            "there is no current node to set a breakpoint on", "name one: break Mm*, break #12, break model.py:16"
         )
     return stop.node.unique_name
 
 
 @command("break", "b", group="breakpoints", args="[SPEC]", completes="spec")
 def break_(debugger: Debugger, argument: str) -> CommandResult:
-    """Stop at the nodes that SPEC names; without SPEC at the node at hand, by its unique name.
+    """Set a breakpoint at the nodes that match SPEC; without SPEC, at the current node.
 
     SPEC is a node name (`BmmBackward0`, `Bmm*`, `MmBackward0#3`), `#112` (the 112th node to run), `model.py:16`
     (the forward line), `module:layers.3.*`, `param:fc.*`, `nan`, `inf`, `nonfinite`, `backward`, `backward-end` or
     `error`. Suffixes: `before` (default) or `after`, `every N`, `ignore N`, `backward N` (only in the N-th backward),
-    `if EXPR`. A spec that matches nothing yet is kept: the graph may change.
+    `if EXPR`. A SPEC that matches no node is kept, since later graphs may have one.
     """
     return _add(debugger, argument or _here(debugger))
 
 
 @command("tbreak", "tb", group="breakpoints", args="[SPEC]", completes="spec")
 def tbreak(debugger: Debugger, argument: str) -> CommandResult:
-    """Like `break`, but for one hit only."""
+    """Set a temporary breakpoint, which is removed after its first hit."""
     return _add(debugger, argument or _here(debugger), temporary=True)
 
 
 @command("trace", group="breakpoints", args="SPEC", completes="spec")
 def trace(debugger: Debugger, argument: str) -> CommandResult:
-    """Print one line at each node that SPEC names, and do not stop."""
+    """Set a tracepoint: print one line at each node that matches SPEC, without stopping."""
     return _add(debugger, need(argument, "what to trace", "trace param:fc.*"), trace=True)
 
 
 @command("condition", group="breakpoints", args="N [EXPR]", completes="breakpoint")
 def condition(debugger: Debugger, argument: str) -> CommandResult:
-    """Make breakpoint N stop only where EXPR is true; without EXPR, always.
+    """Set the condition of breakpoint N to EXPR; without EXPR, remove it.
 
-    EXPR sees what `print` sees at the node: grad_outputs, saved, node, index, norm(t), nonfinite(t). One that
-    raises stops there and shows the error.
+    EXPR can use the same names as `print`: grad_outputs, saved, node, index, norm(t), nonfinite(t). If it raises, the
+    program stops there and the error is shown.
     """
     number, _, expression = need(argument, "the breakpoint's number", "condition 1 index > 10").partition(" ")
     row = debugger.settings.change_breakpoint(
@@ -131,12 +131,12 @@ def condition(debugger: Debugger, argument: str) -> CommandResult:
 
 @command("ignore", group="breakpoints", args="N COUNT", completes="breakpoint")
 def ignore(debugger: Debugger, argument: str) -> CommandResult:
-    """Let breakpoint N pass its next COUNT hits."""
+    """Ignore the next COUNT hits of breakpoint N."""
     words = argument.split()
     if len(words) != 2 or not all(word.isdigit() for word in words):
         raise CommandError("expected a breakpoint and a count", "for example: ignore 1 10")
     row = debugger.settings.change_breakpoint(int(words[0]), ignore=int(words[1]))
-    return CommandResult(f"Breakpoint {row.id} passes its next {words[1]} hits", row_value(row))
+    return CommandResult(f"Breakpoint {row.id} ignores its next {words[1]} hits", row_value(row))
 
 
 def _switch(debugger: Debugger, argument: str, on: bool) -> CommandResult:
@@ -152,19 +152,19 @@ def _switch(debugger: Debugger, argument: str, on: bool) -> CommandResult:
 
 @command("enable", group="breakpoints", args="[N… | error]", completes="breakpoint")
 def enable(debugger: Debugger, argument: str) -> CommandResult:
-    """Switch breakpoints on again; all of them without numbers. `enable error`: stop at exceptions in backward."""
+    """Enable breakpoints, by default all; `enable error` stops at exceptions in a backward."""
     return _switch(debugger, argument, True)
 
 
 @command("disable", group="breakpoints", args="[N… | error]", completes="breakpoint")
 def disable(debugger: Debugger, argument: str) -> CommandResult:
-    """Switch breakpoints off and keep them; all of them without numbers. `disable error`: let exceptions pass."""
+    """Disable breakpoints, by default all; `disable error` does not stop at exceptions."""
     return _switch(debugger, argument, False)
 
 
 @command("delete", group="breakpoints", args="[N…]", completes="breakpoint")
 def delete(debugger: Debugger, argument: str) -> CommandResult:
-    """Remove breakpoints; all of them without numbers."""
+    """Delete breakpoints, by default all."""
     numbers = numbers_of(argument, "delete 1") if argument else [row.id for row in debugger.settings.breakpoints]
     for number in numbers:
         debugger.settings.breakpoint(number)
@@ -177,8 +177,8 @@ def delete(debugger: Debugger, argument: str) -> CommandResult:
 def commands(debugger: Debugger, argument: str) -> CommandResult:
     """Run commands each time breakpoint N stops: `commands 1 print norm(grad_outputs[0]); continue`.
 
-    Without N the last breakpoint is meant. Without commands the prompt asks for them, one on each line, up to `end`;
-    `commands 1 end` removes them. Commands are separated by `;` or line ends; a `;` inside quotes or brackets stays.
+    Without N, use the last breakpoint. Without commands, the prompt reads them, one per line, up to `end`;
+    `commands 1 end` removes them. Commands are separated by line ends or `;`, except inside quotes and brackets.
     """
     first, _, rest = argument.strip().partition(" ") if argument[:1].isdigit() else ("", "", argument)
     head, newline, tail = first.partition("\n")

@@ -25,17 +25,17 @@ _ARGS = "[FILE:A-B [grads | grads! | grads=SIZE] [as NAME] [in DIR] | off [NAME]
 def capture(debugger: Debugger, argument: str) -> CommandResult:
     """Write the nodes that forward lines made, with their boundary and leaves, as Paddle's dump files and as SVG.
 
-    At a stop whose graph has such nodes at once; else with the next backward that has. `grads` tells how much their
-    gradients are and writes nothing yet; `grads!` writes them too, as the backward passes them (at most 1 GiB), and
-    `grads=200MB` up to that size. `as NAME`: into a folder of that name; `in DIR`: there, instead of the run directory.
-    Without arguments: the captures so far. `capture off` drops those that wait for a backward.
+    If the current graph has such nodes, they are written at once; otherwise at the next backward that has some. `grads`
+    reports the size of their gradients and writes nothing; `grads!` writes the gradients too, as the backward passes
+    them (at most 1 GiB), and `grads=200MB` does so up to that size. `as NAME` names the folder; `in DIR` writes there
+    instead of into the run directory. Without arguments, list the captures; `capture off` drops the pending ones.
     """
     words = words_of(argument)
     if not words:
         return _listing(debugger.view.request(protocol.Capture()).captures)
     if words[0] == "off":
         if len(words) > 2:
-            raise CommandError("expected at most one name behind `capture off`")
+            raise CommandError("expected at most one name after `capture off`")
         body = debugger.view.request(protocol.Capture(cancel=True, name=words[1] if len(words) > 1 else ""))
         return CommandResult(f"{len(body.captures)} dropped", [state.name for state in body.captures])
     request = _request(words)
@@ -52,7 +52,7 @@ def capture(debugger: Debugger, argument: str) -> CommandResult:
 
 
 def _request(words: list[str]) -> protocol.Capture:
-    """Raises CommandError: words that mean nothing here."""
+    """Raises CommandError for an unknown word."""
     region, rest = words[0], words[1:]
     grads, limit = False, 0
     given: dict[str, str] = {}
@@ -64,7 +64,7 @@ def _request(words: list[str]) -> protocol.Capture:
             grads = True
             limit = 0 if word == "grads" else _AGREED if word == "grads!" else size_of(word.partition("=")[2])
         else:
-            raise CommandError(f"{word!r} is not understood behind a region", _EXAMPLE)
+            raise CommandError(f"unexpected {word!r} after the source lines", _EXAMPLE)
     directory = os.path.abspath(os.path.expanduser(given["in"])) if "in" in given else ""
     return protocol.Capture(region, grads, limit, given.get("as", ""), directory)
 
@@ -73,11 +73,11 @@ def size_of(text: str) -> int:
     """Bytes: "200MB", "1.5G", "64KiB", "4096"; k, M, G and T are powers of 1000, with an i of 1024."""
     match = _SIZE.match(text)
     if match is None:
-        raise CommandError(f"{text!r} is no size", "for example: grads=200MB")
+        raise CommandError(f"invalid size {text!r}", "for example: grads=200MB")
     base = 1024 if match[3] else 1000
     size = int(float(match[1]) * base ** " kmgt".index(match[2].lower() or " "))
     if size < 1:
-        raise CommandError("a limit of nothing writes nothing", "leave `grads` out")
+        raise CommandError("the size must be at least 1 byte", "without `grads`, no gradients are written")
     return size
 
 
@@ -85,11 +85,11 @@ def _lines(state: protocol.CaptureState, argument: str) -> list[str]:
     if state.state == "waiting":
         return [f"{state.name}: {state.message}"]
     found = f"{state.inside} inside, {state.boundary} on the boundary, {state.leaves} leaves"
-    strays = f", {state.strays} ops without a part in the loss" if state.strays else ""
+    strays = f", {state.strays} ops that do not contribute to the loss" if state.strays else ""
     head = f"{state.name}: nodes of {state.region}: {found}{strays}"
     if state.state == "asking":
         agreed = re.sub(r"(?<!\S)grads(?!\S)", "grads!", argument)
-        return [head, f"{state.message}; nothing is written yet", f"to have them written: capture {agreed}"]
+        return [head, f"{state.message}; nothing is written yet", f"to write them: capture {agreed}"]
     return [head, *([state.message] if state.message else []), *_wrote(state.files)]
 
 

@@ -24,19 +24,19 @@ def _formatted(argument: str) -> tuple[str, str]:
 
 @command("print", "p", group="data", args="[/FORMAT] EXPR", completes="expression")
 def print_(debugger: Debugger, argument: str) -> CommandResult:
-    """Evaluate EXPR in the selected frame and print it.
+    """Print the value of EXPR, evaluated in the selected frame.
 
-    At a stop it sees grad_outputs (into the node), grad_inputs (out of it, once it ran), saved (by name), node,
-    index, and norm(t), stats(t), nonfinite(t), besides the locals and globals of the frame.
-    Formats: `/meta` shape, dtype, device; `/stats` statistics (sampled above a million elements), `/exact` of all
-    elements; `/window` numbers of a slice, e.g. `p/w grad_outputs[0][0]`. One letter is enough.
+    At a stop, EXPR can use grad_outputs (into the node), grad_inputs (out of it, after it ran), saved (by name), node,
+    index, norm(t), stats(t) and nonfinite(t), as well as the locals and globals of the frame.
+    Formats: `/meta` shape, dtype and device; `/stats` statistics (sampled above a million elements); `/exact`
+    statistics of all elements; `/window` the numbers of a slice, e.g. `p/w grad_outputs[0][0]`. One letter is enough.
     """
     form, expression = _formatted(argument)
     need(expression, "an expression", "print norm(grad_outputs[0])")
     if form and form != "text":
         view = tensor_view(debugger.view, expression, form)
         if view.meta is None:
-            raise CommandError(f"{expression} is no tensor: /{form} does not apply to {view.text[:60]}")
+            raise CommandError(f"{expression} is not a tensor: /{form} does not apply to {view.text[:60]}")
         from adbg.engine.protocol.codec import to_json
 
         return CommandResult(tensor_text(view), to_json(view))
@@ -49,11 +49,11 @@ def print_(debugger: Debugger, argument: str) -> CommandResult:
 
 @command("set", group="data", args="TARGET = EXPR", completes="expression")
 def set_(debugger: Debugger, argument: str) -> CommandResult:
-    """Change a gradient or a variable.
+    """Set a gradient or a variable to the value of EXPR.
 
-    `set grad_outputs[0] = EXPR` before the node or `set grad_inputs[0] = EXPR` behind it changes what the engine
-    goes on with: shape, dtype and device are checked first, the value is cloned. Any other target is assigned in the
-    selected frame.
+    `set grad_outputs[0] = EXPR` before the node, or `set grad_inputs[0] = EXPR` after it, changes the gradient that
+    the backward continues with: shape, dtype and device are checked, and the value is cloned. Any other target is
+    assigned in the selected frame.
     """
     target, value = _assignment(argument)
     body = debugger.view.set_value(target, value)
@@ -62,7 +62,7 @@ def set_(debugger: Debugger, argument: str) -> CommandResult:
 
 
 def _assignment(argument: str) -> tuple[str, str]:
-    """Split at the first ``=`` that is no comparison and stands outside brackets and quotes."""
+    """Split at the first ``=`` outside brackets and quotes that is not part of a comparison."""
     depth, quote = 0, ""
     for at, char in enumerate(argument):
         if quote:
@@ -90,9 +90,9 @@ def _assignment(argument: str) -> tuple[str, str]:
 
 @command("!", group="data", args="STATEMENT", completes="statement")
 def statement(debugger: Debugger, argument: str) -> CommandResult:
-    """Execute Python statements in the selected frame; what they print is shown.
+    """Execute Python statements in the selected frame and show what they print.
 
-    A statement may go over several lines: the prompt goes on while a block, a bracket or a string is open.
+    The prompt accepts more lines while a block, a bracket or a string is open.
     """
     body = debugger.view.evaluate(need(argument, "a statement", "! import math"), "statement")
     debugger.tell_edited()
@@ -101,7 +101,7 @@ def statement(debugger: Debugger, argument: str) -> CommandResult:
 
 def _shown_result(row: Shown) -> CommandResult:
     here = bool(row.text or row.error)
-    later = f"{row.number}: {row.expression} is shown at every stop"
+    later = f"{row.number}: {row.expression} will be shown at every stop"
     return CommandResult(shown_text(row) if here else later, {"number": row.number, "expression": row.expression})
 
 
@@ -118,23 +118,23 @@ def _add(debugger: Debugger, argument: str, watched: bool) -> CommandResult:
 
 @command("display", group="data", args="[/FORMAT] [EXPR]", completes="expression")
 def display(debugger: Debugger, argument: str) -> CommandResult:
-    """Show EXPR at every stop; without EXPR, show all displays and watches now. Formats as `print`."""
+    """Show EXPR at every stop; without EXPR, show all displays and watches now. Formats are as in `print`."""
     return _add(debugger, argument, False)
 
 
 @command("watch", group="data", args="[EXPR]", completes="expression")
 def watch(debugger: Debugger, argument: str) -> CommandResult:
-    """Show EXPR at every stop and mark it when its value is another one than at the stop before.
+    """Show EXPR at every stop, marked when its value has changed since the previous stop.
 
-    A watch does not stop the program by itself: to stop on a value, give a breakpoint a condition
-    (`break Mm* if norm(grad_outputs[0]) > 1`). `step` shows it node by node.
+    A watch does not stop the program. To stop on a value, use a breakpoint with a condition
+    (`break Mm* if norm(grad_outputs[0]) > 1`).
     """
     return _add(debugger, argument, True)
 
 
 @command("undisplay", "unwatch", group="data", args="[N…]")
 def undisplay(debugger: Debugger, argument: str) -> CommandResult:
-    """Remove displays and watches by number; all of them without numbers."""
+    """Remove displays and watches by number, by default all."""
     if not argument:
         debugger.displays.clear()
         return CommandResult("removed all displays and watches")

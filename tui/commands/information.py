@@ -21,32 +21,32 @@ if TYPE_CHECKING:
     from adbg.engine.protocol.messages import NodeBody
     from adbg.tui.debugger.debugger import Debugger
 
-_GDB = {"b": "breakpoints", "t": "threads"}  # what fingers trained on gdb type, ambiguous or not
-# subject -> what it shows; those not handled here are asked from the agent (``adbg/info``)
+_GDB = {"b": "breakpoints", "t": "threads"}  # as in gdb, although ambiguous
+# subject -> what it shows; those not handled here are answered by the agent (``adbg/info``)
 SUBJECTS = {
-    "node": "a node in full: gradients, saved tensors, attributes, where it was made (`info node #12`)",
-    "graph": "the nodes of the graph at hand in execution order (`info graph 100` from #100 on)",
-    "backward": "the backward calls at hand",
-    "breakpoints": "breakpoints with hits and matches",
-    "threads": "threads of the program",
-    "params": "parameters and their gradients",
-    "memory": "memory of the program and of its devices",
-    "capabilities": "what the framework in the program lets adbg do",
-    "names": "node names at hand and seen",
-    "processes": "processes of the program that adbg is connected to",
+    "node": "one node: gradients, saved tensors, attributes, where it was made (`info node #12`)",
+    "graph": "the nodes of the current graph in execution order (`info graph 100`: from #100)",
+    "why": "where the gradient of a node comes from (`info why #12`, the same as `why #12`)",
+    "backward": "the backward calls that are running",
+    "breakpoints": "breakpoints with their hits and matches",
+    "threads": "the threads of the program, and where each is",
+    "params": "the parameters, and at a stop their gradients",
+    "memory": "memory use of the program and its devices",
+    "capabilities": "what adbg can do with the framework of the program",
+    "names": "names that a breakpoint can use: nodes, modules, parameters, lines",
+    "processes": "the processes of the program that adbg is connected to",
     "display": "displays and watches",
-    "stop": "this stop, printed again",
-    "program": "what runs, where it is recorded",
+    "stop": "this stop, as it was reported",
+    "program": "the program, its state and its run directory",
 }
 GRAPH_ROWS = 40
 
 
 @command("info", "i", group="information", args="SUBJECT", completes="info")
 def info(debugger: Debugger, argument: str) -> CommandResult:
-    """Show facts: node, graph, backward, breakpoints, threads, params, memory, capabilities, names, processes,
-    display, program.
+    """Show information about SUBJECT; without SUBJECT, list the subjects.
 
-    Unique prefixes work: `i b` is ambiguous, `i br` is breakpoints.
+    A subject may be abbreviated to a unique prefix: `i mem` is `info memory`.
     """
     word, _, rest = argument.strip().partition(" ")
     if not word:
@@ -56,6 +56,10 @@ def info(debugger: Debugger, argument: str) -> CommandResult:
         return node_result(debugger, rest)
     if subject == "graph":
         return graph_result(debugger, rest)
+    if subject == "why":
+        from adbg.tui.commands.graph import why
+
+        return why(debugger, rest)
     if rest:
         raise CommandError(f"`info {subject}` takes no argument")
     if subject == "breakpoints":
@@ -88,9 +92,9 @@ def node_result(debugger: Debugger, argument: str) -> CommandResult:
 
 
 def node_lines(body: NodeBody) -> list[str]:
-    """A node in full."""
+    """One node in full."""
     node = body.node
-    state = {"done": "ran", "here": "at hand", "todo": "still to run"}.get(body.state, body.state)
+    state = {"done": "ran", "here": "current", "todo": "not run yet"}.get(body.state, body.state)
     took = "" if body.us is None else f"  {duration(body.us, spaced=True)}"
     lines = [f"{node.unique_name}  #{body.index}  {state}{took}"]
     facts = {"module": node.module, "parameter": node.parameter, "sequence number": node.seq}
@@ -101,7 +105,7 @@ def node_lines(body: NodeBody) -> list[str]:
     lines += slots_text([*body.grad_outputs, *body.grad_inputs])
     lines += contribution_lines(body)
     if body.saved:
-        lines.append("  saved: (read by saved['NAME'], or saved[0], saved[1], ...)")
+        lines.append("  saved: (in expressions: saved['NAME'], or saved[0], saved[1], ...)")
         lines += slots_text(body.saved, "    ")
     feeds = ", ".join(f"#{i}" for i in body.producers) or "nothing"
     fed = ", ".join(f"#{i}" for i in body.consumers) or "the root"
@@ -118,7 +122,7 @@ def node_lines(body: NodeBody) -> list[str]:
 
 
 def graph_result(debugger: Debugger, argument: str) -> CommandResult:
-    """``info graph [FROM]``: a page around the node at hand."""
+    """``info graph [FROM]``: a page around the current node."""
     here = debugger.view.graph_page(1, 1).here
     start = max(1, here - GRAPH_ROWS // 2)
     if argument:

@@ -1,6 +1,6 @@
 """The command reference as Markdown, generated from the table.
 
-``python -m adbg.tui.commands.reference`` prints it; with file names behind, it is put between the two marker lines of
+``python -m adbg.tui.commands.reference`` prints it; with file names, it is written between the two marker lines of
 each file. The README holds it; a test compares them.
 """
 

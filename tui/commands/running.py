@@ -1,4 +1,4 @@
-"""Commands that set the program going, or end it."""
+"""Commands that run, step, stop or end the program."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _go(debugger: Debugger, arguments: Any, background: bool = False) -> Command
 
     try:
         debugger.resume(arguments)
-    except DebuggeeGone:  # it went on, and was at its end before its answer was read: the end is told by itself
+    except DebuggeeGone:  # it continued and ended before its answer was read: its end is reported as an event
         if not debugger.model.wait_state(State.EXITED, State.DETACHED, timeout=ENDS):
             raise
     return CommandResult(running=True, background=background)
@@ -44,15 +44,15 @@ def _counted(debugger: Debugger, argument: str, arguments: Any) -> CommandResult
             raise AdbgError(f"the program did not stop within {STEP_TIMEOUT:g} s", "`pause` stops it at the next node")
         stop = debugger.stop
         if stop is None or stop.reason not in (StopReason.STEP, StopReason.ENTRY):
-            return CommandResult(running=True)  # the front end tells of the stop or of the end
+            return CommandResult(running=True)  # the front end reports the stop or the end
     return _go(debugger, arguments, background)
 
 
 @command("run", "r", group="running", args="[&]")
 def run(debugger: Debugger, argument: str) -> CommandResult:
-    """Let the script run, up to the first breakpoint.
+    """Start the script and run to the first breakpoint.
 
-    Before the script was started it starts; afterwards `run` means `restart`.
+    After the script has ended, `run` means `restart`.
     """
     from adbg.tui.debugger.debugger import State
 
@@ -62,16 +62,13 @@ def run(debugger: Debugger, argument: str) -> CommandResult:
         debugger.begin(False)
         return CommandResult(running=True, background=background)
     if debugger.state in (State.RUNNING, State.STOPPED):
-        raise CommandError("the script runs already", "`continue` goes on, `restart` starts it anew")
+        raise CommandError("the script is already running", "`continue` resumes it, `restart` starts it again")
     return restart(debugger, argument)
 
 
 @command("restart", group="running", args="[&]")
 def restart(debugger: Debugger, argument: str) -> CommandResult:
-    """End the program and run it anew; breakpoints, displays and watches stay.
-
-    A new run directory is made.
-    """
+    """End the program and start it again, in a new run directory; breakpoints, displays and watches are kept."""
     argument, background = _background(argument)
     no_argument(argument, "restart")
     debugger.restart()
@@ -82,9 +79,9 @@ def restart(debugger: Debugger, argument: str) -> CommandResult:
 
 @command("continue", "c", group="running", args="[N] [&]", repeats=True)
 def continue_(debugger: Debugger, argument: str) -> CommandResult:
-    """Go on to the next breakpoint.
+    """Run to the next breakpoint.
 
-    With N, the breakpoint that stopped here ignores its next N-1 hits. `continue &` keeps the prompt while the
+    With N, the breakpoint that stopped here ignores its next N-1 hits. With `&`, the prompt returns at once while the
     program runs.
     """
     argument, background = _background(argument)
@@ -92,33 +89,35 @@ def continue_(debugger: Debugger, argument: str) -> CommandResult:
     if count > 1:
         stop = debugger.view.need_stop()
         if not stop.breakpoints:
-            raise CommandError("no breakpoint stopped here, so there is none to ignore", "`continue` without a count")
+            raise CommandError(
+                "this stop is not at a breakpoint: there is none to ignore", "`continue` without a count"
+            )
         debugger.settings.change_breakpoint(stop.breakpoints[0], ignore=count - 1)
     return _go(debugger, protocol.Continue(), background)
 
 
 @command("step", "s", group="running", args="[N] [&]", repeats=True)
 def step(debugger: Debugger, argument: str) -> CommandResult:
-    """Go to the next node, into a nested backward.
+    """Run to the next node, entering a nested backward.
 
-    N times; a breakpoint or an error on the way ends it early. Before the script was started: run to where the first
-    backward begins.
+    With N, do so N times; a breakpoint or an error ends it early. Before the script has started, run to the begin of
+    the first backward.
     """
     return _counted(debugger, argument, protocol.StepIn())
 
 
 @command("next", "n", group="running", args="[N] [&]", repeats=True)
 def next_(debugger: Debugger, argument: str) -> CommandResult:
-    """Go to the next node on this level, over nested backward calls.
+    """Run to the next node, stepping over nested backward calls.
 
-    Past the last node of a backward it goes on into the next backward.
+    After the last node of a backward, it runs into the next backward.
     """
     return _counted(debugger, argument, protocol.Next())
 
 
 @command("finish", "f", group="running", args="[&]", repeats=True)
 def finish(debugger: Debugger, argument: str) -> CommandResult:
-    """Go to the end of the enclosing custom Function (PyLayer) or nested backward; at top level, of this backward."""
+    """Run to the end of the enclosing custom Function (PyLayer) or nested backward, or else of this backward."""
     argument, background = _background(argument)
     no_argument(argument, "finish")
     return _go(debugger, protocol.StepOut(), background)
@@ -126,10 +125,10 @@ def finish(debugger: Debugger, argument: str) -> CommandResult:
 
 @command("until", "t", group="running", args="SPEC [&]", completes="spec", repeats=True)
 def until(debugger: Debugger, argument: str) -> CommandResult:
-    """Go on until a node that SPEC names (the grammar of `break`), once.
+    """Run to the next node that matches SPEC, which is as in `break`.
 
-    At a stop in a backward that has no such node it is refused, and the program stays; `tbreak SPEC` and `continue`
-    wait for one in a nested or later backward.
+    It is an error if the current backward has no such node left; `tbreak SPEC` and `continue` wait for one in a nested
+    or later backward.
     """
     argument, background = _background(argument)
     return _go(debugger, protocol.Until(need(argument, "the node to run to", "until #120")), background)
@@ -137,7 +136,7 @@ def until(debugger: Debugger, argument: str) -> CommandResult:
 
 @command("after", group="running", args="[&]", repeats=True)
 def after(debugger: Debugger, argument: str) -> CommandResult:
-    """Run the node at hand and stop behind it, where its grad_inputs are known."""
+    """Run the current node and stop after it, where its grad_inputs are known."""
     argument, background = _background(argument)
     no_argument(argument, "after")
     return _go(debugger, protocol.After(), background)
@@ -145,7 +144,7 @@ def after(debugger: Debugger, argument: str) -> CommandResult:
 
 @command("pause", group="running")
 def pause(debugger: Debugger, argument: str) -> CommandResult:
-    """Stop the running program at its next node."""
+    """Stop the running program at the next node."""
     no_argument(argument, "pause")
     debugger.pause()
     return CommandResult("pausing at the next node", running=True)
@@ -161,13 +160,13 @@ def interrupt(debugger: Debugger, argument: str) -> CommandResult:
 
 @command("detach", group="running")
 def detach(debugger: Debugger, argument: str) -> CommandResult:
-    """Disarm everything and let the program run on without the debugger.
+    """Remove all hooks and let the program run without the debugger.
 
-    After `adbg run`, adbg stays to pass on its output and its exit status.
+    After `adbg run`, adbg stays to forward the program's output and its exit status.
     """
     no_argument(argument, "detach")
     debugger.detach()
-    return CommandResult("detached: the program runs on by itself", running=debugger.program.launched)
+    return CommandResult("detached: the program continues without the debugger", running=debugger.program.launched)
 
 
 @command("kill", group="running")

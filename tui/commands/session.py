@@ -1,4 +1,4 @@
-"""Commands about the session itself: logs, dumps, recording, processes, help, the end."""
+"""Commands about the session itself: logs, dumps, recording, processes, help, quit."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ TITLES = {
 
 @command("vlog", group="session", args="[bw] [LEVEL | MODULE=LEVEL… | off] [at FILE:A-B]", completes="vlog")
 def vlog(debugger: Debugger, argument: str) -> CommandResult:
-    """Show or change the VLOG level: `vlog 5`, `vlog backward=6,nodes=4`, `vlog 6 at train.py:10-14`, `vlog off`.
+    """Show or set the VLOG level: `vlog 5`, `vlog backward=6,nodes=4`, `vlog 6 at train.py:10-14`, `vlog off`.
 
-    3 calls and nodes, 4 with shapes and dtypes, 5 with metadata and module, 6 with unique names and forward lines; of
-    Paddle these are its own levels and modules (`vlog dygraph_functions=6,nodes=5`), and its log goes to the run
+    Level 3 logs calls and nodes, 4 adds shapes and dtypes, 5 metadata and modules, 6 unique names and forward lines.
+    With Paddle, these are its own levels and modules (`vlog dygraph_functions=6,nodes=5`), and its log goes to the run
     directory instead of the program's stderr until `vlog off`. `vlog 6 at FILE:A-B` raises the level only while these
-    lines run (the thread is traced meanwhile: Python calls cost more); `vlog bw 6 at FILE:A-B` only while the nodes run
-    that were made there (it needs `stacks on`). Regions add up; `vlog off` ends them too.
+    lines run (the thread is traced, so Python calls are slower); `vlog bw 6 at FILE:A-B` only while the nodes made
+    there run (this needs `stacks on`). Regions are cumulative; `vlog off` removes them too.
     """
     levels, place, at = argument.partition(" at ")
     first, _, rest = levels.strip().partition(" ")
     backward = first in ("bw", "backward")
     levels = ",".join((rest if backward else levels).replace(",", " ").split())
     if (backward or place) and not (levels and at.strip()):
-        raise CommandError("a level and a place are needed", "for example: vlog bw 6 at train.py:10-14")
+        raise CommandError("expected a level and source lines", "for example: vlog bw 6 at train.py:10-14")
     region, remark = checked_place(at, debugger.program.command, "vlog 6 at train.py:10-14") if place else ("", "")
     body = debugger.settings.set_vlog(levels, region, backward)
     names = {name: level for name, level in body.levels.items() if name != "*"}
@@ -64,9 +64,9 @@ def vlog(debugger: Debugger, argument: str) -> CommandResult:
 
 @command("aids", "aid", group="session", args="[NAME [VALUE]]")
 def aids(debugger: Debugger, argument: str) -> CommandResult:
-    """Show the framework's own debugging aids, or switch one: `aids check_nan_inf 0`, `aids call_stack_level 3`.
+    """Show the framework's own debugging aids, or set one: `aids check_nan_inf 0`, `aids call_stack_level 3`.
 
-    Each says what this build of the framework does with it. All are as the script had them after `detach`.
+    The list says what this build of the framework does with each. `detach` restores the script's settings.
     """
     words = words_of(argument)
     if len(words) > 2:
@@ -79,8 +79,7 @@ def aids(debugger: Debugger, argument: str) -> CommandResult:
 
 @command("dump", group="session", args="graph|stack|grads DIR", completes="dump")
 def dump(debugger: Debugger, argument: str) -> CommandResult:
-    """Write the graph (.dot), the forward stacks or the gradients at hand into files in DIR, which is made when
-    missing."""
+    """Write the graph (.dot), the forward stacks or the current gradients into files in DIR, creating it if needed."""
     words = words_of(argument)
     if len(words) != 2:
         raise CommandError("expected what to dump and a folder", "for example: dump graph /tmp/graph")
@@ -92,7 +91,7 @@ def dump(debugger: Debugger, argument: str) -> CommandResult:
 
 @command("record", group="session", args="[on|off]")
 def record(debugger: Debugger, argument: str) -> CommandResult:
-    """Show whether the run is recorded, or switch recording on and off."""
+    """Show whether the run is being recorded, or turn recording on or off."""
     on = None if not argument else choice_of(argument, ("on", "off"), "record") == "on"
     body: protocol.RecordBody = debugger.view.request(protocol.Record(on))
     text = f"recording into {body.run_dir}" if body.recording else "not recording"
@@ -103,7 +102,7 @@ def record(debugger: Debugger, argument: str) -> CommandResult:
 
 @command("stacks", group="session", args="on|off")
 def stacks(debugger: Debugger, argument: str) -> CommandResult:
-    """Keep the forward stack and the module path of every node made from now on, or stop doing so."""
+    """Turn the recording of forward stacks and module paths on or off, for nodes made from now on."""
     on = choice_of(argument, ("on", "off"), "stacks") == "on"
     for process in debugger.processes:
         process.client.request(protocol.Stacks(on))
@@ -112,15 +111,13 @@ def stacks(debugger: Debugger, argument: str) -> CommandResult:
 
 @command("profile", group="session", args="[NAME]")
 def profile(_debugger: Debugger, _argument: str) -> CommandResult:
-    """Profile the program. No profiler is part of this version of adbg."""
-    raise Unsupported(
-        "no profiler is part of this version of adbg", "`python -m cProfile SCRIPT` or torch.profiler do it meanwhile"
-    )
+    """Profile the program; not available in this version of adbg."""
+    raise Unsupported("this version of adbg has no profiler", "use `python -m cProfile SCRIPT` or torch.profiler")
 
 
 @command("process", group="session", args="[N]", completes="process")
 def process_(debugger: Debugger, argument: str) -> CommandResult:
-    """Make process N the one that commands act on; without N, list the processes (ranks, workers)."""
+    """Select process N, which commands then act on; without N, list the processes (ranks, workers)."""
     from adbg.tui.commands.information import process_table
 
     if not argument:
@@ -128,19 +125,19 @@ def process_(debugger: Debugger, argument: str) -> CommandResult:
     if not argument.isdigit():
         raise CommandError(f"expected a process number, got {argument!r}", "`process` lists them")
     chosen = debugger.select_process(int(argument))
-    return CommandResult(f"{chosen.title} is the current one", {"process": chosen.number, "rank": chosen.rank})
+    return CommandResult(f"{chosen.title} is the current process", {"process": chosen.number, "rank": chosen.rank})
 
 
 @command("quit", "q", "exit", group="session")
 def quit_(_debugger: Debugger, argument: str) -> CommandResult:
-    """Leave adbg. A program that adbg started is ended; an attached one runs on. `detach` first to let it run on."""
+    """Leave adbg, ending a program that adbg started. An attached program continues; `detach` first to keep yours."""
     no_argument(argument, "quit")
     return CommandResult(quit=True)
 
 
 @command("help", "h", "?", group="session", args="[COMMAND]", completes="command")
 def help_(_debugger: Debugger, argument: str) -> CommandResult:
-    """List the commands, or explain one."""
+    """List the commands, or describe one."""
     if argument:
         return CommandResult(help_text(resolve(argument.split()[0])))
     lines = []
@@ -150,7 +147,9 @@ def help_(_debugger: Debugger, argument: str) -> CommandResult:
             continue
         lines.append(f"{TITLES[group]}:")
         lines += [f"  {_names(row):<24} {row.summary}" for row in rows]
-    lines.append("Unique prefixes of names work. An empty line repeats the last step. `help NAME` says more.")
+    lines.append(
+        "Commands may be abbreviated to a unique prefix. An empty line repeats the last step. `help COMMAND` says more."
+    )
     return CommandResult("\n".join(lines), [row.name for row in TABLE.commands()], action="help")
 
 

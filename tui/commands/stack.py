@@ -31,10 +31,9 @@ def frame_text(frame: StackFrame) -> str:
 
 @command("where", "bt", "w", group="stack", completes="")
 def where(debugger: Debugger, argument: str) -> CommandResult:
-    """Print the stack: frame 0 is the node, then the nodes around it, the forward call that made it, the live
-    Python stack.
+    """Print the stack: the node (frame 0), the nodes around it, the forward call that made it, the live Python stack.
 
-    Works while the program runs too, then with live frames only.
+    While the program runs, only the live frames are shown.
     """
     no_argument(argument, "where")
     frames = debugger.view.frames()
@@ -53,7 +52,7 @@ def where(debugger: Debugger, argument: str) -> CommandResult:
         (number, f.kind, f.name, f.source.path if f.source else "", f.line, f.locals) for number, f in enumerate(frames)
     )
     value = [dict(zip(("frame", "kind", "name", "file", "line", "locals"), row)) for row in rows]
-    return CommandResult("\n".join(lines) or "there is no stack", value)
+    return CommandResult("\n".join(lines) or "no stack", value)
 
 
 def _selected(debugger: Debugger, index: int) -> CommandResult:
@@ -75,19 +74,19 @@ def _move(debugger: Debugger, argument: str, sign: int) -> CommandResult:
 
 @command("up", "u", group="stack", args="[N]", repeats=True)
 def up(debugger: Debugger, argument: str) -> CommandResult:
-    """Select the frame that called this one; expressions are then evaluated there, when it has locals."""
+    """Select the caller's frame; expressions are evaluated there if it has locals."""
     return _move(debugger, argument, 1)
 
 
 @command("down", "d", group="stack", args="[N]", repeats=True)
 def down(debugger: Debugger, argument: str) -> CommandResult:
-    """Select the frame that this one called."""
+    """Select the called frame."""
     return _move(debugger, argument, -1)
 
 
 @command("frame", group="stack", args="[N]")
 def frame(debugger: Debugger, argument: str) -> CommandResult:
-    """Select frame N (0 is the node); without N, show the selected one."""
+    """Select frame N (0 is the node); without N, show the selected frame."""
     debugger.view.need_stop()
     process = debugger.current
     if not argument:
@@ -99,12 +98,12 @@ def frame(debugger: Debugger, argument: str) -> CommandResult:
 
 @command("list", "l", group="stack", args="[FILE:]LINE | [N]", completes="file")
 def list_(debugger: Debugger, argument: str) -> CommandResult:
-    """Show source lines around the selected frame's line; at first the forward line that made the node."""
+    """Show source lines around a line; by default that of the selected frame, or the forward line of the node."""
     line = _line_to_list(debugger, argument)
     text = source_text(line.file, line.line, before=5, after=5, mark=not argument or ":" not in argument)
     if not text:
         raise CommandError(
-            f"{file_text(line.file)}:{line.line} cannot be read here", "the file may be on another machine, or gone"
+            f"{file_text(line.file)}:{line.line} cannot be read", "the file may be on another machine or deleted"
         )
     return CommandResult(f"{file_text(line.file)}\n{text}", {"file": line.file, "line": line.line})
 
@@ -115,12 +114,12 @@ def _line_to_list(debugger: Debugger, argument: str) -> SourceLine:
         return SourceLine(lines.file, lines.first, "")
     here = debugger.view.source_line()
     if here is None:
-        raise CommandError("no source line is known here", "`where` shows the stack; --stacks keeps forward stacks")
+        raise CommandError("no source line is known here", "`where` shows the stack, `--stacks` records forward stacks")
     if not argument:
         return here
     if not argument.isdigit():
         raise CommandError(f"expected a line number, got {argument!r}")
     last = len(linecache.getlines(here.file))
     if last and int(argument) > last:
-        raise CommandError(f"{file_text(here.file)} has {last} lines")
+        raise CommandError(f"{file_text(here.file)} has only {last} lines")
     return SourceLine(here.file, int(argument), "")

@@ -1,5 +1,4 @@
-"""What the command line says before a person does: ``-b``, ``-e`` and ``-x`` as one list of command lines, and how
-it is worked off.
+"""The commands of the command line, ``-b``, ``-e`` and ``-x``, as one list, and how they are run.
 
 ``run_startup`` serves the interactive front ends (in the app from a worker thread); batch mode has its own loop.
 """
@@ -57,7 +56,7 @@ def join_blocks(lines: Iterable[str], where: str) -> list[str]:
 
 
 def opens_block(line: str) -> bool:
-    """``commands`` or ``commands N`` without commands behind it: the lines up to ``end`` are meant."""
+    """``commands`` or ``commands N`` without commands after it: the lines up to ``end`` belong to it."""
     word, argument = split(line)
     try:
         name = resolve(word).name
@@ -79,9 +78,9 @@ def stop_commands(debugger: Debugger) -> list[str]:
 
 
 def run_startup(debugger: Debugger, report: Report, cancelled: threading.Event | None = None) -> None:
-    """Start the program, run ``debugger.startup``, and let the script go when no command did so.
+    """Start the program, run ``debugger.startup``, and start the script if no command did so.
 
-    A command that sets the program going is waited for before the next one. ``report`` gets every command line with
+    A command that resumes the program is waited for before the next one. ``report`` gets every command line with
     its result or its error; stops and the end come as events. An error in one line does not keep the next ones from
     running.
 
@@ -92,7 +91,7 @@ def run_startup(debugger: Debugger, report: Report, cancelled: threading.Event |
     debugger.start()
     if not debugger.model.wait_ready(READY_TIMEOUT) and not debugger.program.detached_start:
         debugger.model.notice(
-            "warning", f"no agent came up within {READY_TIMEOUT:g} s; the program runs without being watched"
+            "warning", f"no agent connected within {READY_TIMEOUT:g} s; the program runs without the debugger"
         )
     for line in debugger.startup:
         if cancelled.is_set():

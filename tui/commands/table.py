@@ -2,8 +2,8 @@
 reference.
 
 Pure lookup and argument splitting; a command's function runs on the caller's thread and may wait for the agent, so
-the app calls
-``execute`` from a worker thread. All input errors are CommandError; nothing else but AdbgError leaves ``execute``.
+the app calls ``execute`` from a worker thread. All input errors are CommandError; nothing else but AdbgError leaves
+``execute``.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _MODULES = ("running", "breakpoints", "data", "stack", "graph", "capture", "info
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """What a command has to say.
+    """The result of a command.
 
     Args:
-        text: for people, without a trailing newline; may be empty.
+        text: for the user, without a trailing newline; may be empty.
         value: for scripts: plain JSON values.
-        columns, rows: a table, where the answer is one (``text`` holds it too).
-        running: the program was set going: a line-oriented front end now waits for ``Stopped`` or ``Exited``.
+        columns, rows: a table, if the answer is one (``text`` has it too).
+        running: the program was resumed: a line-oriented front end now waits for ``Stopped`` or ``Exited``.
         background: with ``running``: do not wait (``continue &``).
-        quit: the person wants to leave.
+        quit: leave adbg.
         action: something only a front end can do, e.g. "help" (the app opens its help), "palette".
     """
 
@@ -55,7 +55,7 @@ Run = Callable[["Debugger", str], CommandResult]
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One row. ``args`` is the usage behind the name; ``help`` begins with one sentence; ``completes`` says what
+    """One row. ``args`` is the usage after the name; ``help`` begins with one sentence; ``completes`` says what
     its argument is: "", "spec", "breakpoint", "node", "expression", "statement", "file", "directory", "command",
     "info", "dump", "vlog", "process"."""
 
@@ -135,13 +135,13 @@ def resolve(word: str) -> Command:
     if word in TABLE.aliases:
         return TABLE.rows[TABLE.aliases[word]]
     if not word:
-        raise CommandError("no command", "`help` lists them")
+        raise CommandError("no command given", "`help` lists the commands")
     found = [name for name in TABLE.rows if name.startswith(word)]
     found = found or sorted({TABLE.aliases[alias] for alias in TABLE.aliases if alias.startswith(word)})
     if len(found) == 1:
         return TABLE.rows[found[0]]
     if found:
-        raise CommandError(f"{word!r} may be {', '.join(found)}", "write one letter more")
+        raise CommandError(f"ambiguous command {word!r}: {', '.join(found)}", "add a letter")
     close = difflib.get_close_matches(word, TABLE.aliases, 3, 0.5)
     hint = (
         f"closest: {', '.join(close)}; `help` lists all"
@@ -170,7 +170,7 @@ def execute(debugger: Debugger, line: str) -> CommandResult:
     """Run one command line.
 
     Raises:
-        AdbgError: what went wrong, for a person.
+        AdbgError: what went wrong, in the user's words.
     """
     if not line.strip() or line.lstrip().startswith("#"):
         return CommandResult()

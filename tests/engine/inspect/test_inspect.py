@@ -174,7 +174,7 @@ def test_the_graph_of_an_enclosing_backward() -> None:
         assert [f.name for f in frames if f.kind == "enclosing"] == ["OuterBackward#1 (backward 1)"]
         enclosing = next(f for f in frames if f.kind == "enclosing")
         assert text_of(answers, "index", frameId=enclosing.id) == "1"
-        with pytest.raises(CommandError, match="only the node at hand"):
+        with pytest.raises(CommandError, match="only the current node"):
             text_of(answers, "grad_outputs[0]", frameId=enclosing.id)
         done.append(1)
 
@@ -725,7 +725,7 @@ def test_a_python_line_with_and_without_a_graph() -> None:
     bare = python_stop(None, None, sys._getframe())
     assert text_of(bare, "local + 1") == "6"
     for command in ("adbg/graph", "adbg/node"):
-        with pytest.raises(CommandError, match="no graph is at hand"):
+        with pytest.raises(CommandError, match="there is no graph here"):
             ask(bare, command)
     assert rows(bare, "backward") == []
 

@@ -324,7 +324,7 @@ def test_targets(text: str) -> None:
         ("grad_outputs", "one entry per slot"),
         ("grad_outputs[i]", "must be a number"),
         ("grad_outputs[True]", "must be a number"),
-        ("grad_outputs[0].data", "no part of a gradient"),
+        ("grad_outputs[0].data", "not a part of a gradient"),
         ("grad_outputs[0][1]", "set as a whole"),
         ("saved.self", "read-only"),
         ("saved", "read-only"),

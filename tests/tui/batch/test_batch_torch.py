@@ -293,7 +293,7 @@ def test_a_tracepoint_that_told_of_hits_was_hit() -> None:
 def test_before_the_script_begins_there_is_no_frame_of_it() -> None:
     outcome = batch("mlp", *commands("where"), json_lines=False)
     told = [line for line in (outcome.stdout + outcome.stderr).splitlines() if line.startswith("adbg: ")]
-    assert any("the program has not begun" in line for line in told), str(outcome)
+    assert any("the program has not started" in line for line in told), str(outcome)
     assert not any("sitecustomize" in line or "importlib" in line or "threading" in line for line in told)
 
 

@@ -84,7 +84,7 @@ def test_a_whole_batch(tmp_path: Path) -> None:
     assert "capture one: 3 nodes of script.py:5, 6 files" in said
     assert "nothing is written yet" in said and f"capture script.py:5-6 grads! as two in {tmp_path}/out" in said
     assert "_*: backward_graph.dot, ref_forward_graph.dot, backward_graph.svg" in said
-    assert "invalid source lines 'nonsense'" in said and "'graads' is not understood" in said
+    assert "invalid source lines 'nonsense'" in said and "unexpected 'graads' after" in said
     assert "script.py has only 6 lines" in said.replace("\n", " ")
     assert "1 dropped" in said
     assert sorted(folder.name for folder in (tmp_path / "out").iterdir()) == ["one", "two"]

@@ -60,8 +60,8 @@ def test_a_condition_on_a_name_that_does_not_exist_is_doubted_at_once() -> None:
     )
     outcome = batch("mlp", "-b", "Tanh", *commands(*lines))
     doubted, other_node, good = (texts(outcome, line)[0] for line in lines[1:4])
-    assert "tried here: name 'nope' is not defined" in doubted
-    assert "tried here" not in other_node and "tried here" not in good
+    assert "evaluated here: name 'nope' is not defined" in doubted
+    assert "evaluated here" not in other_node and "evaluated here" not in good
 
 
 def test_nan_as_a_name_is_answered_with_how_to_write_it() -> None:
