@@ -144,7 +144,7 @@ class PaddleBackend(Backend):
         keep_graph = self._grad_modes[-1] if self._grad_modes else private.has_grad()
         call = self._entry.top()
         keep_graph = keep_graph and call is not None and call.create_graph
-        grows = where.startswith("grad_inputs") and call is not None and call.at_custom()
+        grows = where.startswith("grad_inputs") and call is not None and call.hooks.at_custom()
         return paddle_tensors.adopt(old, new, where, grows, keep_graph)
 
     def text(self, value: Any) -> str:

@@ -105,7 +105,7 @@ def test_more_roots_than_fit_are_left_to_the_walk() -> None:
 
 
 def test_a_leaf_and_a_constant_are_no_roots() -> None:
-    assert graph_of([leaf(2), paddle.ones([2]), None])._root_nodes == []
+    assert graph_of([leaf(2), paddle.ones([2]), None]).root_nodes == []
 
 
 class Walks(Watch):
