@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Protocol
 
 from adbg.engine.backends.base import Backend, BackwardCall, Capabilities, CreationWatch, DoctorLine, HookSink
 from adbg.engine.backends.common.private_use import PrivateUse
-from adbg.engine.types import TensorMeta, TensorStats, TensorWindow
 
 
 class Entry(Protocol):
@@ -28,24 +27,6 @@ class Entry(Protocol):
     def uninstall(self) -> None: ...
 
     def at_hand(self) -> tuple[BackwardCall, int | None] | None: ...
-
-
-class TensorFacts(Protocol):
-    """The module ``tensors`` of a backend: see ``Backend``."""
-
-    def is_tensor(self, value: Any) -> bool: ...
-
-    def meta(self, value: Any) -> TensorMeta: ...
-
-    def stats(self, value: Any, exact: bool = False, bins: int = 16) -> TensorStats: ...
-
-    def window(self, value: Any, slice_text: str, rows: int, cols: int) -> TensorWindow: ...
-
-    def norm(self, value: Any) -> float: ...
-
-    def nonfinite(self, value: Any) -> tuple[int, int]: ...
-
-    def text(self, value: Any) -> str: ...
 
 
 class Named(Protocol):
@@ -66,7 +47,6 @@ class FrameworkBackend(Backend):
     uses: ClassVar[Sequence[PrivateUse]]
     limits: ClassVar[Sequence[tuple[str, str]]]  # for ``adbg doctor``: what this framework does not let adbg do
     _framework: ClassVar[Any]  # the module
-    _tensors: ClassVar[TensorFacts]
     _entry: Entry
     _modules: Named
     _creations: Watching
@@ -100,32 +80,10 @@ class FrameworkBackend(Backend):
     def parameters(self) -> Iterable[tuple[str, Any]]:
         return self._modules.parameters()
 
-    # ---- tensors
-
-    def is_tensor(self, value: Any) -> bool:
-        return self._tensors.is_tensor(value)
-
-    def meta(self, value: Any) -> TensorMeta:
-        return self._tensors.meta(value)
-
-    def stats(self, value: Any, exact: bool = False, bins: int = 16) -> TensorStats:
-        return self._tensors.stats(value, exact, bins)
-
-    def window(self, value: Any, slice_text: str, rows: int, cols: int) -> TensorWindow:
-        return self._tensors.window(value, slice_text, rows, cols)
-
-    def norm(self, value: Any) -> float:
-        return self._tensors.norm(value)
-
-    def nonfinite(self, value: Any) -> tuple[int, int]:
-        return self._tensors.nonfinite(value)
-
-    def text(self, value: Any) -> str:
-        return self._tensors.text(value)
+    # ---- tensors: the rest are the functions of a backend's own module ``tensors``
 
     def helpers(self) -> Mapping[str, Any]:
-        tensors = self._tensors
-        own = {"norm": tensors.norm, "stats": tensors.stats, "nonfinite": tensors.nonfinite}
+        own = {"norm": self.norm, "stats": self.stats, "nonfinite": self.nonfinite}
         return {self.name: self._framework, **own}
 
     # ---- memory and doctor
