@@ -4,28 +4,21 @@ methods run on the thread that calls them, ``arm`` and ``set_stacks`` also on th
 from __future__ import annotations
 
 import contextlib
-import os
-import resource
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import paddle
 
 from adbg.engine.backends.base import (
     Aids,
-    Backend,
-    BackwardCall,
     Capabilities,
-    CreationWatch,
     DoctorLine,
     DumpDialect,
     Graph,
-    HookSink,
     NativeVlog,
 )
-from adbg.engine.backends.paddle import private
-from adbg.engine.backends.paddle import tensors as paddle_tensors
-from adbg.engine.backends.paddle import window as paddle_window
+from adbg.engine.backends.common.backend import FrameworkBackend
+from adbg.engine.backends.paddle import private, tensors
 from adbg.engine.backends.paddle.aids import PaddleAids
 from adbg.engine.backends.paddle.creations import Creations
 from adbg.engine.backends.paddle.entry import EngineEntry
@@ -36,7 +29,6 @@ from adbg.engine.backends.paddle.native import symbols
 from adbg.engine.backends.paddle.native.grad_fn import node_of
 from adbg.engine.backends.paddle.stacks import Stacks
 from adbg.engine.backends.paddle.vlog import PaddleVlog
-from adbg.engine.types import TensorMeta, TensorStats, TensorWindow
 
 _LIMITS = (
     ("to_static", "a region compiled by paddle.jit.to_static is one node; static graphs have no backward to stop in"),
@@ -50,19 +42,29 @@ _LIMITS = (
     ("execution order", "predicted for a dynamic graph on one thread; force-sequential nodes are not known to it"),
     ("distributed", "a long stop of one rank runs into the process group's timeout on the others"),
 )
-_WHY_OFF = {
-    "saved_tensors": SAVED_NOTE,
-}
 
 
-class PaddleBackend(Backend):
+class PaddleBackend(FrameworkBackend):
     """PaddlePaddle's dynamic graph."""
 
     name: ClassVar[str] = "paddle"
+    uses = private.USES
+    limits = _LIMITS
+    _framework: ClassVar[Any] = paddle
+    _entry: EngineEntry
+    _modules: Modules
     dump_dialect: ClassVar[DumpDialect] = DumpDialect(
         stack_note="Note : If you want to see the call stack information of each Node, please make sure "
         "FLAGS_call_stack_level=3 is set at runtime.\n"
     )
+
+    is_tensor = staticmethod(tensors.is_tensor)
+    meta = staticmethod(tensors.meta)
+    stats = staticmethod(tensors.stats)
+    window = staticmethod(tensors.window)
+    norm = staticmethod(tensors.norm)
+    nonfinite = staticmethod(tensors.nonfinite)
+    text = staticmethod(tensors.text)
 
     def __init__(self) -> None:
         self.version = str(paddle.__version__)
@@ -79,13 +81,6 @@ class PaddleBackend(Backend):
 
     # ---- in and out
 
-    def install(self, sink: HookSink) -> None:
-        self._entry.install(sink)
-
-    def uninstall(self) -> None:
-        self.set_stacks(False)
-        self._entry.uninstall()
-
     def abandon(self) -> None:
         self._flags.abandon()
         self._stacks.abandon()
@@ -93,17 +88,6 @@ class PaddleBackend(Backend):
         self._aids.restore()
         symbols.abandon()
         self.uninstall()
-
-    def arm(self, armed: bool) -> None:
-        self._entry.armed = armed
-
-    @property
-    def backward_count(self) -> int:
-        return self._entry.count
-
-    @property
-    def iteration(self) -> int:
-        return self._entry.iteration
 
     def set_stacks(self, on: bool) -> None:
         self._stacks.set(on)
@@ -122,33 +106,12 @@ class PaddleBackend(Backend):
 
     # ---- tensors
 
-    def is_tensor(self, value: Any) -> bool:
-        return paddle_tensors.is_tensor(value)
-
-    def meta(self, value: Any) -> TensorMeta:
-        return paddle_tensors.meta(value)
-
-    def stats(self, value: Any, exact: bool = False, bins: int = 16) -> TensorStats:
-        return paddle_tensors.stats(value, exact, bins)
-
-    def window(self, value: Any, slice_text: str, rows: int, cols: int) -> TensorWindow:
-        return paddle_window.window(value, slice_text, rows, cols)
-
-    def norm(self, value: Any) -> float:
-        return paddle_tensors.norm(value)
-
-    def nonfinite(self, value: Any) -> tuple[int, int]:
-        return paddle_tensors.nonfinite(value)
-
     def adopt(self, old: Any, new: Any, where: str) -> Any:
         keep_graph = self._grad_modes[-1] if self._grad_modes else private.has_grad()
         call = self._entry.top()
         keep_graph = keep_graph and call is not None and call.create_graph
-        grows = where.startswith("grad_inputs") and call is not None and call.at_custom()
-        return paddle_tensors.adopt(old, new, where, grows, keep_graph)
-
-    def text(self, value: Any) -> str:
-        return paddle_tensors.text(value)
+        grows = where.startswith("grad_inputs") and call is not None and call.hooks.at_custom()
+        return tensors.adopt(old, new, where, grows, keep_graph)
 
     def version_of(self, value: Any) -> int | None:
         return getattr(value, "inplace_version", None)
@@ -169,14 +132,6 @@ class PaddleBackend(Backend):
     def user_mode(self) -> contextlib.AbstractContextManager[None]:
         return self._user_mode()
 
-    def helpers(self) -> Mapping[str, Any]:
-        return {
-            "paddle": paddle,
-            "norm": paddle_tensors.norm,
-            "stats": paddle_tensors.stats,
-            "nonfinite": paddle_tensors.nonfinite,
-        }
-
     def graph_of(self, values: Iterable[Any]) -> Graph | None:
         roots = root_tensors([value for value in values if isinstance(value, paddle.Tensor)])
         spent = self._services.spent.among(roots)
@@ -189,44 +144,18 @@ class PaddleBackend(Backend):
                 return graph
         return PaddleGraph(roots, self._services) if roots else None
 
-    def at_hand(self) -> tuple[BackwardCall, int | None] | None:
-        return self._entry.at_hand()
+    def device_memory(self) -> Any:
+        return paddle.device.cuda if paddle.is_compiled_with_cuda() else None
 
-    def watch_creation(self) -> CreationWatch:
-        return self._creations.watch()
-
-    def parameters(self) -> Iterable[tuple[str, Any]]:
-        return self._modules.parameters()
-
-    def memory(self) -> Mapping[str, float]:
-        """rss, peak_rss; of a GPU build with a device in use: allocated, reserved and peak of it."""
-        found: dict[str, float] = {"peak_rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0}
-        with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/statm", encoding="ascii") as statm:
-            found["rss"] = float(int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
-        if paddle.is_compiled_with_cuda():
-            with contextlib.suppress(Exception):
-                cuda: Any = paddle.device.cuda
-                found["cuda_allocated"] = float(cuda.memory_allocated())
-                found["cuda_reserved"] = float(cuda.memory_reserved())
-                found["cuda_peak"] = float(cuda.max_memory_allocated())
-        return found
-
-    # ---- doctor
+    def why_off(self, capability: str) -> str:
+        return SAVED_NOTE if capability == "saved_tensors" else super().why_off(capability)
 
     def doctor(self) -> Sequence[DoctorLine]:
         native = symbols.native()
         self.capabilities = _capabilities(self._stacks, hooks=native is not None)
-        lines = [DoctorLine("ok", "paddle", f"{self.version} in {os.path.dirname(paddle.__file__)}")]
-        lines.append(DoctorLine("ok" if native is not None else "limit", "stops before a node", symbols.mechanism()))
-        for use in private.USES:
-            detail = f"{use.purpose}: {use.problem}" if use.problem else use.purpose
-            lines.append(DoctorLine("ok" if use.present else "missing", use.name, detail))
-        for name in Capabilities.__dataclass_fields__:
-            if not getattr(self.capabilities, name):
-                why = _WHY_OFF.get(name, "this Paddle lacks what is listed as missing above")
-                lines.append(DoctorLine("off", name.replace("_", " "), why))
-        lines.extend(DoctorLine("limit", what, detail) for what, detail in _LIMITS)
-        return lines
+        how = DoctorLine("ok" if native is not None else "limit", "stops before a node", symbols.mechanism())
+        first, *rest = super().doctor()
+        return [first, how, *rest]
 
 
 def _capabilities(stacks: Stacks, hooks: bool) -> Capabilities:

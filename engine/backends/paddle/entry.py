@@ -124,7 +124,7 @@ class EngineEntry:
                 if private.has_grad() != grad_mode:  # Paddle forgets it when a post hook or a kernel raises
                     private.set_has_grad(grad_mode)
                 if opened.partial and opened.call is not None:
-                    self.keep(opened.call.placed, earlier if opened.call.reached else ())
+                    self.keep(opened.call.hooks.placed, earlier if opened.call.reached else ())
                 aborted = self._failed(opened, error)
                 if opened.brief:
                     self._end_brief(opened, error)
@@ -187,7 +187,7 @@ class EngineEntry:
                 opened.begun = True
                 try:
                     sink.backward_begin(call)
-                    call.start()
+                    call.hooks.start()
                 except BaseException as error:
                     self.abort(error)  # what is around this call makes another exception of it
                     state.open.remove(opened)
@@ -244,7 +244,7 @@ class EngineEntry:
                 roots,
                 number=opened.number,
                 parent=parent,
-                parent_key=parent.custom_key(opened.custom) if parent is not None and opened.custom else None,
+                parent_key=parent.hooks.custom_key(opened.custom) if parent is not None and opened.custom else None,
                 depth=place,
                 entry="grad" if opened.partial else "backward",
                 create_graph=bool(opened.partial and flag(opened, 4, "create_graph")),
@@ -275,7 +275,7 @@ class EngineEntry:
         call, sink = opened.call, self._sink
         if call is not None and sink is not None and not opened.passing:
             try:
-                call.settle()
+                call.hooks.settle()
                 sink.backward_end(call, None)
             except BaseException as error:
                 self.abort(error)
@@ -306,7 +306,7 @@ class EngineEntry:
             state.reported = True
             call.origin = state.origin
             if opened.returned is not None:
-                call.returned[opened.returned[0]] = opened.returned[1]
+                call.hooks.returned[opened.returned[0]] = opened.returned[1]
             sink.backward_end(call, error)
         return state.abort
 
@@ -324,7 +324,7 @@ class EngineEntry:
         if call is None:
             return None
         inside = len(state.customs) > sum(bool(around.custom) for around in state.open)  # its own, not one around it
-        return call, call.custom_key(state.customs[-1]) if inside else None
+        return call, call.hooks.custom_key(state.customs[-1]) if inside else None
 
     # ---- around the backward of every PyLayer
 
@@ -338,11 +338,11 @@ class EngineEntry:
                 return original(ctx, *args)
             printed = PYLAYER + type(ctx).__name__.removesuffix("_backward")
             call = opened.call
-            key = call.custom_key(printed) if call is not None else None
+            key = call.hooks.custom_key(printed) if call is not None else None
             state.customs.append(printed)
             try:
                 if call is not None and key is not None:
-                    args = call.custom_begin(key, args) or args
+                    args = call.hooks.custom_begin(key, args) or args
                 result = original(ctx, *args)
             except BaseException as error:
                 if state.origin is None and state.abort is None:
@@ -359,15 +359,15 @@ class EngineEntry:
     def _custom_end(self, opened: Open, printed: str, key: int | None, result: Any, args: tuple[Any, ...]) -> Any:
         call = opened.call
         if call is not None and key is None:  # a stop at a Python line inside had the call made meanwhile
-            key = call.custom_key(printed)
+            key = call.hooks.custom_key(printed)
         if call is not None and key is not None:
-            result = call.custom_end(key, result, args)
+            result = call.hooks.custom_end(key, result, args)
         try:
             opened.returned = (printed, described(result))
             if result is None or (isinstance(result, (tuple, list)) and any(value is None for value in result)):
                 call = self._realize(opened)
                 if call is not None:
-                    call.watch_undefined(printed, key)
+                    call.hooks.watch_undefined(printed, key)
         except Exception:  # knowing less about a PyLayer is no reason to hurt the backward
             return result
         return result

@@ -136,3 +136,20 @@ def contract(graph: PaddleGraph, key: int, origin: BaseException | None, returne
             expected.append("None or " + shape if edge.stop or not edge.to else shape)
     drawn = f"({', '.join(expected)}{',' if len(expected) == 1 else ''})"
     return f"one gradient per tensor given to forward; expected {drawn}, got {got}"
+
+
+_UNDEFINED = (
+    "{node} is about to run with an undefined gradient, and Paddle usually dies of that (SIGSEGV){why}. "
+    "Let the PyLayer return zeros instead of None: stop after it and set grad_inputs[…] = paddle.zeros(…)"
+)
+
+
+def undefined_note(graph: PaddleGraph, key: int) -> str:
+    """A warning that ``key`` is about to run without a gradient, and which PyLayers returned None for it."""
+    makers = [
+        graph.unique_name(other)
+        for other, below in enumerate(graph.producers())
+        if key in below and graph.is_custom(other)
+    ]
+    why = f": {', '.join(makers[:3])} returned None for it" if makers else ""
+    return _UNDEFINED.format(node=graph.unique_name(key), why=why)

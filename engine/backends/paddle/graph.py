@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from adbg.engine.backends.base import Graph, SavedValue
+from adbg.engine.backends.base import SavedValue
+from adbg.engine.backends.common.graph import WalkedGraph
+from adbg.engine.backends.common.order import needed_nodes
 from adbg.engine.backends.paddle.modules import Modules
 from adbg.engine.backends.paddle.native import symbols
 from adbg.engine.backends.paddle.native.census import Survey, census
 from adbg.engine.backends.paddle.native.grad_fn import node_of
-from adbg.engine.backends.paddle.order import execution_order, needed_nodes
-from adbg.engine.backends.paddle.spent import SpentRoots
+from adbg.engine.backends.paddle.native.spent import SpentRoots
+from adbg.engine.backends.paddle.order import execution_order
 from adbg.engine.backends.paddle.stacks import Stacks, framework_name
 from adbg.engine.backends.paddle.tensors import meta_of
 from adbg.engine.errors import CommandError
@@ -46,33 +48,28 @@ class Services:
         self.passed: tuple[Any, set[frozenset[str]]] = (None, set())
 
 
-class PaddleGraph(Graph):
-    """The graph below some roots. Everything is made on first use."""
+class PaddleGraph(WalkedGraph):
+    """See ``WalkedGraph``."""
 
     def __init__(self, roots: Sequence[Any], services: Services) -> None:
         """Args: roots: tensors whose nodes are the roots; of others nothing runs (see ``root_tensors``)."""
+        super().__init__()
+        self.services = services
         self._root_tensors = root_tensors(roots)
         self._made: list[Any] | None = None  # their nodes, one per tensor
-        self._services = services
-        self._nodes: list[Any] = []
         self._below: list[Any] = []  # next_functions by key
         self._survey: Survey | None = None
         self._surveyed = False
         self._printed: list[str] = []
-        self._index: dict[Any, int] = {}
-        self._producers: list[tuple[int, ...]] | None = None
         self._addresses: dict[int, int] | None = None
-        self._order: list[int] | None = None
         self._users: dict[int, int] | None = None
         self._unique: list[str] | None = None
         self._parameters: dict[int, tuple[str | None, Any]] | None = None
-        self._wanted: tuple[Any, ...] = ()  # paddle.grad(inputs=)
-        self.note = ""
 
     # ---- the walk
 
     @property
-    def _root_nodes(self) -> list[Any]:
+    def root_nodes(self) -> list[Any]:
         if self._made is None:
             nodes = [node_of(tensor) for tensor in self._root_tensors]
             self._made = [node for node in nodes if node is not None]
@@ -81,9 +78,9 @@ class PaddleGraph(Graph):
     def walk(self) -> list[Any]:
         """The nodes by key."""
         nodes = self._nodes
-        if nodes or not self._root_nodes:
+        if nodes or not self.root_nodes:
             return nodes
-        nodes.extend(dict.fromkeys(self._root_nodes))
+        nodes.extend(dict.fromkeys(self.root_nodes))
         seen = set(nodes)
         seen.add(None)  # an edge that leads nowhere
         add, append, keep = seen.add, nodes.append, self._below.append
@@ -122,25 +119,17 @@ class PaddleGraph(Graph):
         return frozenset(framework_name(name) for name in set(printed))
 
     @property
-    def index(self) -> dict[Any, int]:
-        if not self._index:
-            nodes = self.walk()
-            self._index = dict(zip(nodes, range(len(nodes)), strict=True))
-        return self._index
+    def wanted(self) -> tuple[Any, ...]:
+        """The inputs of ``paddle.grad``."""
+        return self._wanted
 
     def release(self) -> None:
-        """Let go of the nodes, roots first."""
-        self._index = {}
         self._below = []
-        self._wanted = ()
         self._root_tensors, self._made = [], []
         self._parameters = None
-        nodes, self._nodes = self._nodes, []
-        for key in range(len(nodes)):
-            nodes[key] = None
+        self._drop_nodes()
 
     def producers(self) -> list[tuple[int, ...]]:
-        """By key, the keys of the nodes below: one entry per edge, in order of slots and ranks."""
         if self._producers is None:
             index = self.index
             self._producers = [
@@ -175,7 +164,7 @@ class PaddleGraph(Graph):
             printed = self.printed()
             needed = needed_nodes(self._wanted_keys(), producers) if self._wanted else None
             self._order = execution_order(
-                [self.index[node] for node in self._root_nodes],
+                [self.index[node] for node in self.root_nodes],
                 producers.__getitem__,
                 lambda key: printed[key] == ACCUMULATE,
                 needed,
@@ -194,9 +183,6 @@ class PaddleGraph(Graph):
             if key is not None:
                 keys.append(key)
         return keys
-
-    def roots(self) -> Sequence[int]:
-        return list(dict.fromkeys(self.index[node] for node in self._root_nodes))
 
     def name(self, key: int) -> str:
         return framework_name(self.printed()[key])
@@ -235,11 +221,7 @@ class PaddleGraph(Graph):
             self._unique = unique
         return self._unique[key]
 
-    def describe(self, key: int) -> NodeInfo:
-        return self.info(key, ("unique_name", "module", "parameter", "forward_stack"))
-
     def info(self, key: int, needs: Sequence[str] | frozenset[str]) -> NodeInfo:
-        """A NodeInfo with at least the fields in ``needs`` (those of ``HookPlan.needs``)."""
         accumulate = self.is_accumulate(key)
         parameter = self.parameter(key)[0] if accumulate and not {"parameter", "module"}.isdisjoint(needs) else None
         stack = self.forward_stack(key)[0] if "forward_stack" in needs else ()
@@ -257,7 +239,7 @@ class PaddleGraph(Graph):
         )
 
     def module(self, key: int) -> str | None:
-        return self._services.modules.told(self._services.stacks.text(self.walk()[key]))
+        return self.services.modules.told(self.services.stacks.text(self.walk()[key]))
 
     def parameter(self, key: int) -> tuple[str | None, Any]:
         """(name, tensor) of an accumulate node; (None, None) where its tensor is no parameter of a Layer seen so
@@ -267,7 +249,7 @@ class PaddleGraph(Graph):
             found: dict[int, tuple[str | None, Any]] = {}
             if native is not None:
                 addresses = self.addresses()
-                for name, tensor in self._services.modules.parameters():
+                for name, tensor in self.services.modules.parameters():
                     at = addresses.get(native.leaf_node(tensor))
                     if at is not None:
                         found.setdefault(at, (name, tensor))
@@ -327,7 +309,7 @@ class PaddleGraph(Graph):
         """Of an accumulate node, that of the operator which used its tensor first: Paddle makes the node as soon as
         somebody sets ``stop_gradient``, with the stack of whatever operator ran last."""
         if not self.is_accumulate(key):
-            return self._services.stacks.lines(self.walk()[key])
+            return self.services.stacks.lines(self.walk()[key])
         if self._users is None:
             self._users = {}
             producers = self.producers()
@@ -338,16 +320,13 @@ class PaddleGraph(Graph):
         first = self._users.get(key)
         if first is None:
             return (), "no operator of this graph uses its tensor"
-        return self._services.stacks.lines(self.walk()[first])
+        return self.services.stacks.lines(self.walk()[first])
 
     def node(self, key: int) -> Any:
         return self.walk()[key]
 
     def context(self, key: int) -> Any:
         raise CommandError("Paddle does not show the ctx of a PyLayer from outside", CONTEXT_HINT)
-
-    def names(self) -> Sequence[str]:
-        return sorted({self.name(key) for key in range(len(self.walk()))})
 
     @staticmethod
     def op_of(unique_name: str) -> str:

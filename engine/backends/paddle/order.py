@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from adbg.engine.backends.common.order import waiting_counts
+
 
 def execution_order(
     roots: Sequence[int],
@@ -25,18 +27,7 @@ def execution_order(
         ``paddle.grad``, the nodes that execute (``needed_nodes``); None: all.
     """
     starts = list(dict.fromkeys(roots))
-    waiting: dict[int, int] = {}
-    seen = set(starts)
-    todo = list(starts)
-    while todo:
-        key = todo.pop()
-        if needed is not None and key not in needed:
-            continue
-        for below in producers(key):
-            waiting[below] = waiting.get(below, 0) + 1
-            if below not in seen:
-                seen.add(below)
-                todo.append(below)
+    waiting = waiting_counts(starts, producers, needed)
     queue = deque(key for key in starts if not waiting.get(key) and (needed is None or key in needed))
     order: list[int] = []
     while queue:
@@ -50,20 +41,3 @@ def execution_order(
                 else:
                     queue.append(below)
     return order
-
-
-def needed_nodes(wanted: Sequence[int], producers: Sequence[Sequence[int]]) -> frozenset[int]:
-    """The nodes on a path to ``wanted``, where ``paddle.grad`` takes the gradients: those execute, ``wanted`` only
-    where they lead on to another of them."""
-    consumers: dict[int, list[int]] = {}
-    for key, below in enumerate(producers):
-        for producer in below:
-            consumers.setdefault(producer, []).append(key)
-    needed: set[int] = set()
-    todo = list(wanted)
-    while todo:
-        for key in consumers.get(todo.pop(), ()):
-            if key not in needed:
-                needed.add(key)
-                todo.append(key)
-    return frozenset(needed)

@@ -6,36 +6,16 @@ What libpaddle exports to C alone is in ``native``. Looked up on the thread that
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import paddle
 from paddle.autograd import py_layer as _py_layer
 from paddle.base import core
 
+from adbg.engine.backends.common.private_use import PrivateUses
 
-@dataclass(slots=True)
-class PrivateUse:
-    """One private name: what it is for, and whether this Paddle has it. ``problem``: a check that failed."""
-
-    name: str
-    purpose: str
-    present: bool
-    problem: str = ""
-
-
-USES: list[PrivateUse] = []
-
-
-def _find(owner: Any, path: str, purpose: str) -> Any:
-    value = owner
-    for part in path.split(".")[1:]:
-        value = getattr(value, part, None)
-        if value is None:
-            break
-    USES.append(PrivateUse(path, purpose, value is not None))
-    return value
-
+USES = PrivateUses()
+_find = USES.find
 
 eager: Any = core.eager
 run_backward: Any = _find(core, "core.eager.run_backward", "see Tensor.backward and autograd.backward")

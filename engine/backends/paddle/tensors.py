@@ -13,15 +13,22 @@ from typing import Any
 import numpy as np
 import paddle
 
+from adbg.engine.backends.common.tensors import (
+    DTYPES,
+    EXACT_ELEMENTS,
+    Reduced,
+    blocks,
+    dtype_word,
+    filled,
+    no_tensor,
+    same,
+    sample_distance,
+    text_of,
+    window_of,
+)
 from adbg.engine.errors import CommandError, Unsupported
-from adbg.engine.types import TensorMeta, TensorStats, ValueState
+from adbg.engine.types import TensorMeta, TensorStats, TensorWindow, ValueState
 
-EXACT_ELEMENTS = 1_000_000
-
-_WORDS = {
-    "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "complex128": "c128", "complex64": "c64",
-    "int64": "i64", "int32": "i32", "int16": "i16", "int8": "i8", "uint8": "u8", "bool": "b1",
-}  # fmt: skip
 _NUMPY = {
     name: np.dtype(name)
     for name in ("float64", "float32", "float16", "complex128", "complex64", "int64", "int32", "int16", "int8", "uint8")
@@ -38,7 +45,7 @@ def _kind(dtype: Any) -> tuple[str, Any, int]:
         name = str(dtype).rpartition(".")[2]
         plain = _NUMPY.get(name)
         size = plain.itemsize if plain is not None else 1
-        known = _BY_DTYPE[dtype] = (_WORDS.get(name, name.replace("float8", "f8")), plain, size)
+        known = _BY_DTYPE[dtype] = (dtype_word(name), plain, size)
     return known
 
 
@@ -49,10 +56,10 @@ def short_dtype(dtype: Any) -> str:
 
 def _numbers() -> dict[int, tuple[str, int]]:
     found = {}
-    for name, word in _WORDS.items():
+    for name in DTYPES:
         dtype: Any = getattr(paddle, name, None)
         try:
-            found[int(dtype)] = (word, _kind(dtype)[2])
+            found[int(dtype)] = (dtype_word(name), _kind(dtype)[2])
         except (TypeError, ValueError):
             continue
     return found
@@ -85,7 +92,7 @@ def meta(value: Any) -> TensorMeta:
     if value is None:
         return TensorMeta(None, state=ValueState.UNDEFINED)
     if not isinstance(value, paddle.Tensor):
-        raise CommandError(f"a {type(value).__name__} is no tensor", "give an expression whose value is a tensor")
+        raise no_tensor(value)
     if not defined(value):
         return TensorMeta(None, state=ValueState.UNDEFINED)
     shape = tuple(value.shape)
@@ -203,11 +210,8 @@ def bad(value: Any) -> bool:
 
 
 def _sample(array: Any, limit: int) -> Any:
-    """At most ``limit`` elements at equal distances, coprime to the length of a row so that no column is favoured."""
-    distance = -(-array.size // limit)
-    row = array.shape[-1] if array.ndim else 1
-    while math.gcd(distance, row) != 1:
-        distance += 1
+    """At most ``limit`` elements at equal distances."""
+    distance = sample_distance(array.size, array.shape[-1] if array.ndim else 1, limit)
     return array.ravel()[::distance] if array.flags.c_contiguous else array.flat[::distance]
 
 
@@ -219,7 +223,7 @@ def stats(value: Any, exact: bool = False, bins: int = 16) -> TensorStats:
         Unsupported: the tensor has no data.
     """
     if not isinstance(value, paddle.Tensor):
-        raise CommandError(f"a {type(value).__name__} is no tensor", "give an expression whose value is a tensor")
+        raise no_tensor(value)
     with np.errstate(all="ignore"):
         array = plain(value)
         if array is None:
@@ -311,23 +315,12 @@ def _plain_name(tensor: Any) -> str:
 def _filled(old: Any, number: Any, where: str) -> Any:
     if old is None:
         raise CommandError(f"{where} is None, so its shape is not known", "give a tensor: paddle.zeros([...])")
-    if isinstance(number, complex) and not old.is_complex():
-        raise CommandError(
-            f"{where} is {short_dtype(old.dtype)} and cannot hold the complex number {number}", "give a real number"
-        )
-    try:
-        with paddle.no_grad():
-            return paddle.full_like(old, number)
-    except Exception as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise CommandError(
-            f"{where} cannot be filled with {number}: {first}", "give a tensor of its shape and dtype"
-        ) from None
+    with paddle.no_grad():
+        return filled(old, number, where, short_dtype(old.dtype), paddle.full_like)
 
 
 def _same(where: str, what: str, old: Any, new: Any, remedy: str) -> None:
-    if old != new:
-        raise CommandError(f"{where} has {what} {old} and the new value has {new}: that breaks the backward", remedy)
+    same(where, what, old, new, remedy, "that breaks the backward")
 
 
 def stands_in(old: Any, new: Any) -> bool:
@@ -342,14 +335,47 @@ def kept_copy(value: Any) -> Any:
     return value._copy_to(value.place, True) if value is not None and value.is_dense() else value
 
 
-def text(value: Any, limit: int = 2000) -> str:
-    """The framework's repr (which elides long tensors), cut at ``limit`` characters."""
-    try:
-        if isinstance(value, paddle.Tensor):
-            with paddle.no_grad():
-                shown = repr(value)
-        else:
-            shown = repr(value)
-    except Exception as error:
-        return f"<{type(value).__name__}: its repr raised {type(error).__name__}: {error}>"
-    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+def text(value: Any) -> str:
+    """The framework's repr, which elides long tensors."""
+    return text_of(value, _shown)
+
+
+def _shown(value: Any) -> str:
+    if not isinstance(value, paddle.Tensor):
+        return repr(value)
+    with paddle.no_grad():
+        return repr(value)
+
+
+# ---- windows
+
+
+def window(value: Any, slice_text: str, rows: int, cols: int) -> TensorWindow:
+    """``rows`` x ``cols`` numbers at most: the slice itself when it fits, else block maxima of |x| (NaN and inf show
+    through)."""
+    if not value.is_dense():
+        value = value.to_dense()
+    array = plain(value)
+    if array is None:
+        raise Unsupported("the tensor has no data, so there is nothing to show")
+    magnitude = array.dtype.kind == "c"
+
+    def shrunk(indices: list[int | slice], rows: int, cols: int) -> tuple[tuple[int, ...], Reduced]:
+        part = array[tuple(indices)] if indices else array
+        shape = tuple(int(size) for size in part.shape)
+        part = np.atleast_2d(part)
+        return shape, _shrunk(np.abs(part) if magnitude else part, rows, cols)
+
+    with np.errstate(all="ignore"):
+        return window_of(tuple(array.shape), slice_text, rows, cols, magnitude, shrunk)
+
+
+def _shrunk(part: Any, rows: int, cols: int) -> Reduced:
+    height, width = part.shape
+
+    def maxima(top: int, tall: int, wide: int) -> list[float]:
+        block = np.abs(part[top : top + tall].astype(np.float64)).max(axis=0)
+        line: list[float] = np.maximum.reduceat(block, range(0, width, wide)).tolist()
+        return line
+
+    return blocks(height, width, rows, cols, part.tolist, maxima)

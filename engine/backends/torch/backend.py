@@ -4,25 +4,21 @@ the thread that calls them (see each), ``arm`` and ``set_stacks`` also on the re
 from __future__ import annotations
 
 import contextlib
-import os
-import resource
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 import torch
 
-from adbg.engine.backends.base import Backend, BackwardCall, Capabilities, CreationWatch, DoctorLine, Graph, HookSink
-from adbg.engine.backends.torch import private
-from adbg.engine.backends.torch import tensors as torch_tensors
-from adbg.engine.backends.torch import window as torch_window
+from adbg.engine.backends.base import Capabilities, Graph
+from adbg.engine.backends.common.backend import FrameworkBackend
+from adbg.engine.backends.torch import private, tensors
 from adbg.engine.backends.torch.creations import Creations
 from adbg.engine.backends.torch.entry import EngineEntry
 from adbg.engine.backends.torch.graph import Services, TorchGraph, root_nodes
 from adbg.engine.backends.torch.modules import Modules
 from adbg.engine.backends.torch.spent import used_up
 from adbg.engine.backends.torch.stacks import FrameFilter, Stacks
-from adbg.engine.types import TensorMeta, TensorStats, TensorWindow
 
 _LIMITS = (
     (
@@ -51,10 +47,22 @@ class _Evaluating(threading.local):
     grad_mode: bool | None = None
 
 
-class TorchBackend(Backend):
+class TorchBackend(FrameworkBackend):
     """PyTorch's autograd engine."""
 
     name: ClassVar[str] = "torch"
+    uses = private.USES
+    limits = _LIMITS
+    _framework: ClassVar[Any] = torch
+    _entry: EngineEntry
+    _modules: Modules
+
+    meta = staticmethod(tensors.meta)
+    stats = staticmethod(tensors.stats)
+    window = staticmethod(tensors.window)
+    norm = staticmethod(tensors.norm)
+    nonfinite = staticmethod(tensors.nonfinite)
+    text = staticmethod(tensors.text)
 
     def __init__(self) -> None:
         self.version = str(torch.__version__)
@@ -69,29 +77,11 @@ class TorchBackend(Backend):
 
     # ---- in and out
 
-    def install(self, sink: HookSink) -> None:
-        self._entry.install(sink)
-
-    def uninstall(self) -> None:
-        self.set_stacks(False)
-        self._entry.uninstall()
-
     def abandon(self) -> None:
         self._services.touched.abandon()
         self._creations = Creations(self._stacks)
         self._stacks.abandon()
         self.uninstall()
-
-    def arm(self, armed: bool) -> None:
-        self._entry.armed = armed
-
-    @property
-    def backward_count(self) -> int:
-        return self._entry.count
-
-    @property
-    def iteration(self) -> int:
-        return self._entry.iteration
 
     def set_stacks(self, on: bool) -> None:
         self._stacks.set(on)
@@ -101,28 +91,10 @@ class TorchBackend(Backend):
     def is_tensor(self, value: Any) -> bool:
         return isinstance(value, torch.Tensor)
 
-    def meta(self, value: Any) -> TensorMeta:
-        return torch_tensors.meta(value)
-
-    def stats(self, value: Any, exact: bool = False, bins: int = 16) -> TensorStats:
-        return torch_tensors.stats(value, exact, bins)
-
-    def window(self, value: Any, slice_text: str, rows: int, cols: int) -> TensorWindow:
-        return torch_window.window(value, slice_text, rows, cols)
-
-    def norm(self, value: Any) -> float:
-        return torch_tensors.norm(value)
-
-    def nonfinite(self, value: Any) -> tuple[int, int]:
-        return torch_tensors.nonfinite(value)
-
     def adopt(self, old: Any, new: Any, where: str) -> Any:
         outer = self._evaluating.grad_mode
         keep_graph = torch.is_grad_enabled() if outer is None else outer
-        return torch_tensors.adopt(old, new, where, keep_graph)
-
-    def text(self, value: Any) -> str:
-        return torch_tensors.text(value)
+        return tensors.adopt(old, new, where, keep_graph)
 
     def version_of(self, value: Any) -> int | None:
         return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else None
@@ -143,19 +115,11 @@ class TorchBackend(Backend):
     def user_mode(self) -> contextlib.AbstractContextManager[None]:
         return self._user_mode()
 
-    def helpers(self) -> Mapping[str, Any]:
-        return {
-            "torch": torch,
-            "norm": torch_tensors.norm,
-            "stats": torch_tensors.stats,
-            "nonfinite": torch_tensors.nonfinite,
-        }
-
     def graph_of(self, values: Iterable[Any]) -> Graph | None:
-        tensors = [value for value in values if isinstance(value, torch.Tensor) and value.requires_grad]
+        asked = [value for value in values if isinstance(value, torch.Tensor) and value.requires_grad]
         usable: list[Any] = []
         spent: list[Any] = []
-        for tensor in tensors:
+        for tensor in asked:
             roots = root_nodes([tensor])
             gone = bool(roots) and used_up(roots[0], self._services.fields)
             (spent if gone else usable).append((tensor, roots))
@@ -168,38 +132,14 @@ class TorchBackend(Backend):
         graph.left_out = [tensor for tensor, _ in spent] if made else ()
         return graph
 
-    def at_hand(self) -> tuple[BackwardCall, int | None] | None:
-        return self._entry.at_hand()
-
-    def watch_creation(self) -> CreationWatch:
-        return self._creations.watch()
-
-    def parameters(self) -> Iterable[tuple[str, Any]]:
-        return self._modules.parameters()
-
-    def memory(self) -> Mapping[str, float]:
-        """rss, peak_rss; with a device that the script has started already: allocated, reserved and peak of it."""
-        found: dict[str, float] = {"peak_rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0}
-        with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/statm", encoding="ascii") as statm:
-            found["rss"] = float(int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
+    def device_memory(self) -> Any:
         cuda: Any = torch.cuda
-        if cuda.is_initialized():  # asking for memory would start the device otherwise
-            found["cuda_allocated"] = float(cuda.memory_allocated())
-            found["cuda_reserved"] = float(cuda.memory_reserved())
-            found["cuda_peak"] = float(cuda.max_memory_allocated())
-        return found
+        return cuda if cuda.is_initialized() else None
 
-    # ---- doctor
-
-    def doctor(self) -> Sequence[DoctorLine]:
-        lines = [DoctorLine("ok", "torch", f"{self.version} in {os.path.dirname(torch.__file__)}")]
-        for use in private.USES:
-            lines.append(DoctorLine("ok" if use.present else "missing", use.name, use.purpose))
-        for name in Capabilities.__dataclass_fields__:
-            if not getattr(self.capabilities, name):
-                lines.append(DoctorLine("off", name.replace("_", " "), _why_off(name)))
-        lines.extend(DoctorLine("limit", what, detail) for what, detail in _LIMITS)
-        return lines
+    def why_off(self, capability: str) -> str:
+        if capability == "native_vlog":
+            return "torch writes no glog records of its backward; adbg writes them itself"
+        return super().why_off(capability)
 
 
 def _capabilities(stacks: Stacks) -> Capabilities:
@@ -219,9 +159,3 @@ def _capabilities(stacks: Stacks) -> Capabilities:
         contributions=hooks,
         native_vlog=False,
     )
-
-
-def _why_off(name: str) -> str:
-    if name == "native_vlog":
-        return "torch writes no glog records of its backward; adbg writes them itself"
-    return "this torch lacks the private name listed as missing above"

@@ -13,11 +13,13 @@ from typing import Any
 
 import torch
 
-from adbg.engine.backends.base import Graph, SavedValue
+from adbg.engine.backends.base import SavedValue
+from adbg.engine.backends.common.graph import WalkedGraph
+from adbg.engine.backends.common.order import needed_nodes
 from adbg.engine.backends.torch import private
 from adbg.engine.backends.torch import saved as torch_saved
 from adbg.engine.backends.torch.modules import Modules
-from adbg.engine.backends.torch.order import execution_order, needed_nodes
+from adbg.engine.backends.torch.order import execution_order
 from adbg.engine.backends.torch.saved import NodeFields
 from adbg.engine.backends.torch.stacks import Stacks
 from adbg.engine.backends.torch.tensors import short_dtype
@@ -48,24 +50,19 @@ def node_name(node: Any) -> str:
     return str(node.name()).removeprefix("torch::autograd::") if name == SHARED_TYPE else name
 
 
-class TorchGraph(Graph):
-    """The graph below some roots. ``nodes`` and everything derived from it is made on first use."""
+class TorchGraph(WalkedGraph):
+    """See ``WalkedGraph``."""
 
     def __init__(self, roots: Sequence[Any], services: Services) -> None:
         """Args: roots: root nodes, one per root edge."""
+        super().__init__()
         self._root_nodes: list[Any] = list(roots)
         self._services = services
-        self._nodes: list[Any] = []
-        self._index: dict[Any, int] = {}
         self._edges: list[tuple[tuple[Any, int], ...]] = []  # next_functions by key, once someone needed them all
-        self._producers: list[tuple[int, ...]] | None = None
-        self._order: list[int] | None = None
         self._ordinals: list[int] | None = None
-        self._wanted: tuple[Any, ...] = ()  # inputs=: tensors or GradientEdges
         self._wanted_run = False
         self._lines: dict[int, tuple[SourceLine, ...]] = {}
         self._named = False
-        self.note = ""
 
     # ---- the walk
 
@@ -113,22 +110,18 @@ class TorchGraph(Graph):
         return frozenset([kind.__name__ for kind in types])
 
     @property
-    def index(self) -> dict[Any, int]:
-        """Node -> key, made when first asked for."""
-        if not self._index:
-            nodes = self.walk()
-            self._index = dict(zip(nodes, range(len(nodes)), strict=True))
-        return self._index
+    def root_nodes(self) -> Sequence[Any]:
+        return self._root_nodes
+
+    @property
+    def nodes_held(self) -> Sequence[Any]:
+        """The nodes as far as they were walked, without a walk: asked by other threads."""
+        return self._nodes
 
     def release(self) -> None:
-        """Let go of the nodes, roots first: the other way round each one would free the chain below it recursively."""
-        self._index.clear()
         self._edges = []
-        self._wanted = ()
         self._root_nodes = []
-        nodes, self._nodes = self._nodes, []
-        for key in range(len(nodes)):
-            nodes[key] = None
+        self._drop_nodes()
 
     def __del__(self) -> None:
         if self._nodes:
@@ -144,7 +137,6 @@ class TorchGraph(Graph):
         return self._edges
 
     def producers(self) -> list[tuple[int, ...]]:
-        """By key, the keys of the nodes below: one entry per valid edge, in edge order."""
         if self._producers is None:
             edges = self.all_edges()
             index = self.index
@@ -199,9 +191,6 @@ class TorchGraph(Graph):
                 keys.append(found)
         return keys
 
-    def roots(self) -> Sequence[int]:
-        return list(dict.fromkeys(self.index[node] for node in self._root_nodes))
-
     def name(self, key: int) -> str:
         return node_name(self.node(key))
 
@@ -224,12 +213,7 @@ class TorchGraph(Graph):
                 seen[name] = self._ordinals[other] = seen.get(name, 0) + 1
         return self._ordinals[key]
 
-    def describe(self, key: int) -> NodeInfo:
-        return self.info(key, ("unique_name", "module", "parameter", "forward_stack"))
-
     def info(self, key: int, needs: Sequence[str] | frozenset[str]) -> NodeInfo:
-        """A NodeInfo with at least the fields in ``needs`` (those of ``HookPlan.needs``); the cheap ones are always
-        there."""
         node = self.node(key)
         name = self.name(key)
         variable = getattr(node, "variable", None) if name == ACCUMULATE else None
@@ -311,9 +295,6 @@ class TorchGraph(Graph):
     def is_custom(self, key: int) -> bool:
         node = self.node(key)
         return torch_saved.is_function(node) and not is_compiled(node)
-
-    def names(self) -> Sequence[str]:
-        return sorted({self.name(key) for key in range(len(self.walk()))})
 
 
 def _follow(todo: Iterator[Any], seen: set[Any], nodes: list[Any], keep: list[Any] | None, limit: int) -> None:

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from adbg.engine.backends.common.order import waiting_counts
+
 
 def push(heap: list[tuple[int, int]], item: tuple[int, int]) -> None:
     """``std::push_heap`` on (priority, key) pairs, highest priority on top."""
@@ -66,18 +68,10 @@ def execution_order(
         (``needed_nodes``); None: all. captured: with ``autograd.grad``, the nodes whose gradient is handed out: they
         pass through the queue without executing.
     """
-    waiting: dict[int, int] = {}
+    waiting = waiting_counts(roots, producers)
     if len(roots) > 1:  # a GraphRoot node stands in front of them, its edges count
         for key in roots:
             waiting[key] = waiting.get(key, 0) + 1
-    seen = set(roots)
-    todo = list(seen)
-    while todo:
-        for key in producers(todo.pop()):
-            waiting[key] = waiting.get(key, 0) + 1
-            if key not in seen:
-                seen.add(key)
-                todo.append(key)
     heap: list[tuple[int, int]] = []
     order: list[int] = []
 
@@ -98,23 +92,3 @@ def execution_order(
         order.append(key)
         deliver(producers(key))
     return order
-
-
-def needed_nodes(wanted: Sequence[int], producers: Sequence[Sequence[int]], inclusive: bool) -> frozenset[int]:
-    """The nodes on a path to ``wanted`` (GraphTask::init_to_execute).
-
-    ``inclusive``: backward(inputs=...) runs the wanted nodes themselves; autograd.grad(...) takes their gradient and
-    does not.
-    """
-    consumers: dict[int, list[int]] = {}
-    for key, below in enumerate(producers):
-        for producer in below:
-            consumers.setdefault(producer, []).append(key)
-    needed = set(wanted) if inclusive else set()
-    todo = list(wanted)
-    while todo:
-        for key in consumers.get(todo.pop(), ()):
-            if key not in needed:
-                needed.add(key)
-                todo.append(key)
-    return frozenset(needed)

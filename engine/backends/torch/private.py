@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,28 +17,14 @@ import torch.autograd.graph
 import torch.fx.traceback
 import torch.utils._python_dispatch  # found by name below
 
+from adbg.engine.backends.common.private_use import PrivateUses
 
-@dataclass(frozen=True, slots=True)
-class PrivateUse:
-    """One private name: what it is for, and whether this torch has it."""
-
-    name: str
-    purpose: str
-    present: bool
-
-
-USES: list[PrivateUse] = []
+USES = PrivateUses()
 
 
 def _find(path: str, purpose: str) -> Any:
-    """The object at ``path`` ("torch._C.x"), or None; noted in ``USES``."""
-    value: Any = torch
-    for part in path.split(".")[1:]:
-        value = getattr(value, part, None)
-        if value is None:
-            break
-    USES.append(PrivateUse(path, purpose, value is not None))
-    return value
+    """The object at ``path`` ("torch._C.x"), or None."""
+    return USES.find(torch, path, purpose)
 
 
 def _minus_one() -> int:

@@ -13,18 +13,21 @@ from typing import Any
 
 import torch
 
+from adbg.engine.backends.common.tensors import (
+    EXACT_ELEMENTS,
+    Reduced,
+    blocks,
+    dtype_word,
+    filled,
+    no_tensor,
+    same,
+    sample_distance,
+    text_of,
+    window_of,
+)
 from adbg.engine.backends.torch import private
 from adbg.engine.errors import CommandError, Unsupported
-from adbg.engine.types import TensorMeta, TensorStats, ValueState
-
-EXACT_ELEMENTS = 1_000_000
-
-_WORDS = {
-    "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16",
-    "complex128": "c128", "complex64": "c64", "complex32": "c32",
-    "int64": "i64", "int32": "i32", "int16": "i16", "int8": "i8",
-    "uint64": "u64", "uint32": "u32", "uint16": "u16", "uint8": "u8", "bool": "b1",
-}  # fmt: skip
+from adbg.engine.types import TensorMeta, TensorStats, TensorWindow, ValueState
 
 _vector_norm = torch.linalg.vector_norm
 _HALVES = (torch.float16, torch.bfloat16)
@@ -32,8 +35,7 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 def short_dtype(dtype: Any) -> str:
     """ "f32", "bf16", "i64", "f8_e4m3fn" for ``torch.float32`` and so on."""
-    name = str(dtype).removeprefix("torch.")
-    return _WORDS.get(name, name.replace("float8", "f8"))
+    return dtype_word(str(dtype).removeprefix("torch."))
 
 
 def _no_data(value: Any) -> str:
@@ -48,7 +50,7 @@ def meta(value: Any) -> TensorMeta:
     if value is None:
         return TensorMeta(None, state=ValueState.UNDEFINED)
     if not isinstance(value, torch.Tensor):
-        raise CommandError(f"a {type(value).__name__} is no tensor", "give an expression whose value is a tensor")
+        raise no_tensor(value)
     try:
         shape = tuple(int(size) for size in value.shape)
     except Exception:  # a nested or symbolic tensor has no plain shape
@@ -159,16 +161,9 @@ def bad(value: Any) -> bool:
 
 
 def _sample(dense: Any, limit: int) -> Any:
-    """At most ``limit`` elements at equal distances, as a 1-D tensor, without copying the whole tensor.
-
-    The distance is coprime to the length of a row: else a row of 1024 and a distance of 4 would only see every fourth
-    column.
-    """
+    """At most ``limit`` elements at equal distances, as a 1-D tensor, without copying the whole tensor."""
     numel = dense.numel()
-    distance = -(-numel // limit)
-    row = dense.shape[-1] if dense.dim() else 1
-    while math.gcd(distance, row) != 1:
-        distance += 1
+    distance = sample_distance(numel, dense.shape[-1] if dense.dim() else 1, limit)
     if dense.is_contiguous():
         return dense.view(-1)[::distance]
     flat = torch.arange(0, numel, distance, device=dense.device)
@@ -195,7 +190,7 @@ def stats(value: Any, exact: bool = False, bins: int = 16) -> TensorStats:
         Unsupported: the tensor has no data (meta, fake).
     """
     if not isinstance(value, torch.Tensor):
-        raise CommandError(f"a {type(value).__name__} is no tensor", "give an expression whose value is a tensor")
+        raise no_tensor(value)
     with private.undisturbed():
         dense = plain(value)
         if dense is None:
@@ -259,7 +254,8 @@ def adopt(old: Any, new: Any, where: str, keep_graph: bool) -> Any:
             "undefined means zero to the node; change a gradient further on instead",
         )
     if isinstance(new, (bool, int, float, complex)):
-        return _filled(old, new, where)
+        with torch.no_grad():
+            return filled(old, new, where, short_dtype(old.dtype), torch.full_like)
     if not isinstance(new, torch.Tensor):
         raise CommandError(f"{where} cannot become a {type(new).__name__}", "give a tensor, a number or None")
     _same(where, "shape", list(old.shape), list(new.shape), "reshape or expand it")
@@ -270,33 +266,52 @@ def adopt(old: Any, new: Any, where: str, keep_graph: bool) -> Any:
         return new.clone() if keep_graph and new.requires_grad else new.detach().clone()
 
 
-def _filled(old: Any, number: Any, where: str) -> Any:
-    if isinstance(number, complex) and not old.is_complex():
-        raise CommandError(
-            f"{where} is {short_dtype(old.dtype)} and cannot hold the complex number {number}", "give a real number"
-        )
-    try:
-        with torch.no_grad():
-            return torch.full_like(old, number)
-    except (RuntimeError, TypeError, NotImplementedError) as error:
-        raise CommandError(
-            f"{where} cannot be filled with {number}: {error}", "give a tensor of its shape and dtype"
-        ) from None
-
-
 def _same(where: str, what: str, old: Any, new: Any, remedy: str) -> None:
-    if old != new:
-        raise CommandError(f"{where} has {what} {old} and the new value has {new}: torch would refuse it", remedy)
+    same(where, what, old, new, remedy, "torch would refuse it")
 
 
-def text(value: Any, limit: int = 2000) -> str:
-    """The framework's repr (which elides long tensors), cut at ``limit`` characters."""
-    try:
-        if isinstance(value, torch.Tensor):
-            with private.undisturbed():
-                shown = repr(value)
-        else:
-            shown = repr(value)
-    except Exception as error:
-        return f"<{type(value).__name__}: its repr raised {type(error).__name__}: {error}>"
-    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+def text(value: Any) -> str:
+    """The framework's repr, which elides long tensors."""
+    return text_of(value, _shown)
+
+
+def _shown(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        return repr(value)
+    with private.undisturbed():
+        return repr(value)
+
+
+# ---- windows
+
+
+def window(value: Any, slice_text: str, rows: int, cols: int) -> TensorWindow:
+    """``rows`` x ``cols`` numbers at most: the slice itself when it fits, else block maxima of |x| (NaN and inf show
+    through)."""
+    with private.undisturbed():
+        if value.layout is not torch.strided and not value.is_nested:
+            value = value.to_dense()
+        dense = plain(value)
+        if dense is None:
+            raise Unsupported("the tensor has no data (meta, fake or of a trace), so there is nothing to show")
+
+        def shrunk(indices: list[int | slice], rows: int, cols: int) -> tuple[tuple[int, ...], Reduced]:
+            part = dense[tuple(indices)] if indices else dense
+            shape = tuple(int(size) for size in part.shape)
+            while part.dim() < 2:
+                part = part.unsqueeze(0)
+            return shape, _shrunk(part.abs() if part.is_complex() else part, rows, cols)
+
+        return window_of(tuple(dense.shape), slice_text, rows, cols, dense.is_complex(), shrunk)
+
+
+def _shrunk(part: Any, rows: int, cols: int) -> Reduced:
+    height, width = int(part.shape[0]), int(part.shape[1])
+
+    def maxima(top: int, tall: int, wide: int) -> list[float]:
+        block = part[top : top + tall].to(torch.float64).abs().amax(dim=0)
+        whole = width // wide * wide
+        line: list[float] = block[:whole].view(-1, wide).amax(dim=1).tolist()
+        return line if whole == width else [*line, float(block[whole:].amax().item())]
+
+    return blocks(height, width, rows, cols, part.tolist, maxima)

@@ -23,6 +23,7 @@ from typing import Any
 
 import paddle
 
+from adbg.engine.backends.common.private_use import PrivateUse
 from adbg.engine.backends.paddle import private
 from adbg.engine.backends.paddle.native import symbols
 from adbg.engine.backends.paddle.native.memory import ReadMemory
@@ -204,7 +205,7 @@ class Census:
 
 _lock = threading.Lock()
 _census: list[Census | None] = []
-_USE = private.PrivateUse("libpaddle getInDegreeMap", "tell which kinds of nodes a graph has, without walking it", True)
+_USE = PrivateUse("libpaddle getInDegreeMap", "tell which kinds of nodes a graph has, without walking it", True)
 private.USES.append(_USE)
 
 

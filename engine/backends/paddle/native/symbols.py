@@ -23,6 +23,7 @@ from typing import Any
 
 import paddle
 
+from adbg.engine.backends.common.private_use import PrivateUse
 from adbg.engine.backends.paddle import private
 from adbg.engine.backends.paddle.native.final import final_hooks_aside
 from adbg.engine.backends.paddle.native.memory import Layout, ReadMemory, find_layout
@@ -315,7 +316,7 @@ def _note(fired: list[tuple[int, float]], rank: int, gradient: Any) -> None:
 
 _lock = threading.Lock()
 _native: list[NativeNodes | None] = []
-_SYMBOL_USES = [private.PrivateUse(f"libpaddle {name}", purpose, True) for name, (_, purpose) in _SYMBOLS.items()]
+_SYMBOL_USES = [PrivateUse(f"libpaddle {name}", purpose, True) for name, (_, purpose) in _SYMBOLS.items()]
 private.USES.extend(_SYMBOL_USES)
 
 

@@ -14,7 +14,7 @@ from paddle import nn  # noqa: E402
 from paddle.autograd import PyLayer  # noqa: E402
 
 from adbg.engine.backends.base import HookPlan  # noqa: E402
-from adbg.engine.backends.paddle import private  # noqa: E402
+from adbg.engine.backends.common.private_use import PrivateUse  # noqa: E402
 from adbg.engine.backends.paddle.graph import PaddleGraph, Services  # noqa: E402
 from adbg.engine.backends.paddle.native import census as census_module  # noqa: E402
 from adbg.engine.backends.paddle.native import symbols  # noqa: E402
@@ -105,7 +105,7 @@ def test_more_roots_than_fit_are_left_to_the_walk() -> None:
 
 
 def test_a_leaf_and_a_constant_are_no_roots() -> None:
-    assert graph_of([leaf(2), paddle.ones([2]), None])._root_nodes == []
+    assert graph_of([leaf(2), paddle.ones([2]), None]).root_nodes == []
 
 
 class Walks(Watch):
@@ -156,7 +156,7 @@ def test_a_check_that_fails_means_a_walk(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(census_module, "FREE", "_ZN3egr13no_such_thingEv")
     monkeypatch.setattr(census_module, "_census", [])
     use = census_module._USE
-    monkeypatch.setattr(census_module, "_USE", private.PrivateUse(use.name, use.purpose, True))
+    monkeypatch.setattr(census_module, "_USE", PrivateUse(use.name, use.purpose, True))
     assert census_module.census() is None
     assert not census_module._USE.present and "libpaddle does not export" in census_module._USE.problem
     graph = graph_of(chain())

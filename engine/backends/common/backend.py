@@ -1,0 +1,122 @@
+"""A backend over its parts: the entry into the engine, the facts about tensors, the modules seen so far.
+
+Methods run on the thread that calls them, ``arm`` also on the reader thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
+
+from adbg.engine.backends.base import Backend, BackwardCall, Capabilities, CreationWatch, DoctorLine, HookSink
+from adbg.engine.backends.common.private_use import PrivateUse
+
+
+class Entry(Protocol):
+    """The entry into a framework's engine."""
+
+    armed: bool
+    count: int
+    iteration: int
+
+    def install(self, sink: HookSink) -> None: ...
+
+    def uninstall(self) -> None: ...
+
+    def at_hand(self) -> tuple[BackwardCall, int | None] | None: ...
+
+
+class Named(Protocol):
+    """The modules seen so far."""
+
+    def parameters(self) -> Iterable[tuple[str, Any]]: ...
+
+
+class Watching(Protocol):
+    """What follows the making of nodes."""
+
+    def watch(self) -> CreationWatch: ...
+
+
+class FrameworkBackend(Backend):
+    """What is the same for every framework. A backend makes the parts in its ``__init__``."""
+
+    uses: ClassVar[Sequence[PrivateUse]]
+    limits: ClassVar[Sequence[tuple[str, str]]]  # for ``adbg doctor``: what this framework does not let adbg do
+    _framework: ClassVar[Any]  # the module
+    _entry: Entry
+    _modules: Named
+    _creations: Watching
+
+    # ---- in and out
+
+    def install(self, sink: HookSink) -> None:
+        self._entry.install(sink)
+
+    def uninstall(self) -> None:
+        self.set_stacks(False)
+        self._entry.uninstall()
+
+    def arm(self, armed: bool) -> None:
+        self._entry.armed = armed
+
+    @property
+    def backward_count(self) -> int:
+        return self._entry.count
+
+    @property
+    def iteration(self) -> int:
+        return self._entry.iteration
+
+    def at_hand(self) -> tuple[BackwardCall, int | None] | None:
+        return self._entry.at_hand()
+
+    def watch_creation(self) -> CreationWatch:
+        return self._creations.watch()
+
+    def parameters(self) -> Iterable[tuple[str, Any]]:
+        return self._modules.parameters()
+
+    # ---- tensors: the rest are the functions of a backend's own module ``tensors``
+
+    def helpers(self) -> Mapping[str, Any]:
+        own = {"norm": self.norm, "stats": self.stats, "nonfinite": self.nonfinite}
+        return {self.name: self._framework, **own}
+
+    # ---- memory and doctor
+
+    def device_memory(self) -> Any:
+        """The framework's module for a device that is in use (``memory_allocated``, ...); None while there is none:
+        asking must not start one."""
+        return None
+
+    def memory(self) -> Mapping[str, float]:
+        """rss, peak_rss; of a device in use: allocated, reserved and peak."""
+        found: dict[str, float] = {"peak_rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0}
+        with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/statm", encoding="ascii") as statm:
+            found["rss"] = float(int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
+        with contextlib.suppress(Exception):
+            device = self.device_memory()
+            if device is not None:
+                found["cuda_allocated"] = float(device.memory_allocated())
+                found["cuda_reserved"] = float(device.memory_reserved())
+                found["cuda_peak"] = float(device.max_memory_allocated())
+        return found
+
+    def why_off(self, capability: str) -> str:
+        return f"this {self.name} lacks what is listed as missing above"
+
+    def doctor(self) -> Sequence[DoctorLine]:
+        place = os.path.dirname(self._framework.__file__)
+        lines = [DoctorLine("ok", self.name, f"{self.version} in {place}")]
+        for use in self.uses:
+            detail = f"{use.purpose}: {use.problem}" if use.problem else use.purpose
+            lines.append(DoctorLine("ok" if use.present else "missing", use.name, detail))
+        for name in Capabilities.__dataclass_fields__:
+            if not getattr(self.capabilities, name):
+                lines.append(DoctorLine("off", name.replace("_", " "), self.why_off(name)))
+        lines.extend(DoctorLine("limit", what, detail) for what, detail in self.limits)
+        return lines
