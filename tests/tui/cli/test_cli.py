@@ -13,7 +13,7 @@ from adbg.engine.errors import CommandError
 from adbg.tui.cli import main as cli
 from adbg.tui.cli.front_end import choose_front_end, startup_lines
 from adbg.tui.cli.run import VALUED, Run, split_run
-from adbg.tui.cli.subcommand import USAGE, parser_of
+from adbg.tui.cli.subcommand import USAGE, parser_of, summary
 
 
 @pytest.mark.parametrize(
@@ -101,6 +101,15 @@ def test_help_and_version() -> None:
     assert all(f"\n    {word} " in shown.stdout for word in cli.SUBCOMMANDS)
     assert "everything after the script" in adbg("run", "--help").stdout.lower()
     assert adbg("--version").stdout.startswith("adbg ")
+
+
+@pytest.mark.parametrize("name", sorted(cli.SUBCOMMANDS))
+def test_the_docstring_of_a_subcommand_is_its_help(name: str) -> None:
+    command = cli.SUBCOMMANDS[name]
+    first = summary(command)
+    assert first and not first.endswith(".")
+    text = " ".join(parser_of(name, command).format_help().split())
+    assert text.startswith(f"usage: adbg {name} ") and first in text
 
 
 def test_help_imports_neither_textual_nor_prompt_toolkit_nor_a_framework() -> None:
