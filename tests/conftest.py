@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from support.frameworks import FRAMEWORKS, installed, skipped_without
+from support.patience import patience
 
 ROOT = Path(__file__).resolve().parents[1]
 LARGEST_LOG = 8 << 20  # bytes of a run directory's file that are worth keeping
@@ -83,6 +84,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("quick")
         if missing := skipped_without(item):
             item.add_marker(pytest.mark.skip(reason=f"{missing} is not installed here"))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest-timeout reads the marker
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
+    if item.config.getoption("timeout") is None:  # not on the command line
+        own = item.get_closest_marker("timeout")
+        seconds = float(own.args[0] if own else item.config.getini("timeout"))
+        item.add_marker(pytest.mark.timeout(patience(seconds)), append=False)
+    return (yield)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -209,7 +209,7 @@ def test_timeout(tmp_path: Path) -> None:
     outcome = adbg("run", "--batch", "--timeout", "2", script)
     assert outcome.status == TIMED_OUT, str(outcome)
     assert "--timeout" in complaint(outcome)
-    assert outcome.seconds < 30
+    assert outcome.seconds < 60, "the script would end by itself"
 
 
 # ------------------------------------------------------------------ terminals

@@ -12,6 +12,7 @@ from textual.pilot import Pilot
 
 from adbg.tui.app.app import AdbgApp
 from adbg.tui.debugger.debugger import Debugger
+from support.patience import patience
 from support.replay_agent import ReplayAgent, ReplayProgram
 
 LIMIT = 20.0  # seconds
@@ -47,7 +48,7 @@ class Driver:
 
     async def until(self, condition: Callable[[], Any], what: str = "") -> Any:
         """Wait until ``condition`` is true; a failure shows the screen."""
-        deadline = time.monotonic() + LIMIT
+        deadline = time.monotonic() + patience(LIMIT)
         while not (value := condition()):
             assert time.monotonic() < deadline, f"{what or condition} did not come; the screen is:\n{self.text}"
             await self.pilot.pause(0.02)

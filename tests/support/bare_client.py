@@ -10,6 +10,7 @@ from typing import Any
 
 from adbg.engine.protocol.codec import encode, read_message
 from adbg.engine.protocol.rendezvous import listen_dir, read_config
+from support.patience import patience
 
 LIMIT = 30.0  # seconds
 
@@ -22,7 +23,7 @@ class BareClient:
         self.token = config.token
         self.path = Path(config.socket)
         self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.settimeout(LIMIT)
+        self.socket.settimeout(patience(LIMIT))
         self.socket.connect(config.socket)
         self._file = self.socket.makefile("rb")
         self._seq = 0
@@ -40,7 +41,7 @@ class BareClient:
 
     def next_response(self) -> dict[str, Any]:
         """The next response; events on the way are kept. Fails when the agent hangs up."""
-        deadline = time.monotonic() + LIMIT
+        deadline = time.monotonic() + patience(LIMIT)
         while time.monotonic() < deadline:
             message = read_message(self._file)
             assert message is not None, "the agent hung up"

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 
 from support.front_end import FrontEnd, Peer
+from support.patience import patience
 
 LIMIT = 60.0  # seconds
 START = """
@@ -40,7 +41,7 @@ class Dialled:
 
     def end(self) -> tuple[int, str, str]:
         """Wait for the end: exit status, stdout, stderr."""
-        out, err = self.process.communicate(timeout=LIMIT)
+        out, err = self.process.communicate(timeout=patience(LIMIT))
         return self.process.returncode, out, err
 
     def __enter__(self) -> Dialled:

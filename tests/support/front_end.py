@@ -11,6 +11,7 @@ from typing import Any
 
 from adbg.engine.protocol import codec as wire
 from adbg.engine.protocol import rendezvous
+from support.patience import patience
 
 LIMIT = 30.0  # seconds
 
@@ -34,7 +35,7 @@ class FrontEnd:
         self._sock = socket.socket(socket.AF_UNIX)
         self._sock.bind(path)
         self._sock.listen(8)
-        self._sock.settimeout(LIMIT)
+        self._sock.settimeout(patience(LIMIT))
         self.peers: list[Peer] = []
 
     def accept(self) -> Peer:
@@ -60,7 +61,7 @@ class Peer:
 
     def __init__(self, sock: socket.socket, token: str) -> None:
         self.sock = sock
-        self.sock.settimeout(LIMIT)
+        self.sock.settimeout(patience(LIMIT))
         self.token = token
         self.events: list[dict[str, Any]] = []
         self.responses: dict[int, dict[str, Any]] = {}
@@ -89,11 +90,11 @@ class Peer:
 
     def until(self, done: Callable[[], Any], what: str) -> Any:
         """Read messages until ``done()`` is true."""
-        deadline = time.monotonic() + LIMIT
+        deadline = time.monotonic() + patience(LIMIT)
         while not (value := done()):
             if self.read() is None:
                 raise ConnectionError(f"the connection ended before {what}")
-            assert time.monotonic() < deadline, f"no {what} within {LIMIT} s"
+            assert time.monotonic() < deadline, f"{what} did not come in time"
         return value
 
     def drain(self) -> None:

@@ -14,6 +14,8 @@ from pathlib import Path
 from subprocess import PIPE
 from typing import Any, TypeVar
 
+from support.patience import patience
+
 ROOT = Path(__file__).resolve().parents[2]
 DEBUGGEES = ROOT / "tests" / "debuggees"
 LIMIT = 90.0  # seconds: nothing here takes a tenth of that on an idle machine
@@ -69,6 +71,7 @@ def run(command: Sequence[str | Path], input: str = "", limit: float = LIMIT, **
     """Run a command to its end, without a terminal."""
     words = [str(word) for word in command]
     started = time.monotonic()
+    limit = patience(limit)
     process = subprocess.Popen(words, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True, **options)
     try:
         output, errors = process.communicate(input, timeout=limit)
@@ -120,6 +123,7 @@ def marked(name: str, marker: str) -> int:
 
 def wait_until(condition: Callable[[], T | None], what: str, limit: float = LIMIT) -> T:
     """The first value of ``condition`` that is true; asks every 20 ms, fails with ``what`` after ``limit`` seconds."""
+    limit = patience(limit)
     deadline = time.monotonic() + limit
     while time.monotonic() < deadline:
         if value := condition():

@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pyte
 
+from support.patience import patience
+
 LIMIT = 60.0  # seconds
 
 
@@ -93,7 +95,7 @@ class Terminal:
 
     def wait_for(self, wanted: str | Callable[[str], bool], limit: float = LIMIT) -> str:
         """Until the screen has this text (or makes the condition true); the screen. A failure shows the screen."""
-        deadline = time.monotonic() + limit
+        deadline = time.monotonic() + patience(limit)
         while time.monotonic() < deadline:
             text = self.text
             if not self.updating and (wanted(text) if callable(wanted) else wanted in text):
@@ -104,7 +106,7 @@ class Terminal:
 
     def wait_end(self, limit: float = LIMIT) -> int:
         """Until the program ended; its status as a shell counts it."""
-        deadline = time.monotonic() + limit
+        deadline = time.monotonic() + patience(limit)
         while time.monotonic() < deadline:
             self.read()
             if self._reaped():

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from adbg.tui.commands.table import CommandResult, execute
 from adbg.tui.debugger.debugger import Debugger, State
+from support.patience import patience
 from support.scripted_agent import ScriptedAgent, ScriptedProgram
 
 E = TypeVar("E")
@@ -47,7 +48,7 @@ class Watched:
     def start(self) -> ScriptedAgent:
         """Started, every agent connected, the script not let go."""
         self.debugger.start()
-        limit = time.monotonic() + 5
+        limit = time.monotonic() + patience(5)
         while len(self.debugger.processes) < self.program.ranks:
             assert time.monotonic() < limit, "the agents did not connect"
             time.sleep(0.005)
@@ -64,7 +65,7 @@ class Watched:
     def settle(self, *states: State) -> State:
         """Until the program stands still."""
         wanted = states or (State.STOPPED, State.EXITED)
-        assert self.debugger.model.wait_state(*wanted, timeout=5), (
+        assert self.debugger.model.wait_state(*wanted, timeout=patience(5)), (
             f"state is {self.debugger.state}, not one of {wanted}"
         )
         return self.debugger.state

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.patience import patience
 
 from adbg.engine.launch.launch import ENGINE, ExitStatus, Launched, LaunchRequest, launch, prepare_session
 from adbg.engine.protocol.rendezvous import SessionConfig, new_token
@@ -25,7 +26,7 @@ LIMIT = 60.0  # seconds: every wait of these tests ends by then
 
 def wait_for(condition: Callable[[], Any], what: str) -> Any:
     """The first true value of ``condition``."""
-    end = time.monotonic() + LIMIT
+    end = time.monotonic() + patience(LIMIT)
     while time.monotonic() < end:
         if value := condition():
             return value
@@ -67,7 +68,7 @@ class Program:
         return b"".join(data for stream, data in list(self.output) if stream == name)
 
     def wait(self) -> ExitStatus:
-        status = self.launched.wait(LIMIT)
+        status = self.launched.wait(patience(LIMIT))
         assert status is not None, f"still runs; so far {self.output[-3:]}"
         return status
 
@@ -118,7 +119,7 @@ def front_end(config: SessionConfig, tmp_path: Path) -> Iterator[Callable[..., s
     for process in started:
         if process.poll() is None:
             process.kill()
-        process.wait(LIMIT)
+        process.wait(patience(LIMIT))
         for pipe in (process.stdin, process.stdout, process.stderr):
             if pipe:
                 pipe.close()

@@ -171,26 +171,30 @@ def test_ctrl_c_typed_at_the_terminal(program: Any) -> None:
 
 
 def test_background_children_live_on_and_hold_nothing_up(program: Any, tmp_path: Path, eventually: Any) -> None:
-    """One that holds the terminal, one that has no descriptor of it: both end by themselves, later."""
-    child = "import time, sys; time.sleep(1.5); print('late', flush=True); open(sys.argv[1], 'w').write('ended')"
+    """One that holds the terminal, one that has no descriptor of it: both end after the program's end is known."""
+    child = (
+        "import os, sys, time\nend = time.monotonic() + 100\n"
+        "while not os.path.exists(sys.argv[2]) and time.monotonic() < end: time.sleep(0.01)\n"
+        "print('late', flush=True); open(sys.argv[1], 'w').write('ended')"
+    )
     code = f"""if True:
         import subprocess, sys
         n = subprocess.DEVNULL
         command = [sys.executable, '-c', {child!r}]
-        subprocess.Popen(command + [{str(tmp_path / "holds")!r}])
-        subprocess.Popen(command + [{str(tmp_path / "free")!r}], stdin=n, stdout=n, stderr=n)
+        subprocess.Popen(command + [{str(tmp_path / "holds")!r}, {str(tmp_path / "go")!r}])
+        subprocess.Popen(command + [{str(tmp_path / "free")!r}, {str(tmp_path / "go")!r}], stdin=n, stdout=n, stderr=n)
         print('leaving')
         sys.exit(5)"""
     for mode in ("pty", "split"):
-        begin = time.monotonic()
         run = program(code, mode=mode)
         assert run.wait().status == 5
-        assert time.monotonic() - begin < 1.5, "the program's end was not reported in time"
+        (tmp_path / "go").touch()  # only now
         assert b"leaving\n" in run.stream("stdout")
         for name in ("holds", "free"):
             eventually(lambda name=name: (tmp_path / name).exists() and (tmp_path / name).read_text() == "ended", name)
             (tmp_path / name).unlink()
         eventually(lambda run=run: b"late" in run.stream("stdout"), "its output still comes")
+        (tmp_path / "go").unlink()
 
 
 def test_only_free_children_left(program: Any, tmp_path: Path, eventually: Any) -> None:

@@ -8,6 +8,7 @@ import sys
 import threading
 import types
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -145,7 +146,7 @@ def test_an_error_in_the_users_code_names_its_place() -> None:
         raise ValueError("first line\nsecond line")
 
     text = message_of("helper()", at_node(here()))
-    assert text.startswith("ValueError: first line (at test_expressions.py:") and text.endswith("in helper)"), helper
+    assert text.startswith(f"ValueError: first line (at {Path(__file__).name}:") and text.endswith("in helper)"), helper
 
 
 def test_an_exception_whose_text_fails_is_still_told() -> None:

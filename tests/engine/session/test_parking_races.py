@@ -47,7 +47,7 @@ def test_interrupts_at_every_moment_of_a_stop() -> None:
     rng = random.Random(1)
     rounds, interrupted = 0, 0
     until = time.monotonic() + SECONDS
-    while time.monotonic() < until:
+    while time.monotonic() < until or rounds <= 50 or interrupted <= 20:  # a busy machine gets the time it needs
         rounds += 1
         parked = Parked(None, None, None)  # type: ignore[arg-type]
         ended: list[str] = []
@@ -66,4 +66,3 @@ def test_interrupts_at_every_moment_of_a_stop() -> None:
         parked.resume()
         thread.join(20)
         assert ended == ["in good order"], f"round {rounds}"
-    assert rounds > 50 and interrupted > 20, "there was something to interrupt"

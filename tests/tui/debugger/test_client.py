@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from support.patience import patience
 from support.scripted_agent import ScriptedAgent
 
 from adbg.engine import errors
@@ -55,7 +56,7 @@ def session() -> Iterator[Session]:
 
 
 def wait_for(condition: object, seconds: float = 5) -> None:
-    limit = time.monotonic() + seconds
+    limit = time.monotonic() + patience(seconds)
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < limit, "waited in vain"
         time.sleep(0.005)

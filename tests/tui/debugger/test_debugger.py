@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from support.patience import patience
 from support.scripted_agent import ScriptedAgent
 from support.watched_debugger import Watched
 
@@ -19,7 +20,7 @@ Make = Callable[..., Watched]
 
 
 def eventually(condition: Callable[[], object], what: str) -> None:
-    limit = time.monotonic() + 5
+    limit = time.monotonic() + patience(5)
     while not condition():
         assert time.monotonic() < limit, what
         time.sleep(0.005)

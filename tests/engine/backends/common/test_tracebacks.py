@@ -39,6 +39,7 @@ def test_an_exception_of_adbg_s_own_alone() -> None:
     assert "run" not in names and names[-2:] == ["<lambda>", "fail"]
 
 
+@pytest.mark.torch
 def test_torch() -> None:
     torch = pytest.importorskip("torch.autograd") and importlib.import_module("torch")
     from tests.support.torch_watch import Watch, watching  # type: ignore[import-not-found]
@@ -68,6 +69,7 @@ def test_torch() -> None:
     assert [name for _, name in plain].count("backward") > 3
 
 
+@pytest.mark.paddle
 def test_paddle() -> None:
     paddle = pytest.importorskip("paddle.autograd") and importlib.import_module("paddle")
     from tests.support.paddle_watch import Watch, watching

@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from support.patience import patience
 
 from adbg.engine.errors import CommandError
 from adbg.engine.glog import format_record
@@ -46,7 +47,7 @@ def store_of(path: Path, text: str | bytes | None = None) -> LogStore:
 
 
 def settle(store: LogStore, seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + patience(seconds)
     while store.poll() or store.behind or store.unpacking or store._reader is not None:
         assert time.monotonic() < deadline, "the store reads on and on"
         time.sleep(0.001)
