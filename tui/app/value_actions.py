@@ -60,7 +60,7 @@ class ValueActions:
     def edit(self) -> None:
         model = self.main.value.model
         if model.target:
-            hint = "checked, cloned and handed to the engine"
+            hint = "checked, cloned and passed to the engine"
             text = f"{model.target} * 0.5"
             self.main.ask_line(
                 f"set {model.target} =", text, hint, lambda line: self._run_line(f"set {model.target} = {line}")

@@ -80,10 +80,6 @@ class GraphModel:
         elif row.accumulate and self._folded(old) != self._folded(row):
             self._stale = True
 
-    def clear(self) -> None:
-        """No graph is at hand."""
-        self.load(GraphBody(-1, 0, 0, 0, []))
-
     def place(self, here: int) -> None:
         """The node at hand is ``here`` now; the states of the rows follow."""
         if here == self.here:
