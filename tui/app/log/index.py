@@ -30,7 +30,7 @@ FOREIGN, NOTE = 8, 9
 KIND = 0x0F
 BACKWARD, NODE, CALL, PYLAYER = 0x10, 0x20, 0x40, 0x80  # the record begins one
 DEEPEST = 100
-_PART = 1 << 20  # bytes; a longer record goes on as another row
+_PART = 1 << 20  # bytes; the rest of a longer record is another row
 _SEVERITIES = {b"I": INFO, b"W": WARNING, b"E": ERROR, b"F": FATAL}
 
 _LOOSE = re.compile(rb"\n(?=[^\s\n])")
