@@ -1,4 +1,4 @@
-"""glog's text grammar: VLOG records read and written (L1, stdlib only; pure, any thread).
+"""glog's text grammar: VLOG records read and written. Standard library only; pure, any thread.
 
 ::
 
@@ -21,10 +21,8 @@ from typing import NamedTuple
 from adbg.engine.errors import CommandError
 
 _HEAD = re.compile(rb"^(\t*)([IWEF])(\d{4} \d\d:\d\d:\d\d\.\d{6}) +(\d+) ([\w.\-]+):(\d+)\] ?([^\n]*)\n", re.MULTILINE)
-_FOREIGN = re.compile(
-    rb"^(?:Traceback \(most recent call last\):|WARNING: Logging before |\[PRECISION\] |[^\s:]+:\d+: \w*Warning: )",
-    re.MULTILINE,
-)
+_STRAY = rb"Traceback \(most recent call last\):|WARNING: Logging before |\[PRECISION\] |[^\s:]+:\d+: \w*Warning: "
+_FOREIGN = re.compile(rb"^(?:" + _STRAY + rb")", re.MULTILINE)
 _PART = 1 << 20  # bytes; a longer record or foreign text is handed out in parts, so that memory stays bounded
 
 
@@ -192,50 +190,53 @@ def heads(data: bytes, offset: int = 0) -> dict[int, Record]:
 
 # ------------------------------------------------------------------ what a record says
 
+# Where the rows of a log begin, and what each opens or closes; the text in front begins with a newline. The last group
+# that matched (``lastindex``) says which: ROW_CALL ("Running" or "Finish" in group 3, its name in 4), ROW_BACKWARD
+# ("Start" or "Finish" in 5), ROW_NODE (a node is about to run), ROW_PYLAYER (one begins), ROW_DUMP (of the call named
+# in 8), ROW_FOREIGN (no record: group 9), else ROW_PLAIN. Groups 1 and 2 are TABs and severity.
+ROW_PLAIN, ROW_CALL, ROW_BACKWARD, ROW_NODE, ROW_PYLAYER, ROW_DUMP, ROW_FOREIGN = 2, 4, 5, 6, 7, 8, 9
+DUMP = "Forward Debug Info"
+ROWS = re.compile(
+    rb"\n(?:(\t*)([IWEF])\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ [\w.\-]+:\d+\] ?(?:"
+    rb"(?:\n\t*)?=+(?:(Running|Finish)_((?:AD|C\+\+)_API\w*: [\w.]+)=|RunBackward: (Start|Finish) B)"
+    rb"|[\w:<>.]+\((?:#\d+|0x[0-9a-f]+)\) (Preparing)"
+    rb"|(?:\w+:Running PyLayer Apply|Running PyLayer \w)()"
+    rb"|(?:\n\t*)?" + DUMP.encode() + rb" \{\n\t*API_Name: ([\w.]+)"
+    rb")?|(" + _STRAY + rb"))"
+)
+_NODE = re.compile(r"(?P<name>[\w:<>.]+)\((?:#(?P<index>\d+)|(?P<pointer>0x[0-9a-f]+))\)")
+
 
 @dataclass(frozen=True, slots=True)
-class Topic:
-    """What a record means for folding: ``kind`` is one of "backward_begin", "backward_end", "node" (a node is about to
-    run), "node_more" (more about it), "pylayer_begin", "pylayer_end", "api_begin", "api_end".
+class NodeSaid:
+    """The node that a record is about: ``index`` in the backward, 0 where the log has none; ``text`` is how the log
+    tells it from others of its name."""
 
-    ``name`` is the node's, op's or PyLayer's. ``index`` (adbg's records) or ``pointer`` (Paddle's) tells nodes of one
-    name apart.
-    """
-
-    kind: str
-    name: str = ""
-    index: int | None = None
-    pointer: str = ""
+    name: str
+    index: int
+    text: str
 
 
-_NODE = r"(?P<name>[\w:<>.]+)\((?:#(?P<index>\d+)|(?P<pointer>0x[0-9a-f]+))\)"
-_TOPICS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
-    (kind, re.compile(pattern))
-    for kind, pattern in (
-        ("node", _NODE + r" Preparing"),
-        ("node_more", _NODE + r" "),
-        ("backward_begin", r"=+RunBackward: Start Backward"),
-        ("backward_end", r"=+RunBackward: Finish Backward"),
-        ("pylayer_begin", r"Running PyLayer (?P<name>\w+)"),
-        ("pylayer_end", r"Finish PyLayer (?P<name>\w+)"),
-        ("pylayer_begin", r"(?P<name>\w+):Running PyLayer Apply"),
-        ("pylayer_end", r"(?P<name>\w+):Finish PyLayer Apply"),
-        ("api_begin", r"=+Running_(?:AD|C\+\+)_API\w*: (?P<name>\w+)="),
-        ("api_end", r"=+Finish_(?:AD|C\+\+)_API\w*: (?P<name>\w+)="),
-    )
+def node_said(text: str) -> NodeSaid | None:
+    """Of a record's text; None when it is about something else."""
+    found = _NODE.match(text)
+    return NodeSaid(found["name"], int(found["index"] or 0), found[0]) if found else None
+
+
+# Paddle's records of several lines (3.3.1, levels 3 to 6): a tensor's own lines are indented by one TAB, or two inside
+# TensorInfo; deeper ones are of its gradient and its node.
+API_MARKER = re.compile(r"=+(Running|Finish)_(AD_API_GRAD|AD_API_Grad|AD_API|C\+\+_API\w*): ([\w.]+)=+")
+RULER = re.compile(r"^=+(.*?)\s*=+$")
+LAYER_STACK = "PyLayer forward call stack:"
+STACK_FRAME = re.compile(r'File "([^"\n]*)", line (\d+), in (.*)')  # the innermost one is the last
+NODE_INPUTS = "{ Input: ["
+KERNEL_INPUTS, KERNEL_OUTPUTS, KERNEL_ATTRIBUTES = '{"input":[', '"output":', '"attribute":'
+KERNEL_DTYPE = re.compile(r"dtype: ([\w.]+)")
+TENSOR_FIELD = re.compile(
+    r"^\( (?P<var>\w+) ,|^\t(?P<name>Name): |^\t{1,2}Dtype: (?P<dtype>[\w.]+)|^\t{1,2}Shape: (?P<shape>.*?),?\s*$"
+    r"|^\t(?P<unknown>TensorInfo: \{ Unknown)|(?P<output>^ ?Output: ?\[)",
+    re.MULTILINE,
 )
-
-
-def topic(record: Record) -> Topic | None:
-    """What ``record`` says of the course of a backward; None when it is about something else."""
-    text = record.text or (record.continuation[0] if record.continuation else "")
-    for kind, pattern in _TOPICS:
-        if match := pattern.match(text):
-            groups = match.groupdict()
-            index = groups.get("index")
-            return Topic(kind, groups.get("name") or "", int(index) if index else None, groups.get("pointer") or "")
-    return None
-
 
 _LEVELS: tuple[tuple[re.Pattern[str], int], ...] = tuple(
     (re.compile(pattern), level)

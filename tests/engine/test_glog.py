@@ -10,7 +10,20 @@ from pathlib import Path
 import pytest
 
 from adbg.engine.errors import CommandError
-from adbg.engine.glog import Parser, Record, format_record, parse, parse_levels, topic
+from adbg.engine.glog import (
+    ROW_BACKWARD,
+    ROW_CALL,
+    ROW_DUMP,
+    ROW_NODE,
+    ROW_PYLAYER,
+    ROWS,
+    Parser,
+    Record,
+    format_record,
+    node_said,
+    parse,
+    parse_levels,
+)
 
 LOGS = sorted((Path(__file__).parents[1] / "data" / "vlog").glob("*.log"))
 HEAD = re.compile(rb"^\t*[IWEF]\d{4} \d\d:\d\d:\d\d\.\d{6} +\d+ [\w.\-]+:\d+\] ?.*$", re.MULTILINE)
@@ -56,23 +69,26 @@ def test_bytes_may_come_cut_anywhere(log: bytes, size: int) -> None:
     assert records + parser.flush() == parse(log)
 
 
+def marks(log: bytes, group: int) -> list[tuple[int, re.Match[bytes]]]:
+    """(TABs, match) of the rows that open or close such a thing."""
+    return [(len(found[1]), found) for found in ROWS.finditer(b"\n" + log) if found.lastindex == group]
+
+
 def test_nesting_and_markers() -> None:
-    records = parse((LOGS[0].parent / "pylayer_nested_v3.log").read_bytes())
-    topics = [(record.indent, t) for record in records if (t := topic(record)) is not None]
-    begins = [indent for indent, t in topics if t.kind == "backward_begin"]
-    ends = [indent for indent, t in topics if t.kind == "backward_end"]
-    assert begins == [0, 1] and ends == [1, 0], "the nested backward lies one TAB inside its PyLayer"
-    nodes = [(indent, t.name) for indent, t in topics if t.kind == "node"]
+    log = (LOGS[0].parent / "pylayer_nested_v3.log").read_bytes()
+    records = parse(log)
+    backwards = [(tabs, found[5]) for tabs, found in marks(log, ROW_BACKWARD)]
+    assert backwards == [(0, b"Start"), (1, b"Start"), (1, b"Finish"), (0, b"Finish")], "the nested one lies deeper"
+    assert len(marks(log, ROW_NODE)) == len([r for r in records if r.text.endswith(") Preparing ")])
+    said = [(r.indent, found) for r in records if r.text.endswith("Preparing ") and (found := node_said(r.text))]
+    nodes = [(indent, node.name) for indent, node in said]
     assert nodes[:3] == [(0, "SumGradNode"), (0, "MultiplyGradNode"), (0, "GradNodePyLayer_Outer")]
     assert (1, "ScaleGradNode") in nodes and (1, "GradNodePyLayer_Inner") in nodes
-    assert all(t.pointer.startswith("0x") for _, t in topics if t.kind == "node")
-    layers = [t for _, t in topics if t.kind.startswith("pylayer")]
-    assert [(t.kind, t.name) for t in layers] == [
-        ("pylayer_begin", "Outer"), ("pylayer_begin", "Inner"), ("pylayer_end", "Inner"), ("pylayer_end", "Outer"),
-    ]  # fmt: skip
-    opened = [t.name for _, t in topics if t.kind == "api_begin"]
-    closed = [t.name for _, t in topics if t.kind == "api_end"]
-    assert opened.count("matmul") == closed.count("matmul") == 1
+    assert all(node.index == 0 and node.text.startswith(node.name + "(0x") for _, node in said)
+    assert len(marks(log, ROW_PYLAYER)) == 2
+    calls = [(found[3], found[4].rpartition(b" ")[2]) for _, found in marks(log, ROW_CALL)]
+    assert calls.count((b"Running", b"matmul")) == calls.count((b"Finish", b"matmul")) == 1
+    assert len(marks(log, ROW_DUMP)) == log.count(b"API_Name: ")
 
 
 def test_multi_line_records_keep_their_lines() -> None:
@@ -141,8 +157,8 @@ def test_what_is_written_is_read_back() -> None:
         2, "I", f"{stamp}.123456", 42, "backward", 3, "NAME(#3) Preparing ", ("more",), 0, len(text)
     )
     assert record.level == 3
-    found = topic(record)
-    assert found is not None and (found.kind, found.name, found.index) == ("node", "NAME", 3)
+    found = node_said(record.text)
+    assert found is not None and (found.name, found.index, found.text) == ("NAME", 3, "NAME(#3)")
     assert parse(format_record("x", "nodes", 3, severity="W"))[0].tid == threading.get_native_id()
 
 

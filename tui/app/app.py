@@ -28,7 +28,7 @@ from adbg.tui.app.command_runner import CommandRunner, completions
 from adbg.tui.app.event_feed import EventFeed
 from adbg.tui.app.failures import Failures, keep_traceback
 from adbg.tui.app.keymap import bindings
-from adbg.tui.app.lines.actions import Breakable, Deleted, Toggled
+from adbg.tui.app.lines.actions import Breakable, Listed
 from adbg.tui.app.lines.line_panel import LinePanel
 from adbg.tui.app.log.nodes import node_index, occurrence_of
 from adbg.tui.app.log.vlog_panel import VlogPanel
@@ -298,7 +298,7 @@ class AdbgApp(TypeAhead[int]):
     def action_until_cursor(self) -> None:
         row = self.main.graph.selected
         if row is None:
-            self.notify("no node is under the cursor: there is no graph at this stop", severity="warning", markup=False)
+            self.notify("no node under the cursor: this stop has no graph", severity="warning", markup=False)
         elif row.state == "done":
             self.notify(
                 f"#{row.index} has run already: c continues to the next backward", severity="warning", markup=False
@@ -335,7 +335,7 @@ class AdbgApp(TypeAhead[int]):
         return spec or self.main.graph.breakpoint_spec()
 
     def action_toggle_breakpoint(self) -> None:
-        line = self.focused.toggle_command() if isinstance(self.focused, Toggled) else ""
+        line = self.focused.toggle_command() if isinstance(self.focused, Listed) else ""
         spec = "" if line else self._spec_here()
         if spec:
             same = [row for row in self.debugger.settings.breakpoints if row.spec == spec]
@@ -349,7 +349,7 @@ class AdbgApp(TypeAhead[int]):
         self.push_screen(BreakpointScreen(self._spec_here()), lambda line: self.run_line(line) if line else None)
 
     def action_delete_breakpoint(self) -> None:
-        line = self.focused.delete_command() if isinstance(self.focused, Deleted) else None
+        line = self.focused.delete_command() if isinstance(self.focused, Listed) else None
         if line is None:
             line = self.main.graph.delete_command()
         if line:

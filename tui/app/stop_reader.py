@@ -82,7 +82,7 @@ class StopReader:
             self.select_node(index)
 
     def _read_graph(self, stop: NodeStop) -> None:
-        """The page with the node at hand first; the pages between the last stop and this one again."""
+        """The page with the current node first; the pages between the last stop and this one again."""
         model = self.main.graph.model
         same = stop.backward == model.backward and stop.total == model.total
         low, high = sorted((max(model.here, 1), max(stop.index, 1)))
@@ -140,7 +140,7 @@ class StopReader:
             return
         if slot is not None and slot.meta is not None and slot.meta.shape is None:
             return
-        index = 0 if self.selected == stop.index or model.expression else self.selected
+        index = 0 if self.selected == stop.index else self.selected
         rows, cols = panel.picture_room()
         asked = model.slice
         model.loading = True

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from rich.style import Style
+from rich.text import Text
 from textual.theme import Theme
+
+from adbg.tui.text.cells import Spans
 
 BACKGROUND = "#14161b"
 RAISED = "#1b1e25"
@@ -105,3 +108,13 @@ def blend(low: str, high: str, share: float) -> str:
     share = min(max(share, 0.0), 1.0)
     pairs = ((int(low[i : i + 2], 16), int(high[i : i + 2], 16)) for i in (1, 3, 5))
     return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in pairs)
+
+
+def styled(*lines: Spans) -> Text:
+    """Spans as Rich text, a line each."""
+    text = Text(no_wrap=True)
+    for number, spans in enumerate(lines):
+        text.append("\n" if number else "")
+        for piece, style in spans:
+            text.append(piece, STYLES[style])
+    return text

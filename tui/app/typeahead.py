@@ -1,6 +1,6 @@
 """Keys in the order they were typed, each with what the one before it led to. UI thread.
 
-Textual hands a key to the widget that has the focus and goes on with the next one; what the first one does (another
+Textual hands a key to the widget that has the focus and continues with the next one; what the first one does (another
 panel, a question at the bottom) comes about some messages later. Whoever types `/Exp`, or pastes keys over ssh, lost
 the letters. Here the next key waits until the one before it went through the widget, its parents and the app, until
 these have nothing more to do, and until a screen that it opened can take it: about a millisecond.

@@ -28,7 +28,7 @@ class ValueActions:
         stop = self.debugger.stop
         if not target or stop is None:
             self.main.type_command("print ")
-        elif self.reader.selected != stop.index and not self.main.value.model.expression:
+        elif self.reader.selected != stop.index:
             self.main.notify(
                 f"print reads the current node (#{stop.index}); the panel shows #{self.reader.selected}",
                 severity="warning",
@@ -60,7 +60,7 @@ class ValueActions:
     def edit(self) -> None:
         model = self.main.value.model
         if model.target:
-            hint = "checked, cloned and handed to the engine"
+            hint = "checked, cloned and passed to the engine"
             text = f"{model.target} * 0.5"
             self.main.ask_line(
                 f"set {model.target} =", text, hint, lambda line: self._run_line(f"set {model.target} = {line}")
@@ -75,7 +75,7 @@ class ValueActions:
             self.main.app.bell()
             return
         selected = self.reader.selected
-        target, index = model.target, 0 if selected == stop.index or model.expression else selected
+        target, index = model.target, 0 if selected == stop.index else selected
 
         def ask(slice_text: str, rows: int, cols: int, exact: bool, then: Answered) -> None:
             self.reader.lookups.ask(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from adbg.engine.backends.base import BackwardCall, HookPlan
 from adbg.engine.errors import CommandError
-from adbg.engine.glog import Record, parse, topic
+from adbg.engine.glog import ROW_BACKWARD, ROW_NODE, ROW_PLAIN, ROWS, Record, parse
 from adbg.engine.log.narrator import Narrator
 from tests.fake_backend import FakeBackend, FakeGraph
 
@@ -74,7 +75,8 @@ def test_nothing_is_written_unless_asked() -> None:
 
 
 def test_level_3_says_what_paddle_says() -> None:
-    records = Narrated("3").run(FakeGraph.chain(2))
+    narrated = Narrated("3")
+    records = narrated.run(FakeGraph.chain(2))
     assert texts(records) == [
         "Run in Backward: backward #1 at /fake/train.py:88",
         "=================RunBackward: Start Backward =================",
@@ -85,8 +87,8 @@ def test_level_3_says_what_paddle_says() -> None:
         "=================RunBackward: Finish Backward =================",
     ]
     assert {record.level for record in records} == {3}
-    kinds = [t.kind for record in records if (t := topic(record))]
-    assert kinds == ["backward_begin", "node", "node", "node", "backward_end"]
+    rows = [found.lastindex for found in ROWS.finditer(("\n" + "".join(narrated.lines)).encode())]
+    assert [row for row in rows if row != ROW_PLAIN] == [ROW_BACKWARD, ROW_NODE, ROW_NODE, ROW_NODE, ROW_BACKWARD]
 
 
 def test_each_level_adds() -> None:
@@ -106,20 +108,20 @@ def test_each_level_adds() -> None:
 def test_nesting_is_one_tab_for_each_level() -> None:
     narrated = Narrated("3")
     records = narrated.run(nested_graph(narrated))
-    shape = [(record.indent, t.kind, t.name) for record in records if (t := topic(record))]
+    shape = [(record.indent, record.text.strip("= ")) for record in records if re.search("Prep|Layer|=", record.text)]
     assert shape == [
-        (0, "backward_begin", ""),
-        (0, "node", "MulBackward0"),
-        (0, "node", "OuterBackward"),
-        (1, "pylayer_begin", "OuterBackward"),
-        (1, "backward_begin", ""),
-        (1, "node", "AddBackward0"),
-        (1, "node", "MulBackward0"),
-        (1, "node", "AccumulateGrad"),
-        (1, "backward_end", ""),
-        (1, "pylayer_end", "OuterBackward"),
-        (0, "node", "AccumulateGrad"),
-        (0, "backward_end", ""),
+        (0, "RunBackward: Start Backward"),
+        (0, "MulBackward0(#1) Preparing"),
+        (0, "OuterBackward(#2) Preparing"),
+        (1, "Running PyLayer OuterBackward"),
+        (1, "RunBackward: Start Backward"),
+        (1, "AddBackward0(#1) Preparing"),
+        (1, "MulBackward0(#2) Preparing"),
+        (1, "AccumulateGrad(#3) Preparing"),
+        (1, "RunBackward: Finish Backward"),
+        (1, "Finish PyLayer OuterBackward"),
+        (0, "AccumulateGrad(#3) Preparing"),
+        (0, "RunBackward: Finish Backward"),
     ]
 
 

@@ -178,7 +178,7 @@ def test_an_empty_line_repeats_a_step_only() -> None:
         await app.press("enter")
         await app.stopped_at(2)
         await app.command("p 1 + 1")
-        await app.until(lambda: app.app.main.transcript.last() == "2", "the answer")
+        await app.until(lambda: app.app.main.transcript.text().endswith("\n2"), "the answer")
         await app.press("enter")
         await app.pilot.pause(0.1)
         assert app.agent.position == 2
@@ -471,7 +471,7 @@ def test_the_log_of_the_run_is_followed_filtered_and_searched(tmp_path: object) 
         await app.until(lambda: app.app.main.vlog.row_at(app.app.main.vlog.cursor) == 1, "the match")
         await app.press("ampersand")
         await app.write("(")
-        await app.until(lambda: "is no regular expression" in app.app.main.transcript.text(), "the error")
+        await app.until(lambda: "invalid regular expression" in app.app.main.transcript.text(), "the error")
 
     drive(WIDE, body, str(tmp_path))
 

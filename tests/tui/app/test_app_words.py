@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.app_driver import Driver, drive
 
-from adbg.engine.protocol.messages import BackwardBegin
+from adbg.engine.protocol.messages import BackwardBegin, GraphBody
 from adbg.engine.types import Evidence, NodeStop, Origin, Phase, Role, SourceLine, StopReason
 from adbg.tui.app.banner import banner_text
 from adbg.tui.debugger import events
@@ -75,7 +75,7 @@ def test_a_run_that_did_not_stop_yet_tells_where_it_is() -> None:
     async def body(app: Driver) -> None:
         process = app.debugger.current
         assert process is not None
-        app.app.main.graph.model.clear()
+        app.app.main.graph.model.load(GraphBody(-1, 0, 0, 0, []))
         app.app.main.graph.lines_changed()
         app.app.feed.put(events.Started())
         await app.shows("the program is running: i pauses at the next node")

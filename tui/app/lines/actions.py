@@ -14,26 +14,17 @@ class Searched(Protocol):
 
 
 @runtime_checkable
-class Alarming(Protocol):
-    """``e`` and ``E``."""
+class Walked(Searched, Protocol):
+    """Besides: ``e`` and ``E``, ``m`` and ``'``."""
 
     def next_bad(self, step: int) -> bool:
         """Go to the next or previous NaN, Inf, warning or error; False when there is none."""
-
-
-@runtime_checkable
-class Marked(Protocol):
-    """``m`` and ``'``."""
 
     def toggle_mark(self) -> None:
         """Mark the line under the cursor, or unmark it."""
 
     def to_mark(self) -> bool:
         """Go to the next mark; False when there is none."""
-
-
-class Searchable(Searched, Alarming, Marked, Protocol):
-    """A panel that answers for those that cannot."""
 
 
 @runtime_checkable
@@ -53,16 +44,11 @@ class Breakable(Protocol):
 
 
 @runtime_checkable
-class Toggled(Protocol):
-    """``b``, where there is something to switch on and off."""
+class Listed(Protocol):
+    """``b`` and ``delete`` on what is in a list already."""
 
     def toggle_command(self) -> str:
-        """The command that does it; "" for none."""
-
-
-@runtime_checkable
-class Deleted(Protocol):
-    """``delete``."""
+        """The command that switches what is under the cursor on or off; "" for none."""
 
     def delete_command(self) -> str | None:
-        """The command that removes what is under the cursor; "" for none, None: ask another panel."""
+        """The command that removes it; "" for none, None: the list is empty."""

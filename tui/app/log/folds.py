@@ -124,14 +124,14 @@ def wanted(text: str) -> Wanted:
             modules = tuple(value.split(","))
         elif name == "thread":
             if not value.replace(",", "").isdigit():
-                raise CommandError(f"no thread number: {value!r}", "the second column shows them: thread:22244")
+                raise CommandError(f"invalid thread number {value!r}", "the second column shows them: thread:22244")
             threads = tuple(int(part) for part in value.split(",") if part)
         elif value.isdigit():
             level = int(value)
         elif value.upper() in ("W", "E", "F"):
             severity = _BADNESS.index(value.upper())
         else:
-            raise CommandError(f"no level: {value!r}", "level:4 keeps levels up to 4, level:W warnings and errors")
+            raise CommandError(f"invalid level {value!r}", "level:4 keeps levels up to 4, level:W warnings and errors")
     pattern = compile_bytes(rest) if rest else None
     return Wanted(context, pattern, level, severity, modules, threads)
 
@@ -198,7 +198,7 @@ def compile_pattern(text: str) -> re.Pattern[str]:
         return re.compile(text, 0 if text != text.lower() else re.IGNORECASE)
     except re.error as error:
         raise CommandError(
-            f"{text!r} is no regular expression: {error}", "escape special characters with a backslash"
+            f"invalid regular expression {text!r}: {error}", "escape special characters with a backslash"
         ) from None
 
 

@@ -13,24 +13,26 @@ import re
 from array import array
 from dataclasses import dataclass, field
 
+from adbg.engine.glog import (
+    DUMP,
+    ROW_BACKWARD,
+    ROW_CALL,
+    ROW_DUMP,
+    ROW_FOREIGN,
+    ROW_NODE,
+    ROW_PLAIN,
+    ROW_PYLAYER,
+    ROWS,
+)  # fmt: skip
+
 INFO, WARNING, ERROR, FATAL = range(4)  # low four bits of a kind
 FOREIGN, NOTE = 8, 9
 KIND = 0x0F
 BACKWARD, NODE, CALL, PYLAYER = 0x10, 0x20, 0x40, 0x80  # the record begins one
 DEEPEST = 100
-_PART = 1 << 20  # bytes; a longer record goes on as another row
+_PART = 1 << 20  # bytes; the rest of a longer record is another row
 _SEVERITIES = {b"I": INFO, b"W": WARNING, b"E": ERROR, b"F": FATAL}
 
-HEAD = rb"(\t*)([IWEF])\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ [\w.\-]+:\d+\] ?"
-_STRAY = rb"Traceback \(most recent call last\):|WARNING: Logging before |\[PRECISION\] |[^\s:]+:\d+: \w*Warning: "
-_ROWS = re.compile(
-    rb"\n(?:" + HEAD + rb"(?:"
-    rb"(?:\n\t*)?=+(?:(Running|Finish)_((?:AD|C\+\+)_API\w*: [\w.]+)=|RunBackward: (Start|Finish) B)"  # 3, 4, 5
-    rb"|[\w:<>.]+\((?:#\d+|0x[0-9a-f]+)\) (Preparing)"  # 6
-    rb"|(?:\w+:Running PyLayer Apply|Running PyLayer \w)()"  # 7
-    rb"|(?:\n\t*)?Forward Debug Info \{\n\t*API_Name: ([\w.]+)"  # 8
-    rb")?|(" + _STRAY + rb"))"  # 9
-)
 _LOOSE = re.compile(rb"\n(?=[^\s\n])")
 
 
@@ -101,19 +103,19 @@ class Indexer:
         base, offsets, depths, kinds = self._base, batch.offsets, batch.depths, batch.kinds
         severities, plain = _SEVERITIES, INFO
         position = 0
-        for found in _ROWS.finditer(data, 0, end):
+        for found in ROWS.finditer(data, 0, end):
             start = found.start()
             if self._loose and start > position:
                 self._lines(batch, data, position, start)
             position = found.end()
             group = found.lastindex
-            if group == 9:
-                self._stray(batch, base + start + 1, found[9])
+            if group == ROW_FOREIGN:
+                self._stray(batch, base + start + 1, found[ROW_FOREIGN])
                 continue
             self._loose = False
             tabs = found.end(1) - found.start(1)
             kind = severities[found[2]]
-            if group == 2 and tabs == self._tabs and not self._told:
+            if group == ROW_PLAIN and tabs == self._tabs and not self._told:
                 depth = self._depth
             else:
                 depth, kind = self._placed(found, tabs, kind)
@@ -153,16 +155,16 @@ class Indexer:
         group = found.lastindex
         if self._told:
             self._told = False
-            if opened and not (group == 4 and found[3] == b"Finish" and opened[-1][2] == found[4]):
+            if opened and not (group == ROW_CALL and found[3] == b"Finish" and opened[-1][2] == found[4]):
                 opened.pop()
         begins, name = 0, b""
         depth = -1
-        if group == 4:
+        if group == ROW_CALL:
             if found[3] == b"Running":
                 begins, name = CALL, found[4]
             else:
                 depth = self._closed(tabs, CALL, found[4])
-        elif group == 5:
+        elif group == ROW_BACKWARD:
             self._closed(tabs, NODE)
             if found[5] == b"Start":
                 self._closed(tabs, BACKWARD)
@@ -170,12 +172,12 @@ class Indexer:
                 self.backwards += 1
             else:
                 depth = self._closed(tabs, BACKWARD)
-        elif group == 6:
+        elif group == ROW_NODE:
             self._closed(tabs, NODE)
             begins = NODE
-        elif group == 7:
+        elif group == ROW_PYLAYER:
             begins = PYLAYER
-        elif group == 8 and opened and opened[-1][:2] == (tabs, CALL):
+        elif group == ROW_DUMP and opened and opened[-1][:2] == (tabs, CALL):
             called = opened[-1][2].rpartition(b" ")[2]
             self._told = found[8].startswith(called) and found[8][len(called) :].isdigit()
         if depth < 0:
@@ -220,7 +222,7 @@ def _before_open_head(data: bytes, end: int) -> int:
         start = data.rfind(b"\n", 0, line)
         if start < 0 or line - start > 200:
             break
-        if data[start:line].rstrip(b" ").endswith(b"]") and (lines == 1 or b"Forward Debug Info {" in data[line:end]):
+        if data[start:line].rstrip(b" ").endswith(b"]") and (lines == 1 or DUMP.encode() in data[line:end]):
             return start
         line = start
     return end

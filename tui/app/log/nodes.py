@@ -10,34 +10,17 @@ import bisect
 import re
 import time
 from array import array
-from dataclasses import dataclass
 
+from adbg.engine.glog import NodeSaid, node_said
 from adbg.tui.app.log.index import NODE
 from adbg.tui.app.log.store import LogStore
 from adbg.tui.app.panels.graph_model import GraphModel
 
 _ORDINAL = re.compile(r"\d+(?=GradNode$)")
 _HEAD = re.compile(r"\] ?(.*)")
-_NODE = re.compile(r"(?P<name>[\w:<>.]+)\((?:#(?P<index>\d+)|(?P<pointer>0x[0-9a-f]+))\)")
 _BEGINS = bytes(1 if kind & NODE else 0 for kind in range(256))
 NodeKey = tuple[str, int, int]  # name, index, which of its name in the backward; 0: unknown
 _ROWS = 512  # looked at between two looks at the clock
-
-
-@dataclass(frozen=True, slots=True)
-class NodeSaid:
-    """The node that a record is about: ``index`` in the backward, 0 where the log has none; ``text`` is how the log
-    tells it from others of its name."""
-
-    name: str
-    index: int
-    text: str
-
-
-def node_said(text: str) -> NodeSaid | None:
-    """Of a record's text; None when it is about something else."""
-    found = _NODE.match(text)
-    return NodeSaid(found["name"], int(found["index"] or 0), found[0]) if found else None
 
 
 class NodeRecords:

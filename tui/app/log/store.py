@@ -198,7 +198,7 @@ class LogStore:
                     while data:
                         data = data[os.write(self._fd, data) :]
         except EOFError:
-            self.error = "cut: the end of the file is missing"
+            self.error = "truncated: the end of the file is missing"
         except (OSError, zlib.error) as error:
             self.error = f"unpacking ended early: {error}"
 

@@ -1,30 +1,29 @@
-"""The blocks of Paddle's VLOG in one line: which inputs and outputs, their dtypes and shapes. Pure; any thread.
-
-The grammar is that of Paddle 3.3.1 (levels 3 to 6): a tensor's own lines are indented by one TAB, or two inside
-TensorInfo; deeper ones are of its gradient and its node.
-"""
+"""The records of Paddle's VLOG in one line: which inputs and outputs, their dtypes and shapes. ``glog`` has their
+grammar. Pure; any thread."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
-from adbg.engine.glog import Record
+from adbg.engine.glog import (
+    API_MARKER,
+    DUMP,
+    KERNEL_ATTRIBUTES,
+    KERNEL_DTYPE,
+    KERNEL_INPUTS,
+    KERNEL_OUTPUTS,
+    LAYER_STACK,
+    NODE_INPUTS,
+    RULER,
+    STACK_FRAME,
+    TENSOR_FIELD,
+    Record,
+)
 
 _SHORT = {
     "float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16", "int64": "i64", "int32": "i32",
     "int16": "i16", "int8": "i8", "uint8": "u8", "complex64": "c64", "complex128": "c128",
 }  # fmt: skip
-_FIELD = re.compile(
-    r"^\( (?P<var>\w+) ,|^\t(?P<name>Name): |^\t{1,2}Dtype: (?P<dtype>[\w.]+)|^\t{1,2}Shape: (?P<shape>.*?),?\s*$"
-    r"|^\t(?P<unknown>TensorInfo: \{ Unknown)|(?P<output>^ ?Output: ?\[)",
-    re.MULTILINE,
-)
-_KERNEL_DTYPE = re.compile(r"dtype: ([\w.]+)")
-_MARKER = re.compile(r"=+(Running|Finish)_(AD_API_GRAD|AD_API_Grad|AD_API|C\+\+_API\w*): ([\w.]+)=+")
-_STACK = "PyLayer forward call stack:"
-_FRAME = re.compile(r'File "([^"\n]*)", line (\d+), in (.*)')  # the innermost one is the last
-_RULER = re.compile(r"^=+(.*?)\s*=+$")
 
 
 def summary(record: Record) -> str:
@@ -32,27 +31,29 @@ def summary(record: Record) -> str:
     text, more = record.text.strip(), record.continuation
     if not text and more:
         text, more = more[0].strip(), more[1:]
-    marker = _MARKER.match(text)
+    marker = API_MARKER.match(text)
     if marker:
         verb, kind, name = marker.groups()
         kinds = {"AD_API": "", "AD_API_GRAD": "grad ", "AD_API_Grad": "grad "}
         return ("" if verb == "Running" else "end ") + kinds.get(kind, "kernel call ") + name
-    if text.startswith(_STACK):
-        frames = _FRAME.findall("\n".join((text, *more)))
-        return f"{_STACK} {frames[-1][0].rpartition('/')[2]}:{frames[-1][1]} in {frames[-1][2]}" if frames else text
-    ruler = _RULER.match(text)
+    if text.startswith(LAYER_STACK):
+        frames = STACK_FRAME.findall("\n".join((text, *more)))
+        return (
+            f"{LAYER_STACK} {frames[-1][0].rpartition('/')[2]}:{frames[-1][1]} in {frames[-1][2]}" if frames else text
+        )
+    ruler = RULER.match(text)
     if ruler:
         return ruler[1]
-    if not more and "{ Input: [" not in text:
+    if not more and NODE_INPUTS not in text:
         return text
-    if text.startswith("Forward Debug Info"):
+    if text.startswith(DUMP):
         name = next((line.split(":", 1)[1].strip(" :") for line in more if line.startswith("API_Name:")), "?")
         inputs, outputs = tensors("\n".join(more))
         return f"Forward {name}({inputs}) → {outputs or 'nothing'}"
-    if "{ Input: [" in text:
-        inputs, _ = tensors(text.replace("{ Input: [", "", 1) + "\n" + "\n".join(more))
+    if NODE_INPUTS in text:
+        inputs, _ = tensors(text.replace(NODE_INPUTS, "", 1) + "\n" + "\n".join(more))
         return f"{text.partition('{')[0]}Input {inputs or 'none'}"
-    if '{"input":[' in text:
+    if KERNEL_INPUTS in text:
         return _kernel(text, more)
     return text
 
@@ -72,7 +73,7 @@ def tensors(text: str) -> tuple[str, str]:
         if var:
             sides[side].append(f"{var}×{named}" if named > 1 else var)
 
-    for found in _FIELD.finditer(text):
+    for found in TENSOR_FIELD.finditer(text):
         kind = found.lastgroup
         if kind == "output":
             close()
@@ -102,7 +103,7 @@ def _cut(words: list[str], most: int = 8) -> Iterator[str]:
 
 
 def _kernel(text: str, more: tuple[str, ...]) -> str:
-    inputs, _, outputs = "\n".join(more).partition('"output":')
-    outputs, _, _ = outputs.partition('"attribute":')
-    sides = [", ".join(_cut([_SHORT.get(d, d) for d in _KERNEL_DTYPE.findall(side)])) for side in (inputs, outputs)]
+    inputs, _, outputs = "\n".join(more).partition(KERNEL_OUTPUTS)
+    outputs, _, _ = outputs.partition(KERNEL_ATTRIBUTES)
+    sides = [", ".join(_cut([_SHORT.get(d, d) for d in KERNEL_DTYPE.findall(side)])) for side in (inputs, outputs)]
     return f"{text.partition('{')[0].strip()} ({sides[0]}) → {sides[1] or 'nothing'}"

@@ -186,7 +186,7 @@ class LogView:
         return opened
 
     def uncover_stop(self, row: int) -> None:
-        """``row`` is the stop at hand: unfold the way to it, and fold again what had to be unfolded for the last
+        """``row`` is the current stop: unfold the way to it, and fold again what had to be unfolded for the last
         one."""
         self.stop = row
         for opened in self._way:

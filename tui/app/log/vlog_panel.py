@@ -161,16 +161,16 @@ class VlogPanel(LinePanel):
     def empty_text(self) -> str:
         store = self.store
         if self.view.filter_text and len(store):
-            return "looking …" if self.view.filtering else "no line matches the filter: & changes it"
+            return "searching …" if self.view.filtering else "no line matches the filter: & changes it"
         return store.error if store.error and store.size == 0 and store.unpacked else self.waiting
 
     def subtitle_text(self) -> str:
         """What is being looked for, and how much there is."""
         words = []
         if self._search is not None:
-            words.append(f"looking for {self._search_text} {self._search.share:.0%} · esc stops")
+            words.append(f"searching for {self._search_text} {self._search.share:.0%} · esc stops")
         elif self.view.filter is not None and self.view.filtering:
-            words.append(f"looked at {self.view.filter.position / max(len(self.store), 1):.0%} · esc stops")
+            words.append(f"filtered {self.view.filter.position / max(len(self.store), 1):.0%} · esc stops")
         if self.following:
             words.append("FOLLOW")
         cut = [self.store.error] if self.store.error and len(self.store) else []

@@ -1,7 +1,7 @@
-"""The graph at hand as the panel shows it: loaded pages, folded leaves, lanes. Pure; owned by the UI thread.
+"""The current graph as the panel shows it: loaded pages, folded leaves, lanes. Pure; owned by the UI thread.
 
 Rows are ``GraphRow`` by index (execution order, from 1). A leaf (accumulate node) is folded into the rows that feed it
-unless it is of interest itself: at hand, non-finite, with a breakpoint, or shown on demand. Positions count the lines
+unless it is of interest itself: current, non-finite, with a breakpoint, or shown on demand. Positions count the lines
 that are left.
 """
 
@@ -80,12 +80,8 @@ class GraphModel:
         elif row.accumulate and self._folded(old) != self._folded(row):
             self._stale = True
 
-    def clear(self) -> None:
-        """No graph is at hand."""
-        self.load(GraphBody(-1, 0, 0, 0, []))
-
     def place(self, here: int) -> None:
-        """The node at hand is ``here`` now; the states of the rows follow."""
+        """The current node is ``here`` now; the states of the rows follow."""
         if here == self.here:
             return
         low, high = sorted((here, self.here))

@@ -37,7 +37,7 @@ def frame_rows(frames: Iterable[StackFrame]) -> list[FrameRow]:
 
 
 def forward_rows(name: str, forward: Iterable[SourceLine]) -> list[FrameRow]:
-    """The forward stack of a node that is not at hand."""
+    """The forward stack of another node than the current one."""
     return [FrameRow(name, "node", None), *(FrameRow(line.function, "forward", line) for line in forward)]
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rich.text import Text
 from textual.widgets import Static
 
 from adbg.engine.names import short_op
@@ -109,10 +108,4 @@ class Neighbourhood(Static):
 
     def _draw(self) -> None:
         lines = boxes(*self._shown, self.size.width) if self._shown and self.size.width else []
-        text = Text(no_wrap=True)
-        for number, spans in enumerate(lines):
-            if number:
-                text.append("\n")
-            for piece, style in spans:
-                text.append(piece, theme.STYLES[style])
-        self.update(text)
+        self.update(theme.styled(*lines))

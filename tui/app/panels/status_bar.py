@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from rich.text import Text
 from textual.widgets import Static
 
 from adbg.engine.types import NodeStop, Phase, StopReason
@@ -160,10 +159,7 @@ class StatusBar(Static):
         if spans == self._shown:
             return
         self._shown = spans
-        text = Text(no_wrap=True)
-        for piece, style in spans:
-            text.append(piece, theme.STYLES[style])
-        self.update(text)
+        self.update(theme.styled(spans))
 
     def on_resize(self) -> None:
         self._shown = []

@@ -56,10 +56,6 @@ class Transcript(LinePanel):
         self._lines = []
         self.lines_changed()
 
-    def last(self) -> str:
-        """Text of the last entry."""
-        return self._entries[-1][0] if self._entries else ""
-
     def text(self) -> str:
         """All of it, unwrapped."""
         return "\n".join(text for text, _ in self._entries)

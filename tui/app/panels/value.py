@@ -107,8 +107,6 @@ class ValuePanel(LinePanel):
         below, places = self._below(width, height)
         above: list[Spans | Picture] = []
         view = model.view
-        if model.expression:
-            above.append([(elide(model.expression, width), "bold")])
         if model.problem:
             above.append(figures.fit([(model.problem, "bad")], width))
         elif view is None:

@@ -126,7 +126,7 @@ def slot_row(model: ValueModel, width: int) -> tuple[list[Spans], dict[tuple[int
             if kind != group:
                 spans.append((f"{'  ' if spans else ''}{kind} ", "heading"))
                 group = kind
-            chosen = position == model.chosen and not model.expression
+            chosen = position == model.chosen
             start = width_of(spans)
             text = ("▸" if chosen else " ") + slot.name
             spans.append((text, "bold" if chosen else "op"))
@@ -142,7 +142,7 @@ def slot_lines(model: ValueModel, width: int) -> tuple[list[Spans], dict[tuple[i
     places: dict[tuple[int, int, int], int] = {}
     group = ""
     for position, (kind, slot) in enumerate(model.slots):
-        chosen = position == model.chosen and not model.expression
+        chosen = position == model.chosen
         name = slot.name
         shape = slot.text or (figures.shape(slot.meta.shape) if slot.meta and slot.meta.shape is not None else "none")
         text = f"{'▸' if chosen else ' '}{name} {shape}"

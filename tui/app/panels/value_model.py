@@ -18,7 +18,6 @@ class ValueModel:
     slice: str = ""
     problem: str = ""
     loading: bool = False
-    expression: str = ""  # shown in place of a slot: what the user asked for by name
     slots: list[tuple[str, SlotView]] = field(default_factory=list)
     wanted: tuple[str, str] = ("in", "")  # kind and name that the user chose last
     preferred: str = ""  # name of the slot to show at this stop
@@ -33,7 +32,7 @@ class ValueModel:
         self.fresh = kind
 
     def show_node(self, body: NodeBody | None) -> None:
-        """Another node, or the same one read again, which goes on showing what it shows. The slot stays chosen by its
+        """Another node, or the same one read again, which keeps showing what it shows. The slot stays chosen by its
         name, else by its kind, else it is the first."""
         kind, name = self.wanted
         changed = body is None or self.body is None or body.node.key != self.body.node.key
@@ -45,7 +44,7 @@ class ValueModel:
         self.body = body
         self.problem = ""
         if changed:
-            self.view, self.slice, self.expression = None, "", ""
+            self.view, self.slice = None, ""
         self.slots = []
         if body is not None:
             groups = (("in", body.grad_outputs), ("out", body.grad_inputs), ("saved", body.saved))
@@ -67,28 +66,28 @@ class ValueModel:
 
     @property
     def slot(self) -> SlotView | None:
-        return self.slots[self.chosen][1] if self.slots and not self.expression else None
+        return self.slots[self.chosen][1] if self.slots else None
 
     @property
     def target(self) -> str:
-        """Expression of what is shown."""
-        return self.expression or (self.slot.expression if self.slot else "")
+        """Expression of the value shown."""
+        return self.slot.expression if self.slot else ""
 
     def cycle(self, step: int) -> bool:
         """Choose the next slot; False where there is no other."""
-        if not self.slots or (len(self.slots) == 1 and not self.expression):
+        if len(self.slots) < 2:
             return False
-        self.choose(self.chosen if self.expression else (self.chosen + step) % len(self.slots))
+        self.choose((self.chosen + step) % len(self.slots))
         return True
 
     def choose(self, chosen: int) -> None:
         self.chosen = chosen
         kind, slot = self.slots[chosen]
         self.wanted = (kind, slot.name)
-        self.expression, self.slice, self.view, self.problem = "", "", None, ""
+        self.slice, self.view, self.problem = "", None, ""
 
 
 def _readable(slot: SlotView) -> bool:
-    """Whether there are values to look at: a gradient of a node that is not at hand has none."""
+    """Whether there are values to look at: a gradient of another node than the current one has none."""
     missing = (ValueState.NOT_KEPT, ValueState.NOT_HOOKED)
     return slot.meta is not None and slot.meta.shape is not None and slot.meta.state not in missing

@@ -105,8 +105,8 @@ class BreakpointScreen(ModalScreen["str | None"]):
                 yield Label("every")
                 yield Input("", id="every", compact=True, type="integer", placeholder="1: each hit")
                 yield Label("ignore")
-                yield Input("", id="ignore", compact=True, type="integer", placeholder="0: hits to let pass first")
-            yield Checkbox("behind the node (after), not in front of it", id="after", compact=True)
+                yield Input("", id="ignore", compact=True, type="integer", placeholder="0: hits to ignore first")
+            yield Checkbox("after the node, not before it", id="after", compact=True)
             yield Checkbox("once (tbreak)", id="once", compact=True)
             yield Checkbox("do not stop, only log (trace)", id="trace", compact=True)
             yield Static("", id="preview")
@@ -172,8 +172,8 @@ class QuitScreen(ModalScreen[str]):
     def compose(self) -> ComposeResult:
         with Vertical(id="dialog", classes="quit") as box:
             box.border_title = "Quit"
-            end = "end the script and leave" if self._launched else "let the script run on and leave"
-            rows = [("y", end), ("d", "detach: the script runs on to its end"), ("n", "stay")]
+            end = "end the script and leave" if self._launched else "leave; the script continues"
+            rows = [("y", end), ("d", "detach: the script continues without adbg"), ("n", "stay")]
             if not self._launched:
                 del rows[1]
             yield Static(f"The script is {self._state}.\n", id="question")

@@ -14,6 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from adbg.engine.types import TensorView
+from adbg.tui.app import theme
 from adbg.tui.app.lines.line_panel import LinePanel
 from adbg.tui.app.messages import Read
 from adbg.tui.app.panels.value_lines import counts_line, meta_line, range_line, sample_text
@@ -163,10 +164,6 @@ class GridScreen(ModalScreen[None]):
         self._head(view)
 
     def _head(self, view: TensorView) -> None:
-        from rich.text import Text
-
-        from adbg.tui.app import theme
-
         width = self.query_one("#grid-head").size.width or 80
         lines: list[Spans] = [meta_line(view.meta, view.stats, width)] if view.meta else []
         if view.stats is not None and view.stats.numel:
@@ -177,12 +174,8 @@ class GridScreen(ModalScreen[None]):
         if view.window is not None:
             whole = figures.shape(view.window.shape)
             lines.append([(f"{view.window.slice} of {whole}", "title"), (f"  {view.window.reduced}", "faint")])
-        text = Text(no_wrap=True)
-        for number_, spans in enumerate(lines):
-            text.append("\n" if number_ else "")
-            for piece, style in figures.fit(spans, width):
-                text.append(piece, theme.STYLES[style])
-        self.query_one("#grid-head", Static).update(text)
+        head = theme.styled(*(figures.fit(spans, width) for spans in lines))
+        self.query_one("#grid-head", Static).update(head)
 
     def action_go(self, down: int, right: int) -> None:
         if self._base is None:

@@ -22,10 +22,10 @@ INTRO = (
     "The console takes every command by name.",
 )
 READING = (
-    ("● ▶ ○", "a node that ran, is at hand, is to come; red: NaN or Inf was seen in its gradients"),
-    ("│ ╭ ╯ ─", "lanes: an edge runs down from a node to the one that it hands its gradient to"),
-    ("»", "there are more lanes than fit"),
-    ("⤓#45 ⤒#12", "an edge too long to draw: it goes on at #45, it comes from #12"),
+    ("● ▶ ○", "a node that has run, the current one, one still to run; red: NaN or Inf in its gradients"),
+    ("│ ╭ ╯ ─", "lanes: an edge runs down from a node to the one that receives its gradient"),
+    ("»", "more lanes than fit"),
+    ("⤓#45 ⤒#12", "an edge too long to draw: it continues at #45, it comes from #12"),
     ("Mm +2ac", "the name is MmBackward0 in short; 2 accumulate nodes (.grad) that it feeds are folded: space"),
     ("T →w", "the one accumulate node that it feeds is that of the parameter w"),
     ("us ‖g‖ shape", "time of the node in µs, norm and shape of the gradient that flows in (grad_outputs[0])"),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rich.text import Text
 from textual.app import ComposeResult
 from textual.content import Content
 from textual.geometry import Size
@@ -129,8 +128,7 @@ class MainScreen(PanelScreen):
 
     def show_heading(self) -> None:
         """Titles of the graph's columns."""
-        spans = self.graph.heading(self.graph.size.width or 40)
-        self.head.update(Text.assemble(*((text, theme.STYLES[style]) for text, style in spans), no_wrap=True))
+        self.head.update(theme.styled(self.graph.heading(self.graph.size.width or 40)))
 
     def relist(self) -> None:
         """The bar above the lists."""

@@ -39,7 +39,7 @@ class OutputText(LinePanel):
         return [(self._pieces[row], "")]
 
     def empty_text(self) -> str:
-        return "the program has written nothing so far"
+        return "the program has written nothing yet"
 
     def _break(self) -> None:
         """Break the lines that changed; all of them where the width changed or lines were dropped."""

@@ -9,7 +9,7 @@ from textual.screen import Screen
 
 from adbg.engine.errors import AdbgError
 from adbg.tui.app.keymap import bindings
-from adbg.tui.app.lines.actions import Alarming, Copied, Marked, Searchable, Searched
+from adbg.tui.app.lines.actions import Copied, Searched, Walked
 from adbg.tui.app.log.vlog_panel import VlogPanel
 from adbg.tui.app.screens.dialogs import LineScreen
 
@@ -27,9 +27,13 @@ class PanelScreen(Screen[None]):
         self.past: dict[str, list[str]] = {}  # answers to ``ask_line`` by question
 
     @property
-    def principal(self) -> Searchable:
+    def principal(self) -> Walked:
         """The panel that is searched while one without a search has the focus."""
         raise NotImplementedError
+
+    @property
+    def _walked(self) -> Walked:
+        return self.focused if isinstance(self.focused, Walked) else self.principal
 
     def say_error(self, error: AdbgError) -> None:
         """What went wrong."""
@@ -82,17 +86,14 @@ class PanelScreen(Screen[None]):
         self.ask_line("&", "", self.FILTER_HINT, panel.set_filter)
 
     def action_next_bad(self, step: int) -> None:
-        panel = self.focused if isinstance(self.focused, Alarming) else self.principal
-        if not panel.next_bad(step):
+        if not self._walked.next_bad(step):
             self.notify("none found so far", timeout=2)
 
     def action_mark(self) -> None:
-        panel = self.focused if isinstance(self.focused, Marked) else self.principal
-        panel.toggle_mark()
+        self._walked.toggle_mark()
 
     def action_to_mark(self) -> None:
-        panel = self.focused if isinstance(self.focused, Marked) else self.principal
-        if not panel.to_mark():
+        if not self._walked.to_mark():
             self.app.bell()
 
     def action_yank(self) -> None:

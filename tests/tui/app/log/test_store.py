@@ -15,14 +15,14 @@ import pytest
 from support.patience import patience
 
 from adbg.engine.errors import CommandError
-from adbg.engine.glog import format_record
+from adbg.engine.glog import format_record, node_said
 from adbg.tui.app.log import folds as logfolds
 from adbg.tui.app.log import search as logsearch
 from adbg.tui.app.log import store as logstore
 from adbg.tui.app.log.folds import OPEN, Filter, Folds, compile_bytes, wanted
 from adbg.tui.app.log.index import BACKWARD, CALL, NODE, PYLAYER
 from adbg.tui.app.log.line_map import LineMap
-from adbg.tui.app.log.nodes import NodeRecords, node_said, plain_name
+from adbg.tui.app.log.nodes import NodeRecords, plain_name
 from adbg.tui.app.log.search import Search
 from adbg.tui.app.log.store import LogStore
 
