@@ -1,4 +1,4 @@
-"""glog's text grammar: VLOG records read and written (L1, stdlib only; pure, any thread).
+"""glog's text grammar: VLOG records read and written. Pure, any thread.
 
 ::
 
