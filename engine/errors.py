@@ -10,7 +10,7 @@ from typing import ClassVar
 
 
 class AdbgError(Exception):
-    """Base of all errors that adbg reports to a person.
+    """Base of all errors that adbg reports to the user.
 
     Args:
         message: what happened and why, one line.

@@ -115,8 +115,8 @@ _REMARKS = {
 
 
 def remark_of(state: ValueState, note: str = "", version: int | None = None, saved_at: int | None = None) -> str:
-    """What a person must know of a value beside its shape; "" where it is as it should be. Words for both sides: the
-    agent's own files (dumps, DAP variables) have them too."""
+    """What there is to know of a value beside its shape; "" when all is well. In the engine because the agent writes
+    texts of its own: dumps, DAP variables."""
     words = _REMARKS.get(state, "").format(version=version, saved_at=saved_at)
     return "; ".join(part for part in (words, note) if part)
 
@@ -220,7 +220,7 @@ class SlotView:
     meta: TensorMeta | None
     edge: str = ""  # the neighbour at the other end: "#112 ViewBackward0"
     norm: float | None = None
-    text: str = ""  # a saved value that is no tensor: "alpha = 1"
+    text: str = ""  # a saved value that is not a tensor: "alpha = 1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,7 +337,7 @@ class ExitStatus:
 
 
 class BriefCall(NamedTuple):
-    """An outermost backward call that is counted and told, and not looked into: none of its nodes is of interest. A
+    """An outermost backward call that is counted and announced, but not hooked: no breakpoint can take its nodes. A
     named tuple: it is made for every call of a job under a breakpoint that takes nothing there (0.3 us, a dataclass
     1.2)."""
 

@@ -1,4 +1,4 @@
-"""DAP framing and the codec between JSON and the dataclasses of ``protocol`` (L1, stdlib only).
+"""DAP framing and the codec between JSON and the dataclasses of ``messages``.
 
 Framing is ``Content-Length: N\\r\\n\\r\\n`` + N bytes of UTF-8 JSON (DAP's base protocol). Floats JSON cannot write are
 the strings "nan", "inf", "-inf". Reading is strict about types and names the field that is wrong; unknown fields are
@@ -41,7 +41,7 @@ def to_json(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         fields = ((name, getattr(value, name)) for name in _field_names(value.__class__))
         return {name: field if field.__class__ in _PLAIN else to_json(field) for name, field in fields}
-    raise ProtocolError(f"cannot send a {type(value).__name__} over the wire", "this is a defect of adbg: report it")
+    raise ProtocolError(f"cannot send a {type(value).__name__} over the wire", "this is a bug in adbg: report it")
 
 
 def from_json(cls: Any, value: Any, where: str = "message") -> Any:
@@ -197,8 +197,8 @@ def read_message(stream: BinaryIO) -> dict[str, Any] | None:
     """The next message of a buffered stream, or None at its end.
 
     Raises:
-        ProtocolError: a bad header, a message over MAX_MESSAGE, or a body that is no JSON object. After a bad body the
-            stream stands at the next message; after a bad header (``fatal`` attribute true) it cannot be read on.
+        ProtocolError: a bad header, a message over MAX_MESSAGE, or a body that is not an object. After a bad body the
+            stream is at the next message; after a bad header (``fatal`` attribute true) it cannot be read any more.
     """
     length = _read_header(stream)
     if length is None:
@@ -212,9 +212,9 @@ def read_message(stream: BinaryIO) -> dict[str, Any] | None:
     try:
         message = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise ProtocolError(f"message is no JSON: {error}") from None
+        raise ProtocolError(f"invalid JSON in a message: {error}") from None
     if not isinstance(message, dict):
-        raise ProtocolError("message is no JSON object")
+        raise ProtocolError("a message is not a JSON object")
     return message
 
 

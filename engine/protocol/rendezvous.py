@@ -1,4 +1,4 @@
-"""How a front end and an agent find and trust each other (L1, stdlib only).
+"""How a front end and an agent find and trust each other.
 
 Two ways in, one protocol:
 
@@ -49,7 +49,7 @@ def private_dir(prefix: str = "adbg-") -> Path:
     for base in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"):
         if base and len(base) < 60 and os.path.isdir(base) and os.access(base, os.W_OK):
             return Path(tempfile.mkdtemp(prefix=prefix, dir=base))
-    raise AdbgError("no folder for the debugger's socket can be made", "set TMPDIR to a short, writable path")
+    raise AdbgError("cannot create a folder for the debugger's socket", "set TMPDIR to a short, writable path")
 
 
 def listen_dir(pid: int) -> Path:
@@ -66,7 +66,7 @@ def write_config(path: Path, config: SessionConfig) -> None:
 
 
 def read_config(path: Path) -> SessionConfig:
-    """Raises OSError or ValueError when the file is missing or is no session file."""
+    """Raises OSError or ValueError when the file is missing or is not a session file."""
     data = json.loads(path.read_text())
     known = {name: data[name] for name in SessionConfig.__slots__ if name in data}
     return SessionConfig(**known)

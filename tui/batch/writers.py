@@ -58,7 +58,7 @@ class Writer:
         """A ``-b`` that was set: not worth a line, as the user gave it."""
 
     def refused(self, line: str, error: AdbgError) -> None:
-        """A ``-b`` that is no breakpoint: a usage error."""
+        """A bad ``-b``: a usage error."""
         self._complain(f"{line}: {error}")
 
     def output(self, event: events.Output) -> None:

@@ -30,6 +30,9 @@ def row_value(row: Breakpoint) -> dict[str, Any]:
         "matches": row.matches,
         "commands": list(row.commands),
         "message": row.message,
+        "kind": row.kind,
+        "file": row.file,
+        "line": row.line,
     }
 
 

@@ -123,7 +123,7 @@ class ShownChanged:
 
 @dataclass(frozen=True, slots=True)
 class GraphMarked:
-    """A region of the graph at hand was captured: its rows have other marks than before."""
+    """A region of the current graph was captured: the marks of its rows changed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
-"""Signals that reach adbg: those that mean the program are handed on, those that mean adbg let the program go on. Main
-thread only."""
+"""Signals sent to adbg: some are forwarded to the program, others end adbg and leave the program running. Main thread
+only."""
 
 from __future__ import annotations
 

@@ -10,12 +10,12 @@ from adbg.engine.types import Contribution, GraphRow, NodeInfo, SlotView, Source
 
 @dataclass(frozen=True, slots=True)
 class GraphBody:
-    """A page of the graph at hand in (predicted) execution order. ``version`` changes when the graph is another one."""
+    """A page of the current graph in (predicted) execution order. ``version`` changes when the graph is another one."""
 
     version: int
     backward: int
     total: int
-    here: int  # index of the node at hand; 0 at the begin; total + 1 at the end
+    here: int  # index of the current node; 0 at the begin; total + 1 at the end
     rows: list[GraphRow]
     depth: int = 0
     note: str = ""  # "walk capped at 30,000 of this graph: ..."
@@ -92,8 +92,8 @@ class NodeBody:
 @request("adbg/node", NodeBody)
 @dataclass(frozen=True, slots=True)
 class Node:
-    """``index`` (execution order) or ``name`` (unique name, or a name that only one node has); both empty: the node at
-    hand."""
+    """``index`` (execution order) or ``name`` (unique name, or a name that only one node has); both empty: the
+    current node."""
 
     index: int = 0
     name: str = ""

@@ -66,7 +66,7 @@ class InfoBody:
 @request("adbg/info", InfoBody)
 @dataclass(frozen=True, slots=True)
 class Info:
-    """``what``: backward, breakpoints, threads, params, memory, capabilities, names (every node name at hand and
+    """``what``: backward, breakpoints, threads, params, memory, capabilities, names (every node name of this graph and
     seen)."""
 
     what: str

@@ -55,7 +55,7 @@ class Pause:
 @request("adbg/after", Empty)
 @dataclass(frozen=True, slots=True)
 class After:
-    """Run the node at hand and stop behind it."""
+    """Run the current node and stop behind it."""
 
     threadId: int = 0
 
@@ -144,7 +144,7 @@ class BackwardEnd:
 @event("adbg/backwards")
 @dataclass(frozen=True, slots=True)
 class BackwardsRan:
-    """Backward calls that ran to their ends and that nobody looked into, one after the other from the same line: the
+    """Backward calls that ran to their ends and that nothing was armed in, one after the other from the same line: the
     first one's begin, and what each took (us). The n-th one's ``backward`` and ``iteration`` are n - 1 higher."""
 
     first: BackwardBegin

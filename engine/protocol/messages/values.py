@@ -84,7 +84,7 @@ class VariablesBody:
 @request("variables", VariablesBody)
 @dataclass(frozen=True, slots=True)
 class Variables:
-    """References live until the program goes on. A tensor is never expanded unasked."""
+    """References are valid until the program continues. A tensor is never expanded unasked."""
 
     variablesReference: int
     start: int = 0
@@ -141,7 +141,7 @@ class SetExpression:
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """Meta of a value, and on request statistics and a window. ``node`` (index) reads ``saved``, ``grad_outputs`` of
-    another node than the one at hand, as far as they are there. ``slice`` is Python index text, "" the first 2-D
+    another node than the current one, as far as they are kept. ``slice`` is Python index text, "" the first 2-D
     plane."""
 
     expression: str

@@ -12,7 +12,7 @@ import pytest
 from adbg.engine.errors import ProtocolError
 from adbg.engine.protocol import codec as wire
 from adbg.engine.protocol import messages as protocol
-from adbg.engine.types import NodeInfo, NodeStop, Phase, SourceLine, StopReason, TensorStats
+from adbg.engine.types import NodeInfo, NodeStop, Phase, SourceLine, StopReason, TensorMeta, TensorStats, ValueState
 
 
 def stop() -> NodeStop:
@@ -24,6 +24,14 @@ def test_nested_dataclasses_survive_the_wire() -> None:
     body = protocol.Stopped("nan", 1, hitBreakpointIds=[1, 2], adbg=stop())
     text = json.dumps(wire.to_json(body), allow_nan=False)
     assert wire.from_json(protocol.Stopped, json.loads(text)) == body
+
+
+def test_what_was_recorded_before_a_field_existed_is_read() -> None:
+    plain = wire.to_json(stop())
+    del plain["evidence"]
+    assert wire.from_json(NodeStop, plain) == stop()
+    meta = wire.from_json(TensorMeta, {"shape": None, "note": "not kept: of another node"})
+    assert (meta.state, meta.remark) == (ValueState.OK, "not kept: of another node")
 
 
 def test_floats_json_cannot_write_are_strings() -> None:
