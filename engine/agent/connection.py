@@ -48,7 +48,7 @@ class Connection:
         self._wake = threading.Condition(self._lock)
         self._later: Callable[[], list[Message]] | None = None
         self._due = 0.0
-        self._window, self._batches = 0.0, 0  # begin of the PAUSE at hand, and batches of ``send_later`` in it
+        self._window, self._batches = 0.0, 0  # begin of the current PAUSE, and batches of ``send_later`` in it
         self._busy = False  # the writer is in a send
         self._closing = False
         self._last = False  # the next message is the last one
@@ -86,7 +86,7 @@ class Connection:
                 self._wake.notify()
 
     def flush(self, timeout: float) -> bool:
-        """Wait until all is sent; False when it is not within ``timeout`` seconds or the client is gone."""
+        """Wait until all is sent; False when it is not within ``timeout`` seconds or the client disconnected."""
         deadline = time.monotonic() + timeout
         with self._wake:
             while (self._queue or self._busy) and not self._gone:
@@ -107,7 +107,7 @@ class Connection:
         self._last = True
 
     def abandon(self) -> None:
-        """In a forked child: close this process's copy of the socket, tell nobody (the parent goes on using it)."""
+        """In a forked child: close this process's copy of the socket, without a word (the parent still uses it)."""
         self._gone = True
         with contextlib.suppress(OSError):
             os.close(self._sock.detach())  # close() would wait for the reader's file, which nobody reads here

@@ -94,7 +94,7 @@ def _make_private(folder: Path) -> None:
         folder.mkdir(mode=0o700)
     state = folder.lstat()
     if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.getuid():
-        raise AdbgError(f"{folder} belongs to somebody else", "set XDG_RUNTIME_DIR to a private folder")
+        raise AdbgError(f"{folder} belongs to another user", "set XDG_RUNTIME_DIR to a private folder")
     if stat.S_IMODE(state.st_mode) != 0o700:
         folder.chmod(0o700)
 

@@ -29,7 +29,7 @@ from adbg.engine.session.stepping import Kind
 if TYPE_CHECKING:
     from adbg.engine.agent.agent import Agent
 
-GOING_ON: dict[str, Kind | None] = {
+RESUMING: dict[str, Kind | None] = {
     "continue": None,
     "next": Kind.NEXT,
     "stepIn": Kind.STEP,
@@ -72,7 +72,7 @@ class Requests:
 
     def commands(self) -> set[str]:
         """Every command that gets an answer."""
-        return {*self._here, *self._special, *GOING_ON, *Answers.commands()}
+        return {*self._here, *self._special, *RESUMING, *Answers.commands()}
 
     def handle(self, client: Client, message: Message) -> None:
         """Answer one message of the client."""
@@ -82,8 +82,8 @@ class Requests:
                 self._special[command](client, message, arguments)
             elif command in self._here:
                 client.respond(message, self._here[command](client, arguments))
-            elif command in GOING_ON:
-                self._go_on(client, message, GOING_ON[command], getattr(arguments, "spec", ""))
+            elif command in RESUMING:
+                self._resume(client, message, RESUMING[command], getattr(arguments, "spec", ""))
             else:
                 self._at_stop(client, message, command, arguments)
         except AdbgError as error:
@@ -216,11 +216,11 @@ class Requests:
 
         self._session.ask(_answering(client, message, write), lambda error: client.refuse(message, error))
 
-    def _go_on(self, client: Client, message: Message, kind: Kind | None, spec: str) -> None:
+    def _resume(self, client: Client, message: Message, kind: Kind | None, spec: str) -> None:
         body = p.ContinueBody() if message["command"] == "continue" else p.Empty()
 
         def go(parked: Parked) -> None:
-            self._session.go_on(parked, kind, spec, lambda: client.respond(message, body))
+            self._session.resume(parked, kind, spec, lambda: client.respond(message, body))
 
         self._session.ask(_answering(client, message, go), lambda error: client.refuse(message, error))
 

@@ -162,7 +162,7 @@ class Captures(Observer):
         """Have it written by the next backward that has such nodes. Raises CommandError."""
         if wanted.grads and not wanted.limit:
             raise CommandError(
-                "no graph is at hand, so the size of the gradients cannot be estimated",
+                "there is no graph yet, so the size of the gradients cannot be estimated",
                 "give a limit: capture FILE:A-B grads=1GB (what exceeds it is left out)",
             )
         with self._lock:
@@ -392,7 +392,7 @@ class Captures(Observer):
 
 
 def capture_at(parked: Parked, captures: Captures, wanted: Wanted) -> p.CaptureState:
-    """Capture at a stop, on its thread: in the graph at hand, else in the nearest enclosing backward. Raises
+    """Capture at a stop, on its thread: in the current graph, else in the nearest enclosing backward. Raises
     CommandError."""
     point = parked.point
     if point.backend is None:

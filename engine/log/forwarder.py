@@ -1,8 +1,8 @@
 """Forwards what is not a log record from a growing file of fd 2. A process of its own, or one thread.
 
-While a framework's VLOG goes into a file (``stderr_tap``), other text that C code or a child process writes to fd 2
-lands in the same file; this reads the file behind them and writes that text to the real stderr. ``stderr_tap`` runs
-this file by its path with ``python -I -S``: a process that is no child of the program (it forks once and its parent
+While a framework's VLOG goes into a file (``redirect``), other text that C code or a child process writes to fd 2
+lands in the same file; this reads the file behind them and writes that text to the real stderr. ``redirect`` runs
+this file by its path with ``python -I -S``: a process that is not a child of the program (it forks once and its parent
 ends), so that it costs the program no time under the GIL and nothing is lost when the program dies of a signal.
 """
 
@@ -99,7 +99,7 @@ class Tail:
     """Reads ``source`` from byte ``start`` on and writes foreign text to ``target`` (both file descriptors).
 
     Args:
-        erase: give the disk space of what was read back (the file is nobody's record).
+        erase: give the disk space of what was read back (the file is not part of a record).
     """
 
     def __init__(self, source: int, target: int, start: int, erase: bool = False) -> None:
@@ -190,7 +190,7 @@ def _give_way(on: bool) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """``stderr_tail.py SOURCE TARGET PIPE START ERASE PID``: descriptors, an offset, 0 or 1, the program."""
+    """``forwarder.py SOURCE TARGET PIPE START ERASE PID``: descriptors, an offset, 0 or 1, the program."""
     source, target, pipe, start, erase, pid = (int(word) for word in arguments)
     if os.fork():
         os._exit(0)
@@ -218,7 +218,7 @@ def main(arguments: list[str]) -> None:
     try:
         follow(Tail(source, target, start, bool(erase)), over, lambda: holders(path))
     except OSError:
-        pass  # the terminal is gone: nobody to hand it to
+        pass  # the terminal is closed
     os._exit(0)
 
 

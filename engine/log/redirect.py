@@ -1,9 +1,9 @@
 """Fd 2 into a file, while a framework writes its VLOG there. On "adbg-reader" or a parked thread.
 
 A file, never a pipe: a slow reader of a pipe holds the program up (99 to 1166 times slower was measured), a file never
-does. Python's own ``sys.stderr`` goes on to the real stderr directly, through the same objects, so that a
-``logging.StreamHandler`` made earlier keeps working; what C code or a child writes to fd 2 and is no log record reaches
-it through ``stderr_tail``, within 20 ms.
+does. Python's own ``sys.stderr`` still writes to the real stderr directly, through the same objects, so that a
+``logging.StreamHandler`` made earlier keeps working; what C code or a child writes to fd 2 and is not a log record
+reaches it through ``forwarder``, within 20 ms.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from adbg.engine.log import forwarder as stderr_tail
+from adbg.engine.log import forwarder
 
 _STARTING = 5.0  # seconds the forwarder's interpreter has to start; 0.02 on an idle machine
 
@@ -46,8 +46,8 @@ class StderrTap:
         return os.fstat(self._file).st_size if self._file >= 0 else 0
 
     def start(self, path: str | os.PathLike[str] = "", keep: bool = True) -> None:
-        """Redirect fd 2 to ``path`` (appending; "": a file without a name). ``keep`` False: nobody's record, its disk
-        space is given back as it is read. Does nothing when it is on.
+        """Redirect fd 2 to ``path`` (appending; "": a file without a name). ``keep`` False: not part of a
+        record, its disk space is given back as it is read. Does nothing when it is on.
 
         Raises:
             OSError: the file cannot be made, or there is no fd 2; everything is as before.
@@ -92,7 +92,7 @@ class StderrTap:
             self.path = ""
 
     def abandon(self) -> None:
-        """In a forked child: its stderr is the real one. The parent's redirection goes on."""
+        """In a forked child: its stderr is the real one. The parent's redirection stays."""
         self._lock = threading.Lock()  # another thread of the parent may have held it
         self.stop()
 
@@ -148,7 +148,7 @@ def _forward(file: int, saved: int, begin: int, erase: bool) -> int:
     """Start the forwarder; returns the end of the pipe that is closed to stop it."""
     reading, writing = os.pipe()
     numbers = [str(n) for n in (file, saved, reading, begin, int(erase), os.getpid())]
-    command = [sys.executable, "-I", "-S", str(Path(stderr_tail.__file__).resolve()), *numbers]
+    command = [sys.executable, "-I", "-S", str(Path(forwarder.__file__).resolve()), *numbers]
     try:
         subprocess.run(
             command,
@@ -176,7 +176,7 @@ def _forward_here(file: int, saved: int, pipe: int, begin: int, erase: bool) -> 
 
     def run() -> None:
         with contextlib.suppress(OSError):
-            stderr_tail.follow(stderr_tail.Tail(file, saved, begin, erase), over, lambda: False)
+            forwarder.follow(forwarder.Tail(file, saved, begin, erase), over, lambda: False)
         _close(file, saved, pipe)
 
     threading.Thread(target=run, name="adbg-stderr", daemon=True).start()

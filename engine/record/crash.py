@@ -77,7 +77,7 @@ def crashed_labels(folder: str | os.PathLike[str]) -> list[str]:
 
 
 def crash_report(folder: Path, label: str, log: Path, signum: int | None) -> str:
-    """What is known of a crash, for a person; "" when nothing is."""
+    """What is known of a crash, as text; "" when nothing is."""
     entries = _with_brief(read_journal(journal_path(folder, label)), journal_path(folder, label))
     faults = _faults_text(faults_path(folder, label))
     records = _last_records(log, read_journal(journal_path(folder, label), 1))
@@ -110,7 +110,7 @@ def _signal_name(signum: int | None, faults: Sequence[str]) -> str:
         with contextlib.suppress(ValueError):
             return signal.Signals(signum).name
         return f"signal {signum}"
-    return faults[0].removeprefix("Fatal Python error: ") if faults else "a signal nobody saw"
+    return faults[0].removeprefix("Fatal Python error: ") if faults else "an unknown signal"
 
 
 def _node_lines(entries: Sequence[Entry]) -> list[str]:

@@ -159,7 +159,7 @@ def read_exit(run_dir: str | os.PathLike[str]) -> int | None:
 def run_state(run_dir: str | os.PathLike[str]) -> str:
     """ "ended", "running" or "crashed" of the run as a whole. What the keeper saw counts more than what the process
     left behind: ``os._exit(0)`` ends a run without closing its record, and a process may crash after it closed it. A
-    signal that a person had adbg send (``restart``, ``quit``) is no crash."""
+    signal that the user had adbg send (``restart``, ``quit``) is not a crash."""
     code = read_exit(run_dir)
     if code is not None:
         asked = -code in _ASKED_TO_END or _kept_exit(run_dir).get("asked") is True

@@ -72,7 +72,7 @@ def new_run_dir(argv: Sequence[str], root: str | os.PathLike[str] | None = None)
 
 
 def script_of(argv: Sequence[str]) -> str:
-    """The script of a command line as a person thinks of it: "train.py", "-m pkg" -> "pkg", "-c ..." -> "-c"."""
+    """The script of a command line as the user thinks of it: "train.py", "-m pkg" -> "pkg", "-c ..." -> "-c"."""
     words = list(argv)
     if len(words) > 1 and words[0] == "-m":
         return words[1]
@@ -164,10 +164,10 @@ def prepare_run_dir(path: str | os.PathLike[str]) -> Path:
 
 
 def delete_run(path: str | os.PathLike[str], force: bool = False) -> None:
-    """Raises CommandError when it is no run directory, or is still being written (unless ``force``)."""
+    """Raises CommandError when it is not a run directory, or is still being written (unless ``force``)."""
     folder = Path(path)
     if folder.is_symlink() or not is_run(folder):
-        raise CommandError(f"{folder} is no run directory: nothing was deleted", "see: adbg runs")
+        raise CommandError(f"{folder} is not a run directory: nothing was deleted", "see: adbg runs")
     if not force and run_state(folder) == "running":
         raise CommandError(f"{folder.name} is still being recorded: nothing was deleted", "end the program first")
     try:

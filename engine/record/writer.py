@@ -99,7 +99,7 @@ class RunWriter:
 
 class _Appender:
     """An append-only file, unbuffered: what was appended is there when the process dies. A framework may append to the
-    VLOG file too (``stderr_tap``), so the place of what was written is asked from the kernel."""
+    VLOG file too (``log.redirect``), so the place of what was written is asked from the kernel."""
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

@@ -1,1 +1,1 @@
-"""What is armed, who stops and why, how the program goes on. Runs in hooks, under the turn."""
+"""What is armed, who stops and why, how the program continues. Runs in hooks, under the turn."""

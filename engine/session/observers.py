@@ -49,7 +49,7 @@ class Observer:
         """An outermost call begins, brief or not. An observer that is added here is told of its begin."""
 
     def plan(self, running: Running) -> HookPlan | None:
-        """What to hook in a call that begins, or that goes on after a stop. A plan that hooks every node ends the
+        """What to hook in a call that begins, or that continues after a stop. A plan that hooks every node ends the
         question: observers behind are not asked."""
         return None
 

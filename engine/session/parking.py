@@ -67,13 +67,13 @@ class Turn:
 
 
 class Abandoned(BaseException):
-    """Raised in a running job whose client is gone."""
+    """Raised in a running job whose client disconnected."""
 
 
 def _raise_in(thread: int, kind: type[BaseException]) -> None:
     """Have ``kind`` raised in ``thread`` at its next instruction.
 
-    It must be let happen. Taken back (with NULL), CPython 3.11 goes on looking for it for ever, in all threads, and the
+    It must be let happen. Taken back (with NULL), CPython 3.11 keeps looking for it for ever, in all threads, and the
     first function that anybody traces after that (pdb, coverage, ``vlog at``) never begins: 3.11.7 loops there.
     """
     import ctypes
@@ -100,19 +100,19 @@ class Parked:
         self.over = threading.Event()  # the thread has left
 
     def post(self, job: Job) -> bool:
-        """Have the parked thread run ``job``; False when it goes on already."""
+        """Have the parked thread run ``job``; False when it continues already."""
         with self._gate:
             if self._open:
                 self._jobs.put(job)
             return self._open
 
     def resume(self) -> None:
-        """Let the thread go on as soon as the job at hand is done. From any thread."""
+        """Let the thread continue as soon as the current job is done. From any thread."""
         self._resumed = True
         self._jobs.put(None)
 
     def leave(self, then: Job) -> None:
-        """Called within a job: the thread goes on after it, and calls ``then`` once no request can reach it."""
+        """Called within a job: the thread continues after it, and calls ``then`` once no request can reach it."""
         self._leaving = then
 
     def run(self) -> None:

@@ -287,7 +287,7 @@ class Session:
     # ------------------------------------------------------------ stopping
 
     def park(self, point: PausedPoint, running: Running | None) -> None:
-        """Announce the stop and stay until told to go on. The caller holds the turn."""
+        """Announce the stop and stay until asked to continue. The caller holds the turn."""
         self.goal = self.until = None
         self.entry = self.pausing = False
         begun = time.perf_counter_ns()
@@ -302,7 +302,7 @@ class Session:
             changed = self.table.take_changed()
             for tell in self.notify.stopped:
                 tell(point, changed)
-            if not self.attached:  # gone just now: nobody will resume this
+            if not self.attached:  # the client disconnected just now
                 parked.resume()
             parked.stay()
             resumed = True
@@ -331,7 +331,7 @@ class Session:
             running, key = next(filter(None, (hooks.at_hand() for hooks in self.hooks)), (None, None))
             self.park(point_at_line(frame, self.backends, running, key, self.rank, self.problems.defect), running)
 
-    # ------------------------------------------------------------ going on
+    # ------------------------------------------------------------ jobs at a stop, and its end
 
     def ask(self, job: Callable[[Parked], None], refuse: Callable[[AdbgError], None]) -> None:
         """Have the parked thread run ``job``; ``refuse`` hears NotStopped when there is none. One of them is called."""
@@ -346,11 +346,11 @@ class Session:
         if parked is None or not parked.post(run):
             refuse(_running())
 
-    def go_on(self, parked: Parked, kind: Kind | None, spec: str, then: Callable[[], None]) -> None:
-        """Set what comes next, and go on; in a job on the parked thread. ``then`` is called when the stop is over.
+    def resume(self, parked: Parked, kind: Kind | None, spec: str, then: Callable[[], None]) -> None:
+        """Set what comes next, and continue; in a job on the parked thread. ``then`` is called when the stop is over.
 
         Raises:
-            CommandError: nothing to finish here, a bad spec, or one that takes no node here; the thread stays.
+            CommandError: nothing to finish here, a bad spec, or one that matches no node here; the thread stays.
         """
         place = parked.place
         until = None

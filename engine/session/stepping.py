@@ -24,7 +24,7 @@ class Kind(str, enum.Enum):
     STEP = "step"  # next node, into nested backward
     NEXT = "next"  # next node on this level or further out
     FINISH = "finish"  # behind the node whose backward runs this call; at top level the end of this backward
-    AFTER = "after"  # run the node at hand and stop behind it
+    AFTER = "after"  # run the current node and stop behind it
     UNTIL = "until"  # a spec, matched by the session; here only the fallback
 
 
@@ -95,7 +95,7 @@ class Goal:
         return NOTHING
 
     def _mine(self, at: Place) -> bool:
-        """Other threads go on freely; they count when the stepped thread is gone, or the start was at a Python line."""
+        """Other threads run freely; they count when the stepped thread ended, or the start was at a Python line."""
         start = self.start
         if start.serial == 0 or (start.family == at.family):
             return True

@@ -26,7 +26,7 @@ class CallState:
 
     call: BackwardCall
     ran: dict[int, Ran] = field(default_factory=dict)  # by key
-    position: int = 0  # index of the node at hand or of the last one seen, 0 at begin
+    position: int = 0  # index of the current node, or of the last one seen, 0 at begin
     started_ns: int = 0
     _index: dict[int, int] | None = None
 

@@ -1,7 +1,7 @@
 """One breakpoint as it was asked for, and what is counted of it.
 
-A ``Rule`` never changes, so that a hook may read it while the list is replaced; its ``Counts`` go on from one rule to
-the next under the same id, and are guarded by the lock of the table.
+A ``Rule`` never changes, so that a hook may read it while the list is replaced; its ``Counts`` are handed from one rule
+to the next under the same id, and are guarded by the lock of the table.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def make_rule(request: BreakpointRequest, old: Rule | None) -> Rule:
         conditions = tuple(text for text in (spec.condition, request.condition.strip()) if text)
         if problem := syntax_problem(request.condition) if request.condition.strip() else "":
             raise CommandError(
-                f"the condition {request.condition.strip()!r} is no Python expression: {problem}", "example: index > 10"
+                f"the condition {request.condition.strip()!r} is not a Python expression: {problem}",
+                "example: index > 10",
             )
         ignore, every = _hit_condition(request.hitCondition, spec)
     except CommandError as error:

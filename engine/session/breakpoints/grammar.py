@@ -182,7 +182,7 @@ def _parse_head(spec: str, head: str) -> tuple[SpecKind, str, int]:
         raise _bad(spec, f"begins with {head!r}", _HEADS, "Bmm* after if index > 10 every 2")
     if head[0] == "#":
         if not head[1:].isdecimal() or int(head[1:]) == 0:
-            raise _bad(spec, f"{head!r} is no node number", "#N, counted from 1 in execution order", "#112")
+            raise _bad(spec, f"invalid node number {head!r}", "#N, counted from 1 in execution order", "#112")
         return SpecKind.INDEX, "", int(head[1:])
     if head.isdecimal():
         problem = f"{head!r} alone is neither a node nor a line"
@@ -204,7 +204,7 @@ _EXAMPLES = {"op": "Bmm", "module": "layers.3.*", "param": "fc.*"}
 
 def _parse_pattern(spec: str, kind: SpecKind, pattern: str) -> tuple[SpecKind, str, int]:
     if kind is SpecKind.NAME and not _NAME.match(pattern):
-        raise _bad(spec, f"{pattern!r} is no node name", _HEADS, "BmmBackward0, Bmm*, MmBackward0#3")
+        raise _bad(spec, f"invalid node name {pattern!r}", _HEADS, "BmmBackward0, Bmm*, MmBackward0#3")
     return kind, pattern, 0
 
 
@@ -217,7 +217,7 @@ def _parse_line(spec: str, text: str) -> tuple[SpecKind, str, int]:
     prefix = text.partition(":")[0]
     if (close := difflib.get_close_matches(prefix, _PREFIXES, 1, 0.5)) and "." not in prefix:
         raise _bad(spec, f"unknown prefix '{prefix}:'", "op:, module: or param:", f"{close[0]}:{_EXAMPLES[close[0]]}")
-    raise _bad(spec, f"{line!r} is no line number", "FILE:LINE, counted from 1", f"{file or 'model.py'}:16")
+    raise _bad(spec, f"invalid line number {line!r}", "FILE:LINE, counted from 1", f"{file or 'model.py'}:16")
 
 
 @dataclass(slots=True)
@@ -285,12 +285,12 @@ class _Suffixes:
                 return text[end:]
         shown = text[: ends[-1]]
         raise _bad(
-            self.spec, f"the condition {shown!r} is no Python expression: {problem}", "if EXPR", "Bmm* if index > 10"
+            self.spec, f"the condition {shown!r} is not a Python expression: {problem}", "if EXPR", "Bmm* if index > 10"
         )
 
 
 def syntax_problem(expression: str) -> str:
-    """Why ``expression`` is no Python expression; "" when it is one."""
+    """Why ``expression`` is not a Python expression; "" when it is one."""
     try:
         ast.parse(expression.strip(), mode="eval")
     except SyntaxError as error:

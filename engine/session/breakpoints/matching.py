@@ -56,9 +56,9 @@ def count_matches(graph: Graph, specs: Mapping[int, Spec]) -> dict[int, tuple[in
 
 
 def _nothing(spec: Spec, seen: _Seen, total: int) -> str:
-    """Why ``spec`` takes no node of the graph at hand, with the closest names."""
+    """Why ``spec`` takes no node of the current graph, with the closest names."""
     if spec.kind is SpecKind.INDEX:
-        return f"no node {spec.head} in the graph at hand: it has {total} nodes"
+        return f"no node {spec.head} in the current graph: it has {total} nodes"
     if spec.kind is SpecKind.LINE:
         return _no_line(spec, seen)
     what, names = {
@@ -67,8 +67,8 @@ def _nothing(spec: Spec, seen: _Seen, total: int) -> str:
     }.get(spec.kind, ("named", seen.names))
     base = spec.pattern.partition("#")[0]
     if base != spec.pattern and any(name_matches(base, name, "", True) for name in names):
-        return f"no node named {spec.pattern!r} in the graph at hand: fewer nodes of that name"
-    text = f"no node {what} {spec.pattern!r} in the graph at hand"
+        return f"no node named {spec.pattern!r} in the current graph: fewer nodes of that name"
+    text = f"no node {what} {spec.pattern!r} in the current graph"
     if not names:
         return f"{text}: no {'module path' if what.startswith('made') else 'name'} is known there"
     close = closest_names(spec.pattern, names)
@@ -76,7 +76,7 @@ def _nothing(spec: Spec, seen: _Seen, total: int) -> str:
 
 
 def absent(spec: Spec, graphs: Sequence[Graph]) -> str:
-    """Why none of ``graphs`` (the last one is the graph at hand) has a node that ``spec`` takes; "" when one has, when
+    """Why none of ``graphs`` (the last one is the current graph) has a node that ``spec`` takes; "" when one has, when
     ``spec`` names no nodes, or those of a backward call by its number."""
     if not spec.of_node or spec.backward:
         return ""

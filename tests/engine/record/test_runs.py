@@ -125,14 +125,14 @@ def test_finding_by_name_prefix_and_path(tmp_path: Path) -> None:
 def test_deleting_is_careful(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("")
-    with pytest.raises(CommandError, match="no run directory: nothing was deleted"):
+    with pytest.raises(CommandError, match="not a run directory: nothing was deleted"):
         delete_run(tmp_path / "mine")
     live = new_run_dir(["live.py"], tmp_path)
     recorder = Recorder.open(live, 0, None)
     with pytest.raises(CommandError, match="still being recorded"):
         delete_run(live)
     os.symlink(live, tmp_path / "link")
-    with pytest.raises(CommandError, match="no run directory"):
+    with pytest.raises(CommandError, match="not a run directory"):
         delete_run(tmp_path / "link", force=True)
     recorder.close()
     delete_run(live)

@@ -127,10 +127,10 @@ def test_until_a_node_that_this_backward_does_not_have_keeps_the_stop(tmp_path: 
     with Dialled(tmp_path, NESTED.replace("DEPTH", "1")) as run:
         run.peer.begin("OuterBackward")
         here = where(run.peer.stopped())
-        with pytest.raises(Refused, match=r"no node named .Sumn. in the graph at hand; closest: Sum") as refusal:
+        with pytest.raises(Refused, match=r"no node named .Sumn. in the current graph; closest: Sum") as refusal:
             run.peer.request("adbg/until", spec="Sumn")
         assert "tbreak Sumn" in str(refusal.value.error)
-        with pytest.raises(Refused, match="no node #99 in the graph at hand: it has 4 nodes"):
+        with pytest.raises(Refused, match="no node #99 in the current graph: it has 4 nodes"):
             run.peer.request("adbg/until", spec="#99")
         assert run.peer.value("index") == 3, "the stop is still there"
         assert where(run.peer.go())[1] == here[1] == "OuterBackward#1"

@@ -193,7 +193,7 @@ def test_replace_keeps_hits_by_id_and_reports_bad_ones() -> None:
         (5, False, 0),
     ]
     assert "did you mean 'every'" in states[2].message
-    assert "no Python expression" in states[3].message
+    assert "not a Python expression" in states[3].message
     assert "hit condition 'often'" in states[4].message
     assert ids(table.check(node(), lambda text: True)) == [1]
 
