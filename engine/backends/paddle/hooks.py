@@ -63,9 +63,9 @@ class PaddleHooks(Hooks):
         self.placed: list[Any] = []
         self.returned: dict[str, str] = {}  # by printed name: what its PyLayer gave back last, in words
         self._entry_point = entry_point
+        self._partial = bool(call.wanted)  # of ``paddle.grad``: only what leads to its inputs runs
         self._nodes: list[Any] = []
         self._handles: list[tuple[Any, Any]] = []  # (node, number of its pre-hook) or (None, handle)
-        self._executing: frozenset[int] | None = None
         self._turns: dict[int, list[int]] = {}  # without pre-hooks: nodes whose turn comes when a node ended
         self._outs: dict[int, tuple[Any, ...]] = {}  # incoming gradients of nodes that are under way
         self._edited: dict[int, list[Any]] = {}  # by PyLayer: what it shall get instead, None as it is
@@ -73,8 +73,6 @@ class PaddleHooks(Hooks):
         self._handing: list[Any] | None = None
         self._custom: int | None = None  # the PyLayer that has just returned
         self._pending: int | None = None  # an accumulate node whose end is still to be reported
-
-    # ---- choosing nodes
 
     def _takes_nothing(self, plan: HookPlan) -> bool:
         """The usual case of a plan by name: nothing in this graph has one, and no PyLayer is there to be followed."""
@@ -135,7 +133,7 @@ class PaddleHooks(Hooks):
 
     def want(self, key: int, bits: int) -> None:
         current = key == self.running
-        if (self.ran[key] and not current) or (self.graph.wanted and key not in self._needed()):
+        if (self.ran[key] and not current) or (self._partial and key not in self._needed):
             return  # it ran; or paddle.grad takes the gradient in front of it, and its copy has no slots of its own
         old = self.flags[key]
         new = old | bits
@@ -219,10 +217,9 @@ class PaddleHooks(Hooks):
         self.parts.clear()
         self.hooked = 0
 
+    @functools.cached_property
     def _needed(self) -> frozenset[int]:
-        if self._executing is None:
-            self._executing = frozenset(self.graph.order())
-        return self._executing
+        return frozenset(self.graph.order())
 
     def clear(self) -> None:
         """The call is over: no hook and no tensor is kept."""

@@ -8,14 +8,14 @@ node alive. The wrapper and the listener run in the script's forward, on its thr
 
 from __future__ import annotations
 
-import gc
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from paddle.nn import Layer
 
+from adbg.engine.backends.common.modules import SeenModules
 from adbg.engine.backends.common.tracebacks import strip_own
 from adbg.engine.backends.paddle.native.texts import StackTexts
 
@@ -29,18 +29,18 @@ class _Inside(threading.local):
         self.layers: list[Any] = []
 
 
-class Modules:
+class Modules(SeenModules):
     """Layer paths and parameter names, learned while the script runs its Layers."""
 
+    kind = Layer
+
     def __init__(self, texts: StackTexts) -> None:
+        super().__init__()
         self._texts = texts
         self._inside = _Inside()
         self._paths: dict[int, tuple[weakref.ref[Any], str]] = {}
-        self._names: dict[int, tuple[weakref.ref[Any], str]] = {}
-        self._roots: list[weakref.ref[Any]] = []
         self._original: Callable[..., Any] | None = None
         self._ours: Callable[..., Any] | None = None
-        self._scanned = False
 
     # ---- in the forward
 
@@ -90,20 +90,13 @@ class Modules:
                 known = self._paths[id(layer)] = (weakref.ref(layer), type(layer).__name__)
         return known[1]
 
-    def _learn(self, root: Any) -> None:
-        """Name everything below ``root``. A part that ran alone before gets its full path; nothing loses one."""
-        try:
-            for path, layer in root.named_sublayers(include_self=True):
-                known = self._paths.get(id(layer))
-                if known is None or known[0]() is not layer or path:
-                    self._paths[id(layer)] = (weakref.ref(layer), path)
-            for path, parameter in root.named_parameters():
-                self._names[id(parameter)] = (weakref.ref(parameter), path)
-        except Exception:  # a Layer with a property that raises: its nodes stay without a path
-            return
-        if not any(known() is root for known in self._roots):
-            self._roots = [known for known in self._roots if known() is not None]
-            self._roots.append(weakref.ref(root))
+    def _name_parts(self, root: Any) -> None:
+        for path, layer in root.named_sublayers(include_self=True):
+            known = self._paths.get(id(layer))
+            if known is None or known[0]() is not layer or path:
+                self._paths[id(layer)] = (weakref.ref(layer), path)
+
+    def _prune(self) -> None:
         if len(self._paths) > 20_000:
             self._paths = {key: entry for key, entry in list(self._paths.items()) if entry[0]() is not None}
             self._names = {key: entry for key, entry in list(self._names.items()) if entry[0]() is not None}
@@ -115,27 +108,3 @@ class Modules:
         """The path of the Layer in the text of a node's stack."""
         at = text.rfind(_MARK)
         return text[at + len(_MARK) :].partition("\n")[0] if at >= 0 else None
-
-    def parameters(self) -> Iterable[tuple[str, Any]]:
-        """(name, parameter), outermost Layers in the order in which they were seen."""
-        self.refresh()
-        for known in list(self._roots):
-            root = known()
-            if root is not None:
-                yield from root.named_parameters()
-
-    def refresh(self) -> None:
-        """Parameters may have been added since, or no Layer was followed (stacks off)."""
-        roots = [root for root in (known() for known in self._roots) if root is not None]
-        if not roots and not self._scanned:
-            self._scanned = True
-            roots = _outermost_layers()
-        for root in roots:
-            self._learn(root)
-
-
-def _outermost_layers() -> list[Any]:
-    """Layers that are part of no other, found through the garbage collector (some 50 ms in a large process)."""
-    layers = [value for value in gc.get_objects() if issubclass(type(value), Layer)]
-    inner = {id(child) for layer in layers for child in layer.children()}
-    return [layer for layer in layers if id(layer) not in inner and any(True for _ in layer.parameters())]

@@ -6,15 +6,14 @@ a module or a parameter alive: a module often holds the last loss, and with it a
 
 from __future__ import annotations
 
-import gc
 import threading
 import weakref
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from adbg.engine.backends.common.modules import SeenModules
 from adbg.engine.backends.torch import private
 
 _is_compiling = torch.compiler.is_compiling
@@ -40,17 +39,17 @@ class RunningModules(threading.local):
     frame: Any = None
 
 
-class Modules:
+class Modules(SeenModules):
     """Module paths and parameter names, learned while the script runs its modules."""
 
+    kind = torch.nn.Module
+
     def __init__(self) -> None:
+        super().__init__()
         self.running = RunningModules()
         self._places: dict[int, ModulePlace] = {}
-        self._roots: list[weakref.ref[torch.nn.Module]] = []
-        self._names: dict[int, tuple[weakref.ref[Any], str]] = {}
         self._handles: list[Any] = []
         self._asked: Any = None  # torch's own _has_any_global_hook while ours is in its place
-        self._scanned = False
         self._most = _MOST
 
     # ---- the hooks
@@ -129,59 +128,17 @@ class Modules:
                 outermost.fruitless += 1
         return place
 
-    def _learn(self, root: torch.nn.Module) -> None:
-        """Name everything below ``root``. A part that ran alone before gets its full path; nothing loses one."""
-        try:
-            for path, module in list(root.named_modules()):
-                place = self._places.get(id(module))
-                if place is None or place.ref() is not module:
-                    place = self._places[id(module)] = ModulePlace(module)
-                if not place.path or path:
-                    place.path = path
-            for path, parameter in root.named_parameters():
-                self._names[id(parameter)] = (weakref.ref(parameter), path)
-        except Exception:  # a module with a property that raises: its nodes stay without a path
-            return
-        if not any(known() is root for known in self._roots):
-            self._roots = [known for known in self._roots if known() is not None]
-            self._roots.append(weakref.ref(root))
+    def _name_parts(self, root: Any) -> None:
+        for path, module in list(root.named_modules()):
+            place = self._places.get(id(module))
+            if place is None or place.ref() is not module:
+                place = self._places[id(module)] = ModulePlace(module)
+            if not place.path or path:
+                place.path = path
+
+    def _prune(self) -> None:
         if len(self._places) + len(self._names) > self._most:
             # list(): another thread may be learning at the same time
             self._places = {key: place for key, place in list(self._places.items()) if place.ref() is not None}
             self._names = {key: entry for key, entry in list(self._names.items()) if entry[0]() is not None}
             self._most = max(_MOST, 2 * (len(self._places) + len(self._names)))
-
-    # ---- parameters
-
-    def parameter_name(self, tensor: Any) -> str | None:
-        """The name of a parameter of a module seen so far, None for any other tensor."""
-        known = self._names.get(id(tensor))
-        if known is not None and known[0]() is tensor:
-            return known[1]
-        return None
-
-    def refresh(self) -> None:
-        """Once per graph that needs names: parameters may have been added since, or no module was followed (stacks
-        off)."""
-        roots = [root for root in (known() for known in self._roots) if root is not None]
-        if not roots and not self._scanned:
-            self._scanned = True
-            roots = _outermost_modules()
-        for root in roots:
-            self._learn(root)
-
-    def parameters(self) -> Iterable[tuple[str, Any]]:
-        """(name, parameter), outermost modules in the order in which they were seen."""
-        self.refresh()
-        for known in list(self._roots):
-            root = known()
-            if root is not None:
-                yield from root.named_parameters()
-
-
-def _outermost_modules() -> list[torch.nn.Module]:
-    """Modules that are part of no other, found through the garbage collector (some 50 ms in a large process)."""
-    # By type, never isinstance: that asks __class__, which some objects compute (and warn, or raise).
-    modules = [value for value in gc.get_objects() if issubclass(type(value), torch.nn.Module)]
-    inner = {id(child) for module in modules for child in module.children()}
-    return [module for module in modules if id(module) not in inner and any(True for _ in module.parameters())]

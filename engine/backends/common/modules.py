@@ -1,0 +1,75 @@
+"""The modules that a program ran, and the names of their parameters. Filled on the threads of the forward, read on any.
+
+Nothing here keeps a module or a parameter alive: a module often holds the last loss, and with it a whole graph.
+"""
+
+from __future__ import annotations
+
+import abc
+import gc
+import weakref
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+
+class SeenModules(abc.ABC):
+    """Modules that are part of no other, as far as they were seen. ``kind`` is the framework's class of modules."""
+
+    kind: ClassVar[Any]
+
+    def __init__(self) -> None:
+        self._roots: list[weakref.ref[Any]] = []
+        self._names: dict[int, tuple[weakref.ref[Any], str]] = {}
+        self._scanned = False
+
+    @abc.abstractmethod
+    def _name_parts(self, root: Any) -> None:
+        """Learn the paths of all modules below ``root``. May raise what a module's properties raise."""
+
+    @abc.abstractmethod
+    def _prune(self) -> None:
+        """Forget what is dead, where there is much of it."""
+
+    def _learn(self, root: Any) -> None:
+        """Name everything below ``root``. A part that ran alone before gets its full path; nothing loses one."""
+        try:
+            self._name_parts(root)
+            for path, parameter in root.named_parameters():
+                self._names[id(parameter)] = (weakref.ref(parameter), path)
+        except Exception:  # a module with a property that raises: its nodes stay without a path
+            return
+        if not any(known() is root for known in self._roots):
+            self._roots = [known for known in self._roots if known() is not None]
+            self._roots.append(weakref.ref(root))
+        self._prune()
+
+    def parameter_name(self, tensor: Any) -> str | None:
+        """The name of a parameter of a module seen so far, None for any other tensor."""
+        known = self._names.get(id(tensor))
+        return known[1] if known is not None and known[0]() is tensor else None
+
+    def refresh(self) -> None:
+        """Once per graph that needs names: parameters may have been added since, or no module was followed (stacks
+        off)."""
+        roots = [root for root in (known() for known in self._roots) if root is not None]
+        if not roots and not self._scanned:
+            self._scanned = True
+            roots = _outermost(self.kind)
+        for root in roots:
+            self._learn(root)
+
+    def parameters(self) -> Iterable[tuple[str, Any]]:
+        """(name, parameter), outermost modules in the order in which they were seen."""
+        self.refresh()
+        for known in list(self._roots):
+            root = known()
+            if root is not None:
+                yield from root.named_parameters()
+
+
+def _outermost(kind: Any) -> list[Any]:
+    """Modules that are part of no other, found through the garbage collector (some 50 ms in a large process)."""
+    # By type, never isinstance: that asks __class__, which some objects compute (and warn, or raise).
+    modules = [value for value in gc.get_objects() if issubclass(type(value), kind)]
+    inner = {id(child) for module in modules for child in module.children()}
+    return [module for module in modules if id(module) not in inner and any(True for _ in module.parameters())]
