@@ -65,7 +65,7 @@ class StopReader:
 
     def reread_graph(self) -> None:
         """The rows changed: marks, breakpoints."""
-        self._refreshing = set(self.main.graph.model.pages)
+        self._refreshing = set(range(-(-self.main.graph.model.total // PAGE)))
         self._next_page()
 
     def home(self, stop: NodeStop) -> None:

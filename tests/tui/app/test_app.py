@@ -302,6 +302,24 @@ def test_digits_focus_and_zoom_and_sizes_change() -> None:
     drive(WIDE, body)
 
 
+@SIZES
+def test_tab_goes_from_panel_to_panel(size: tuple[int, int]) -> None:
+    async def body(app: Driver) -> None:
+        await app.press("s")
+        await app.stopped_at(1)
+        main = app.app.main
+        for panel in ("vlog", "source", "value", "console"):
+            await app.press("tab")
+            assert main.focused_panel == panel and main.focused is main.widget_of(panel)
+            assert main.focused is not None and main.focused.size.height > 0
+        await app.press("escape")
+        assert main.focused_panel == "value"
+        await app.press("shift+tab", "shift+tab")
+        assert main.focused_panel == "vlog"
+
+    drive(size, body)
+
+
 def test_narrow_tabs_reach_every_panel() -> None:
     async def body(app: Driver) -> None:
         await app.press("s")

@@ -7,6 +7,7 @@ sight.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from rich.segment import Segment
@@ -43,25 +44,23 @@ class LinePanel(ScrollView, can_focus=True):
     show_cursor = True
     keeps_lines = False
 
+    @dataclass(eq=False)
     class Moved(Message):
         """The user (or ``select``) moved the cursor to ``row``."""
 
-        def __init__(self, panel: LinePanel, row: int) -> None:
-            super().__init__()
-            self.panel = panel
-            self.row = row
+        panel: LinePanel
+        row: int
 
         @property
         def control(self) -> LinePanel:
             return self.panel
 
+    @dataclass(eq=False)
     class Opened(Message):
         """Enter, or a second click, on ``row``."""
 
-        def __init__(self, panel: LinePanel, row: int) -> None:
-            super().__init__()
-            self.panel = panel
-            self.row = row
+        panel: LinePanel
+        row: int
 
         @property
         def control(self) -> LinePanel:

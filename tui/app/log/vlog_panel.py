@@ -8,6 +8,7 @@ far it is; Escape gives it up and leaves the cursor where it was.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Any
 
 from textual.message import Message
@@ -42,33 +43,21 @@ class VlogPanel(LinePanel):
     BINDINGS = [*bindings("foldable"), *bindings("vlog")]
     keeps_lines = True
 
+    @dataclass(eq=False)
     class NodeWanted(Message):
         """The cursor is on a record about a node: the ``occurrence``-th of its name in the backward (0: unknown), or
         the one with ``index``."""
 
-        def __init__(self, panel: VlogPanel, name: str, index: int, occurrence: int) -> None:
-            super().__init__()
-            self.panel = panel
-            self.name = name
-            self.index = index
-            self.occurrence = occurrence
+        name: str
+        index: int
+        occurrence: int
 
-        @property
-        def control(self) -> VlogPanel:
-            return self.panel
-
+    @dataclass(eq=False)
     class SearchEnded(Message):
         """A search that took longer is over; ``found``: the cursor is there now."""
 
-        def __init__(self, panel: VlogPanel, text: str, found: bool) -> None:
-            super().__init__()
-            self.panel = panel
-            self.text = text
-            self.found = found
-
-        @property
-        def control(self) -> VlogPanel:
-            return self.panel
+        text: str
+        found: bool
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -341,7 +330,7 @@ class VlogPanel(LinePanel):
                 self.select(self.view.line_of(found) + inner, notify=False)
         self.tell_frame(self.subtitle_text())
         if told:
-            self.post_message(self.SearchEnded(self, self._search_text, found >= 0))
+            self.post_message(self.SearchEnded(self._search_text, found >= 0))
         return found >= 0
 
     # ---- nodes
@@ -366,7 +355,7 @@ class VlogPanel(LinePanel):
             return None
         node, row = self._links.answer()
         if node is not None:
-            self.post_message(self.NodeWanted(self, *node))
+            self.post_message(self.NodeWanted(*node))
         if row < 0:
             return False
         line = self.view.line_of(row)

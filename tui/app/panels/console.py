@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from textual.binding import Binding
@@ -79,12 +80,11 @@ class CommandInput(Input):
         Binding("ctrl+l", "clear_output", "Clear the output", show=False),
     ]
 
+    @dataclass(eq=False)
     class Candidates(Message):
         """Several completions: show them."""
 
-        def __init__(self, lines: Sequence[str]) -> None:
-            super().__init__()
-            self.lines = lines
+        lines: Sequence[str]
 
     def __init__(self, history: History, complete: Complete, **options: Any) -> None:
         super().__init__(suggester=LineSuggester(history, complete), compact=True, select_on_focus=False, **options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from textual.message import Message
@@ -25,12 +26,11 @@ class CodePanel(LinePanel):
 
     BINDINGS = bindings("code")
 
+    @dataclass(eq=False)
     class Wanted(Message):
         """``path`` is to be highlighted in a worker."""
 
-        def __init__(self, path: str) -> None:
-            super().__init__()
-            self.path = path
+        path: str
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
