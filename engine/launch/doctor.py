@@ -103,7 +103,7 @@ def _adbg_lines(interpreter: str) -> list[DoctorLine]:
     lines = [DoctorLine("ok", f"adbg {adbg.__version__}", package_folder()), DoctorLine("ok", "its Python", python)]
     if os.path.realpath(interpreter) != os.path.realpath(sys.executable):
         lines.append(_program_python(interpreter))
-    for name in ("textual", "prompt_toolkit", "pygments", "psutil"):
+    for name in ("textual", "prompt_toolkit", "pygments", "networkx", "psutil"):
         try:
             lines.append(DoctorLine("ok", name, importlib.metadata.version(name)))
         except importlib.metadata.PackageNotFoundError:

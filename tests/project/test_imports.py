@@ -18,7 +18,7 @@ ENGINE_MODULES = sorted(
     f"adbg.engine.{path.stem}" for path in (ROOT / "engine").glob("*.py") if path.stem != "__init__"
 )
 FRAMEWORKS = {"torch", "numpy", "paddle", "mindspore"}
-CORE = {"textual", "rich", "prompt_toolkit", "pygments", "psutil", "wcwidth"}
+CORE = {"textual", "rich", "prompt_toolkit", "pygments", "networkx", "psutil", "wcwidth"}
 LIST_FOREIGN = (
     "import sys, json\n"
     "import {module}\n"
@@ -53,7 +53,7 @@ def test_import_adbg_stays_small() -> None:
 
 
 def test_help_loads_no_screen() -> None:
-    """``adbg --help`` answers without Textual or prompt_toolkit."""
+    """``adbg --help`` answers without Textual, prompt_toolkit or networkx."""
     code = (
         "import sys\nfrom adbg.__main__ import main\nsys.argv = ['adbg', '--help']\n"
         "try:\n    main()\nexcept SystemExit: pass\n"

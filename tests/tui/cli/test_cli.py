@@ -116,7 +116,7 @@ def test_the_docstring_of_a_subcommand_is_its_help(name: str) -> None:
 def test_help_imports_neither_textual_nor_prompt_toolkit_nor_a_framework() -> None:
     code = (
         "import sys\nfrom adbg.tui.cli.main import main\nmain(['--help'])\n"
-        "heavy = {'textual', 'prompt_toolkit', 'torch', 'psutil', 'pygments', 'sqlite3', 'asyncio'}\n"
+        "heavy = {'textual', 'prompt_toolkit', 'torch', 'networkx', 'psutil', 'pygments', 'sqlite3', 'asyncio'}\n"
         "bad = heavy & set(sys.modules)\n"
         "print('IMPORTED', sorted(bad))"
     )
@@ -127,7 +127,7 @@ def test_help_imports_neither_textual_nor_prompt_toolkit_nor_a_framework() -> No
 def test_batch_imports_neither_textual_nor_prompt_toolkit() -> None:
     code = (
         "import sys\nfrom adbg.tui.cli.main import main\nmain(['run', '--batch', '-b', 'x', '-c', 'pass'])\n"
-        "bad = {'textual', 'prompt_toolkit', 'torch', 'pygments'} & set(sys.modules)\n"
+        "bad = {'textual', 'prompt_toolkit', 'torch', 'networkx', 'pygments'} & set(sys.modules)\n"
         "print('IMPORTED', sorted(bad))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
