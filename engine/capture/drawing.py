@@ -1,4 +1,4 @@
-"""A captured region as a picture: numbered nodes, labels, colours, edges, for its backward and its forward graph (L2).
+"""A captured region as a picture: numbered nodes, labels, colours, edges, for its backward and its forward graph.
 
 Labels, numbers and colours are those of Paddle 3.3.1's dump files (backward with dump_backward_graph_path, and
 capture_backward_subgraph_guard): the orange "#FFE4B5" is a neighbour, "#999999" a captured node, "#148b97" a leaf.

@@ -1,4 +1,4 @@
-"""Drawings as SVG without graphviz: a small layered layout of its own (L2; pure functions, any thread).
+"""Drawings as SVG without graphviz: a small layered layout of its own Pure functions, any thread.
 
 Layers by the longest way from the start; four sweeps of barycentres settle the order in a layer (Sugiyama, Tagawa, Toda
 1981). Bounded: ``MOST_NODES`` nodes and ``MOST_EDGES`` edges are drawn, and the picture says how many are not.

@@ -125,7 +125,7 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def text(self, value: Any) -> str:
-        """How a person sees the value (framework's repr, long ones elided)."""
+        """How the user sees the value (framework's repr, long ones elided)."""
 
     def gradient_of(self, parameter: Any) -> Any:
         """The gradient that a parameter has accumulated; None while it has none."""

@@ -66,7 +66,7 @@ class Graph(abc.ABC):
 
     @abc.abstractmethod
     def attributes(self, key: int) -> Mapping[str, str]:
-        """Non-tensor facts a person wants: dim, keepdim, alpha; of an accumulate node its parameter's shape."""
+        """Non-tensor facts that the user wants: dim, keepdim, alpha; of an accumulate node its parameter's shape."""
 
     @abc.abstractmethod
     def input_meta(self, key: int) -> Sequence[TensorMeta]:

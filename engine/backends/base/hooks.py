@@ -80,8 +80,8 @@ class BackwardCall(Graph):
     @abc.abstractmethod
     def hook(self, plan: HookPlan) -> int:
         """Hook the nodes that the plan takes and that are not hooked yet; returns how many nodes are hooked now.
-        May be called at begin, and again on the parked thread (then it acts on nodes still to run, and gives the node
-        at hand a post hook)."""
+        May be called at begin, and again on the parked thread: then it acts on nodes still to run, and gives the
+        current node a post hook."""
 
     @abc.abstractmethod
     def contributions(self, key: int) -> tuple[Sequence[Part], str]:
@@ -102,7 +102,7 @@ class BackwardCall(Graph):
 
 
 class HookSink(Protocol):
-    """Implemented by the session. None of these may raise into the engine, save what a person asked for (kill)."""
+    """Implemented by the session. None of these may raise into the engine, save what the user asked for (kill)."""
 
     def backward_begin(self, call: BackwardCall) -> None: ...
 

@@ -12,11 +12,11 @@ class NativeVlog(abc.ABC):
 
     @abc.abstractmethod
     def set_levels(self, text: str) -> dict[str, int]:
-        """ "6", "dygraph_functions=6,nodes=5", "off", "" to only ask. Returns what a person set ("*" the global level).
+        """ "6", "dygraph_functions=6,nodes=5", "off", "" to only ask. Returns what the user set ("*" the global level).
         Raises CommandError."""
 
     def effect(self, levels: Mapping[str, int]) -> str:
-        """What a person should know of ``levels``, in a line: what they change in the program's results, modules that
+        """What the user should know of ``levels``, in a line: what they change in the program's results, modules that
         nothing logs; "" for nothing."""
         return ""
 

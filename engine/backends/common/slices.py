@@ -1,4 +1,4 @@
-"""A slice of a tensor as a person types it: read against a shape, never evaluated (L2, stdlib only; any thread)."""
+"""A slice of a tensor as the user types it: read against a shape, never evaluated. Any thread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _number(text: str, part: str) -> int | None:
     if not text:
         return None
     if not _NUMBER.match(text):
-        raise CommandError(f"{part!r} is no index or slice", _HINT)
+        raise CommandError(f"{part!r} is not an index or a slice", _HINT)
     return int(text)
 
 

@@ -1,4 +1,4 @@
-"""The script's tracebacks as they would be without adbg (L2, stdlib only; the thread that the exception is on)."""
+"""The script's tracebacks as they would be without adbg. Runs on the thread of the exception."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files are the user's own (L2, stdlib only; any thread)."""
+"""Which files are the user's own. Any thread."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import types
 from adbg.engine.own_files import own_folders
 from adbg.engine.types import SourceLine
 
-EXPRESSION = "<adbg>"  #: file name of the code of a person's expressions
+EXPRESSION = "<adbg>"  #: file name of the code of the user's expressions
 
 
 class FrameFilter:

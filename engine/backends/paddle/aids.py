@@ -1,5 +1,5 @@
-"""Paddle's own debugging aids as switches (L3; any thread under the GIL). Whatever changes with an aid is put back with
-it, as ``paddle_flags`` says.
+"""Paddle's own debugging aids as switches. Any thread under the GIL. Whatever changes with an aid is put back with
+it, as ``flags`` says.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MD5, _SYSTEM = "FLAGS_tensor_md5_checksum_output_path", "FLAGS_use_system_alloc
 
 @dataclass(frozen=True, slots=True)
 class _Switch:
-    """``wanted`` turns a person's value into flags, None for off; ``shown`` the flags into a value."""
+    """``wanted`` turns the user's value into flags, None for off; ``shown`` the flags into a value."""
 
     name: str
     flags: tuple[str, ...]

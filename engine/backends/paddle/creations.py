@@ -1,8 +1,8 @@
 """Which nodes Paddle made between two moments, also where no loss reaches them.
 
-Paddle numbers no node and tells nobody of its making. But while forward stacks are on it asks for a text for every
-operator and keeps it on the node (``native.texts``). While a watch is open, the thread's nodes get one more line in
-that text, a comment, which says which watch made them. Runs on the threads of the forward; opened and closed on the
+Paddle numbers no node and does not report that it makes one. But while forward stacks are on it asks for a text for
+every operator and keeps it on the node (``native.texts``). While a watch is open, the thread's nodes get one more line
+in that text, a comment, which says which watch made them. Runs on the threads of the forward; opened and closed on the
 script's thread or on "adbg-reader".
 """
 

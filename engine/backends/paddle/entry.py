@@ -2,7 +2,7 @@
 through and looks up at call time.
 
 Runs on the threads that call backward; ``armed`` is switched from the reader thread. While it is off a call is counted
-and passed on (its arguments stay at hand on the thread, for a post-mortem).
+and passed on (its arguments are kept on the thread, for a post-mortem).
 """
 
 from __future__ import annotations
@@ -94,12 +94,12 @@ class EngineEntry:
         return answer
 
     def abort(self, error: BaseException) -> None:
-        """A person ended it in a hook: what Paddle makes of the exception is turned back into it at the entry."""
+        """The user ended it in a hook: what Paddle makes of the exception is turned back into it at the entry."""
         self._threads.mine.abort = error
 
     def keep(self, hooks: list[Any], earlier: Sequence[Any]) -> None:
         """Hold on to the post hooks of a failed ``paddle.grad``, and let go of ``earlier``, those that were held when
-        one began that reached its nodes: nobody else has them now.
+        one began that reached its nodes: nothing else holds them now.
 
         ``paddle.grad`` runs on copies of the nodes. After an exception the copies stay until the next call, which frees
         them without Python's lock: a hook that only they still held would be freed there, and Paddle dies of that.
@@ -196,8 +196,8 @@ class EngineEntry:
         return opened
 
     def _passes_over(self, opened: Open) -> bool:
-        """Whether nobody looks into this call: then it is told in short, and nothing is made for it (half the cost of
-        one that is looked into and has no node of interest)."""
+        """Whether nothing in this call is of interest: then it is reported in short, and nothing is made for it (half
+        the cost of one that is looked into and has no node of interest)."""
         sink = self._sink
         if sink is None or opened.partial or len(self._threads.mine.open) > 1:
             return False
@@ -288,7 +288,7 @@ class EngineEntry:
             sink.brief_end(opened.number, (perf_counter_ns() - begun) / 1000, error)
 
     def _failed(self, opened: Open, error: BaseException) -> BaseException | None:
-        """An exception is leaving the engine: report it once. Returns what a person's abort was, if it was one."""
+        """An exception is leaving the engine: report it once. Returns what the user's abort was, if it was one."""
         state = self._threads.mine
         if state.abort is None and opened.begun and isinstance(error, OSError) and str(error).startswith(_INTERRUPTED):
             state.abort = KeyboardInterrupt()  # between two instructions of a hook
@@ -313,7 +313,7 @@ class EngineEntry:
     # ---- a Python line inside a node
 
     def at_hand(self) -> tuple[PaddleCall, int | None] | None:
-        """The innermost call of this thread, made now where nobody needed it before, and the PyLayer that runs."""
+        """The innermost call of this thread, made now if it was not needed before, and the PyLayer that runs."""
         state = self._threads.mine
         opened = state.open[-1] if state.open else None
         if opened is None or opened.passing:

@@ -363,7 +363,7 @@ class PaddleHooks(Hooks):
     # ---- around a PyLayer
 
     def custom_key(self, printed: str) -> int | None:
-        """The PyLayer node at hand: the one whose turn it is, else the only one of that name."""
+        """The PyLayer node that runs: the one whose turn it is, else the only one of that name."""
         running = self.running
         if running is not None and self.graph.printed()[running] == printed:
             return running

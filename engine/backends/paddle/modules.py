@@ -69,7 +69,7 @@ class Modules(SeenModules):
         self._texts.listen(self._note)
 
     def unwatch(self) -> None:
-        """Paddle's own function back; where somebody wrapped ours meanwhile, ours goes on below it."""
+        """Paddle's own function back; where somebody wrapped ours meanwhile, ours stays below it."""
         if self._ours is not None and Layer.__call__ is self._ours:
             setattr(Layer, "__call__", self._original)  # noqa: B010
         self._ours = None

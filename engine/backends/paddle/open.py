@@ -12,7 +12,7 @@ from adbg.engine.backends.paddle.native.census import Survey
 
 
 class Open:
-    """One call of the engine on this thread's stack. ``call`` is None while nobody needed one."""
+    """One call of the engine on this thread's stack. ``call`` is None until it is needed."""
 
     __slots__ = (
         "args", "begun", "brief", "call", "custom", "entry", "frame", "kwargs", "number", "partial", "passing",
@@ -34,7 +34,7 @@ class Open:
         self.returned: tuple[str, Any] | None = None  # what the last PyLayer in it gave back
         self.frame: Any = None
         self.survey: Survey | None = None
-        self.brief = 0  # perf_counter_ns of its begin, where it was told in short
+        self.brief = 0  # perf_counter_ns of its begin, where it was reported in short
 
 
 class _Thread:

@@ -270,7 +270,7 @@ def _histogram(finite: Any, low: float, high: float, bins: int) -> tuple[int, ..
 
 def adopt(old: Any, new: Any, where: str, grows: bool, keep_graph: bool) -> Any:
     """``new`` ready to stand in for ``old``: checked here, for Paddle itself accepts a wrong shape silently and dies of
-    what is no tensor; cloned, so that no one shares its memory.
+    what is not a tensor; cloned, so that no one shares its memory.
 
     Args:
         grows: a PyLayer's own result, where a tensor may stand instead of None.

@@ -1,4 +1,4 @@
-"""Paddle's VLOG levels, at run time and put back (L3; any thread under the GIL).
+"""Paddle's VLOG levels, at run time and put back. Any thread under the GIL.
 
 glog binds a VLOG site to its module's level, or to the global one, when the site runs for the first time (measured on
 3.3.1): a module's own level has no effect on a site that ran before. So every module of the eager engine gets a level
@@ -34,7 +34,7 @@ _QUIET = ("vlog_is_on", "pybind")
 
 
 class PaddleVlog(NativeVlog):
-    """Three layers: what the script set, what a person set over it, and what regions raise on top. None of them holds
+    """Three layers: what the script set, what the user set over it, and what regions raise on top. None of them holds
     while adbg itself is at work (``quiet``)."""
 
     def __init__(self, core: Any) -> None:
@@ -59,7 +59,7 @@ class PaddleVlog(NativeVlog):
         self._apply()
         self._wrap()
 
-    # ---- what a person asks
+    # ---- what the user asks
 
     def set_levels(self, text: str) -> dict[str, int]:
         changes = parse_levels(text)

@@ -32,7 +32,7 @@ _MARK = "__adbg_told__"
 
 
 class _Passing(threading.local):
-    """Set on a thread while adbg itself runs a backward there (an expression of a person): it is not reported."""
+    """Set on a thread while adbg itself runs a backward there (an expression of the user's): it is not reported."""
 
     depth = 0
 
@@ -51,7 +51,7 @@ class Begun:
         self.node = private.current_node() if task != -1 else None
         self.thread = threading.get_ident()
         self.call: TorchCall | None = None
-        self.brief = 0  # perf_counter_ns of its begin, where it was told in short
+        self.brief = 0  # perf_counter_ns of its begin, where it was reported in short
 
 
 class EngineEntry:
@@ -121,7 +121,7 @@ class EngineEntry:
         self._passing.depth -= 1
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Begun | None:
-        """Count a call, and report it when armed. None: it is adbg's own. Only a person's kill may be raised from
+        """Count a call, and report it when armed. None: it is adbg's own. Only the user's kill may be raised from
         here."""
         sink = self._sink  # once: a detach on another thread takes it away at any moment
         if self._passing.depth or sink is None:
@@ -150,7 +150,7 @@ class EngineEntry:
         return begun
 
     def _passed_over(self, sink: HookSink, begun: Begun, call: TorchCall) -> bool:
-        """Whether nobody looks into this call: then it is told in short, and let go of."""
+        """Whether nothing in this call is of interest: then it is reported in short, and let go of."""
         if begun.task != -1 or call.create_graph:
             return False
         try:
@@ -251,8 +251,8 @@ class EngineEntry:
     def _parent(self, task: int) -> tuple[TorchCall | None, int | None]:
         """The call that runs ``task``, and the node in it that started a nested one.
 
-        By task id, which holds across threads (past 60 levels torch goes on in another one). A call that no hook has
-        fired for yet is recognised by its graph: it contains the node at hand, and it learns its task id that way.
+        By task id, which holds across threads (past 60 levels torch continues in another one). A call that no hook has
+        fired for yet is recognised by its graph: it contains the running node, and it learns its task id that way.
         """
         node = private.current_node()
         parent = self.tasks.get(task)
@@ -267,7 +267,7 @@ class EngineEntry:
     # ---- a Python line inside a node
 
     def at_hand(self) -> tuple[TorchCall, int] | None:
-        """The node that runs on the calling thread, and its call, made now where nobody needed it before: it is
+        """The node that runs on the calling thread, and its call, made now if it was not needed before: it is
         reported from here on. None outside of a backward."""
         sink, task, node = self._sink, private.task_id(), private.current_node()
         if sink is None or self._passing.depth or task == -1 or node is None:

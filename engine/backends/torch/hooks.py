@@ -229,7 +229,7 @@ class TorchHooks(Hooks):
         return None
 
     def _is_mine(self, key: int) -> bool:
-        """Does the running graph task belong to this call? A nested call (or an expression of a person) may run over
+        """Does the running graph task belong to this call? A nested call (or an expression of the user's) may run over
         the same nodes, and an accumulate node is shared by all threads that train the same parameter."""
         task = _task_id()
         if self.task is None:

@@ -17,7 +17,7 @@ from adbg.engine.backends.base import SavedValue
 from adbg.engine.types import ValueState
 
 _VERSION = re.compile(r"is at version (\d+); expected version (\d+)")
-#: Sizes and strides of the op's inputs, kept for symbolic shapes: the tensors themselves are told of already.
+#: Sizes and strides of the op's inputs, kept for symbolic shapes: the tensors themselves are listed already.
 _SYMBOLIC = re.compile(r"(?:^|_)sym_(?:sizes?|strides?|storage_offset)(?:_|$)")
 #: Attributes of a custom Function's context that are torch's own.
 _OWN = frozenset(dir(torch.autograd.function.BackwardCFunction)) | {"saved_tensors", "metadata"}

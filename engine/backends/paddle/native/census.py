@@ -191,7 +191,7 @@ class Census:
 
     def _class_name(self, table: int) -> str:
         """ "MatmulGradNode", by the type information in front of a virtual table (Itanium C++ ABI 2.9); "" where it
-        is no plain name."""
+        is not a plain name."""
         information = self._memory.word(table - 8)
         mangled = (
             self._memory.read(self._memory.word(information + 8), 200).partition(b"\0")[0].decode("ascii", "replace")

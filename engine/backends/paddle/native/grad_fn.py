@@ -1,6 +1,6 @@
 """The node that made a tensor, without Paddle's leak. Runs on any thread, under Python's lock.
 
-``tensor.grad_fn`` of Paddle 3.3.1 takes a reference to the Python object of the node that nobody ever gives back, so
+``tensor.grad_fn`` of Paddle 3.3.1 takes a reference to the Python object of the node that is never given back, so
 every node that was looked at stays, with all nodes below it and what their PyLayers saved: 3 kB a node and backward
 (75 page faults a backward of 100 nodes). Whether this Paddle does so is counted on the first node that comes by, and
 what it took too much is given back.

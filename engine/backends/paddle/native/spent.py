@@ -2,7 +2,7 @@
 
 Paddle shows nothing of what a node saved, so the tensors that a backward without ``retain_graph`` began at are
 remembered, weakly, with the node that they had then. Nodes below them have run with them. What ran before adbg was
-there, and what a tensor that is gone began, is not known; ``paddle.grad`` runs a part of a graph, and is not told of.
+there, and what a tensor that is gone began, is not known; ``paddle.grad`` runs a part of a graph, and is not reported.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ class _Pointer(threading.local):
             tensor = paddle.zeros([1])
             tensor.stop_gradient = False
             self.leaf = tensor
-            self.home = paddle.scale(tensor).grad_fn  # a node that belongs to nobody
+            self.home = paddle.scale(tensor).grad_fn  # a node of no graph
             self.tensor = paddle.zeros([1])
             self.tensor.stop_gradient = False
         self.meta = 0

@@ -68,7 +68,7 @@ class _Answer(threading.local):
 
 
 class StackTexts:
-    """The function in ``traceback``'s place. Listeners are told of every text, and may add lines to it."""
+    """The function in ``traceback``'s place. Listeners get every text, and may add lines to it."""
 
     def __init__(self) -> None:
         self._listeners: tuple[Listener, ...] = ()

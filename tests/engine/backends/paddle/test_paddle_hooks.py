@@ -315,29 +315,6 @@ def test_a_kill_at_a_stop_arrives_as_what_it_was(when, name):
     assert y.grad.numpy().tolist() == [1.0] * 3
 
 
-def test_plans_take_what_they_say():
-    x = leaf(3)
-
-    def hooked(**plan):
-        watch = Watch(HookPlan(**plan))
-        with watching(watch):
-            paddle.tanh(Double.apply(x.exp())).sum().backward()
-        return watch.last.begun, watch.last.ended
-
-    assert hooked(name=lambda name: name == "TanhGradNode") == (["TanhGradNode#1"], ["TanhGradNode#1"])
-    assert hooked(name=lambda name: "PyLayer" in name, post=False) == (["GradNodePyLayer_Double#1"], [])
-    assert hooked(indices=frozenset({1, 5}))[0] == ["SumGradNode#1", "GradNodeAccumulation#1"]
-    assert hooked(name=lambda name: False) == ([], [])
-
-
-def test_screen_reports_the_first_gradient_that_is_not_finite():
-    x = leaf(3, value=0.0)
-    watch = Watch(HookPlan(screen=True))
-    with watching(watch):
-        (paddle.sqrt(x * 1.0) * 2.0).sum().backward()
-    assert watch.last.ended[0].startswith("SqrtGradNode") and "SumGradNode#1" not in watch.last.ended
-
-
 def test_what_is_left_behind_is_nothing():
     core = paddle.base.core.eager
     before = (core.run_backward, core.run_partial_grad, private.py_layer_backward.backward, paddle.nn.Layer.__call__)
