@@ -11,7 +11,7 @@ PYTEST ?=
 
 export PYTHON
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-paddle quick test test-torch test-paddle stress lint bench pictures clean
+.PHONY: help bench-against demo demo-paddle quick test test-torch test-paddle stress lint bench pictures clean
 
 help:
 	@echo "make demo      install into .venv and open the debugger on a transformer whose gradient turns NaN"
@@ -22,6 +22,7 @@ help:
 	@echo "make stress    the tests on a busy machine: LOAD=10 processes run beside them; PYTEST=\"-k signals\" selects"
 	@echo "make lint      the first three of these"
 	@echo "make bench     what the debugger costs, per training step (writes bench-results/)"
+	@echo "make bench-against BASE=CHECKOUT   the same for two checkouts, side by side"
 	@echo "make pictures  take the README's pictures again"
 	@echo "make clean     remove what was built, .venv too"
 
@@ -63,6 +64,11 @@ stress:
 
 lint:
 	@$(call environment,torch,dev); "$$python" .ci/lint.py
+
+# BASE=../other-checkout with environments of its own (.venv, .venv-paddle)
+bench-against:
+	@$(call environment,torch,dev); "$$python" tests/bench/compare.py --base "$(BASE)"
+	@$(call environment,paddle,dev); "$$python" tests/bench/compare.py --base "$(BASE)" --framework paddle
 
 bench:
 	@$(call environment,torch,dev); "$$python" tests/bench/run_bench.py
