@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from support.stops import Stops, python_stop
 
+from adbg.engine.capture.dump import dump
 from adbg.engine.errors import CommandError
 from adbg.engine.inspect.dispatch import Answers
 from adbg.engine.protocol import codec as wire
@@ -243,12 +244,12 @@ def test_a_node_of_a_model_in_full(stops: Stops, tmp_path: Path) -> None:
         parameters = {row[0]: row for row in ask(answers, "adbg/info", what="params").rows}
         assert parameters["first.weight"][1] == "[8, 4]"
         assert parameters["first.weight"][5] is False
-        (grads,) = ask(answers, "adbg/dump", what="grads", directory=str(tmp_path)).files
+        (grads,) = dump(answers.point, protocol.Dump("grads", str(tmp_path))).files
         text = Path(grads).read_text()
         assert "Variable: TanhBackward0#1 grad_outputs[0]\n" in text
         data = text.split("data: [", 1)[1].split("]", 1)[0].split()
         assert [float(v) for v in data] == pytest.approx(answers.point.grad_outputs[0].flatten().tolist(), abs=1e-6)  # type: ignore[index]
-        (dot,) = ask(answers, "adbg/dump", what="graph", directory=str(tmp_path)).files
+        (dot,) = dump(answers.point, protocol.Dump("graph", str(tmp_path))).files
         assert "TanhBackward0#1" in Path(dot).read_text()
 
     run(stops, Phase.BEFORE, "TanhBackward0#1", visit, loss.backward)
@@ -260,7 +261,7 @@ def test_the_values_of_a_dump_are_those_of_a_tensor_with_many_dimensions(stops: 
     factor = torch.arange(120.0).reshape(2, 3, 4, 5)
 
     def visit(answers: Answers) -> None:
-        (grads,) = ask(answers, "adbg/dump", what="grads", directory=str(tmp_path)).files
+        (grads,) = dump(answers.point, protocol.Dump("grads", str(tmp_path))).files
         data = Path(grads).read_text().split("data: [", 1)[1].split("]", 1)[0].split()
         assert [float(v) for v in data] == factor.flatten().tolist()
 

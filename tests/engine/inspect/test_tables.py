@@ -86,7 +86,7 @@ def test_tables_are_read_beside_a_training_loop(framework: str) -> None:
     importlib.import_module(framework)
     names: dict[str, Any] = {}
     exec(TRAINING[framework], names)
-    session = session_of(REGISTRY.factories[framework]())
+    session = session_of(REGISTRY[framework]())
     bodies: list[tuple[str, InfoBody]] = []
     problems: list[BaseException] = []
 

@@ -46,7 +46,7 @@ def recorded(framework: str, folder: Path, run: Any) -> tuple[Walk, RunReader]:
     session.set_filters([])
     session.attach()
     session.observe(recording, walk)
-    session.add_backend(REGISTRY.factories[framework]())
+    session.add_backend(REGISTRY[framework]())
     try:
         run()
     finally:

@@ -10,6 +10,7 @@ from support.watch import Watch
 from support.worlds import World
 
 from adbg.engine.backends.base import BackwardCall, Graph
+from adbg.engine.types import ValueState
 
 
 def diamond(world: World, leaf: Any) -> Any:
@@ -147,7 +148,7 @@ def test_saved_values(world: World) -> None:
     graph = graph_of(world, world.total(world.tanh(world.leaf([0.5]))))
     (tanh,) = [key for key in graph.order() if graph.name(key) == world.names["tanh"]]
     (saved,) = graph.saved(tanh)
-    assert saved.name == "result" and not saved.corrupted
+    assert saved.name == "result" and saved.state is ValueState.OK
     assert world.values(saved.value) == pytest.approx([0.46211716])
 
 

@@ -12,6 +12,7 @@ from support.watch import Watch
 from support.worlds import World
 
 from adbg.engine.errors import CommandError
+from adbg.engine.types import ValueState
 
 VALUES = [[1.5], [3.0, -4.0, 0.0, 0.5, 2.0, -0.25], [0.0] * 5, [float(n % 7) for n in range(1000)]]
 INF, NAN = math.inf, math.nan
@@ -27,8 +28,9 @@ def test_meta(world: World) -> None:
     meta = world.backend.meta(world.tensor([1.0] * 6, (2, 3)))
     assert (meta.shape, meta.dtype, meta.device, meta.nbytes, meta.numel) == ((2, 3), "f32", "cpu", 24, 6)
     assert meta.layout == "strided" or world.name == "fake"
-    assert not meta.requires_grad and not meta.note
-    assert world.backend.meta(None).shape is None and world.backend.meta(None).note == "undefined"
+    assert not meta.requires_grad and meta.state is ValueState.OK and not meta.note
+    undefined = world.backend.meta(None)
+    assert undefined.shape is None and undefined.state is ValueState.UNDEFINED
 
 
 @pytest.mark.parametrize("values", VALUES)
