@@ -45,7 +45,7 @@ class Phase(str, enum.Enum):
     """Where a thread stands relative to what it stopped at."""
 
     BEFORE = "before"  # before the node runs: grad_outputs known, grad_inputs not yet
-    AFTER = "after"  # behind the node: both known
+    AFTER = "after"  # after the node: both known
     BEGIN = "begin"  # a backward call: roots known, nothing run yet
     END = "end"  # end of a backward call
     ERROR = "error"  # an exception left the node
@@ -246,7 +246,7 @@ class Origin(str, enum.Enum):
 
     MADE_HERE = "made_here"  # by this node: every gradient that flowed into it is finite
     PASSED_ON = "passed_on"  # what flowed into this node was not finite already
-    BETWEEN = "between"  # behind the nodes ``after``, which passed on finite gradients: in their sum, a hook, in place
+    BETWEEN = "between"  # after the nodes ``after``, which passed on finite gradients: in their sum, a hook, in place
     FORWARD = "forward"  # the forward pass left them in a saved tensor
     UNKNOWN = "unknown"  # given to backward, or not every gradient was looked at
 

@@ -1,1 +1,1 @@
-"""All that a person touches: command line, Textual app, line REPL, batch. A client: it never imports the agent."""
+"""What the user touches: command line, Textual app, line REPL, batch. A client: it never imports the agent."""

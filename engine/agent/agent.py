@@ -60,7 +60,7 @@ def start(
         patience: seconds to wait for ``configurationDone``; then the program runs with nothing armed.
 
     Returns:
-        None when nobody listens: the program runs undebugged, and says so in one line on stderr.
+        None when no front end listens: the program runs undebugged, and says so in one line on stderr.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

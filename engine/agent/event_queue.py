@@ -34,8 +34,8 @@ class EventQueue:
         self._waiting.append(body)
 
     def take(self) -> list[Any]:
-        """All that waits, in order; nodes in one body per backward call in a row, calls that nobody looked into in one
-        per line of the program (one by one they took a twentieth of a step of 0.27 ms from the program)."""
+        """All that waits, in order; nodes in one body per backward call in a row, calls that were not looked into in
+        one per line of the program (one by one they took a twentieth of a step of 0.27 ms from the program)."""
         bodies: list[Any] = []
         nodes: NodesRan | None = None
         last: BriefRun | None = None  # the one at the end of the last body

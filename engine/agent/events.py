@@ -36,7 +36,7 @@ class Events(Observer):
         self._told: set[int] = set()  # brief calls that run and whose begin was told
         self._long = False  # the last one took long
 
-    # ---- calls that nobody looks into
+    # ---- calls that are not looked into
 
     def brief_begin(self, call: BriefCall) -> None:
         """Told together with its end; at once where they take long (somebody may be waiting), and the first ones (a

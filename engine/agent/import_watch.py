@@ -153,4 +153,4 @@ def _say(line: str) -> None:
     try:
         print(line, file=sys.__stderr__, flush=True)
     except (OSError, ValueError, AttributeError):
-        pass  # no stderr: nobody to tell
+        pass  # no stderr: no way to tell

@@ -1,4 +1,4 @@
-"""Forwards what is not a log record from a growing file of fd 2. A process of its own, or one thread.
+"""Forwards the lines that are not log records from a growing file of fd 2. A process of its own, or one thread.
 
 While a framework's VLOG goes into a file (``redirect``), other text that C code or a child process writes to fd 2
 lands in the same file; this reads the file behind them and writes that text to the real stderr. ``redirect`` runs

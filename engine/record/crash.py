@@ -52,7 +52,7 @@ def read_journal(path: Path, ring: int = 0) -> list[Entry]:
 
 
 def _with_brief(entries: list[Entry], path: Path) -> list[Entry]:
-    """``entries``, and the last call that nobody looked into, where it came after them."""
+    """``entries``, and the last call that was not looked into, where it came after them."""
     try:
         number, begun, ended = BRIEF.unpack_from(path.read_bytes(), BRIEF_AT)
     except (OSError, struct.error):

@@ -6,7 +6,7 @@ file holds two rings, of nodes and of log records, with ``SLOTS`` slots of ``SLO
 
     slot = seq u64 | time f64 (epoch) | length u16 | text (UTF-8), fields separated by TAB
 
-``seq`` is 0 while a slot is written, and written last. Behind the rings stands the last backward call that nobody
+``seq`` is 0 while a slot is written, and written last. Behind the rings stands the last backward call that was not
 looked into: number u64 | begin f64 | end f64 (epoch; 0 while it runs).
 """
 
@@ -69,7 +69,7 @@ class Journal:
         self._write(0, "\t".join(map(str, fields)).encode("utf-8", "replace"))
 
     def brief_begin(self, number: int) -> None:
-        """A backward call that nobody looks into begins, 0.4 us."""
+        """A backward call that is not looked into begins, 0.4 us."""
         BRIEF.pack_into(self._map, BRIEF_AT, number, time.time(), 0.0)
 
     def brief_end(self) -> None:

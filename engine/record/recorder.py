@@ -152,7 +152,7 @@ class Recorder:
         self._put(("backward", number, seq, now, facts, tuple(roots), file, line, create_graph))
 
     def brief(self, run: BriefRun) -> None:
-        """``backward_begin`` and ``backward_end`` of a call that nobody looked into."""
+        """``backward_begin`` and ``backward_end`` of a call that was not looked into."""
         self._put(("brief", next(self._seq), next(self._seq), run))
 
     def backward_end(self, number: int, us: float | None = None, error: str = "") -> None:

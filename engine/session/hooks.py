@@ -333,7 +333,7 @@ class BackendHooks:
         return tuple(edited)
 
     def _inherited(self, running: Running, phase: Phase, key: int | None, outs: Slots) -> tuple[int, int]:
-        """(NaN, infinite) elements among what the gradients at hand were made of."""
+        """(NaN, infinite) elements among what the current gradients were made of."""
         if key is None:
             return 0, 0
         return total(count_nonfinite(self._backend, outs)) if phase is Phase.AFTER else running.given(key)

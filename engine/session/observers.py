@@ -3,7 +3,7 @@
 The front end's events, the record, the crash journal, the log and the captures are observers; the session knows none of
 them. To add one, subclass ``Observer``, override what it wants to hear, and hand it to ``Session.observe``.
 
-Cost contract: for each event there is one tuple of bound methods, of the active observers that override it, made anew
+Cost contract: for each event there is one tuple of bound methods, of the active observers that override it, rebuilt
 by ``Session.rearm``. An observer that is not active, or that does not override a method, costs nothing there.
 """
 
@@ -30,8 +30,8 @@ class Observer:
 
     @property
     def active(self) -> bool:
-        """False: told of nothing but ``backend_added``, ``detach`` and ``abandon``. Asked by ``Session.rearm``: whoever
-        changes it calls that (``Session.change``)."""
+        """False: notified of nothing but ``backend_added``, ``detach`` and ``abandon``. Asked by ``Session.rearm``:
+        whoever changes it calls that (``Session.change``)."""
         return True
 
     @property
@@ -46,7 +46,7 @@ class Observer:
         return False
 
     def before_backward(self) -> None:
-        """An outermost call begins, brief or not. An observer that is added here is told of its begin."""
+        """An outermost call begins, brief or not. An observer that is added here is notified of its begin."""
 
     def plan(self, running: Running) -> HookPlan | None:
         """What to hook in a call that begins, or that continues after a stop. A plan that hooks every node ends the
@@ -61,7 +61,7 @@ class Observer:
 
     def backward_end(self, running: Running, us: float, error: BaseException | None) -> None: ...
 
-    # ---- a call that nobody looks into: none of its nodes is hooked
+    # ---- a call that is not looked into: none of its nodes is hooked
 
     def brief_begin(self, call: BriefCall) -> None: ...
 
@@ -75,10 +75,10 @@ class Observer:
     def node_begin(self, visit: Visit) -> None: ...
 
     def node_enter(self, visit: Visit) -> None:
-        """The last word before the node runs."""
+        """Right before the node runs."""
 
     def node_leave(self, visit: Visit) -> None:
-        """The first word behind the node. It is not measured yet."""
+        """Right after the node ran. It is not measured yet."""
 
     def node_end(self, visit: Visit) -> None: ...
 
@@ -88,7 +88,7 @@ class Observer:
     # ---- stops
 
     def before_stop(self) -> None:
-        """A thread is about to stop. An observer that is added here is told of the stop."""
+        """A thread is about to stop. An observer that is added here is notified of the stop."""
 
     def stopped(self, point: PausedPoint, changed: Sequence[BreakpointState]) -> None:
         """A thread stops at ``point``; ``changed`` are the breakpoints that changed since the last stop."""

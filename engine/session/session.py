@@ -138,7 +138,7 @@ class Session:
             threading.Thread(target=self._free, args=(parked,), name="adbg-release", daemon=True).start()
 
     def abandon(self) -> None:
-        """In a forked child: nothing armed, nobody told. Locks are left alone: their holders are not here."""
+        """In a forked child: nothing armed, nobody notified. Locks are left alone: their holders are not here."""
         self.attached = self.deciding = False
         self.parked = None
         self.notify = Notify()

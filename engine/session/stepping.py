@@ -23,7 +23,7 @@ class Kind(str, enum.Enum):
 
     STEP = "step"  # next node, into nested backward
     NEXT = "next"  # next node on this level or further out
-    FINISH = "finish"  # behind the node whose backward runs this call; at top level the end of this backward
+    FINISH = "finish"  # after the node whose backward runs this call; at top level the end of this backward
     AFTER = "after"  # run the current node and stop behind it
     UNTIL = "until"  # a spec, matched by the session; here only the fallback
 
@@ -106,7 +106,7 @@ class Goal:
         return at.family != self.start.family and at.phase is Phase.BEFORE
 
     def _inside(self) -> bool:
-        """From a Python line in a node's own backward: its end is behind the node, or, as torch takes no hook on a node
+        """From a Python line in a node's own backward: its end is after the node, or, as torch takes no hook on a node
         that runs already, the next thing that its call does."""
         return self.start.phase is Phase.PYTHON and self.start.key is not None
 

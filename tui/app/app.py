@@ -133,8 +133,8 @@ class AdbgApp(TypeAhead[int]):
 
     async def _dispatch_message(self, message: Message) -> None:
         """Textual ends the app when a handler raises. An answer that could not be shown, a key or a timer that failed
-        is reported instead: what the program and the debugger know is as it was, and the next answer draws anew. What
-        fails again and again, while starting, or in painting, still ends the app."""
+        is reported instead: what the program and the debugger know is as it was, and the next answer draws it again.
+        What fails again and again, while starting, or in painting, still ends the app."""
         try:
             await super()._dispatch_message(message)
         except Exception as error:

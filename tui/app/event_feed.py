@@ -243,7 +243,7 @@ class EventFeed:
         status.exit_code, status.exit_text = event.status.status, exit_text(event.status)
         self.main.say(exit_sentence(event.status), "warn" if event.status.status else "good")
         if self.debugger.state is not State.EXITED:
-            return  # it was started anew meanwhile
+            return  # it was restarted meanwhile
         for note in end_notes(self.debugger):
             self.main.say(note, "warn")
         self.main.say("restart runs it again, q quits", "dim")

@@ -211,8 +211,8 @@ class StopReader:
             self._show_graph(first or other)
         self._next_page()
 
-    def _show_graph(self, anew: bool) -> None:
-        """The rows that came so far, in the panel. ``anew``: another graph than before."""
+    def _show_graph(self, another: bool) -> None:
+        """The rows that came so far, in the panel. ``another``: a graph other than before."""
         started = time.monotonic()
         model = self.main.graph.model
         model.settle()
@@ -224,13 +224,13 @@ class StopReader:
         status.here, status.total = model.here, model.total
         status.nonfinite = sum(row.nonfinite for row in model.rows.values())
         status.sum_us = sum(row.us for row in model.rows.values() if row.us is not None) or None
-        keep = under.index if under is not None and not anew else self.selected
+        keep = under.index if under is not None and not another else self.selected
         if not keep and model.total and stop is not None and stop.phase is not Phase.PYTHON:
             self.selected = keep = 1  # at the begin: the first node to come
             self.read_node()
         self.main.graph.lines_changed()
         if keep:
-            margin = max(self.main.graph.size.height // 3, 2) if anew else 4
+            margin = max(self.main.graph.size.height // 3, 2) if another else 4
             self.main.graph.select_index(keep, notify=False, margin=margin)
         self.main.show_heading()
         self._neighbours(self.shown_node)

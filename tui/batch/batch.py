@@ -59,7 +59,7 @@ class Batch:
 
     @property
     def ended(self) -> bool:
-        """The end of the program was seen, and it was not started anew since."""
+        """The end of the program was seen, and it was not restarted since."""
         return self._ended == self.debugger.run.number
 
     def run(self) -> int:

@@ -149,7 +149,7 @@ class Notice(Line):
 
 @dataclass(frozen=True, kw_only=True)
 class Exited(Line):
-    """The program ended. The last line, unless the command `restart` started it anew."""
+    """The program ended. The last line, unless the command `restart` started it again."""
 
     TYPE = "exited"
     code: Annotated[int, "its exit status as a shell counts: 128 + N after signal N, 125 where it is not known"]

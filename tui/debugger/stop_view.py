@@ -176,7 +176,7 @@ class StopView:
         return body
 
     def graph_rows(self) -> list[GraphRow]:
-        """All rows of the graph at hand, their state being that of now."""
+        """All rows of the current graph, their state being that of now."""
         rows: list[GraphRow] = []
         total = 1
         while len(rows) < total:

@@ -3,7 +3,7 @@
 Forward stacks and the aids want some of the same flags, and Paddle sets some silently with others and does not put
 them back (measured on 3.3.1: a stack or md5 path sets ``enable_unique_name``, a stack path ``call_stack_level`` too).
 So one object remembers for each flag what the script had before the first feature, and who wants what: what the last
-one wants holds, and what the script sets anew meanwhile stays as it set it.
+one wants holds, and what the script sets meanwhile stays as it set it.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 At call stack level 3 Paddle writes the Python stack on every node it makes: a step of small operators takes 4.8 times
 as long then, 2.2 with the texts of ``native.texts``; a small transformer's 1.7 and 1.2. Nodes made earlier keep none.
 Paddle's own unique names are not switched on: they rename every tensor that an operator writes in place, parameters
-too, and an optimizer that keeps its state by name then begins anew at each step (Adam on a perceptron: another loss
+too, and an optimizer that keeps its state by name then starts again at each step (Adam on a perceptron: another loss
 from the third step on). The aid ``unique_names`` has them for who asks; the graph numbers nodes otherwise. ``set`` may
 be called from the reader thread; stacks are read on the thread that asks.
 """

@@ -243,7 +243,7 @@ class Stacks:
 
 
 def _tapped(taker: Callable[[], list[str]], listener: Callable[[ForwardTrace], None]) -> Callable[[], list[str]]:
-    """``taker``, and ``listener`` hears of it."""
+    """``taker``, with ``listener`` notified."""
 
     def format_stack() -> list[str]:
         trace = taker()

@@ -114,7 +114,7 @@ class LinePanel(ScrollView, can_focus=True):
     def refresh(
         self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False
     ) -> LinePanel:
-        """As the widget's; without regions all lines are made anew."""
+        """As the widget's; without regions all lines are made again."""
         if not regions:
             self._kept.clear()
         super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
@@ -247,6 +247,6 @@ class LinePanel(ScrollView, can_focus=True):
             self.action_open()
 
     def refresh_row(self, row: int) -> None:
-        """Make one line anew."""
+        """Make one line again."""
         self._kept.pop(row, None)
         self.refresh(Region(0, row - self.scroll_offset.y, self.size.width, 1))

@@ -107,7 +107,7 @@ class LogStore:
 
     def poll(self, budget: float = BUDGET) -> int:
         """Take in what was appended, for at most ``budget`` seconds; returns the number of new rows. A file that is not
-        there is empty; one that shrank is read anew."""
+        there is empty; one that shrank is read again."""
         if self._fd < 0 and not self._opened():
             return 0
         before = len(self) + self.dropped

@@ -208,7 +208,7 @@ class LogView:
         return next((number for number, line in enumerate(lines, 1) if match.search(line)), 0)
 
     def lay_out(self) -> None:
-        """All lines anew."""
+        """All lines again."""
         if self.filter is not None:
             self.map.rows = self.filter.rows
         else:

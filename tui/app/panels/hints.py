@@ -31,7 +31,7 @@ def fitting(hints: list[tuple[str, str, str]], width: int) -> list[tuple[str, st
 
 
 class Hints(Static):
-    """Built anew when the screen or the keys change."""
+    """Rebuilt when the screen or the keys change."""
 
     _places: list[tuple[int, int, str]] = []  # (first cell, end cell, id of the key)
 

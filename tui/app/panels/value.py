@@ -54,7 +54,7 @@ class ValuePanel(LinePanel):
         self._built: tuple[int, int] = (0, 0)
 
     def changed(self) -> None:
-        """Build the lines anew."""
+        """Build the lines again."""
         self._built = (self.size.width, self.size.height)
         self._lines, self._places = self._build(*self._built) if all(self._built) else ([], {})
         self.lines_changed()

@@ -19,7 +19,7 @@ _HIGHEST = 1 << 47  # user addresses end there
 
 
 class ReadMemory:
-    """This process's memory, read safely. Opened anew after a fork: the file belongs to the process that opened it."""
+    """This process's memory, read safely. Opened again after a fork: the file belongs to the process that opened it."""
 
     def __init__(self) -> None:
         self._pid = 0

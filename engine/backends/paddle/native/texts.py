@@ -1,7 +1,7 @@
 """The texts of forward stacks, as Paddle asks for them: ``traceback.format_stack`` for each operator while they are on.
 
 Paddle 3.3.1 never gives back its reference to the list it is answered with: at 20 frames some 4 kB an operator, for
-ever. While stacks are on the function is ours, and answers Paddle with one list a thread, filled anew each time: Paddle
+ever. While stacks are on the function is ours, and answers Paddle with one list a thread, refilled each time: Paddle
 reads it at once. A call from Python, recognised by its code naming the function, gets the function's own answer, and
 only that one may raise (``shield``). Runs on the threads of the forward; put in and taken out on any thread.
 
