@@ -208,9 +208,10 @@ class Agent:
             for state in self.session.table.final():
                 self.event(p.BreakpointChanged("changed", state))
             self.events.flush()
+        self.session.detach()  # before the connection goes: an observer may have something to say
+        if client is not None:
             client.connection.flush(1.0)
             client.connection.close()
-        self.session.detach()
         self.record.close()
         atexit.unregister(self.close)
 

@@ -178,7 +178,7 @@ class _Stderr:
 
     def event(self, body: Any, droppable: bool = False) -> None:
         if isinstance(body, p.Output) and body.category == "important":
-            print(f"adbg: {body.output.removeprefix('adbg: ')}", end="", file=sys.stderr)
+            print(f"adbg: {body.output}", end="", file=sys.stderr)
 
 
 def _farewell(pid: int) -> None:

@@ -49,8 +49,8 @@ class Observer:
         """An outermost call begins, brief or not. An observer that is added here is notified of its begin."""
 
     def plan(self, running: Running) -> HookPlan | None:
-        """What to hook in a call that begins, or that continues after a stop. A plan that hooks every node ends the
-        question: observers behind are not asked."""
+        """What to hook in a call that begins, or that continues after a stop. A plan for both ends of every node
+        ends the question: observers added later are not asked."""
         return None
 
     def backward_begin(self, running: Running) -> None: ...

@@ -1,4 +1,7 @@
-"""What adbg has to say to the user of its own accord, once each. Any thread; nothing here blocks or raises."""
+"""What adbg has to say to the user of its own accord, once each. Any thread; nothing here blocks or raises.
+
+Texts have no "adbg: " in front: the front end that prints them beside the program's output puts it there.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +31,11 @@ class Problems:
 
     def problem(self, text: str) -> None:
         """Something that the user must know."""
-        self._once(f"adbg: {text}\n")
+        self._once(f"{text}\n")
 
     def defect(self, what: str, error: BaseException) -> None:
         """Something of adbg's own failed; the program runs on."""
-        self._once(f"adbg: {what}: {type(error).__name__}: {error}\n")
+        self._once(f"{what}: {type(error).__name__}: {error}\n")
 
     def _once(self, text: str) -> None:
         if text not in self._said and len(self._said) < _MOST:

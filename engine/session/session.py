@@ -188,7 +188,7 @@ class Session:
                 asked = ask(running)
                 if asked is not None:
                     call.hook(asked)
-                    if asked.every:
+                    if asked.every and asked.post:  # nothing more can be asked for
                         break
         goal = self.goal
         if goal is not None:

@@ -63,23 +63,24 @@ def _main(argv: list[str]) -> int:
         command = SUBCOMMANDS[name]
         return command.run(parser_of(name, command), words)
     parser = _overview()
-    if argv:
-        parser.parse_args(argv)  # --help, --version, or an error
+    if argv and parser.parse_args(argv).version:  # or --help, or an error
+        import adbg
+
+        print(f"adbg {adbg.__version__} from {adbg.__path__[0]}")
+        return 0
     parser.print_help(sys.stderr)
     return USAGE
 
 
 def _overview() -> Parser:
     """``adbg --help``: every subcommand in one line."""
-    import adbg
-
     parser = Parser(
         prog="adbg",
         description="A debugger for the backward pass: stop at any node of the graph, inspect, step, change values.",
         epilog="Start with `adbg run train.py`. `adbg SUBCOMMAND --help` shows the options of a subcommand.",
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"adbg {adbg.__version__} from {adbg.__path__[0]}")
+    parser.add_argument("--version", action="store_true", help="print the version, and where this adbg is")
     rows = parser.add_subparsers(metavar="SUBCOMMAND", parser_class=Parser)
     for name, command in SUBCOMMANDS.items():
         rows.add_parser(name, help=summary(command))

@@ -196,7 +196,7 @@ def test_what_one_raises_is_said_once_and_the_backward_ends_well(session: Sessio
     run(session)
     outlet = session._outlet
     assert isinstance(outlet, Lines)
-    assert outlet.said == ["adbg: a hook failed and was passed over: ValueError: no figure\n"]
+    assert outlet.said == ["a hook failed and was passed over: ValueError: no figure\n"]
 
 
 def test_one_that_cannot_detach_keeps_no_other_from_it(session: Session) -> None:
