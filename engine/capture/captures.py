@@ -170,7 +170,7 @@ class Captures(Observer):
                 raise CommandError(f"{MOST_WAITING} captures wait for a backward", "capture off drops them")
             self._watch(wanted)
             self._waiting = [*self._waiting, wanted]
-        wanted.message = "waits for the next backward whose graph has nodes of these lines"
+        wanted.message = "waiting for a backward with nodes of these lines"
         self._session.rearm()
         return wanted.report()
 
@@ -331,7 +331,7 @@ class Captures(Observer):
         file = TensorFile(folder.open("grad_tensors.log"), backend, wanted.limit)
         active = _Writing(wanted, file, running, capture)
         wanted.state = "running"
-        wanted.message = "gradients are written as the backward passes them"
+        wanted.message = "gradients are written as the backward reaches them"
         self._writing.setdefault(id(graph), []).append(active)
         running.call.hook(active.plan())
         self._session.rearm()

@@ -104,7 +104,7 @@ KEYS: tuple[Key, ...] = (
     Key("coderight", "l,right", "sideways(1)", "scroll to the right in long lines", "Move", "code"),
     Key("foldin", "h,left", "fold_to(-1)", "fold", "Move", "vlog"),
     Key("foldout", "l,right", "fold_to(1)", "unfold", "Move", "vlog"),
-    Key("foldmore", "less_than_sign", "fold_level(-1)", "fold all; again: one level more", "Move", "vlog"),
+    Key("foldmore", "less_than_sign", "fold_level(-1)", "fold all; press again to fold one more level", "Move", "vlog"),
     Key("foldless", "greater_than_sign", "fold_level(1)", "unfold one level everywhere", "Move", "vlog"),
     Key("columns", "T", "columns", "show or hide the thread and source columns", "Move", "vlog"),
     Key("follow", "F", "follow", "follow the end", "Move", "vlog"),

@@ -231,7 +231,7 @@ class Batch:
 
     def _give_up(self) -> int:
         self.deadline = None
-        self.writer.notice("error", f"the program did not end within --timeout {self.timeout:g} s: it is ended now")
+        self.writer.notice("error", f"the program ran longer than --timeout {self.timeout:g} s and is killed")
         with contextlib.suppress(AdbgError):
             self.debugger.kill()
         limit = time.monotonic() + 5

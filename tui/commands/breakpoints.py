@@ -59,7 +59,9 @@ def breakpoint_table(debugger: Debugger) -> CommandResult:
         rows.append((row.id, kind_of(row), row.enabled, row.hits, row.matches, row.spec, row.condition, note))
         rows.extend(("", "", "", "", "", f"    {line}", "", "") for line in row.commands)
     error = (
-        "an exception inside backward stops" if debugger.settings.error_stops else "errors do not stop (`enable error`)"
+        "stops at exceptions in backward"
+        if debugger.settings.error_stops
+        else "does not stop at exceptions (`enable error`)"
     )
     head = error if rows else f"no breakpoint is set; {error}"
     return table_result(COLUMNS, rows, head, [row_value(row) for row in found])

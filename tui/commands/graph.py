@@ -158,7 +158,8 @@ def why(debugger: Debugger, argument: str) -> CommandResult:
     lines.append(f"{body.ancestors} of {body.total} nodes contribute to it; {_paths_text(body)}")
     if body.nonfinite:
         bad = rows[body.nonfinite]
-        lines.append(f"first non-finite gradient: #{bad.index} {bad.unique_name} {place_text(bad.forward)}")
+        where = f"#{bad.index} {bad.unique_name} {place_text(bad.forward)}"
+        lines.append(f"the first non-finite gradient flows into {where}")
     if node.forward is not None:
         lines.append(f"forward {place_text(node.forward)}")
         source = source_text(node.forward.file, node.forward.line, mark=False).strip()

@@ -22,7 +22,7 @@ def checked_place(place: str, words: Sequence[str] = (), example: str = "model.p
     meant = [os.path.expanduser(lines.file), *(word for word in words if word.endswith(f"{os.sep}{lines.file}"))]
     path = next((os.path.realpath(name) for name in meant if os.path.isfile(name)), "")
     if not path:
-        return str(lines), f"no file {lines.file} here: the lines of every file whose path ends so are meant"
+        return str(lines), f"no file {lines.file} here: this matches every file whose path ends in {lines.file}"
     count = _line_count(path)
     if count is not None and lines.first > count:
         raise CommandError(f"{lines.file} has only {count} lines", "`list` shows them")

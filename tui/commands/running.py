@@ -100,8 +100,8 @@ def continue_(debugger: Debugger, argument: str) -> CommandResult:
 def step(debugger: Debugger, argument: str) -> CommandResult:
     """Run to the next node, entering a nested backward.
 
-    With N, do so N times; a breakpoint or an error ends it early. Before the script has started, run to the begin of
-    the first backward.
+    With N, do so N times; a breakpoint or an error ends it early. Before the script has started, run to the
+    beginning of the first backward.
     """
     return _counted(debugger, argument, protocol.StepIn())
 

@@ -94,8 +94,8 @@ _SWITCHES = (
     ),
     _Switch(
         "md5", (_MD5,), "off | FILE", "appends NAME:MD5 of every operator's output to FILE, to compare two runs",
-        "works; sets unique_names, see there (small operators take 3.8 times, a transformer 40 times)",
-        "works; sets unique_names, see there",
+        "works; also sets unique_names (see that row) (small operators take 3.8 times, a transformer 40 times)",
+        "works; also sets unique_names (see that row)",
         _path, lambda f: f[_MD5] or "off",
     ),
     _Switch(

@@ -83,7 +83,7 @@ class PaddleVlog(NativeVlog):
         known = {*MODULES, *_QUIET, "*"}
         for name in sorted(set(levels) - known):
             close = ", ".join(difflib.get_close_matches(name, MODULES, 3, 0.5)) or "nodes, dygraph_functions, backward"
-            texts.append(f"vlog {name}: none of the modules that a training step logs; closest: {close}")
+            texts.append(f"vlog {name}: no training step logs under that module; closest: {close}")
         return "; ".join(texts)
 
     def raise_levels(self, levels: Mapping[str, int]) -> None:

@@ -337,7 +337,7 @@ def _no_stack(stacks: Stacks) -> str:
     if not stacks.possible:
         return "this torch has no C++ stack capture (see adbg doctor)"
     if not stacks.on:
-        return "forward stacks are off: `stacks on` keeps those of the nodes made from then on"
+        return "recording is off (`stacks on` records it for new nodes)"
     return "recorded before forward stacks were on, or inside torch.compile"
 
 

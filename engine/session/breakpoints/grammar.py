@@ -265,7 +265,7 @@ class _Suffixes:
         if not words or not words[0].isdecimal() or int(words[0]) < least:
             got = repr(words[0]) if words else "nothing"
             raise _bad(
-                self.spec, f"{name!r} wants a number, got {got}", f"{name} N with N at least {least}", f"Bmm* {name} 3"
+                self.spec, f"{name!r} needs a number, got {got}", f"{name} N with N at least {least}", f"Bmm* {name} 3"
             )
         setattr(self, name, int(words[0]))
         return words[1] if len(words) > 1 else ""

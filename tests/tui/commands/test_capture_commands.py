@@ -80,7 +80,7 @@ def test_a_whole_batch(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "adbg", "run", "--batch", "--no-record", "-x", "commands", "script.py"]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=90, check=False)
     said = ran.stdout + ran.stderr
-    assert "one: waits for the next backward" in said
+    assert "one: waiting for a backward" in said
     assert "capture one: 3 nodes of script.py:5, 6 files" in said
     assert "nothing is written yet" in said and f"capture script.py:5-6 grads! as two in {tmp_path}/out" in said
     assert "_*: backward_graph.dot, ref_forward_graph.dot, backward_graph.svg" in said

@@ -401,7 +401,7 @@ def test_why(watched: Make) -> None:
     result = one.run("why")
     assert result.value == {"node": 4, "path": [1, 2, 3, 4], "ancestors": 3, "contributions": [2, 3]}, "through the NaN"
     assert "sum of 2 contributions" in result.text and "there are 2 paths" in result.text
-    assert "first non-finite gradient: #3 ReluBackward0#1" in result.text
+    assert "first non-finite gradient flows into #3 ReluBackward0#1" in result.text
 
 
 def test_info(watched: Make) -> None:
