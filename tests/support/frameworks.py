@@ -28,6 +28,13 @@ LACKS = {
     ("fake", "versions"): "its tensors have no counter of in-place changes",
     ("paddle", "null_slots"): "Paddle fills an undefined gradient with zeros before a hook sees it",
     ("fake", "grad_modes"): "it records nothing",
+    ("fake", "ops"): "its nodes have the names that a test gives them",
+    ("fake", "layouts"): "it has one layout",
+    ("fake", "modules"): "no module runs: paths are given by hand",
+    ("fake", "tensor_hooks"): "its tensors have no hooks",
+    ("fake", "brief_reports"): "it reports every call in full",
+    ("fake", "sampling"): "its statistics are always exact",
+    ("fake", "frees_graphs"): "a test holds its graphs",
 }
 F = TypeVar("F", bound=Callable[..., Any])
 
