@@ -150,6 +150,20 @@ def test_saved_values(world: World) -> None:
     assert world.values(saved.value) == pytest.approx([0.46211716])
 
 
+@pytest.mark.needs("saved_tensors")
+@pytest.mark.needs("spent")
+def test_saved_values_that_a_backward_freed(world: World) -> None:
+    root = world.total(world.tanh(world.leaf([0.5])))
+    graph = graph_of(world, root)
+    (tanh,) = [key for key in graph.order() if graph.name(key) == world.names["tanh"]]
+    world.backward(root, retain=True)
+    assert [saved.state for saved in graph.saved(tanh)] == [ValueState.OK]
+    world.backward(root)
+    assert [(saved.name, saved.state, saved.value) for saved in graph.saved(tanh)] == [
+        ("result", ValueState.FREED, None)
+    ]
+
+
 @pytest.mark.needs("watch_creation")
 def test_which_nodes_were_made_meanwhile(world: World, watching: Any) -> None:
     with watching(Watch(), armed=False, stacks=True):

@@ -65,3 +65,34 @@ def test_what_is_no_sum_and_what_was_not_kept_is_said(world: World, watching: An
         world.backward(world.total(world.add(world.scale(shared, 2.0), world.scale(shared, 3.0))))
     assert "one consumer only" in said[f"{world.names['scale']}#1"]
     assert "not kept" in said[f"{world.names['tanh']}#1"]
+
+
+def test_a_part_is_what_was_given_on_after_an_edit(world: World, watching: Any) -> None:
+    """An edit of the sum itself changes no part."""
+    watch = Watch(HookPlan(every=True, contributions=True))
+    leaf = world.leaf([0.0, 0.0])
+    parts: list[list[list[float]]] = []
+
+    def kept(call: BackwardCall, key: int) -> None:
+        parts.append(sorted(world.values(part.value) for part in call.contributions(key)[0]))
+
+    def before(call: BackwardCall, key: int, outs: Any) -> Any:
+        if call.name(key) != world.names["tanh"]:
+            return None
+        assert world.values(outs[0]) == [10.0, 10.0]
+        kept(call, key)
+        return (world.backend.adopt(outs[0], 1.0, "grad_outputs[0]"),)
+
+    def after(call: BackwardCall, key: int, ins: Any, outs: Any) -> Any:
+        if call.name(key) == world.names["tanh"]:
+            kept(call, key)
+        if call.name(key) == world.names["scale"] and world.values(ins[0]) == [2.0, 2.0]:
+            return (world.backend.adopt(ins[0], 7.0, "grad_inputs[0]"), *ins[1:])
+        return None
+
+    watch.before, watch.after = before, after
+    with watching(watch):
+        shared = world.tanh(leaf)
+        world.backward(world.total(world.add(world.scale(shared, 2.0), world.scale(shared, 3.0))))
+    assert parts == [[[3.0, 3.0], [7.0, 7.0]]] * 2
+    assert world.gradient(leaf) == [1.0, 1.0]

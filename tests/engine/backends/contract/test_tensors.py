@@ -182,3 +182,35 @@ def test_capabilities_are_those_that_the_suite_leaves_out(world: World) -> None:
     assert told[0].status == "ok" and told[0].what == world.name
     reasons = {line.what: line.detail for line in told if line.status == "off"}
     assert all(reasons[name.replace("_", " ")] for name in off)
+
+
+@pytest.mark.needs("grad_modes")
+def test_an_adopted_tensor_is_not_recorded(world: World, watching: Any) -> None:
+    """In a hook of a backward that makes no graph."""
+    watch = Watch()
+    adopted: list[Any] = []
+
+    def before(call: Any, key: int, outs: Any) -> None:
+        with world.backend.user_mode():
+            new = [world.leaf([7.0, 8.0]), world.scale(world.leaf([7.0, 8.0]), 1.0), 3.0]
+        adopted.extend(world.backend.adopt(world.tensor([1.0, 2.0]), value, "grad_outputs[0]") for value in new)
+
+    watch.before = before
+    with watching(watch):
+        world.backward(world.total(world.leaf([1.0, 2.0])))
+    assert len(adopted) == 6 and not any(map(world.records, adopted))
+    assert not any(world.backend.meta(value).requires_grad for value in adopted)
+    assert world.backend.meta(world.leaf([1.0])).requires_grad
+
+
+@pytest.mark.needs("sampling")
+def test_statistics_of_many_elements_are_of_a_sample(world: World) -> None:
+    most = 1_000_000
+    exact = world.backend.stats(world.tensor([1.0] * most))
+    assert (exact.numel, exact.sampled) == (most, None)
+    many = world.tensor([0.0] * most + [5.0] * most)
+    sample = world.backend.stats(many)
+    assert sample.numel == 2 * most and sample.sampled is not None and most // 4 <= sample.sampled <= most
+    assert sample.zero + sample.positive == sample.sampled and sample.mean == pytest.approx(2.5, rel=0.01)
+    exact = world.backend.stats(many, exact=True)
+    assert (exact.sampled, exact.zero, exact.positive, exact.mean) == (None, most, most, 2.5)
