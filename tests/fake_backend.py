@@ -323,7 +323,6 @@ class FakeCall(BackwardCall):
         self.location = SourceLine("/fake/train.py", 88, "<module>")
         self.hooked: dict[int, bool] = {}  # key -> report node_end too
         self.screen = False
-        self.keeps_parts = False
         self.reported = False  # its begin, or that it was asked for
         self.current: int | None = None
         self.executed: set[int] = set()
@@ -368,7 +367,6 @@ class FakeCall(BackwardCall):
 
     def hook(self, plan: HookPlan) -> int:
         self.screen = self.screen or plan.screen
-        self.keeps_parts = self.keeps_parts or plan.contributions
         verdicts = {name: plan.name(name) for name in self.graph.names()} if plan.name is not None else {}
         for index, key in enumerate(self.order(), 1):
             if key not in self.executed and self._taken(plan, verdicts, index, key):
@@ -389,11 +387,8 @@ class FakeCall(BackwardCall):
         self.screen = False
 
     def contributions(self, key: int) -> tuple[Sequence[Part], str]:
-        consumers = sum(edge.to == key for other in self.order() for edge in self.edges(other))
-        if consumers < 2:
-            return (), "one consumer only: the gradient is not a sum"
         parts = self.parts.get(key, [])
-        return (list(parts), "") if parts else ((), "not kept: set a breakpoint on this node before its consumers run")
+        return (parts, "") if len(parts) > 1 else ((), "one consumer only: the gradient is not a sum")
 
     def failed_nodes(self, error: BaseException) -> Sequence[tuple[int, str]]:
         return [(self.failed, "it raised")] if self.failed is not None else []
@@ -440,8 +435,7 @@ class FakeCall(BackwardCall):
                 continue
             slots = buffers.setdefault(edge.to, [None] * self.graph.nodes[edge.to].inputs)
             if grad is not None:
-                if self.keeps_parts:
-                    self.parts.setdefault(edge.to, []).append(Part(edge.to_slot, key, grad))
+                self.parts.setdefault(edge.to, []).append(Part(edge.to_slot, key, grad))
                 slots[edge.to_slot] = grad if slots[edge.to_slot] is None else slots[edge.to_slot] + grad
 
 

@@ -37,6 +37,7 @@ LACKS = {
     ("fake", "modules"): "no module runs: paths are given by hand",
     ("fake", "tensor_hooks"): "its tensors have no hooks",
     ("fake", "brief_reports"): "it reports every call in full",
+    ("fake", "parts_on_request"): "it keeps the parts of every sum",
     ("fake", "sampling"): "its statistics are always exact",
     ("fake", "frees_graphs"): "a test holds its graphs",
 }

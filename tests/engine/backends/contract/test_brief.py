@@ -9,7 +9,7 @@ import pytest
 from support.watch import Watch
 from support.worlds import World
 
-from adbg.engine.backends.base import BackwardCall
+from adbg.engine.backends.base import BackwardCall, HookPlan
 from adbg.engine.types import BriefCall
 
 pytestmark = pytest.mark.needs("brief_reports")
@@ -19,7 +19,7 @@ class Brief(Watch):
     """It passes over calls that have no node of the name ``wanted``."""
 
     def __init__(self, wanted: str = "") -> None:
-        super().__init__()
+        super().__init__(HookPlan(name=lambda name: name == wanted))
         self.wanted = wanted
         self.kinds: list[frozenset[str]] = []
         self.briefs: list[BriefCall] = []
@@ -55,7 +55,7 @@ def chain(world: World) -> Any:
 
 
 def seen_before(world: World, watch: Brief) -> None:
-    """A backend may have to look into one call of a kind before it knows the names of its nodes early."""
+    """A backend may have to be asked for the names of one call before it knows those of the next one early."""
     world.backward(chain(world))
     for kept in (watch.kinds, watch.briefs, watch.reports, watch.errors, watch.times):
         kept.clear()
@@ -85,7 +85,7 @@ def test_a_call_of_interest_is_reported_in_full(world: World, watching: Any) -> 
         world.backward(chain(world))
         world.backward(world.total(world.custom(world.leaf([1.0]), 2.0)))
     assert watch.reports == [("brief begin", 2), ("brief end", 2), ("begin", 3), ("end", 3)]
-    assert watch.last.begun == watch.last.order
+    assert watch.last.begun == watch.last.ended == [f"{world.names['custom']}#1"]
 
 
 def test_an_exception_in_a_call_passed_over_is_reported_in_full(world: World, watching: Any) -> None:
@@ -112,4 +112,4 @@ def test_a_nested_call_is_reported_in_full(world: World, watching: Any) -> None:
     with watching(watch):
         world.backward(world.total(world.custom(world.leaf([1.0]), 2.0, lambda: world.backward(inner))))
     assert [report for report in watch.reports if report[1] == 2] == [("begin", 2), ("end", 2)]
-    assert watch.last.begun == watch.last.order and (watch.last.number, watch.last.depth) == (2, 1)
+    assert (watch.last.number, watch.last.depth, len(watch.last.order)) == (2, 1, 4)
