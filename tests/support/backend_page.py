@@ -47,8 +47,8 @@ in full is `engine/backends/base/` (the classes to implement) and `tests/engine/
 5. *Tensors* (`common/tensors.py`): meta, norm, statistics, windows, `adopt`. No operator that the script could notice.
 6. A capability that the framework does not give is off, and an `Unsupported` says why. Private names of the framework
    are looked up in one module, by finding them, never by version (`common/private_use.py`); `adbg doctor` lists them.
-7. The suite: a `World` in `tests/support/worlds.py` (a dozen operators, and its entry in `WORLDS`); its `case` among the
-   params of the fixture `world` in `tests/engine/backends/contract/conftest.py`; its name in `FRAMEWORKS` of
+7. The suite: a `World` in `tests/support/worlds.py` (a dozen operators, and its entry in `WORLDS`); its `case` among
+   the params of the fixture `world` in `tests/engine/backends/contract/conftest.py`; its name in `FRAMEWORKS` of
    `tests/support/frameworks.py`. What the backend cannot pass goes to `LACKS` beside it, with the reason: a capability
    that is off, or an ability that a test asks for with `@pytest.mark.needs`. No test asks for a framework's name. From
    there the reasons get into the tables below; `python tests/support/backend_page.py` makes this page.
