@@ -284,6 +284,13 @@ class FakeGraph(Graph):
         return self.nodes[key].custom
 
 
+_TOLD = "__fake_told__"
+
+
+def _told(error: BaseException) -> bool:
+    return bool(vars(error).get(_TOLD))
+
+
 def _scale(factor: float, edges: int) -> Fn:
     return lambda backend, grads: [grads[0] * factor] * edges
 
@@ -295,7 +302,13 @@ class FakeCall(BackwardCall):
     """One run of a FakeGraph: what it answers is the graph's."""
 
     def __init__(
-        self, backend: FakeBackend, graph: FakeGraph, number: int, parent: tuple[FakeCall, int] | None, entry: str
+        self,
+        backend: FakeBackend,
+        graph: FakeGraph,
+        number: int,
+        parent: tuple[FakeCall, int] | None,
+        entry: str,
+        create_graph: bool = False,
     ) -> None:
         self.backend = backend
         self.graph = graph
@@ -305,11 +318,12 @@ class FakeCall(BackwardCall):
         self.parent, self.parent_key = parent if parent else (None, None)
         self.depth = self.parent.depth + 1 if self.parent else 0
         self.entry = entry
-        self.create_graph = False
+        self.create_graph = create_graph
         self.root_names = tuple(graph.describe(key).name for key in graph.roots())
         self.location = SourceLine("/fake/train.py", 88, "<module>")
         self.hooked: dict[int, bool] = {}  # key -> report node_end too
         self.screen = False
+        self.reported = False  # its begin, or that it was asked for
         self.current: int | None = None
         self.executed: set[int] = set()
         self.parts: dict[int, list[Part]] = {}
@@ -353,17 +367,18 @@ class FakeCall(BackwardCall):
 
     def hook(self, plan: HookPlan) -> int:
         self.screen = self.screen or plan.screen
+        verdicts = {name: plan.name(name) for name in self.graph.names()} if plan.name is not None else {}
         for index, key in enumerate(self.order(), 1):
-            if key not in self.executed and self._taken(plan, index, key):
+            if key not in self.executed and self._taken(plan, verdicts, index, key):
                 self.hooked[key] = self.hooked.get(key, False) or plan.post
         return len(self.hooked)
 
-    def _taken(self, plan: HookPlan, index: int, key: int) -> bool:
+    def _taken(self, plan: HookPlan, verdicts: Mapping[str, bool], index: int, key: int) -> bool:
         node = self.graph.nodes[key]
         return bool(
             plan.every
             or index in plan.indices
-            or (plan.name and plan.name(node.name))
+            or verdicts.get(node.name)
             or (plan.info and plan.info(self.describe(key), node.stack))
         )
 
@@ -457,18 +472,23 @@ class FakeBackend(Backend):
         self._lock = threading.Lock()
         self.graphs: list[FakeGraph] = []  # of adbg.breakpoint(): every graph whose values are asked for
 
-    def backward(self, graph: FakeGraph, *grads: Any, entry: str = "backward") -> dict[str, Any]:
+    def backward(
+        self, graph: FakeGraph, *grads: Any, entry: str = "backward", create_graph: bool = False
+    ) -> dict[str, Any]:
         """Run ``graph`` on this thread, roots fed with ``grads`` (default ones); leaf gradients by parameter name."""
+        grads = grads or tuple(FakeTensor.full(graph.shape, 1.0) for _ in graph.roots())
+        if getattr(self._local, "passing", 0):  # of an expression: neither counted nor reported
+            return FakeCall(self, graph, 0, None, entry).run(None, grads)
         with self._lock:
             number = self._count = next(self._numbers)
             stack = self._stack()
             self._iteration += not stack
         parent = (stack[-1], stack[-1].current) if stack else None
-        call = FakeCall(self, graph, number, parent, entry)  # type: ignore[arg-type]
-        grads = grads or tuple(FakeTensor.full(graph.shape, 1.0) for _ in graph.roots())
+        call = FakeCall(self, graph, number, parent, entry, create_graph)  # type: ignore[arg-type]
         sink = self.sink if self.armed else None
         if sink is not None:
             self.calls_reported += 1
+            call.reported = True
             sink.backward_begin(call)
         stack.append(call)
         error: BaseException | None = None
@@ -479,7 +499,9 @@ class FakeBackend(Backend):
             raise
         finally:
             stack.pop()
-            if self.sink is not None and (sink is not None or isinstance(error, Exception)):
+            if self.sink is not None and (call.reported or (isinstance(error, Exception) and not _told(error))):
+                if error is not None:
+                    vars(error)[_TOLD] = True
                 self.sink.backward_end(call, error)
             call.unhook()
 
@@ -515,7 +537,9 @@ class FakeBackend(Backend):
         self.stacks = on
 
     def doctor(self) -> Sequence[DoctorLine]:
-        return [DoctorLine("ok", "fake", "1.0")]
+        off = [name for name in Capabilities.__dataclass_fields__ if not getattr(self.capabilities, name)]
+        why = "a backend without a framework does not have it"
+        return [DoctorLine("ok", "fake", "1.0"), *(DoctorLine("off", name.replace("_", " "), why) for name in off)]
 
     # ---- tensors
 
@@ -593,7 +617,19 @@ class FakeBackend(Backend):
 
     @contextlib.contextmanager
     def user_mode(self) -> Iterator[None]:
-        yield
+        self._local.passing = getattr(self._local, "passing", 0) + 1
+        try:
+            yield
+        finally:
+            self._local.passing -= 1
+
+    def at_hand(self) -> tuple[BackwardCall, int | None] | None:
+        stack = self._stack()
+        if not stack or self.sink is None or getattr(self._local, "passing", 0):
+            return None
+        for call in stack:
+            call.reported = True
+        return stack[-1], stack[-1].current
 
     def helpers(self) -> Mapping[str, Any]:
         return {
@@ -605,7 +641,8 @@ class FakeBackend(Backend):
         }
 
     def graph_of(self, values: Iterable[Any]) -> Graph | None:
-        graphs = [v for v in values if isinstance(v, FakeGraph)]
+        graphs = [v if isinstance(v, FakeGraph) else getattr(v, "fake_graph", None) for v in values]
+        graphs = [graph for graph in graphs if graph is not None]
         return graphs[0] if graphs else None
 
     def memory(self) -> Mapping[str, float]:

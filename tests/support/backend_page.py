@@ -30,9 +30,13 @@ in full is `engine/backends/base/` (the classes to implement) and `tests/engine/
 
 ## How to write one
 
-1. A folder `engine/backends/<framework>/`, and its name in `engine/backends/__init__.py`,
-   `engine/bootstrap/sitecustomize.py` and `pyproject.toml` (packages, an extra, import contracts). The folder alone
-   imports the framework, and only after the script did.
+1. A folder `engine/backends/<framework>/`. It alone imports the framework, and only after the script did. The
+   framework's name also goes into
+   - `engine/backends/__init__.py`: `REGISTRY`, the class to make when the framework comes in;
+   - `engine/bootstrap/sitecustomize.py`: `FRAMEWORKS`, the imports that are watched (a test compares the two);
+   - `engine/names.py`: `FRAMEWORKS`, the names that a user may expect; there too how its nodes are named, if otherwise;
+   - `pyproject.toml`: `packages`, an extra, a marker of pytest, and the import contracts that name torch and paddle
+     (the backends are independent of each other, nothing else reaches into them, the framework is imported there only).
 2. *The entry.* Find the one function that every backward goes through, and stand in for it. Unarmed it counts and calls
    on: an attribute test and a `try`. Nested calls, several threads, exceptions, `retain_graph`: see `torch/entry.py`.
 3. *The graph* (`base/graph.py`, `common/graph.py`): a walk that gives every node a small number as its key; names,
@@ -43,8 +47,11 @@ in full is `engine/backends/base/` (the classes to implement) and `tests/engine/
 5. *Tensors* (`common/tensors.py`): meta, norm, statistics, windows, `adopt`. No operator that the script could notice.
 6. A capability that the framework does not give is off, and an `Unsupported` says why. Private names of the framework
    are looked up in one module, by finding them, never by version (`common/private_use.py`); `adbg doctor` lists them.
-7. `tests/support/worlds.py`: a `World` with a dozen operators, and the suite runs. What it cannot pass goes to `LACKS`
-   (`tests/support/frameworks.py`) with the reason, and from there into the tables below.
+7. The suite: a `World` in `tests/support/worlds.py` (a dozen operators, and its entry in `WORLDS`); its `case` among
+   the params of the fixture `world` in `tests/engine/backends/contract/conftest.py`; its name in `FRAMEWORKS` of
+   `tests/support/frameworks.py`. What the backend cannot pass goes to `LACKS` beside it, with the reason: a capability
+   that is off, or an ability that a test asks for with `@pytest.mark.needs`. No test asks for a framework's name. From
+   there the reasons get into the tables below; `python tests/support/backend_page.py` makes this page.
 
 ## The contract
 

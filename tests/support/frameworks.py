@@ -28,6 +28,18 @@ LACKS = {
     ("fake", "versions"): "its tensors have no counter of in-place changes",
     ("paddle", "null_slots"): "Paddle fills an undefined gradient with zeros before a hook sees it",
     ("fake", "grad_modes"): "it records nothing",
+    ("torch", "progress"): "torch tells of a node only where a hook is: whether another one ran is not known",
+    ("paddle", "progress"): "a node without a hook runs unseen: a wider plan hooks it in vain",
+    ("paddle", "screened_leaves"): "what a tensor hook makes of the gradient of a leaf is not screened there",
+    ("paddle", "overlapping_calls"): "a backward inside one over the same nodes crashes Paddle by itself",
+    ("fake", "ops"): "its nodes have the names that a test gives them",
+    ("fake", "layouts"): "it has one layout",
+    ("fake", "modules"): "no module runs: paths are given by hand",
+    ("fake", "tensor_hooks"): "its tensors have no hooks",
+    ("fake", "brief_reports"): "it reports every call in full",
+    ("fake", "parts_on_request"): "it keeps the parts of every sum",
+    ("fake", "sampling"): "its statistics are always exact",
+    ("fake", "frees_graphs"): "a test holds its graphs",
 }
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -20,6 +20,8 @@ class World(abc.ABC):
 
     name: ClassVar[str]
     huge: ClassVar[float]  # two factors of it overflow
+    large: ClassVar[float]  # the square of it overflows
+    largest: ClassVar[float]  # two of it overflow when they are added
     names: ClassVar[dict[str, str]]  # of nodes, by operator
 
     def __init__(self, backend: Backend) -> None:
@@ -62,15 +64,35 @@ class World(abc.ABC):
     # ---- running
 
     @abc.abstractmethod
-    def backward(self, root: Any, retain: bool = False) -> None: ...
+    def backward(self, root: Any, retain: bool = False, given: Any = None) -> None:
+        """``given``: the gradient of the root, a ``tensor``; 1 unless given."""
 
     @abc.abstractmethod
-    def gradients(self, root: Any, *leaves: Any) -> None:
+    def gradients(self, root: Any, *leaves: Any, create_graph: bool = False) -> None:
         """Those of ``leaves`` alone, where they are not added to the leaves."""
+
+    def tensor_hook(self, leaf: Any, change: Callable[[Any], Any]) -> None:
+        """A hook of the framework's own that changes what the leaf is given ("tensor_hooks")."""
+        raise NotImplementedError
 
     @abc.abstractmethod
     def gradient(self, leaf: Any) -> list[float] | None:
         """What the leaf has accumulated."""
+
+    # ---- what not every framework has: ``LACKS``
+
+    def wide(self, tensor: Any) -> Any:
+        """It as f64 ("dtypes")."""
+        raise NotImplementedError
+
+    def records(self, tensor: Any) -> bool:
+        """Whether the framework records what is done with it ("grad_modes")."""
+        raise NotImplementedError
+
+    def model(self) -> tuple[Callable[[Any], Any], Any]:
+        """A module of which "inner", a module with the parameter "weight" of one element, multiplies by it and applies
+        tanh; and that parameter ("modules")."""
+        raise NotImplementedError
 
     # ---- looking
 
@@ -101,11 +123,21 @@ class Handle:
         self.values = list(values)
         self.slot = slot
         self.shape = (len(self.values),) if shape is None else shape
+        self.nodes: dict[int, Any] = {}
+
+    @property
+    def fake_graph(self) -> FakeGraph:
+        """What is below it, for ``graph_of``."""
+        graph = FakeGraph(())
+        graph.nodes, graph.root_keys = self.nodes, [self.key]
+        return graph
 
 
 class FakeWorld(World):
     name = "fake"
     huge = 1e200
+    large = 1e300
+    largest = 1.7e308
     names = {"scale": "MulBackward0", "tanh": "TanhBackward0", "custom": "Scaled", "sum": "SumBackward0"}
 
     def __init__(self, backend: Backend | None = None) -> None:
@@ -118,10 +150,15 @@ class FakeWorld(World):
         metas = tuple(TensorMeta(s, "f32", "cpu", 4 * math.prod(s), math.prod(s)) for s in facts.pop("slots", [shape]))
         key = self.graph.add(name, fn=fn, meta=metas, inputs=len(metas), **facts)
         self.graph.nodes[key].edges = [Edge(slot, feed.key, feed.slot) for slot, feed in enumerate(feeds)]
-        return Handle(key, values, 0, shape)
+        return self._handle(key, values, 0, shape)
+
+    def _handle(self, key: int, values: Sequence[float], slot: int, shape: tuple[int, ...] | None = None) -> Handle:
+        handle = Handle(key, values, slot, shape)
+        handle.nodes = self.graph.nodes
+        return handle
 
     def leaf(self, values: Sequence[float]) -> Handle:
-        return Handle(self.graph.leaf(f"p{len(self.graph.nodes)}"), values)
+        return self._handle(self.graph.leaf(f"p{len(self.graph.nodes)}"), values, 0)
 
     def tensor(self, values: Sequence[float], shape: tuple[int, ...] | None = None) -> FakeTensor:
         return FakeTensor(values, shape)
@@ -151,7 +188,7 @@ class FakeWorld(World):
             return [FakeTensor([v for g in grads for v in (g.values if g is not None else [0.0] * half)])]
 
         node = self._node("SplitBackward0", [x], x.values, joined, slots=[(half,), (half,)])
-        return Handle(node.key, x.values[:half], 0), Handle(node.key, x.values[half:], 1)
+        return self._handle(node.key, x.values[:half], 0), self._handle(node.key, x.values[half:], 1)
 
     def total(self, x: Handle) -> Handle:
         shape = x.shape
@@ -165,20 +202,17 @@ class FakeWorld(World):
 
         return self._node("Scaled", [x], [v * factor for v in x.values], back, custom=True)
 
-    def _run(self, root: Handle, entry: str) -> dict[str, Any]:
-        graph = FakeGraph(())
-        graph.nodes = self.graph.nodes
-        graph.root_keys = [root.key]
+    def backward(self, root: Handle, retain: bool = False, given: Any = None) -> None:
         assert isinstance(self.backend, FakeBackend)
-        return self.backend.backward(graph, FakeTensor([1.0], ()), entry=entry)
-
-    def backward(self, root: Handle, retain: bool = False) -> None:
-        for name, gradient in self._run(root, "backward").items():
+        one = FakeTensor([1.0], ()) if given is None else given
+        for name, gradient in self.backend.backward(root.fake_graph, one).items():
             before = self.leaves.get(name, [0.0] * gradient.numel())
             self.leaves[name] = [v + w for v, w in zip(before, gradient.values)]
 
-    def gradients(self, root: Handle, *leaves: Handle) -> None:
-        self._run(root, "grad")
+    def gradients(self, root: Handle, *leaves: Handle, create_graph: bool = False) -> None:
+        assert isinstance(self.backend, FakeBackend)
+        one = FakeTensor([1.0], ())
+        self.backend.backward(root.fake_graph, one, entry="grad", create_graph=create_graph)
 
     def gradient(self, leaf: Handle) -> list[float] | None:
         return self.leaves.get(self.graph.nodes[leaf.key].parameter or "")
@@ -196,6 +230,8 @@ class FakeWorld(World):
 class TorchWorld(World):
     name = "torch"
     huge = 1e30
+    large = 1e38
+    largest = 3e38
     names = {"scale": "MulBackward0", "tanh": "TanhBackward0", "custom": "ScaledBackward", "sum": "SumBackward0"}
 
     def __init__(self) -> None:
@@ -250,11 +286,42 @@ class TorchWorld(World):
     def custom(self, x: Any, factor: float, inside: Callable[[], object] = lambda: None) -> Any:
         return self.scaled.apply(x, factor, inside)
 
-    def backward(self, root: Any, retain: bool = False) -> None:
-        root.backward(retain_graph=retain)
+    def backward(self, root: Any, retain: bool = False, given: Any = None) -> None:
+        root.backward(given, retain_graph=retain)
 
-    def gradients(self, root: Any, *leaves: Any) -> None:
-        self.torch.autograd.grad(root, leaves)
+    def gradients(self, root: Any, *leaves: Any, create_graph: bool = False) -> None:
+        self.torch.autograd.grad(root, leaves, create_graph=create_graph)
+
+    def tensor_hook(self, leaf: Any, change: Callable[[Any], Any]) -> None:
+        leaf.register_hook(change)
+
+    def wide(self, tensor: Any) -> Any:
+        return tensor.double()
+
+    def records(self, tensor: Any) -> bool:
+        return bool(tensor.requires_grad)
+
+    def model(self) -> tuple[Callable[[Any], Any], Any]:
+        nn, torch = self.torch.nn, self.torch
+
+        class Inner(nn.Module):  # type: ignore[misc,name-defined]
+            def __init__(self) -> None:
+                super().__init__()
+                self.weight = nn.Parameter(torch.tensor([2.0]))
+
+            def forward(self, x: Any) -> Any:
+                return (x * self.weight).tanh()
+
+        class Outer(nn.Module):  # type: ignore[misc,name-defined]
+            def __init__(self) -> None:
+                super().__init__()
+                self.inner = Inner()
+
+            def forward(self, x: Any) -> Any:
+                return self.inner(x)
+
+        made = Outer()
+        return made, made.inner.weight
 
     def gradient(self, leaf: Any) -> list[float] | None:
         return leaf.grad.tolist() if leaf.grad is not None else None
@@ -276,6 +343,8 @@ class TorchWorld(World):
 class PaddleWorld(World):
     name = "paddle"
     huge = 1e30
+    large = 1e38
+    largest = 3e38
     names = {
         "scale": "ScaleGradNode", "tanh": "TanhGradNode", "custom": "GradNodePyLayer_Scaled", "sum": "SumGradNode",
     }  # fmt: skip
@@ -332,11 +401,42 @@ class PaddleWorld(World):
     def custom(self, x: Any, factor: float, inside: Callable[[], object] = lambda: None) -> Any:
         return self.scaled.apply(x, factor, inside)
 
-    def backward(self, root: Any, retain: bool = False) -> None:
-        root.backward(retain_graph=retain)
+    def backward(self, root: Any, retain: bool = False, given: Any = None) -> None:
+        root.backward(given, retain_graph=retain)
 
-    def gradients(self, root: Any, *leaves: Any) -> None:
-        self.paddle.grad([root], list(leaves))
+    def gradients(self, root: Any, *leaves: Any, create_graph: bool = False) -> None:
+        self.paddle.grad([root], list(leaves), create_graph=create_graph)
+
+    def tensor_hook(self, leaf: Any, change: Callable[[Any], Any]) -> None:
+        leaf.register_hook(change)
+
+    def wide(self, tensor: Any) -> Any:
+        return tensor.astype("float64")
+
+    def records(self, tensor: Any) -> bool:
+        return not tensor.stop_gradient
+
+    def model(self) -> tuple[Callable[[Any], Any], Any]:
+        nn, paddle = self.paddle.nn, self.paddle
+
+        class Inner(nn.Layer):  # type: ignore[misc,name-defined]
+            def __init__(self) -> None:
+                super().__init__()
+                self.weight = self.create_parameter([1])
+
+            def forward(self, x: Any) -> Any:
+                return paddle.tanh(x * self.weight)
+
+        class Outer(nn.Layer):  # type: ignore[misc,name-defined]
+            def __init__(self) -> None:
+                super().__init__()
+                self.inner = Inner()
+
+            def forward(self, x: Any) -> Any:
+                return self.inner(x)
+
+        made = Outer()
+        return made, made.inner.weight
 
     def gradient(self, leaf: Any) -> list[float] | None:
         return leaf.grad.tolist() if leaf.grad is not None else None

@@ -49,12 +49,6 @@ def test_the_predicted_order_is_that_of_the_hooks(world: World, watching: Any, s
 
 def graph_of(world: World, root: Any) -> Graph:
     """The graph below ``root`` while its backward begins."""
-    if world.name == "fake":
-        from fake_backend import FakeGraph
-
-        graph = FakeGraph(())
-        graph.nodes, graph.root_keys = world.graph.nodes, [root.key]  # type: ignore[attr-defined]
-        return graph
     found = world.backend.graph_of([root])
     assert found is not None
     return found
@@ -97,11 +91,15 @@ def test_every_node_is_described(world: World) -> None:
     assert all(edge.to is None for edge in graph.edges(leaves[0].key))
 
 
-def test_ops_and_dumped_names(world: World) -> None:
+@pytest.mark.needs("ops")
+def test_ops(world: World) -> None:
     graph = graph_of(world, world.total(world.tanh(world.leaf([0.1]))))
     ops = [graph.op_name(key).partition("#")[0].lower() for key in graph.order()]
-    if world.name != "fake":  # it keeps the names as they are
-        assert ops[:2] == ["sum", "tanh"]
+    assert ops[:2] == ["sum", "tanh"]
+
+
+def test_dumped_names(world: World) -> None:
+    graph = graph_of(world, world.total(world.tanh(world.leaf([0.1]))))
     assert [graph.dumped_name(key).partition("#")[0] for key in graph.order()] == [
         graph.name(key) for key in graph.order()
     ]
@@ -117,8 +115,8 @@ def test_shapes_are_known_before_a_node_runs(world: World, watching: Any) -> Non
         metas = call.input_meta(key)
         if any(meta.note for meta in metas):
             return  # an accumulate node of Paddle's does not keep it
-        told[name] = [(meta.shape, meta.dtype) for meta in metas]
-        seen[name] = [(meta.shape, meta.dtype) for meta in map(world.backend.meta, outs)]
+        told[name] = [(meta.shape, meta.dtype, meta.nbytes) for meta in metas]
+        seen[name] = [(world.backend.meta(out).shape, "f32", 4 * len(world.values(out))) for out in outs]
 
     watch.before = before
     with watching(watch):
@@ -150,6 +148,20 @@ def test_saved_values(world: World) -> None:
     (saved,) = graph.saved(tanh)
     assert saved.name == "result" and saved.state is ValueState.OK
     assert world.values(saved.value) == pytest.approx([0.46211716])
+
+
+@pytest.mark.needs("saved_tensors")
+@pytest.mark.needs("spent")
+def test_saved_values_that_a_backward_freed(world: World) -> None:
+    root = world.total(world.tanh(world.leaf([0.5])))
+    graph = graph_of(world, root)
+    (tanh,) = [key for key in graph.order() if graph.name(key) == world.names["tanh"]]
+    world.backward(root, retain=True)
+    assert [saved.state for saved in graph.saved(tanh)] == [ValueState.OK]
+    world.backward(root)
+    assert [(saved.name, saved.state, saved.value) for saved in graph.saved(tanh)] == [
+        ("result", ValueState.FREED, None)
+    ]
 
 
 @pytest.mark.needs("watch_creation")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import traceback
 import weakref
 from typing import Any
 
@@ -214,3 +215,87 @@ def test_the_program_gets_the_same_gradients(world: World, watching: Any) -> Non
                 world.backward(root)
         found.append(world.gradient(leaf))
     assert found[0] is not None and all(gradient == found[0] for gradient in found)
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_create_graph_is_told(world: World, watching: Any, create_graph: bool) -> None:
+    watch = Journal()
+    told: list[bool] = []
+    watch.begin = lambda call: told.append(call.create_graph)
+    leaf = world.leaf([1.0, 2.0])
+    with watching(watch):
+        world.gradients(chain(world, leaf), leaf, create_graph=create_graph)
+    assert told == [create_graph]
+
+
+def test_install_twice_is_install_once(world: World, watching: Any) -> None:
+    before = world.footprint()
+    watch = Journal()
+    with watching(watch):
+        world.backend.install(watch)
+        world.backward(chain(world, world.leaf([0.1])))
+        assert (world.backend.backward_count, world.backend.iteration) == (1, 1)
+    assert [what for what, *_ in watch.reports] == ["begin", *("node", "done") * 4, "end"]
+    assert all(mine is theirs for mine, theirs in zip(world.footprint(), before, strict=True))
+
+
+@pytest.mark.parametrize("armed", [True, False])
+def test_a_traceback_is_that_of_the_program_alone(world: World, watching: Any, armed: bool) -> None:
+    """Nested, so that it crosses two calls."""
+
+    def fail() -> None:
+        raise ValueError("no such luck")
+
+    def frames() -> list[tuple[str, str]]:
+        inner = world.total(world.custom(world.leaf([1.0]), 2.0, fail))
+        outer = world.total(world.custom(world.leaf([1.0]), 2.0, lambda: world.backward(inner)))
+        with pytest.raises(Exception, match="no such luck") as raised:
+            world.backward(outer)
+        codes = [frame.f_code for frame, _ in traceback.walk_tb(raised.value.__traceback__)]
+        return [(code.co_filename, code.co_name) for code in codes]
+
+    plain = frames()
+    with watching(Journal(), armed=armed):
+        assert frames() == plain
+    assert plain[0] == (__file__, "frames")
+
+
+def test_a_call_is_let_go_of_without_the_garbage_collector(world: World, watching: Any) -> None:
+    """At the end of the outermost call, the nested one too."""
+    calls: list[weakref.ref[Any]] = []
+    watch = Journal(HookPlan(every=True, contributions=True))
+    watch.begin = lambda call: calls.append(weakref.ref(call))
+    inner = chain(world, world.leaf([1.0]))
+    root = world.total(world.custom(world.leaf([1.0]), 2.0, lambda: world.backward(inner)))
+    with watching(watch):
+        gc.disable()
+        try:
+            world.backward(root)
+            assert [ref() for ref in calls] == [None, None]
+        finally:
+            gc.enable()
+
+
+@pytest.mark.needs("frees_graphs")
+def test_a_graph_is_let_go_of_without_the_garbage_collector(world: World, watching: Any) -> None:
+    """The node of a custom function holds what its backward runs, and the backend holds no node."""
+
+    class Kept:
+        def __call__(self) -> None: ...
+
+    def run() -> weakref.ref[Any]:
+        kept = Kept()
+        shared = world.tanh(world.leaf([1.0, 2.0]))
+        world.backward(world.total(world.add(world.scale(shared, 2.0), world.custom(shared, 2.0, kept))))
+        return weakref.ref(kept)
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert run()() is None, "the framework holds it by itself"
+        with watching(Journal(HookPlan(every=True, contributions=True)), stacks=True):
+            assert run()() is None
+        with watching(Journal(), armed=False):
+            assert run()() is None
+    finally:
+        gc.enable()
