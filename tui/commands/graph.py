@@ -34,7 +34,7 @@ def graph(debugger: Debugger, argument: str) -> CommandResult:
     """Draw a node with the nodes that feed it and the nodes that it feeds.
 
     NODE is `#112`, a unique name, a parameter, or a name that only one node has. Default: the current node; at the
-    begin of a backward, the first one to run.
+    beginning of a backward, the first one to run.
     """
     index = debugger.view.find_node(argument) if argument else debugger.view.need_stop().nearest or 1
     body = debugger.view.node(index)
