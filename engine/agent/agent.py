@@ -24,6 +24,7 @@ from adbg.engine.agent.client import Client
 from adbg.engine.agent.events import Events
 from adbg.engine.agent.requests import Requests
 from adbg.engine.agent.run_record import RunRecord
+from adbg.engine.agent.unmatched import UnmatchedBreakpoints
 from adbg.engine.backends import REGISTRY
 from adbg.engine.backends.base import Backend
 from adbg.engine.capture.captures import Captures
@@ -98,7 +99,8 @@ class Agent:
         self.log_levels = LogLevels(Narrator(self.record.log), self.record.log_file, session.problems.problem)
         self.aids = AidSwitches(session)
         node_log = NodeLog(self.log_levels, self.record.place_log)
-        session.observe(_LateFacts(self), self.captures, self.events, self.log_levels, node_log, self.aids)
+        unmatched = UnmatchedBreakpoints(session, self)
+        session.observe(_LateFacts(self), self.captures, self.events, unmatched, self.log_levels, node_log, self.aids)
         if main:
             self.record.open()
         session.set_stacks(config.stacks)
@@ -208,6 +210,7 @@ class Agent:
             for state in self.session.table.final():
                 self.event(p.BreakpointChanged("changed", state))
             self.events.flush()
+            self.event(p.ProgramEnds(sum(backend.iteration for backend in self.session.backends)))
         self.session.detach()  # before the connection goes: an observer may have something to say
         if client is not None:
             client.connection.flush(1.0)

@@ -153,6 +153,8 @@ class Incoming:
             process.frameworks = (*process.frameworks, body.framework)
             run.frameworks_seen.add(body.framework.name)
             tell(events.FrameworkFound(process, body.framework))
+        elif isinstance(body, protocol.ProgramEnds):
+            run.iterations = (run.iterations or 0) + body.iterations
         elif isinstance(body, protocol.Output):
             self._model.notice("warning" if body.category == "important" else "info", body.output.rstrip("\n"))
 
@@ -194,6 +196,10 @@ class Incoming:
                 return
             rows = breakpoints.rows()
         self._model.tell(events.BreakpointsChanged(rows))
+        if body.reason == "unmatched":
+            for row in rows:
+                if row.id == body.breakpoint.id and row.met is False:
+                    self._model.notice("warning", row.unmatched_text)
 
     def _lost(self, process: Process, reason: str, run: Run) -> None:
         model = self._model

@@ -54,6 +54,7 @@ class Run:
     ended_by: str = ""  # the command that ended the program: "kill" or "restart"
     ever_stopped: bool = False
     backwards_seen: int = 0
+    iterations: int | None = None  # outermost backward calls of the processes that ended by themselves, once one did
     frameworks_seen: set[str] = field(default_factory=set)
     largest: int = 0  # nodes in the largest backward
     tail: str = ""  # the end of what the program wrote

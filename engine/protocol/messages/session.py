@@ -110,3 +110,12 @@ class FrameworkLoaded:
     """The script imported a framework; the backend is in place."""
 
     framework: Framework
+
+
+@event("adbg/ends")
+@dataclass(frozen=True, slots=True)
+class ProgramEnds:
+    """The program ends by itself (not when it is killed): ``iterations`` outermost backward calls began in it, counted
+    also while nothing was armed."""
+
+    iterations: int
