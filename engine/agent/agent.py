@@ -87,12 +87,12 @@ class Agent:
         global _current
         self.config = config
         self.main = main
-        self.rank = _environment_rank() or 0
+        self.rank = _environment_rank()
         self.configured = threading.Event()
         self.client: Client | None = None
         self._breakpointhook = sys.breakpointhook
         self._pid = os.getpid()
-        self.session = session = Session(self, self.rank)
+        self.session = session = Session(self, self.rank or 0)
         self.record = RunRecord(session, self, config.run_dir, scratch)
         self.events = Events(self)
         self.captures = Captures(session, self.record.captures_folder)
@@ -148,7 +148,7 @@ class Agent:
         rank = next((r for r in (*known, _environment_rank()) if r is not None), self.rank)
         if rank == self.rank and not self.record.due:
             return
-        self.rank = self.session.rank = rank
+        self.rank, self.session.rank = rank, rank or 0
         if self.record.due:
             self.record.open()
         self.event(p.ProcessChanged(self.process_info()))
@@ -260,9 +260,13 @@ def _forked() -> None:
 
 
 def _environment_rank() -> int | None:
-    """As torchrun and the like tell it."""
-    text = os.environ.get("RANK", "")
-    return int(text) if text.isdigit() else None
+    """As torchrun, paddle.distributed.launch and mpirun tell it. Spawned ranks learn it from what spawned them, and
+    show it once they have joined a process group (``Backend.rank``)."""
+    for name in ("RANK", "PADDLE_TRAINER_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"):
+        text = os.environ.get(name, "")
+        if text.isdigit():
+            return int(text)
+    return None
 
 
 def _framework(backend: Backend) -> p.Framework:

@@ -16,7 +16,6 @@ from adbg.engine.python import expressions as python
 from adbg.engine.types import TensorMeta
 
 
-
 def value_at(stop: StopContext, expression: str, frame_id: int = 0) -> Any:
     """The value of ``expression``; in-place changes that it made to gradients are adopted as edits.
 

@@ -34,7 +34,8 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class BackwardBegins(Line):
-    """A backward call begins. Calls are announced while something could stop in them."""
+    """A backward call begins. Calls are announced while a breakpoint or a step could stop in them: the
+    stop at an exception may come without."""
 
     TYPE = "backward"
     phase: Annotated[str, "always `begin`"]

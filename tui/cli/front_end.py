@@ -49,7 +49,9 @@ def add_front_end(parser: argparse.ArgumentParser) -> None:
         help="batch mode: a breakpoint as of -b; exit status 3 when it was hit",
     )
     batch.add_argument(
-        "--quiet", action="store_true", help="no reports of stops and calls, no notices below warnings; answers of commands stay"
+        "--quiet",
+        action="store_true",
+        help="print answers, warnings and errors: no reports of stops and calls",
     )
     stacks = parser.add_argument_group("cost").add_mutually_exclusive_group()
     stacks.add_argument(
@@ -112,8 +114,8 @@ def choose_front_end(options: argparse.Namespace) -> str:
 
 
 class Startup(NamedTuple):
-    """The command lines of -b, --fail-on, -e and -x in order. ``required``: places of those that set a breakpoint (a bad
-    one is a usage error); ``failing``: of those from --fail-on."""
+    """The command lines of -b, --fail-on, -e and -x in order. ``required``: places of those that set a breakpoint (a
+    bad one is a usage error); ``failing``: of those from --fail-on."""
 
     lines: list[str]
     required: frozenset[int] = frozenset()
@@ -141,9 +143,7 @@ def startup_lines(options: argparse.Namespace, front: str) -> Startup:
     return Startup(lines, frozenset(required), frozenset(failing))
 
 
-def run_front_end(
-    front: str, program: Program, options: argparse.Namespace, startup: Startup, title: str
-) -> int:
+def run_front_end(front: str, program: Program, options: argparse.Namespace, startup: Startup, title: str) -> int:
     """Make the debugger and hand it to the chosen front end."""
     from adbg.tui.debugger.debugger import Debugger
 

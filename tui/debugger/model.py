@@ -145,9 +145,11 @@ class Model:
         self._state = state
         self.changed.notify_all()
 
-    def make_current(self, process: Process) -> None:
-        """Commands act on ``process`` from now on; front ends show its stop."""
-        self.run.current = process
+    def make_current(self, process: Process, asked: bool = False) -> None:
+        """Commands act on ``process`` from now on; front ends show its stop. Said, unless the user ``asked`` for it."""
+        before, self.run.current = self.run.current, process
+        if not asked and before is not None and before is not process:
+            self.notice("info", f"{process.title} is the current process")
         process.view.selected = 0
         if process.stop is not None:
             self.set_state(State.STOPPED)

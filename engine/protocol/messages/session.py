@@ -19,10 +19,10 @@ class Framework:
 
 @dataclass(frozen=True, slots=True)
 class ProcessInfo:
-    """Who the agent lives in."""
+    """Who the agent lives in. ``rank``: None while neither the environment nor the framework told one."""
 
     pid: int
-    rank: int
+    rank: int | None
     argv: list[str]
     python: str
     cwd: str

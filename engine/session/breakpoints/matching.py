@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -10,6 +11,7 @@ from adbg.engine.names import closest_names, file_matches, name_matches
 from adbg.engine.session.breakpoints.grammar import Spec, SpecKind, spec_matches
 from adbg.engine.types import NodeInfo, Phase, SourceLine
 
+_WORDS = ("nan", "inf", "nonfinite", "backward", "backward-end", "error")  # specs that are no names
 _NAMES = 6  # in the message of a pattern that no name is like
 _LINES = 12  # of a file, closest first, in the message of a line that made no node
 
@@ -80,6 +82,9 @@ def _offer(pattern: str, names: Iterable[str]) -> str:
     close = closest_names(pattern, names)
     if close:
         return f"; closest: {', '.join(close)}"
+    word = difflib.get_close_matches(pattern.lower(), _WORDS, n=1)
+    if word:
+        return f"; closest: the breakpoint `{word[0]}`"
     some = sorted(names)
     more = f" and {len(some) - _NAMES} more" if len(some) > _NAMES else ""
     return f"; names there: {', '.join(some[:_NAMES])}{more}" if some else ""

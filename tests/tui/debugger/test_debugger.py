@@ -139,7 +139,7 @@ def test_a_bad_spec_is_refused_and_not_kept(watched: Make) -> None:
     with pytest.raises(CommandError, match="cannot read the spec"):
         one.debugger.settings.add_breakpoint("???")
     assert one.debugger.settings.breakpoints == () and agent.breakpoints == []
-    assert one.debugger.settings.add_breakpoint("Mm").id == 2, "a number is never used twice"
+    assert one.debugger.settings.add_breakpoint("Mm").id == 1, "a refused one uses up no number"
 
 
 def test_a_spec_without_a_match_is_kept_and_says_so(watched: Make) -> None:
@@ -220,6 +220,17 @@ def test_each_stop_is_shown_once_in_turn(watched: Make) -> None:
         one.settle(State.STOPPED, State.EXITED)
     assert sorted(ranks) == [0, 1, 2]
     one.settle(State.EXITED)
+
+
+def test_continue_all_resumes_every_stopped_process(watched: Make) -> None:
+    one = watched(ranks=3)
+    one.start()
+    one.debugger.settings.add_breakpoint("Relu")
+    one.debugger.begin()
+    one.wait(events.StopQueued, 2)
+    one.debugger.resume_all()
+    one.settle(State.EXITED)
+    assert all(process.stop is None for process in one.debugger.run.processes)
 
 
 def test_choosing_a_process_by_hand(watched: Make) -> None:
