@@ -89,10 +89,21 @@ class Incoming:
             states = settings.send(process, wanted, sent)
             sent = wanted
         model.tell(events.ProcessJoined(process))
+        self._drop_invalid(states)
         if begun:
             self.configure(process)
         if stopped is not None:
             self._parked(process, stopped, run)
+
+    def _drop_invalid(self, states: protocol.Breakpoints) -> None:
+        """Specs that were given while no process was there to parse them."""
+        for state in states.breakpoints:
+            if state.verified:
+                continue
+            with self._model.lock, contextlib.suppress(CommandError):
+                self._settings.list.remove(state.id)
+                self._model.notice("error", f"breakpoint {state.id} is removed: {state.message}")
+        self._model.tell(events.BreakpointsChanged(self._settings.breakpoints))
 
     def _check_record(self, info: ProcessInfo) -> None:
         """The launched process opens its record before it connects: that this failed shows only in its own report."""

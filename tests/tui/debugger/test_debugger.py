@@ -193,6 +193,29 @@ def test_after_a_restart_nothing_of_the_old_program_is_heard(watched: Make) -> N
     assert one.debugger.state is State.STARTING and len(one.of(events.Stopped)) == seen
 
 
+def test_a_spec_given_after_the_end_is_checked_at_the_next_start(watched: Make) -> None:
+    one = watched()
+    one.stop_at("Mm")
+    one.debugger.kill()
+    one.settle(State.EXITED)
+    one.debugger.settings.add_breakpoint("???")
+    one.debugger.start()
+    assert one.debugger.model.wait_ready(5)
+    one.wait(events.Notice)
+    (notice,) = [event.text for event in one.of(events.Notice) if "removed" in event.text]
+    assert notice.startswith("breakpoint 2 is removed: cannot read the spec")
+    assert [row.spec for row in one.debugger.settings.breakpoints] == ["Mm"]
+
+
+def test_after_the_end_nothing_is_merely_not_stopped(watched: Make) -> None:
+    one = watched()
+    one.stop_at("Mm")
+    one.debugger.kill()
+    one.settle(State.EXITED)
+    with pytest.raises(NotStopped, match="the program has ended"):
+        one.debugger.view.need_stop()
+
+
 # ------------------------------------------------------------------ several processes
 
 
