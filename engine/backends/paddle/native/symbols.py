@@ -100,6 +100,9 @@ class SlotEdge:
     dtype: int
 
 
+NOWHERE = SlotEdge(0, 0, 0, True, None, -1)  # a slot without ranks: a post hook has an undefined gradient there
+
+
 class _Pointer(threading.local):
     """Our tensor of each thread: pointed at a node for the moment of hooking it."""
 
@@ -206,6 +209,11 @@ class NativeNodes:
         """Ranks of every incoming slot: [1] for most nodes, [6] for a split in six."""
         stride = self.layout.slot_bytes
         return [(end - begin) // stride for begin, end in self._slots(self._input_meta(address))]
+
+    def output_slots(self, address: int) -> list[int]:
+        """Ranks of every outgoing slot: [2] for a concat of two, [1, 0] where no gradient is wanted of the second."""
+        stride = self.layout.slot_bytes
+        return [(end - begin) // stride for begin, end in self._slots(self._output_meta(address))]
 
     def input_shapes(self, address: int) -> list[tuple[tuple[int, ...] | None, int]]:
         """(shape, Paddle's number of the dtype) of every incoming gradient, in order of slots and ranks."""
