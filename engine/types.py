@@ -101,6 +101,7 @@ class ValueState(str, enum.Enum):
     FREED = "freed"  # by an earlier backward through the same graph
     CORRUPTED = "corrupted"  # changed in place since it was saved
     NO_DATA = "no_data"  # a tensor without elements to read: on the meta device, of a trace
+    HIDDEN = "hidden"  # a gradient that the framework does not show; the note says why
 
 
 _REMARKS = {
@@ -111,6 +112,7 @@ _REMARKS = {
     ValueState.FREED: "freed: this graph was run backward already",
     ValueState.CORRUPTED: "corrupted: is at version {version}; expected version {saved_at}",
     ValueState.NO_DATA: "no data",
+    ValueState.HIDDEN: "not known",
 }
 
 
@@ -272,6 +274,7 @@ class Evidence:
     after: Annotated[tuple[str, ...], "of the origin `between`: unique names of the nodes that gave the gradient"] = ()
     others: Annotated[int, "how many more gave it"] = 0
     summed: Annotated[bool, "they gave parts of a sum, which may have made it"] = False
+    unseen: Annotated[bool, "the framework does not show what one of them gave: it may have made it"] = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from adbg.engine.backends.base import Backend, BackwardCall
+from adbg.engine.backends.base import Backend, BackwardCall, Hidden
 from adbg.engine.graph.index import index_of
 from adbg.engine.types import Evidence, Origin, Role
 
@@ -46,6 +46,9 @@ def evidence_at(
     if arriving:
         arriving = _placed(arriving, call, key, given, screened)
         return (*(replace(found, origin=Origin.PASSED_ON) for found in leaving), *arriving)
+    if leaving and any(isinstance(value, Hidden) for value in outs):
+        origin = Origin.PASSED_ON if any(given) else Origin.UNKNOWN
+        return tuple(replace(found, origin=origin) for found in leaving)
     if leaving:
         saved: tuple[Evidence, ...] = ()
         with contextlib.suppress(Exception):  # sparse, quantised: nothing to say, no harm
@@ -89,7 +92,11 @@ def _placed(
     names = tuple(call.describe(consumer).unique_name for consumer in consumers[:_NAMED])
     summed = len({slot for _, slot in edges}) < len(edges)
     others = len(consumers) - len(names)
-    return [replace(found, origin=Origin.BETWEEN, after=names, others=others, summed=summed) for found in arriving]
+    unseen = any(call.ends_unseen(consumer) for consumer in consumers)
+    return [
+        replace(found, origin=Origin.BETWEEN, after=names, others=others, summed=summed, unseen=unseen)
+        for found in arriving
+    ]
 
 
 def _saved(backend: Backend, call: BackwardCall, key: int) -> list[Evidence]:

@@ -13,7 +13,7 @@ import time
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from adbg.engine.backends.base import Backend, BackwardCall
+from adbg.engine.backends.base import Backend, BackwardCall, Hidden
 from adbg.engine.graph.nonfinite import count_nonfinite, evidence_at, total
 from adbg.engine.python.expressions import evaluate, node_namespace
 from adbg.engine.python.user_code import failed_frame, user_frame
@@ -313,6 +313,8 @@ class BackendHooks:
             hits = session.check(event, condition)
             if key is not None and phase is Phase.AFTER and (event.counted or running.screened):
                 running.spoil(key, count_nonfinite(backend, checked) if any(event.nonfinite) else ())
+            elif key is not None and phase is Phase.BEFORE and event.counted:
+                running.receive(key, event.nonfinite)
         why = session.decide(running, phase, key, hits, lambda: _slots_text(backend, phase, checked))
         if why is None:
             return None
@@ -385,6 +387,8 @@ class BackendHooks:
     def _measure(self, outs: Slots) -> tuple[float | None, bool]:
         """Norm of the first defined incoming gradient, and whether any element of it is not finite."""
         for value in outs:
+            if isinstance(value, Hidden):
+                return None, False
             if value is not None:
                 try:
                     norm = self._backend.norm(value)

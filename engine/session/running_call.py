@@ -17,8 +17,8 @@ class Running:
     """A call between its begin and its end, and the calls around it (``chain``, outermost first, itself last)."""
 
     __slots__ = (
-        "backend", "begun", "call", "chain", "may_hit", "parked_ns", "screened", "serial", "spoilt",
-        "state", "thread",
+        "backend", "begun", "call", "chain", "may_hit", "parked_ns", "received", "screened", "serial",
+        "spoilt", "state", "thread",
     )  # fmt: skip
 
     def __init__(self, backend: Backend, call: BackwardCall, serial: int, outer: Running | None, now: int) -> None:
@@ -30,6 +30,8 @@ class Running:
         self.begun: dict[int, Visit] = {}  # nodes that run now, by key
         # key -> per outgoing gradient (NaN, infinite) elements, as they were passed on; only where there are some
         self.spoilt: dict[int, tuple[tuple[int, int], ...]] = {}
+        # key -> (NaN, infinite) elements that flowed into it; only of nodes that do not show what they give
+        self.received: dict[int, tuple[int, int]] = {}
         self.screened = False  # all its gradients are looked at since it began
         self.parked_ns = 0  # time that its thread stood at stops
         self.thread: int = self.chain[0].call.thread
@@ -47,11 +49,23 @@ class Running:
         goes over the edges of the nodes that passed some on."""
         nan = inf = 0
         for consumer, counts in self.spoilt.items():
-            for edge, (more_nan, more_inf) in zip(self.call.edges(consumer), counts):
-                if edge.to == key:
-                    nan += more_nan
-                    inf += more_inf
+            whole = sum(n for n, _ in counts), sum(i for _, i in counts)
+            hides = self.call.ends_unseen(consumer)
+            for place, edge in enumerate(self.call.edges(consumer)):
+                if edge.to == key and (hides or place < len(counts)):
+                    more = whole if hides else counts[place]
+                    nan += more[0]
+                    inf += more[1]
+        for consumer, received in self.received.items():
+            if consumer not in self.spoilt and any(edge.to == key for edge in self.call.edges(consumer)):
+                nan += received[0]
+                inf += received[1]
         return nan, inf
+
+    def receive(self, key: int, counts: tuple[int, int]) -> None:
+        """That many (NaN, infinite) elements flow into node ``key``: kept where what it makes of them is not shown."""
+        if any(counts) and self.call.ends_unseen(key):
+            self.received[key] = counts
 
     def place(self, phase: Phase, key: int | None = None) -> Place:
         """Where a thread stands that is at ``key`` of this call."""

@@ -52,6 +52,8 @@ def _between(found: Evidence) -> str:
     causes = (
         "their sum, a tensor hook, or an in-place change" if found.summed else "a tensor hook, or an in-place change"
     )
+    if found.unseen:
+        return f"first seen here: made by {' or '.join(names)}, or on the way from there ({causes})"
     return f"made between {', '.join(names)} and here ({causes})"
 
 

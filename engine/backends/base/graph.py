@@ -103,6 +103,10 @@ class Graph(abc.ABC):
         """PyLayer / autograd.Function."""
         return False
 
+    def ends_unseen(self, key: int) -> bool:
+        """The framework does not show what leaves this node: it is seen only where it arrives (Paddle's concat)."""
+        return False
+
     def context(self, key: int) -> Any:
         """``ctx`` of a custom node, as its forward and backward have it: in torch that is the node.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -125,6 +126,64 @@ def test_the_contract_of_a_pylayer_is_drawn(armed, result, got):
     name, evidence = watch.last.failed[0]
     assert name == "GradNodePyLayer_Gives#1"
     assert "expected (f32 [3], f32 [3])" in evidence and got in evidence
+
+
+def taking(result):
+    """A PyLayer of tensors and lists of tensors, by position and by name."""
+
+    class Takes(PyLayer):
+        @staticmethod
+        def forward(ctx, *args, **named):
+            given = [value for value in (*args, *named.values()) if value is not None]
+            flat = [one for value in given for one in (value if isinstance(value, (list, tuple)) else [value])]
+            return sum(value.sum() for value in flat)
+
+        @staticmethod
+        def backward(ctx, d):
+            return result
+
+    return Takes
+
+
+def fixed(*shape):
+    return paddle.ones(list(shape))
+
+
+G = "f32 [3]"
+GIVEN = {
+    "a list and a tensor": (lambda: ([leaf(3), leaf(3)], leaf(3)), {}, f"([{G}, {G}], {G})"),
+    "a tuple and a tensor": (lambda: ((leaf(3), leaf(3)), leaf(3)), {}, f"([{G}, {G}], {G})"),
+    "by name": (lambda: (leaf(3),), {"z": lambda: [leaf(3), leaf(3)]}, f"({G}, [{G}, {G}])"),
+    "a constant": (lambda: (leaf(3), fixed(3)), {}, f"({G}, None)"),
+    "a list that ends in a constant": (lambda: ([leaf(3), fixed(3)],), {}, f"([{G}, None],)"),
+    "a list that begins with one": (lambda: ([fixed(3), leaf(3)], leaf(3)), {}, f"(None, {G})"),
+    "None and a number": (lambda: (leaf(3), None, leaf(3)), {}, f"({G}, {G})"),
+}
+
+
+@pytest.mark.parametrize("kind", GIVEN)
+def test_what_is_drawn_is_what_paddle_asks_for(kind):
+    """Paddle's own number, in its error for too many; and what is drawn passes, word by word."""
+    args, named, drawn = GIVEN[kind]
+
+    def made(result):
+        return taking(result).apply(*args(), **{name: value() for name, value in named.items()})
+
+    watch = Texts()
+    with watching(watch), pytest.raises(ValueError, match=r"should be \d") as refused:
+        made((fixed(3),) * 9).backward()
+    assert f"expected {drawn}, got" in watch.last.failed[0][1]
+    obeyed = eval(drawn.replace(G, "fixed(3)"), {"fixed": fixed})
+    assert len(obeyed) == int(re.search(r"should be (\d+)", str(refused.value))[1])
+    made(obeyed).backward()
+
+
+def test_a_list_of_one_is_drawn_where_paddle_asks_for_it():
+    watch = Texts()
+    with watching(watch), pytest.raises(ValueError, match="must be list or tuple"):
+        taking((fixed(3),)).apply([leaf(3)]).backward()
+    assert f"expected ({G} or [{G}],), got ({G},)" in watch.last.failed[0][1]
+    taking(([fixed(3)],)).apply([leaf(3)]).backward()
 
 
 @pytest.mark.parametrize("armed", [False, True])
