@@ -25,6 +25,7 @@ from adbg.engine.types import Edge, NodeInfo, SourceLine, TensorMeta
 
 PYLAYER = "GradNodePyLayer_"
 ACCUMULATE = "GradNodeAccumulation"
+COMPILED = ("Dy2StGradNode", "GradNodeRunProgram")  # to_static's program, today's and that of older Paddles
 _MOST_NODES = 200_000
 #: Operators that give a list of gradients, for a Paddle whose nodes cannot be read.
 _LISTS = frozenset(
@@ -201,7 +202,7 @@ class PaddleGraph(WalkedGraph):
             return False
         native = symbols.native()
         if native is None:
-            return self.name(key).removesuffix("GradNode") in _LISTS
+            return self.name(key).removesuffix("Final").removesuffix("GradNode") in _LISTS
         return any(len(slot) != 1 for slot in native.edges(self.walk()[key].node_ptr()))
 
     def unique_name(self, key: int) -> str:
@@ -240,6 +241,7 @@ class PaddleGraph(WalkedGraph):
             parameter=parameter,
             forward=stack[0] if stack else None,
             accumulate=accumulate,
+            compiled=self.printed()[key] in COMPILED,
         )
 
     def module(self, key: int) -> str | None:
@@ -336,7 +338,7 @@ class PaddleGraph(WalkedGraph):
 
     @staticmethod
     def op_of(unique_name: str) -> str:
-        return unique_name.partition("#")[0].replace("GradNode", "") or "Node"
+        return unique_name.partition("#")[0].removesuffix("Final").replace("GradNode", "") or "Node"
 
     def dumped_name(self, key: int) -> str:
         """As Paddle prints it."""

@@ -20,7 +20,7 @@ import paddle
 from adbg.engine.backends.common.user_files import EXPRESSION, FrameFilter
 from adbg.engine.backends.paddle.flags import SharedFlags, read_flags
 from adbg.engine.backends.paddle.native import symbols
-from adbg.engine.backends.paddle.native.handwritten import COMPILED, Handwritten
+from adbg.engine.backends.paddle.native.handwritten import Handwritten
 from adbg.engine.backends.paddle.native.texts import LONGEST_ORDER, StackTexts, ordered
 from adbg.engine.types import SourceLine
 
@@ -28,6 +28,7 @@ _FRAME = re.compile(r'^\s*File "(?P<file>[^\n]*)", line (?P<line>\d+), in (?P<fu
 _WANTED = {"FLAGS_call_stack_level": 3}
 _FEATURE = "forward stacks"
 _NUMBERED = re.compile(r"(?P<op>[a-z][a-z0-9_]*?)(?P<number>\d+)GradNode\Z")
+_COMPILED = re.compile(r"#(\w+)_[0-9a-f]{5}\Z")  # what to_static makes of a function's name
 _ASKED = "an expression at a stop made this node"
 _BEFORE = "this node was made before stacks were on"
 
@@ -104,12 +105,6 @@ class Stacks:
             return 0
         return ordered(native.trace_end(node.node_ptr(), LONGEST_ORDER).decode("ascii", "replace"))[1]
 
-    def compiled_from(self, node: Any) -> str:
-        """The function that a compiled program was made of ("f, /me/model.py:12"), "" where that is not known."""
-        text = self.text(node)
-        at = text.rfind(COMPILED)
-        return text[at + len(COMPILED) :].partition("\n")[0] if at >= 0 else ""
-
     def lines(self, node: Any) -> tuple[tuple[SourceLine, ...], str]:
         """User frames that made the node, innermost first, and why there are none."""
         native = symbols.native()
@@ -140,5 +135,7 @@ class Stacks:
                 continue
             file = self.frames.user_file(match["file"])
             if file is not None:
-                found.append(SourceLine(file, int(match["line"]), match["function"]))
+                line = SourceLine(file, int(match["line"]), _COMPILED.sub(r"\1", match["function"]))
+                if line not in found[-1:]:
+                    found.append(line)
         return tuple(reversed(found))

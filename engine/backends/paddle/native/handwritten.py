@@ -32,7 +32,6 @@ OPERATORS = (
     "fused_feedforward", "fused_gate_attention", "fused_gemm_epilogue", "fused_bias_dropout_residual_layer_norm",
 )  # fmt: skip
 ASSIGN = "_ZNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEE10_M_replaceEmmPKcm"
-COMPILED = "  # compiled from "
 _STATIC = os.path.join("dy2static", "program_translator.py")
 _USE = PrivateUse("libstdc++ string::_M_replace", "forward stacks of conv2d, add_n and compiled programs", True)
 private.USES.append(_USE)
@@ -112,14 +111,15 @@ def _made(result: Any) -> Iterator[Any]:
 
 
 def _region(frame: types.FrameType | None) -> str:
-    """The function that a compiled program was made of, as a line of its text; "" where that is not known."""
+    """The function that a compiled program was made of, as the innermost line of its stack (as torch has it, where the
+    compiled function has a frame of its own); "" where that is not known."""
     while frame is not None:
         if frame.f_code.co_filename.endswith(_STATIC):
             static = frame.f_locals.get("self")
             function = getattr(static, "dygraph_function", None) or getattr(static, "_dygraph_function", None)
             code = getattr(getattr(function, "__wrapped__", function), "__code__", None)
             if code is not None:
-                return f"{COMPILED}{code.co_name}, {code.co_filename}:{code.co_firstlineno}\n"
+                return f'  File "{code.co_filename}", line {code.co_firstlineno}, in {code.co_name}\n'
         frame = frame.f_back
     return ""
 
