@@ -118,9 +118,10 @@ class StopView:
         return frames[index]
 
     def frame_id(self) -> int:
-        """What expressions are evaluated in: the selected frame when it has locals, else 0 (the innermost live one)."""
+        """What expressions are evaluated in: the selected frame; 0 (the node, and the innermost live frame) for frame
+        0."""
         frame = self._selected()
-        return frame.id if frame is not None and frame.locals else 0
+        return frame.id if frame is not None else 0
 
     def source_line(self) -> SourceLine | None:
         """The Python line to show: of the selected frame, else the forward line of the node, else the live line."""
