@@ -111,8 +111,7 @@ class StopView:
         if not frames:
             raise CommandError("there is no stack here")
         if not 0 <= index < len(frames):
-            edge = "innermost" if index < 0 else "outermost"
-            raise CommandError(f"already at the {edge} frame", f"frames are 0 to {len(frames) - 1}")
+            raise CommandError(f"no frame {index} here: frames are 0 to {len(frames) - 1}", "`where` shows them")
         self.stack = replace(self.stack, selected=index)
         self._model.tell(events.FrameChanged(index))
         return frames[index]
