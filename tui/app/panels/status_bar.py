@@ -70,6 +70,8 @@ def place_field(stop: NodeStop) -> str:
         words.append(f"depth {stop.depth}")
     if stop.node is not None:
         words.append(f"{stop.node.name} #{stop.index}" if stop.index else stop.node.name)
+        if stop.node.compiled:
+            words.append("(compiled region)")
     if stop.phase is not Phase.BEFORE and stop.phase is not Phase.ERROR:
         words.append(stop.phase.value)
     return " ".join(words)

@@ -38,6 +38,7 @@ _SYMBOLS = {
     "input_meta": ("_ZN3egr12GradNodeBase16MutableInputMetaEv", "how many gradients flow into a node"),
     "output_meta": ("_ZN3egr12GradNodeBase17MutableOutputMetaEv", "which slot of which node each gradient flows into"),
 }
+_LONGEST_TRACE = 1 << 20
 
 
 class NativeProblem(Exception):
@@ -274,17 +275,42 @@ class NativeNodes:
 
         Read through /proc/self/mem: a ``std::string`` at an offset found by looking for the text in a node of our own.
         """
-        if self._trace_offset is None:
-            NativeNodes._trace_offset = self._find_trace()
-        if not self._trace_offset:
-            return ""
-        raw = self._memory.read(address + self._trace_offset, 16)
+        offset = self._trace_at()
+        raw = self._memory.read(address + offset, 16) if offset else b""
         if len(raw) < 16:
             return ""
         start, size = struct.unpack("<QQ", raw)
-        if not 0 < size < 1 << 20:
+        if not 0 < size < _LONGEST_TRACE:
             return ""
         return self._memory.read(start, size).decode("utf-8", "replace")
+
+    def _trace_at(self) -> int:
+        if self._trace_offset is None:
+            NativeNodes._trace_offset = self._find_trace()
+        return self._trace_offset or 0
+
+    def trace_end(self, address: int, size: int) -> bytes:
+        """The last ``size`` bytes of a living node's stack, or all of it. 0.6 us."""
+        offset = self._trace_at()
+        if not offset:
+            return b""
+        place = (address + offset) >> 3
+        start, length = self._words[place], self._words[place + 1]
+        if not 0 < length < _LONGEST_TRACE:
+            return b""
+        return ctypes.string_at(start + max(0, length - size), min(size, length))
+
+    def give_trace(self, address: int, text: bytes, replace: Callable[[int, int, int, bytes, int], object]) -> bool:
+        """Put a stack into a living node that has none, with ``basic_string::_M_replace``; whether that was done. The
+        string must look as libstdc++ leaves an empty one: its characters inside, none of them used."""
+        string = address + self._trace_at()
+        if string == address or len(text) >= _LONGEST_TRACE:
+            return False
+        place = string >> 3
+        if (self._words[place], self._words[place + 1]) != (string + 16, 0):
+            return False
+        replace(string, 0, 0, text, len(text))
+        return self._words[place + 1] == len(text)
 
     def _find_trace(self) -> int:
         """The offset of ``forward_trace_`` in a node, 0 when there is none."""
@@ -300,7 +326,7 @@ class NativeNodes:
             raw = self._memory.read(node, 2048)
             for offset in range(0, len(raw) - 15, 8):
                 start, size = struct.unpack_from("<QQ", raw, offset)
-                if 16 < size < 1 << 20 and self._memory.read(start, 8).lstrip().startswith(b'File "'[:4]):
+                if 16 < size < _LONGEST_TRACE and self._memory.read(start, 8).lstrip().startswith(b'File "'[:4]):
                     return offset
             return 0
         except Exception:
