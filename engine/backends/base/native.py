@@ -32,7 +32,7 @@ class NativeVlog(abc.ABC):
         """No record at all while ``on``, whatever the levels are: what adbg asks the framework is not the script's
         doing. Called twice per hook, by the thread that has the turn."""
 
-    def settle(self) -> None:
+    def settle(self) -> None:  # noqa: B027  most frameworks put nothing back
         """An outermost backward ended: levels are put right that the framework itself has put back in it."""
 
     @property

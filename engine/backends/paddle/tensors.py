@@ -308,7 +308,7 @@ def adopt(old: Any, new: Any, where: str, grows: bool, keep_graph: bool) -> Any:
         if keep_graph and not new.stop_gradient:
             return new.clone()
         with paddle.no_grad():
-            return new.detach().clone()
+            return new.clone()  # detach would use up one of the script's generated_tensor_N
 
 
 def _plain_name(tensor: Any) -> str:

@@ -50,7 +50,9 @@ class LogSites:
             raise LookupError(f"{name}: a site that has not asked is not marked as expected")
         self._levels.append(level)
         place = ctypes.addressof(unasked)  # among the sites: written data with a value from the file
-        self._sites.append((ctypes.addressof(level), place, [(begin, end) for begin, end in data if begin <= place < end]))
+        self._sites.append(
+            (ctypes.addressof(level), place, [(begin, end) for begin, end in data if begin <= place < end])
+        )
 
     @property
     def levels(self) -> tuple[int, ...]:

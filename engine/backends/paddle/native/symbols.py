@@ -293,7 +293,8 @@ def abandon() -> None:
 
 
 def native() -> NativeNodes | None:
-    """The hooks in front of nodes, or None where a check failed (``native_problem``). Checked once, 3 ms, by the backend as it is made."""
+    """The hooks in front of nodes, or None where a check failed (``native_problem``). Checked once, 3 ms, as the
+    backend is made."""
     if not _native:
         with _lock:
             if not _native:
