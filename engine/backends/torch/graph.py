@@ -252,7 +252,8 @@ class TorchGraph(WalkedGraph):
         ]
 
     def saved(self, key: int) -> Sequence[SavedValue]:
-        return torch_saved.saved(self.node(key), self._services.fields)
+        with private.unseen():  # handing out a saved output detaches it
+            return torch_saved.saved(self.node(key), self._services.fields)
 
     def attributes(self, key: int) -> Mapping[str, str]:
         return torch_saved.attributes(self.node(key), self._services.fields)
