@@ -104,8 +104,8 @@ def _open_database(path: Path) -> tuple[sqlite3.Connection, list[Own]]:
     """The database, and the descriptors that sqlite has on it.
 
     Not in WAL mode: that maps a file of the run directory into the program, which dies of SIGBUS when somebody
-    truncates it. No fsync: a crash of the process loses nothing that was committed, only one of the machine would, and opening
-    takes 2 ms instead of 30. A reader holds a transaction up for as long as it reads.
+    truncates it. No fsync: a crash of the process loses nothing that was committed, only one of the machine would, and
+    opening takes 2 ms instead of 30. A reader holds a transaction up for as long as it reads.
     """
     with high_numbers():
         db = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=10.0)
