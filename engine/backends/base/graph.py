@@ -50,6 +50,10 @@ class Graph(abc.ABC):
     @abc.abstractmethod
     def roots(self) -> Sequence[int]: ...
 
+    def root_values(self) -> Sequence[Any]:
+        """The tensors that backward was called on, while it runs; none where they are not at hand."""
+        return ()
+
     @abc.abstractmethod
     def describe(self, key: int) -> NodeInfo: ...
 

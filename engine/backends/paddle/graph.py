@@ -151,6 +151,9 @@ class PaddleGraph(WalkedGraph):
 
     # ---- Graph
 
+    def root_values(self) -> Sequence[Any]:
+        return self._root_tensors
+
     def count(self) -> int:
         if self._order is None and not self._wanted:  # all nodes below the roots run, and a count needs no walk
             survey = self.survey()

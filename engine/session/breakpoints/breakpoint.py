@@ -24,6 +24,8 @@ class Counts:
     matches: int | None = None
     note: str = ""
     stopped_in: dict[int, None] = field(default_factory=dict)  # backward calls, of nan/inf/nonfinite
+    # Leaves (path, address) that the gradients of such stops flowed to: an optimizer makes them what these were.
+    leaves: set[tuple[str, int]] = field(default_factory=set)
     told: BreakpointState | None = None
 
 
