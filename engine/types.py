@@ -306,6 +306,7 @@ class NodeStop:
     message: str = ""  # what has no field of its own: the exception, a condition's error
     iteration: int = 0  # outermost backward calls begun so far
     elapsed_us: float | None = None  # time of the node (phase after)
+    truncated: bool = False  # the graph has more nodes than ``total``: the walk was cut, and the rest runs unseen
     evidence: tuple[Evidence, ...] = ()  # what is not finite at the node, what leaves it first
 
     @property

@@ -43,6 +43,7 @@ def graph_page(stop: StopContext, request: protocol.Graph) -> protocol.GraphBody
         rows=_rows(stop, graph, state, index, here, request.indices[:MAX_ROWS] or range(first, last + 1)),
         depth=call.depth if call is not None else 0,
         note=graph.note,
+        truncated=graph.truncated,
     )
 
 

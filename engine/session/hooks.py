@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from adbg.engine.session.session import Session
 
 
+_TRUNCATED = (
+    "a backward has more than {count:,} nodes: the rest runs unseen, and neither breakpoints nor nan, inf and nonfinite "
+    "see anything there; `adbg doctor` says why. To look at the rest, call backward on a part of the graph"
+)
 _AT_NO_NODE: tuple[int | None, int, Slots, Slots | None, float | None] = (None, 0, (), None, None)
 
 
@@ -201,6 +205,8 @@ class BackendHooks:
         if session.attached:
             running = self._enter(call)
             running.screened = session.hook(running)
+            if call.truncated:
+                session.problems.problem(_TRUNCATED.format(count=call.count()))
             self._tell_begin(running)
             self._arrive(running, Phase.BEGIN)
 

@@ -56,6 +56,7 @@ class Run:
     backwards_seen: int = 0
     frameworks_seen: set[str] = field(default_factory=set)
     largest: int = 0  # nodes in the largest backward
+    cut: int = 0  # nodes that were walked of a larger graph; 0: all were walked to their ends
     tail: str = ""  # the end of what the program wrote
 
     @property

@@ -92,6 +92,7 @@ class PaddleGraph(WalkedGraph):
                     add(producer)
                     append(producer)
             if len(nodes) > _MOST_NODES:
+                self.truncated = True
                 self.add_note(f"walk capped at {len(nodes):,} nodes: the rest runs, unseen")
                 break
         self._below.extend([()] * (len(nodes) - len(self._below)))

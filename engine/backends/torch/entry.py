@@ -155,7 +155,7 @@ class EngineEntry:
             return False
         try:
             kinds = call.kinds()
-            if kinds is None or not sink.passes_over(kinds):
+            if kinds is None or call.truncated or not sink.passes_over(kinds):
                 return False
             nodes = call.count()
         except Exception:  # the whole way, which says what is wrong

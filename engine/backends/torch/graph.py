@@ -108,6 +108,7 @@ class TorchGraph(WalkedGraph):
             more = next(todo, None) is not None
             touched.record(roots, nodes, not more)
         if more:
+            self.truncated = True
             self.add_note(
                 f"walk capped at {len(nodes):,} nodes: freeing more of them that Python has looked at could overflow a "
                 "thread's stack in torch; the rest runs, unseen"

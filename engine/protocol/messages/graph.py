@@ -19,6 +19,7 @@ class GraphBody:
     rows: list[GraphRow]
     depth: int = 0
     note: str = ""  # "walk capped at 30,000 of this graph: ..."
+    truncated: bool = False  # more nodes run than ``total``: see ``note``
 
 
 @request("adbg/graph", GraphBody)
