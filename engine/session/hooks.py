@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 _TRUNCATED = (
-    "a backward has more than {count:,} nodes: the rest runs unseen, and neither breakpoints nor nan, inf and nonfinite "
-    "see anything there; `adbg doctor` says why. To look at the rest, call backward on a part of the graph"
+    "a backward has more than {count:,} nodes: the rest runs unseen, and neither breakpoints nor nan, inf and "
+    "nonfinite see anything there; `adbg doctor` says why. To look at the rest, call backward on a part of the graph"
 )
 _AT_NO_NODE: tuple[int | None, int, Slots, Slots | None, float | None] = (None, 0, (), None, None)
 

@@ -98,7 +98,7 @@ def _older(graph: TorchGraph, key: int, root: int | None) -> bool:
 
 
 def _link(graph: TorchGraph, key: int, root: int | None) -> str:
-    """ "an earlier backward ran it and freed what it saved; #7 AddmmBackward0#3 (rnn.py:7), made since, leads to it"."""
+    """ "an earlier backward ran it and freed what it saved; #7 AddmmBackward0#3 (rnn.py:7), made since, leads …"."""
     told = "an earlier backward ran it and freed what it saved"
     producers = graph.producers()
     order = graph.order()

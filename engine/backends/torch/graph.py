@@ -44,7 +44,7 @@ class Services:
         self.stacks = stacks
         self.fields = NodeFields()
         self.touched = Ledger()
-        #: By thread, the highest number of a root whose backward ended and retained nothing. Numbers grow in each thread.
+        #: By thread, the highest number of a root whose backward ended and retained nothing. Numbers grow in a thread.
         self.last_roots: dict[int, int] = {}
 
     def note_root(self, roots: Sequence[Any]) -> None:
