@@ -146,7 +146,7 @@ class EventFeed:
         status = self.main.bar.status
         status.stop, status.us, status.edited = stop, stop.elapsed_us, False
         status.iteration, status.rank = stop.iteration, stop.rank
-        status.here, status.total = stop.index, stop.total
+        status.here, status.total, status.partial = stop.index, stop.total, stop.truncated
         numbers = {row.id: row.spec for row in self.debugger.settings.breakpoints}
         status.breakpoint = " ".join(numbers[n] for n in stop.breakpoints if n in numbers)
         self._banner(stop)
@@ -199,7 +199,7 @@ class EventFeed:
                 )
                 self.main.graph.refresh()
             if self.debugger.state is State.RUNNING:
-                status.here, status.total = 0, event.begin.nodes
+                status.here, status.total, status.partial = 0, event.begin.nodes, event.begin.truncated
 
     def _nodes_ran(self, event: events.NodesRan) -> None:
         if event.process is not self.debugger.current:

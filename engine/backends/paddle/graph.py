@@ -109,6 +109,7 @@ class PaddleGraph(WalkedGraph):
                     add(producer)
                     append(producer)
             if len(nodes) > _MOST_NODES:
+                self.truncated = True
                 self.add_note(f"walk capped at {len(nodes):,} nodes: the rest runs, unseen")
                 break
         self._below.extend([()] * (len(nodes) - len(self._below)))
@@ -167,6 +168,9 @@ class PaddleGraph(WalkedGraph):
         return self._addresses
 
     # ---- Graph
+
+    def root_values(self) -> Sequence[Any]:
+        return self._root_tensors
 
     def count(self) -> int:
         if self._order is None and not self._wanted:  # all nodes below the roots run, and a count needs no walk

@@ -27,6 +27,7 @@ class Status:
     breakpoint: str = ""  # spec of the breakpoint that was hit
     here: int = 0
     total: int = 0
+    partial: bool = False  # the graph has more nodes than ``total``
     us: float | None = None
     sum_us: float | None = None  # of the nodes of this backward that were timed
     memory: str = ""
@@ -77,8 +78,10 @@ def place_field(stop: NodeStop) -> str:
     return " ".join(words)
 
 
-def progress_field(here: int, total: int, width: int) -> Spans:
-    """ "113/1045 ▓▓░░ 11%"."""
+def progress_field(here: int, total: int, width: int, partial: bool = False) -> Spans:
+    """ "113/1045 ▓▓░░ 11%"; of a graph that was not walked to its end "113/30000+ rest unseen"."""
+    if partial:
+        return [(f"{min(here, total)}/{total}+", "bold"), (" rest unseen", "warn")]
     share = min(here, total) / total
     full = round(share * width)
     bar: Spans = [(" " + "▓" * full, "title"), ("░" * (width - full), "faint")] if width else []
@@ -103,7 +106,7 @@ def fields(status: Status, bar: int) -> list[tuple[int, Spans]]:
     if status.edited:
         result.append((1, [("edited", "warn")]))
     if status.total and status.state in ("stopped", "running"):
-        result.append((1, progress_field(status.here, status.total, bar)))
+        result.append((1, progress_field(status.here, status.total, bar, status.partial)))
     if status.iteration:
         result.append((4, [("iter ", "dim"), (figures.count(status.iteration), "number")]))
     if status.state == "running" and status.backwards:

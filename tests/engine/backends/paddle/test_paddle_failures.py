@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -50,6 +51,8 @@ class Texts(Watch):
     def backward_end(self, call, error):
         if error is not None:
             self.texts.append((call.error_text(error), type(call.original_error(error)).__name__, call.depth))
+            nodes = [call.describe(key) for key in call.order()]
+            self.lines = {node.unique_name: node.forward.line for node in nodes if node.forward is not None}
         super().backward_end(call, error)
 
 
@@ -364,3 +367,89 @@ def test_the_same_evidence_is_told_once():
 
     text = "GradNodePyLayer_Two(0x10)'s output; GradNode < GradNodePyLayer_Two > error"
     assert suspects(Graph(), ValueError(text), None, None, {}) == [(0, "Paddle's message names it")]
+
+
+@pytest.mark.parametrize("armed", [False, True])
+def test_of_several_nodes_of_a_name_the_line_in_the_message_says_which(armed):
+    watch = Texts()
+    with watching(watch, armed=armed, stacks=True):
+        a = leaf(3)
+        first = (a * 1).exp()
+        second = (a * 2).exp()
+        product = second * 2
+        second.add_(paddle.ones([3]))
+        third = (a * 3).exp()
+        loss = first.sum() + product.sum() + third.sum()
+        with pytest.raises(RuntimeError, match="inplace") as caught:
+            loss.backward()
+    line = re.search(rf'File "{re.escape(__file__)}", line (\d+)', str(caught.value).split("Forward Traceback")[1])[1]
+    ((name, evidence),) = watch.last.failed[:1]
+    assert "names it and its line" in evidence or armed
+    assert watch.lines[name] == int(line)
+
+
+def test_a_graph_that_ran_already_says_so():
+    watch = Texts()
+    with watching(watch, stacks=True):
+        loss = (leaf(3) * 2).exp().sum()
+        loss.backward()
+        with pytest.raises(SystemError, match="TensorWrappers"):
+            loss.backward()
+    name, evidence = watch.last.failed[0]
+    assert name.startswith("SumGradNode") and "an earlier backward ran it and freed what it saved" in evidence
+
+
+TEXTS = """
+import paddle
+from paddle.autograd import PyLayer
+
+class Inner(PyLayer):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 3
+
+    @staticmethod
+    def backward(ctx, g):
+        raise ValueError("no luck")
+
+class Outer(PyLayer):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensor()
+        with paddle.enable_grad():
+            y = x.detach()
+            y.stop_gradient = False
+            Inner.apply(y).exp().sum().backward()
+        return g
+
+x = paddle.ones([3])
+x.stop_gradient = False
+try:
+    Outer.apply(x).sum().backward()
+except Exception as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("options", [["--no-stacks"], ["--stacks", "-b", "nan"]])
+def test_the_text_of_an_error_is_the_one_without_adbg(tmp_path, options):
+    script = tmp_path / "script.py"
+    script.write_text(TEXTS)
+    level = {"FLAGS_call_stack_level": "3"} if "--stacks" in options else {}
+
+    def printed(*command):
+        done = subprocess.run(
+            [sys.executable, *command], capture_output=True, text=True, timeout=120, env={**os.environ, **level}
+        )
+        lines = [line for line in done.stdout.splitlines() if not line.startswith(("adbg: ", "(adbg)"))]
+        return re.sub("0x[0-9a-f]+", "0x", "\n".join(lines))
+
+    run = ["-m", "adbg", "run", "--batch", "--no-record", *options, "-e", "c", "-e", "c", "-e", "c", "-e", "c"]
+    plain = printed(str(script))
+    assert "no luck" in plain and "GradNodePyLayer_Inner" in plain
+    assert printed(*run, str(script)) == plain
