@@ -14,7 +14,10 @@ from adbg.tui.app.screens.main import MainScreen
 from adbg.tui.commands.startup import run_startup
 from adbg.tui.commands.table import CommandResult, execute, repeatable
 from adbg.tui.debugger.debugger import Debugger, State
+from adbg.tui.debugger.signals import Interrupts
 from adbg.tui.debugger.stop_view import as_error
+
+CTRL_C = "ctrl+c"
 
 Run = Callable[[], CommandResult]
 
@@ -78,6 +81,7 @@ class CommandRunner:
         self._queue = CommandQueue(post)
         self._cancelled = threading.Event()
         self._last_line = ""  # an empty one repeats it
+        self._interrupts = Interrupts(debugger)
 
     @property
     def busy(self) -> bool:
@@ -119,6 +123,10 @@ class CommandRunner:
         put = self._queue.at_once if line.split(None, 1)[:1] in (["pause"], ["interrupt"]) else self._queue.put
         put(line, lambda: execute(self.debugger, line))
 
+    def interrupt(self) -> None:
+        """Ctrl-C, whatever is running."""
+        self._queue.at_once(CTRL_C, lambda: CommandResult(self._interrupts.press(lambda: self.busy)))
+
     def show(self, done: CommandDone) -> CommandResult | None:
         """Show output or error of a command; its result, for what else it asks for."""
         if done.line.startswith("(adbg) "):
@@ -131,6 +139,8 @@ class CommandRunner:
             return None
         if result.text and result.action != "help":
             self.main.say(result.text)
+        if done.line == CTRL_C:
+            self.main.notify(result.text, timeout=3, markup=False)
         if done.line.removeprefix("(adbg) ").startswith("vlog") and isinstance(result.value, dict):
             self.main.vlog.levels = result.text.removeprefix("vlog ").partition("\n→")[0]
             self.main.retitle()

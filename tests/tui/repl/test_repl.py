@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -171,6 +172,20 @@ def test_a_second_ctrl_c_is_the_programs(repl: Open) -> None:
     assert "interrupted" in text and "exited with status 9" in text
     terminal.send("\x04")
     assert terminal.wait_end() == 9
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.05, 0.3], ids=["at once", "50 ms", "300 ms"])
+def test_two_ctrl_c_do_not_end_a_program_that_pauses(repl: Open, pause: float) -> None:
+    """Wherever the second one comes: before the stop, while it is printed, or at the prompt."""
+    terminal = repl(debuggee("slow_training"), "-b", "nan", "--no-record")
+    terminal.wait_for(lambda text: "iteration" in text.lower() or "loss" in text)
+    terminal.send("\x03")
+    time.sleep(pause)
+    terminal.send("\x03")
+    terminal.wait_for(lambda text: "Paused, before" in text and at_prompt(text))
+    terminal.send("\x03")
+    assert "[" in say(terminal, "p list(grad_outputs[0].shape)"), "it still stands there"
+    assert "exited" not in terminal.text and "Interrupt" not in terminal.text
 
 
 def test_output_comes_while_the_prompt_stands(repl: Open) -> None:
