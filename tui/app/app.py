@@ -246,7 +246,7 @@ class AdbgApp(TypeAhead[int]):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
         if isinstance(event.input, CommandInput):
-            self.runner.submit(event.input.accept())
+            self.runner.entered(*event.input.accept())
 
     def on_command_done(self, event: CommandDone) -> None:
         """Output or error of a command."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from adbg.engine.errors import AdbgError
 from adbg.tui.app.messages import CommandDone
 from adbg.tui.app.screens.main import MainScreen
-from adbg.tui.commands.startup import run_startup
+from adbg.tui.commands.startup import SETTLED, run_startup
 from adbg.tui.commands.table import CommandResult, execute, repeatable
 from adbg.tui.debugger.debugger import Debugger, State
 from adbg.tui.debugger.signals import Interrupts
@@ -107,21 +107,34 @@ class CommandRunner:
         self._cancelled.set()
         self._queue.close()
 
-    def submit(self, line: str) -> None:
-        """A line that was typed; an empty one repeats the last, if that may be repeated."""
+    def entered(self, line: str, pasted: bool = False) -> None:
+        """A line that was typed or pasted; an empty one repeats the last, if that may be repeated. ``/TEXT`` searches
+        what is in the console."""
         if not line.strip():
             line = self._last_line
-            if not line or not repeatable(line):
+            if not line.startswith("/") and not repeatable(line):
                 return
         self._last_line = line
-        self.run(line)
+        if line.startswith("/") and len(line) > 1:
+            if not self.main.transcript.search(line[1:], -1):
+                self.main.not_found(line[1:])
+            return
+        self.main.entered()
+        self.run(line, waits=pasted)
 
-    def run(self, line: str, echo: bool = True) -> None:
-        """Run a console command; its output follows."""
+    def run(self, line: str, echo: bool = True, waits: bool = False) -> None:
+        """Run a console command; its output follows. ``waits``: until the program stands still, as one of several lines
+        that follow each other."""
         if echo:
-            self.main.say(f"(adbg) {line}", "echo")
+            self.main.say(f"(adbg) {line.rstrip()}", "echo")
+
+        def work() -> CommandResult:
+            while waits and self.debugger.state is State.RUNNING and not self._cancelled.is_set():
+                self.debugger.model.wait_state(*SETTLED, timeout=0.2)
+            return execute(self.debugger, line)
+
         put = self._queue.at_once if line.split(None, 1)[:1] in (["pause"], ["interrupt"]) else self._queue.put
-        put(line, lambda: execute(self.debugger, line))
+        put(line, work)
 
     def interrupt(self) -> None:
         """Ctrl-C, whatever is running."""
@@ -133,10 +146,12 @@ class CommandRunner:
             self.main.say(done.line, "echo")
         if done.error is not None:
             self.main.say_error(done.error)
+            self.main.answered(f"{done.error.message}\n{done.error.hint}".strip())
             return None
         result: CommandResult | None = done.result
         if result is None:
             return None
+        self.main.answered(result.text)
         if result.text and result.action != "help":
             self.main.say(result.text)
         if done.line == CTRL_C:

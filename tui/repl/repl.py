@@ -19,9 +19,10 @@ from adbg.tui.commands.startup import opens_block, run_startup
 from adbg.tui.commands.table import execute, repeatable
 from adbg.tui.debugger.debugger import Debugger, State
 from adbg.tui.debugger.signals import Interrupts, handed_on, letting_go
+from adbg.tui.repl.blocks import commands_in, incomplete, python_of
 from adbg.tui.repl.passthrough import keys_for_program, read_keys, terminal_size
 from adbg.tui.repl.printer import DIM, RED, Printer
-from adbg.tui.repl.prompt import incomplete, prompt_session
+from adbg.tui.repl.prompt import prompt_session
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
@@ -130,13 +131,18 @@ class Repl:
             self.printer.say(prompt + line)
             return line
         begun, self.begun = self.begun, ""
-        return session.prompt(prompt, default=begun)
+        line = session.prompt(prompt, default=begun)
+        if prompt == PROMPT and "\n" in line:  # a paste: on the screen already
+            commands, self.begun = commands_in(line)
+            self.ahead += commands[1:]
+            line = commands[0] if commands else "#"
+        return line
 
     def _whole(self, session: PromptSession[str], line: str) -> str:
         """With its further lines: of a Python block after ``!``, of ``commands N`` up to ``end``."""
         text = line.strip()
         if text.startswith("!"):
-            while incomplete(line.lstrip()[1:].lstrip(" ")):
+            while incomplete(python_of(line)):
                 line += "\n" + self._line(session, "    ... ")
         elif opens_block(text) and self.debugger.settings.breakpoints:
             while (more := self._line(session, "      > ")).strip() != "end":

@@ -189,7 +189,7 @@ def test_an_empty_line_repeats_a_step_only() -> None:
 
 def test_tab_completes_and_the_suggestion_comes_from_history() -> None:
     async def body(app: Driver) -> None:
-        await app.press("colon", "c", "o", "n", "t", "tab")
+        await app.press("ctrl+x", "c", "o", "n", "t", "tab")
         await app.until(lambda: app.app.query_one("#command", Input).value.startswith("continue"), "completion")
         app.app.query_one("#command", Input).value = ""
         await app.write("p 1 + 1")

@@ -300,3 +300,20 @@ def test_what_is_typed_behind_continue_is_the_programs_and_what_it_left_the_prom
     text = terminal.wait_for(lambda text: text.rstrip().endswith("(adbg) info breakp"))
     assert "second: ann" in text and "The program exited with status 0." in text
     assert "(adbg) p 6 * 7\n" in text and "unknown command 'ann'" not in text
+
+
+def test_pasted_lines_run_one_after_the_other(repl: Open) -> None:
+    """A step in between is waited for, a block is one command, and what has no line end yet can be finished."""
+    terminal = repl(debuggee("mlp"))
+    terminal.wait_for(at_prompt)
+    pasted = "p 40 + 2\ns\n! for i in range(2):\n    print('line', i * 21)\ns\np 50 +"
+    terminal.send(f"\x1b[200~{pasted}\x1b[201~ 5\r")
+    text = terminal.wait_for("\n55")
+    assert "\n42" in text and "\nline 0\nline 21" in text and "node 2 of 16" in text
+    assert "SyntaxError" not in text and "running" not in text
+
+
+def test_a_colon_in_front_of_a_command_means_nothing(repl: Open) -> None:
+    terminal = repl(debuggee("mlp"))
+    terminal.wait_for(at_prompt)
+    assert "\n42" in say(terminal, ":p 40 + 2")
