@@ -143,6 +143,70 @@ def test_the_breakpoint_dialog_writes_a_command() -> None:
     drive(WIDE, body)
 
 
+def dialog_fields(app: Driver) -> list[str]:
+    return [app.app.screen.query_one(f"#{name}", Input).value for name in ("spec", "condition", "every", "ignore")]
+
+
+def test_a_breakpoint_that_is_there_is_edited() -> None:
+    async def body(app: Driver) -> None:
+        await app.command("break Mm* if index > 3")
+        await app.command("tbreak NllLossBackward0#1 every 2")
+        await app.until(lambda: len(app.debugger.settings.breakpoints) == 2, "the breakpoints")
+        await app.until(lambda: app.app.runner.busy is False, "the commands")
+        app.app.main.action_show_list("breakpoints")
+        await app.press("B")
+        await app.shows("Breakpoint 1")
+        assert dialog_fields(app) == ["Mm*", "index > 3", "", ""]
+        app.app.screen.query_one("#condition", Input).value = "index > 4"
+        await app.press("enter")
+        await app.until(lambda: len(app.app.screen_stack) == 1, "the end of the dialog")
+        assert [row.spec for row in app.debugger.settings.breakpoints] == [
+            "NllLossBackward0#1 every 2", "Mm* if index > 4",
+        ]  # fmt: skip
+        app.app.main.graph.focus()
+        await app.press("g", "B")
+        await app.shows("Breakpoint 2", "nothing is changed")
+        assert dialog_fields(app) == ["NllLossBackward0#1", "", "2", ""]
+        app.app.screen.query_one("#condition", Input).value = "index > 5"
+        await app.shows("condition 2 index > 5")
+        await app.press("enter")
+        await app.until(lambda: len(app.app.screen_stack) == 1, "the end of the dialog")
+        row = app.debugger.settings.breakpoint(2)
+        assert (row.condition, row.temporary) == ("index > 5", True), "in place: the same number"
+
+    drive(WIDE, body)
+
+
+@SIZES
+def test_what_is_refused_stays_in_the_dialog_with_the_reason(size: tuple[int, int]) -> None:
+    async def body(app: Driver) -> None:
+        await app.press("B")
+        app.app.screen.query_one("#spec", Input).value = "???"
+        app.app.screen.query_one("#condition", Input).value = "index >"
+        await app.press("enter")
+        await app.until(lambda: "???" in str(app.app.screen.query_one("#problem").render()), "the reason")
+        assert dialog_fields(app)[:2] == ["???", "index >"] and not app.debugger.settings.breakpoints
+        app.app.screen.query_one("#spec", Input).value = "Mm*"
+        await app.press("enter")
+        await app.until(lambda: len(app.app.screen_stack) == 1, "the end of the dialog")
+        assert len(app.debugger.settings.breakpoints) == 1
+
+    drive(size, body)
+
+
+@SIZES
+def test_off_is_seen_however_long_the_breakpoint_is(size: tuple[int, int]) -> None:
+    async def body(app: Driver) -> None:
+        await app.command("break Mm* if index > 3 and norm(grad_outputs[0]) > 0.001 and index < 1000000 and index != 7")
+        await app.command("disable 1")
+        await app.until(lambda: not app.debugger.settings.breakpoint(1).enabled, "the command")
+        show = app.app.main.action_show_lower if size == NARROW else app.app.main.action_show_list
+        show("breakpoints")
+        await app.shows("off Mm* if index")
+
+    drive(size, body)
+
+
 @SIZES
 def test_the_console_runs_commands_and_tells_errors_without_traceback(size: tuple[int, int]) -> None:
     async def body(app: Driver) -> None:
