@@ -310,7 +310,7 @@ class AdbgApp(TypeAhead[int]):
             line.discard()
             return
         if not self.debugger.alive:
-            self.notify("no script is running: q quits")
+            self.notify("no script is running: q quits", markup=False)
             return
         self.runner.interrupt()
 

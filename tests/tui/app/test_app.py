@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import pytest
 from support.app_driver import Driver, drive
 from textual.widgets import Input
@@ -562,6 +565,38 @@ def test_the_palette_comes_from_the_command_table() -> None:
         await app.until(lambda: len(app.app.screen_stack) == 1, "closing")
 
     drive(WIDE, body)
+
+
+def test_brackets_are_shown_in_the_palette() -> None:
+    async def body(app: Driver) -> None:
+        await app.press("ctrl+p")
+        await app.shows("a command")
+        await app.press(*"cont")
+        await app.shows("continue [N | all] [&]")
+        await app.press(*(["backspace"] * 4), *"print")
+        await app.shows("print [/FORMAT] EXPR")
+
+    drive(WIDE, body)
+
+
+def test_no_text_that_is_made_at_run_time_is_read_as_markup() -> None:
+    """Textual reads a str as markup, and "[N]" or a user's "[/]" is gone, or ends the app: what is put together at run
+    time goes through ``Content``, or says that it is none."""
+    found = []
+    for path in (Path(__file__).parents[3] / "tui" / "app").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+                plain = any(keyword.arg == "markup" for keyword in node.keywords)
+                made = bool(node.args) and not isinstance(node.args[0], (ast.Constant, ast.Call))
+                is_set = isinstance(node.args[0], (ast.Name, ast.JoinedStr, ast.BinOp)) if node.args else False
+                if (name == "notify" and made and not plain) or (name in ("Static", "Label") and is_set and not plain):
+                    found.append(f"{path.name}:{node.lineno} {name}")
+            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
+                title = node.targets[0].attr in ("border_title", "border_subtitle")
+                if title and not isinstance(node.value, (ast.Constant, ast.Call)):
+                    found.append(f"{path.name}:{node.lineno} {node.targets[0].attr}")
+    assert not found
 
 
 def test_the_log_of_the_run_is_followed_filtered_and_searched(tmp_path: object) -> None:

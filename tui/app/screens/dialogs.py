@@ -140,7 +140,7 @@ class BreakpointScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         before = self._before
         with Vertical(id="dialog", classes="breakpoint") as box:
-            box.border_title = "Breakpoint" if self._row is None else f"Breakpoint {self._row.id}"
+            box.border_title = Content("Breakpoint" if self._row is None else f"Breakpoint {self._row.id}")
             box.border_subtitle = "enter set · tab next field · esc leave"
             with Grid(id="fields"):
                 yield Label("stop at")
@@ -247,7 +247,7 @@ class QuitScreen(ModalScreen[str]):
             rows = [("y, ctrl+q", end), ("d", "detach: the script continues without adbg"), ("n", "stay")]
             if not self._launched:
                 del rows[1]
-            yield Static(f"The script is {self._state}.\n", id="question")
+            yield Static(Content(f"The script is {self._state}.\n"), id="question")
             for key, text in rows:
                 markup = Content.from_markup("[$accent]$key[/]  $text", key=key, text=text)
                 yield Answer(markup, id=f"answer-{key[0]}")
@@ -295,7 +295,7 @@ class TooSmall(ModalScreen[None]):
         size = self.app.size
         leave = "ctrl+q again ends the script" if self._asked else "ctrl+q quits"
         self.query_one("#too-small", Static).update(
-            f"terminal too small\n{size.width}x{size.height}, needs {width}x{height}\n{leave}"
+            Content(f"terminal too small\n{size.width}x{size.height}, needs {width}x{height}\n{leave}")
         )
 
     def on_key(self, event: Any) -> None:
