@@ -20,9 +20,9 @@ from typing import NamedTuple
 
 from adbg.engine.errors import CommandError
 
-_HEAD = re.compile(rb"^(\t*)([IWEF])(\d{4} \d\d:\d\d:\d\d\.\d{6}) +(\d+) ([\w.\-]+):(\d+)\] ?([^\n]*)\n", re.MULTILINE)
+HEAD = re.compile(rb"^(\t*)([IWEF])(\d{4} \d\d:\d\d:\d\d\.\d{6}) +(\d+) ([\w.\-]+):(\d+)\] ?([^\n]*)\n", re.MULTILINE)
 _STRAY = rb"Traceback \(most recent call last\):|WARNING: Logging before |\[PRECISION\] |[^\s:]+:\d+: \w*Warning: "
-_FOREIGN = re.compile(rb"^(?:" + _STRAY + rb")", re.MULTILINE)
+FOREIGN = re.compile(rb"^(?:" + _STRAY + rb")", re.MULTILINE)
 _PART = 1 << 20  # bytes; a longer record or foreign text is handed out in parts, so that memory stays bounded
 
 
@@ -54,7 +54,7 @@ class Record(NamedTuple):
             return 0
         if "." not in self.file:
             return self.line
-        return _paddle_level(self.text or (self.continuation[0] if self.continuation else ""))
+        return paddle_level(self.text or (self.continuation[0] if self.continuation else ""))
 
 
 class Parser:
@@ -76,7 +76,7 @@ class Parser:
         text = bytes(memoryview(self._buffer)[:end])
         records: list[Record] = []
         start, head = 0, self._open
-        for match in _HEAD.finditer(text, self._scanned):
+        for match in HEAD.finditer(text, self._scanned):
             if match.start() > start:
                 self._emit(records, text, start, match.start(), head)
             start, head = match.start(), match
@@ -88,7 +88,7 @@ class Parser:
             del self._buffer[:start]
             self._base += start
         if head is not None:
-            self._open = _HEAD.match(bytes(self._buffer[: head.end() - head.start()]))
+            self._open = HEAD.match(bytes(self._buffer[: head.end() - head.start()]))
         self._scanned = end - start
         return records
 
@@ -122,7 +122,7 @@ class Parser:
         tabs, severity, when, tid, file, line, first = head.groups()
         body = start + head.end() - head.start()
         stop, rest = end, None
-        if body < end and (foreign := _FOREIGN.search(text, body, end)):
+        if body < end and (foreign := FOREIGN.search(text, body, end)):
             stop = foreign.start()
             rest = _foreign(text[stop:end], self._base + stop)
         lines = _lines(text[body:stop], len(tabs)) if body < stop else ()
@@ -169,7 +169,7 @@ def heads(data: bytes, offset: int = 0) -> dict[int, Record]:
     """Records of ``data`` without their continuation lines, by where they begin; ``offset`` is that of the first byte.
     An empty text is that of the next line. 2 us a record, a third of ``parse``."""
     found: dict[int, Record] = {}
-    for match in _HEAD.finditer(data):
+    for match in HEAD.finditer(data):
         tabs, severity, when, tid, file, line, text = match.groups()
         if not text:
             text = data[match.end() : data.find(b"\n", match.end()) + 1]
@@ -238,27 +238,33 @@ TENSOR_FIELD = re.compile(
     re.MULTILINE,
 )
 
-_LEVELS: tuple[tuple[re.Pattern[str], int], ...] = tuple(
-    (re.compile(pattern), level)
-    for pattern, level in (
-        # Paddle 3.3.1: the level at which a wording first appeared in logs taken at levels 3, 4, 5 and 6.
-        (r"Run in Backward|=+RunBackward: |RunBackward: Start_up_ops's size|.* Preparing ?$", 3),
-        (r"=+(Running|Finish)_|Forward Debug Info|Running Eager Backward Node|\w+:(Running|Finish|Create|PyLayer)", 3),
-        (r"CopyOrAddTensor", 3),
-        (r".* begin run |.* Found pending node: |RunBackward: +(Create Value|Fill grad|Final hook|Update In)", 4),
-        (r"Create node |.* API kernel key: |.* kernel: \{|GradNodeAccumulation Ptr|type_name: ", 4),
-        (r".* ref_cnt is: |RunBackward: |(Construct|Destruct) GradNodeAccumulation| No (Type|AMP)", 5),
-        (r"Add Edges for slot", 5),
-        (r"gradnode_ptr = |Running Eager Final State API|Call eager_api", 6),
-    )
+# Paddle 3.3.1: the level at which a wording first appeared in logs taken at levels 3, 4, 5 and 6; of two wordings the
+# lower level counts. One expression for the beginning and one for what stands inside: 1 us a record, each wording by
+# itself took 4.
+_BEGINS = re.compile(
+    r"(?P<l3>Run in Backward|=+RunBackward: |RunBackward: Start_up_ops's size|=+(?:Running|Finish)_"
+    r"|Forward Debug Info|Running Eager Backward Node|\w+:(?:Running|Finish|Create|PyLayer)|CopyOrAddTensor)"
+    r"|(?P<l4>RunBackward: +(?:Create Value|Fill grad|Final hook|Update In)|Create node |GradNodeAccumulation Ptr"
+    r"|type_name: )"
+    r"|(?P<l5>RunBackward: |(?:Construct|Destruct) GradNodeAccumulation| No (?:Type|AMP)|Add Edges for slot)"
+    r"|(?P<l6>gradnode_ptr = |Running Eager Final State API|Call eager_api)"
+)
+_INSIDE = re.compile(
+    r" (?:(?P<l3>Preparing ?$)|(?P<l4>begin run |Found pending node: |API kernel key: |kernel: \{)"
+    r"|(?P<l5>ref_cnt is: ))"
 )
 
 
-def _paddle_level(text: str) -> int | None:
-    for pattern, level in _LEVELS:
-        if pattern.match(text):
-            return level
-    return None
+def paddle_level(text: str) -> int | None:
+    """Of the text of a record of Paddle's, by its wording."""
+    found = _BEGINS.match(text)
+    level = int(found.lastgroup[1]) if found is not None and found.lastgroup else None
+    if level != 3:
+        for found in _INSIDE.finditer(text):
+            inside = int(found.lastgroup[1]) if found.lastgroup else 6
+            if level is None or inside < level:
+                level = inside
+    return level
 
 
 # ------------------------------------------------------------------ writing

@@ -36,7 +36,7 @@ from adbg.tui.app.panels import source_file
 from adbg.tui.app.panels.console import CommandInput, History
 from adbg.tui.app.panels.source import CodePanel
 from adbg.tui.app.panels.value import ValuePanel
-from adbg.tui.app.screens.dialogs import BreakpointScreen, QuitScreen, TooSmall
+from adbg.tui.app.screens.dialogs import BreakpointScreen, QuitScreen, TooSmall, fields_of
 from adbg.tui.app.screens.help import HelpScreen, live_keys
 from adbg.tui.app.screens.main import MainScreen
 from adbg.tui.app.screens.output import OutputScreen
@@ -301,7 +301,7 @@ class AdbgApp(TypeAhead[int], Painted):
             line.discard()
             return
         if not self.debugger.alive:
-            self.notify("no script is running: q quits")
+            self.notify("no script is running: q quits", markup=False)
             return
         self.runner.interrupt()
 
@@ -324,7 +324,11 @@ class AdbgApp(TypeAhead[int], Painted):
             self.action_conditional_breakpoint()
 
     def action_conditional_breakpoint(self) -> None:
-        self.push_screen(BreakpointScreen(self._spec_here()), lambda line: self.run_line(line) if line else None)
+        """A new one at the cursor, or the one under it."""
+        number, spec = self.main.breakpoint_here(), self._spec_here()
+        rows = self.debugger.settings.breakpoints
+        same = [row for row in rows if row.id == number] or [row for row in rows if fields_of(row).spec == spec]
+        self.push_screen(BreakpointScreen(spec, self.runner.try_all, same[0] if same else None))
 
     def action_delete_breakpoint(self) -> None:
         line = self.focused.delete_command() if isinstance(self.focused, Listed) else None

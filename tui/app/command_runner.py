@@ -18,6 +18,7 @@ from adbg.tui.debugger.signals import Interrupts
 from adbg.tui.debugger.stop_view import as_error
 
 CTRL_C = "ctrl+c"
+TRIAL = "\0trial "
 
 Run = Callable[[], CommandResult]
 
@@ -82,6 +83,7 @@ class CommandRunner:
         self._cancelled = threading.Event()
         self._last_line = ""  # an empty one repeats it
         self._interrupts = Interrupts(debugger)
+        self._trials: dict[int, Callable[[str], None]] = {}  # who waits for the answer to ``try_all``
 
     @property
     def busy(self) -> bool:
@@ -136,12 +138,33 @@ class CommandRunner:
         put = self._queue.at_once if line.split(None, 1)[:1] in (["pause"], ["interrupt"]) else self._queue.put
         put(line, work)
 
+    def try_all(self, lines: list[str], then: Callable[[str], None]) -> None:
+        """Run lines up to the first that is refused; ``then`` gets "" or what was wrong, on the UI thread. What is
+        accepted is told in the console."""
+
+        def work() -> CommandResult:
+            for line in lines:
+                result = execute(self.debugger, line)
+                self._post(CommandDone("(adbg) " + line, result, None))
+            return CommandResult()
+
+        self._trials[id(then)] = then
+        self._queue.put(f"{TRIAL}{id(then)}", work)
+
+    def _tried(self, done: CommandDone) -> None:
+        then = self._trials.pop(int(done.line.removeprefix(TRIAL)))
+        error = done.error
+        then("" if error is None else f"{error.message}\n{error.hint}".strip())
+
     def interrupt(self) -> None:
         """Ctrl-C, whatever is running."""
         self._queue.at_once(CTRL_C, lambda: CommandResult(self._interrupts.press(lambda: self.busy)))
 
     def show(self, done: CommandDone) -> CommandResult | None:
         """Show output or error of a command; its result, for what else it asks for."""
+        if done.line.startswith(TRIAL):
+            self._tried(done)
+            return None
         if done.line.startswith("(adbg) "):
             self.main.say(done.line, "echo")
         if done.error is not None:

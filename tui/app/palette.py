@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
+from textual.fuzzy import Matcher
 from textual.markup import escape
 
 from adbg.tui.commands.table import TABLE, Command
@@ -49,6 +50,15 @@ class TableCommands(Provider):
             title = self._title(command)
             score = max(matcher.match(title), matcher.match(command.summary) * 0.6)
             if score > 0:
-                yield Hit(
-                    score, matcher.highlight(title), partial(self._run, command), command.name, escape(command.summary)
-                )
+                shown, run = _highlighted(matcher, title), partial(self._run, command)
+                yield Hit(score, shown, run, command.name, escape(command.summary))
+
+
+def _highlighted(matcher: Matcher, title: str) -> Content:
+    """The title with what matched standing out. ``Matcher.highlight`` reads it as markup: "[N]" would be gone."""
+    content = Content(title)
+    score, offsets = matcher.fuzzy_search.match(matcher.query, title)
+    for offset in offsets if score else ():
+        if not title[offset].isspace():
+            content = content.stylize(matcher.match_style, offset, offset + 1)
+    return content

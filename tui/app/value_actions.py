@@ -32,6 +32,7 @@ class ValueActions:
             self.main.notify(
                 f"print reads the current node (#{stop.index}); the panel shows #{self.reader.selected}",
                 severity="warning",
+                markup=False,
             )
         else:
             self._run_line(f"print {target}")

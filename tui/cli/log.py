@@ -27,14 +27,16 @@ class Log:
         add("--depth", type=int, metavar="N", help="fold records nested deeper than N")
         add("--level", type=int, metavar="N", help="only records up to VLOG level N")
         add("--grep", metavar="REGEX", help="only records that match")
+        add("--full", action="store_true", help="print all lines of a record, not one")
         add("-f", "--follow", action="store_true", help="keep reading what is appended (one file)")
 
     def run(self, parser: argparse.ArgumentParser, words: Sequence[str]) -> int:
         options = parser.parse_args(words)
         from adbg.tui.cli import log_listing
+        from adbg.tui.cli.log_scan import View
 
         files = log_listing.logs(options.files)
-        view = log_listing.View(options.depth, options.level, log_listing.pattern(options.grep))
+        view = View(options.depth, options.level, log_listing.pattern(options.grep), options.full)
         on_terminal = sys.stdin.isatty() and sys.stdout.isatty() and not options.batch
         if (
             on_terminal
@@ -48,9 +50,7 @@ class Log:
             return log_listing.follow(files[0], view)
         lines = log_listing.listing(files, view)
         if options.batch or not sys.stdout.isatty():
-            for line in lines:
-                print(line)
-            return 0
+            return log_listing.write(lines)
         return log_listing.page(lines)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import shutil
@@ -11,30 +10,16 @@ import sys
 import time
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from adbg.engine.errors import CommandError
-from adbg.engine.glog import Parser, Record
+from adbg.engine.glog import Parser
+from adbg.tui.cli.log_scan import Folder, Scanner, View
 from adbg.tui.text.gunzip import MAGIC, unpacked
 
 CHUNK = 1 << 20
 STDIN = "-"
+AT_ONCE = 500  # lines
 TICK = 0.2  # seconds between two looks at a followed file
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """What is shown. ``depth`` None folds nothing; ``level`` None keeps all."""
-
-    depth: int | None = None
-    level: int | None = None
-    pattern: re.Pattern[str] | None = None
-
-    def keeps(self, record: Record) -> bool:
-        level = record.level
-        if self.level is not None and level is not None and level > self.level:
-            return False
-        return self.pattern is None or any(map(self.pattern.search, (record.text, *record.continuation)))
 
 
 def logs(paths: Iterable[str]) -> list[str]:
@@ -50,76 +35,30 @@ def listing(paths: list[str], view: View) -> Iterator[str]:
     for path in paths:
         if len(paths) > 1:
             yield f"==> {path} <=="
-        folder = Folder(view)
-        for records in _records(path):
-            yield from folder.lines(records)
-        yield from folder.rest()
+        scanner = Scanner(view)
+        problem = ""
+        try:
+            for data in _pieces(path):
+                yield from scanner.feed(data)
+        except EOFError as error:
+            problem = f"{path} is truncated: {error}"
+        except (OSError, zlib.error) as error:
+            problem = f"cannot read {path} to its end: {getattr(error, 'strerror', None) or error}"
+        yield from scanner.close()
+        if problem:
+            raise CommandError(problem, "what could be read was shown")
 
 
-class Folder:
-    """Turns records into lines, counting what lies deeper than ``view.depth`` into one line."""
-
-    def __init__(self, view: View) -> None:
-        self.view = view
-        self.folded = 0
-        self.indent = 0
-
-    def lines(self, records: Iterable[Record]) -> Iterator[str]:
-        view = self.view
-        for record in records:
-            if not view.keeps(record):
-                continue
-            if view.depth is not None and record.indent > view.depth and record.level != 0:
-                self.folded += 1
-                self.indent = view.depth
-                continue
-            yield from self.rest()
-            yield from record_lines(record)
-
-    def rest(self) -> Iterator[str]:
-        """The line of what was folded so far."""
-        if self.folded:
-            yield f"{'':>16}  {'│ ' * self.indent}▸ {self.folded} record{'s' if self.folded > 1 else ''} deeper"
-            self.folded = 0
-
-
-def record_lines(record: Record) -> Iterator[str]:
-    """ "00:54:27.615494 4  │ apply MmBackward0  (nodes:4)", then its continuation lines. A record whose message begins
-    on its second line has it on the first here."""
-    more = [_printable(text) for text in record.continuation]
-    text = _printable(record.text)
-    if not record.severity:
-        yield text
-        yield from more
-        return
-    if not text.strip() and more:
-        text = more.pop(0).rstrip()
-    level = record.level
-    mark = record.severity if record.severity != "I" or level is None else str(level)
-    clock = record.time.rpartition(" ")[2]
-    bars = "│ " * record.indent
-    yield f"{clock:>15} {mark} {bars}{text}  ({record.file}:{record.line})"
-    for text in more:
-        yield f"{'':>15}   {bars}{text}"
-
-
-def _records(path: str) -> Iterator[list[Record]]:
-    """All records that can be read, then CommandError when the file is damaged."""
-    parser = Parser()
-    problem = ""
-    try:
-        with sys.stdin.buffer if path == STDIN else open(path, "rb") as file:
+def _pieces(path: str) -> Iterator[bytes]:
+    """The bytes of a file, unpacked."""
+    with sys.stdin.buffer if path == STDIN else open(path, "rb") as file:
+        first = file.read(CHUNK)
+        if first.startswith(MAGIC):
+            yield from unpacked(file, first)
+            return
+        while first:
+            yield first
             first = file.read(CHUNK)
-            plain = itertools.chain([first], iter(lambda: file.read(CHUNK), b""))
-            for data in unpacked(file, first) if first.startswith(MAGIC) else plain:
-                yield parser.feed(data)
-    except EOFError as error:
-        problem = f"{path} is truncated: {error}"
-    except (OSError, zlib.error) as error:
-        problem = f"cannot read {path} to its end: {getattr(error, 'strerror', None) or error}"
-    yield parser.flush()
-    if problem:
-        raise CommandError(problem, "what could be read was shown")
 
 
 def follow(path: str, view: View) -> int:
@@ -148,13 +87,6 @@ def _files(path: str) -> list[str]:
     return [os.path.join(path, name) for name in names]
 
 
-def _printable(text: str) -> str:
-    """Control characters escaped, so that a terminal does not obey them."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text)
-
-
 def _check(path: str) -> None:
     if path == STDIN:
         return
@@ -173,6 +105,21 @@ def pattern(text: str | None) -> re.Pattern[str] | None:
         return re.compile(text) if text is not None else None
     except re.error as error:
         raise CommandError(f"--grep: invalid regular expression {text!r}: {error}") from None
+
+
+def write(lines: Iterable[str]) -> int:
+    """To stdout, many at a time; what was read before an error is written."""
+    some: list[str] = []
+    try:
+        for line in lines:
+            some.append(line)
+            if len(some) >= AT_ONCE:
+                sys.stdout.write("\n".join(some) + "\n")
+                some.clear()
+    finally:
+        sys.stdout.write("".join(line + "\n" for line in some))
+        sys.stdout.flush()
+    return 0
 
 
 def page(lines: Iterable[str]) -> int:

@@ -45,7 +45,7 @@ def vlog(debugger: Debugger, argument: str) -> CommandResult:
     lines run (the thread is traced, so Python calls are slower); `vlog bw 6 at FILE:A-B` only while the nodes made
     there run (this needs `stacks on`). Regions are cumulative; `vlog off` removes them too.
     """
-    levels, place, at = argument.partition(" at ")
+    levels, place, at = f"{argument} ".partition(" at ")
     first, _, rest = levels.strip().partition(" ")
     backward = first in ("bw", "backward")
     levels = ",".join((rest if backward else levels).replace(",", " ").split())

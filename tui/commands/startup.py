@@ -33,25 +33,38 @@ def lines_of_file(path: str) -> list[str]:
     return join_blocks(text.splitlines(), path)
 
 
+class PlacedLine(str):
+    """A command line that knows where it was written ("setup.adbg:3"): its errors say so."""
+
+    place: str = ""
+
+
+def _placed(text: str, where: str, number: int) -> PlacedLine:
+    line = PlacedLine(text)
+    line.place = f"{where}:{number}"
+    return line
+
+
 def join_blocks(lines: Iterable[str], where: str) -> list[str]:
     """Blank lines and comments left out, each ``commands`` block joined into one line with line ends in it."""
     out: list[str] = []
     block: list[str] | None = None
-    for line in lines:
+    began = 0
+    for number, line in enumerate(lines, 1):
         text = line.strip()
         if block is not None:
             if text == "end":
-                out.append("\n".join(block))
+                out.append(_placed("\n".join(block), where, began))
                 block = None
             elif text and not text.startswith("#"):
                 block.append(text)
         elif text and not text.startswith("#"):
             if opens_block(text):
-                block = [text]
+                block, began = [text], number
             else:
-                out.append(text)
+                out.append(_placed(text, where, number))
     if block is not None:
-        raise CommandError(f"{where}: `{block[0]}` has no `end`")
+        raise CommandError(f"{where}:{began}: `{block[0]}` has no `end`", "a line `end` closes the block")
     return out
 
 

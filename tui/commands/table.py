@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from adbg.engine.errors import CommandError
+from adbg.engine.errors import AdbgError, CommandError
 from adbg.tui.debugger.stop_view import as_error
 
 if TYPE_CHECKING:
@@ -176,11 +176,19 @@ def execute(debugger: Debugger, line: str) -> CommandResult:
     if not line.strip() or line.lstrip().startswith("#"):
         return CommandResult()
     word, argument = split(line)
-    row = resolve(word)
     try:
+        row = resolve(word)
         return row.run(debugger, argument)
     except Exception as error:
-        raise as_error(error) from error
+        raise _placed(as_error(error), getattr(line, "place", "")) from error
+
+
+def _placed(error: AdbgError, place: str) -> AdbgError:
+    """With the place where the command was written, for one of a file."""
+    if place:
+        error.message = f"{place}: {error.message}"
+        error.args = (error.message,)
+    return error
 
 
 def repeatable(line: str) -> bool:

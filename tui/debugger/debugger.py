@@ -252,7 +252,10 @@ class Debugger:
             self.resume(protocol.Continue())
 
     def pause(self) -> None:
-        """Stop every running process at its next node."""
+        """Stop every running process at its next node. One that was found running is let go first: it has waited for
+        the front end's first commands only."""
+        if self.state is State.STARTING and not self.program.launched and not self.run.begun:
+            self.begin(False)
         if self.state is State.STOPPED:
             raise CommandError("the program is already stopped")
         if self.state is not State.RUNNING:

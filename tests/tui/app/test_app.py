@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import pytest
 from support.app_driver import Driver, drive
 from textual.widgets import Input
@@ -141,6 +144,70 @@ def test_the_breakpoint_dialog_writes_a_command() -> None:
         assert sent == "NllLossBackward0#1 every 2 if norm(grad_outputs[0]) > 1"
 
     drive(WIDE, body)
+
+
+def dialog_fields(app: Driver) -> list[str]:
+    return [app.app.screen.query_one(f"#{name}", Input).value for name in ("spec", "condition", "every", "ignore")]
+
+
+def test_a_breakpoint_that_is_there_is_edited() -> None:
+    async def body(app: Driver) -> None:
+        await app.command("break Mm* if index > 3")
+        await app.command("tbreak NllLossBackward0#1 every 2")
+        await app.until(lambda: len(app.debugger.settings.breakpoints) == 2, "the breakpoints")
+        await app.until(lambda: app.app.runner.busy is False, "the commands")
+        app.app.main.action_show_list("breakpoints")
+        await app.press("B")
+        await app.shows("Breakpoint 1")
+        assert dialog_fields(app) == ["Mm*", "index > 3", "", ""]
+        app.app.screen.query_one("#condition", Input).value = "index > 4"
+        await app.press("enter")
+        await app.until(lambda: len(app.app.screen_stack) == 1, "the end of the dialog")
+        assert [row.spec for row in app.debugger.settings.breakpoints] == [
+            "NllLossBackward0#1 every 2", "Mm* if index > 4",
+        ]  # fmt: skip
+        app.app.main.graph.focus()
+        await app.press("g", "B")
+        await app.shows("Breakpoint 2", "nothing is changed")
+        assert dialog_fields(app) == ["NllLossBackward0#1", "", "2", ""]
+        app.app.screen.query_one("#condition", Input).value = "index > 5"
+        await app.shows("condition 2 index > 5")
+        await app.press("enter")
+        await app.until(lambda: len(app.app.screen_stack) == 1, "the end of the dialog")
+        row = app.debugger.settings.breakpoint(2)
+        assert (row.condition, row.temporary) == ("index > 5", True), "in place: the same number"
+
+    drive(WIDE, body)
+
+
+@SIZES
+def test_what_is_refused_stays_in_the_dialog_with_the_reason(size: tuple[int, int]) -> None:
+    async def body(app: Driver) -> None:
+        await app.press("B")
+        app.app.screen.query_one("#spec", Input).value = "???"
+        app.app.screen.query_one("#condition", Input).value = "index >"
+        await app.press("enter")
+        await app.until(lambda: "???" in str(app.app.screen.query_one("#problem").render()), "the reason")
+        assert dialog_fields(app)[:2] == ["???", "index >"] and not app.debugger.settings.breakpoints
+        app.app.screen.query_one("#spec", Input).value = "Mm*"
+        await app.press("enter")
+        await app.until(lambda: len(app.app.screen_stack) == 1, "the end of the dialog")
+        assert len(app.debugger.settings.breakpoints) == 1
+
+    drive(size, body)
+
+
+@SIZES
+def test_off_is_seen_however_long_the_breakpoint_is(size: tuple[int, int]) -> None:
+    async def body(app: Driver) -> None:
+        await app.command("break Mm* if index > 3 and norm(grad_outputs[0]) > 0.001 and index < 1000000 and index != 7")
+        await app.command("disable 1")
+        await app.until(lambda: not app.debugger.settings.breakpoint(1).enabled, "the command")
+        show = app.app.main.action_show_lower if size == NARROW else app.app.main.action_show_list
+        show("breakpoints")
+        await app.shows("off Mm* if index")
+
+    drive(size, body)
 
 
 @SIZES
@@ -500,6 +567,38 @@ def test_the_palette_comes_from_the_command_table() -> None:
         await app.until(lambda: len(app.app.screen_stack) == 1, "closing")
 
     drive(WIDE, body)
+
+
+def test_brackets_are_shown_in_the_palette() -> None:
+    async def body(app: Driver) -> None:
+        await app.press("ctrl+p")
+        await app.shows("a command")
+        await app.press(*"cont")
+        await app.shows("continue [N | all] [&]")
+        await app.press(*(["backspace"] * 4), *"print")
+        await app.shows("print [/FORMAT] EXPR")
+
+    drive(WIDE, body)
+
+
+def test_no_text_that_is_made_at_run_time_is_read_as_markup() -> None:
+    """Textual reads a str as markup, and "[N]" or a user's "[/]" is gone, or ends the app: what is put together at run
+    time goes through ``Content``, or says that it is none."""
+    found = []
+    for path in (Path(__file__).parents[3] / "tui" / "app").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+                plain = any(keyword.arg == "markup" for keyword in node.keywords)
+                made = bool(node.args) and not isinstance(node.args[0], (ast.Constant, ast.Call))
+                is_set = isinstance(node.args[0], (ast.Name, ast.JoinedStr, ast.BinOp)) if node.args else False
+                if (name == "notify" and made and not plain) or (name in ("Static", "Label") and is_set and not plain):
+                    found.append(f"{path.name}:{node.lineno} {name}")
+            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
+                title = node.targets[0].attr in ("border_title", "border_subtitle")
+                if title and not isinstance(node.value, (ast.Constant, ast.Call)):
+                    found.append(f"{path.name}:{node.lineno} {node.targets[0].attr}")
+    assert not found
 
 
 def test_the_log_of_the_run_is_followed_filtered_and_searched(tmp_path: object) -> None:

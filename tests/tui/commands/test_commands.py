@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.scripted_agent import ScriptedAgent
 from support.watched_debugger import Watched
 
 from adbg.engine.errors import AdbgError, CommandError, NotStopped, Unsupported
@@ -477,6 +478,46 @@ def test_quit_and_kill_and_interrupt(watched: Make) -> None:
 
 
 # ------------------------------------------------------------------ command files
+
+
+def test_errors_of_a_command_file_say_where(watched: Make, tmp_path: Path) -> None:
+    path = tmp_path / "setup.adbg"
+    path.write_text("# first\n\nb Mm\nnonsense\ncommands 7\n  p 1\nend\n")
+    one = watched()
+    one.start()
+    said = []
+    for line in lines_of_file(str(path)):
+        try:
+            execute(one.debugger, line)
+        except CommandError as error:
+            said.append(error.message)
+    assert said[0].startswith(f"{path}:4: unknown command 'nonsense'")
+    assert said[1].startswith(f"{path}:5: no breakpoint number 7") and len(said) == 2
+    with pytest.raises(CommandError, match=r"^unknown command 'nonsense'"):
+        execute(one.debugger, "nonsense")
+    with pytest.raises(CommandError, match=r"^x:2: .* has no `end`"):
+        join_blocks(["p 1", "commands", "p 1"], "x")
+
+
+@pytest.mark.parametrize("line", ["vlog 4 at", "vlog 4 at ", "vlog bw 4 at", "vlog bw 4", "vlog bw"])
+def test_a_region_without_lines_is_asked_for(watched: Make, line: str) -> None:
+    one = watched()
+    one.start()
+    with pytest.raises(CommandError, match="expected a level and source lines"):
+        execute(one.debugger, line)
+
+
+def test_pause_is_the_first_command_to_a_program_that_was_found(watched: Make) -> None:
+    """`adbg attach PID -e pause`: it runs, though the front end has not let it go yet."""
+
+    def prepare(agent: ScriptedAgent) -> None:
+        agent.on_begin = lambda: None
+
+    one = watched(prepare=prepare)
+    one.program.launched = False
+    one.start()
+    assert one.run("pause").running
+    assert one.debugger.stop is not None and one.debugger.stop.reason is StopReason.PAUSE
 
 
 def test_command_files(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from itertools import compress
 
 from adbg.engine.errors import CommandError
 from adbg.engine.glog import Record
+from adbg.tui.app.log.sought import Sought
 from adbg.tui.app.log.store import PIECE, LogStore
 
 OPEN = 255  # as a depth: nothing is folded
@@ -83,7 +84,7 @@ class Wanted:
     """What a filter keeps: text, VLOG level up to, severity from, modules, threads; ``context`` rows around."""
 
     context: int = 0
-    pattern: re.Pattern[bytes] | None = None
+    pattern: Sought | None = None
     level: int | None = None
     severity: int = 0
     modules: tuple[str, ...] = ()
@@ -132,7 +133,7 @@ def wanted(text: str) -> Wanted:
             severity = _BADNESS.index(value.upper())
         else:
             raise CommandError(f"invalid level {value!r}", "level:4 keeps levels up to 4, level:W warnings and errors")
-    pattern = compile_bytes(rest) if rest else None
+    pattern = Sought(rest) if rest else None
     return Wanted(context, pattern, level, severity, modules, threads)
 
 
@@ -190,19 +191,3 @@ class Filter:
         self.rows = array("q", [row - rows for row in self.rows if row >= rows])
         self.position = max(self.position - rows, 0)
         self._until -= rows
-
-
-def compile_pattern(text: str) -> re.Pattern[str]:
-    """Smart case: without a capital, case does not matter. Raises CommandError."""
-    try:
-        return re.compile(text, 0 if text != text.lower() else re.IGNORECASE)
-    except re.error as error:
-        raise CommandError(
-            f"invalid regular expression {text!r}: {error}", "escape special characters with a backslash"
-        ) from None
-
-
-def compile_bytes(text: str) -> re.Pattern[bytes]:
-    """The same, for the bytes of the file; ``^`` and ``$`` are those of a line."""
-    flags = compile_pattern(text).flags & re.IGNORECASE
-    return re.compile(text.encode(), flags | re.MULTILINE)

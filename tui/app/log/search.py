@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import time
 from array import array
 
+from adbg.tui.app.log.sought import Sought
 from adbg.tui.app.log.store import PIECE, LogStore, contains
 
 
@@ -20,7 +20,7 @@ class Search:
     """
 
     def __init__(
-        self, store: LogStore, pattern: re.Pattern[bytes], row: int, step: int, among: array[int] | None = None
+        self, store: LogStore, pattern: Sought, row: int, step: int, among: array[int] | None = None
     ) -> None:
         self.found = -1
         self._store = store

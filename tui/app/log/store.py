@@ -16,10 +16,12 @@ import time
 import zlib
 from array import array
 from collections import OrderedDict, deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from adbg.engine.glog import Record, heads, parse
 from adbg.tui.app.log.index import BACKWARD, ERROR, FATAL, KIND, NOTE, WARNING, Batch, Indexer
+from adbg.tui.app.log.sought import REWORDED, Sought
 from adbg.tui.app.log.summary import is_block, summary
 from adbg.tui.text.gunzip import MAGIC, unpacked
 
@@ -329,21 +331,32 @@ class LogStore:
         rows = (row for row in range(low, high) if row not in self._notes)
         return {row: found[at] for row in rows if (at := self._offsets[row]) in found}
 
-    def matching(self, pattern: re.Pattern[bytes], low: int, high: int) -> list[int]:
-        """Rows of low..high-1 whose text matches."""
+    def matching(self, sought: Sought, low: int, high: int) -> list[int]:
+        """Rows of low..high-1 whose text matches, as it is written or as it is shown."""
         offsets, first = self._offsets, self._offsets[low]
         end = offsets[high] if high < len(self) else offsets[high - 1] + _LONGEST
         data = self._bytes(first, end - first)
-        rows: list[int] = []
-        for found in pattern.finditer(data):
-            row = bisect.bisect_right(offsets, first + found.start(), low, high) - 1
-            if not rows or rows[-1] != row:
-                rows.append(row)
+        rows = set(_rows_with(sought.raw, data, offsets, low, high))
+        for row in _rows_with(REWORDED, data, offsets, low, high):
+            if row not in rows:
+                start = offsets[row] - first
+                record = data[start : offsets[row + 1] - first if row + 1 < high else start + _LONGEST]
+                if sought.may_show(record) and sought.shown.search(self.line(row).text):
+                    rows.add(row)
         noted = {row for row in self._notes if low <= row < high} if self._notes else set()
-        if noted:
-            own = [row for row in noted if pattern.search(self._notes[row].text.encode())]
-            return sorted({*(row for row in rows if row not in noted), *own})
-        return rows
+        rows -= noted
+        rows |= {row for row in noted if sought.shown.search(self._notes[row].text)}
+        return sorted(rows)
+
+
+def _rows_with(pattern: re.Pattern[bytes], data: bytes, offsets: array[int], low: int, high: int) -> Iterator[int]:
+    """Rows of low..high-1, which ``data`` holds, in which ``pattern`` is found."""
+    first, last = offsets[low], -1
+    for found in pattern.finditer(data):
+        row = bisect.bisect_right(offsets, first + found.start(), low, high) - 1
+        if row != last:
+            last = row
+            yield row
 
 
 def contains(rows: array[int], row: int) -> bool:

@@ -26,6 +26,9 @@ _SHORT = {
 }  # fmt: skip
 
 
+SHORT_DTYPES = tuple(_SHORT.values())
+
+
 def summary(record: Record) -> str:
     """What one line says of ``record``."""
     text, more = record.text.strip(), record.continuation

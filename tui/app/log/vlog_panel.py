@@ -17,9 +17,10 @@ from textual.timer import Timer
 from adbg.tui.app.keymap import bindings
 from adbg.tui.app.lines.line_panel import LinePanel
 from adbg.tui.app.log.drawing import drawn
-from adbg.tui.app.log.folds import OPEN, compile_bytes, compile_pattern
+from adbg.tui.app.log.folds import OPEN
 from adbg.tui.app.log.nodes import NodeLink
 from adbg.tui.app.log.search import Search
+from adbg.tui.app.log.sought import Sought
 from adbg.tui.app.log.view import LogView
 from adbg.tui.text.cells import Spans
 
@@ -304,14 +305,15 @@ class VlogPanel(LinePanel):
     def search(self, text: str, step: int) -> bool | None:
         """To the next record that matches; False when none does, None when ``SearchEnded`` will tell. Raises
         CommandError."""
-        self.match = compile_pattern(text) if text else None
+        sought = Sought(text) if text else None
+        self.match = sought.shown if sought is not None else None
         self._search = None
         self.refresh()
-        if not text or not self.line_count():
+        if sought is None or not self.line_count():
             return False
         among = None if self.view.filter is None else self.view.filter.rows
         self._search_text = text
-        search = Search(self.store, compile_bytes(text), self.row_at(self.cursor), step, among)
+        search = Search(self.store, sought, self.row_at(self.cursor), step, among)
         if search.advance(AT_ONCE):
             return self._end_search(search, told=False)
         self._search = search

@@ -118,12 +118,14 @@ class ListsPanel(LinePanel):
     def _breakpoint_line(self, row: Breakpoint, width: int) -> Spans:
         sign = "◇" if row.trace else "◆"
         style = "bad" if not row.verified else "breakpoint" if row.enabled else "breakpointoff"
-        left: Spans = [(f" {sign} ", style), (f"{row.id:<2} ", "dim"), (row.spec, "op" if row.enabled else "faint")]
+        left: Spans = [(f" {sign} ", style), (f"{row.id:<2} ", "dim")]
+        # what it is before what it looks for: the end of the line is cut away
+        for on, word in ((not row.enabled, "off "), (row.temporary, "once "), (row.trace, "trace ")):
+            if on:
+                left.append((word, "warn" if word == "off " else "dim"))
+        left.append((row.spec, "op" if row.enabled else "faint"))
         if row.condition and row.condition not in row.spec:
             left.append((f" if {row.condition}", "dim"))
-        for on, word in ((row.temporary, " once"), (not row.enabled, " off"), (row.trace, " trace")):
-            if on:
-                left.append((word, "dim"))
         if row.message:
             left.append((f"  {row.message}", "warn"))
         words = [f"{row.matches} match" if row.matches is not None else "", f"{row.hits} hit{'s' * (row.hits != 1)}"]

@@ -3,6 +3,8 @@ UI thread."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from textual import events
@@ -12,6 +14,8 @@ from textual.containers import Grid, Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Checkbox, Input, Label, Static
+
+from adbg.tui.debugger.breakpoint_list import Breakpoint
 
 
 class LineScreen(ModalScreen["str | None"]):
@@ -77,8 +81,48 @@ def breakpoint_line(spec: str, condition: str, after: bool, every: str, ignore: 
     return " ".join(word for word in words if word)
 
 
-class BreakpointScreen(ModalScreen["str | None"]):
-    """A breakpoint with all it may have. Returns the command line that sets it, or None."""
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """A breakpoint, taken apart. A suffix that has no field (``backward 7``) stays with the spec."""
+
+    spec: str = ""
+    condition: str = ""
+    after: bool = False
+    every: str = ""
+    ignore: str = ""
+    once: bool = False
+    trace: bool = False
+
+    @property
+    def line(self) -> str:
+        """The command that sets it."""
+        return breakpoint_line(self.spec, self.condition, self.after, self.every, self.ignore, self.once, self.trace)
+
+
+def fields_of(row: Breakpoint) -> Fields:
+    """Of a breakpoint that is set: its spec as the agent writes it, the condition last."""
+    spec, _, condition = row.spec.partition(" if ")
+    conditions = [part for part in (condition, row.condition) if part]
+    words = spec.split()
+    counts = {"every": "", "ignore": ""}
+    for name in counts:
+        if name in words[1:-1]:
+            at = words.index(name, 1)
+            counts[name] = words[at + 1]
+            del words[at : at + 2]
+    after = "after" in words[1:]
+    if after:
+        words.remove("after")
+    condition = conditions[0] if len(conditions) == 1 else " and ".join(f"({part})" for part in conditions)
+    return Fields(" ".join(words), condition, after, counts["every"], counts["ignore"], row.temporary, row.trace)
+
+
+Submit = Callable[[list[str], Callable[[str], None]], None]  # commands; called with "" or what was wrong
+
+
+class BreakpointScreen(ModalScreen[None]):
+    """A breakpoint with all it may have: a new one at ``spec``, or ``row`` to be changed. ``submit`` runs the commands
+    that do so; the dialog stays, with what was typed, until they were accepted."""
 
     BINDINGS = [
         Binding("escape", "leave", "Leave", show=False),
@@ -87,34 +131,40 @@ class BreakpointScreen(ModalScreen["str | None"]):
         Binding("up", "app.focus_previous", "Previous field", show=False),
     ]
 
-    def __init__(self, spec: str) -> None:
+    def __init__(self, spec: str, submit: Submit, row: Breakpoint | None = None) -> None:
         super().__init__()
-        self._spec = spec
+        self._row = row
+        self._before = Fields(spec) if row is None else fields_of(row)
+        self._submit = submit
 
     def compose(self) -> ComposeResult:
+        before = self._before
         with Vertical(id="dialog", classes="breakpoint") as box:
-            box.border_title = "Breakpoint"
+            box.border_title = Content("Breakpoint" if self._row is None else f"Breakpoint {self._row.id}")
             box.border_subtitle = "enter set · tab next field · esc leave"
             with Grid(id="fields"):
                 yield Label("stop at")
                 yield Input(
-                    self._spec, id="spec", compact=True, placeholder="Bmm*, #112, model.py:16, module:layers.3.*, nan"
+                    before.spec, id="spec", compact=True, placeholder="Bmm*, #112, model.py:16, module:layers.3.*, nan"
                 )
                 yield Label("if")
-                yield Input("", id="condition", compact=True, placeholder="norm(grad_outputs[0]) > 1e-2")
+                yield Input(before.condition, id="condition", compact=True, placeholder="norm(grad_outputs[0]) > 1e-2")
                 yield Label("every")
-                yield Input("", id="every", compact=True, type="integer", placeholder="1: each hit")
+                yield Input(before.every, id="every", compact=True, type="integer", placeholder="1: each hit")
                 yield Label("ignore")
-                yield Input("", id="ignore", compact=True, type="integer", placeholder="0: hits to ignore first")
-            yield Checkbox("after the node, not before it", id="after", compact=True)
-            yield Checkbox("once (tbreak)", id="once", compact=True)
-            yield Checkbox("do not stop, only log (trace)", id="trace", compact=True)
+                yield Input(
+                    before.ignore, id="ignore", compact=True, type="integer", placeholder="0: hits to ignore first"
+                )
+            yield Checkbox("after the node, not before it", before.after, id="after", compact=True)
+            yield Checkbox("once (tbreak)", before.once, id="once", compact=True)
+            yield Checkbox("do not stop, only log (trace)", before.trace, id="trace", compact=True)
             yield Static("", id="preview")
+            yield Static("", id="problem", markup=False)
 
     def on_mount(self) -> None:
         for line in self.query(Input):
             line.cursor_blink = False
-        self.set_focus(self.query_one("#condition" if self._spec else "#spec"))
+        self.set_focus(self.query_one("#condition" if self._before.spec else "#spec"))
         self._preview()
 
     def on_input_changed(self) -> None:
@@ -123,29 +173,50 @@ class BreakpointScreen(ModalScreen["str | None"]):
     def on_checkbox_changed(self) -> None:
         self._preview()
 
-    def _line(self) -> str:
+    def _fields(self) -> Fields:
         def text(name: str) -> str:
-            return self.query_one(f"#{name}", Input).value
+            return self.query_one(f"#{name}", Input).value.strip()
 
         def on(name: str) -> bool:
             return self.query_one(f"#{name}", Checkbox).value
 
-        return breakpoint_line(
+        return Fields(
             text("spec"), text("condition"), on("after"), text("every"), text("ignore"), on("once"), on("trace")
         )
 
+    def _lines(self) -> list[str]:
+        """The commands: only the condition is changed in place; anything else is another breakpoint, which takes over
+        the commands of this one."""
+        row, now = self._row, self._fields()
+        if row is None:
+            return [now.line]
+        if now == self._before:
+            return []
+        if replace(now, condition=self._before.condition) == self._before and " if " not in row.spec:
+            return [f"condition {row.id} {now.condition}".strip()]
+        commands = ["commands " + "; ".join(row.commands)] if row.commands else []
+        return [now.line, *commands, f"delete {row.id}"]
+
     def _preview(self) -> None:
-        self.query_one("#preview", Static).update(Content.from_markup("[$text-dim](adbg)[/] $line", line=self._line()))
+        lines = " · ".join(self._lines()) or "nothing is changed"
+        self.query_one("#preview", Static).update(Content.from_markup("[$text-dim](adbg)[/] $line", line=lines))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
         self.action_accept()
 
     def action_accept(self) -> None:
-        if self.query_one("#spec", Input).value.strip():
-            self.dismiss(self._line())
+        if self._fields().spec:
+            self._submit(self._lines(), self._done)
         else:
             self.app.bell()
+
+    def _done(self, problem: str) -> None:
+        if not self.is_mounted or not self.is_attached:
+            return
+        self.query_one("#problem", Static).update(problem)
+        if not problem:
+            self.dismiss(None)
 
     def action_leave(self) -> None:
         self.dismiss(None)
@@ -176,7 +247,7 @@ class QuitScreen(ModalScreen[str]):
             rows = [("y, ctrl+q", end), ("d", "detach: the script continues without adbg"), ("n", "stay")]
             if not self._launched:
                 del rows[1]
-            yield Static(f"The script is {self._state}.\n", id="question")
+            yield Static(Content(f"The script is {self._state}.\n"), id="question")
             for key, text in rows:
                 markup = Content.from_markup("[$accent]$key[/]  $text", key=key, text=text)
                 yield Answer(markup, id=f"answer-{key[0]}")
@@ -224,7 +295,7 @@ class TooSmall(ModalScreen[None]):
         size = self.app.size
         leave = "ctrl+q again ends the script" if self._asked else "ctrl+q quits"
         self.query_one("#too-small", Static).update(
-            f"terminal too small\n{size.width}x{size.height}, needs {width}x{height}\n{leave}"
+            Content(f"terminal too small\n{size.width}x{size.height}, needs {width}x{height}\n{leave}")
         )
 
     def on_key(self, event: Any) -> None:

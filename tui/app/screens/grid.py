@@ -10,6 +10,7 @@ from typing import Any
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
+from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
@@ -121,7 +122,7 @@ class GridScreen(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="frame full") as box:
-            box.border_title = f"Value  {self._title}".replace("[", r"\[")
+            box.border_title = Content(f"Value  {self._title}")
             box.border_subtitle = r"h j k l move · x slice · e exact statistics · y yank · esc back"
             yield Static("", id="grid-head")
             yield GridText(id="grid-text")

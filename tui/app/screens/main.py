@@ -170,6 +170,14 @@ class MainScreen(PanelScreen):
     def _frame(self, panel: str) -> Widget:
         return self.query_one(f"#{panel}-frame")
 
+    def breakpoint_here(self) -> int:
+        """Number of the breakpoint under the cursor: of its row in the list, of the node; 0: none."""
+        lists = self.lists
+        if self.focused is lists:
+            return lists.breakpoints[lists.cursor].id if lists.tab == "breakpoints" and lists.breakpoints else 0
+        row = self.graph.selected
+        return row.breakpoints[0] if self.focused is self.graph and row is not None and row.breakpoints else 0
+
     # ---- which panel has the focus
 
     def widget_of(self, panel: str) -> Widget:

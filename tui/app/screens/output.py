@@ -9,6 +9,7 @@ from rich.cells import chop_cells
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Grid, Vertical
+from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, Label
 
@@ -111,9 +112,8 @@ class OutputScreen(ModalScreen[None]):
         self.query_one(OutputText).grown()
         dropped = f"{figures.count(self._text.dropped)} older lines dropped · " if self._text.dropped else ""
         keys = "i type · ctrl+d end of input · " if self._alive else ""
-        self.query_one(
-            ".frame"
-        ).border_subtitle = f"{dropped}{figures.count(self._text.finished)} lines · {keys}esc back"
+        words = f"{dropped}{figures.count(self._text.finished)} lines · {keys}esc back"
+        self.query_one(".frame").border_subtitle = Content(words)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()

@@ -19,11 +19,12 @@ from adbg.engine.glog import format_record, node_said
 from adbg.tui.app.log import folds as logfolds
 from adbg.tui.app.log import search as logsearch
 from adbg.tui.app.log import store as logstore
-from adbg.tui.app.log.folds import OPEN, Filter, Folds, compile_bytes, wanted
+from adbg.tui.app.log.folds import OPEN, Filter, Folds, wanted
 from adbg.tui.app.log.index import BACKWARD, CALL, NODE, PYLAYER
 from adbg.tui.app.log.line_map import LineMap
 from adbg.tui.app.log.nodes import NodeRecords, plain_name
 from adbg.tui.app.log.search import Search
+from adbg.tui.app.log.sought import Sought
 from adbg.tui.app.log.store import LogStore
 
 DATA = Path(__file__).resolve().parents[3] / "data" / "vlog"
@@ -243,11 +244,38 @@ def filtered(store: LogStore, text: str) -> list[int]:
     return list(found.rows)
 
 
-def find(store: LogStore, pattern: re.Pattern[bytes], row: int, step: int) -> int:
+def find(store: LogStore, pattern: Sought, row: int, step: int) -> int:
     search = Search(store, pattern, row, step)
     while not search.advance(0):
         assert 0 <= search.share <= 1
     return search.found
+
+
+def matches(store: LogStore, sought: Sought, row: int) -> bool:
+    """By each row's own text, without the store's ways of going through many."""
+    return bool(sought.raw.search(store.raw(row).encode()) or sought.shown.search(store.line(row).text))
+
+
+@pytest.mark.parametrize("path", LOGS, ids=lambda path: path.name)
+def test_what_is_displayed_is_found(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The words of any line, as a user copies them from the screen, in any case."""
+    monkeypatch.setattr(logsearch, "PIECE", 700)
+    store = store_of(path)
+    shown = {store.line(row).text.strip()[:60]: row for row in range(len(store)) if store.line(row).text.strip()}
+    reworded = any(text not in store.raw(row) for text, row in shown.items())
+    assert reworded == (path.name in ("promo_v4.log", "pylayer_nested_v3.log")), "else this tests nothing"
+    for text, row in shown.items():
+        assert row in filtered(store, text), text
+        assert row in filtered(store, text.lower()), text
+        before = find(store, Sought(text), row - 1, 1)
+        assert text in store.line(before).text or text in store.raw(before)
+
+
+@pytest.mark.parametrize("text", ["C++_API", "a[0", "+2ac", "f(x", "*ptr", "(?i)running.*ADD", "kernel call add"])
+def test_text_with_special_characters_is_found_as_it_stands(tmp_path: Path, text: str) -> None:
+    said = "a[0 +2ac f(x *ptr", "=====Running_C++_API: add=====", "nothing of it"
+    store = store_of(tmp_path / "log", "".join(format_record(line, "calls", 3) for line in said))
+    assert filtered(store, text) == [1 if "add" in text.lower() or "API" in text else 0]
 
 
 def test_filters_by_text_level_module_thread_and_context(tmp_path: Path) -> None:
@@ -260,7 +288,7 @@ def test_filters_by_text_level_module_thread_and_context(tmp_path: Path) -> None
     assert filtered(store, "module:calls") == [0, 4]
     assert filtered(store, "module:no* level:4 mm") == [1]
     assert filtered(store, f"thread:{store.line(0).thread}") == [0, 1, 2, 3, 4] and filtered(store, "thread:1") == []
-    for bad in ("(", "level:x", "thread:x"):
+    for bad in ("level:x", "thread:x"):
         with pytest.raises(CommandError):
             wanted(bad)
 
@@ -273,7 +301,7 @@ def test_filters_and_searches_find_what_a_scan_finds(path: Path, text: str, monk
     store = store_of(path)
     what = wanted(text)
     assert what.pattern is not None
-    hits = [row for row in range(len(store)) if what.pattern.search(store.raw(row).encode())]
+    hits = [row for row in range(len(store)) if matches(store, what.pattern, row)]
     near = {at for row in hits for at in range(row - what.context, row + what.context + 1) if 0 <= at < len(store)}
     assert filtered(store, text) == sorted(near)
     row, forward = -1, []
@@ -297,7 +325,7 @@ def test_filters_by_head_keep_what_the_whole_record_says(path: Path, text: str) 
     kept = [
         row
         for row in range(len(store))
-        if what.keeps(store.record(row)) and (not what.pattern or what.pattern.search(store.raw(row).encode()))
+        if what.keeps(store.record(row)) and (not what.pattern or matches(store, what.pattern, row))
     ]
     assert filtered(store, text) == kept
 
@@ -330,7 +358,7 @@ def test_notes_stand_where_they_came(tmp_path: Path) -> None:
     settle(store)
     assert store.line(5).level == "■" and store.line(5).text == "stop: #3" and store.raw(5) == "stop: #3"
     assert store.line(4).text == store.line(6).text == "run_backward" and len(store) == 11
-    assert find(store, compile_bytes("stop"), 0, 1) == 5 and filtered(store, "stop") == [5]
+    assert find(store, Sought("stop"), 0, 1) == 5 and filtered(store, "stop") == [5]
 
 
 def test_foreign_text_and_bytes_do_no_harm(tmp_path: Path) -> None:
