@@ -276,7 +276,11 @@ class Evidence:
     after: Annotated[tuple[str, ...], "of the origin `between`: unique names of the nodes that gave the gradient"] = ()
     others: Annotated[int, "how many more gave it"] = 0
     summed: Annotated[bool, "they gave parts of a sum, which may have made it"] = False
-    unseen: Annotated[bool, "the framework does not show what one of them gave: it may have made it"] = False
+    unseen: Annotated[
+        bool,
+        "the framework does not show what one of the nodes `after` gave: it may have made it. Of a gradient that "
+        "leaves: what flowed in is not known, the node wrote over it",
+    ] = False
 
 
 @dataclass(frozen=True, slots=True)

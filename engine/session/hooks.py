@@ -338,7 +338,9 @@ class BackendHooks:
         """(NaN, infinite) elements among what the current gradients were made of."""
         if key is None:
             return 0, 0
-        return total(count_nonfinite(self._backend, outs)) if phase is Phase.AFTER else running.given(key)
+        if phase is Phase.AFTER and not any(isinstance(value, Hidden) for value in outs):
+            return total(count_nonfinite(self._backend, outs))
+        return running.given(key)
 
     def _evidence(self, running: Running, key: int, outs: Slots, ins: Slots | None) -> tuple[Evidence, ...]:
         given = running.given(key)

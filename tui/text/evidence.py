@@ -30,6 +30,8 @@ def evidence_text(evidence: Sequence[Evidence], where: str = "", brief: bool = F
             text += f", {incoming} finite" if brief else f", {incoming} all finite"
         elif leaving[0].origin is Origin.PASSED_ON:
             text += f", {incoming} not finite" if brief else f", {incoming} not finite either"
+        elif leaving[0].unseen:
+            text += f", {incoming} not known" if brief else f", {incoming} not known: the node wrote over them"
     return "; ".join(filter(None, (f"{text}: {made}" if made else text, *_saved(groups[Role.SAVED]))))
 
 

@@ -32,7 +32,7 @@ _MOST_PASSED = 1000  # sets of kinds that are remembered as of no interest to a 
 _LISTS = frozenset(
     ("Concat", "Stack", "AddN", "Meshgrid", "MultiDot", "Einsum", "BroadcastTensors", "Rnn", "Multiplex")
 )
-UNSEEN_NOTE = "not shown: Paddle's post hook fails on a node that gives a list of gradients"
+UNSEEN_NOTE = "seen only as they arrive at the next nodes: Paddle's post hook fails where one slot has several"
 SAVED_NOTE = (
     "Paddle shows no saved tensors of an operator to Python; a PyLayer's are ctx.saved_tensor() in its backward"
 )

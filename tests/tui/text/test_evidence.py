@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from adbg.engine.types import Evidence, NodeInfo, NodeStop, Origin, Phase, Role, StopReason
 from adbg.tui.app.banner import banner_text
 from adbg.tui.text.evidence import evidence_text, stop_message
@@ -47,6 +49,17 @@ def test_what_was_made_between_two_nodes() -> None:
         "grad_outputs[0]: 1/1 inf: made between a, b, c, 5 others and here (their sum, a tensor hook, "
         "or an in-place change)"
     )
+
+
+def test_what_a_framework_does_not_show() -> None:
+    first = replace(BETWEEN, after=("EinsumGradNode#1",), unseen=True)
+    assert evidence_text([first]) == (
+        "grad_outputs[0]: 3 of 3 elements are nan: first seen here: made by EinsumGradNode#1, or on the way from there "
+        "(a tensor hook, or an in-place change)"
+    )
+    gone = replace(MADE, inf=0, origin=Origin.UNKNOWN, unseen=True)
+    assert evidence_text([gone]).endswith("are nan, incoming gradients not known: the node wrote over them")
+    assert evidence_text([gone], brief=True).endswith("nan, incoming not known")
 
 
 def test_what_the_forward_pass_left() -> None:
