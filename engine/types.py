@@ -96,6 +96,7 @@ class ValueState(str, enum.Enum):
     OK = "ok"
     UNDEFINED = "undefined"  # the framework has None there: no gradient flows
     NOT_KEPT = "not_kept"  # a gradient of another node than the current one
+    NOT_YET = "not_yet"  # a gradient of a node that has not run
     NOT_HOOKED = "not_hooked"  # a gradient of a node that had no hook
     UNREAD = "unread"  # reading it would run a hook: checkpoint recomputes the forward, offloading copies back
     FREED = "freed"  # by an earlier backward through the same graph
@@ -107,6 +108,7 @@ class ValueState(str, enum.Enum):
 _REMARKS = {
     ValueState.UNDEFINED: "undefined",
     ValueState.NOT_KEPT: "not kept: only the current node has its gradients",
+    ValueState.NOT_YET: "not there yet: the node has not run",
     ValueState.NOT_HOOKED: "not kept: the node was not hooked",
     ValueState.UNREAD: "not read: unpacking runs a hook (checkpoint recomputes the forward, offloading copies it back)",
     ValueState.FREED: "freed: this graph was run backward already",
@@ -280,7 +282,11 @@ class Evidence:
     after: Annotated[tuple[str, ...], "of the origin `between`: unique names of the nodes that gave the gradient"] = ()
     others: Annotated[int, "how many more gave it"] = 0
     summed: Annotated[bool, "they gave parts of a sum, which may have made it"] = False
-    unseen: Annotated[bool, "the framework does not show what one of them gave: it may have made it"] = False
+    unseen: Annotated[
+        bool,
+        "the framework does not show what one of the nodes `after` gave: it may have made it. Of a gradient that "
+        "leaves: what flowed in is not known, the node wrote over it",
+    ] = False
     node: Annotated[
         str,
         "unique name of the node that saved the tensor, or that has the leaf (empty: the node of the stop); of a "

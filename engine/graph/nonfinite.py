@@ -53,7 +53,7 @@ def evidence_at(
         return (*(replace(found, origin=Origin.PASSED_ON) for found in leaving), *arriving)
     if leaving and any(isinstance(value, Hidden) for value in outs):
         origin = Origin.PASSED_ON if any(given) else Origin.UNKNOWN
-        return tuple(replace(found, origin=origin) for found in leaving)
+        return tuple(replace(found, origin=origin, unseen=True) for found in leaving)
     if leaving:
         left: tuple[Evidence, ...] = ()
         with contextlib.suppress(Exception):  # sparse, quantised: nothing to say, no harm

@@ -353,9 +353,11 @@ class BackendHooks:
         """(NaN, infinite) elements among what the current gradients were made of."""
         if key is None:
             return 0, 0
-        if phase is Phase.AFTER:
-            return total([*count_nonfinite(self._backend, outs), running.given_inside(key)])
-        return total([running.given(key), running.given_from_outside(key)])
+        if phase is Phase.BEFORE:
+            return total([running.given(key), running.given_from_outside(key)])
+        hidden = any(isinstance(value, Hidden) for value in outs)
+        came = [running.given(key)] if hidden else count_nonfinite(self._backend, outs)
+        return total([*came, running.given_inside(key)])
 
     def _evidence(self, running: Running, key: int, outs: Slots, ins: Slots | None) -> tuple[Evidence, ...]:
         given = running.given(key)

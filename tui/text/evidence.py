@@ -58,7 +58,7 @@ def verdict_text(stop: NodeStop) -> str:
     if arriving:
         return f"{kind} flowed into {here}: given to backward, or made where nothing was looked at"
     if leaving:
-        return f"{kind} left {here}: what flowed into it cannot be looked at any more"
+        return f"{kind} left {here}; what flowed into it is not known: the node wrote over it"
     return ""
 
 

@@ -69,6 +69,10 @@ class Graph(abc.ABC):
     @abc.abstractmethod
     def saved(self, key: int) -> Sequence[SavedValue]: ...
 
+    def saved_hidden(self, key: int) -> str:
+        """Why ``saved`` does not have what node ``key`` saved; "" where it does."""
+        return ""
+
     @abc.abstractmethod
     def attributes(self, key: int) -> Mapping[str, str]:
         """Non-tensor facts that the user wants: dim, keepdim, alpha; of an accumulate node its parameter's shape."""

@@ -6,6 +6,7 @@ Keys are positions in a breadth-first walk from the roots (1 us a node). The nod
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -32,11 +33,12 @@ _MOST_PASSED = 1000  # sets of kinds that are remembered as of no interest to a 
 _LISTS = frozenset(
     ("Concat", "Stack", "AddN", "Meshgrid", "MultiDot", "Einsum", "BroadcastTensors", "Rnn", "Multiplex")
 )
-UNSEEN_NOTE = "not shown: Paddle's post hook fails on a node that gives a list of gradients"
+UNSEEN_NOTE = "seen only as they arrive at the next nodes: Paddle's post hook fails where one slot has several"
 SAVED_NOTE = (
     "Paddle shows no saved tensors of an operator to Python; a PyLayer's are ctx.saved_tensor() in its backward"
 )
 NUMBERED_NOTE = "against the execution: Paddle tells the order of the forward only while forward stacks are on"
+UNREGISTERED_NOTE = "its tensor is a parameter of no Layer that ran since adbg is there, and Paddle does not show it"
 CONTEXT_HINT = "`breakpoint()` in its backward stops where ctx is a local"
 
 
@@ -320,6 +322,11 @@ class PaddleGraph(WalkedGraph):
             return [SavedValue("variable", tensor)] if tensor is not None else []
         return []
 
+    def saved_hidden(self, key: int) -> str:
+        if not self.is_accumulate(key):
+            return SAVED_NOTE
+        return "" if self.parameter(key)[1] is not None else UNREGISTERED_NOTE
+
     def attributes(self, key: int) -> Mapping[str, str]:
         found = {"address": hex(self.walk()[key].node_ptr())}
         if "#" in self.unique_name(key) and not self.is_accumulate(key) and not self.made_order.told(key):
@@ -338,13 +345,26 @@ class PaddleGraph(WalkedGraph):
         native = symbols.native()
         if native is None:
             return ()
-        return [meta_of(shape, dtype) for shape, dtype in native.input_shapes(self.walk()[key].node_ptr())]
+        shapes = native.input_shapes(self.walk()[key].node_ptr())
+        if self.is_accumulate(key) and shapes and shapes[0][0] is None:  # an operator that was given the leaf has it
+            user = self._first_user(key)
+            edges = native.edges(self.walk()[user].node_ptr()) if user is not None else []
+            leaves = (edge for slot in edges for edge in slot if edge.to == self.address(key))
+            shapes = [(edge.shape, edge.dtype) for edge in itertools.islice(leaves, 1)] or shapes
+        return [meta_of(shape, dtype) for shape, dtype in shapes]
 
     def forward_stack(self, key: int) -> tuple[Sequence[SourceLine], str]:
         """Of an accumulate node, that of the operator which used its tensor first: Paddle makes the node as soon as
         somebody sets ``stop_gradient``, with the stack of whatever operator ran last."""
         if not self.is_accumulate(key):
             return self.services.stacks.lines(self.walk()[key])
+        first = self._first_user(key)
+        if first is None:
+            return (), "no operator of this graph uses its tensor"
+        return self.services.stacks.lines(self.walk()[first])
+
+    def _first_user(self, key: int) -> int | None:
+        """The operator that used the tensor of an accumulate node first in the forward: the last that runs."""
         if self._users is None:
             self._users = {}
             producers = self.producers()
@@ -352,10 +372,7 @@ class PaddleGraph(WalkedGraph):
                 for below in producers[user]:
                     if self.is_accumulate(below):
                         self._users[below] = user  # the first in the forward stays
-        first = self._users.get(key)
-        if first is None:
-            return (), "no operator of this graph uses its tensor"
-        return self.services.stacks.lines(self.walk()[first])
+        return self._users.get(key)
 
     def node(self, key: int) -> Any:
         return self.walk()[key]

@@ -110,11 +110,12 @@ class PaddleHooks(Hooks):
         return map(framework_name, self.graph.printed())
 
     def _want_screen(self) -> None:
-        """Every gradient is looked at as it leaves the node that made it; what came in is held meanwhile, so that the
-        verdict rests on it (1.5 us a node, and the kernel takes memory of its own for what it makes)."""
+        """Every gradient is looked at as it leaves the node that made it; what came in is held meanwhile: the verdict
+        rests on it (1.5 us a node, and the kernel takes memory of its own for what it makes)."""
         leaving, arriving = screened(self.graph)
+        bits = SCREEN_OUT | (HOLD if symbols.native() is not None else 0)
         for key in leaving:
-            self.want(key, SCREEN_OUT | HOLD)
+            self.want(key, bits)
         for key in arriving:
             self.want(key, SCREEN_IN)
 
@@ -298,8 +299,7 @@ class PaddleHooks(Hooks):
         key, self._pending = self._pending, None
         if key is None:
             return None
-        gradients = self._outs.pop(key, ())
-        self.running = None
+        gradients, self.running = self._outs.pop(key, ()), None
         edited: Sequence[Any] | None = None
         bits = self.flags[key] if self.flags else 0
         try:

@@ -93,6 +93,18 @@ def test_a_victim_is_told_with_its_maker_where_that_is_known() -> None:
     assert "given to backward" in verdict_text(stop(given))
 
 
+def test_what_a_framework_does_not_show() -> None:
+    first = replace(BETWEEN, after=("EinsumGradNode#1",), unseen=True)
+    assert verdict_text(stop(first)) == (
+        "NaN was first seen flowing into Sqrt (tiny_gpt.py:20): made by EinsumGradNode#1, or on the way from there by a "
+        "tensor hook or an in-place change"
+    )
+    gone = replace(MADE, origin=Origin.UNKNOWN, unseen=True)
+    assert verdict_text(stop(gone)) == (
+        "NaN left Sqrt (tiny_gpt.py:20); what flowed into it is not known: the node wrote over it"
+    )
+
+
 def test_a_message_stands_before_the_evidence_and_alone_in_runs_recorded_without() -> None:
     assert stop_message(stop(MADE, message="condition 'x': no")).startswith("condition 'x': no; Sqrt (tiny_gpt.py:20)")
     assert stop_message(stop(message="grad_inputs[0] of X#1: 1 of 2 elements is nan")).endswith("is nan")

@@ -15,9 +15,11 @@ paddle = pytest.importorskip("paddle.autograd") and pytest.importorskip("paddle"
 
 from paddle.autograd import PyLayer  # noqa: E402
 
-from adbg.engine.backends.base import HookPlan  # noqa: E402
+from adbg.engine.backends.base import Hidden, HookPlan  # noqa: E402
 from adbg.engine.backends.paddle.backend import PaddleBackend  # noqa: E402
 from adbg.engine.backends.paddle.native import symbols  # noqa: E402
+from adbg.engine.graph.nonfinite import evidence_at  # noqa: E402
+from adbg.engine.types import Origin  # noqa: E402
 from tests.support.paddle_watch import Watch, watching  # noqa: E402
 
 EXAMPLE = Path(__file__).resolve().parents[4] / "examples" / "paddle_nested_pylayers.py"
@@ -297,6 +299,23 @@ def test_without_symbols_the_predicted_order_and_post_hooks_serve(no_symbols):
     for name in names[:-1]:
         assert events.index(("before", name)) < events.index(("after", name))
     assert x.grad is not None
+
+
+def test_without_symbols_what_a_node_wrote_over_is_said_to_be_unknown(no_symbols):
+    """No hook could hold it in front of the node: neither blame nor acquittal rests on what lies there now."""
+    found = []
+
+    def after(call, key, ins, outs):
+        found.append((call.name(key), outs, evidence_at(backend, call, key, outs, ins, (0, 0), True)))
+
+    watch = Watch(HookPlan(screen=True))
+    watch.after = after
+    p, q = (paddle.to_tensor([0.0, 0.5, 4.0], stop_gradient=False) for _ in range(2))
+    with watching(watch) as backend:
+        ((paddle.sqrt(p * 2) * 0).sum() + (paddle.sqrt(paddle.abs(q * 3)) * 0).sum()).backward()
+    name, (arrived,), evidence = found[0]
+    assert name == "SqrtGradNode" and isinstance(arrived, Hidden)
+    assert [(e.origin, e.unseen) for e in evidence] == [(Origin.UNKNOWN, True)]
 
 
 def test_doctor_says_which_mechanism_is_in_use(no_symbols):

@@ -191,3 +191,39 @@ def test_a_breakpoint_behind_the_node(tmp_path):
             pass
         assert sorted(stops) == [(1, 0, "after"), (2, 0, "after"), (3, 1, "after")]
         assert run.end()[0] == 0
+
+
+def ends(backward):
+    """(phase, name, what left it: numbers, or what stands for them) of every node, in order."""
+    found = []
+    watch = Watch(HookPlan(name=lambda other: other.startswith("Concat")))
+
+    def after(call, key, ins, outs):
+        found.append([value.numpy().tolist() if paddle.is_tensor(value) else value for value in ins])
+
+    watch.after = after
+    with watching(watch):
+        backward()
+    return found
+
+
+def test_a_list_that_goes_to_leaves_at_the_end_of_the_backward():
+    x, y = (paddle.to_tensor([value], stop_gradient=False) for value in (1.0, 2.0))
+    ((first, second),) = ends(lambda: (paddle.concat([x, y]) * 3).sum().backward())
+    given = [value for value in (first, second) if not isinstance(value, Hidden)]
+    assert given == [[3.0]] and x.grad.tolist() == y.grad.tolist() == [3.0]
+
+
+def test_a_list_in_paddle_grad():
+    x = leaf()
+    h = paddle.tanh(x)
+    ((first, second),) = ends(lambda: paddle.grad([paddle.concat([h, x * 2]).sum()], [x]))
+    (given,) = [value for value in (first, second) if not isinstance(value, Hidden)]
+    assert np.array_equal(given, np.ones((4, 6)))
+
+
+def test_what_is_part_of_a_sum_is_not_taken_for_the_whole():
+    """Both halves flow into one node: what arrives there is neither of them."""
+    h = paddle.tanh(leaf())
+    ((first, second),) = ends(lambda: paddle.concat([h, h]).sum().backward())
+    assert isinstance(first, Hidden) and isinstance(second, Hidden) and "the sum" in first.why
