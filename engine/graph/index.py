@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from adbg.engine.backends.base import Graph
 from adbg.engine.errors import CommandError
 from adbg.engine.names import closest_names, name_matches
+from adbg.engine.own_files import SHOWN
 from adbg.engine.types import GraphRow
 
 _VERSIONS = itertools.count(1)
@@ -31,6 +32,7 @@ class GraphIndex:
 
     def __init__(self, graph: Graph) -> None:
         self.version = next(_VERSIONS)
+        self.shown = SHOWN.version  # the rows tell lines of stacks
         self.order: Sequence[int] = graph.order()
         self.position: dict[int, int] = dict(zip(self.order, range(1, len(self.order) + 1)))
         self.settled: dict[int, GraphRow] = {}  # index -> row of a node that ran: it does not change any more
@@ -207,7 +209,7 @@ class _Survey:
 def index_of(graph: Graph) -> GraphIndex:
     """The index of ``graph``, made at the first call."""
     found = _INDICES.get(graph)
-    if found is None:
+    if found is None or found.shown != SHOWN.version:
         found = _INDICES[graph] = GraphIndex(graph)
     return found
 

@@ -68,6 +68,13 @@ class StopReader:
         self._refreshing = set(range(-(-self.main.graph.model.total // PAGE)))
         self._next_page()
 
+    def reread_lines(self) -> None:
+        """Other frames are shown now."""
+        if self.debugger.stop is not None:
+            self.reread_graph()
+            self._read_frames()
+            self.read_node()
+
     def home(self, stop: NodeStop) -> None:
         """The node and the stack of the stop again."""
         self.main.graph.select_index(stop.nearest or 1, notify=False)

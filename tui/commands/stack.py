@@ -10,7 +10,7 @@ from adbg.engine.errors import CommandError
 from adbg.engine.places import parse_lines
 from adbg.engine.protocol.messages import StackFrame
 from adbg.engine.types import SourceLine
-from adbg.tui.commands.table import CommandResult, command, count_of, no_argument
+from adbg.tui.commands.table import CommandResult, choice_of, command, count_of, no_argument
 from adbg.tui.text.formatting import file_text, source_text
 
 if TYPE_CHECKING:
@@ -84,7 +84,10 @@ def _move(debugger: Debugger, argument: str, sign: int) -> CommandResult:
 
 @command("up", "u", group="stack", args="[N]", repeats=True)
 def up(debugger: Debugger, argument: str) -> CommandResult:
-    """Select the caller's frame; expressions are evaluated there if it has locals."""
+    """Select the caller's frame: expressions see its names.
+
+    The locals of a forward frame are gone: names of its module are seen, others are refused.
+    """
     return _move(debugger, argument, 1)
 
 
@@ -104,6 +107,20 @@ def frame(debugger: Debugger, argument: str) -> CommandResult:
     if not argument.isdigit():
         raise CommandError(f"expected a frame number, got {argument!r}", "`where` shows the numbers")
     return _selected(debugger, int(argument))
+
+
+@command("frames", group="stack", args="[all|user]")
+def frames(debugger: Debugger, argument: str) -> CommandResult:
+    """Show the framework's own frames too (`frames all`), or the user's alone (`frames user`, the default).
+
+    With `frames all` stacks, source lines, `break FILE:LINE` and `capture` take lines inside torch or paddle like those
+    of the script. Without an argument, say what is shown.
+    """
+    if argument:
+        debugger.settings.show_frames(choice_of(argument, ("all", "user"), "frames") == "all")
+    all_ = debugger.settings.all_frames
+    text = "all frames but adbg's are shown" if all_ else "user frames are shown; `frames all` adds the framework's"
+    return CommandResult(text, {"frames": "all" if all_ else "user"}, action="frames")
 
 
 @command("list", "l", group="stack", args="[FILE:]LINE | [N]", completes="file")

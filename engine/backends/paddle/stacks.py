@@ -22,6 +22,7 @@ from adbg.engine.backends.paddle.flags import SharedFlags, read_flags
 from adbg.engine.backends.paddle.native import symbols
 from adbg.engine.backends.paddle.native.handwritten import Handwritten
 from adbg.engine.backends.paddle.native.texts import LONGEST_ORDER, StackTexts, ordered
+from adbg.engine.own_files import SHOWN
 from adbg.engine.types import SourceLine
 
 _FRAME = re.compile(r'^\s*File "(?P<file>[^\n]*)", line (?P<line>\d+), in (?P<function>.*)$', re.MULTILINE)
@@ -64,6 +65,7 @@ class Stacks:
         self.texts = StackTexts()
         self._handwritten = Handwritten(self.texts)
         self._lock = threading.Lock()
+        self._lines_version = SHOWN.version
         self._lines: dict[str, tuple[SourceLine, ...]] = {}  # by text: a training script makes the same ones again
 
     @property
@@ -113,6 +115,8 @@ class Stacks:
         text, _ = ordered(native.trace(node.node_ptr()))  # its number is its own: lines are kept by the rest
         if not text:
             return (), _BEFORE if self.on else "stacks are off; switch them on before the forward runs"
+        if self._lines_version != SHOWN.version:
+            self._lines_version, self._lines = SHOWN.version, {}
         known = self._lines.get(text)
         if known is None:
             if len(self._lines) > 20_000:
@@ -133,7 +137,7 @@ class Stacks:
             if match["file"] == EXPRESSION:
                 found.clear()
                 continue
-            file = self.frames.user_file(match["file"])
+            file = self.frames.shown_file(match["file"])
             if file is not None:
                 line = SourceLine(file, int(match["line"]), _COMPILED.sub(r"\1", match["function"]))
                 if line not in found[-1:]:
