@@ -258,8 +258,6 @@ class AdbgApp(TypeAhead[int]):
             return
         if result.action == "help":
             self.action_help()
-        if result.action == "frames":
-            self.reader.reread_lines()
         if self._leave_after_detach and event.line == "detach":
             self.exit(0)
         if result.quit:

@@ -120,7 +120,7 @@ def frames(debugger: Debugger, argument: str) -> CommandResult:
         debugger.settings.show_frames(choice_of(argument, ("all", "user"), "frames") == "all")
     all_ = debugger.settings.all_frames
     text = "all frames but adbg's are shown" if all_ else "user frames are shown; `frames all` adds the framework's"
-    return CommandResult(text, {"frames": "all" if all_ else "user"}, action="frames")
+    return CommandResult(text, {"frames": "all" if all_ else "user"})
 
 
 @command("list", "l", group="stack", args="[FILE:]LINE | [N]", completes="file")

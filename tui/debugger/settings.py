@@ -145,6 +145,7 @@ class Settings:
             process.client.request(protocol.Frames(all))
             process.view.forget_frames()
         self._mirror()  # which breakpoints at lines match
+        self._model.tell(events.FramesShown(all))
 
     def aids(self, name: str = "", value: str = "") -> protocol.AidsBody:
         """The frameworks' own debugging aids; with ``name``, one of them is switched in every process."""
