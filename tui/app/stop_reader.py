@@ -262,9 +262,9 @@ class StopReader:
         backward."""
         stop = self.debugger.stop
         place: SourceLine | None = None
-        if index and index < len(self._frames):
+        if index < len(self._frames):
             place = self._frames[index].place
-        elif stop is not None:
+        if place is None and not index and stop is not None:
             place = (stop.node.forward if stop.node else None) or stop.location
             if place is None:
                 place = next((row.place for row in self._frames if row.place), None)
