@@ -31,7 +31,9 @@ _FEATURE = "forward stacks"
 _NUMBERED = re.compile(r"(?P<op>[a-z][a-z0-9_]*?)(?P<number>\d+)GradNode\Z")
 _COMPILED = re.compile(r"#(\w+)_[0-9a-f]{5}\Z")  # what to_static makes of a function's name
 _ASKED = "an expression at a stop made this node"
-_BEFORE = "this node was made before stacks were on"
+_UNTOLD = "Paddle keeps none on it: it was made before stacks were on, or by an operator that keeps none"
+_HIGHER = "Paddle made this node by itself, for a higher derivative: such nodes keep no stack"
+_OF_HIGHER = re.compile(r"(?:Double|Triple)GradNode")
 
 
 def framework_name(printed: str) -> str:
@@ -94,6 +96,13 @@ class Stacks:
         self.texts.abandon()
         self.set(False)
 
+    def tell_place(self) -> None:
+        """What Paddle's own code makes from here on, no operator being called, was made by the line that runs now: a
+        backward with ``create_graph``, whose nodes would have the stack of the operator in front of it."""
+        tell = symbols.python_stack()
+        if self.on and tell is not None:
+            tell()
+
     def text(self, node: Any) -> str:
         """What Paddle keeps on a node: its stack as Python prints it; "" without one. 8 us."""
         native = symbols.native()
@@ -114,7 +123,9 @@ class Stacks:
             return (), f"this Paddle's nodes cannot be read ({symbols.native_problem()})"
         text, _ = ordered(native.trace(node.node_ptr()))  # its number is its own: lines are kept by the rest
         if not text:
-            return (), _BEFORE if self.on else "stacks are off; switch them on before the forward runs"
+            if not self.on:
+                return (), "stacks are off; switch them on before the forward runs"
+            return (), _HIGHER if _OF_HIGHER.search(node.name()) else _UNTOLD
         if self._lines_version != SHOWN.version:
             self._lines_version, self._lines = SHOWN.version, {}
         known = self._lines.get(text)

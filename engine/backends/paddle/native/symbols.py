@@ -54,6 +54,16 @@ def library() -> ctypes.PyDLL:
     return ctypes.PyDLL(file)
 
 
+@functools.cache
+def python_stack() -> Callable[[], None] | None:
+    """Has Paddle ask for the stack, as each operator does at call stack level 3; None where it is not exported."""
+    function: Any = getattr(library(), "_ZN6paddle6pybind14SetPythonStackEv", None)
+    if function is not None:
+        function.restype, function.argtypes = None, []
+    found: Callable[[], None] | None = function
+    return found
+
+
 @contextlib.contextmanager
 def own_operators() -> Iterator[None]:
     """Operators of our own: recorded, at full precision, and not counted among the script's."""
