@@ -93,9 +93,10 @@ def test_stacks_show_the_framework_s_frames_on_request(framework: str, tmp_path:
 def test_a_breakpoint_at_a_line_of_the_framework(framework: str, shown: str, tmp_path: Path) -> None:
     file, line, _ = witness(ran(tmp_path, framework), framework)[0]
     place = f"{framework}/{file.partition(f'-packages/{framework}/')[2]}:{line}"
-    outcome = ran(tmp_path, framework, f"frames {shown}", f"b {place}", "c", "where")
+    outcome = ran(tmp_path, framework, f"frames {shown}", f"b {place}", "c", "where", f"list {place}")
     stops = outcome.of("stopped")
     if shown == "all":
+        assert f"{line}  " in outcome.of("result", command=f"list {place}")[0]["text"]
         assert stops[0]["node"]["name"].startswith("Tanh"), str(outcome)
         assert forward_frames(outcome)[0][:2] == (file, line)
     else:

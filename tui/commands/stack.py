@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import linecache
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from adbg.engine.errors import CommandError
+from adbg.engine.names import file_matches
 from adbg.engine.places import parse_lines
 from adbg.engine.protocol.messages import StackFrame
 from adbg.engine.types import SourceLine
@@ -135,10 +137,18 @@ def list_(debugger: Debugger, argument: str) -> CommandResult:
     return CommandResult(f"{file_text(line.file)}\n{text}", {"file": line.file, "line": line.line})
 
 
+def _on_disk(debugger: Debugger, file: str) -> str:
+    """The file of a frame that ``file`` is the end of ("torch/nn/functional.py"), where there is none of that name."""
+    if os.path.exists(file) or debugger.stop is None:
+        return file
+    known = (frame.source.path for frame in debugger.view.frames() if frame.source is not None)
+    return next((path for path in known if file_matches(file, path)), file)
+
+
 def _line_to_list(debugger: Debugger, argument: str) -> SourceLine:
     if ":" in argument:
         lines = parse_lines(argument, "list model.py:16")
-        return SourceLine(lines.file, lines.first, "")
+        return SourceLine(_on_disk(debugger, lines.file), lines.first, "")
     here = debugger.view.source_line()
     if here is None:
         raise CommandError("no source line is known here", "`where` shows the stack, `--stacks` records forward stacks")
