@@ -206,21 +206,30 @@ ROWS = re.compile(
 )
 _NODE = re.compile(r"(?P<name>[\w:<>.]+)\((?:#(?P<index>\d+)|(?P<pointer>0x[0-9a-f]+))\)")
 
+_MADE = re.compile(r"(?:\w+:)?\s*Create (?:grad )?node (?P<name>[\w:<>.]+) addr (?P<pointer>0x[0-9a-f]+)")
+
 
 @dataclass(frozen=True, slots=True)
 class NodeSaid:
     """The node that a record is about: ``index`` in the backward, 0 where the log has none; ``text`` is how the log
-    tells it from others of its name."""
+    tells it from others of its name, ``pointer`` ("0x55d0...") its address."""
 
     name: str
     index: int
     text: str
+    pointer: str = ""
 
 
 def node_said(text: str) -> NodeSaid | None:
     """Of a record's text; None when it is about something else."""
     found = _NODE.match(text)
-    return NodeSaid(found["name"], int(found["index"] or 0), found[0]) if found else None
+    return NodeSaid(found["name"], int(found["index"] or 0), found[0], found["pointer"] or "") if found else None
+
+
+def node_made(text: str) -> NodeSaid | None:
+    """The node that a record of the forward tells the making of; None when it is about something else."""
+    found = _MADE.match(text)
+    return NodeSaid(found["name"], 0, f"{found['name']}({found['pointer']})", found["pointer"]) if found else None
 
 
 # Paddle's records of several lines (3.3.1, levels 3 to 6): a tensor's own lines are indented by one TAB, or two inside

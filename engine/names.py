@@ -19,6 +19,7 @@ _TORCH = re.compile(r"(?P<plain>(?P<op>.+?)Backward)\d*\Z")
 _PADDLE = re.compile(r"(?P<op>.+?)(?:_)?GradNode(?:Final)?\Z")  # Final: written by hand (conv2d, add_n)
 _PYLAYER = "GradNodePyLayer_"
 _NUMBERED = re.compile(r"(?P<op>[a-z][a-z0-9_]*?)\d+(?:GradNode)?\Z")
+_ADDRESS = re.compile(r"0[xX][0-9a-fA-F]{4,16}")
 _GLOB = re.compile(r"[*?\[]")
 
 
@@ -31,6 +32,11 @@ def short_op(name: str) -> str:
         return plain[len(_PYLAYER) :]
     match = _PADDLE.match(plain) or _TORCH.match(plain)
     return match["op"] if match else plain
+
+
+def is_address(text: str) -> bool:
+    """Whether ``text`` names a node by where it is in memory ("0x55d0c4a3e2b0"), as Paddle's log does."""
+    return _ADDRESS.fullmatch(text) is not None
 
 
 def _plain(name: str) -> str:

@@ -408,3 +408,4 @@ class GraphRow:
     custom: bool = False  # PyLayer = autograd.Function
     compiled: bool = False
     region: str = ""  # in the last captured region: "inside", "boundary", "leaf"
+    address: str = ""  # "0x55d0c4a3e2b0", as the framework's own log prints it

@@ -21,6 +21,7 @@ from adbg.engine.errors import AdbgError, NotStopped, ProtocolError
 from adbg.engine.inspect.dispatch import Answers
 from adbg.engine.inspect.stack import running_stack
 from adbg.engine.inspect.tables import info, thread_states
+from adbg.engine.own_files import SHOWN
 from adbg.engine.protocol import codec as wire
 from adbg.engine.protocol import messages as p
 from adbg.engine.session.parking import Parked
@@ -57,6 +58,7 @@ class Requests:
             "adbg/aids": lambda client, a: agent.aids.answer(a.name, a.value),
             "adbg/record": lambda client, a: agent.record.switch(a.on),
             "adbg/stacks": self._stacks,
+            "adbg/frames": self._frames,
         }
         self._special: dict[str, Callable[[Client, Message, Any], None]] = {
             "initialize": self._initialize,
@@ -159,6 +161,10 @@ class Requests:
     def _vlog(self, client: Client, arguments: p.Vlog) -> p.VlogBody:
         levels = self._agent.log_levels
         return self._session.change(lambda: levels.set(arguments.levels, arguments.at, arguments.backward))
+
+    def _frames(self, client: Client, arguments: p.Frames) -> p.Empty:
+        self._session.change(lambda: SHOWN.set(arguments.all))
+        return p.Empty()
 
     def _stacks(self, client: Client, arguments: p.Stacks) -> p.Empty:
         self._session.set_stacks(arguments.on)

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from adbg.engine.backends.base import Graph
 from adbg.engine.errors import CommandError
-from adbg.engine.names import closest_names, name_matches
+from adbg.engine.names import closest_names, is_address, name_matches
+from adbg.engine.own_files import SHOWN
 from adbg.engine.types import GraphRow
 
 _VERSIONS = itertools.count(1)
@@ -31,6 +32,7 @@ class GraphIndex:
 
     def __init__(self, graph: Graph) -> None:
         self.version = next(_VERSIONS)
+        self.shown = SHOWN.version  # the rows tell lines of stacks
         self.order: Sequence[int] = graph.order()
         self.position: dict[int, int] = dict(zip(self.order, range(1, len(self.order) + 1)))
         self.settled: dict[int, GraphRow] = {}  # index -> row of a node that ran: it does not change any more
@@ -69,6 +71,7 @@ class GraphIndex:
             dtype=meta[0].dtype if meta else "",
             custom=graph.is_custom(key),
             compiled=info.compiled,
+            address=hex(graph.address(key)),
         )
 
     def consumers(self, graph: Graph, key: int) -> Sequence[tuple[int, int]]:
@@ -100,8 +103,9 @@ class GraphIndex:
         return self._survey
 
     def find(self, graph: Graph, text: str) -> int:
-        """The key of the node that ``text`` names: "#113", "113", a unique name, the parameter of an accumulate node,
-        or a name (short forms and globs too) that only one node has. Case is ignored when nothing matches otherwise.
+        """The key of the node that ``text`` names: "#113", "113", "0x55d0c4a3e2b0" (its address, as Paddle's log has
+        it), a unique name, the parameter of an accumulate node, or a name (short forms and globs too) that only one
+        node has. Case is ignored when nothing matches otherwise.
 
         Raises:
             CommandError: none or several match; names the closest, or the first few.
@@ -110,6 +114,8 @@ class GraphIndex:
         number = text.lstrip("#")
         if number.isdecimal():
             return self.key_at(int(number))
+        if is_address(text):
+            return self._at_address(graph, text)
         survey = self._surveyed(graph)
         found = survey.matching(text) or survey.matching(text, fold=True)
         if len(found) == 1:
@@ -121,6 +127,16 @@ class GraphIndex:
         some = ", ".join(f"#{self.position[key]} {survey.unique[key]}" for key in found[:5])
         more = ", ..." if len(found) > 5 else ""
         raise CommandError(f"{len(found)} nodes are called {text!r}: {some}{more}", "name one of them")
+
+    def _at_address(self, graph: Graph, text: str) -> int:
+        address = int(text, 16)
+        for key in self.order:
+            if graph.address(key) == address:
+                return key
+        raise CommandError(
+            f"no node at {text} in this graph of {self.total} nodes",
+            "an address is a node's only while its graph lives",
+        )
 
     def key_at(self, index: int) -> int:
         """Raises CommandError for an index outside the graph."""
@@ -207,7 +223,7 @@ class _Survey:
 def index_of(graph: Graph) -> GraphIndex:
     """The index of ``graph``, made at the first call."""
     found = _INDICES.get(graph)
-    if found is None:
+    if found is None or found.shown != SHOWN.version:
         found = _INDICES[graph] = GraphIndex(graph)
     return found
 

@@ -15,9 +15,10 @@ from adbg.engine.backends.base import Backend, BackwardCall, Graph
 from adbg.engine.errors import CommandError
 from adbg.engine.inspect.gradients import Gradients
 from adbg.engine.inspect.value_text import ValueText
+from adbg.engine.own_files import SHOWN
 from adbg.engine.python.namespaces import GRADIENT_NAMES, Namespace, node_namespace
 from adbg.engine.python.over import OverFrame
-from adbg.engine.python.user_code import live_frames, source_line
+from adbg.engine.python.user_code import USER, framework_roots, live_frames, owner_of, source_line
 from adbg.engine.session.stop_point import CallState, PausedPoint
 from adbg.engine.types import Phase, SourceLine
 
@@ -48,6 +49,7 @@ class StopContext:
         self.breakpoints = breakpoints
         self.forward_note = ""
         self._namespaces: dict[tuple[int, bool], Namespace] = {}
+        self._shown = SHOWN.version
 
     @property
     def backend(self) -> Backend:
@@ -74,8 +76,22 @@ class StopContext:
 
     # ---- frames
 
-    @cached_property
+    @property
     def frames(self) -> list[FrameEntry]:
+        """See ``_all_frames``."""
+        self._forget()
+        return self._all_frames
+
+    def _forget(self) -> None:
+        """What was kept of frames, where others are to be shown now."""
+        if self._shown != SHOWN.version:
+            self._shown = SHOWN.version
+            self._namespaces = {}
+            for name in ("_all_frames", "_live_frames"):
+                self.__dict__.pop(name, None)
+
+    @cached_property
+    def _all_frames(self) -> list[FrameEntry]:
         """Frame 0 (the node, or the backward), enclosing nodes, forward frames, live frames. At a Python line the live
         frames come first: frame 0 is that line."""
         found: list[FrameEntry] = []
@@ -110,10 +126,22 @@ class StopContext:
             live()
         return found
 
-    @cached_property
+    @property
     def live_frames(self) -> list[types.FrameType]:
         """Live frames of the stopped thread, innermost first, the user's own where there are any."""
+        self._forget()
+        return self._live_frames
+
+    @cached_property
+    def _live_frames(self) -> list[types.FrameType]:
         return live_frames(self.point.frame)
+
+    @property
+    def innermost(self) -> types.FrameType | None:
+        """The innermost live frame of the user's, whose names frame 0 sees; of any code where there is none."""
+        frames = self.live_frames
+        roots = framework_roots()
+        return next((frame for frame in frames if owner_of(frame, roots) == USER), frames[0] if frames else None)
 
     def _enclosing(self) -> list[tuple[BackwardCall, int]]:
         """(call, node in it) around this place, innermost first."""
@@ -145,13 +173,14 @@ class StopContext:
         Raises:
             CommandError: an unknown frame.
         """
+        self._forget()
         known = self._namespaces.get((frame_id, reads))
         if known is None:
             known = self._namespaces[frame_id, reads] = self._namespace(frame_id, reads)
         return known
 
     def _namespace(self, frame_id: int, reads: bool) -> Namespace:
-        innermost = self.live_frames[0] if self.live_frames else None
+        innermost = self.innermost
         entry = self.frame(frame_id) if frame_id else None
         if entry is not None and entry.kind == "enclosing" and entry.graph is not None and entry.key is not None:
             return self.node_names(entry.graph, entry.key, self._caller_of(entry.graph))

@@ -195,4 +195,5 @@ def _dressed(row: GraphRow, state: str, seen: Ran | None, breakpoints: tuple[int
         row.index, row.key, row.name, row.unique_name, state, row.edges, row.accumulate, row.parameter, row.module,
         row.forward, row.shape, row.dtype, seen.us if seen else None, seen.norm if seen else None,
         seen.nonfinite if seen else False, breakpoints, row.custom, row.compiled, region,
+        row.address,
     )  # fmt: skip

@@ -55,5 +55,5 @@ def _value(stop: StopContext, request: protocol.Tensor) -> Any:
         return value_at(stop, request.expression, request.frameId)
     graph, _ = stop.graph()
     key = index_of(graph).key_at(request.node)
-    frame = stop.live_frames[0] if stop.live_frames else None
+    frame = stop.innermost
     return python.evaluate(request.expression, stop.node_names(graph, key, frame))

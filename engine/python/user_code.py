@@ -14,7 +14,7 @@ import types
 from collections.abc import Iterator
 
 from adbg.engine.backends import REGISTRY
-from adbg.engine.own_files import own_folders
+from adbg.engine.own_files import SHOWN, own_folders
 from adbg.engine.types import SourceLine
 
 USER, FRAMEWORK, OWN, PYTHON = "user", "framework", "adbg", "python"
@@ -66,20 +66,30 @@ def user_frame(frame: types.FrameType | None) -> types.FrameType | None:
 
 
 def failed_frame(error: BaseException) -> types.FrameType | None:
-    """The innermost user frame that ``error`` came through; its locals are still there."""
+    """The innermost user frame that ``error`` came through, with ``frames all`` the framework's too; its locals are
+    still there."""
     roots = framework_roots()
+    wanted = (USER, FRAMEWORK) if SHOWN.all else (USER,)
     found = None
     trace = error.__traceback__
     while trace is not None:
-        if owner_of(trace.tb_frame, roots) == USER:
+        if owner_of(trace.tb_frame, roots) in wanted:
             found = trace.tb_frame
         trace = trace.tb_next
     return found
 
 
 def live_frames(innermost: types.FrameType | None) -> list[types.FrameType]:
-    """Frames from ``innermost`` outwards: the user's; when there are none, all that are not adbg's; else all."""
+    """Frames from ``innermost`` outwards: the user's; when there are none, all that are not adbg's; else all. With
+    ``frames all`` the framework's too, and those that ``innermost`` called: they run on this thread, inside it."""
     roots = framework_roots()
+    if SHOWN.all and innermost is not None:
+        frames = [frame for frame, _ in zip(_outwards(sys._getframe()), range(_MAX_DEPTH))]
+        place = frames.index(innermost) if innermost in frames else 0
+        inner = [frame for frame in frames[:place] if owner_of(frame, roots) == FRAMEWORK]
+        outer = [frame for frame, _ in zip(_outwards(innermost), range(_MAX_DEPTH))]
+        shown = inner + [frame for frame in outer if owner_of(frame, roots) in (USER, FRAMEWORK)]
+        return [frame for frame in shown if not str(frame.f_globals.get("__name__")).startswith("adbg.")]  # disguised
     frames = [frame for frame, _ in zip(_outwards(innermost), range(_MAX_DEPTH))]
     owners = [owner_of(frame, roots) for frame in frames]
     for wanted in ((USER,), (USER, FRAMEWORK, PYTHON)):

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from adbg.engine.backends.base import Backend, BackwardCall, HookPlan
 from adbg.engine.errors import AdbgError, CommandError, NotStopped
+from adbg.engine.own_files import SHOWN
 from adbg.engine.protocol import messages as p
 from adbg.engine.session.breakpoints.grammar import parse_spec
 from adbg.engine.session.breakpoints.matching import absent
@@ -119,6 +120,7 @@ class Session:
             self.goal = self.until = None
             self.entry = self.pausing = False
             self.table = BreakpointTable()
+            SHOWN.set(False)
             for observer in self._observers:
                 try:
                     observer.detach()

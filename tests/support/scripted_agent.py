@@ -275,6 +275,8 @@ class ScriptedAgent:
 
     def do_find(self, arguments: protocol.Find) -> protocol.FindBody:
         number = arguments.text.lstrip("#")
+        if number.startswith("0x"):  # node N stands at 0x1000 + N
+            number = str(int(number, 16) - 0x1000)
         found = [i for i, name in enumerate(self.names, 1) if name.lower().startswith(arguments.text.lower())]
         index = int(number) if number.isdigit() else found[0] if len(found) == 1 else 0
         if not 1 <= index <= len(self.names):

@@ -216,7 +216,7 @@ class AdbgApp(TypeAhead[int], Painted):
     def on_vlog_panel_node_wanted(self, event: VlogPanel.NodeWanted) -> None:
         """A record is about a node: that is the selection."""
         graph = self.main.graph
-        index = node_index(graph.model, event.name, event.index, event.occurrence)
+        index = node_index(graph.model, event.name, event.index, event.occurrence, event.address)
         if index and index != graph.index:
             graph.go_to(index)
 

@@ -89,6 +89,7 @@ class EventFeed:
             events.SelectionChanged: lambda event: self.reader.selection_changed(event.index),
             events.ShownChanged: lambda event: self.reader.read_shown(),
             events.GraphMarked: lambda event: self.reader.reread_graph(),
+            events.FramesShown: lambda event: self.reader.reread_lines(),
             events.Edited: lambda event: self._edited(),
             events.Notice: self._notice,
             events.Exited: self._exited,

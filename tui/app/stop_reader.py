@@ -84,6 +84,13 @@ class StopReader:
         self._refreshing = set(range(-(-self.main.graph.model.total // PAGE)))
         self._next_page()
 
+    def reread_lines(self) -> None:
+        """Other frames are shown now."""
+        if self.debugger.stop is not None:
+            self.reread_graph()
+            self._read_frames()
+            self.read_node()
+
     def home(self, stop: NodeStop) -> None:
         """The node and the stack of the stop again."""
         self.main.graph.select_index(stop.nearest or 1, notify=False)
@@ -271,9 +278,9 @@ class StopReader:
         backward."""
         stop = self.debugger.stop
         place: SourceLine | None = None
-        if index and index < len(self._frames):
+        if index < len(self._frames):
             place = self._frames[index].place
-        elif stop is not None:
+        if place is None and not index and stop is not None:
             place = (stop.node.forward if stop.node else None) or stop.location
             if place is None:
                 place = next((row.place for row in self._frames if row.place), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from adbg.engine.errors import CommandError, UnknownName
+from adbg.engine.names import is_address
 from adbg.tui.commands.table import CommandResult, command, need, numbers_of, table_result
 from adbg.tui.debugger.breakpoint_list import Breakpoint
 
@@ -68,8 +69,16 @@ def breakpoint_table(debugger: Debugger) -> CommandResult:
 
 
 def _add(debugger: Debugger, argument: str, **kind: bool) -> CommandResult:
-    row = debugger.settings.add_breakpoint(argument, **kind)
+    row = debugger.settings.add_breakpoint(named_spec(debugger, argument), **kind)
     return _told(debugger, row)
+
+
+def named_spec(debugger: Debugger, spec: str) -> str:
+    """``spec`` with the unique name of the node in place of its address, which only this graph has."""
+    head, space, rest = spec.strip().partition(" ")
+    if not is_address(head) or debugger.stop is None:
+        return spec
+    return debugger.view.node(debugger.view.find_node(head)).node.unique_name + space + rest
 
 
 def _told(debugger: Debugger, row: Breakpoint) -> CommandResult:
@@ -100,9 +109,10 @@ def _here(debugger: Debugger) -> str:
 def break_(debugger: Debugger, argument: str) -> CommandResult:
     """Set a breakpoint at the nodes that match SPEC; without SPEC, at the current node.
 
-    SPEC is a node name (`BmmBackward0`, `Bmm*`, `MmBackward0#3`), `#112` (the 112th node to run), `model.py:16`
-    (the forward line), `module:layers.3.*`, `param:fc.*`, `nan`, `inf`, `nonfinite`, `backward`, `backward-end` or
-    `error`. Suffixes: `before` (default) or `after`, `every N`, `ignore N`, `backward N` (only in the N-th backward),
+    SPEC is a node name (`BmmBackward0`, `Bmm*`, `MmBackward0#3`), at a stop also the address of a node (`0x55d0…`, as
+    Paddle's log has it), `#112` (the 112th node to run), `model.py:16` (the forward line), `module:layers.3.*`,
+    `param:fc.*`, `nan`, `inf`, `nonfinite`, `backward`, `backward-end` or `error`. Suffixes: `before` (default) or
+    `after`, `every N`, `ignore N`, `backward N` (only in the N-th backward),
     `if EXPR`. A SPEC that matches no node is kept, since later graphs may have one.
     """
     return _add(debugger, argument or _here(debugger))

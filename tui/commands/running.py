@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from adbg.engine.errors import AdbgError, CommandError, DebuggeeGone
 from adbg.engine.protocol import messages as protocol
+from adbg.tui.commands.breakpoints import named_spec
 from adbg.tui.commands.table import CommandResult, command, count_of, need, no_argument
 
 if TYPE_CHECKING:
@@ -138,7 +139,8 @@ def until(debugger: Debugger, argument: str) -> CommandResult:
     or later backward.
     """
     argument, background = _background(argument)
-    return _go(debugger, protocol.Until(need(argument, "the node to run to", "until #120")), background)
+    spec = named_spec(debugger, need(argument, "the node to run to", "until #120"))
+    return _go(debugger, protocol.Until(spec), background)
 
 
 @command("after", group="running", args="[&]", repeats=True)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import linecache
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from adbg.engine.errors import CommandError
+from adbg.engine.names import file_matches
 from adbg.engine.places import parse_lines
 from adbg.engine.protocol.messages import StackFrame
 from adbg.engine.types import SourceLine
-from adbg.tui.commands.table import CommandResult, command, count_of, no_argument
+from adbg.tui.commands.table import CommandResult, choice_of, command, count_of, no_argument
 from adbg.tui.text.formatting import file_text, source_text
 
 if TYPE_CHECKING:
@@ -84,7 +86,10 @@ def _move(debugger: Debugger, argument: str, sign: int) -> CommandResult:
 
 @command("up", "u", group="stack", args="[N]", repeats=True)
 def up(debugger: Debugger, argument: str) -> CommandResult:
-    """Select the caller's frame; expressions are evaluated there if it has locals."""
+    """Select the caller's frame: expressions see its names.
+
+    The locals of a forward frame are gone: names of its module are seen, others are refused.
+    """
     return _move(debugger, argument, 1)
 
 
@@ -106,6 +111,20 @@ def frame(debugger: Debugger, argument: str) -> CommandResult:
     return _selected(debugger, int(argument))
 
 
+@command("frames", group="stack", args="[all|user]")
+def frames(debugger: Debugger, argument: str) -> CommandResult:
+    """Show the framework's own frames too (`frames all`), or the user's alone (`frames user`, the default).
+
+    With `frames all` stacks, source lines, `break FILE:LINE` and `capture` take lines inside torch or paddle like those
+    of the script. Without an argument, say what is shown.
+    """
+    if argument:
+        debugger.settings.show_frames(choice_of(argument, ("all", "user"), "frames") == "all")
+    all_ = debugger.settings.all_frames
+    text = "all frames but adbg's are shown" if all_ else "user frames are shown; `frames all` adds the framework's"
+    return CommandResult(text, {"frames": "all" if all_ else "user"})
+
+
 @command("list", "l", group="stack", args="[FILE:]LINE | [N]", completes="file")
 def list_(debugger: Debugger, argument: str) -> CommandResult:
     """Show source lines around a line; by default that of the selected frame, or the forward line of the node."""
@@ -118,10 +137,18 @@ def list_(debugger: Debugger, argument: str) -> CommandResult:
     return CommandResult(f"{file_text(line.file)}\n{text}", {"file": line.file, "line": line.line})
 
 
+def _on_disk(debugger: Debugger, file: str) -> str:
+    """The file of a frame that ``file`` is the end of ("torch/nn/functional.py"), where there is none of that name."""
+    if os.path.exists(file) or debugger.stop is None:
+        return file
+    known = (frame.source.path for frame in debugger.view.frames() if frame.source is not None)
+    return next((path for path in known if file_matches(file, path)), file)
+
+
 def _line_to_list(debugger: Debugger, argument: str) -> SourceLine:
     if ":" in argument:
         lines = parse_lines(argument, "list model.py:16")
-        return SourceLine(lines.file, lines.first, "")
+        return SourceLine(_on_disk(debugger, lines.file), lines.first, "")
     here = debugger.view.source_line()
     if here is None:
         raise CommandError("no source line is known here", "`where` shows the stack, `--stacks` records forward stacks")

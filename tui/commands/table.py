@@ -138,8 +138,9 @@ def resolve(word: str) -> Command:
         raise CommandError("no command given", "`help` lists the commands")
     found = [name for name in TABLE.rows if name.startswith(word)]
     found = found or sorted({TABLE.aliases[alias] for alias in TABLE.aliases if alias.startswith(word)})
-    if len(found) == 1:
-        return TABLE.rows[found[0]]
+    shortest = min(found, key=len, default="")
+    if found and all(name.startswith(shortest) for name in found):  # "fra" is frame, though there is frames
+        return TABLE.rows[shortest]
     if found:
         raise CommandError(f"ambiguous command {word!r}: {', '.join(found)}", "add a letter")
     close = difflib.get_close_matches(word, TABLE.aliases, 3, 0.5)

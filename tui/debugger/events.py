@@ -103,6 +103,13 @@ class BreakpointsChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class FramesShown:
+    """Stacks show the framework's frames too (``all``), or the user's alone: lines are to be asked for again."""
+
+    all: bool
+
+
+@dataclass(frozen=True, slots=True)
 class FrameChanged:
     """Another frame was selected (``up``, ``down``, ``frame N``)."""
 
@@ -169,6 +176,7 @@ Event = (
     | FrameworkFound
     | BreakpointsChanged
     | FrameChanged
+    | FramesShown
     | SelectionChanged
     | ShownChanged
     | GraphMarked

@@ -23,6 +23,7 @@ class Sent(NamedTuple):
     version: int  # of the list of breakpoints
     error_stops: bool
     vlog: tuple[protocol.Vlog, ...]
+    all_frames: bool = False
 
 
 class Settings:
@@ -34,6 +35,7 @@ class Settings:
         self.stop_at_entry = stop_at_entry  # where the first backward begins
         self._error_stops = True
         self._vlog: tuple[protocol.Vlog, ...] = ()
+        self._all_frames = False
 
     # ------------------------------------------------------------------ breakpoints
 
@@ -134,6 +136,20 @@ class Settings:
             self._vlog = (*kept, asked)
         return bodies[0]
 
+    @property
+    def all_frames(self) -> bool:
+        """Whether stacks show the framework's own frames too."""
+        return self._all_frames
+
+    def show_frames(self, all: bool) -> None:
+        """In every process, also in those that join later."""
+        self._all_frames = all
+        for process in self._model.processes:
+            process.client.request(protocol.Frames(all))
+            process.view.forget_frames()
+        self._mirror()  # which breakpoints at lines match
+        self._model.tell(events.FramesShown(all))
+
     def aids(self, name: str = "", value: str = "") -> protocol.AidsBody:
         """The frameworks' own debugging aids; with ``name``, one of them is switched in every process."""
         bodies: list[protocol.AidsBody] = [p.client.request(protocol.Aids(name, value)) for p in self._connected()]
@@ -150,7 +166,7 @@ class Settings:
 
     def present(self) -> Sent:
         """With the lock held."""
-        return Sent(self.list.version, self._error_stops, self._vlog)
+        return Sent(self.list.version, self._error_stops, self._vlog, self._all_frames)
 
     def send(self, process: Process, wanted: Sent, earlier: Sent | None) -> protocol.Breakpoints:
         """Give ``process`` the settings; of the VLOG requests only those that are not among ``earlier``. A program
@@ -160,6 +176,8 @@ class Settings:
         states: protocol.Breakpoints = process.client.request(protocol.SetFunctionBreakpoints(requests))
         if not wanted.error_stops:
             process.client.request(protocol.SetExceptionBreakpoints([]))
+        if wanted.all_frames or (earlier is not None and earlier.all_frames):
+            process.client.request(protocol.Frames(wanted.all_frames))
         for asked in wanted.vlog:
             if earlier is not None and asked in earlier.vlog:
                 continue

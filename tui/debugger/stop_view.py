@@ -127,7 +127,8 @@ class StopView:
     def source_line(self) -> SourceLine | None:
         """The Python line to show: of the selected frame, else the forward line of the node, else the live line."""
         stop = self.need_stop()
-        frame = self._selected()
+        frames = self.stack.frames
+        frame = frames[self.stack.selected] if frames else None
         if frame is not None and frame.source is not None and frame.line:
             return SourceLine(frame.source.path, frame.line, frame.name)
         if stop.node is not None and stop.node.forward is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import types
 
-from adbg.engine.own_files import own_folders
+from adbg.engine.own_files import SHOWN, own_folders
 from adbg.engine.types import SourceLine
 
 EXPRESSION = "<adbg>"  #: file name of the code of the user's expressions
@@ -17,8 +17,10 @@ class FrameFilter:
 
     def __init__(self, framework: str) -> None:
         """Args: framework: the framework's folder."""
-        self._folders = (os.path.abspath(framework) + os.sep, *own_folders())
+        self._framework = os.path.abspath(framework) + os.sep
+        self._own = own_folders()
         self._known: dict[str, str | None] = {}
+        self._shown: dict[str, str | None] = {}
         self._cwd = os.getcwd()
 
     def user_file(self, file: str) -> str | None:
@@ -27,15 +29,24 @@ class FrameFilter:
         try:
             return self._known[file]
         except KeyError:
-            shown: str | None = file
-            if file.startswith("<frozen") or file == EXPRESSION:
-                shown = None
-            elif not file.startswith("<"):
-                shown = os.path.normpath(os.path.join(self._cwd, file))
-                if shown.startswith(self._folders):
-                    shown = None
-            self._known[file] = shown
-            return shown
+            return self._known.setdefault(file, self._absolute(file, (self._framework, *self._own)))
+
+    def shown_file(self, file: str) -> str | None:
+        """The same for stacks: with ``frames all``, the framework's own files too."""
+        if not SHOWN.all:
+            return self.user_file(file)
+        try:
+            return self._shown[file]
+        except KeyError:
+            return self._shown.setdefault(file, self._absolute(file, self._own))
+
+    def _absolute(self, file: str, left_out: tuple[str, ...]) -> str | None:
+        if file.startswith("<frozen") or file == EXPRESSION:
+            return None
+        if file.startswith("<"):
+            return file
+        absolute = os.path.normpath(os.path.join(self._cwd, file))
+        return None if absolute.startswith(left_out) else absolute
 
     def live_line(self, frame: types.FrameType | None) -> SourceLine | None:
         """The innermost user line of a running Python stack."""

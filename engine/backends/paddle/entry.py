@@ -118,6 +118,8 @@ class EngineEntry:
             opened = self._begin(args, kwargs, partial)
             earlier = self._kept
             grad_mode = private.has_grad()
+            if partial and flag(opened, 4, "create_graph"):
+                self._services.stacks.tell_place()
             try:
                 result = run(*args, **kwargs)
             except BaseException as error:

@@ -22,6 +22,7 @@ from adbg.engine.backends.paddle.flags import SharedFlags, read_flags
 from adbg.engine.backends.paddle.native import symbols
 from adbg.engine.backends.paddle.native.handwritten import Handwritten
 from adbg.engine.backends.paddle.native.texts import LONGEST_ORDER, StackTexts, at_level, ordered
+from adbg.engine.own_files import SHOWN
 from adbg.engine.types import SourceLine
 
 _FRAME = re.compile(r'^\s*File "(?P<file>[^\n]*)", line (?P<line>\d+), in (?P<function>.*)$', re.MULTILINE)
@@ -30,7 +31,9 @@ _FEATURE = "forward stacks"
 _NUMBERED = re.compile(r"(?P<op>[a-z][a-z0-9_]*?)(?P<number>\d+)GradNode\Z")
 _COMPILED = re.compile(r"#(\w+)_[0-9a-f]{5}\Z")  # what to_static makes of a function's name
 _ASKED = "an expression at a stop made this node"
-_BEFORE = "this node was made before stacks were on"
+_UNTOLD = "Paddle keeps none on it: it was made before stacks were on, or by an operator that keeps none"
+_HIGHER = "Paddle made this node by itself, for a higher derivative: such nodes keep no stack"
+_OF_HIGHER = re.compile(r"(?:Double|Triple)GradNode")
 
 
 def framework_name(printed: str) -> str:
@@ -64,6 +67,7 @@ class Stacks:
         self.texts = StackTexts()
         self._handwritten = Handwritten(self.texts)
         self._lock = threading.Lock()
+        self._lines_version = SHOWN.version
         self._lines: dict[str, tuple[SourceLine, ...]] = {}  # by text: a training script makes the same ones again
 
     @property
@@ -99,6 +103,13 @@ class Stacks:
         if self._were_on and isinstance(text, str):
             error.args = (at_level(text, self._flags.own("FLAGS_call_stack_level")), *error.args[1:])
 
+    def tell_place(self) -> None:
+        """What Paddle's own code makes from here on, no operator being called, was made by the line that runs now: a
+        backward with ``create_graph``, whose nodes would have the stack of the operator in front of it."""
+        tell = symbols.python_stack()
+        if self.on and tell is not None:
+            tell()
+
     def text(self, node: Any) -> str:
         """What Paddle keeps on a node: its stack as Python prints it; "" without one. 8 us."""
         native = symbols.native()
@@ -119,7 +130,11 @@ class Stacks:
             return (), f"this Paddle's nodes cannot be read ({symbols.native_problem()})"
         text, _ = ordered(native.trace(node.node_ptr()))  # its number is its own: lines are kept by the rest
         if not text:
-            return (), _BEFORE if self.on else "stacks are off; switch them on before the forward runs"
+            if not self.on:
+                return (), "stacks are off; switch them on before the forward runs"
+            return (), _HIGHER if _OF_HIGHER.search(node.name()) else _UNTOLD
+        if self._lines_version != SHOWN.version:
+            self._lines_version, self._lines = SHOWN.version, {}
         known = self._lines.get(text)
         if known is None:
             if len(self._lines) > 20_000:
@@ -140,7 +155,7 @@ class Stacks:
             if match["file"] == EXPRESSION:
                 found.clear()
                 continue
-            file = self.frames.user_file(match["file"])
+            file = self.frames.shown_file(match["file"])
             if file is not None:
                 line = SourceLine(file, int(match["line"]), _COMPILED.sub(r"\1", match["function"]))
                 if line not in found[-1:]:

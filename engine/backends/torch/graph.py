@@ -26,6 +26,7 @@ from adbg.engine.backends.torch.stacks import Stacks
 from adbg.engine.backends.torch.tensors import short_dtype
 from adbg.engine.backends.torch.touched import Ledger
 from adbg.engine.errors import BackendError
+from adbg.engine.own_files import SHOWN
 from adbg.engine.types import Edge, NodeInfo, SourceLine, TensorMeta
 
 _HIGHEST = 1 << 64
@@ -78,6 +79,7 @@ class TorchGraph(WalkedGraph):
         self._ordinals: list[int] | None = None
         self._wanted_run = False
         self._lines: dict[int, tuple[SourceLine, ...]] = {}
+        self._lines_version = SHOWN.version
         self._named = False
 
     # ---- the walk
@@ -283,7 +285,7 @@ class TorchGraph(WalkedGraph):
         return [_slot_meta(slot) for slot in private.input_metadata(self.node(key)) or ()]
 
     def forward_stack(self, key: int) -> tuple[Sequence[SourceLine], str]:
-        known = self._lines.get(key)
+        known = self._known_lines().get(key)
         if known is None:
             stacks = self._services.stacks
             trace = stacks.trace(self.node(key))
@@ -292,10 +294,16 @@ class TorchGraph(WalkedGraph):
             known = self._lines[key] = stacks.user_lines([trace])[0]
         return known, "" if known else "no line of the script's own is on it: torch made this node by itself"
 
+    def _known_lines(self) -> dict[int, tuple[SourceLine, ...]]:
+        if self._lines_version != SHOWN.version:
+            self._lines_version, self._lines = SHOWN.version, {}
+        return self._lines
+
     def read_all_stacks(self) -> None:
         """Turn the captures of all nodes into lines at once: 1.2 us each instead of 28."""
         stacks = self._services.stacks
-        traces = [(key, stacks.trace(node)) for key, node in enumerate(self.walk()) if key not in self._lines]
+        known = self._known_lines()
+        traces = [(key, stacks.trace(node)) for key, node in enumerate(self.walk()) if key not in known]
         held = [(key, trace) for key, trace in traces if trace is not None]
         for (key, _), lines in zip(held, stacks.user_lines([trace for _, trace in held]), strict=True):
             self._lines[key] = lines

@@ -233,7 +233,7 @@ class Stacks:
 
     def _user_frames(self, frames: list[dict[str, Any]]) -> Iterator[SourceLine]:
         for frame in frames:
-            file = self._frames.user_file(frame["filename"])
+            file = self._frames.shown_file(frame["filename"])
             if file is not None:
                 key = (file, frame["line"], frame["name"])
                 line = self._lines.get(key)

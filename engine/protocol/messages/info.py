@@ -85,6 +85,14 @@ class Record:
     on: bool | None = None  # None only asks
 
 
+@request("adbg/frames", Empty)
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """Which frames stacks show, and breakpoints at lines count: the user's alone, or the framework's too."""
+
+    all: bool
+
+
 @request("adbg/stacks", Empty)
 @dataclass(frozen=True, slots=True)
 class Stacks:

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from adbg.engine.errors import CommandError
-from adbg.engine.names import closest_names, file_matches, name_matches, path_matches, short_names
+from adbg.engine.names import closest_names, file_matches, is_address, name_matches, path_matches, short_names
 from adbg.engine.places import parse_lines
 from adbg.engine.types import NodeInfo, Phase, SourceLine, SpecKind
 
@@ -187,6 +187,9 @@ def _parse_head(spec: str, head: str) -> tuple[SpecKind, str, int]:
     if head.isdecimal():
         problem = f"{head!r} alone is neither a node nor a line"
         raise _bad(spec, problem, f"#{head} (a node) or FILE:{head} (a line)", f"model.py:{head}")
+    if is_address(head):
+        problem = f"{head} is the address of a node of one graph, which later graphs do not have"
+        raise _bad(spec, problem, "a name; `info node 0x…` and `break 0x…` at a stop find the node's", "PowGradNode#2")
     prefix, colon, pattern = head.partition(":")
     if colon and prefix in _PREFIXES and not pattern.startswith(":"):
         if not pattern:

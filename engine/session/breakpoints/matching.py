@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from adbg.engine.backends.base import Graph, HookPlan
 from adbg.engine.names import closest_names, file_matches, name_matches
+from adbg.engine.own_files import SHOWN
 from adbg.engine.session.breakpoints.grammar import Spec, SpecKind, spec_matches
 from adbg.engine.types import NodeInfo, Phase, SourceLine
 
@@ -114,6 +115,8 @@ def unmatched_name(spec: Spec, names: Sequence[str]) -> str:
 
 def _no_line(spec: Spec, seen: _Seen) -> str:
     text = f"no node was made at {spec.head}"
+    if not SHOWN.all and seen.lines and not any(file_matches(spec.pattern, file) for file, _ in seen.lines):
+        text += " (of lines inside the framework: after `frames all`)"
     if not seen.lines:
         return f"{text}: no forward stacks" + (f" ({seen.stacks_missing})" if seen.stacks_missing else "")
     lines = sorted({line for file, line in seen.lines if file_matches(spec.pattern, file)})

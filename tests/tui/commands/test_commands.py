@@ -372,6 +372,16 @@ def test_the_stack(watched: Make) -> None:
     assert one.debugger.current is not None and one.debugger.current.view.frame == 3
 
 
+def test_an_address_names_the_node_that_stands_there_now(watched: Make) -> None:
+    one = watched()
+    agent = one.stop_at("Mm")
+    name = agent.node(3).unique_name
+    assert one.run("b 0x1003 after if index > 0").value["spec"] == f"{name} after if index > 0"
+    assert one.run("info node 0x1003").text == one.run("info node #3").text
+    with pytest.raises(CommandError, match="nodes are called '0x9999'"):
+        execute(one.debugger, "b 0x9999")
+
+
 def test_list(watched: Make, tmp_path: Path) -> None:
     one = watched()
     one.stop_at("Mm")

@@ -1,7 +1,7 @@
 """From a record of the log to its node in the graph, and back. UI thread.
 
-adbg's own records have the node's index. Paddle's have a pointer, which the graph does not know: there a node is the
-n-th of its name that ran.
+adbg's own records have the node's index. Paddle's have its address, as the rows of the graph do; where the graph has
+no such node (``paddle.grad`` runs on copies) it is the n-th of its name that ran.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 import time
 from array import array
 
-from adbg.engine.glog import NodeSaid, node_said
+from adbg.engine.glog import NodeSaid, node_made, node_said
 from adbg.tui.app.log.index import NODE
 from adbg.tui.app.log.store import LogStore
 from adbg.tui.app.panels.graph_model import GraphModel
@@ -19,7 +19,7 @@ from adbg.tui.app.panels.graph_model import GraphModel
 _ORDINAL = re.compile(r"\d+(?=GradNode$)")
 _HEAD = re.compile(r"\] ?(.*)")
 _BEGINS = bytes(1 if kind & NODE else 0 for kind in range(256))
-NodeKey = tuple[str, int, int]  # name, index, which of its name in the backward; 0: unknown
+NodeKey = tuple[str, int, int, str]  # name, index, which of its name in the backward (0: unknown), address
 _ROWS = 512  # looked at between two looks at the clock
 
 
@@ -109,7 +109,7 @@ class NodeLink:
         self._store = store
         self._records: NodeRecords | None = None
         self._asked: tuple[NodeSaid, int] | None = None  # the record whose node is wanted, and its row
-        self._wanted: NodeKey | None = None  # the node whose record is wanted
+        self._wanted: tuple[str, int, int] | None = None  # the node whose record is wanted
 
     @property
     def waiting(self) -> bool:
@@ -125,9 +125,13 @@ class NodeLink:
         self.drop()
 
     def said_at(self, row: int) -> NodeSaid | None:
-        """The node of the last backward that the record at ``row`` is about."""
-        said = node_said(self._store.line(row).text)
-        return said if said is not None and self._store.backward_of(row) == self._store.last_backward() else None
+        """The node of the last backward that the record at ``row`` is about, or that it tells the making of."""
+        text, last = self._store.line(row).text, self._store.last_backward()
+        said = node_said(text)
+        if said is not None:
+            return said if self._store.backward_of(row) == last else None
+        made = node_made(text)  # in the forward in front of it: an earlier one's nodes stood at the same addresses
+        return made if made is not None and self._store.next_backward(row) == last else None
 
     def ask_node(self, row: int) -> bool:
         """Which node is the record at ``row`` about? False: about none."""
@@ -151,16 +155,22 @@ class NodeLink:
         records, asked, wanted = self._records, self._asked, self._wanted
         self.drop()
         if records is None:
-            return None, -1
+            made = asked[0] if asked is not None else None  # no backward yet
+            return ((made.name, 0, 0, made.pointer) if made is not None else None), -1
         if asked is not None:
             said, row = asked
             occurrence = 0 if said.index else records.occurrence(said, row)
-            return ((said.name, said.index, occurrence) if said.index or occurrence else None), -1
+            known = said.index or occurrence or said.pointer
+            return ((said.name, said.index, occurrence, said.pointer) if known else None), -1
         return None, records.row_of(*wanted) if wanted is not None else -1
 
 
-def node_index(model: GraphModel, name: str, index: int, occurrence: int) -> int:
+def node_index(model: GraphModel, name: str, index: int, occurrence: int, address: str = "") -> int:
     """Index in the graph of the node that a record names; 0 when it is not there."""
+    if address:
+        for at, known in model.rows.items():
+            if known.address == address and plain_name(known.name) == plain_name(name):
+                return at
     if index:
         row = model.rows.get(index)
         return index if row is not None and plain_name(row.name) == plain_name(name) else 0

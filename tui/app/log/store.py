@@ -315,6 +315,10 @@ class LogStore:
             return around
         return self.kinds.translate(_BACKWARDS).rfind(1)
 
+    def next_backward(self, row: int) -> int:
+        """The first backward that begins behind ``row``; -1 when there is none."""
+        return self.kinds.translate(_BACKWARDS).find(1, row)
+
     def piece_end(self, start: int, stop: int, size: int = CHUNK) -> int:
         """Row up to which one read of some ``size`` bytes from row ``start`` on goes."""
         return min(max(bisect.bisect_right(self._offsets, self._offsets[start] + size), start + 1), stop)

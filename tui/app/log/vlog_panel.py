@@ -52,6 +52,7 @@ class VlogPanel(LinePanel):
         name: str
         index: int
         occurrence: int
+        address: str = ""
 
     @dataclass(eq=False)
     class SearchEnded(Message):

@@ -208,7 +208,7 @@ class GraphModel:
 
         def hit(row: GraphRow) -> bool:
             where = f"{row.forward.file}:{row.forward.line}" if row.forward else ""
-            words = (row.unique_name, row.module or "", row.parameter or "", where, f"#{row.index}")
+            words = (row.unique_name, row.module or "", row.parameter or "", where, f"#{row.index}", row.address)
             return any(wanted in word.lower() for word in words)
 
         return self._next(hit, start, step)

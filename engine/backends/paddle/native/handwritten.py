@@ -76,8 +76,9 @@ class Handwritten:
             if self._put:
                 try:
                     self._tell(args, result, before, sys._getframe(1))
-                except Exception:  # knowing less about a node is no reason to hurt the forward
-                    return result
+                except Exception as error:  # knowing less about a node is no reason to hurt the forward
+                    if not _own(error):
+                        raise
             return result
 
         return operator
@@ -99,6 +100,14 @@ class Handwritten:
         else:
             text = self._texts.of(caller, _region(caller))
         native.give_trace(address, (GIVEN + text).encode("utf-8", "replace"), replace)
+
+
+def _own(error: BaseException) -> bool:
+    """Whether the code here raised it, and not a signal handler of the program's that ran meanwhile."""
+    trace, frame = error.__traceback__, None
+    while trace is not None:
+        frame, trace = trace.tb_frame, trace.tb_next
+    return frame is None or str(frame.f_globals.get("__name__")).partition(".")[0] in ("adbg", "paddle")
 
 
 def _made(result: Any) -> Iterator[Any]:

@@ -58,6 +58,16 @@ def library() -> ctypes.PyDLL:
     return ctypes.PyDLL(file)
 
 
+@functools.cache
+def python_stack() -> Callable[[], None] | None:
+    """Has Paddle ask for the stack, as each operator does at call stack level 3; None where it is not exported."""
+    function: Any = getattr(library(), "_ZN6paddle6pybind14SetPythonStackEv", None)
+    if function is not None:
+        function.restype, function.argtypes = None, []
+    found: Callable[[], None] | None = function
+    return found
+
+
 def _functions() -> dict[str, Any]:
     """The exported functions by our names."""
     exported = library()

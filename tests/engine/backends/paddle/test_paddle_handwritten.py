@@ -9,9 +9,11 @@ import pytest
 
 paddle = pytest.importorskip("paddle.autograd") and pytest.importorskip("paddle")
 
+from adbg.engine.backends.base import HookPlan  # noqa: E402
 from adbg.engine.backends.paddle.backend import PaddleBackend  # noqa: E402
 from adbg.engine.backends.paddle.native import handwritten  # noqa: E402
 from adbg.engine.names import name_matches, short_op  # noqa: E402
+from tests.support.paddle_watch import Watch, watching  # noqa: E402
 
 nn = paddle.nn
 
@@ -152,3 +154,39 @@ def test_an_operator_s_own_error_and_functions_are_the_program_s(backend):
     assert handwritten.__file__ not in files
     backend.set_stacks(False)
     assert paddle._C_ops.conv2d is wrapped.__wrapped__
+
+
+def test_what_a_signal_handler_raises_meanwhile_reaches_the_program(backend, monkeypatch):
+    """And what goes wrong here does not."""
+
+    class TimeOut(Exception):
+        pass
+
+    def handler(*args):
+        raise TimeOut
+
+    image, kernel = paddle.ones([1, 2, 4, 4]), paddle.ones([2, 2, 3, 3])
+    kernel.stop_gradient = False
+    monkeypatch.setattr(handwritten, "_made", handler)
+    with pytest.raises(TimeOut):
+        nn.functional.conv2d(image, kernel)
+    monkeypatch.setattr(handwritten, "_made", None)
+    assert nn.functional.conv2d(image, kernel).shape == [1, 2, 2, 2]
+
+
+def test_what_paddle_makes_for_a_second_derivative_has_no_other_operator_s_line():
+    """Its sums have the line that asked for the derivative, and not that of the last operator before it."""
+    watch = Watch(HookPlan())
+    with watching(watch, stacks=True) as backend:
+        x = paddle.ones([3])
+        x.stop_gradient = False
+        product = paddle.exp(x) * paddle.exp(x)
+        loss = product.sum()
+        earlier = set(backend.graph_of([loss]).addresses())
+        asked, (gradient,) = line(), paddle.grad([loss], [x], create_graph=True)
+        graph = backend.graph_of([gradient])
+        made = [key for key in graph.order() if graph.address(key) not in earlier and not graph.is_accumulate(key)]
+        found = {graph.name(key): graph.forward_stack(key) for key in made}
+        assert {name for name in found if not found[name][0]} == {name for name in found if "Double" in name}
+        assert len(found) >= 3 and found["AddGradNode"][0][0].line == asked
+        assert all("for a higher derivative" in why for frames, why in found.values() if not frames)

@@ -1,9 +1,10 @@
-"""``name#k`` counts in order of the forward. The witness is Paddle's own log: "Create node NAME addr 0x...", level 4."""
+"""``name#k`` counts in order of the forward. Witness: Paddle's own log: "Create node NAME addr 0x…" at level 4."""
 
 from __future__ import annotations
 
 import re
 import threading
+from collections import Counter
 
 import pytest
 
@@ -11,8 +12,11 @@ paddle = pytest.importorskip("paddle.autograd") and pytest.importorskip("paddle"
 
 from adbg.engine.backends.paddle.backend import PaddleBackend  # noqa: E402
 from adbg.engine.backends.paddle.graph import NUMBERED_NOTE  # noqa: E402
+from adbg.engine.errors import CommandError  # noqa: E402
+from adbg.engine.graph.index import GraphIndex  # noqa: E402
+from adbg.engine.session.breakpoints.grammar import parse_spec  # noqa: E402
 
-_CREATED = re.compile(r"[Cc]reate (?:grad )?node (\w+) addr (0x[0-9a-f]+)")
+_CREATED = re.compile(r"\.\d{6}\s+(\d+) .*[Cc]reate (?:grad )?node \w+ addr (0x[0-9a-f]+)")
 
 
 def leaf(*shape):
@@ -84,8 +88,8 @@ def threads(a):
 
 
 def logged(forward, capfd):
-    """The roots, and addresses in order of making: as the log has them, and as the forward itself has those of which
-    Paddle logs nothing."""
+    """The roots, and (address, thread) in order of making: as the log has them, and as the forward itself has those of
+    which Paddle logs nothing."""
     a = leaf(3)
     capfd.readouterr()
     paddle.base.core.set_vlog_level(4)
@@ -93,11 +97,11 @@ def logged(forward, capfd):
         roots = forward(a)
     finally:
         paddle.base.core.set_vlog_level(0)
-    made = [int(match[2], 16) for match in _CREATED.finditer(capfd.readouterr().err)]
+    made = [(int(match[2], 16), match[1]) for match in _CREATED.finditer(capfd.readouterr().err)]
     if isinstance(roots, tuple):
         roots, tensors = roots
-        made += [tensor.grad_fn.node_ptr() for tensor in tensors]
-    return roots, made
+        made += [(tensor.grad_fn.node_ptr(), "") for tensor in tensors]
+    return roots, list(dict.fromkeys(made))
 
 
 @pytest.mark.parametrize("forward", [powers, branches, convolutions, products, layers, earlier_forward, threads])
@@ -107,17 +111,36 @@ def test_names_count_in_the_order_in_which_paddle_made_the_nodes(forward, capfd)
     try:
         roots, made = logged(forward, capfd)
         graph = backend.graph_of(roots)
-        expected: dict[str, list[int]] = {}
-        for address in made:
+        numbers: dict[tuple[str, str], list[int]] = {}  # by name and thread: what adbg counts, in order of the log
+        counts: Counter[str] = Counter()
+        for address, thread in made:
             key = graph.addresses().get(address)
-            if key is not None and address not in expected.setdefault(graph.name(key), []):
-                expected[graph.name(key)].append(address)
-        told = {graph.unique_name(key): graph.address(key) for key in graph.order() if graph.name(key) in expected}
-        assert told == {f"{name}#{k}": at for name, all_ in expected.items() for k, at in enumerate(all_, 1)}
-        assert any(unique.endswith("#2") for unique in told)
+            if key is not None:
+                name, _, number = graph.unique_name(key).partition("#")
+                numbers.setdefault((name, thread), []).append(int(number))
+                counts[name] += 1
+        assert max(counts.values()) > 1
+        for (name, _), found in numbers.items():
+            assert found == sorted(found), name  # two threads at once: by the call, while the log is by its end
+            if len({thread for other, thread in numbers if other == name}) == 1:
+                assert found == list(range(1, counts[name] + 1)), name
     finally:
         backend.set_stacks(False)
         backend.abandon()
+
+
+def test_an_address_as_the_log_has_it_names_its_node(capfd):
+    backend = PaddleBackend()
+    roots, made = logged(branches, capfd)
+    graph = backend.graph_of(roots)
+    index = GraphIndex(graph)
+    places = {address for address, _ in made}
+    assert len(places) > 5 and {graph.node(index.find(graph, hex(at))).node_ptr() for at in places} == places
+    assert {index.row(graph, number).address for number in range(1, index.total + 1)} >= set(map(hex, places))
+    with pytest.raises(CommandError, match="no node at 0x1234 in this graph"):
+        index.find(graph, "0x1234")
+    with pytest.raises(CommandError, match="is the address of a node of one graph"):
+        parse_spec(hex(made[0][0]))
 
 
 def test_nodes_without_a_number_stand_where_they_must_and_say_so():

@@ -22,7 +22,7 @@ from adbg.tui.app.log import store as logstore
 from adbg.tui.app.log.folds import OPEN, Filter, Folds, wanted
 from adbg.tui.app.log.index import BACKWARD, CALL, NODE, PYLAYER
 from adbg.tui.app.log.line_map import LineMap
-from adbg.tui.app.log.nodes import NodeRecords, plain_name
+from adbg.tui.app.log.nodes import NodeLink, NodeRecords, plain_name
 from adbg.tui.app.log.search import Search
 from adbg.tui.app.log.sought import Sought
 from adbg.tui.app.log.store import LogStore
@@ -348,6 +348,30 @@ def test_records_of_nodes_are_those_of_their_own_backward(path: Path) -> None:
         assert records.row_of("NoSuchNode", 1, 1) == -1
         for name, count in counts.items():
             assert records.row_of(name, 0, count + 1) == -1
+
+
+def test_a_record_of_a_making_is_linked_in_the_forward_of_the_last_backward_alone(tmp_path: Path) -> None:
+    """Nodes of an earlier iteration stood at the same addresses."""
+    head = "I1120 23:54:36.827657 22368 dygraph_functions.cc:1] "
+    made = ("Create node AddGradNode addr 0x558b31870cb0", "Outer:Create grad node GradNodePyLayer_Outer addr 0xab0")
+    forward = [head + text for text in made]
+    backward = [
+        f"{head}=================RunBackward: Start Backward =================",
+        f"{head}AddGradNode(0x558b31870cb0) Preparing ",
+        f"{head}=================RunBackward: Finish Backward =================",
+    ]
+    lines = [*forward, *backward, *forward, *backward]
+    store = store_of(tmp_path / "log", "".join(line + "\n" for line in lines))
+    link = NodeLink(store)
+    said = [link.said_at(row) for row in range(len(store))]
+    assert [row for row, found in enumerate(said) if found is not None] == [5, 6, 8], lines
+    assert [(found.name, found.pointer) for found in said if found is not None] == [
+        ("AddGradNode", "0x558b31870cb0"), ("GradNodePyLayer_Outer", "0xab0"), ("AddGradNode", "0x558b31870cb0")
+    ]  # fmt: skip
+    assert link.ask_node(6)
+    while not link.advance(1):
+        pass
+    assert link.answer() == (("GradNodePyLayer_Outer", 0, 0, "0xab0"), -1)
 
 
 def test_notes_stand_where_they_came(tmp_path: Path) -> None:
