@@ -83,6 +83,7 @@ class LogLevels(Observer):
             self._tell_narrator(backend)
             return
         self.natives[backend.name] = native
+        native.elsewhere = self.tap.elsewhere
         self._take_over(native)
         for text in self._asked:
             native.set_levels(text)

@@ -40,6 +40,10 @@ class StderrTap:
     def on(self) -> bool:
         return self._file >= 0
 
+    def elsewhere(self) -> bool:
+        """It is on, and the program has something of its own as fd 2 meanwhile."""
+        return self._file >= 0 and not _same(2, os.fstat(self._file))
+
     @property
     def size(self) -> int:
         """Bytes in the file; 0 when off."""
@@ -100,19 +104,23 @@ class StderrTap:
         if _same(2, os.fstat(self._file)):  # else the program redirected it, or closed it and opened one of its own
             os.dup2(self._saved, 2)
         for raw, name in self._raws:
-            if not raw.closed and raw.fileno() == self._saved:
+            if not raw.closed and _fd(raw) == self._saved:
                 _reopen(raw, 2, name)
+            vars(raw).pop("fileno", None)
         self._raws.clear()
 
     def _point(self, old: int, new: int) -> None:
-        """Have Python's own stream objects on ``old`` write to ``new``."""
+        """Have Python's own stream objects on ``old`` write to ``new``. They go on telling ``old`` as their number: a
+        program that takes it (``os.dup2(file, sys.stderr.fileno())``, as Paddle's ``capture_forward_subgraph_guard``
+        does to read the VLOG) means what C code writes to."""
         for stream in (sys.stderr, sys.__stderr__):
             buffer = getattr(stream, "buffer", None)
             raw = getattr(buffer, "raw", buffer)  # unbuffered Pythons have the raw file there
-            if not isinstance(raw, io.FileIO) or raw.closed or raw.fileno() != old:
+            if not isinstance(raw, io.FileIO) or raw.closed or _fd(raw) != old:
                 continue
             name = raw.name
             _reopen(raw, new, name)
+            vars(raw)["fileno"] = lambda: old
             self._raws.append((raw, name))
 
 
@@ -134,6 +142,11 @@ def _same(fd: int, file: os.stat_result | None) -> bool:
         return file is not None and os.path.samestat(os.fstat(fd), file)
     except OSError:
         return False
+
+
+def _fd(raw: io.FileIO) -> int:
+    """The number that it writes to, whatever it tells."""
+    return io.FileIO.fileno(raw)
 
 
 def _reopen(raw: io.FileIO, fd: int, name: Any) -> None:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 
 class NativeVlog(abc.ABC):
-    """Levels of the VLOG that a framework writes to fd 2 itself. Any thread under the GIL."""
+    """Levels of the VLOG that a framework writes to fd 2 itself. Any thread under the GIL.
+
+    Attributes:
+        elsewhere: whether the script reads fd 2 itself just now, so that a level that it sets there is the one it gets.
+    """
+
+    elsewhere: Callable[[], bool] = staticmethod(lambda: False)
 
     @abc.abstractmethod
     def set_levels(self, text: str) -> dict[str, int]:

@@ -47,6 +47,7 @@ class PaddleVlog(NativeVlog):
         self._held: tuple[int, ...] | None = None  # the global levels meanwhile, while adbg reads something
         self._modules: dict[str, int] = {name: level for name, level in self._script.items() if name != "*"}
         self._silent = False
+        self._yields = False  # to the script, which reads the log itself
         self._asked: set[str] = set()  # modules that adbg gave a level
         self._at_a_stop = False  # levels were changed there, perhaps in a node around which Paddle puts its own back
         self._global = level  # where there are no ``sites``
@@ -198,7 +199,7 @@ class PaddleVlog(NativeVlog):
             self._asked.clear()
 
     def _level(self, name: str) -> int:
-        level = _of(self._script if self._person is None else self._person, name)
+        level = _of(self._script if self._person is None or self._yields else self._person, name)
         return max([level, *(_of(levels, name) for levels in self._raised)])
 
     # ---- what the script asks
@@ -213,6 +214,7 @@ class PaddleVlog(NativeVlog):
                 return
             with self._lock:
                 self._script.update(own)
+                self._yields = any(own.values()) and self.elsewhere()
                 original(module_levels)
                 self._modules.update({name: level for name, level in own.items() if name != "*"})
                 self._global = own.get("*", self._global)
