@@ -33,6 +33,16 @@ class NativeVlog(abc.ABC):
     @abc.abstractmethod
     def lower_levels(self, levels: Mapping[str, int]) -> None: ...
 
+    def begin_nodes(self, level: int) -> None:  # noqa: B027  for frameworks that can
+        """Nodes that are made until ``end_nodes`` will run at ``level``, by the framework's own doing; may nest."""
+
+    def end_nodes(self) -> None:  # noqa: B027
+        """See ``begin_nodes``."""
+
+    def runs_at(self, levels: Mapping[str, int]) -> bool:
+        """Whether the framework itself has put these levels around the node whose hook has the turn."""
+        return False
+
     @abc.abstractmethod
     def quiet(self, on: bool) -> None:
         """No record at all while ``on``, whatever the levels are: what adbg asks the framework is not the script's
