@@ -83,13 +83,13 @@ class LogLevels(Observer):
             self._tell_narrator(backend)
             return
         self.natives[backend.name] = native
+        native.elsewhere = self.tap.elsewhere
         self._take_over(native)
         for text in self._asked:
             native.set_levels(text)
             self._warn(native, parse_levels(text))
         for region in self.regions:
-            if not region.backward:
-                self._watch(region, native)
+            self._watch(region, native)
         self._redirect()
 
     def _take_over(self, native: NativeVlog) -> None:
@@ -190,12 +190,17 @@ class LogLevels(Observer):
                 f"the nodes made there can be told: vlog bw {text} at {at}",
             )
         self.regions.append(region)
-        if not backward:
-            for native in self.natives.values():
-                self._watch(region, native)
+        for native in self.natives.values():
+            self._watch(region, native)
         self._redirect()
 
     def _watch(self, region: Region, native: NativeVlog) -> None:
+        """A backward region is left to the framework for the nodes that are made from now on (``NodeLog`` has the
+        others): its own records begin before a node's first hook, and end behind the last."""
+        if region.backward:
+            if level := region.levels.get("*", 0):
+                self._forward.add(region.lines, lambda: native.begin_nodes(level), native.end_nodes)
+            return
         self._forward.add(
             region.lines, lambda: native.raise_levels(region.levels), lambda: native.lower_levels(region.levels)
         )

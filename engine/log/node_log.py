@@ -128,7 +128,11 @@ class NodeLog(Observer):
         found = [r for r in regions if r.backward and any(r.lines.holds(s.file, s.line) for s in stack)]
         if not found or call.describe(key).accumulate:
             return
-        self._levels.raised.append(raised := Raised(call, key, self._levels.natives.get(running.backend.name), found))
+        native = self._levels.natives.get(running.backend.name)
+        if native is not None and all(native.runs_at(region.levels) for region in found):
+            self._mark(f"{call.name(key)}(#{running.state.position}) Preparing ", call.depth)
+            return
+        self._levels.raised.append(raised := Raised(call, key, native, found))
         if raised.native is None:
             for region in raised.regions:
                 self._narrator.raise_levels(region.levels)

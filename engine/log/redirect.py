@@ -42,6 +42,11 @@ class StderrTap:
     def on(self) -> bool:
         return self._file is not None
 
+    def elsewhere(self) -> bool:
+        """It is on, and the program has something of its own as fd 2 meanwhile."""
+        file = self._file
+        return file is not None and not file.is_on(2)
+
     @property
     def size(self) -> int:
         """Bytes in the file; 0 when off, or when the program closed it."""
@@ -147,16 +152,21 @@ class _RealStderr(io.RawIOBase):
         self.name, self.mode = plain.name, plain.mode
 
     def fileno(self) -> int:
+        """Always 2: a program that takes it (``os.dup2(file, sys.stderr.fileno())``, as Paddle's
+        ``capture_forward_subgraph_guard`` does to read the VLOG) means what C code writes to."""
+        return 2
+
+    def _number(self) -> int:
         return self._saved.number if self._saved.ours and self._file.is_on(2) else 2
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
-        return os.write(self.fileno(), data)
+        return os.write(self._number(), data)
 
     def isatty(self) -> bool:
-        return os.isatty(self.fileno())
+        return os.isatty(self._number())
 
 
 def _is_stderr(raw: object) -> TypeGuard[io.FileIO]:

@@ -386,6 +386,8 @@ class BackendHooks:
         point = session.point(running, reason, Phase.ERROR, key, ids, message, None)
         point.error = error
         point.frame = frame
+        flowed = call.flowed_in(key, error) if key is not None else None
+        point.grad_outputs = list(flowed) if flowed is not None else None
         session.park(point, running)
 
     def _shown(self, error: BaseException) -> bool:

@@ -14,6 +14,7 @@ from adbg.engine.record.files import labels
 from adbg.engine.record.journal import faults_path
 from adbg.engine.record.reader import RunReader
 from adbg.engine.record.runs import RunSummary, delete_run, find_run, list_runs, runs_root, script_of, summary
+from adbg.engine.types import ExitStatus
 from adbg.tui.text.formatting import file_text, place_in_run, table_text
 from adbg.tui.text.quantities import duration, size
 
@@ -44,10 +45,23 @@ def show_list(root: str | None, everything: bool) -> int:
 
 def _row(run: RunSummary) -> tuple[object, ...]:
     started = datetime.fromtimestamp(run.started).strftime("%Y-%m-%d %H:%M")
-    code = "" if run.exit is None else str(run.exit)
+    code = "" if run.exit is None else str(_ended(run.exit).status)
     state = f"{run.state}, journal" if run.crash else run.state
     lasted, nbytes = f"{run.seconds:.1f} s", size(run.size, spaced=True)
     return run.name, state, code, started, lasted, nbytes, run.ranks, script_text(run)
+
+
+def _ended(code: int) -> ExitStatus:
+    """``code`` as ``exit.json`` counts: -9 of a program that signal 9 ended."""
+    return ExitStatus(code=code) if code >= 0 else ExitStatus(signal=-code)
+
+
+def _exit_text(code: int | None) -> str:
+    """As a shell counts, which is what ``adbg run`` ended with too."""
+    if code is None:
+        return ""
+    ended = _ended(code)
+    return f", exit status {ended.status}{f' ({ended.signal_name})' if ended.signal_name else ''}"
 
 
 def script_text(run: RunSummary) -> str:
@@ -59,7 +73,7 @@ def run_lines(path: str) -> list[str]:
     """One run in full."""
     run = summary(path)
     lines = [
-        f"{run.name}  {run.state}{'' if run.exit is None else f', exit status {run.exit}'}",
+        f"{run.name}  {run.state}{_exit_text(run.exit)}",
         f"  script   {script_text(run)}",
         f"  started  {datetime.fromtimestamp(run.started):%Y-%m-%d %H:%M:%S}, lasted {run.seconds:.1f} s",
         f"  size     {size(run.size, spaced=True)}",

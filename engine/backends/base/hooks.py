@@ -105,6 +105,11 @@ class BackwardCall(Graph):
         hook having been there."""
         return ()
 
+    def flowed_in(self, key: int, error: BaseException) -> Sequence[Any] | None:
+        """The ``grad_outputs`` with which node ``key`` failed, where the frames of the exception hold them (a Python
+        backward); None: nothing holds them any more."""
+        return None
+
     def original_error(self, error: BaseException) -> BaseException:
         """The exception as Python raised it, where the framework made another one of it (Paddle: an OSError)."""
         return error

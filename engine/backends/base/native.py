@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 
 class NativeVlog(abc.ABC):
-    """Levels of the VLOG that a framework writes to fd 2 itself. Any thread under the GIL."""
+    """Levels of the VLOG that a framework writes to fd 2 itself. Any thread under the GIL.
+
+    Attributes:
+        elsewhere: whether the script reads fd 2 itself just now, so that a level that it sets there is the one it gets.
+    """
+
+    elsewhere: Callable[[], bool] = staticmethod(lambda: False)
 
     @abc.abstractmethod
     def set_levels(self, text: str) -> dict[str, int]:
@@ -26,6 +32,16 @@ class NativeVlog(abc.ABC):
 
     @abc.abstractmethod
     def lower_levels(self, levels: Mapping[str, int]) -> None: ...
+
+    def begin_nodes(self, level: int) -> None:  # noqa: B027  for frameworks that can
+        """Nodes that are made until ``end_nodes`` will run at ``level``, by the framework's own doing; may nest."""
+
+    def end_nodes(self) -> None:  # noqa: B027
+        """See ``begin_nodes``."""
+
+    def runs_at(self, levels: Mapping[str, int]) -> bool:
+        """Whether the framework itself has put these levels around the node whose hook has the turn."""
+        return False
 
     @abc.abstractmethod
     def quiet(self, on: bool) -> None:

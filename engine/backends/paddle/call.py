@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from adbg.engine.backends.base import BackwardCall, HookPlan, HookSink, Part
 from adbg.engine.backends.common.hooking import HAS_POST
-from adbg.engine.backends.paddle.failures import error_text, suspects
+from adbg.engine.backends.paddle.failures import error_text, flowed_in, suspects
 from adbg.engine.backends.paddle.graph import PaddleGraph, Services
 from adbg.engine.backends.paddle.hooks import PaddleHooks
 from adbg.engine.backends.paddle.stacks import framework_name
@@ -96,6 +96,9 @@ class PaddleCall(PaddleGraph, BackwardCall):
 
     def error_text(self, error: BaseException) -> str:
         return error_text(error, self.origin)
+
+    def flowed_in(self, key: int, error: BaseException) -> Sequence[Any] | None:
+        return flowed_in(self, key, self.origin) if self.origin is not None else None
 
     def failed_nodes(self, error: BaseException) -> Sequence[tuple[int, str]]:
         self.walk()

@@ -49,6 +49,21 @@ def _running(running: int | None) -> Iterator[tuple[int, str]]:
         yield running, "it was executing when the exception left it"
 
 
+def flowed_in(graph: PaddleGraph, key: int, origin: BaseException) -> Sequence[Any] | None:
+    """The arguments of the backward of the PyLayer ``key``, in a frame of the exception as Python raised it."""
+    found: Sequence[Any] | None = None
+    printed = graph.printed()[key]
+    entry = origin.__traceback__
+    while entry is not None:
+        frame = entry.tb_frame
+        if frame.f_code.co_name == "backward" and frame.f_globals.get("__name__") == "paddle.autograd.py_layer":
+            values = frame.f_locals
+            if printed == "GradNodePyLayer_" + type(values.get("self")).__name__.removesuffix("_backward"):
+                found = tuple([value if defined(value) else None for value in values.get("args", ())])
+        entry = entry.tb_next
+    return found
+
+
 def _raised(origin: BaseException | None) -> str:
     if origin is None:
         return ""

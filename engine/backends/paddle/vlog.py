@@ -47,6 +47,8 @@ class PaddleVlog(NativeVlog):
         self._held: tuple[int, ...] | None = None  # the global levels meanwhile, while adbg reads something
         self._modules: dict[str, int] = {name: level for name, level in self._script.items() if name != "*"}
         self._silent = False
+        self._yields = False  # to the script, which reads the log itself
+        self._making: list[int] = []  # levels of ``begin_nodes``
         self._asked: set[str] = set()  # modules that adbg gave a level
         self._at_a_stop = False  # levels were changed there, perhaps in a node around which Paddle puts its own back
         self._global = level  # where there are no ``sites``
@@ -95,6 +97,25 @@ class PaddleVlog(NativeVlog):
             with contextlib.suppress(ValueError):
                 self._raised.remove(dict(levels))
             self._apply()
+
+    def begin_nodes(self, level: int) -> None:
+        """By the guard that Paddle has for it, whose level holds from before the node's hooks to behind its edges."""
+        start = getattr(getattr(self._core, "eager", None), "_start_capture_backward_vlog_subgraph", None)
+        if start is not None and self._sites is not None:
+            self._making.append(level)
+            start(level)
+
+    def end_nodes(self) -> None:
+        if self._making:
+            self._making.pop()
+            if self._making:
+                self._core.eager._start_capture_backward_vlog_subgraph(self._making[-1])
+            else:
+                self._core.eager._stop_capture_backward_vlog_subgraph()
+
+    def runs_at(self, levels: Mapping[str, int]) -> bool:
+        held = self._held
+        return held is not None and list(levels) == ["*"] and held[0] >= levels["*"]
 
     def quiet(self, on: bool) -> None:
         """1 us a call; with a module's level on 40 (a read of one tensor writes more than that takes)."""
@@ -198,7 +219,7 @@ class PaddleVlog(NativeVlog):
             self._asked.clear()
 
     def _level(self, name: str) -> int:
-        level = _of(self._script if self._person is None else self._person, name)
+        level = _of(self._script if self._person is None or self._yields else self._person, name)
         return max([level, *(_of(levels, name) for levels in self._raised)])
 
     # ---- what the script asks
@@ -213,6 +234,7 @@ class PaddleVlog(NativeVlog):
                 return
             with self._lock:
                 self._script.update(own)
+                self._yields = any(own.values()) and self.elsewhere()
                 original(module_levels)
                 self._modules.update({name: level for name, level in own.items() if name != "*"})
                 self._global = own.get("*", self._global)

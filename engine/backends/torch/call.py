@@ -9,7 +9,7 @@ import torch
 
 from adbg.engine.backends.base import BackwardCall, HookPlan, HookSink, Part
 from adbg.engine.backends.common.hooking import HAS_POST, Parts
-from adbg.engine.backends.torch.failures import suspects
+from adbg.engine.backends.torch.failures import flowed_in, suspects
 from adbg.engine.backends.torch.graph import Services, TorchGraph, node_name
 from adbg.engine.backends.torch.hooks import TorchHooks
 from adbg.engine.types import SourceLine
@@ -97,6 +97,9 @@ class TorchCall(TorchGraph, BackwardCall):
         if hooks is not None and running is not None and not hooks.flags[running] & HAS_POST:
             running = None  # without a post-hook it may well have run
         return suspects(self, error, running)
+
+    def flowed_in(self, key: int, error: BaseException) -> Sequence[Any] | None:
+        return flowed_in(self, key, error)
 
 
 class Arguments:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import types
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from adbg.engine.backends.torch import private
 from adbg.engine.backends.torch.graph import TorchGraph
@@ -45,6 +46,22 @@ def _in_traceback(graph: TorchGraph, error: BaseException) -> Iterator[tuple[int
         if key is not None:
             file = frame.f_code.co_filename
             yield key, f"its backward raised {type(error).__name__} ({file}:{line})"
+
+
+def flowed_in(graph: TorchGraph, key: int, error: BaseException) -> Sequence[Any] | None:
+    """The arguments of the ``apply`` of a Function's node ``key``, in a frame of the exception."""
+    found: Sequence[Any] | None = None
+    entry = error.__traceback__
+    while entry is not None:
+        frame = entry.tb_frame
+        if frame.f_code.co_name == "apply" and frame.f_globals.get("__name__") == "torch.autograd.function":
+            values = frame.f_locals
+            if graph.key_of(values.get("self")) == key:
+                found = values.get("args")
+                if isinstance(found, tuple) and len(found) == 1 and isinstance(found[0], list):
+                    found = found[0]  # boxed, for a Function that takes them out of a list
+        entry = entry.tb_next
+    return found
 
 
 def _by_message(graph: TorchGraph, message: str) -> Iterator[tuple[int, str]]:

@@ -256,3 +256,71 @@ def test_aids_are_listed_switched_and_put_back(script: Path) -> None:
 def test_level_6_says_what_paddle_does_to_optimizers(script: Path, level: str, told: int) -> None:
     done, _ = _run(script, *commands(f"vlog {level}"))
     assert done.status == 0 and (done.stdout + done.stderr).count("lose their state") == told, done
+
+
+CAPTURING = """
+import sys, types
+
+class Digraph:
+    def __init__(self, *args, **kwargs):
+        pass
+    def __getattr__(self, name):
+        return lambda *args, **kwargs: print("DRAWN", name, *args[:2]) if name in ("node", "edge") else None
+
+sys.modules["graphviz"] = types.ModuleType("graphviz")
+sys.modules["graphviz"].Digraph = Digraph
+import paddle
+from paddle.utils import capture_forward_subgraph_guard
+
+x = paddle.ones([2, 2])
+x.stop_gradient = False
+with capture_forward_subgraph_guard("unused"):
+    y = paddle.matmul(paddle.tanh(x), x)
+paddle.sin(y).sum().backward()
+print("DRAWN all", sys.stderr.fileno())
+"""
+
+
+@pytest.mark.parametrize("level", ["3", "5", "off"])  # from 6 on Paddle names what it did not name before
+def test_paddles_forward_graph_is_what_it_is_without(tmp_path: Path, level: str) -> None:
+    """``capture_forward_subgraph_guard`` puts a file in place of stderr and reads the records in it."""
+    script = tmp_path / "capture.py"
+    script.write_text(CAPTURING)
+    alone = [line for line in run([sys.executable, script]).stdout.splitlines() if line.startswith("DRAWN")]
+    done, log = _run(script, *commands(f"vlog {level}"))
+    assert done.status == 0 and len(alone) >= 5, str(done)
+    assert [line for line in done.stdout.splitlines() if line.startswith("DRAWN")] == alone
+    assert ("Running_AD_API: sin" in log) == (level != "off"), "the user's level holds again behind it"
+
+
+GUARDED = """
+import contextlib, sys
+import paddle
+from paddle.base.framework import backward_vlog_guard
+
+x = paddle.ones([2, 2])
+x.stop_gradient = False
+for step in range(2):
+    with backward_vlog_guard(6) if "guard" in sys.argv else contextlib.nullcontext():
+        y = paddle.exp(x)  # @here
+        y = paddle.matmul(y, y)
+    paddle.sin(y).sum().backward()
+"""
+
+
+def test_a_backward_region_has_every_record_of_paddles_own_guard(tmp_path: Path) -> None:
+    script = tmp_path / "guarded.py"
+    script.write_text(GUARDED)
+    line = next(n for n, text in enumerate(GUARDED.splitlines(), 1) if "@here" in text)
+    guard = parse(run([sys.executable, script, "guard"]).stderr)
+    done, log = _run(script, *commands(f"vlog bw 6 at guarded.py:{line}-{line + 1}"))
+
+    def told(records: list[Record]) -> list[tuple[str, str]]:
+        own = [record for record in records if record.file.endswith(".cc") or record.file.endswith(".h")]
+        plain = [(r.file, re.sub(r"0x\w+|(?<=Tensor)_\w+|\(\w*@?\w*\)", "", r.text)) for r in own]
+        # A hook of adbg's is told of, and holds the gradient, so that the node does not write into its memory.
+        return [record for record in plain if "PyTensorHook" not in record[1] and "Perform View" not in record[1]]
+
+    assert done.status == 0 and len(told(guard)) > 40, str(done)
+    missing = [record for record in told(guard) if told(guard).count(record) > told(parse(log.encode())).count(record)]
+    assert not missing, missing

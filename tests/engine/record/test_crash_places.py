@@ -93,7 +93,7 @@ def test_the_node_its_line_and_its_gradient(
     assert ("Python stacks at the crash" in report) == (kind != "kill")
     assert ("dmesg" in report) == (kind == "kill")
     shown = adbg("runs", "show", tmp_path / "run")
-    assert "crash-r0.txt" in shown.stdout, str(shown)
+    assert "crash-r0.txt" in shown.stdout and f"exit status {status} ({name})" in shown.stdout, str(shown)
 
 
 @on_frameworks()
