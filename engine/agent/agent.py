@@ -95,10 +95,11 @@ class Agent:
         self._breakpointhook = sys.breakpointhook
         self._pid = os.getpid()
         self.session = session = Session(self, self.rank)
-        self.record = RunRecord(session, self, config.run_dir, scratch)
+        self.record = RunRecord(session, self, config, scratch)
         self.events = Events(self)
         self.captures = Captures(session, self.record.captures_folder)
         self.log_levels = LogLevels(Narrator(self.record.log), self.record.log_file, session.problems.problem)
+        self.log_levels.tap.limit = config.record_limit // 2
         self.aids = AidSwitches(session)
         node_log = NodeLog(self.log_levels, self.record.place_log)
         session.observe(_LateFacts(self), self.captures, self.events, self.log_levels, node_log, self.aids)

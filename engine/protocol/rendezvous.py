@@ -34,7 +34,8 @@ MAIN_VARIABLE = "ADBG_MAIN"  # "1" only in the launched process itself; the boot
 
 @dataclass(frozen=True, slots=True)
 class SessionConfig:
-    """What the agent needs to know. ``run_dir`` "" records nothing."""
+    """What the agent needs to know. ``run_dir`` "" records nothing; ``record_limit``: bytes that each process may keep
+    there, 0 for any number."""
 
     socket: str
     token: str
@@ -42,6 +43,7 @@ class SessionConfig:
     stacks: bool = True
     engine_path: str = ""  # folder that holds the modules of adbg.engine
     package_path: str = ""  # folder that holds adbg/__init__.py
+    record_limit: int = 2 << 30
 
 
 def new_token() -> str:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from adbg.engine.errors import CommandError
 from adbg.engine.glog import Parser, Record
+from adbg.engine.record.budget import beginning
 from adbg.tui.text.gunzip import MAGIC, unpacked
 
 CHUNK = 1 << 20
@@ -109,6 +110,9 @@ def _records(path: str) -> Iterator[list[Record]]:
     problem = ""
     try:
         with sys.stdin.buffer if path == STDIN else open(path, "rb") as file:
+            if start := beginning(path) if path != STDIN else 0:  # adbg gave its beginning back to the disk
+                file.seek(start)
+                file.readline()
             first = file.read(CHUNK)
             plain = itertools.chain([first], iter(lambda: file.read(CHUNK), b""))
             for data in unpacked(file, first) if first.startswith(MAGIC) else plain:

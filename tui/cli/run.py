@@ -6,10 +6,11 @@ import argparse
 from collections.abc import Sequence
 
 from adbg.engine.errors import CommandError
+from adbg.engine.record.budget import LIMIT, parse_size
 from adbg.tui.cli.front_end import add_front_end, check_options, choose_front_end, run_front_end, startup_lines
 
 # Options that take a value: what follows them is not the script.
-VALUED = {"-b", "--break", "-e", "--execute", "-x", "--command-file", "--run-dir", "--timeout", "--python"}
+VALUED = {"-b", "--break", "-e", "--execute", "-x", "--command-file", "--run-dir", "--timeout", "--python", "--record-limit"}
 
 
 class Run:
@@ -29,6 +30,13 @@ class Run:
         record = parser.add_argument_group("recording")
         record.add_argument(
             "--run-dir", metavar="DIR", default="", help="record into DIR (default: a new one, see `adbg runs`)"
+        )
+        record.add_argument(
+            "--record-limit",
+            type=_size,
+            default=LIMIT,
+            metavar="SIZE",
+            help="keep at most SIZE of each process, the newest (500M, 4G, off; default: 2G)",
         )
         record.add_argument("--no-record", action="store_true", help="record nothing")
 
@@ -55,11 +63,19 @@ class Run:
             mode="split" if front in ("batch", "pipe") else "pty",
             record=not options.no_record,
             run_dir=options.run_dir,
+            record_limit=options.record_limit,
             stacks=options.stacks is not False,
             python=kind != "command" or is_interpreter(command[0]),
             size=terminal_size() or (24, 80),
         )
         return run_front_end(front, StartedProgram(script), options, startup, required, script.title)
+
+
+def _size(text: str) -> int:
+    try:
+        return parse_size(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a size of 1M or more, or off, got {text!r}") from None
 
 
 def split_run(argv: Sequence[str]) -> tuple[list[str], str, list[str]]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from adbg.engine.errors import AdbgError, CommandError, DebuggeeGone
 from adbg.engine.protocol.messages import Hello, ProcessInfo
 from adbg.engine.protocol.rendezvous import SessionConfig
+from adbg.engine.record.budget import LIMIT
 from adbg.engine.types import ExitStatus
 from adbg.tui.debugger.client import Client, Listener, connect
 
@@ -85,6 +86,7 @@ class Script:
     mode: Literal["pty", "split"] = "pty"
     record: bool = True
     run_dir: str = ""
+    record_limit: int = LIMIT
     stacks: bool = True
     python: bool = True
     env: Mapping[str, str] | None = None
@@ -114,7 +116,7 @@ class StartedProgram:
         def greet(client: Client, hello: Hello) -> None:
             on_agent(client, hello.process)
 
-        listener = Listener(greet, SessionConfig("", "", self.run_dir, self.script.stacks))
+        listener = Listener(greet, self._config())
         self._listener = listener
         self.folder = self.run_dir or os.path.dirname(listener.config.socket)
 
@@ -133,6 +135,9 @@ class StartedProgram:
             raise
         if warning:
             on_note(warning)
+
+    def _config(self) -> SessionConfig:
+        return SessionConfig("", "", self.run_dir, self.script.stacks, record_limit=self.script.record_limit)
 
     def _make_run_dir(self) -> str:
         """Returns a warning where nothing can be recorded: debugging continues without a record."""
