@@ -10,7 +10,10 @@ from adbg.engine.record.budget import LIMIT, parse_size
 from adbg.tui.cli.front_end import add_front_end, check_options, choose_front_end, run_front_end, startup_lines
 
 # Options that take a value: what follows them is not the script.
-VALUED = {"-b", "--break", "-e", "--execute", "-x", "--command-file", "--run-dir", "--timeout", "--python", "--record-limit"}
+VALUED = {
+    *("-b", "--break", "-e", "--execute", "-x", "--command-file"),
+    *("--run-dir", "--timeout", "--python", "--record-limit"),
+}
 
 
 class Run:
