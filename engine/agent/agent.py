@@ -95,6 +95,7 @@ class Agent:
         self._breakpointhook = sys.breakpointhook
         self._pid = os.getpid()
         self.session = session = Session(self, self.rank)
+        session.kept.limit = config.keep_gradients
         self.record = RunRecord(session, self, config, scratch)
         self.events = Events(self)
         self.captures = Captures(session, self.record.captures_folder)

@@ -23,6 +23,7 @@ from adbg.engine.session.breakpoints.grammar import parse_spec
 from adbg.engine.session.breakpoints.matching import absent
 from adbg.engine.session.breakpoints.table import BreakpointTable, Evaluate, Hit, HitEvent
 from adbg.engine.session.hooks import BackendHooks
+from adbg.engine.session.kept import KeptGradients
 from adbg.engine.session.observers import Notify, Observer
 from adbg.engine.session.parking import Parked, Turn
 from adbg.engine.session.passed_over import PassedOver
@@ -59,6 +60,7 @@ class Session:
         self.table = BreakpointTable()
         self.turn = Turn()
         self.parked: Parked | None = None
+        self.kept = KeptGradients()
         self.goal: Goal | None = None
         self.until: BreakpointTable | None = None
         self.attached = False
@@ -119,6 +121,7 @@ class Session:
             self.goal = self.until = None
             self.entry = self.pausing = False
             self.table = BreakpointTable()
+            self.kept.clear()
             for observer in self._observers:
                 try:
                     observer.detach()
@@ -141,6 +144,7 @@ class Session:
         """In a forked child: nothing armed, nobody notified. Locks are left alone: their holders are not here."""
         self.attached = self.deciding = False
         self.parked = None
+        self.kept.clear()
         self.notify = Notify()
         self.turn.quiet = ()
         gone: list[Observer | Backend] = [*self._observers, *self.backends]
@@ -295,6 +299,7 @@ class Session:
         place = running.place(point.stop.phase, key) if running else Place(Phase.PYTHON, thread=point.thread)
         parked = Parked(point, place, running)
         resumed = False
+        point.kept = self.kept
         try:
             self.parked = parked
             for tell in self.notify.before_stop:
@@ -307,6 +312,7 @@ class Session:
             parked.stay()
             resumed = True
             if running is not None and self.attached:
+                self._keep(point)
                 for tell in self.notify.resumed:
                     tell(running)
         finally:
@@ -320,6 +326,12 @@ class Session:
                 for tell in self.notify.continued:
                     tell(point.thread)
                 self.rearm()
+
+    def _keep(self, point: PausedPoint) -> None:
+        try:
+            self.kept.take(point)
+        except Exception as error:
+            self.problems.defect("the gradients of a stop were not kept", error)
 
     def break_at(self, frame: types.FrameType) -> None:
         """``adbg.breakpoint()`` was called in ``frame``: stop at that line, unless no client is there."""

@@ -6,13 +6,14 @@ import argparse
 from collections.abc import Sequence
 
 from adbg.engine.errors import CommandError
+from adbg.engine.protocol.rendezvous import KEEP
 from adbg.engine.record.budget import LIMIT, parse_size
 from adbg.tui.cli.front_end import add_front_end, check_options, choose_front_end, run_front_end, startup_lines
 
 # Options that take a value: what follows them is not the script.
 VALUED = {
     *("-b", "--break", "-e", "--execute", "-x", "--command-file"),
-    *("--run-dir", "--timeout", "--python", "--record-limit"),
+    *("--run-dir", "--timeout", "--python", "--record-limit", "--keep-gradients"),
 }
 
 
@@ -43,6 +44,15 @@ class Run:
         )
         record.add_argument("--no-record", action="store_true", help="record nothing")
 
+        memory = parser.add_argument_group("memory")
+        memory.add_argument(
+            "--keep-gradients",
+            type=_size,
+            default=KEEP,
+            metavar="SIZE",
+            help="of the last stops of a backward, keep copies of the gradients up to SIZE (off: none; default: 256M)",
+        )
+
     def run(self, parser: argparse.ArgumentParser, words: Sequence[str]) -> int:
         own, kind, target = split_run(words)
         options = parser.parse_args(own)
@@ -67,6 +77,7 @@ class Run:
             record=not options.no_record,
             run_dir=options.run_dir,
             record_limit=options.record_limit,
+            keep_gradients=options.keep_gradients,
             stacks=options.stacks is not False,
             python=kind != "command" or is_interpreter(command[0]),
             size=terminal_size() or (24, 80),

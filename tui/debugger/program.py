@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from adbg.engine.errors import AdbgError, CommandError, DebuggeeGone
 from adbg.engine.protocol.messages import Hello, ProcessInfo
-from adbg.engine.protocol.rendezvous import SessionConfig
+from adbg.engine.protocol.rendezvous import KEEP, SessionConfig
 from adbg.engine.record.budget import LIMIT
 from adbg.engine.types import ExitStatus
 from adbg.tui.debugger.client import Client, Listener, connect
@@ -87,6 +87,7 @@ class Script:
     record: bool = True
     run_dir: str = ""
     record_limit: int = LIMIT
+    keep_gradients: int = KEEP
     stacks: bool = True
     python: bool = True
     env: Mapping[str, str] | None = None
@@ -137,7 +138,15 @@ class StartedProgram:
             on_note(warning)
 
     def _config(self) -> SessionConfig:
-        return SessionConfig("", "", self.run_dir, self.script.stacks, record_limit=self.script.record_limit)
+        script = self.script
+        return SessionConfig(
+            "",
+            "",
+            self.run_dir,
+            script.stacks,
+            record_limit=script.record_limit,
+            keep_gradients=script.keep_gradients,
+        )
 
     def _make_run_dir(self) -> str:
         """Returns a warning where nothing can be recorded: debugging continues without a record."""
