@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from adbg.engine.backends.base import Backend, Graph
@@ -24,12 +25,26 @@ def _place(graph: Graph, key: int) -> _Place:
     return type(graph).__module__, getattr(graph, "number", 0), key
 
 
+class _Missing:
+    def __repr__(self) -> str:
+        return "not kept"
+
+
+MISSING = _Missing()
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    value: Any  # None: undefined
+    nbytes: int
+
+
 class KeptGradients:
     """``limit``: bytes; 0 keeps nothing."""
 
     def __init__(self, limit: int = KEEP) -> None:
         self.limit = limit
-        self._kept: OrderedDict[_Place, tuple[dict[str, list[Any]], int]] = OrderedDict()
+        self._kept: OrderedDict[_Place, tuple[dict[str, list[_Copy]], int]] = OrderedDict()
         self.bytes = 0
 
     def __len__(self) -> int:
@@ -47,7 +62,7 @@ class KeptGradients:
             values = getattr(point, kind)
             if values is not None:
                 found[kind] = [self._copy(backend, value) for value in values]
-        nbytes = sum(backend.meta(value).nbytes for values in found.values() for value in values if _there(value))
+        nbytes = sum(copy.nbytes for copies in found.values() for copy in copies)
         if found and nbytes <= self.limit:
             self._kept[place] = (found, nbytes)
             self.bytes += nbytes
@@ -56,8 +71,8 @@ class KeptGradients:
 
     def find(self, graph: Graph, key: int, kind: str) -> Sequence[Any] | None:
         """The copies of ``kind`` at a node, None where there are none. ``MISSING`` stands for one that was left out."""
-        entry = self._kept.get(_place(graph, key))
-        return entry[0].get(kind) if entry is not None else None
+        copies = self._kept.get(_place(graph, key), ({}, 0))[0].get(kind)
+        return [copy.value for copy in copies] if copies is not None else None
 
     def drop(self, graph: Graph) -> None:
         """That call is over."""
@@ -70,27 +85,16 @@ class KeptGradients:
         self._kept.clear()
         self.bytes = 0
 
-    def _forget(self, place: _Place) -> dict[str, list[Any]]:
+    def _forget(self, place: _Place) -> dict[str, list[_Copy]]:
         found, nbytes = self._kept.pop(place, ({}, 0))
         self.bytes -= nbytes
         return found
 
-    def _copy(self, backend: Backend, value: Any) -> Any:
+    def _copy(self, backend: Backend, value: Any) -> _Copy:
         if value is None:
-            return None
+            return _Copy(None, 0)
         try:
-            return backend.copied(value) if backend.meta(value).nbytes <= self.limit else MISSING
+            nbytes = backend.meta(value).nbytes
+            return _Copy(backend.copied(value), nbytes) if nbytes <= self.limit else _Copy(MISSING, 0)
         except Exception:
-            return MISSING
-
-
-class _Missing:
-    def __repr__(self) -> str:
-        return "not kept"
-
-
-MISSING = _Missing()
-
-
-def _there(value: Any) -> bool:
-    return value is not None and value is not MISSING
+            return _Copy(MISSING, 0)

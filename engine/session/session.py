@@ -144,7 +144,6 @@ class Session:
         """In a forked child: nothing armed, nobody notified. Locks are left alone: their holders are not here."""
         self.attached = self.deciding = False
         self.parked = None
-        self.kept.clear()
         self.notify = Notify()
         self.turn.quiet = ()
         gone: list[Observer | Backend] = [*self._observers, *self.backends]
@@ -312,7 +311,7 @@ class Session:
             parked.stay()
             resumed = True
             if running is not None and self.attached:
-                self._keep(point)
+                self.kept.take(point)
                 for tell in self.notify.resumed:
                     tell(running)
         finally:
@@ -326,12 +325,6 @@ class Session:
                 for tell in self.notify.continued:
                     tell(point.thread)
                 self.rearm()
-
-    def _keep(self, point: PausedPoint) -> None:
-        try:
-            self.kept.take(point)
-        except Exception as error:
-            self.problems.defect("the gradients of a stop were not kept", error)
 
     def break_at(self, frame: types.FrameType) -> None:
         """``adbg.breakpoint()`` was called in ``frame``: stop at that line, unless no client is there."""
