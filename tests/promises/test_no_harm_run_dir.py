@@ -62,7 +62,7 @@ def test_taken_away_while_it_runs(framework: str, harm: str, tmp_path: Path) -> 
 
 @on_frameworks()
 def test_a_disk_that_fills(framework: str, tmp_path: Path) -> None:
-    """RLIMIT_FSIZE makes write() fail in mid-file as a full disk does; SIGXFSZ, which Python ignores, is plain's too."""
+    """RLIMIT_FSIZE makes write() fail in mid-file as a full disk does."""
     script = tmp_path / "train.py"
     harm = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))"
     script.write_text(MODEL[framework] + TRAINING.format(harm=harm))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import time
 from collections.abc import Sequence
 from datetime import datetime
@@ -45,10 +47,25 @@ def show_list(root: str | None, everything: bool) -> int:
 
 def _row(run: RunSummary) -> tuple[object, ...]:
     started = datetime.fromtimestamp(run.started).strftime("%Y-%m-%d %H:%M")
-    code = "" if run.exit is None else str(run.exit)
+    code = "" if run.exit is None else str(_status(run.exit))
     state = ", ".join([run.state, *["journal"] * bool(run.crash), *["pruned"] * run.pruned])
     lasted, nbytes = f"{run.seconds:.1f} s", size(run.size, spaced=True)
     return run.name, state, code, started, lasted, nbytes, run.ranks, script_text(run)
+
+
+def _status(code: int) -> int:
+    """As a shell and ``adbg run`` count it: 128 + N for signal N."""
+    return code if code >= 0 else 128 - code
+
+
+def _exit_words(code: int | None) -> str:
+    if code is None:
+        return ""
+    named = ""
+    if code < 0:
+        with contextlib.suppress(ValueError):
+            named = f" ({signal.Signals(-code).name})"
+    return f", exit status {_status(code)}{named}"
 
 
 def script_text(run: RunSummary) -> str:
@@ -60,7 +77,7 @@ def run_lines(path: str) -> list[str]:
     """One run in full."""
     run = summary(path)
     lines = [
-        f"{run.name}  {run.state}{'' if run.exit is None else f', exit status {run.exit}'}",
+        f"{run.name}  {run.state}{_exit_words(run.exit)}",
         f"  script   {script_text(run)}",
         f"  started  {datetime.fromtimestamp(run.started):%Y-%m-%d %H:%M:%S}, lasted {run.seconds:.1f} s",
         f"  size     {size(run.size, spaced=True)}",
