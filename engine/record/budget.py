@@ -10,7 +10,10 @@ import contextlib
 import ctypes
 import errno
 import os
-import sqlite3
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import sqlite3
 
 LIMIT = 2 << 30  # bytes of one process
 KEPT_STOPS = 10_000  # newest stops that outlive the calls they belong to

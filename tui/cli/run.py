@@ -6,8 +6,6 @@ import argparse
 from collections.abc import Sequence
 
 from adbg.engine.errors import CommandError
-from adbg.engine.protocol.rendezvous import KEEP
-from adbg.engine.record.budget import LIMIT, parse_size
 from adbg.tui.cli.front_end import add_front_end, check_options, choose_front_end, run_front_end, startup_lines
 
 # Options that take a value: what follows them is not the script.
@@ -38,7 +36,6 @@ class Run:
         record.add_argument(
             "--record-limit",
             type=_size,
-            default=LIMIT,
             metavar="SIZE",
             help="keep at most SIZE of each process, the newest (500M, 4G, off; default: 2G)",
         )
@@ -48,7 +45,6 @@ class Run:
         memory.add_argument(
             "--keep-gradients",
             type=_size,
-            default=KEEP,
             metavar="SIZE",
             help="of the last stops of a backward, keep copies of the gradients up to SIZE (off: none; default: 256M)",
         )
@@ -63,6 +59,8 @@ class Run:
             )
         check_options(options)
         from adbg.engine.launch.command_line import is_interpreter, python_command
+        from adbg.engine.protocol.rendezvous import KEEP
+        from adbg.engine.record.budget import LIMIT
         from adbg.tui.debugger.program import Script, StartedProgram
         from adbg.tui.repl.passthrough import terminal_size
 
@@ -76,8 +74,8 @@ class Run:
             mode="split" if front in ("batch", "pipe") else "pty",
             record=not options.no_record,
             run_dir=options.run_dir,
-            record_limit=options.record_limit,
-            keep_gradients=options.keep_gradients,
+            record_limit=LIMIT if options.record_limit is None else options.record_limit,
+            keep_gradients=KEEP if options.keep_gradients is None else options.keep_gradients,
             stacks=options.stacks is not False,
             python=kind != "command" or is_interpreter(command[0]),
             size=terminal_size() or (24, 80),
@@ -86,6 +84,8 @@ class Run:
 
 
 def _size(text: str) -> int:
+    from adbg.engine.record.budget import parse_size
+
     try:
         return parse_size(text)
     except ValueError:
