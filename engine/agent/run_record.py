@@ -56,7 +56,7 @@ class RunRecord:
             folder, label = self.recorder.run_dir, self.recorder.label
         self.journal = open_journal(folder, label, self._problem)
         if self.journal is not None:
-            session.observe(CrashNotes(self.journal))
+            session.observe(CrashNotes(self.journal, lambda: session.stacks))
         if self.recorder is not None:
             self._recording = Recording(self.recorder)
             session.observe(self._recording)

@@ -60,9 +60,7 @@ def test_a_listing_says_that_it_cannot_be_written(words: list[str], tmp_path: Pa
 
     def run(stdout: str) -> subprocess.CompletedProcess[str]:
         with open(stdout, "w") as file:
-            return subprocess.run(
-                command, stdout=file, stderr=subprocess.PIPE, text=True, timeout=patience(LIMIT)
-            )
+            return subprocess.run(command, stdout=file, stderr=subprocess.PIPE, text=True, timeout=patience(LIMIT))
 
     done = run("/dev/full")
     assert done.returncode == 125

@@ -98,6 +98,14 @@ class Batch:
             self.debugger.close()
             self.writer.flush()
 
+    def _judged(self, status: int) -> int:
+        if self._hit and status != TIMED_OUT:
+            return FAILED_ON
+        if not self.strict or status:
+            return status
+        unmatched = any(row.id in self._asked and row.met is False for row in self.debugger.settings.breakpoints)
+        return USAGE if self.refused or unmatched else status
+
     def _let_run(self, error: Exception) -> int:
         """A defect of adbg's own is no reason to end the program: it runs on to its end, undebugged."""
         said = f"adbg itself failed: {type(error).__name__}: {error}"
@@ -113,14 +121,6 @@ class Batch:
                 with contextlib.suppress(Exception):
                     self.writer.output(event)
         return FAILED
-
-    def _judged(self, status: int) -> int:
-        if self._hit and status != TIMED_OUT:
-            return FAILED_ON
-        if not self.strict or status:
-            return status
-        unmatched = any(row.id in self._asked and row.met is False for row in self.debugger.settings.breakpoints)
-        return USAGE if self.refused or unmatched else status
 
     def _follow(self) -> int:
         self._wait_ready()

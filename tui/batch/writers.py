@@ -223,6 +223,7 @@ class JsonWriter(Writer):
                 line=begin.line,
                 depth=begin.depth,
                 rank=event.process.rank,
+                truncated=begin.truncated,
             )
         )
 

@@ -1,7 +1,7 @@
 """Where things are in Paddle's C++ objects, found on a graph of our own and never assumed.
 
 Everything is read through /proc/self/mem: a pointer that is none makes a short read there, not a crash. Only what was
-found this way is read directly afterwards. Runs on the thread that first needs a hook in front of a node.
+found this way is read directly afterwards. Runs at the import.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 import paddle
 
+from adbg.engine.backends.paddle.native.own import own_leaf
 from adbg.engine.descriptors import Own, lifted
 
 _HIGHEST = 1 << 47  # user addresses end there
@@ -81,8 +82,7 @@ def _first(found: Iterator[int], what: str) -> int:
 
 def find_layout(memory: ReadMemory, functions: dict[str, Any]) -> Layout:
     """All offsets. Raises LookupError naming the first thing that is not where it is looked for."""
-    leaf = paddle.zeros([7, 6, 13])
-    leaf.stop_gradient = False
+    leaf = own_leaf([7, 6, 13])
     parts = paddle.split(leaf, 6, axis=1)
     made = paddle.scale(parts[3])
     node, split = made.grad_fn, parts[0].grad_fn
@@ -158,8 +158,7 @@ def _with_shapes(memory: ReadMemory, functions: dict[str, Any], plain: Layout) -
     """Where a slot keeps shape and dtype: found with a shape that is nowhere else, checked with another dtype."""
     found: list[tuple[int, int, dict[int, int]]] = []
     for dtype in ("float32", "float64"):
-        leaf = paddle.zeros([7, 11, 13], dtype)
-        leaf.stop_gradient = False
+        leaf = own_leaf([7, 11, 13], dtype)
         made = paddle.scale(leaf)
         ((begin, _),) = _vectors(memory, functions["input_meta"](made.grad_fn.node_ptr()))
         for at, meta in memory.words(begin, plain.slot_bytes):
