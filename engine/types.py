@@ -95,8 +95,9 @@ class ValueState(str, enum.Enum):
 
     OK = "ok"
     UNDEFINED = "undefined"  # the framework has None there: no gradient flows
-    NOT_KEPT = "not_kept"  # a gradient of another node than the current one
+    NOT_KEPT = "not_kept"  # a gradient of a node that the program did not stop at
     NOT_YET = "not_yet"  # a gradient of a node that has not run
+    KEPT = "kept"  # a copy of what was there when the program stood at that node
     NOT_HOOKED = "not_hooked"  # a gradient of a node that had no hook
     UNREAD = "unread"  # reading it would run a hook: checkpoint recomputes the forward, offloading copies back
     FREED = "freed"  # by an earlier backward through the same graph
@@ -107,8 +108,9 @@ class ValueState(str, enum.Enum):
 
 _REMARKS = {
     ValueState.UNDEFINED: "undefined",
-    ValueState.NOT_KEPT: "not kept: only the current node has its gradients",
+    ValueState.NOT_KEPT: "not kept: the program did not stop there",
     ValueState.NOT_YET: "not there yet: the node has not run",
+    ValueState.KEPT: "as it was at the stop there",
     ValueState.NOT_HOOKED: "not kept: the node was not hooked",
     ValueState.UNREAD: "not read: unpacking runs a hook (checkpoint recomputes the forward, offloading copies it back)",
     ValueState.FREED: "freed: this graph was run backward already",

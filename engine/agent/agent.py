@@ -96,10 +96,12 @@ class Agent:
         self._breakpointhook = sys.breakpointhook
         self._pid = os.getpid()
         self.session = session = Session(self, self.rank or 0)
-        self.record = RunRecord(session, self, config.run_dir, scratch)
+        session.kept.limit = config.keep_gradients
+        self.record = RunRecord(session, self, config, scratch)
         self.events = Events(self)
         self.captures = Captures(session, self.record.captures_folder)
         self.log_levels = LogLevels(Narrator(self.record.log), self.record.log_file, session.problems.problem)
+        self.log_levels.tap.limit = config.record_limit // 2
         self.aids = AidSwitches(session)
         node_log = NodeLog(self.log_levels, self.record.place_log)
         unmatched = UnmatchedBreakpoints(session, self)

@@ -68,7 +68,7 @@ class Listener:
         try:
             self._sock.bind(str(path))
             os.chmod(path, 0o600)
-            self._sock.listen(WAITING)
+            self._sock.listen(64)
             self.config = SessionConfig(socket=str(path), token=new_token(), stacks=False)
             write_config(folder / "session.json", self.config)
         except OSError:

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from adbg.engine.protocol import messages as p
+from adbg.engine.protocol.rendezvous import SessionConfig
 from adbg.engine.record.files import vlog_path
 from adbg.engine.record.journal import Journal, open_journal
 from adbg.engine.record.observers import CrashNotes, Recording
@@ -22,18 +23,19 @@ _NOT_RECORDED = "nothing is recorded: the run was started without a run director
 
 
 class RunRecord:
-    """``run_dir`` "": nothing is recorded. ``scratch``: a private folder of the session that a front end made, for what
-    would lie beside the record; "": none."""
+    """``config.run_dir`` "": nothing is recorded. ``scratch``: a private folder of the session that a front end made,
+    for what would lie beside the record; "": none."""
 
-    def __init__(self, session: Session, outlet: Outlet, run_dir: str, scratch: str) -> None:
+    def __init__(self, session: Session, outlet: Outlet, config: SessionConfig, scratch: str) -> None:
         self._session = session
         self._outlet = outlet
-        self._run_dir = run_dir
+        self._run_dir = config.run_dir
+        self._limit = config.record_limit
         self._scratch = scratch
         self._recording: Recording | None = None
         self.recorder: Recorder | None = None
         self.journal: Journal | None = None
-        self.due = bool(run_dir)  # the record is still to be opened
+        self.due = bool(config.run_dir)  # the record is still to be opened
 
     def open(self) -> None:
         session = self._session
@@ -43,6 +45,7 @@ class RunRecord:
                 self._run_dir,
                 session.rank,
                 self._problem,
+                self._limit,
                 argv=list(sys.orig_argv),
                 cwd=os.getcwd(),
                 pid=os.getpid(),

@@ -19,6 +19,7 @@ from adbg.engine.own_files import SHOWN
 from adbg.engine.python.namespaces import GRADIENT_NAMES, Namespace, node_namespace
 from adbg.engine.python.over import OverFrame
 from adbg.engine.python.user_code import USER, framework_roots, live_frames, owner_of, source_line
+from adbg.engine.session.kept import MISSING
 from adbg.engine.session.stop_point import CallState, PausedPoint
 from adbg.engine.types import Phase, SourceLine
 
@@ -73,6 +74,10 @@ class StopContext:
         if self.point.graph is None:
             raise CommandError("there is no graph here", "stop in a backward, or where a local variable has a graph")
         return self.point.graph, self.point.state if isinstance(self.point.graph, BackwardCall) else None
+
+    def kept(self, graph: Graph, key: int, kind: str) -> Sequence[object] | None:
+        """Copies of the gradients of a node that the program stopped at earlier in this backward."""
+        return self.point.kept.find(graph, key, kind) if self.point.kept is not None else None
 
     # ---- frames
 
@@ -218,19 +223,21 @@ class StopContext:
         return ""
 
     def node_names(self, graph: Graph, key: int, frame: types.FrameType | None = None) -> Namespace:
-        """Names at a node other than the current one: saved, node, index; its gradients are refused with the reason."""
+        """Names at a node other than the current one: saved, node, index; its gradients as they were when the program
+        stopped there (copies of them), else refused with the reason."""
         index = self.index_of(graph, key)
         names = node_namespace(self.point.backend, graph, key, index, None, None, frame)
         label = f"#{index} {graph.describe(key).unique_name}"
 
-        def refuse(kind: str) -> None:
+        def as_it_was(kind: str) -> object:
+            kept = self.kept(graph, key, kind)
+            if kept is not None and all(value is not MISSING for value in kept):
+                return tuple(value if value is None else self.backend.copied(value) for value in kept)
             if self.is_ahead(graph, key):
                 raise CommandError(f"{kind} of {label} are not there yet: the node has not run", f"`until #{index}`")
-            raise CommandError(
-                f"{kind} of {label} are not kept: only the current node has its gradients", f"`break #{index}`"
-            )
+            raise CommandError(f"{kind} of {label} are not kept: the program did not stop there", f"`break #{index}`")
 
-        names.names.update({kind: _late(refuse, kind) for kind in GRADIENT_NAMES})
+        names.names.update({kind: _late(as_it_was, kind) for kind in GRADIENT_NAMES})
         return names
 
     def is_ahead(self, graph: Graph, key: int) -> bool:

@@ -6,6 +6,7 @@ import contextlib
 from typing import Any
 
 from adbg.engine.errors import AdbgError
+from adbg.engine.graph.index import index_of
 from adbg.engine.inspect.context import StopContext
 from adbg.engine.inspect.gradients import reads_only
 from adbg.engine.inspect.plain_values import LONG_TEXT, plain_value
@@ -37,11 +38,21 @@ def value_at(stop: StopContext, expression: str, frame_id: int = 0) -> Any:
     return value
 
 
+def value_of(stop: StopContext, expression: str, frame_id: int, node: int) -> Any:
+    """The value at the current node, or at node number ``node``. Raises CommandError."""
+    point = stop.point
+    if not node or (point.key is not None and node == point.stop.index):
+        return value_at(stop, expression, frame_id)
+    graph, _ = stop.graph()
+    frame = stop.live_frames[0] if stop.live_frames else None
+    return python.evaluate(expression, stop.node_names(graph, index_of(graph).key_at(node), frame))
+
+
 def evaluate(stop: StopContext, references: References, request: protocol.Evaluate) -> protocol.EvaluateBody:
     """An expression, or (context "statement") statements, in a frame."""
     if request.context == "statement":
         return protocol.EvaluateBody(_execute(stop, request))
-    value = value_at(stop, request.expression, request.frameId)
+    value = value_of(stop, request.expression, request.frameId, request.node)
     meta = result_meta(stop, value)
     reference = 0
     if meta is None and expandable(value):

@@ -14,6 +14,7 @@ from adbg.engine.inspect.context import StopContext
 from adbg.engine.inspect.graph import position_in, state_of
 from adbg.engine.inspect.value_text import is_tensor, norm_of
 from adbg.engine.protocol import messages as protocol
+from adbg.engine.session.kept import MISSING
 from adbg.engine.types import Contribution, SlotView, TensorMeta, ValueState, remark_of
 
 GRADIENT_NORM = 1 << 24  # elements: 2.4 ms at 586 us per 4M; larger gradients show no norm unasked
@@ -36,14 +37,15 @@ def node_body(stop: StopContext, request: protocol.Node) -> protocol.NodeBody:
         key = stop.point.key
     at = index.position.get(key, 0)
     ran = state.ran.get(key) if state is not None else None
-    outputs, inputs = gradient_slots(stop, graph, key)
+    here = position_in(stop, graph, state, index)
+    now = state_of(at, here, ran is not None)
+    outputs, inputs = gradient_slots(stop, graph, key, now == "todo")
     forward, forward_note = graph.forward_stack(key)
     parts, parts_note = contributions(stop, graph, key)
-    here = position_in(stop, graph, state, index)
     us = ran.us if ran is not None else None
     return protocol.NodeBody(
         node=graph.describe(key),
-        state=state_of(at, here, ran is not None),
+        state=now,
         index=at,
         grad_outputs=outputs,
         grad_inputs=inputs,
@@ -62,8 +64,11 @@ def node_body(stop: StopContext, request: protocol.Node) -> protocol.NodeBody:
 # ------------------------------------------------------------------ gradients
 
 
-def gradient_slots(stop: StopContext, graph: Graph, key: int) -> tuple[list[SlotView], list[SlotView]]:
-    """(grad_outputs, grad_inputs) of a node, as far as they are known. grad_inputs are empty before the node ran."""
+def gradient_slots(
+    stop: StopContext, graph: Graph, key: int, todo: bool = False
+) -> tuple[list[SlotView], list[SlotView]]:
+    """(grad_outputs, grad_inputs) of a node, as far as they are known: live at the current node, copies where the
+    program stopped before. grad_inputs are empty before the node ran (``todo``)."""
     point = stop.point
     outputs: list[SlotView]
     current = graph is point.graph and key == point.key
@@ -73,8 +78,10 @@ def gradient_slots(stop: StopContext, graph: Graph, key: int) -> tuple[list[Slot
             _live_slot(stop, f"grad_outputs[{i}]", value, source_of(graph, key, i))
             for i, value in enumerate(point.grad_outputs)
         ]
+    elif (kept := stop.kept(graph, key, "grad_outputs")) is not None:
+        outputs = [_kept_slot(stop, "grad_outputs", i, kept[i], source_of(graph, key, i)) for i in range(len(kept))]
     else:
-        ahead = ValueState.NOT_YET if stop.is_ahead(graph, key) else ValueState.NOT_KEPT
+        ahead = ValueState.NOT_YET if todo or stop.is_ahead(graph, key) else ValueState.NOT_KEPT
         state = ValueState.NOT_HOOKED if current else ahead
         outputs = [
             SlotView(
@@ -91,6 +98,8 @@ def gradient_slots(stop: StopContext, graph: Graph, key: int) -> tuple[list[Slot
             _live_slot(stop, f"grad_inputs[{i}]", value, target_of(graph, key, i))
             for i, value in enumerate(point.grad_inputs)
         ]
+    elif not current and (kept := stop.kept(graph, key, "grad_inputs")) is not None:
+        inputs = [_kept_slot(stop, "grad_inputs", i, kept[i], target_of(graph, key, i)) for i in range(len(kept))]
     else:
         missing = remark_of(ValueState.NOT_KEPT)
         inputs = [
@@ -104,6 +113,16 @@ def _live_slot(stop: StopContext, expression: str, value: object, edge: str) -> 
     meta = tensor_meta(stop, value)
     norm = norm_of(stop.backend, value, meta, GRADIENT_NORM) if meta.shape is not None else None
     return SlotView(expression, expression, meta, edge, norm)
+
+
+def _kept_slot(stop: StopContext, kind: str, index: int, value: object, edge: str) -> SlotView:
+    expression = f"{kind}[{index}]"
+    if value is MISSING:
+        return SlotView(expression, "", TensorMeta(None, state=ValueState.NOT_KEPT), edge)
+    slot = _live_slot(stop, expression, value, edge)
+    if value is None or slot.meta is None:
+        return slot
+    return replace(slot, meta=replace(slot.meta, state=ValueState.KEPT))
 
 
 def tensor_meta(stop: StopContext, value: object) -> TensorMeta:

@@ -5,15 +5,12 @@ tensor.
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from adbg.engine.errors import Unsupported
-from adbg.engine.graph.index import index_of
 from adbg.engine.inspect.context import StopContext
-from adbg.engine.inspect.evaluate import result_text, value_at
+from adbg.engine.inspect.evaluate import result_text, value_of
 from adbg.engine.inspect.value_text import is_tensor
 from adbg.engine.protocol import messages as protocol
-from adbg.engine.python import expressions as python
 from adbg.engine.types import TensorMeta, TensorView, ValueState
 
 MAX_BINS = 512
@@ -28,7 +25,7 @@ def tensor_view(stop: StopContext, request: protocol.Tensor) -> TensorView:
     Raises:
         CommandError: a bad expression, a bad slice, or a gradient of a node other than the current one.
     """
-    value = _value(stop, request)
+    value = value_of(stop, request.expression, request.frameId, request.node)
     if value is None and _GRADIENT.fullmatch(request.expression):
         return TensorView(
             request.expression, TensorMeta(None, state=ValueState.UNDEFINED), text="undefined: no gradient flows here"
@@ -46,14 +43,3 @@ def tensor_view(stop: StopContext, request: protocol.Tensor) -> TensorView:
     except Unsupported as error:  # sparse, meta device: what there is shows, with the reason for the rest
         missing = str(error)
     return TensorView(request.expression, meta, stats, window, missing)
-
-
-def _value(stop: StopContext, request: protocol.Tensor) -> Any:
-    """The value at the current node, or (``node``) at another one."""
-    point = stop.point
-    if not request.node or (point.key is not None and request.node == point.stop.index):
-        return value_at(stop, request.expression, request.frameId)
-    graph, _ = stop.graph()
-    key = index_of(graph).key_at(request.node)
-    frame = stop.innermost
-    return python.evaluate(request.expression, stop.node_names(graph, key, frame))

@@ -253,6 +253,7 @@ def _start(connection: socket.socket, inbox: bytearray, request: LaunchRequest, 
         "mode": request.mode,
         "rows": max(request.rows, 1),
         "cols": max(request.cols, 1),
+        "limit": request.config.record_limit // 2,
         "run_dir": os.path.abspath(request.config.run_dir) if request.config.run_dir else "",
     }
     connection.settimeout(START_TIMEOUT)

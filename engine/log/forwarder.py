@@ -22,6 +22,7 @@ POLL = 0.02  # seconds between two looks at a quiet file
 IDLE = 0.1  # seconds after which a half line is handed on
 SLOW = 0.5  # the same once the log is off and only the program's children still write
 CHUNK = 1 << 18
+PIECE = 16 << 20  # bytes that are given back at a time
 
 _SOURCE = rb"[ \t]* {4}[^\n]*\n"  # the line of code below a frame of a forward stack
 _FRAME = rb'  File "[^\n]*", line \d+, in [^\n]*\n(?:' + _SOURCE + rb")?"
@@ -99,14 +100,15 @@ class Tail:
     """Reads ``source`` from byte ``start`` on and writes foreign text to ``target`` (both file descriptors).
 
     Args:
-        erase: give the disk space of what was read back (the file is not part of a record).
+        keep: bytes of what was read that stay on the disk (0: the file is not part of a record); -1 for all.
     """
 
-    def __init__(self, source: int, target: int, start: int, erase: bool = False) -> None:
+    def __init__(self, source: int, target: int, start: int, keep: int = -1) -> None:
         self._source, self._target = source, target
         self._offset = start
         self._splitter = Splitter()
-        self._erase = erase
+        self._keep = keep
+        self._gone = 0
         self._grown = time.monotonic()
 
     def step(self) -> int:
@@ -119,8 +121,9 @@ class Tail:
         self._grown = time.monotonic()
         self._offset += len(data)
         self._write(self._splitter.feed(data))
-        if self._erase:
-            _punch(self._source, self._offset)
+        if self._keep >= 0 and self._offset - self._gone > self._keep + min(PIECE, self._keep):
+            self._gone = self._offset - self._keep
+            _punch(self._source, self._gone)
         return len(data)
 
     def finish(self) -> None:
@@ -190,8 +193,8 @@ def _give_way(on: bool) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """``forwarder.py SOURCE TARGET PIPE START ERASE PID``: descriptors, an offset, 0 or 1, the program."""
-    source, target, pipe, start, erase, pid = (int(word) for word in arguments)
+    """``forwarder.py SOURCE TARGET PIPE START KEEP PID``: descriptors, an offset, bytes to keep, the program."""
+    source, target, pipe, start, keep, pid = (int(word) for word in arguments)
     if os.fork():
         os._exit(0)
     os.setpgid(0, 0)  # Ctrl-C means the program. No session of its own: Linux would give that its own share of time
@@ -216,7 +219,7 @@ def main(arguments: list[str]) -> None:
         return _start_of(pid) != started
 
     try:
-        follow(Tail(source, target, start, bool(erase)), over, lambda: holders(path))
+        follow(Tail(source, target, start, keep), over, lambda: holders(path))
     except OSError:
         pass  # the terminal is closed
     os._exit(0)

@@ -29,12 +29,14 @@ from typing import Any
 from adbg.engine.errors import AdbgError
 
 SESSION_VARIABLE = "ADBG_SESSION"  # path of session.json; inherited by the program's children
+KEEP = 256 << 20  # bytes of copies of gradients
 MAIN_VARIABLE = "ADBG_MAIN"  # "1" only in the launched process itself; the bootstrap removes it
 
 
 @dataclass(frozen=True, slots=True)
 class SessionConfig:
-    """What the agent needs to know. ``run_dir`` "" records nothing."""
+    """What the agent needs to know. ``run_dir`` "" records nothing; ``record_limit``: bytes that each process may keep
+    there, 0 for any number; ``keep_gradients``: bytes of copies of the last stops' gradients, 0 for none."""
 
     socket: str
     token: str
@@ -42,6 +44,8 @@ class SessionConfig:
     stacks: bool = True
     engine_path: str = ""  # folder that holds the modules of adbg.engine
     package_path: str = ""  # folder that holds adbg/__init__.py
+    record_limit: int = 2 << 30
+    keep_gradients: int = KEEP
 
 
 def new_token() -> str:

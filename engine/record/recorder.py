@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from adbg.engine.protocol.codec import to_json
+from adbg.engine.record.budget import LIMIT
 from adbg.engine.record.files import SCHEMA, process_start
 from adbg.engine.record.writer import RunWriter
 from adbg.engine.types import BriefRun, GraphRow, NodeStop, SourceLine
@@ -54,10 +55,16 @@ class Recorder:
 
     @classmethod
     def open(
-        cls, run_dir: str | os.PathLike[str], rank: int = 0, on_problem: Problem | None = None, **info: Any
+        cls,
+        run_dir: str | os.PathLike[str],
+        rank: int = 0,
+        on_problem: Problem | None = None,
+        limit: int = LIMIT,
+        **info: Any,
     ) -> Recorder:
         """Never raises: when the folder cannot be written, ``on_problem`` hears why and the recorder records nothing.
-        ``info`` goes into run.json (argv, cwd, frameworks, capabilities)."""
+        ``limit``: bytes that may be kept, 0 for any number; what is oldest goes first. ``info`` goes into run.json
+        (argv, cwd, frameworks, capabilities)."""
         pid = os.getpid()
         known = {
             "schema": SCHEMA,
@@ -69,10 +76,11 @@ class Recorder:
             "rank": rank,
             "started": time.time(),
             "ended": None,
+            "limit": limit,
             **info,
         }
         try:
-            writer = RunWriter(run_dir, rank, known)
+            writer = RunWriter(run_dir, rank, known, limit)
         except (OSError, sqlite3.Error) as error:
             recorder = cls(None, on_problem)
             recorder._report(

@@ -9,11 +9,13 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from adbg.engine.errors import AdbgError, CommandError
+from adbg.engine.record.budget import beginning
 from adbg.engine.record.crash import crashed_labels
 from adbg.engine.record.files import labels, read_exit, read_info, run_state
 
@@ -40,6 +42,7 @@ class RunSummary:
     ranks: int
     argv: tuple[str, ...] = ()  # as the process was called, with the interpreter where there was one
     crash: tuple[str, ...] = ()  # labels of the processes that left a crash journal with a fault
+    pruned: bool = False  # what was oldest was removed, to keep the record within its limit
 
 
 def runs_root() -> Path:
@@ -113,14 +116,31 @@ def summary(path: str | os.PathLike[str]) -> RunSummary:
         name=folder.name,
         script=script_of([str(word) for word in argv]) if isinstance(argv, list) else "",
         started=started,
-        seconds=max(0.0, (_number(info.get("ended")) or last) - started),
-        size=sum(s.st_size for s in stats),
+        seconds=max(0.0, (_ended(folder, info) or last) - started),
+        size=sum(s.st_size if s.st_size < 1 << 20 else min(s.st_size, s.st_blocks * 512) for s in stats),  # holes
         state=run_state(folder),
         exit=read_exit(folder),
         ranks=len(labels(folder)),
         argv=tuple(str(word) for word in argv) if isinstance(argv, list) else (),
         crash=tuple(crashed_labels(folder)),
+        pruned=_pruned(folder),
     )
+
+
+def _ended(folder: Path, info: Mapping[str, Any]) -> float:
+    """When the process closed its record, else when its keeper saw it end: what comes later (a crash report) is not of
+    the run. 0.0: not known."""
+    if ended := _number(info.get("ended")):
+        return ended
+    try:
+        return (folder / "exit.json").stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _pruned(folder: Path) -> bool:
+    logs = [file for file in folder.iterdir() if file.suffix == ".log"]
+    return any(read_info(folder, label).get("pruned") for label in labels(folder)) or any(map(beginning, logs))
 
 
 def _number(value: object) -> float:

@@ -15,8 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from adbg.engine.descriptors import Own, high_numbers, lifted, never_freed, on_file
+from adbg.engine.record import budget
 from adbg.engine.record import files as runfiles
 from adbg.engine.types import SourceLine
+
+PRUNE_EVERY = 5000  # rows between two looks at the size
+PRUNE_MOST = 8  # parts that go in one transaction
 
 _WIDTH = {
     "backward": 17,
@@ -34,13 +38,16 @@ _INSERT = {t: f"INSERT OR REPLACE INTO {t} VALUES ({','.join('?' * n)})" for t, 
 class RunWriter:
     """Writes one process's files. Not thread-safe. Every method may raise OSError or sqlite3.Error."""
 
-    def __init__(self, run_dir: str | os.PathLike[str], rank: int, info: Mapping[str, Any]) -> None:
+    def __init__(self, run_dir: str | os.PathLike[str], rank: int, info: Mapping[str, Any], limit: int = 0) -> None:
+        """``limit``: bytes that may be kept, 0 for any number."""
+        self._limit = limit // 2
+        self._since = 0  # rows written since the size was asked for
         self.run_dir = Path(run_dir)
         self.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.label = runfiles.claim_label(self.run_dir, rank)
         self.info = dict(info)
         self._info_path = runfiles.create_info(self.run_dir, self.label, self.info)
-        self._vlog = _Appender(runfiles.vlog_path(self.run_dir, self.label))
+        self._vlog = _Appender(runfiles.vlog_path(self.run_dir, self.label), limit - limit // 2)
         self._stacks: dict[str, int] = {}
         self._new_stacks: list[tuple[int, str]] = []
         self._db, self._own = _open_database(runfiles.events_path(self.run_dir, self.label))
@@ -56,6 +63,7 @@ class RunWriter:
         self.check()
         self._db.execute("BEGIN IMMEDIATE")
         try:
+            pruned = self._prune(sum(map(len, rows.values())))
             if self._new_stacks:
                 self._db.executemany(_INSERT["stack"], self._new_stacks)
             for table, values in rows.items():
@@ -65,11 +73,25 @@ class RunWriter:
             self.check()  # it is now that sqlite writes
             self._db.execute("COMMIT")
             self._new_stacks = []
+            if pruned:
+                self.update_info({"pruned": pruned})
         except BaseException:
             if all(own.ours for own in self._own):
                 with contextlib.suppress(sqlite3.Error):
                     self._db.execute("ROLLBACK")
             raise
+
+    def _prune(self, rows: int) -> int:
+        """Make room for so many rows, now and then; the first call that is still whole, 0 where all are."""
+        self._since += rows
+        if not self._limit or self._since < min(PRUNE_EVERY, self._limit // 2000):
+            return 0
+        self._since = first = 0
+        for _ in range(PRUNE_MOST):
+            if budget.used(self._db) <= self._limit:
+                break
+            first = budget.prune(self._db)
+        return first
 
     def stack_id(self, frames: Sequence[SourceLine]) -> int | None:
         """The id of a forward stack; equal stacks are written once."""
@@ -119,7 +141,8 @@ class _Appender:
     """An append-only file, unbuffered: what was appended is there when the process dies. A framework may append to the
     VLOG file too (``log.redirect``), so the place of what was written is asked from the kernel."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, keep: int) -> None:
+        self._kept = budget.Shortened(keep)
         self._own = Own(lifted(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)), os.fspath(path))
 
     def append(self, data: bytes) -> tuple[int, int]:
@@ -130,6 +153,7 @@ class _Appender:
             view = view[written:]
             if start < 0:
                 start = os.lseek(self._own.number, 0, os.SEEK_CUR) - written
+        self._kept.shorten(self._own.number, max(start, 0) + len(data))
         return max(start, 0), len(data)
 
     def close(self) -> None:

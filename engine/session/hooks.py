@@ -83,6 +83,7 @@ class BackendHooks:
         session = self._session
         if not session.attached or session.passes(call):
             self._running.pop(id(call), None)
+            session.kept.drop(call)
             return
         try:
             session.turn.take(self._backward_end, call, error, now)
@@ -90,6 +91,7 @@ class BackendHooks:
             session.problems.defect("a hook failed and was passed over", problem)
         finally:
             self._running.pop(id(call), None)
+            session.kept.drop(call)
             if call.depth == 0:
                 self._raised.clear()
 
@@ -192,7 +194,7 @@ class BackendHooks:
                 outer = self._enter(call.parent)
         else:  # an outermost call: whatever this thread began earlier is over, also where its end was not reported
             for key in [k for k, r in list(self._running.items()) if r.call.thread == call.thread]:
-                self._running.pop(key, None)
+                self._session.kept.drop(self._running.pop(key).call)
         brief = self._brief.get(call.number)
         if brief is not None:
             for tell in self._session.notify.looked_into:

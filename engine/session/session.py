@@ -24,6 +24,7 @@ from adbg.engine.session.breakpoints.grammar import parse_spec
 from adbg.engine.session.breakpoints.matching import absent
 from adbg.engine.session.breakpoints.table import BreakpointTable, Evaluate, Hit, HitEvent
 from adbg.engine.session.hooks import BackendHooks
+from adbg.engine.session.kept import KeptGradients
 from adbg.engine.session.observers import Notify, Observer
 from adbg.engine.session.parking import Parked, Turn
 from adbg.engine.session.passed_over import PassedOver
@@ -60,6 +61,7 @@ class Session:
         self.table = BreakpointTable()
         self.turn = Turn()
         self.parked: Parked | None = None
+        self.kept = KeptGradients()
         self.goal: Goal | None = None
         self.until: BreakpointTable | None = None
         self.attached = False
@@ -121,6 +123,7 @@ class Session:
             self.entry = self.pausing = False
             self.table = BreakpointTable()
             SHOWN.set(False)
+            self.kept.clear()
             for observer in self._observers:
                 try:
                     observer.detach()
@@ -297,6 +300,7 @@ class Session:
         place = running.place(point.stop.phase, key) if running else Place(Phase.PYTHON, thread=point.thread)
         parked = Parked(point, place, running)
         resumed = False
+        point.kept = self.kept
         try:
             self.parked = parked
             for tell in self.notify.before_stop:
@@ -309,6 +313,7 @@ class Session:
             parked.stay()
             resumed = True
             if running is not None and self.attached:
+                self.kept.take(point)
                 for tell in self.notify.resumed:
                     tell(running)
         finally:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import types
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from adbg.engine.backends.base import Backend, BackwardCall, Graph
 from adbg.engine.types import NodeStop
+
+if TYPE_CHECKING:
+    from adbg.engine.session.kept import KeptGradients
 
 
 @dataclass(slots=True)
@@ -56,6 +59,7 @@ class PausedPoint:
     edited: bool = False
     frame: types.FrameType | None = None  # innermost live frame of the user's code on this thread
     error: BaseException | None = None
+    kept: KeptGradients | None = None  # gradients of earlier stops
     around: int | None = None  # at adbg.breakpoint() inside a node's Python code: that node, in the last of ``calls``
 
     @property

@@ -120,6 +120,35 @@ def test_token(listening: tuple[subprocess.Popen[str], Path], token: str | None)
     assert process.returncode == 0
 
 
+@pytest.mark.parametrize("said", [b"", b"Content-Length: 500\r\n\r\n{", b"Content-Le"], ids=["nothing", "half", "less"])
+def test_a_silent_client_keeps_nobody_out(listening: tuple[subprocess.Popen[str], Path], said: bytes) -> None:
+    """More of them than the agent bears at a time: the owner gets in at once, and the silent ones are hung up on."""
+    process, finish = listening
+    silent = []
+    for _ in range(12):
+        silent.append(BareClient(process.pid))
+        if said:
+            silent[-1].send(said)
+    owner = BareClient(process.pid)
+    owner.socket.settimeout(5)
+    assert owner.initialize()["success"] is True
+    second = BareClient(process.pid)
+    answer = second.initialize()
+    assert answer["success"] is False and "another front end" in answer["message"]
+    owner.close()
+    again = BareClient(process.pid)
+    assert again.initialize()["success"] is True, "who hung up keeps nobody out"
+    again.close()
+    silent[0].socket.settimeout(20)
+    try:
+        assert silent[0].socket.recv(100) == b"", "the oldest was hung up on"
+    except ConnectionResetError:
+        pass
+    finish.touch()
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
 def test_folder_open_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A runtime folder that everybody may write to is closed, or not used and that said; it is never used as it is."""
     base = tmp_path / "r"

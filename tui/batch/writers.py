@@ -39,8 +39,8 @@ class Writer:
         self._write(self._err, f"{PREFIX}{text}\n".encode(errors="backslashreplace"))
 
     def _write(self, stream: BinaryIO, data: bytes) -> None:
-        """A reader that went away (``| head``), a full disk: no reason to end the program being debugged. What cannot be
-        written is dropped from then on, and that is said once where it can be."""
+        """A reader that went away (``| head``), a full disk: no reason to end the program being debugged. What cannot
+        be written is dropped from then on, and that is said once where it can be."""
         try:
             stream.write(data)
             stream.flush()

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 
 from adbg.engine.errors import CommandError
 from adbg.engine.glog import Parser
+from adbg.engine.record.budget import beginning
 from adbg.tui.cli.log_scan import Folder, Scanner, View
 from adbg.tui.text.gunzip import MAGIC, unpacked
 
@@ -52,6 +53,9 @@ def listing(paths: list[str], view: View) -> Iterator[str]:
 def _pieces(path: str) -> Iterator[bytes]:
     """The bytes of a file, unpacked."""
     with sys.stdin.buffer if path == STDIN else open(path, "rb") as file:
+        if start := beginning(path) if path != STDIN else 0:  # adbg gave its beginning back to the disk
+            file.seek(start)
+            file.readline()
         first = file.read(CHUNK)
         if first.startswith(MAGIC):
             yield from unpacked(file, first)

@@ -72,18 +72,18 @@ def _guarded(argv: list[str]) -> int:
 
 
 def _open_standard_streams() -> None:
-    """Where the shell closed one (``>&-``) it is /dev/null: a socket would get its number, and Python has None for it."""
+    """Where the shell closed one (``>&-``) it is /dev/null: a socket would get its number, Python has None for it."""
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # the lowest free number is this one
     if sys.stdin is None:
-        sys.stdin = open(0, closefd=False)
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115  for the life of the process, as the others
     if sys.stdout is None:
-        sys.stdout = open(1, "w", closefd=False)
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
     if sys.stderr is None:
-        sys.stderr = open(2, "w", closefd=False)
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
 
 
 def _stdout_trouble() -> str:

@@ -10,8 +10,9 @@ from adbg.tui.cli.front_end import add_front_end, check_options, choose_front_en
 
 # Options that take a value: what follows them is not the script.
 VALUED = {
-    "-b", "--break", "-e", "--execute", "-x", "--command-file", "--fail-on", "--run-dir", "--timeout", "--python",
-}  # fmt: skip
+    *("-b", "--break", "-e", "--execute", "-x", "--command-file", "--fail-on"),
+    *("--run-dir", "--timeout", "--python", "--record-limit", "--keep-gradients"),
+}
 
 
 class Run:
@@ -32,7 +33,21 @@ class Run:
         record.add_argument(
             "--run-dir", metavar="DIR", default="", help="record into DIR (default: a new one, see `adbg runs`)"
         )
+        record.add_argument(
+            "--record-limit",
+            type=_size,
+            metavar="SIZE",
+            help="keep at most SIZE of each process, the newest (500M, 4G, off; default: 2G)",
+        )
         record.add_argument("--no-record", action="store_true", help="record nothing")
+
+        memory = parser.add_argument_group("memory")
+        memory.add_argument(
+            "--keep-gradients",
+            type=_size,
+            metavar="SIZE",
+            help="of the last stops of a backward, keep copies of the gradients up to SIZE (off: none; default: 256M)",
+        )
 
     def run(self, parser: argparse.ArgumentParser, words: Sequence[str]) -> int:
         own, kind, target = split_run(words)
@@ -44,6 +59,8 @@ class Run:
             )
         check_options(options)
         from adbg.engine.launch.command_line import is_interpreter, python_command
+        from adbg.engine.protocol.rendezvous import KEEP
+        from adbg.engine.record.budget import LIMIT
         from adbg.tui.debugger.program import Script, StartedProgram
         from adbg.tui.repl.passthrough import terminal_size
 
@@ -57,11 +74,22 @@ class Run:
             mode="split" if front in ("batch", "pipe") else "pty",
             record=not options.no_record,
             run_dir=options.run_dir,
+            record_limit=LIMIT if options.record_limit is None else options.record_limit,
+            keep_gradients=KEEP if options.keep_gradients is None else options.keep_gradients,
             stacks=options.stacks is not False,
             python=kind != "command" or is_interpreter(command[0]),
             size=terminal_size() or (24, 80),
         )
         return run_front_end(front, StartedProgram(script), options, startup, script.title)
+
+
+def _size(text: str) -> int:
+    from adbg.engine.record.budget import parse_size
+
+    try:
+        return parse_size(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a size of 1M or more, or off, got {text!r}") from None
 
 
 def split_run(argv: Sequence[str]) -> tuple[list[str], str, list[str]]:

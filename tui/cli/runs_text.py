@@ -9,6 +9,7 @@ from pathlib import Path
 
 from adbg.engine.errors import CommandError
 from adbg.engine.launch.command_line import without_interpreter
+from adbg.engine.record.budget import beginning
 from adbg.engine.record.crash import report_path
 from adbg.engine.record.files import labels
 from adbg.engine.record.journal import faults_path
@@ -46,7 +47,7 @@ def show_list(root: str | None, everything: bool) -> int:
 def _row(run: RunSummary) -> tuple[object, ...]:
     started = datetime.fromtimestamp(run.started).strftime("%Y-%m-%d %H:%M")
     code = "" if run.exit is None else str(_ended(run.exit).status)
-    state = f"{run.state}, journal" if run.crash else run.state
+    state = ", ".join([run.state, *["journal"] * bool(run.crash), *["pruned"] * run.pruned])
     lasted, nbytes = f"{run.seconds:.1f} s", size(run.size, spaced=True)
     return run.name, state, code, started, lasted, nbytes, run.ranks, script_text(run)
 
@@ -103,11 +104,14 @@ def _reader_lines(reader: RunReader) -> list[str]:
     lines = [f"process {reader.label}: {' '.join(map(str, info.get('argv', [])))}"]
     lines += [f"  frameworks  {frameworks}"] if frameworks else []
     lines += [
-        f"  {name}  {path}"
+        f"  {name}  {path}{_shortened(path)}"
         for name, path in (("log", reader.log_path), ("output", reader.output_path))
         if path.exists()
     ]
     calls = reader.backwards()
+    if info.get("pruned"):
+        limit = size(float(info.get("limit") or 0), spaced=True)
+        lines.append(f"  pruned: calls before backward {info['pruned']} were removed (--record-limit {limit})")
     lines.append(f"  {len(calls)} backward call{'s' if len(calls) != 1 else ''} recorded")
     rows = [
         (
@@ -132,6 +136,11 @@ def _reader_lines(reader: RunReader) -> list[str]:
     lines += [f"    trace {id}: {text}" for id, text in hits[:SHOWN]]
     lines += [f"    … and {len(hits) - SHOWN} more"] if len(hits) > SHOWN else []
     return lines
+
+
+def _shortened(path: Path) -> str:
+    gone = beginning(path)
+    return f" (its first {size(gone, spaced=True)} were removed)" if gone else ""
 
 
 def delete_runs(names: Sequence[str], older: float | None, force: bool, root: str | None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from adbg.engine.errors import CommandError
@@ -22,7 +23,10 @@ def _formatted(argument: str) -> tuple[str, str]:
     return format_of(form), expression.strip()
 
 
-@command("print", "p", group="data", args="[/FORMAT] EXPR", completes="expression")
+_AT = re.compile(r"(?P<expression>.*\S)\s+at\s+(?P<node>#\d+|[A-Za-z_]\w*#\d+)\s*")
+
+
+@command("print", "p", group="data", args="[/FORMAT] EXPR [at NODE]", completes="expression")
 def print_(debugger: Debugger, argument: str) -> CommandResult:
     """Print the value of EXPR, evaluated in the selected frame.
 
@@ -30,17 +34,22 @@ def print_(debugger: Debugger, argument: str) -> CommandResult:
     index, norm(t), stats(t) and nonfinite(t), as well as the locals and globals of the frame.
     Formats: `/meta` shape, dtype and device; `/stats` statistics (sampled above a million elements); `/exact`
     statistics of all elements; `/window` the numbers of a slice, e.g. `p/w grad_outputs[0][0]`. One letter is enough.
+    `at #199` evaluates EXPR at another node: its saved tensors, and its gradients as they were if the program stopped
+    there earlier in this backward.
     """
     form, expression = _formatted(argument)
     need(expression, "an expression", "print norm(grad_outputs[0])")
+    node = 0
+    if at := _AT.fullmatch(expression):
+        expression, node = at["expression"], debugger.view.find_node(at["node"])
     if form and form != "text":
-        view = tensor_view(debugger.view, expression, form)
+        view = tensor_view(debugger.view, expression, form, node)
         if view.meta is None:
             raise CommandError(f"{expression} is not a tensor: /{form} does not apply to {view.text[:60]}")
         from adbg.engine.protocol.codec import to_json
 
         return CommandResult(tensor_text(view), to_json(view))
-    body = debugger.view.evaluate(expression)
+    body = debugger.view.evaluate(expression, node=node)
     value: Any = body.value
     if value is None and body.tensor is not None:
         value = {"tensor": shape_text(body.tensor), "shape": list(body.tensor.shape or ()), "dtype": body.tensor.dtype}

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from adbg.engine.errors import AdbgError, CommandError, DebuggeeGone
 from adbg.engine.protocol.messages import Hello, ProcessInfo
-from adbg.engine.protocol.rendezvous import SessionConfig
+from adbg.engine.protocol.rendezvous import KEEP, SessionConfig
+from adbg.engine.record.budget import LIMIT
 from adbg.engine.types import ExitStatus
 from adbg.tui.debugger.client import Client, Listener, connect
 
@@ -85,6 +86,8 @@ class Script:
     mode: Literal["pty", "split"] = "pty"
     record: bool = True
     run_dir: str = ""
+    record_limit: int = LIMIT
+    keep_gradients: int = KEEP
     stacks: bool = True
     python: bool = True
     env: Mapping[str, str] | None = None
@@ -114,7 +117,7 @@ class StartedProgram:
         def greet(client: Client, hello: Hello) -> None:
             on_agent(client, hello.process)
 
-        listener = Listener(greet, SessionConfig("", "", self.run_dir, self.script.stacks))
+        listener = Listener(greet, self._config())
         self._listener = listener
         self.folder = self.run_dir or os.path.dirname(listener.config.socket)
 
@@ -133,6 +136,17 @@ class StartedProgram:
             raise
         if warning:
             on_note(warning)
+
+    def _config(self) -> SessionConfig:
+        script = self.script
+        return SessionConfig(
+            "",
+            "",
+            self.run_dir,
+            script.stacks,
+            record_limit=script.record_limit,
+            keep_gradients=script.keep_gradients,
+        )
 
     def _make_run_dir(self) -> str:
         """Returns a warning where nothing can be recorded: debugging continues without a record."""

@@ -19,11 +19,10 @@ def value_text(view: StopView, expression: str, form: str = "") -> str:
     return tensor_text(tensor_view(view, expression, form))
 
 
-def tensor_view(view: StopView, expression: str, form: str) -> TensorView:
-    """The TensorView that ``form`` (one of FORMATS but "text") asks for."""
-    return view.tensor(
-        expression, stats=form in ("stats", "exact"), exact=form == "exact", window=form == "window", rows=16, cols=12
-    )
+def tensor_view(view: StopView, expression: str, form: str, node: int = 0) -> TensorView:
+    """The TensorView that ``form`` (one of FORMATS but "text") asks for, at the current node or at ``node``."""
+    stats, exact = form in ("stats", "exact"), form == "exact"
+    return view.tensor(expression, node=node, stats=stats, exact=exact, window=form == "window", rows=16, cols=12)
 
 
 def stop_report(view: StopView, stop: NodeStop | None = None) -> str:

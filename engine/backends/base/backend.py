@@ -123,6 +123,10 @@ class Backend(abc.ABC):
         """``new`` (tensor or number) checked against ``old`` (shape, dtype, device) and cloned, ready to be handed to
         the engine. Raises CommandError saying what the framework would refuse, and why."""
 
+    def copied(self, value: Any) -> Any:
+        """A copy of a gradient in the host's memory, without its graph: for what is shown later."""
+        return self.adopt(value, value, "grad_outputs[0]")
+
     @abc.abstractmethod
     def text(self, value: Any) -> str:
         """How the user sees the value (framework's repr, long ones elided)."""

@@ -98,6 +98,7 @@ class FrameworkBackend(Backend):
         found: dict[str, float] = {"peak_rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0}
         with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/statm", encoding="ascii") as statm:
             found["rss"] = float(int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
+            found["peak_rss"] = max(found["peak_rss"], found["rss"])  # the kernel adds to the peak now and then only
         with contextlib.suppress(Exception):
             device = self.device_memory()
             if device is not None:

@@ -32,6 +32,7 @@ from adbg.engine.backends.paddle.native.own import aids_aside
 from adbg.engine.backends.paddle.native.sites import log_sites
 from adbg.engine.backends.paddle.stacks import Stacks
 from adbg.engine.backends.paddle.vlog import PaddleVlog
+from adbg.engine.errors import Unsupported
 
 _LIMITS = (
     ("to_static", "a region compiled by paddle.jit.to_static is one node; static graphs have no backward to stop in"),
@@ -125,6 +126,11 @@ class PaddleBackend(FrameworkBackend):
         keep_graph = keep_graph and call is not None and call.create_graph
         grows = where.startswith("grad_inputs") and call is not None and call.hooks.at_custom()
         return tensors.adopt(old, new, where, grows, keep_graph)
+
+    def copied(self, value: Any) -> Any:
+        if not value.is_dense():
+            raise Unsupported("only dense gradients are copied")
+        return value._copy_to(paddle.CPUPlace(), True)
 
     def version_of(self, value: Any) -> int | None:
         return getattr(value, "inplace_version", None)

@@ -96,6 +96,11 @@ class TorchBackend(FrameworkBackend):
         keep_graph = torch.is_grad_enabled() if outer is None else outer
         return tensors.adopt(old, new, where, keep_graph)
 
+    def copied(self, value: Any) -> Any:
+        with private.undisturbed(), torch.no_grad():
+            plain = value.detach()
+            return plain.clone() if plain.device.type == "cpu" else plain.cpu()
+
     def version_of(self, value: Any) -> int | None:
         return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else None
 

@@ -83,7 +83,7 @@ class Keeper:
             return False
         self._let_go()
         self._send(STARTED, struct.pack(">I", self.program.pid))
-        self.log = OutputLog(wanted["run_dir"])
+        self.log = OutputLog(wanted["run_dir"], wanted["limit"])
         return True
 
     def _let_go(self) -> None:

@@ -120,11 +120,13 @@ class EvaluateBody:
 @dataclass(frozen=True, slots=True)
 class Evaluate:
     """``context``: "repl"/"watch"/"hover" evaluate an expression; "statement" executes Python statements in the frame
-    (``!``) and returns what they printed. ``frameId`` 0: the innermost live frame, and the node's names."""
+    (``!``) and returns what they printed. ``frameId`` 0: the innermost live frame, and the node's names. ``node``
+    (index): the names of another node than the current one, its gradients as they were at the stop there."""
 
     expression: str
     frameId: int = 0
     context: str = "repl"
+    node: int = 0
 
 
 @request("setExpression", SetVariableBody)

@@ -64,7 +64,7 @@ def test_a_file_that_is_nobodys_record_gives_its_space_back(tmp_path: Path) -> N
     os.write(fd, RECORD * 20_000)
     before = os.fstat(fd).st_blocks
     target = os.open(os.devnull, os.O_WRONLY)
-    tail = Tail(fd, target, 0, erase=True)
+    tail = Tail(fd, target, 0, keep=0)
     while tail.step():
         pass
     assert os.fstat(fd).st_blocks < before / 10

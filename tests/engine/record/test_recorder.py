@@ -18,50 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.record_samples import EDGES, ROWS, STACK, STOP
 
 from adbg.engine.errors import CommandError
 from adbg.engine.record import recorder as recorder_module
 from adbg.engine.record.files import labels
 from adbg.engine.record.reader import RunReader
-from adbg.engine.record.recorder import EdgeRow, Recorder
+from adbg.engine.record.recorder import Recorder
 from adbg.engine.record.writer import RunWriter
-from adbg.engine.types import Edge, Evidence, GraphRow, NodeInfo, NodeStop, Origin, Phase, Role, SourceLine, StopReason
-
-STACK = [SourceLine("/me/model.py", 16, "forward"), SourceLine("/me/train.py", 88, "<module>")]
-ROWS = [
-    GraphRow(
-        1,
-        11,
-        "BmmBackward0",
-        "BmmBackward0#1",
-        "todo",
-        (2, 3),
-        module="attn",
-        forward=STACK[0],
-        shape=(2, 4),
-        dtype="f32",
-    ),
-    GraphRow(2, 12, "OuterBackward", "OuterBackward#1", "todo", (3,), custom=True, shape=()),
-    GraphRow(3, 13, "AccumulateGrad", "AccumulateGrad#1", "todo", (), accumulate=True, parameter="w"),
-]
-EDGES: dict[int, list[EdgeRow]] = {1: [(0, 2, 0), (1, None, 0), (2, 3, 1)], 2: [(0, 3, 0)]}
-STOP = NodeStop(
-    reason=StopReason.NAN,
-    phase=Phase.AFTER,
-    thread=7,
-    backward=1,
-    index=2,
-    total=3,
-    depth=0,
-    rank=0,
-    breakpoints=(1, -2),
-    node=NodeInfo(12, "OuterBackward", "OuterBackward#1"),
-    enclosing=("A#1",),
-    location=STACK[1],
-    iteration=4,
-    elapsed_us=41.5,
-    evidence=(Evidence(Role.GRAD_INPUTS, "grad_inputs[0]", 8, 1, 0, Origin.MADE_HERE, slot=0),),
-)
+from adbg.engine.types import Edge
 
 
 @pytest.fixture

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from support.patience import patience
@@ -12,6 +15,7 @@ from support.program import adbg, debuggee
 
 from adbg.engine.errors import CommandError
 from adbg.tui.cli import main as cli
+from adbg.tui.cli import runs_text
 from adbg.tui.cli.front_end import choose_front_end, startup_lines
 from adbg.tui.cli.run import VALUED, Run, split_run
 from adbg.tui.cli.subcommand import USAGE, parser_of, summary
@@ -151,3 +155,28 @@ def test_the_front_end_is_not_in_the_way_of_a_quick_script() -> None:
 def test_the_script_missing_names_the_closest() -> None:
     outcome = adbg("run", "--batch", str(debuggee("mlp")).replace("mlp.py", "mlpp.py"))
     assert outcome.status == 2 and "mlp.py" in outcome.stderr.replace("mlpp.py", "")
+
+
+@pytest.mark.parametrize(
+    ("kept", "listed", "shown"),
+    [
+        ({"code": None, "signal": 9, "asked": False}, "137", "exit status 137 (SIGKILL)"),
+        ({"code": None, "signal": 2, "asked": True}, "130", "exit status 130 (SIGINT)"),
+        ({"code": 3, "signal": None, "asked": False}, "3", "exit status 3\n"),
+    ],
+)
+def test_runs_count_a_signal_as_a_shell_does(
+    kept: dict[str, object], listed: str, shown: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And a run ends when its program did, not when a report was written behind it."""
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "run.json").write_text(json.dumps({"argv": ["train.py"], "started": time.time() - 100, "ended": None}))
+    (run / "exit.json").write_text(json.dumps(kept))
+    os.utime(run / "exit.json", (time.time() - 40,) * 2)
+    (run / "crash-r0.txt").write_text("told later")
+    assert runs_text.show_list(str(tmp_path), False) == 0
+    row = capsys.readouterr().out.splitlines()[1].split()
+    assert listed in row and "60.0" in row
+    runs_text.show_run("run", str(tmp_path))
+    assert shown in capsys.readouterr().out

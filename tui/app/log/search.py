@@ -19,9 +19,7 @@ class Search:
         done: nothing is left to look at.
     """
 
-    def __init__(
-        self, store: LogStore, pattern: Sought, row: int, step: int, among: array[int] | None = None
-    ) -> None:
+    def __init__(self, store: LogStore, pattern: Sought, row: int, step: int, among: array[int] | None = None) -> None:
         self.found = -1
         self._store = store
         self._pattern = pattern

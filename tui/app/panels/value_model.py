@@ -88,6 +88,6 @@ class ValueModel:
 
 
 def _readable(slot: SlotView) -> bool:
-    """Whether there are values to look at: a gradient of another node than the current one has none."""
-    missing = (ValueState.NOT_KEPT, ValueState.NOT_YET, ValueState.NOT_HOOKED)
+    """Whether there are values to look at: a gradient of a node that the program did not stop at has none."""
+    missing = (ValueState.NOT_KEPT, ValueState.NOT_HOOKED, ValueState.NOT_YET)
     return slot.meta is not None and slot.meta.shape is not None and slot.meta.state not in missing

@@ -1,0 +1,126 @@
+"""A record keeps to its budget: what is oldest goes, what is kept is whole, and it is told."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from support.record_samples import EDGES, ROWS, STACK, STOP
+
+from adbg.engine.launch.keeper.output_log import OutputLog
+from adbg.engine.record import budget
+from adbg.engine.record.reader import RunReader
+from adbg.engine.record.recorder import Recorder
+from adbg.engine.record.runs import summary
+
+LIMIT = 1 << 20
+
+
+def on_disk(folder: Path) -> int:
+    return sum(file.stat().st_blocks * 512 for file in folder.iterdir())
+
+
+def train(recorder: Recorder, steps: int, log: str = "") -> int:
+    """``steps`` backward calls with three nodes each; the most bytes that the run took on the disk meanwhile."""
+    most = 0
+    for step in range(1, steps + 1):
+        recorder.backward_begin(step, nodes=3, roots=["A"], file="/me/train.py", line=88, iteration=step)
+        for index in (1, 2, 3):
+            recorder.node_event(step, index, "after", 1.0, float(step))
+        if log:
+            recorder.log(log.format(step=step))
+        recorder.backward_end(step, 10.0)
+        if step % 1000 == 0:
+            recorder.graph(step, ROWS, {1: STACK}, EDGES)
+            recorder.stop(STOP)
+            assert recorder.flush(20)
+            most = max(most, on_disk(Path(recorder.run_dir)))
+    return most
+
+
+def test_20_000_steps_stay_within_the_budget(tmp_path: Path) -> None:
+    problems: list[str] = []
+    run = tmp_path / "run"
+    recorder = Recorder.open(run, 0, problems.append, LIMIT)
+    line = "I1121 00:54:27.615494 22261 nodes:4] step {step} " + "x" * 100
+    most = train(recorder, 20_000, line)
+    recorder.close()
+    assert problems == [] and most < 2 * LIMIT, f"{most} bytes with a budget of {LIMIT}"
+    reader = RunReader(run)
+    calls = [call.number for call in reader.backwards()]
+    assert calls == list(range(calls[0], 20_001)) and 1000 < len(calls) < 20_000, "the newest, without a gap"
+    assert reader.info["pruned"] == calls[0]
+    for number in (calls[0], calls[-1]):
+        assert [(event.index, event.norm) for event in reader.events(number)] == [(n, number) for n in (1, 2, 3)]
+    assert [row.name for row in reader.graph(20_000)] == [row.name for row in ROWS] and reader.graph(1000) == []
+    assert len(reader.stops()) == 20, "stops are few, and what people look for"
+    start = budget.beginning(reader.log_path)
+    assert 0 < start < reader.log_path.stat().st_size
+    with open(reader.log_path, "rb") as log:
+        log.seek(start)
+        lines = log.read().decode().splitlines()[1:]
+    assert lines[-1] == line.format(step=20_000) and all(text.startswith("I1121 ") for text in lines)
+    kept = [entry for entry in reader.log_index() if entry[1] > start]
+    with open(reader.log_path, "rb") as log:
+        log.seek(kept[0][1])
+        assert log.read(kept[0][2]).startswith(b"I1121 "), "offsets stay true"
+    found = summary(run)
+    assert found.pruned and found.size < 2 * LIMIT
+
+
+def test_one_endless_call_is_pruned_too(tmp_path: Path) -> None:
+    recorder = Recorder.open(tmp_path / "run", 0, None, LIMIT)
+    recorder.backward_begin(1, nodes=5, roots=["A"])
+    for index in range(1, 60_001):
+        recorder.node_event(1, index, "after", 1.0, 2.0)
+        if index % 1000 == 0:
+            assert recorder.flush(20)
+    recorder.close()
+    events = [event.index for event in RunReader(tmp_path / "run").events()]
+    assert events == list(range(events[0], 60_001)) and 1000 < len(events) < 60_000
+    assert on_disk(tmp_path / "run") < 2 * LIMIT
+
+
+def test_without_a_budget_all_is_kept(tmp_path: Path) -> None:
+    recorder = Recorder.open(tmp_path / "run", 0, None, 0)
+    train(recorder, 8_000)
+    recorder.close()
+    assert len(RunReader(tmp_path / "run").backwards()) == 8_000 and on_disk(tmp_path / "run") > LIMIT
+    assert not summary(tmp_path / "run").pruned
+
+
+def test_the_programs_output_keeps_to_its_budget(tmp_path: Path) -> None:
+    log = OutputLog(str(tmp_path), LIMIT)
+    path = tmp_path / "output-r0.log"
+    for number in range(5000):
+        log.write(f"{number:999}\n".encode())
+        assert path.stat().st_blocks * 512 <= 2 * LIMIT + 8192
+    assert log.problem == "" and path.stat().st_size == 5_000_000
+    assert path.read_bytes()[-LIMIT:] == b"".join(b"%999d\n" % number for number in range(5000))[-LIMIT:]
+    assert 3_000_000 < budget.beginning(path) < 4_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("500M", 500 << 20), ("2g", 2 << 30), ("1.5 GiB", 3 << 29), ("1048576", 1 << 20), ("off", 0)]
+)
+def test_sizes(text: str, size: int) -> None:
+    assert budget.parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "x", "5", "-1G", "nan", "G", "1e99"])
+def test_bad_sizes(text: str) -> None:
+    with pytest.raises(ValueError):
+        budget.parse_size(text)
+
+
+def test_a_file_system_without_holes_ends_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "make_hole", lambda fd, end: False)
+    problems: list[str] = []
+    recorder = Recorder.open(tmp_path / "run", 0, problems.append, LIMIT)
+    for _ in range(3000):
+        recorder.log("x" * 1000)
+    recorder.flush(20)
+    recorder.close()
+    assert len(problems) == 1 and "this file system keeps no holes" in problems[0]
+    assert os.path.getsize(tmp_path / "run" / "vlog-r0.log") < 3 * LIMIT
