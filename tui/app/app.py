@@ -8,10 +8,7 @@ Actions of a panel or of the layout are the screens' own; here are those that ru
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import signal
-import threading
 from functools import partial
 
 from textual import events as textual_events
@@ -29,6 +26,7 @@ from adbg.tui.app.failures import Failures, keep_traceback
 from adbg.tui.app.keymap import bindings
 from adbg.tui.app.lines.actions import Breakable, Listed
 from adbg.tui.app.lines.line_panel import LinePanel
+from adbg.tui.app.lines.painting import Painted
 from adbg.tui.app.log.nodes import node_index, occurrence_of
 from adbg.tui.app.log.vlog_panel import VlogPanel
 from adbg.tui.app.lookups import Lookups
@@ -43,6 +41,7 @@ from adbg.tui.app.screens.help import HelpScreen, live_keys
 from adbg.tui.app.screens.main import MainScreen
 from adbg.tui.app.screens.output import OutputScreen
 from adbg.tui.app.stop_reader import StopReader
+from adbg.tui.app.terminal import leave_on_signals
 from adbg.tui.app.typeahead import TypeAhead
 from adbg.tui.app.value_actions import ValueActions
 from adbg.tui.commands.table import TABLE
@@ -52,7 +51,7 @@ TICK = 1 / 30  # seconds
 STEPS = ("step", "next", "finish", "after", "continue", "until")
 
 
-class AdbgApp(TypeAhead[int]):
+class AdbgApp(TypeAhead[int], Painted):
     """See the module. ``history_file`` "" keeps the console's history to this session."""
 
     CSS_PATH = "app.tcss"
@@ -94,19 +93,10 @@ class AdbgApp(TypeAhead[int]):
         main.relist()
         main.graph.waiting = "starting the program …"
         main.graph.focus()
-        self._leave_on_signals()
+        leave_on_signals(self._let_go)
         self.set_interval(TICK, self._tick)
         self.set_interval(1.0, self.feed.ask_memory)
         self.runner.start_program()
-
-    def _leave_on_signals(self) -> None:
-        """SIGTERM and SIGHUP leave in good order: the terminal is put back, and the program continues by itself (a
-        connection that drops must not cost a training)."""
-        if threading.current_thread() is not threading.main_thread():
-            return
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self._let_go, 128 + number)
 
     def _let_go(self, status: int) -> None:
         self.debugger.let_go()
@@ -155,7 +145,7 @@ class AdbgApp(TypeAhead[int]):
 
     def on_resize(self, event: textual_events.Resize) -> None:
         """The terminal changed: the panels follow, and so does the program's own terminal."""
-        self.main.resized(event.size)
+        self.main.resized(event.size)  # Painted.on_resize is called as well: Textual goes through the bases
         self.call_after_refresh(self.reader.read_value)
         with contextlib.suppress(AdbgError, OSError):
             self.debugger.program.resize(max(event.size.height - 4, 5), max(event.size.width - 2, 20))
@@ -294,14 +284,15 @@ class AdbgApp(TypeAhead[int]):
 
     def action_until_cursor(self) -> None:
         row = self.main.graph.selected
-        if row is None:
-            self.notify("no node under the cursor: this stop has no graph", severity="warning", markup=False)
-        elif row.state == "done":
-            self.notify(
-                f"#{row.index} has run already: c continues to the next backward", severity="warning", markup=False
-            )
-        else:
+        if row is not None and row.state == "todo":
             self.action_run_command(f"until #{row.index}")
+            return
+        why = "no node under the cursor: this stop has no graph"
+        if row is not None and row.state == "here":
+            why = f"#{row.index} is the current node: move the cursor to a later one, or s steps"
+        elif row is not None:
+            why = f"#{row.index} has run already: c continues to the next backward"
+        self.notify(why, severity="warning", markup=False)
 
     def action_interrupt(self) -> None:
         """Clear what is typed in the console; else as ``Interrupts`` says."""

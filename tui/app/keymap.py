@@ -86,6 +86,7 @@ KEYS: tuple[Key, ...] = (
     Key("prompt", "exclamation_mark", "full_prompt", "full prompt on the whole terminal", "adbg"),
     Key("main", "f5,escape", "main", "main screen; leave the zoom", "adbg", where="main"),
     Key("help", "question_mark,f1", "help", "this help", "adbg", hint="Help", command="help"),
+    Key("redraw", "ctrl+l", "redraw", "draw the screen anew (in the console: clear its output)", "adbg"),
     Key("quit", "q", "ask_quit", "quit (asks first while a script runs)", "adbg", command="quit"),
     Key("leave", "ctrl+q", "leave", "quit, from anywhere (asks while a script runs; again: ends it)", "adbg",
         command="quit", priority=True),

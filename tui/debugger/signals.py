@@ -78,6 +78,7 @@ class Interrupts:
 
 STOPPED = "the program is stopped already: `continue` resumes it, `interrupt` sends it SIGINT"
 
+
 @contextlib.contextmanager
 def handed_on(debugger: Debugger, names: Sequence[str]) -> Iterator[None]:
     """Within this block the named signals go to the program (also to one that was restarted meanwhile)."""

@@ -467,7 +467,9 @@ def test_a_nan_stop_is_told_in_red_with_its_evidence() -> None:
             lambda: app.agent.stop_at(2, StopReason.NAN, Phase.AFTER, evidence=(found,))
         )
         await app.press("c")
-        await app.shows("✗ NaN at LogSoftmaxBackward0#1 #2, made by nan_at_sqrt.py:70", "3 of 2688 elements are nan")
+        await app.shows(
+            "✗ LogSoftmax (nan_at_sqrt.py:70) made NaN from finite gradients — #2", "3 of 2688 elements are nan"
+        )
         assert app.status.startswith(" ■ NAN")
         await app.stopped_at(2)
         assert app.app.main.graph.model.rows[2].nonfinite

@@ -107,6 +107,18 @@ class MainScreen(PanelScreen):
         if self.focused_panel != "console":
             super().say_error(error)
 
+    def set_past(self, past: bool) -> None:
+        """Whether the panels show the last stop while the program runs on or has ended: dimmed, and said in their
+        titles."""
+        if past != self.has_class("-past"):
+            self.set_class(past, "-past")
+            self.retitle()
+            self.relist()
+
+    @property
+    def _past(self) -> str:
+        return "  as at the last stop" if self.has_class("-past") else ""
+
     # ---- sizes and titles
 
     def relayout(self) -> None:
@@ -145,7 +157,7 @@ class MainScreen(PanelScreen):
 
     def relist(self) -> None:
         """The bar above the lists."""
-        self.lists_bar.update(lists_title(self.lists))
+        self.lists_bar.update(lists_title(self.lists, self._past))
 
     def retitle(self) -> None:
         """Titles of the frames, as the panels and the layout are now."""
@@ -155,10 +167,10 @@ class MainScreen(PanelScreen):
         place = self.code.place()
         where = f"  {place.file.rsplit('/', 1)[-1]}:{self.code.current or place.line}" if place else ""
         titles = {
-            "graph": f"1 Graph{backward}{nested}",
+            "graph": f"1 Graph{backward}{nested}{self._past}",
             "vlog": f"2 {self.log_name}  {self.vlog.levels}".rstrip(),
             "source": f"3 Source{where}",
-            "value": f"4 Value  {self.value.title()}".rstrip(),
+            "value": f"4 Value  {self.value.title()}".rstrip() + self._past,
             "console": "5 Console",
         }
         for name, text in titles.items():
