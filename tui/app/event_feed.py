@@ -116,6 +116,7 @@ class EventFeed:
                 handler(event)
         self._program_wrote(output)
         self.main.vlog.poll()
+        self.main.heed_log()
         self._tick_status()
 
     def _program_wrote(self, pieces: list[str]) -> None:
@@ -237,6 +238,7 @@ class EventFeed:
 
     def _framework_found(self, event: events.FrameworkFound) -> None:
         self.main.bar.status.framework = f"{event.framework.name} {event.framework.version}"
+        self.main.retitle()
 
     def _breakpoints_changed(self, event: events.BreakpointsChanged) -> None:
         self.main.lists.show_breakpoints(event.breakpoints)

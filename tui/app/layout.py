@@ -59,15 +59,21 @@ class Plan:
     neighbourhood: bool = False
 
 
-def plan(width: int, height: int, arrangement: Arrangement, focused: str, banner: int = 0) -> Plan:
-    """Where everything stands. ``banner``: lines taken below the status bar."""
+def plan(
+    width: int, height: int, arrangement: Arrangement, focused: str, banner: int = 0, quiet: bool = False
+) -> Plan:
+    """Where everything stands. ``banner``: lines taken below the status bar; ``quiet``: the log has nothing to say, and
+    gets one line unless it has the focus or a size that the user chose."""
     if width < SMALLEST[0] or height < SMALLEST[1]:
         return Plan(narrow=True, small=True)
     narrow = width < WIDE[0] or height < WIDE[1]
     room = height - 2 - banner  # status bar and hints
     if arrangement.zoomed:
         return _zoomed(width, room, arrangement, narrow)
-    return _narrow(width, room, arrangement, focused) if narrow else _wide(width, room, arrangement)
+    if narrow:
+        return _narrow(width, room, arrangement, focused)
+    chosen = arrangement.shares["vlog"] != _START["vlog"]
+    return _wide(width, room, arrangement, quiet and focused != "vlog" and not chosen)
 
 
 def _zoomed(width: int, room: int, arrangement: Arrangement, narrow: bool) -> Plan:
@@ -83,13 +89,13 @@ def _zoomed(width: int, room: int, arrangement: Arrangement, narrow: bool) -> Pl
     return Plan(narrow, console=console, part=part, neighbourhood=size[1] >= 24, **sizes)  # type: ignore[arg-type]
 
 
-def _wide(width: int, room: int, arrangement: Arrangement) -> Plan:
+def _wide(width: int, room: int, arrangement: Arrangement, quiet: bool) -> Plan:
     shares = arrangement.shares
     console = min(max(round(room * shares["console"]), 4), room - 14)
     main = room - console
     graph = min(max(round(width * shares["graph"]), 30), width - 50)
     right = width - graph
-    vlog = min(max(round(main * shares["vlog"]), 4), main - 8)
+    vlog = 3 if quiet else min(max(round(main * shares["vlog"]), 4), main - 8)
     source = min(max(round(right * shares["source"]), 22), right - 22)
     return Plan(
         False,

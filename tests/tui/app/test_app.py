@@ -350,7 +350,7 @@ def test_a_click_selects_a_node() -> None:
 
 def test_digits_focus_and_zoom_and_sizes_change() -> None:
     async def body(app: Driver) -> None:
-        for digit, panel, title in (("2", "vlog", "2 VLOG"), ("3", "source", "3 Source"), ("4", "value", "4 Value")):
+        for digit, panel, title in (("2", "vlog", "2 Log"), ("3", "source", "3 Source"), ("4", "value", "4 Value")):
             await app.press(digit)
             assert app.app.main.focused_panel == panel
             await app.press(digit)
@@ -394,7 +394,7 @@ def test_narrow_tabs_reach_every_panel() -> None:
         await app.stopped_at(1)
         await app.shows("[4 Value]", "grad_outputs[0]")
         await app.press("2")
-        await app.shows("[2 VLOG]", "before NllLossBackward0#1")
+        await app.shows("[2 Log]", "before NllLossBackward0#1")
         await app.press("3")
         await app.shows("[3 Source]", "F.cross_entropy")
         await app.press("right_square_bracket")
@@ -426,7 +426,7 @@ def test_resizing_both_ways_keeps_the_state() -> None:
         await app.press("s", "q")
         assert app.agent.position == 3
         await app.pilot.resize_terminal(*WIDE)
-        await app.shows("5 Console", "4 Value", "2 VLOG")
+        await app.shows("5 Console", "4 Value", "2 Log")
         assert app.app.reader.selected == selected and len(app.app.screen_stack) == 1
         assert app.app.main.graph.selected is not None and app.app.main.graph.selected.index == selected
         await app.press("s")
@@ -569,6 +569,25 @@ def test_the_palette_comes_from_the_command_table() -> None:
     drive(WIDE, body)
 
 
+def test_the_log_takes_room_once_it_has_something_to_say(tmp_path: Path) -> None:
+    async def body(app: Driver) -> None:
+        def height() -> int:
+            return int(app.app.query_one("#vlog-frame").region.height)
+
+        for index in (1, 2):
+            await app.press("s")
+            await app.stopped_at(index)
+        assert height() == 3 and "step: before" in app.text, "the last stop, in one line"
+        await app.press("2")
+        await app.until(lambda: height() > 10, "room for a panel that is looked at")
+        await app.press("1")
+        await app.until(lambda: height() == 3, "and not for one that is not")
+        (tmp_path / "vlog-r0.log").write_text("I1121 00:54:27.615494  11 calls:3] run_backward\nI1121 00:54:28")
+        await app.until(lambda: height() > 10, "room for a record")
+
+    drive(WIDE, body, run_dir=str(tmp_path))
+
+
 def test_brackets_are_shown_in_the_palette() -> None:
     async def body(app: Driver) -> None:
         await app.press("ctrl+p")
@@ -629,8 +648,8 @@ def test_the_log_of_the_run_is_followed_filtered_and_searched(tmp_path: object) 
         await app.write("inner")
         await app.until(lambda: app.app.main.vlog.row_at(app.app.main.vlog.cursor) == 1, "the match")
         await app.press("ampersand")
-        await app.write("(")
-        await app.until(lambda: "invalid regular expression" in app.app.main.transcript.text(), "the error")
+        await app.write("level:x")
+        await app.until(lambda: "invalid level" in app.app.main.transcript.text(), "the error")
 
     drive(WIDE, body, str(tmp_path))
 

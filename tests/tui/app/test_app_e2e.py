@@ -56,7 +56,7 @@ def test_start_break_step_inspect_edit_resize_continue_quit(script: Path) -> Non
         modes = terminal.modes()
         text = terminal.wait_for("backward 1 begins")
         terminal.wait_for(lambda t: "SumBackward0" in t or " Sum " in t)
-        for title in ("1 Graph", "2 VLOG", "3 Source", "4 Value", "5 Console", "■ STOPPED"):
+        for title in ("1 Graph", "2 Log", "3 Source", "4 Value", "5 Console", "■ STOPPED"):
             assert title in text
         # a breakpoint by name, from the command line at the bottom
         terminal.send(":b Sin\r")

@@ -18,6 +18,7 @@ from adbg.tui.app.keymap import bindings
 from adbg.tui.app.lines.line_panel import LinePanel
 from adbg.tui.app.log.drawing import drawn
 from adbg.tui.app.log.folds import OPEN
+from adbg.tui.app.log.index import NOTE
 from adbg.tui.app.log.nodes import NodeLink
 from adbg.tui.app.log.search import Search
 from adbg.tui.app.log.sought import Sought
@@ -37,6 +38,7 @@ class VlogPanel(LinePanel):
     Attributes:
         following: the cursor stays on the last line.
         levels: as the agent says them.
+        quiet: only stops have been noted so far.
         match: what stands out in all lines.
         waiting: what stands there while there is no log.
     """
@@ -65,6 +67,7 @@ class VlogPanel(LinePanel):
         super().__init__(**options)
         self.following = True
         self.levels = ""
+        self.quiet = True
         self.match: re.Pattern[str] | None = None
         self.waiting = "no log yet: `vlog 4` turns it on, 3 (calls) to 6 (unique names)"
         self._search: Search | None = None
@@ -100,6 +103,7 @@ class VlogPanel(LinePanel):
 
     def note(self, text: str, time: str, stop: bool = False) -> None:
         """A trace, or a stop: the way to it is unfolded."""
+        self.quiet = self.quiet and stop
         self.store.poll()
         self.store.note(text, time)
         self.following = self.following or self._resume
@@ -112,6 +116,7 @@ class VlogPanel(LinePanel):
     def grown(self) -> None:
         """Rows were added, given up at the front, or kept by the filter."""
         gone = self.view.take_in()
+        self.quiet = self.quiet and self.store.kinds.count(NOTE) == len(self.store)
         if gone:
             self._links.forget()
             self._kept_row = max(self._kept_row - gone, -1)

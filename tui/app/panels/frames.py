@@ -16,7 +16,7 @@ from adbg.tui.app.layout import LOWER, Arrangement, Plan
 from adbg.tui.app.panels.lists import ListsPanel
 
 TAB_TITLES = {
-    "vlog": "2 VLOG", "source": "3 Source", "value": "4 Value", "stack": "Stack", "breakpoints": "Bps",
+    "vlog": "2 Log", "source": "3 Source", "value": "4 Value", "stack": "Stack", "breakpoints": "Bps",
     "watches": "Watch",
 }  # fmt: skip
 
@@ -118,11 +118,13 @@ def apply_plan(screen: Widget, plan: Plan) -> None:
     screen.query_one("#lists").styles.height = "1fr" if plan.part == "lists" else max(plan.source[1] * 2 // 5, 3)
 
 
-def tabs_title(arrangement: Arrangement) -> Content:
-    """Title of the lower panel in the narrow layout: all tabs, the one shown in brackets."""
+def tabs_title(arrangement: Arrangement, log: str) -> Content:
+    """Title of the lower panel in the narrow layout: all tabs, the one shown in brackets. ``log``: what the log is
+    called."""
+    titles = {**TAB_TITLES, "vlog": f"2 {log}"}
     parts: list[Content | str] = []
     for tab in LOWER:
-        shown = f"[{TAB_TITLES[tab]}]" if tab == arrangement.lower else f" {TAB_TITLES[tab]} "
+        shown = f"[{titles[tab]}]" if tab == arrangement.lower else f" {titles[tab]} "
         style = "bold $foreground" if tab == arrangement.lower else "$text-dim"
         parts.append(Content.from_markup(f"[{style}][@click=screen.show_lower('{tab}')]$shown[/][/]", shown=shown))
     return Content("│").join(parts)

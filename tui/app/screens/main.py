@@ -67,6 +67,7 @@ class MainScreen(PanelScreen):
         self.focused_panel = "graph"
         self.terminal: Size | None = None
         self._last_panel = "graph"  # the one before the console
+        self._quiet = True  # the log was, when the sizes were chosen
         self._for_one_command = False  # `:` brought the user into the console
 
     def panels(self) -> ComposeResult:
@@ -82,6 +83,11 @@ class MainScreen(PanelScreen):
     @property
     def principal(self) -> GraphPanel:
         return self.graph
+
+    @property
+    def log_name(self) -> str:
+        """What the framework calls its log: VLOG is Paddle's."""
+        return "VLOG" if "paddle" in self.bar.status.framework.lower() else "Log"
 
     @property
     def narrow(self) -> bool:
@@ -118,7 +124,8 @@ class MainScreen(PanelScreen):
     def relayout(self) -> None:
         """Give every panel its size for the terminal as it is."""
         width, height = self.terminal or self.app.size
-        chosen = plan(width, height, self.arrangement, self.focused_panel, self.banner.lines)
+        self._quiet = self.vlog.quiet
+        chosen = plan(width, height, self.arrangement, self.focused_panel, self.banner.lines, self._quiet)
         too_small = isinstance(self.app.screen, TooSmall)
         if chosen.small:
             if not too_small:
@@ -130,6 +137,11 @@ class MainScreen(PanelScreen):
         apply_plan(self, chosen)
         self.call_after_refresh(self.show_heading)
         self.call_after_refresh(self.relist)
+
+    def heed_log(self) -> None:
+        """Room for the log once it has something to say."""
+        if self._quiet != self.vlog.quiet:
+            self.relayout()
 
     def resized(self, size: Size) -> None:
         """The terminal has another size."""
@@ -156,7 +168,7 @@ class MainScreen(PanelScreen):
         where = f"  {place.file.rsplit('/', 1)[-1]}:{self.code.current or place.line}" if place else ""
         titles = {
             "graph": f"1 Graph{backward}{nested}{self._past}",
-            "vlog": f"2 VLOG  {self.vlog.levels}".rstrip(),
+            "vlog": f"2 {self.log_name}  {self.vlog.levels}".rstrip(),
             "source": f"3 Source{where}",
             "value": f"4 Value  {self.value.title()}".rstrip() + self._past,
             "console": "5 Console",
@@ -165,7 +177,8 @@ class MainScreen(PanelScreen):
             self._frame(name).border_title = Content(text)
         if self.narrow and not self.arrangement.zoomed:
             lower = self.arrangement.lower
-            self._frame(lower if lower in ("vlog", "value") else "source").border_title = tabs_title(self.arrangement)
+            frame = self._frame(lower if lower in ("vlog", "value") else "source")
+            frame.border_title = tabs_title(self.arrangement, self.log_name)
 
     def _frame(self, panel: str) -> Widget:
         return self.query_one(f"#{panel}-frame")
