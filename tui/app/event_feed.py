@@ -238,6 +238,8 @@ class EventFeed:
 
     def _breakpoints_changed(self, event: events.BreakpointsChanged) -> None:
         self.main.lists.show_breakpoints(event.breakpoints)
+        unmet = [str(row.id) for row in event.breakpoints if row.met is False and row.enabled]
+        self._note("unmet", f"bp {','.join(unmet)} matches nothing so far" if unmet else "")
         self._mark_lines()
         self.main.relist()
         self.reader.reread_graph()
@@ -284,6 +286,14 @@ class EventFeed:
         self.main.say("Detached: the program continues without the debugger", "warn")
 
     # ---- the status bar
+
+    def _note(self, kind: str, text: str) -> None:
+        """Keep ``text`` in the status bar; "" takes it away."""
+        notes = self.main.bar.status.notes
+        if text:
+            notes[kind] = text
+        else:
+            notes.pop(kind, None)
 
     def _tick_status(self) -> None:
         status = self.main.bar.status

@@ -100,7 +100,8 @@ def test_the_value_is_edited_from_what_it_is_and_a_saved_one_not_at_all() -> Non
 
 @pytest.mark.parametrize(
     ("value", "dtype", "text"),
-    [(1.0, "f32", "1"), (0.10000000149011612, "f32", "0.100000001"), (0.1, "f64", "0.1"), (math.nan, "f32", "float('nan')"),
+    [(1.0, "f32", "1"), (0.10000000149011612, "f32", "0.100000001"), (0.1, "f64", "0.1"),
+     (math.nan, "f32", "float('nan')"),
      (1 / 3, "f64", "0.33333333333333331"), (-math.inf, "f32", "float('-inf')")],
 )  # fmt: skip
 def test_a_single_number_is_written_as_it_is(value: float, dtype: str, text: str) -> None:
