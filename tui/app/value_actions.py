@@ -123,9 +123,13 @@ class ValueActions:
             view = self.debugger.view.tensor(target, node=index, window=True, slice=slice_text, rows=rows, cols=cols)
             return view.window.values if view.window is not None else ()
 
-        def seek(slice_text: str, row: int, column: int, then: Answered) -> None:
+        def seek(slice_text: str, row: int, column: int, planes: bool, then: Answered) -> None:
+            shape = slot.meta.shape if planes and slot is not None and slot.meta is not None else None
             self.reader.lookups.ask(
-                "seek", (row, column), lambda: next_nonfinite(slice_text, row, column, numbers), then
+                "seek",
+                (slice_text, row, column),
+                lambda: next_nonfinite(slice_text, row, column, numbers, shape or ()),
+                then,
             )
 
         title = f"{target} of #{selected}" if selected else target

@@ -159,8 +159,8 @@ def test_the_search_finds_every_number_in_order_and_begins_again(seed: int) -> N
     place = (-1, -1)
     for expected in [*sorted(spoilt), min(spoilt)]:
         found = next_nonfinite(f"[0:{tall}, 0:{wide}]", *place, numbers.read)
-        assert found == expected
-        place = found
+        assert found is not None and found[1:] == expected
+        place = found[1:]
     assert numbers.asked <= 12 * (len(spoilt) + 1)
     assert next_nonfinite(f"[0:{tall}, 0:{wide}]", -1, -1, Numbers(tall, wide, set()).read) is None
 
@@ -171,10 +171,28 @@ def test_the_search_keeps_to_the_slice() -> None:
     text = "[4:20, 1:30:2]"  # without row 20 and the even columns
     assert extent(text) == (16, 15)
     first = next_nonfinite(text, -1, -1, numbers.read)
-    assert first == (1, 2)  # (5, 5)
-    assert next_nonfinite(text, *first, numbers.read) == (2, 4)  # (6, 9)
+    assert first == (text, 1, 2)  # (5, 5)
+    assert next_nonfinite(text, 1, 2, numbers.read) == (text, 2, 4)  # (6, 9)
     assert next_nonfinite(text, 2, 4, numbers.read) == first
     assert moved_slice(text, 1, 2, 1, 1)[0] == "[5:6, 5:7:2]"
+
+
+def test_the_search_goes_through_the_planes() -> None:
+    spoilt = {(0, 1): {(2, 2)}, (1, 0): {(0, 3), (1, 1)}}
+
+    def read(slice_text: str, rows: int, cols: int) -> Any:
+        first, second, *rest = slice_text.strip("[]").split(", ")
+        return Numbers(4, 5, spoilt.get((int(first), int(second)), set())).read(", ".join(rest), rows, cols)
+
+    at, found = ("[0, 0, 0:4, 0:5]", -1, -1), []
+    for _ in range(4):
+        place = next_nonfinite(*at, read, (2, 3, 4, 5))
+        assert place is not None
+        at = place
+        found.append(at)
+    planes = "[0, 1, 0:4, 0:5]", "[1, 0, 0:4, 0:5]"
+    assert found == [(planes[0], 2, 2), (planes[1], 0, 3), (planes[1], 1, 1), (planes[0], 2, 2)]
+    assert next_nonfinite("[0, 0, 0:4, 0:5]", -1, -1, read) is None  # kept to what was typed
 
 
 # ---- the banner

@@ -26,7 +26,7 @@ from adbg.tui.text.cells import Spans, number, width_of
 CELL = 9  # cells of a number
 Answered = Callable[[Read], None]
 Ask = Callable[[str, int, int, bool, Answered], None]  # (slice, rows, cols, exact, what takes the answer)
-Seek = Callable[[str, int, int, Answered], None]  # (slice, row, column, what takes the place of the next NaN or Inf)
+Seek = Callable[[str, int, int, bool, Answered], None]  # (slice, row, column, other planes too, what takes the place)
 
 
 class GridText(LinePanel):
@@ -194,16 +194,19 @@ class GridScreen(ModalScreen[None]):
     def action_next_nonfinite(self) -> None:
         """To the next NaN or Inf of the slice, from the start again behind the end."""
         if self._base:
-            self._seek(self._base, *(self._cell or (-1, -1)), self._sought)
+            whole = not self._slice.strip("[] ")  # what was typed is kept to
+            self._seek(self._base, *(self._cell or (-1, -1)), whole, self._sought)
 
     def _sought(self, event: Read) -> None:
         if self not in self.app.screen_stack:
             return
         if event.error is not None or event.result is None:
-            text = "no NaN and no Inf in this slice" if event.error is None else str(event.error)
+            where = self._slice if self._slice.strip("[] ") else "this tensor"
+            text = f"no NaN and no Inf in {where}" if event.error is None else str(event.error)
             self.app.notify(text, timeout=4, markup=False)
             return
-        self._cell = row, column = event.result
+        self._base, row, column = event.result
+        self._cell = row, column
         rows, cols = self._room()
         if not self._top <= row < self._top + rows:
             self._top = row - rows // 2

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 Values = Sequence[Sequence[float]]
 Read = Callable[[str, int, int], Values]  # (slice, rows, cols): numbers of it, or maxima of as many blocks at most
 BLOCKS = 256  # asked for at once
+PLANES = 2000  # one window each, if all is finite
 _RANGE = re.compile(r"\d+:\d+(:\d+)?$")
 
 
@@ -42,17 +43,44 @@ def extent(slice_text: str) -> tuple[int, int]:
     return sizes[-2], sizes[-1]
 
 
-def next_nonfinite(slice_text: str, row: int, column: int, read: Read) -> tuple[int, int] | None:
-    """(row, column) of the first number that is not finite behind that place, row by row, from the start again behind
-    the end; None where all are finite. (-1, -1) is before the first."""
-    rows, cols = extent(slice_text)
-    regions = [(row, row + 1, column + 1, cols)] if 0 <= row < rows else []
-    regions += [(row + 1, rows, 0, cols), (0, min(row + 1, rows), 0, cols)]
-    for top, bottom, left, right in regions:
-        found = _first(slice_text, top, bottom, left, right, read)
-        if found is not None:
-            return found
+def next_nonfinite(
+    slice_text: str, row: int, column: int, read: Read, shape: Sequence[int] = ()
+) -> tuple[str, int, int] | None:
+    """(slice, row, column) of the first number that is not finite behind that place, row by row, from the start again
+    behind the end; None where all are finite. (-1, -1) is before the first.
+
+    With the tensor's ``shape`` the planes behind this one are looked through as well, ``PLANES`` of them at most.
+    """
+    places = [(slice_text, row, column), *((plane, -1, -1) for plane in _planes(slice_text, shape))]
+    for text, behind, at in [*places, (slice_text, -1, -1)]:
+        rows, cols = extent(text)
+        regions = [(behind, behind + 1, at + 1, cols)] if 0 <= behind < rows else []
+        for top, bottom, left, right in [*regions, (behind + 1, rows, 0, cols)]:
+            found = _first(text, top, bottom, left, right, read)
+            if found is not None:
+                return text, *found
     return None
+
+
+def _planes(slice_text: str, shape: Sequence[int]) -> list[str]:
+    """The slices with other indices in the dimensions that have one index, those behind this one first."""
+    parts = _parts(slice_text)
+    fixed = [i for i, part in enumerate(parts) if part.isdigit()]
+    if not fixed or len(parts) != len(shape):
+        return []
+    sizes = [shape[i] for i in fixed]
+    here = 0
+    for i, size in zip(fixed, sizes):
+        here = here * size + int(parts[i])
+    count = math.prod(sizes)
+    found = []
+    for number in range(here + 1, here + min(count, PLANES + 1)):
+        rest = number % count
+        for i, size in zip(reversed(fixed), reversed(sizes)):
+            rest, index = divmod(rest, size)
+            parts[i] = str(index)
+        found.append(f"[{', '.join(parts)}]")
+    return found
 
 
 def _first(text: str, top: int, bottom: int, left: int, right: int, read: Read) -> tuple[int, int] | None:
