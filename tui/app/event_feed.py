@@ -73,7 +73,7 @@ class EventFeed:
         self.output = ScreenText()
         self._tip_due = True
         self._began_at: float | None = None
-        self._process: Process | None = None  # that is shown
+        self._shown: tuple[int, Process | None] = (-1, None)  # the run and its process that are shown
         self._handlers: dict[type, Callable[[Any], None]] = {
             events.Started: self._started,
             events.ProcessJoined: lambda event: self._follow_log(),
@@ -313,11 +313,12 @@ class EventFeed:
         process = self.debugger.current
         if process is None:
             return
-        if self._process is not None and process is not self._process and self.debugger.alive:
+        run = self.debugger.run.number
+        if self._shown != (run, process) and self._shown[0] == run and self.debugger.alive:
             self.main.say(f"Shown now: {process.title}", "warn")
             if self.debugger.stop is None:  # what the panels show is of the other one
                 self.reader.forget()
-        self._process = process
+        self._shown = (run, process)
         status.process = f"process {process.number} rank {process.rank}"
 
     def ask_memory(self) -> None:
