@@ -39,6 +39,7 @@ class Status:
     exit_code: int | None = None
     exit_text: str = ""
     processes: int = 1
+    rank: int = 0
     process: str = ""  # which one is shown
     waiting: int = 0
     edited: bool = False
@@ -107,9 +108,9 @@ def fields(status: Status, bar: int) -> list[tuple[int, Spans]]:
     result.insert(0, (0, head))
     if status.edited:
         result.append((1, [("edited", "warn")]))
-    result += [(1, [(text, "warn")]) for text in status.notes.values()]
-    if status.total and (status.state == "stopped" or (status.state == "running" and status.here)):
+    if status.total and status.state in ("stopped", "running"):
         result.append((1, progress_field(status.here, status.total, bar)))
+    result += [(1, [(text, "warn")]) for text in status.notes.values()]
     if status.iteration:
         result.append((4, [("iter ", "dim"), (figures.count(status.iteration), "number")]))
     if status.state == "running" and status.backwards:
