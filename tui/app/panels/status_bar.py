@@ -110,7 +110,6 @@ def fields(status: Status, bar: int) -> list[tuple[int, Spans]]:
         result.append((1, [("edited", "warn")]))
     if status.total and status.state in ("stopped", "running"):
         result.append((1, progress_field(status.here, status.total, bar)))
-    result += [(1, [(text, "warn")]) for text in status.notes.values()]
     if status.iteration:
         result.append((4, [("iter ", "dim"), (figures.count(status.iteration), "number")]))
     if status.state == "running" and status.backwards:
@@ -124,6 +123,7 @@ def fields(status: Status, bar: int) -> list[tuple[int, Spans]]:
         result.append((6, [("mem ", "dim"), (status.memory, "number")]))
     if status.nonfinite is not None:
         result.append((3, [("non-finite ", "dim"), (str(status.nonfinite), "bad" if status.nonfinite else "number")]))
+    result += [(1, [(text, "warn")]) for text in status.notes.values()]
     if status.waiting:
         result.append((2, [(f"{status.waiting} more stopped", "warn")]))
     if status.processes > 1:
