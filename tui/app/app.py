@@ -9,7 +9,6 @@ Actions of a panel or of the layout are the screens' own; here are those that ru
 from __future__ import annotations
 
 import contextlib
-import time
 from functools import partial
 
 from textual import events as textual_events
@@ -38,7 +37,7 @@ from adbg.tui.app.panels import source_file
 from adbg.tui.app.panels.console import CommandInput, History
 from adbg.tui.app.panels.source import CodePanel
 from adbg.tui.app.panels.value import ValuePanel
-from adbg.tui.app.screens.dialogs import BreakpointScreen, QuitScreen
+from adbg.tui.app.screens.dialogs import BreakpointScreen, QuitScreen, TooSmall
 from adbg.tui.app.screens.help import HelpScreen, live_keys
 from adbg.tui.app.screens.main import MainScreen
 from adbg.tui.app.screens.output import OutputScreen
@@ -50,7 +49,6 @@ from adbg.tui.commands.table import TABLE
 from adbg.tui.debugger.debugger import Debugger, State
 
 TICK = 1 / 30  # seconds
-TWICE = 2.0  # seconds between two ctrl+c
 STEPS = ("step", "next", "finish", "after", "continue", "until")
 
 
@@ -77,7 +75,6 @@ class AdbgApp(TypeAhead[int], Painted):
         self.failures = Failures()
         self.crash = ""  # why the screen ended, in one line
         self._unsubscribe = debugger.model.subscribe(self.feed.put)
-        self._interrupted = 0.0  # when ctrl+c was pressed
         self._last_step = "step"
         self._ahead = StepsAhead()
         self._leave_after_detach = False
@@ -238,7 +235,7 @@ class AdbgApp(TypeAhead[int], Painted):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
         if isinstance(event.input, CommandInput):
-            self.runner.submit(event.input.accept())
+            self.runner.entered(*event.input.accept())
 
     def on_command_done(self, event: CommandDone) -> None:
         """Output or error of a command."""
@@ -304,25 +301,15 @@ class AdbgApp(TypeAhead[int], Painted):
             self.action_run_command(f"until #{self.main.graph.index}")
 
     def action_interrupt(self) -> None:
-        """Clear what is typed in the console; else pause, and the second time within two seconds SIGINT to the
-        script."""
+        """Clear what is typed in the console; else as ``Interrupts`` says."""
         line = self.focused
         if isinstance(line, CommandInput) and line.value:
             line.discard()
             return
-        now = time.monotonic()
         if not self.debugger.alive:
             self.notify("no script is running: q quits")
             return
-        if now - self._interrupted < TWICE:
-            self._interrupted = 0.0
-            self.debugger.interrupt()
-            self.main.say("SIGINT sent to the script", "warn")
-            return
-        self._interrupted = now
-        if self.debugger.state is State.RUNNING:
-            self.lookups.ask("pause", 0, self.debugger.pause, self.reader.report)
-        self.notify("ctrl+c again within 2 s interrupts the script (SIGINT)", timeout=2)
+        self.runner.interrupt()
 
     # ---- breakpoints
 
@@ -424,4 +411,10 @@ class AdbgApp(TypeAhead[int], Painted):
         self.push_screen(QuitScreen(self.debugger.program.launched, self.debugger.state.value), answered)
 
     def action_leave(self) -> None:
+        """ctrl+q, from anywhere: asks as `q` does; the second one is the answer."""
+        front = self.screen
+        if self.debugger.alive and not (isinstance(front, (QuitScreen, TooSmall)) and front.confirmed()):
+            if not isinstance(front, TooSmall):
+                self.action_ask_quit()
+            return
         self.exit(0 if self.debugger.alive else self.debugger.run.exit_code or 0)

@@ -158,8 +158,8 @@ class EventFeed:
             return  # it went on already
         status = self.main.bar.status
         status.stop, status.us, status.edited = stop, stop.elapsed_us, False
-        status.iteration, status.rank = stop.iteration, stop.rank
-        status.here, status.total = stop.index, stop.total
+        status.iteration = stop.iteration
+        status.here, status.total, status.partial = stop.index, stop.total, stop.truncated
         numbers = {row.id: row.spec for row in self.debugger.settings.breakpoints}
         status.breakpoint = " ".join(numbers[n] for n in stop.breakpoints if n in numbers)
         self._banner(stop)
@@ -220,7 +220,8 @@ class EventFeed:
                 )
                 self.main.graph.refresh()
             if self.debugger.state is State.RUNNING:
-                status.here, status.total = 0, event.begin.nodes
+                # shown once a node is known to have run
+                status.here, status.total, status.partial = 0, event.begin.nodes, event.begin.truncated
 
     def _nodes_ran(self, event: events.NodesRan) -> None:
         if event.process is not self.debugger.current:
@@ -305,8 +306,6 @@ class EventFeed:
         status.waiting = len(self.debugger.model.waiting)
         if self.debugger.state is not State.STOPPED and status.stop is not None:
             status.went_on()
-        if self.debugger.state is State.RUNNING and not status.here:
-            status.total = 0  # shown once a node is known to have run
         status.elapsed = time.monotonic() - self._began_at if self._began_at is not None else None
         self.main.bar.show()
 

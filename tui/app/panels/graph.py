@@ -110,7 +110,8 @@ class GraphPanel(LinePanel):
             return ""
         lanes = model.lane_width(self.scroll_offset.y, self.scroll_offset.y + max(self.size.height - 1, 0))
         loaded = "" if len(model.rows) >= model.total else f"{figures.count(len(model.rows))} of "
-        text = f"{loaded}{figures.count(model.total)} nodes · {lanes} lane{'s' * (lanes != 1)}"
+        more = "+" if model.truncated else ""
+        text = f"{loaded}{figures.count(model.total)}{more} nodes · {lanes} lane{'s' * (lanes != 1)}"
         return f"{text} · {model.note}" if model.note else text
 
     def columns(self, width: int) -> dict[str, int]:

@@ -27,6 +27,7 @@ class Status:
     breakpoint: str = ""  # spec of the breakpoint that was hit
     here: int = 0
     total: int = 0
+    partial: bool = False  # the graph has more nodes than ``total``
     us: float | None = None
     sum_us: float | None = None  # of the nodes of this backward that were timed
     memory: str = ""
@@ -39,7 +40,6 @@ class Status:
     exit_code: int | None = None
     exit_text: str = ""
     processes: int = 1
-    rank: int = 0
     process: str = ""  # which one is shown
     waiting: int = 0
     edited: bool = False
@@ -49,7 +49,7 @@ class Status:
         """The program runs again: what belongs to the stop is not true of the present."""
         self.stop, self.us, self.sum_us, self.nonfinite = None, None, None, None
         self.here = self.total = self.iteration = self.backwards = 0  # until an event tells of the next
-        self.breakpoint, self.edited = "", False
+        self.breakpoint, self.edited, self.partial = "", False, False
 
 
 _STATE_STYLE = {"stopped": "stopped", "running": "running", "starting": "running"}
@@ -78,13 +78,17 @@ def place_field(stop: NodeStop) -> str:
         words.append(f"depth {stop.depth}")
     if stop.node is not None:
         words.append(f"{stop.node.name} #{stop.index}" if stop.index else stop.node.name)
+        if stop.node.compiled:
+            words.append("(compiled region)")
     if stop.phase is not Phase.BEFORE and stop.phase is not Phase.ERROR:
         words.append(stop.phase.value)
     return " ".join(words)
 
 
-def progress_field(here: int, total: int, width: int) -> Spans:
-    """ "113/1045 ▓▓░░ 11%"."""
+def progress_field(here: int, total: int, width: int, partial: bool = False) -> Spans:
+    """ "113/1045 ▓▓░░ 11%"; of a graph that was not walked to its end "113/30000+ rest unseen"."""
+    if partial:
+        return [(f"{min(here, total)}/{total}+", "bold"), (" rest unseen", "warn")]
     share = min(here, total) / total
     full = round(share * width)
     bar: Spans = [(" " + "▓" * full, "title"), ("░" * (width - full), "faint")] if width else []
@@ -108,8 +112,9 @@ def fields(status: Status, bar: int) -> list[tuple[int, Spans]]:
     result.insert(0, (0, head))
     if status.edited:
         result.append((1, [("edited", "warn")]))
-    if status.total and status.state in ("stopped", "running"):
-        result.append((1, progress_field(status.here, status.total, bar)))
+    result += [(1, [(text, "warn")]) for text in status.notes.values()]
+    if status.total and (status.state == "stopped" or (status.state == "running" and status.here)):
+        result.append((1, progress_field(status.here, status.total, bar, status.partial)))
     if status.iteration:
         result.append((4, [("iter ", "dim"), (figures.count(status.iteration), "number")]))
     if status.state == "running" and status.backwards:
@@ -123,7 +128,6 @@ def fields(status: Status, bar: int) -> list[tuple[int, Spans]]:
         result.append((6, [("mem ", "dim"), (status.memory, "number")]))
     if status.nonfinite is not None:
         result.append((3, [("non-finite ", "dim"), (str(status.nonfinite), "bad" if status.nonfinite else "number")]))
-    result += [(1, [(text, "warn")]) for text in status.notes.values()]
     if status.waiting:
         result.append((2, [(f"{status.waiting} more stopped", "warn")]))
     if status.processes > 1:

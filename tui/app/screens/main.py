@@ -67,6 +67,7 @@ class MainScreen(PanelScreen):
         self.focused_panel = "graph"
         self.terminal: Size | None = None
         self._last_panel = "graph"  # the one before the console
+        self._for_one_command = False  # `:` brought the user into the console
 
     def panels(self) -> ComposeResult:
         """The widgets in their frames."""
@@ -220,14 +221,29 @@ class MainScreen(PanelScreen):
 
     def toggle_console(self) -> None:
         """Into the console, or back to the panel before it."""
+        self._for_one_command = False
         self.action_panel(self._last_panel if self.focused_panel == "console" else "console", zoom=False)
 
     def type_command(self, text: str) -> None:
-        """Into the console, with ``text`` in the command line."""
+        """Into the console for one command, with ``text`` in the command line."""
+        self._for_one_command = self._for_one_command or self.focused_panel != "console"
         self.action_panel("console", zoom=False)
         if text:
             self.command.value = text
             self.command.cursor_position = len(text)
+
+    def entered(self) -> None:
+        """A command was entered: what it says comes at the end of the output."""
+        self.transcript.to_end()
+        if self._for_one_command and not (self.narrow or self.arrangement.zoomed):
+            self.toggle_console()
+
+    def answered(self, text: str) -> None:
+        """What a command had to say is in the console: back to the panel that `:` was pressed in, unless it could not
+        be read from there."""
+        lines = text.count("\n") + 1 if text else 0
+        if self._for_one_command and lines <= (0 if self.arrangement.zoomed else 1):
+            self.toggle_console()
 
     # ---- sizes that the user chooses
 
