@@ -19,6 +19,7 @@ from textual.message import Message
 from textual.widgets import Input
 
 from adbg.engine.errors import AdbgError
+from adbg.engine.types import StopReason
 from adbg.tui.app import theme
 from adbg.tui.app.command_runner import CommandRunner, completions
 from adbg.tui.app.event_feed import EventFeed
@@ -42,7 +43,7 @@ from adbg.tui.app.screens.main import MainScreen
 from adbg.tui.app.screens.output import OutputScreen
 from adbg.tui.app.stop_reader import StopReader
 from adbg.tui.app.terminal import leave_on_signals
-from adbg.tui.app.typeahead import TypeAhead
+from adbg.tui.app.typeahead import StepsAhead, TypeAhead
 from adbg.tui.app.value_actions import ValueActions
 from adbg.tui.commands.table import TABLE
 from adbg.tui.debugger.debugger import Debugger, State
@@ -75,6 +76,7 @@ class AdbgApp(TypeAhead[int], Painted):
         self.crash = ""  # why the screen ended, in one line
         self._unsubscribe = debugger.model.subscribe(self.feed.put)
         self._last_step = "step"
+        self._ahead = StepsAhead()
         self._leave_after_detach = False
 
     # ---- life
@@ -93,14 +95,10 @@ class AdbgApp(TypeAhead[int], Painted):
         main.relist()
         main.graph.waiting = "starting the program …"
         main.graph.focus()
-        leave_on_signals(self._let_go)
+        leave_on_signals(self.debugger.let_go, self.exit)
         self.set_interval(TICK, self._tick)
         self.set_interval(1.0, self.feed.ask_memory)
         self.runner.start_program()
-
-    def _let_go(self, status: int) -> None:
-        self.debugger.let_go()
-        self.exit(status)
 
     def on_unmount(self) -> None:
         self._unsubscribe()
@@ -115,6 +113,7 @@ class AdbgApp(TypeAhead[int], Painted):
     def _tick(self) -> None:
         if not self.leaving:
             self.feed.drain()
+            self._step_ahead()
 
     # ---- failures of the app itself
 
@@ -145,7 +144,7 @@ class AdbgApp(TypeAhead[int], Painted):
 
     def on_resize(self, event: textual_events.Resize) -> None:
         """The terminal changed: the panels follow, and so does the program's own terminal."""
-        self.main.resized(event.size)  # Painted.on_resize is called as well: Textual goes through the bases
+        self.main.resized(event.size)  # Textual calls that of Painted as well
         self.call_after_refresh(self.reader.read_value)
         with contextlib.suppress(AdbgError, OSError):
             self.debugger.program.resize(max(event.size.height - 4, 5), max(event.size.width - 2, 20))
@@ -271,28 +270,35 @@ class AdbgApp(TypeAhead[int], Painted):
     # ---- running
 
     def action_run_command(self, line: str) -> None:
-        """A key that is a command. Steps while the program runs are dropped: a held key must not pile up."""
+        """A key that is a command. A few steps wait for the one under way; the rest of a held key is dropped."""
         word = line.split()[0]
         if word in STEPS:
             if self.debugger.state is State.RUNNING or self.runner.busy:
+                self._ahead.put(line)
                 return
             self._last_step = line
         self.run_line(line)
+
+    def _step_ahead(self) -> None:
+        """The next of the steps that were typed ahead, or what became of them."""
+        if not self._ahead or self.runner.busy or self.debugger.state is State.RUNNING:
+            return
+        stop = self.debugger.stop
+        if stop is not None and stop.reason is StopReason.STEP:
+            self._last_step = self._ahead.take()
+            self.run_line(self._last_step)
+        else:
+            self.main.say(f"not done, this is another kind of stop: {self._ahead.drop()} (typed ahead)", "warn")
 
     def action_repeat(self) -> None:
         self.action_run_command(self._last_step)
 
     def action_until_cursor(self) -> None:
-        row = self.main.graph.selected
-        if row is not None and row.state == "todo":
-            self.action_run_command(f"until #{row.index}")
-            return
-        why = "no node under the cursor: this stop has no graph"
-        if row is not None and row.state == "here":
-            why = f"#{row.index} is the current node: move the cursor to a later one, or s steps"
-        elif row is not None:
-            why = f"#{row.index} has run already: c continues to the next backward"
-        self.notify(why, severity="warning", markup=False)
+        why = self.main.graph.not_ahead()
+        if why:
+            self.notify(why, severity="warning", markup=False)
+        else:
+            self.action_run_command(f"until #{self.main.graph.index}")
 
     def action_interrupt(self) -> None:
         """Clear what is typed in the console; else as ``Interrupts`` says."""

@@ -73,7 +73,7 @@ class EventFeed:
         self.output = ScreenText()
         self._tip_due = True
         self._began_at: float | None = None
-        self._process: Process | None = None  # that is shown
+        self._shown: tuple[int, Process | None] = (-1, None)  # the run and its process that are shown
         self._handlers: dict[type, Callable[[Any], None]] = {
             events.Started: self._started,
             events.ProcessJoined: lambda event: self._follow_log(),
@@ -242,6 +242,8 @@ class EventFeed:
 
     def _breakpoints_changed(self, event: events.BreakpointsChanged) -> None:
         self.main.lists.show_breakpoints(event.breakpoints)
+        unmet = [str(row.id) for row in event.breakpoints if row.met is False and row.enabled]
+        self._note("unmet", f"bp {','.join(unmet)} matches nothing so far" if unmet else "")
         self._mark_lines()
         self.main.relist()
         self.reader.reread_graph()
@@ -289,6 +291,14 @@ class EventFeed:
 
     # ---- the status bar
 
+    def _note(self, kind: str, text: str) -> None:
+        """Keep ``text`` in the status bar; "" takes it away."""
+        notes = self.main.bar.status.notes
+        if text:
+            notes[kind] = text
+        else:
+            notes.pop(kind, None)
+
     def _tick_status(self) -> None:
         status = self.main.bar.status
         status.state = self.debugger.state.value
@@ -297,8 +307,8 @@ class EventFeed:
         status.processes = max(len(self.debugger.processes), 1)
         self._tick_process(status)
         status.waiting = len(self.debugger.model.waiting)
-        if self.debugger.state is not State.STOPPED:
-            status.went_on() if status.stop is not None else None
+        if self.debugger.state is not State.STOPPED and status.stop is not None:
+            status.went_on()
         status.elapsed = time.monotonic() - self._began_at if self._began_at is not None else None
         self.main.bar.show()
 
@@ -307,11 +317,12 @@ class EventFeed:
         process = self.debugger.current
         if process is None:
             return
-        if self._process is not None and process is not self._process and self.debugger.alive:
+        run = self.debugger.run.number
+        if self._shown != (run, process) and self._shown[0] == run and self.debugger.alive:
             self.main.say(f"Shown now: {process.title}", "warn")
             if self.debugger.stop is None:  # what the panels show is of the other one
                 self.reader.forget()
-        self._process = process
+        self._shown = (run, process)
         status.process = f"process {process.number} rank {process.rank}"
 
     def ask_memory(self) -> None:

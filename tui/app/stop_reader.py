@@ -342,6 +342,12 @@ class StopReader:
         if event.key != (self.selected, model.target, model.slice):
             return
         model.loading = False
+        if event.error is not None and model.slice != model.good_slice:  # the value stays as it was shown
+            self.main.say_error(event.error)
+            model.slice = model.good_slice
+            self.read_value()
+            return
+        model.good_slice = model.slice
         model.view = event.result
         model.problem = event.error.message if event.error is not None else ""
         self.main.value.changed()

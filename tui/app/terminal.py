@@ -103,14 +103,20 @@ def _pump(fd: int, on_stray: Callable[[str], None]) -> None:
                 on_stray(data.decode("utf-8", "replace"))
 
 
-def leave_on_signals(leave: Callable[[int], None]) -> None:
+def leave_on_signals(let_go: Callable[[], None], leave: Callable[[int], None]) -> None:
     """SIGTERM and SIGHUP leave in good order, through ``leave`` with the exit status: the terminal is put back, and the
-    program continues by itself (a connection that drops must not cost a training). Called in the app's loop."""
+    program, once ``let_go`` was called, continues by itself (a connection that drops must not cost a training). Called
+    in the app's loop."""
     if threading.current_thread() is not threading.main_thread():
         return
+
+    def caught(number: int) -> None:
+        let_go()
+        leave(128 + number)
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, leave, 128 + number)
+        loop.add_signal_handler(number, caught, number)
 
 
 class Afterwards:

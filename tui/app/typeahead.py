@@ -22,6 +22,36 @@ PATIENCE = 0.5  # seconds; a widget that was taken away gives no answer, and a s
 Result = TypeVar("Result")
 
 
+class StepsAhead:
+    """Stepping keys that were typed while a step was under way. They are taken one by one, each once the step before it
+    is done; what stops for another reason (a breakpoint, a NaN) ends them: nobody wants to run past it."""
+
+    MOST = 3  # a held key must not go on for long after it is let go
+
+    def __init__(self) -> None:
+        self._lines: deque[str] = deque()
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def put(self, line: str) -> bool:
+        """Keep ``line`` for later; False when there is no room."""
+        if len(self._lines) < self.MOST:
+            self._lines.append(line)
+            return True
+        return False
+
+    def take(self) -> str:
+        """The next line to run; "" for none."""
+        return self._lines.popleft() if self._lines else ""
+
+    def drop(self) -> str:
+        """Forget them; which they were."""
+        dropped = ", ".join(self._lines)
+        self._lines.clear()
+        return dropped
+
+
 class KeyDone(Message):
     """Follows a key on its way from the widget up to the app."""
 

@@ -3,12 +3,30 @@ thread."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
+from adbg.engine.types import TensorView
 from adbg.tui.app.screens.grid import Answered, GridScreen
+from adbg.tui.app.screens.grid_search import Values, next_nonfinite
 from adbg.tui.app.screens.main import MainScreen
 from adbg.tui.app.stop_reader import StopReader
 from adbg.tui.debugger.debugger import Debugger
+
+
+def value_source(target: str, view: TensorView | None) -> str:
+    """What a value is, as one may type it: the number where it is a single one, else the expression that reads it."""
+    window = view.window if view is not None else None
+    if view is None or view.meta is None or window is None or view.meta.numel != 1 or window.reduced != "exact":
+        return target
+    value = window.values[0][0]
+    if not math.isfinite(value):
+        return f"float('{value}')"
+    for digits in (6, 9, 17):  # f32 has 9 at most: 0.1, not 0.10000000149011612
+        text = f"{value:.{digits}g}"
+        if float(text) == value or (view.meta.dtype != "f64" and digits == 9):
+            break
+    return text
 
 
 class ValueActions:
@@ -47,6 +65,7 @@ class ValueActions:
         model = self.main.value.model
 
         def chosen(text: str) -> None:
+            model.good_slice = model.slice
             model.slice, model.view, model.problem = text, None, ""
             self.reader.read_value()
 
@@ -59,13 +78,26 @@ class ValueActions:
             )
 
     def edit(self) -> None:
+        """Ask what the value is to be, beginning with what it is; what `set` would refuse is not asked."""
         model = self.main.value.model
-        if model.target:
-            hint = "checked, cloned and passed to the engine"
-            text = f"{model.target} * 0.5"
+        stop = self.debugger.stop
+        if not model.target or stop is None:
+            self.main.app.bell()
+            return
+        if model.slots[model.chosen][0] == "saved":
+            why = "a saved tensor cannot be set: choose a gradient of the current node with ] and ["
+        elif self.reader.selected != stop.index:
+            why = f"set changes the current node (#{stop.index}); the panel shows #{self.reader.selected}: H goes there"
+        else:
+            hint = "a number or an expression of its shape and dtype; checked, cloned and passed to the engine"
             self.main.ask_line(
-                f"set {model.target} =", text, hint, lambda line: self._run_line(f"set {model.target} = {line}")
+                f"set {model.target} =",
+                value_source(model.target, model.view),
+                hint,
+                lambda line: self._run_line(f"set {model.target} = {line}"),
             )
+            return
+        self.main.notify(why, severity="warning", markup=False)
 
     def grid(self) -> None:
         """The value shown, as numbers."""
@@ -88,4 +120,18 @@ class ValueActions:
                 then,
             )
 
-        self.main.app.push_screen(GridScreen(f"{target} of #{selected}" if selected else target, model.slice, ask))
+        def numbers(slice_text: str, rows: int, cols: int) -> Values:
+            view = self.debugger.view.tensor(target, node=index, window=True, slice=slice_text, rows=rows, cols=cols)
+            return view.window.values if view.window is not None else ()
+
+        def seek(slice_text: str, row: int, column: int, planes: bool, then: Answered) -> None:
+            shape = slot.meta.shape if planes and slot is not None and slot.meta is not None else None
+            self.reader.lookups.ask(
+                "seek",
+                (slice_text, row, column),
+                lambda: next_nonfinite(slice_text, row, column, numbers, shape or ()),
+                then,
+            )
+
+        title = f"{target} of #{selected}" if selected else target
+        self.main.app.push_screen(GridScreen(title, model.slice, ask, seek))

@@ -3,10 +3,16 @@ process."""
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
+
 import pytest
 from support.app_driver import Driver, drive
+from support.scripted_agent import ScriptedProgram
 
 from adbg.engine.protocol import messages as protocol
+from adbg.tui.app.app import AdbgApp
+from adbg.tui.debugger.debugger import Debugger
 
 WIDE = (160, 45)
 NARROW = (80, 24)
@@ -88,3 +94,40 @@ def test_a_restart_shows_nothing_of_the_run_before(size: tuple[int, int]) -> Non
         await app.shows("LogSoftmax", "2/204")
 
     drive(size, body)
+
+
+def test_the_status_bar_names_the_process_and_another_one_is_said() -> None:
+    async def main() -> None:
+        program = ScriptedProgram(ranks=2)
+        debugger = Debugger(program, title="train.py")
+        debugger.settings.add_breakpoint("Relu")
+        app = AdbgApp(debugger)
+        try:
+            async with app.run_test(size=WIDE) as pilot:
+                driver = Driver(app, pilot, program, debugger)  # type: ignore[arg-type]
+                await driver.until(lambda: debugger.model.waiting, "both have stopped")
+                first = debugger.current
+                assert first is not None
+                await driver.until(
+                    lambda: f"process {first.number} rank {first.rank} of 2" in driver.status, "its name"
+                )
+                other = 3 - first.number
+                await driver.command(f"process {other}")
+                await driver.until(lambda: f"process {other} " in driver.status, "the other one")
+                await driver.shows(f"Shown now: process {other}")
+        finally:
+            debugger.close()
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_a_breakpoint_that_matches_nothing_stays_in_the_status_bar() -> None:
+    async def body(app: Driver) -> None:
+        await app.command("break Nowhere")
+        await app.until(lambda: app.agent.breakpoints, "the breakpoint")
+        state = app.agent.state(app.agent.breakpoints[0])
+        for met, shown in ((False, True), (True, False)):
+            app.agent.event(protocol.BreakpointChanged("changed", dataclasses.replace(state, met=met)))
+            await app.until(lambda shown=shown: ("bp 1 matches nothing so far" in app.status) == shown, f"{met=}")
+
+    drive(WIDE, body)

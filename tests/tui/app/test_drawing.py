@@ -23,7 +23,7 @@ from adbg.tui.app.panels.neighbourhood import HEIGHT, boxes
 from adbg.tui.app.panels.status_bar import Status, line
 from adbg.tui.app.panels.value_model import ValueModel
 from adbg.tui.app.screens.dialogs import breakpoint_line
-from adbg.tui.app.screens.grid import moved_slice
+from adbg.tui.app.screens.grid_search import moved_slice
 from adbg.tui.text import cells as figures
 from adbg.tui.text.quantities import duration
 
@@ -290,10 +290,13 @@ def test_the_dialog_writes_the_grammar() -> None:
 
 
 def test_a_window_is_moved_inside_its_slice() -> None:
-    assert moved_slice("[0, 0:64, 0:256]", (64, 256), 10, 20, 8, 4) == ("[0, 10:18, 20:24]", 10, 20)
-    assert moved_slice("[0, 0:64, 0:256]", (64, 256), 1000, 1000, 8, 4) == ("[0, 56:64, 252:256]", 56, 252)
-    assert moved_slice("[0:5]", (5,), 3, 3, 8, 4) == ("[1:5]", 0, 1)
-    assert moved_slice("[]", (), 1, 1, 8, 4) == ("[]", 0, 0)
+    assert moved_slice("[0, 0:64, 0:256]", 10, 20, 8, 4) == ("[0, 10:18, 20:24]", 10, 20)
+    assert moved_slice("[0, 0:64, 0:256]", 1000, 1000, 8, 4) == ("[0, 56:64, 252:256]", 56, 252)
+    assert moved_slice("[0:5]", 3, 3, 8, 4) == ("[1:5]", 0, 1)
+    assert moved_slice("[]", 1, 1, 8, 4) == ("[]", 0, 0)
+    assert moved_slice("[20:36]", 0, 0, 8, 4) == ("[20:24]", 0, 0)  # what was typed is where it begins
+    assert moved_slice("[20:36]", 0, 99, 8, 4) == ("[32:36]", 0, 12)
+    assert moved_slice("[3, 4:64:10, 7:9]", 2, 0, 3, 9) == ("[3, 24:54:10, 7:9]", 2, 0)
 
 
 def test_a_gradient_that_is_not_shown_is_not_none() -> None:

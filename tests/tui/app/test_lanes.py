@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import pytest
@@ -156,6 +157,20 @@ def test_a_leaf_of_interest_is_not_folded() -> None:
     model.ran([protocol.NodeRan(leaf, 4.0, 1.5, True)])
     assert leaf in model.visible
     assert model.next_bad(1, 1) == leaf
+
+
+def test_what_was_measured_of_a_node_stays_when_its_page_is_read_again() -> None:
+    body = wire.from_json(protocol.GraphBody, recorded()["graph"])
+    bare = dataclasses.replace(body, rows=[dataclasses.replace(row, norm=None, us=None) for row in body.rows])
+    model = GraphModel()
+    model.load(bare)
+    model.ran([protocol.NodeRan(3, 4.0, 1.5, False), protocol.NodeRan(4, 5.0, None, True)])
+    model.load(bare)
+    assert (model.rows[3].norm, model.rows[3].us) == (1.5, 4.0) and model.rows[5].norm is None
+    model.load(dataclasses.replace(bare, rows=[dataclasses.replace(row, norm=2.5) for row in bare.rows]))
+    assert model.rows[3].norm == 2.5, "the newer figure"
+    model.load(dataclasses.replace(bare, backward=bare.backward + 1))
+    assert model.rows[3].norm is None and model.rows[3].us is None, "another graph"
 
 
 def test_pages_that_are_missing_are_asked_for_from_the_selection_outwards() -> None:

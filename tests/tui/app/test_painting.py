@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import sys
 from pathlib import Path
@@ -17,7 +18,11 @@ from textual._compositor import ChopsUpdate, LayoutUpdate
 from textual.geometry import Region
 from textual.strip import Strip
 
+from adbg.tui.app import theme
+from adbg.tui.app.lines import painting, plots
+from adbg.tui.app.lines.few_colours import ansi16
 from adbg.tui.app.lines.painting import Cells, Changes
+from adbg.tui.app.lines.plain_ascii import plain_ascii, wants_ascii
 
 SIZE = (40, 8)
 CONSOLE = Console(color_system="truecolor", force_terminal=True)
@@ -165,3 +170,64 @@ def test_a_key_sends_at_most_15_kilobytes_and_the_picture_is_whole(terminal: Ter
     whole = settled(terminal)
     assert shown(terminal.screen) == partly
     assert whole > 10_000, "all cells were to be sent"
+
+
+# ---- poor terminals
+
+
+@pytest.mark.parametrize(
+    ("environment", "coerced", "wanted"),
+    [({}, True, False), ({"LANG": "C"}, True, True), ({"LANG": "C", "LC_CTYPE": "C.UTF-8"}, True, True),
+     ({"LANG": "C", "LC_CTYPE": "C.UTF-8"}, False, False), ({"LC_ALL": "POSIX", "LANG": "en_US.UTF-8"}, True, True),
+     ({"LANG": "en_US.UTF-8", "LC_CTYPE": "C.UTF-8"}, True, False), ({"LC_CTYPE": "C.UTF-8"}, True, False),
+     ({"LANG": "de_DE.ISO-8859-1"}, False, True), ({"LANG": "de_DE.utf8@euro"}, False, False),
+     ({"LANG": "C", "ADBG_ASCII": "0"}, True, False), ({"LANG": "C.UTF-8", "ADBG_ASCII": "1"}, False, True)],
+)  # fmt: skip
+def test_the_locale_decides_on_ascii(environment: dict[str, str], coerced: bool, wanted: bool) -> None:
+    assert wants_ascii(environment, coerced) is wanted
+
+
+def drawn_with() -> set[str]:
+    """Every character in the app's sources and in the borders of Textual that it uses."""
+    folder = Path(painting.__file__).parents[1]
+    found = {character for path in folder.rglob("*.py") for character in path.read_text()}
+    return {character for character in found if not character.isascii()} | set("╭╮╰╯─│▌▐▔▁")
+
+
+def test_every_character_of_the_app_has_an_ascii_one() -> None:
+    plain = {character: plain_ascii(character) for character in drawn_with()}
+    missing = {c for c, instead in plain.items() if instead == "?" or len(instead) != 1 or not instead.isascii()}
+    assert not missing
+    assert plain_ascii("汉x") == "??x"
+
+
+def test_a_terminal_without_utf8_is_sent_ascii() -> None:
+    rng = random.Random(3)
+    cells = Cells(ascii_only=True)
+    screen = pyte.Screen(*SIZE)
+    lines = [[strip(rng, SIZE[0])] for _ in range(SIZE[1])]
+    text = Changes(LayoutUpdate(lines, Region(0, 0, *SIZE)), cells, SIZE).render_segments(CONSOLE)
+    assert text.isascii()
+    pyte.Stream(screen).feed(text)
+    assert screen.display == [plain_ascii(line[0].text) for line in lines]
+
+
+def test_sixteen_colours_keep_red_for_what_is_wrong() -> None:
+    reds = {1, 9}
+
+    def number(colour: str) -> int:
+        return ansi16(*(int(colour[i : i + 2], 16) for i in (1, 3, 5)))
+
+    assert number(theme.RED) in reds and number(plots.colour(math.nan, 1.0, False)) in reds
+    assert number(plots.colour(math.inf, 1.0, False)) not in reds
+    finite = {number(plots.colour(n / 500, 1.0, big)) for n in range(-500, 501) for big in (False, True)}
+    assert not finite & (reds | {number(plots.colour(math.inf, 1.0, False))})
+    assert len(finite) > 3, "small and large are to be told apart"
+    assert number(theme.BACKGROUND) == 0 and number(theme.TEXT) == 7 and number(theme.GREEN) in (2, 10)
+
+
+def test_sixteen_colours_are_sent_as_such() -> None:
+    console = Console(color_system="standard", force_terminal=True)
+    line = Strip([Segment("nan", Style(color=theme.RED, bgcolor=theme.BACKGROUND)), Segment("x" * 37)])
+    text = Changes(LayoutUpdate([[line]] * SIZE[1], Region(0, 0, *SIZE)), Cells(), SIZE).render_segments(console)
+    assert "\x1b[91;40mnan" in text and "38;" not in text

@@ -8,12 +8,13 @@ size, when somebody else had it, and where a character is not one cell wide: tha
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from rich.cells import cell_len
-from rich.color import ColorSystem
+from rich.color import Color, ColorSystem
 from rich.console import Console, RenderableType
 from rich.control import Control
 from rich.segment import Segment
@@ -23,6 +24,9 @@ from textual._compositor import ChopsUpdate, CompositorUpdate, LayoutUpdate
 from textual.app import App
 from textual.screen import Screen
 from textual.strip import Strip
+
+from adbg.tui.app.lines.few_colours import sgr
+from adbg.tui.app.lines.plain_ascii import plain_ascii, wants_ascii
 
 UNKNOWN = ""  # character of a cell of which it is not known what the terminal shows
 _SINGLE: set[str] = set()  # characters that are known to take one cell
@@ -44,7 +48,8 @@ Piece = tuple[int, int, Strip]  # line, first cell, what stands there
 class Cells:
     """What the terminal shows."""
 
-    def __init__(self) -> None:
+    def __init__(self, ascii_only: bool = False) -> None:
+        self._ascii_only = ascii_only
         self._characters: list[list[str]] = []
         self._inks: list[list[Ink]] = []
 
@@ -63,6 +68,8 @@ class Cells:
         for y, x, strip in pieces:
             if y >= lines or x >= columns:
                 continue
+            if self._ascii_only:
+                strip = Strip([Segment(plain_ascii(text), style) for text, style, _ in strip], strip.cell_length)
             characters, inks = _cells(strip, console)
             stop = x + (strip.cell_length if characters is None else len(characters))
             if characters is None or stop > columns:
@@ -141,11 +148,18 @@ def _cells(strip: Strip, console: Console) -> tuple[list[str] | None, list[Ink]]
 
 @lru_cache(4096)
 def _ink(style: Style, blank: bool, colours: ColorSystem) -> Ink:
-    ground = ";".join(style.bgcolor.downgrade(colours).get_ansi_codes(False)) if style.bgcolor else ""
+    ground = _codes(style.bgcolor, colours, False)
     if blank and not (style.underline or style.underline2 or style.strike or style.overline or style.reverse):
         return Ink(None, None, ground)
-    colour = ";".join(style.color.downgrade(colours).get_ansi_codes()) if style.color else ""
-    return Ink(Strip.render_ansi(style.without_color, colours), colour, ground)
+    return Ink(Strip.render_ansi(style.without_color, colours), _codes(style.color, colours, True), ground)
+
+
+def _codes(colour: Color | None, colours: ColorSystem, foreground: bool) -> str:
+    if colour is None:
+        return ""
+    if colours is ColorSystem.STANDARD and colour.triplet is not None:
+        return sgr(colour.triplet, foreground)
+    return ";".join(colour.downgrade(colours).get_ansi_codes(foreground))
 
 
 def _single(text: str) -> bool:
@@ -201,7 +215,7 @@ class Painted(App[int]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._cells = Cells()
+        self._cells = Cells(wants_ascii(os.environ))
 
     def on_mount(self) -> None:
         """Whoever had the terminal meanwhile (ctrl+z, the full prompt) left something else on it."""

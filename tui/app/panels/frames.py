@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.containers import Container, Horizontal, Vertical
 from textual.content import Content
@@ -13,6 +14,7 @@ from textual.widgets import Label, Static
 from adbg.engine.types import NodeStop
 from adbg.tui.app.banner import banner_text
 from adbg.tui.app.layout import LOWER, Arrangement, Plan
+from adbg.tui.app.lines.wrapping import wrap
 from adbg.tui.app.panels.lists import ListsPanel
 
 TAB_TITLES = {
@@ -21,15 +23,31 @@ TAB_TITLES = {
 }  # fmt: skip
 
 
+MOST_LINES = 2  # of the banner: the evidence goes on in a second one, what it has in the third is left to the console
+
+
+def banner_lines(stop: NodeStop, width: int) -> list[str]:
+    """The banner of a bad ``stop`` in at most ``MOST_LINES`` lines of ``width`` cells, broken and ended between words:
+    half a number is a wrong one."""
+    lines = wrap(banner_text(stop, width + 2), width)
+    if len(lines) <= MOST_LINES:
+        return lines
+    last = lines[MOST_LINES - 1]
+    while cell_len(last) + 2 > width and " " in last:
+        last = last[: last.rindex(" ")]
+    return [*lines[: MOST_LINES - 1], last + " …"]
+
+
 class Banner(Static):
     """Below the status bar: the evidence of a bad stop, or a tip."""
 
     _stop: NodeStop | None = None
+    _height = 1
 
     @property
     def lines(self) -> int:
         """Lines of the screen that it takes."""
-        return 1 if self.has_class("-bad") or self.has_class("-tip") else 0
+        return self._height if self.has_class("-bad") or self.has_class("-tip") else 0
 
     def show_stop(self, stop: NodeStop, width: int) -> None:
         """What is wrong at ``stop``, in a terminal of ``width`` cells."""
@@ -40,10 +58,12 @@ class Banner(Static):
     def fit(self, width: int) -> None:
         """The terminal has ``width`` cells now."""
         if self._stop is not None:
-            self.update(Content(banner_text(self._stop, width)))
+            lines = banner_lines(self._stop, width - 2)
+            self._height = len(lines)
+            self.update(Content("\n".join(lines)))
 
     def show_tip(self, text: str) -> None:
-        self._stop = None
+        self._stop, self._height = None, 1
         self.set_classes("-tip")
         self.update(Content(text))
 

@@ -88,10 +88,7 @@ class GraphPanel(LinePanel):
         self.marks: set[int] = set()
         self.waiting = "the program has not started"
         self._widths: dict[tuple[int, int], int] = {}
-        self._walk: tuple[int, int] = (
-            0,
-            0,
-        )  # (direction, node it began at): h/l pressed again goes to the next neighbour
+        self._walk = (0, 0)  # of the last h or l: its direction, the node it began at
 
     # ---- lines
 
@@ -237,20 +234,25 @@ class GraphPanel(LinePanel):
         self.tell_frame(self.subtitle_text())
 
     def action_neighbour(self, direction: int) -> None:
-        """Go to a node that feeds this one (-1) or that it feeds (1). Pressed again, and there are several: the next of
-        them."""
+        """Go to a node that feeds this one (-1) or that it feeds (1): the nearest one, or back where the last such key
+        came from."""
         row = self.selected
-        if row is None:
-            return
-        origin, choices = row.index, self._neighbours(row.index, direction)
-        if self._walk[0] == direction and self._walk[1]:
-            siblings = self._neighbours(self._walk[1], direction)
-            if row.index in siblings and len(siblings) > 1 and siblings[-1] != row.index:
-                origin, choices = self._walk[1], siblings[siblings.index(row.index) + 1 :]
-        if not choices:
+        choices = self._neighbours(row.index, direction) if row is not None else []
+        if row is None or not choices:
             self.app.bell()
             return
-        self.select_index(choices[0])
+        came, origin = self._walk
+        self.select_index(origin if came == -direction and origin in choices else choices[0])
+        self._walk = (direction, row.index)
+
+    def action_sibling(self) -> None:
+        """Go to the next of the nodes that the last ``h`` or ``l`` could have gone to."""
+        direction, origin = self._walk
+        choices = self._neighbours(origin, direction) if origin else []
+        if len(choices) < 2 or self.index not in choices:
+            self.app.bell()
+            return
+        self.select_index(choices[(choices.index(self.index) + 1) % len(choices)])
         self._walk = (direction, origin)
 
     def _neighbours(self, index: int, direction: int) -> list[int]:
@@ -275,6 +277,15 @@ class GraphPanel(LinePanel):
             self.app.bell()
 
     # ---- what keys ask of the panel with the focus
+
+    def not_ahead(self) -> str:
+        """Why the program cannot run to the node under the cursor; "" where it can."""
+        row = self.selected
+        if row is None:
+            return "no node under the cursor: this stop has no graph"
+        if row.state == "here":
+            return f"#{row.index} is the current node: move the cursor to a later one, or s steps"
+        return f"#{row.index} has run already: c continues to the next backward" if row.state == "done" else ""
 
     @property
     def index(self) -> int:

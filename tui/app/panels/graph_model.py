@@ -72,6 +72,10 @@ class GraphModel:
 
     def _take(self, row: GraphRow) -> None:
         old = self.rows.get(row.index)
+        if old is not None and old.norm is not None and row.norm is None:  # what was measured once stays
+            row = replace(row, norm=old.norm, nonfinite=row.nonfinite or old.nonfinite)
+        if old is not None and old.us is not None and row.us is None:
+            row = replace(row, us=old.us)
         self.rows[row.index] = row
         self.timed = self.timed or row.us is not None
         if old is None or old.edges != row.edges:

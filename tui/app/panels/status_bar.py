@@ -48,8 +48,8 @@ class Status:
     def went_on(self) -> None:
         """The program runs again: what belongs to the stop is not true of the present."""
         self.stop, self.us, self.sum_us, self.nonfinite = None, None, None, None
-        self.here = self.total = 0
-        self.breakpoint, self.edited = "", False
+        self.here = self.total = self.iteration = self.backwards = 0  # until an event tells of the next
+        self.breakpoint, self.edited, self.partial = "", False, False
 
 
 _STATE_STYLE = {"stopped": "stopped", "running": "running", "starting": "running"}

@@ -16,6 +16,7 @@ class ValueModel:
     view: TensorView | None = None
     chosen: int = 0
     slice: str = ""
+    good_slice: str = ""  # the one before, should this one be refused
     problem: str = ""
     loading: bool = False
     slots: list[tuple[str, SlotView]] = field(default_factory=list)
@@ -44,7 +45,7 @@ class ValueModel:
         self.body = body
         self.problem = ""
         if changed:
-            self.view, self.slice = None, ""
+            self.view, self.slice, self.good_slice = None, "", ""
         self.slots = []
         if body is not None:
             groups = (("in", body.grad_outputs), ("out", body.grad_inputs), ("saved", body.saved))
@@ -84,7 +85,7 @@ class ValueModel:
         self.chosen = chosen
         kind, slot = self.slots[chosen]
         self.wanted = (kind, slot.name)
-        self.slice, self.view, self.problem = "", None, ""
+        self.slice, self.good_slice, self.view, self.problem = "", "", None, ""
 
 
 def _readable(slot: SlotView) -> bool:

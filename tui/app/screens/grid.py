@@ -3,7 +3,6 @@ for. UI thread."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -14,43 +13,21 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from adbg.engine.errors import AdbgError
 from adbg.engine.types import TensorView
 from adbg.tui.app import theme
 from adbg.tui.app.lines.line_panel import LinePanel
 from adbg.tui.app.messages import Read
 from adbg.tui.app.panels.value_lines import counts_line, meta_line, range_line, sample_text
 from adbg.tui.app.screens.dialogs import LineScreen
+from adbg.tui.app.screens.grid_search import moved_slice
 from adbg.tui.text import cells as figures
 from adbg.tui.text.cells import Spans, number, width_of
 
 CELL = 9  # cells of a number
-_RANGE = re.compile(r"^\s*(-?\d*)\s*:\s*(-?\d*)\s*$")
 Answered = Callable[[Read], None]
 Ask = Callable[[str, int, int, bool, Answered], None]  # (slice, rows, cols, exact, what takes the answer)
-
-
-def moved_slice(
-    slice_text: str, shape: tuple[int, ...], top: int, left: int, rows: int, cols: int
-) -> tuple[str, int, int]:
-    """The slice whose last ranges begin at (top, left) and hold rows x cols, kept inside; and (top, left) as they
-    became.
-
-    ``slice_text`` is normalised ("[0, 0:64, 0:256]"), ``shape`` is that of the whole slice (1-D or 2-D).
-    """
-    parts = [part.strip() for part in slice_text.strip("[] ").split(",")] if slice_text.strip("[] ") else []
-    ranges = [i for i, part in enumerate(parts) if _RANGE.match(part)]
-    if not ranges or not shape:
-        return slice_text, 0, 0
-    wide = shape[-1]
-    left = min(max(left, 0), max(wide - cols, 0))
-    parts[ranges[-1]] = f"{left}:{min(left + cols, wide)}"
-    if len(ranges) > 1 and len(shape) > 1:
-        tall = shape[-2]
-        top = min(max(top, 0), max(tall - rows, 0))
-        parts[ranges[-2]] = f"{top}:{min(top + rows, tall)}"
-    else:
-        top = 0
-    return "[" + ", ".join(parts) + "]", top, left
+Seek = Callable[[str, int, int, bool, Answered], None]  # (slice, row, column, other planes too, what takes the place)
 
 
 class GridText(LinePanel):
@@ -62,6 +39,7 @@ class GridText(LinePanel):
         super().__init__(**options)
         self.view: TensorView | None = None
         self.message = "reading …"
+        self.mark: tuple[int, int] | None = None  # row and column of the window that a search led to
 
     def show(self, view: TensorView | None, message: str = "") -> None:
         self.view, self.message = view, message
@@ -85,16 +63,20 @@ class GridText(LinePanel):
             return figures.fit([(" " * 7, ""), *heads], width)
         values = window.values[row - 1]
         spans: Spans = [(f"{rows[0] + (row - 1) * tall:>6} ", "faint")]
-        for value in values:
+        for column, value in enumerate(values):
             if width_of(spans) + CELL > width:
                 break
+            if self.mark == (row - 1, column):
+                spans.append((f"{'▸' + number(value, 2):>{CELL}}", "match"))
+                continue
             style = "bad" if value != value or value in (float("inf"), float("-inf")) else "faint" if value == 0 else ""
             spans.append((f"{number(value, 2):>{CELL}}", style))
         return spans
 
 
 class GridScreen(ModalScreen[None]):
-    """``ask`` has a view of (slice, rows, cols, exact) read on a worker thread, and hands it on."""
+    """``ask`` has a view of (slice, rows, cols, exact) read on a worker thread, and hands it on; ``seek`` has a search
+    done there."""
 
     BINDINGS = [
         Binding("escape,q,enter", "leave", "Back", show=False),
@@ -105,25 +87,29 @@ class GridScreen(ModalScreen[None]):
         Binding("ctrl+f,pagedown", "go(20, 0)", "Page down", show=False, priority=True),
         Binding("ctrl+b,pageup", "go(-20, 0)", "Page up", show=False, priority=True),
         Binding("g,home", "to_start", "Start", show=False, priority=True),
+        Binding("n", "next_nonfinite", "Next NaN or Inf", show=False),
         Binding("x", "slice", "Slice", show=False),
         Binding("e", "exact", "Exact statistics", show=False),
         Binding("y", "yank", "Copy", show=False),
     ]
 
-    def __init__(self, title: str, slice_text: str, ask: Ask) -> None:
+    def __init__(self, title: str, slice_text: str, ask: Ask, seek: Seek) -> None:
         super().__init__()
         self._title = title
         self._slice = slice_text
         self._ask = ask
+        self._seek = seek
         self._exact = False
         self._top = self._left = 0
-        self._base: tuple[str, tuple[int, ...]] | None = None
+        self._base = ""  # the slice, normalised, once a view of it came
+        self._good: tuple[str, str] | None = None  # slice and base before a slice was typed
+        self._cell: tuple[int, int] | None = None  # row and column of the base that a search led to
         self._view: TensorView | None = None
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="frame full") as box:
             box.border_title = Content(f"Value  {self._title}")
-            box.border_subtitle = r"h j k l move · x slice · e exact statistics · y yank · esc back"
+            box.border_subtitle = r"h j k l move · n next NaN or Inf · x slice · e exact statistics · y yank · esc back"
             yield Static("", id="grid-head")
             yield GridText(id="grid-text")
 
@@ -141,8 +127,8 @@ class GridScreen(ModalScreen[None]):
     def _read(self) -> None:
         rows, cols = self._room()
         wanted = self._slice
-        if self._base is not None:
-            wanted, self._top, self._left = moved_slice(*self._base, self._top, self._left, rows, cols)
+        if self._base:
+            wanted, self._top, self._left = moved_slice(self._base, self._top, self._left, rows, cols)
         self._ask(wanted, rows, cols, self._exact, self._answered)
 
     def _answered(self, event: Read) -> None:
@@ -151,18 +137,28 @@ class GridScreen(ModalScreen[None]):
             return
         text = self.query_one(GridText)
         if event.error is not None:
-            text.show(None, str(event.error))
+            self._refused(event.error)
             return
         view: TensorView = event.result
         window = view.window
-        if self._base is None and window is not None:
-            self._base = (window.slice, window.shape)
+        if not self._base and window is not None:
+            self._base, self._good = window.slice, None
             if window.reduced != "exact":
                 self._read()
                 return
         self._view = view
+        text.mark = (self._cell[0] - self._top, self._cell[1] - self._left) if self._cell else None
         text.show(view, view.text or "no element to show")
         self._head(view)
+
+    def _refused(self, error: AdbgError) -> None:
+        """The numbers that were there stay, and the slice that was refused is named."""
+        if self._good is None or self._view is None:
+            self.query_one(GridText).show(None, str(error))
+            return
+        (self._slice, self._base), self._good = self._good, None
+        self.app.notify(str(error), title="not shown", severity="error", timeout=8, markup=False)
+        self._read()
 
     def _head(self, view: TensorView) -> None:
         width = self.query_one("#grid-head").size.width or 80
@@ -173,13 +169,13 @@ class GridScreen(ModalScreen[None]):
                 counts_line(view.stats, width),
             ]
         if view.window is not None:
-            whole = figures.shape(view.window.shape)
-            lines.append([(f"{view.window.slice} of {whole}", "title"), (f"  {view.window.reduced}", "faint")])
+            whole = f" of {figures.shape(view.meta.shape)}" if view.meta is not None else ""
+            lines.append([(view.window.slice + whole, "title"), (f"  {view.window.reduced}", "faint")])
         head = theme.styled(*(figures.fit(spans, width) for spans in lines))
         self.query_one("#grid-head", Static).update(head)
 
     def action_go(self, down: int, right: int) -> None:
-        if self._base is None:
+        if not self._base:
             return
         rows, _ = self._room()
         self._top += down if abs(down) == 1 else (rows if down > 0 else -rows)
@@ -196,15 +192,37 @@ class GridScreen(ModalScreen[None]):
         self._exact = True
         self._read()
 
+    def action_next_nonfinite(self) -> None:
+        """To the next NaN or Inf of the slice, from the start again behind the end."""
+        if self._base:
+            whole = not self._slice.strip("[] ")  # what was typed is kept to
+            self._seek(self._base, *(self._cell or (-1, -1)), whole, self._sought)
+
+    def _sought(self, event: Read) -> None:
+        if self not in self.app.screen_stack:
+            return
+        if event.error is not None or event.result is None:
+            where = self._slice if self._slice.strip("[] ") else "this tensor"
+            text = f"no NaN and no Inf in {where}" if event.error is None else str(event.error)
+            self.app.notify(text, timeout=4, markup=False)
+            return
+        self._base, row, column = event.result
+        self._cell = row, column
+        rows, cols = self._room()
+        if not self._top <= row < self._top + rows:
+            self._top = row - rows // 2
+        if not self._left <= column < self._left + cols:
+            self._left = column - cols // 2
+        self._read()
+
     def action_slice(self) -> None:
         def chosen(text: str | None) -> None:
             if text is not None:
-                self._slice, self._base, self._top, self._left = text.strip(), None, 0, 0
+                self._good = (self._slice, self._base)
+                self._slice, self._base, self._cell, self._top, self._left = text.strip(), "", None, 0, 0
                 self._read()
 
-        self.app.push_screen(
-            LineScreen("slice", self._base[0] if self._base else self._slice, "as in Python: [0, :, 10:20]"), chosen
-        )
+        self.app.push_screen(LineScreen("slice", self._base or self._slice, "as in Python: [0, :, 10:20]"), chosen)
 
     def action_yank(self) -> None:
         window = self._view.window if self._view else None

@@ -167,10 +167,10 @@ class MainScreen(PanelScreen):
         place = self.code.place()
         where = f"  {place.file.rsplit('/', 1)[-1]}:{self.code.current or place.line}" if place else ""
         titles = {
-            "graph": f"1 Graph{backward}{nested}{self._past}",
+            "graph": f"1 Graph{self._past}{backward}{nested}",
             "vlog": f"2 {self.log_name}  {self.vlog.levels}".rstrip(),
             "source": f"3 Source{where}",
-            "value": f"4 Value  {self.value.title()}".rstrip() + self._past,
+            "value": f"4 Value{self._past}  {self.value.title()}".rstrip(),
             "console": "5 Console",
         }
         for name, text in titles.items():
