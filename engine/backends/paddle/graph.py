@@ -6,7 +6,7 @@ Keys are positions in a breadth-first walk from the roots (1 us a node). The nod
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from adbg.engine.backends.base import SavedValue
@@ -27,6 +27,7 @@ PYLAYER = "GradNodePyLayer_"
 ACCUMULATE = "GradNodeAccumulation"
 COMPILED = ("Dy2StGradNode", "GradNodeRunProgram")  # to_static's program, today's and that of older Paddles
 _MOST_NODES = 200_000
+_MOST_PASSED = 1000  # sets of kinds that are remembered as of no interest to a plan
 #: Operators that give a list of gradients, for a Paddle whose nodes cannot be read.
 _LISTS = frozenset(
     ("Concat", "Stack", "AddN", "Meshgrid", "MultiDot", "Einsum", "BroadcastTensors", "Rnn", "Multiplex")
@@ -47,7 +48,20 @@ class Services:
         self.stacks = stacks
         self.spent = SpentRoots()
         #: Kinds of nodes of which a plan (by its ``name``) takes none; forgotten with the plan.
-        self.passed: tuple[Any, set[frozenset[str]]] = (None, set())
+        self._passed: tuple[Any, set[frozenset[str]]] = (None, set())
+
+    def passes(self, name: Callable[[str], bool], kinds: frozenset[str]) -> bool:
+        """Whether a plan by ``name`` takes none of ``kinds``, and no PyLayer is there to be followed."""
+        known, passed = self._passed
+        if known is not name:
+            known, passed = self._passed = (name, set())
+        if kinds in passed:
+            return True
+        if any(kind.startswith(PYLAYER) or name(kind) for kind in kinds):
+            return False
+        if len(passed) < _MOST_PASSED:
+            passed.add(kinds)
+        return True
 
 
 class PaddleGraph(WalkedGraph):
@@ -95,6 +109,7 @@ class PaddleGraph(WalkedGraph):
                     add(producer)
                     append(producer)
             if len(nodes) > _MOST_NODES:
+                self.truncated = True
                 self.add_note(f"walk capped at {len(nodes):,} nodes: the rest runs, unseen")
                 break
         self._below.extend([()] * (len(nodes) - len(self._below)))
@@ -154,6 +169,9 @@ class PaddleGraph(WalkedGraph):
 
     # ---- Graph
 
+    def root_values(self) -> Sequence[Any]:
+        return self._root_tensors
+
     def count(self) -> int:
         if self._order is None and not self._wanted:  # all nodes below the roots run, and a count needs no walk
             survey = self.survey()
@@ -196,6 +214,13 @@ class PaddleGraph(WalkedGraph):
     def is_custom(self, key: int) -> bool:
         return self.printed()[key].startswith(PYLAYER)
 
+    def custom_named(self, printed: str, running: int | None) -> int | None:
+        """The PyLayer node that runs: the one whose turn it is, else the only one of that name."""
+        if running is not None and self.printed()[running] == printed:
+            return running
+        named = [key for key, name in enumerate(self.printed()) if name == printed]
+        return named[0] if len(named) == 1 else None
+
     def ends_unseen(self, key: int) -> bool:
         """Paddle's post hook fails on it: it gives several gradients in one slot (concat, stack)."""
         if self.is_custom(key):
@@ -203,7 +228,7 @@ class PaddleGraph(WalkedGraph):
         native = symbols.native()
         if native is None:
             return self.name(key).removesuffix("Final").removesuffix("GradNode") in _LISTS
-        return any(len(slot) != 1 for slot in native.edges(self.walk()[key].node_ptr()))
+        return any(ranks > 1 for ranks in native.output_slots(self.walk()[key].node_ptr()))
 
     def unique_name(self, key: int) -> str:
         """Paddle's own numbered name where it gave one, else name#k: k counts in order of the forward, accumulate
@@ -276,7 +301,9 @@ class PaddleGraph(WalkedGraph):
                 self.addresses().get(edge.to) if edge.to else None,
                 self._flat_slot(edge.to, edge.slot, edge.rank),
             )
-            for place, edge in enumerate(edge for slot in native.edges(node.node_ptr()) for edge in slot)
+            for place, edge in enumerate(
+                edge for slot in native.edges(node.node_ptr()) for edge in slot or (symbols.NOWHERE,)
+            )
         ]
 
     def _flat_slot(self, address: int, slot: int, rank: int) -> int:

@@ -21,7 +21,7 @@ from adbg.engine.backends.common.user_files import EXPRESSION, FrameFilter
 from adbg.engine.backends.paddle.flags import SharedFlags, read_flags
 from adbg.engine.backends.paddle.native import symbols
 from adbg.engine.backends.paddle.native.handwritten import Handwritten
-from adbg.engine.backends.paddle.native.texts import LONGEST_ORDER, StackTexts, ordered
+from adbg.engine.backends.paddle.native.texts import LONGEST_ORDER, StackTexts, at_level, ordered
 from adbg.engine.own_files import SHOWN
 from adbg.engine.types import SourceLine
 
@@ -102,6 +102,13 @@ class Stacks:
         tell = symbols.python_stack()
         if self.on and tell is not None:
             tell()
+
+    def as_without(self, error: BaseException) -> None:
+        """Give Paddle's error the text that it has at the script's own call stack level. Only where it passes through
+        adbg: an operator of the forward raises past it."""
+        text = error.args[0] if error.args else None
+        if self._were_on and isinstance(text, str):
+            error.args = (at_level(text, self._flags.own("FLAGS_call_stack_level")), *error.args[1:])
 
     def text(self, node: Any) -> str:
         """What Paddle keeps on a node: its stack as Python prints it; "" without one. 8 us."""

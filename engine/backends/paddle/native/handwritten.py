@@ -24,7 +24,7 @@ from adbg.engine.backends.common.private_use import PrivateUse
 from adbg.engine.backends.common.tracebacks import strip_own
 from adbg.engine.backends.paddle import private
 from adbg.engine.backends.paddle.native import symbols
-from adbg.engine.backends.paddle.native.texts import StackTexts
+from adbg.engine.backends.paddle.native.texts import GIVEN, StackTexts
 
 #: paddle/fluid/eager/api/manual and to_static: their nodes have no forward_trace_ in 3.3.1. Where one has, it is kept.
 OPERATORS = (
@@ -99,7 +99,7 @@ class Handwritten:
             text = self._texts.latest()
         else:
             text = self._texts.of(caller, _region(caller))
-        native.give_trace(address, text.encode("utf-8", "replace"), replace)
+        native.give_trace(address, (GIVEN + text).encode("utf-8", "replace"), replace)
 
 
 def _own(error: BaseException) -> bool:

@@ -16,6 +16,7 @@ keeps the text on them (0.3 us).
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 import threading
 import traceback
@@ -34,6 +35,7 @@ _MOST_TEXTS = 50_000  # lines of code whose text is kept
 _REPEATED = 3  # equal frames in a row after which Python writes "[Previous line repeated …]"
 ORDER = "  # operator "  # and a number, in the last line of each text
 LONGEST_ORDER = len(ORDER) + 20
+GIVEN = "  # Paddle keeps no stack of this operator\n"  # the first line of one that adbg put there
 
 
 class Frames:
@@ -76,6 +78,28 @@ def ordered(text: str) -> tuple[str, int]:
     at = text.rfind(ORDER, -LONGEST_ORDER)
     number = text[at + len(ORDER) :].strip() if at >= 0 else ""
     return (text[:at], int(number)) if number.isdecimal() else (text, 0)
+
+
+_FORWARD = re.compile(r"\A(\n\n  Forward Traceback \(most recent call last\):\n).*?\n(?=\n-+\nC\+\+ )", re.DOTALL)
+_SUMMARY = re.compile(r"\n-+\nError Message Summary:\n-+\n(\w+?)Error: (.*)\Z", re.DOTALL)
+_NODE = re.compile(r"\n  \[GradNode < [^\n]* > error\]\Z")
+_NUMBER = re.compile(rf"^{re.escape(ORDER)}\d+\n", re.MULTILINE)
+
+
+def at_level(text: str, level: int) -> str:
+    """Paddle's error text as call stack level ``level`` would have it, made of one at level 3. From 3.3.1's own texts
+    of the same errors: 3 has the forward stack of the node and its name, 2 the C++ stack, 1 and 0 the message alone."""
+    text = _NUMBER.sub("", text)
+    if GIVEN in text:
+        text = _FORWARD.sub(r"\1  \n", text)
+    if level >= 3 or "Error Message Summary:" not in text:
+        return text
+    text = _FORWARD.sub("\n", text)
+    ended = _NODE.sub("\n", text)
+    found = _SUMMARY.search(ended)
+    if level == 2 or found is None:
+        return ended
+    return f"({found[1]}) {found[2]}"
 
 
 class _Answer(threading.local):
