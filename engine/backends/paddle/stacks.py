@@ -96,19 +96,19 @@ class Stacks:
         self.texts.abandon()
         self.set(False)
 
-    def as_without(self, error: BaseException) -> None:
-        """Give Paddle's error the text that it has at the script's own call stack level. Only where it passes through
-        adbg: an operator of the forward raises past it."""
-        text = error.args[0] if error.args else None
-        if self._were_on and isinstance(text, str):
-            error.args = (at_level(text, self._flags.own("FLAGS_call_stack_level")), *error.args[1:])
-
     def tell_place(self) -> None:
         """What Paddle's own code makes from here on, no operator being called, was made by the line that runs now: a
         backward with ``create_graph``, whose nodes would have the stack of the operator in front of it."""
         tell = symbols.python_stack()
         if self.on and tell is not None:
             tell()
+
+    def as_without(self, error: BaseException) -> None:
+        """Give Paddle's error the text that it has at the script's own call stack level. Only where it passes through
+        adbg: an operator of the forward raises past it."""
+        text = error.args[0] if error.args else None
+        if self._were_on and isinstance(text, str):
+            error.args = (at_level(text, self._flags.own("FLAGS_call_stack_level")), *error.args[1:])
 
     def text(self, node: Any) -> str:
         """What Paddle keeps on a node: its stack as Python prints it; "" without one. 8 us."""

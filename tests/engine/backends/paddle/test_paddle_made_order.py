@@ -1,4 +1,4 @@
-"""``name#k`` counts in order of the forward. Witness: Paddle's own log: "Create node NAME addr 0x…" at level 4."""
+"""``name#k`` counts in order of the forward. Witness: Paddle's own log, "Create node NAME addr 0x..." at level 4."""
 
 from __future__ import annotations
 
