@@ -104,6 +104,11 @@ class RunRecord:
         if self.recorder is not None:
             self.recorder.log_range(offset, length)
 
+    def look_again(self) -> None:
+        """Now and then: the program may have closed what a crash would write to."""
+        if self.journal is not None:
+            self.journal.check_faults()
+
     # ---- the end
 
     def close(self) -> None:

@@ -172,6 +172,7 @@ class Incoming:
     def _backward_began(self, process: Process, body: protocol.BackwardBegin, run: Run) -> None:
         run.backwards_seen += 1
         run.largest = max(run.largest, body.nodes)
+        run.cut = body.nodes if body.truncated else run.cut
         self._model.tell(events.BackwardBegan(process, body))
 
     def _backwards_ran(self, process: Process, body: protocol.BackwardsRan, run: Run) -> None:

@@ -16,26 +16,29 @@ from typing import Any
 import paddle
 
 from adbg.engine.backends.paddle.native.own import own_leaf
+from adbg.engine.descriptors import Own, lifted
 
 _HIGHEST = 1 << 47  # user addresses end there
 
 
 class ReadMemory:
-    """This process's memory, read safely. Opened again after a fork: the file belongs to the process that opened it."""
+    """This process's memory, read safely. Opened again after a fork (the file belongs to the process that opened it),
+    and where the program closed it."""
 
     def __init__(self) -> None:
         self._pid = 0
-        self._file = -1
+        self._file: Own | None = None
 
     def read(self, address: int, size: int) -> bytes:
         """Up to ``size`` bytes; b"" where nothing is mapped."""
         if not 4096 <= address < _HIGHEST:
             return b""
-        if self._pid != os.getpid():
-            self._file = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
+        file = self._file
+        if file is None or self._pid != os.getpid() or not file.ours:
+            file = self._file = Own(lifted(os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)))
             self._pid = os.getpid()
         try:
-            return os.pread(self._file, size, address)
+            return os.pread(file.number, size, address)
         except OSError:
             return b""
 

@@ -39,6 +39,7 @@ _SYMBOLS = {
     "input_meta": ("_ZN3egr12GradNodeBase16MutableInputMetaEv", "how many gradients flow into a node"),
     "output_meta": ("_ZN3egr12GradNodeBase17MutableOutputMetaEv", "which slot of which node each gradient flows into"),
 }
+_LONGEST_TRACE = 1 << 20
 
 
 _LEVEL = "FLAGS_call_stack_level"
@@ -79,12 +80,14 @@ def _functions() -> dict[str, Any]:
 class SlotEdge:
     """One outgoing gradient of a node: where it flows (``to`` 0: nowhere), and what the forward's tensor was."""
 
-    to: int  # address of the producer node
+    to: int  # address of the producer node; 0 where no gradient is wanted
     slot: int
     rank: int
-    stop: bool  # no gradient is wanted
     shape: tuple[int, ...] | None
     dtype: int
+
+
+NOWHERE = SlotEdge(0, 0, 0, None, -1)  # a slot without ranks: a post hook has an undefined gradient there
 
 
 class _Pointer(threading.local):
@@ -190,6 +193,11 @@ class NativeNodes:
         stride = self.layout.slot_bytes
         return [(end - begin) // stride for begin, end in self._slots(self._input_meta(address))]
 
+    def output_slots(self, address: int) -> list[int]:
+        """Ranks of every outgoing slot: [2] for a concat of two, [1, 0] where no gradient is wanted of the second."""
+        stride = self.layout.slot_bytes
+        return [(end - begin) // stride for begin, end in self._slots(self._output_meta(address))]
+
     def input_shapes(self, address: int) -> list[tuple[tuple[int, ...] | None, int]]:
         """(shape, Paddle's number of the dtype) of every incoming gradient, in order of slots and ranks."""
         found = []
@@ -208,7 +216,7 @@ class NativeNodes:
                 raw = ctypes.string_at(meta, layout.slot_bytes)
                 to_slot, to_rank, to = struct.unpack_from("<QQQ", raw, layout.edge_offset)
                 shape, dtype = self._tensor_meta(raw)
-                slot.append(SlotEdge(to, to_slot, to_rank, bool(raw[8]), shape, dtype))
+                slot.append(SlotEdge(to, to_slot, to_rank, shape, dtype))
             found.append(slot)
         return found
 
@@ -254,9 +262,32 @@ class NativeNodes:
         if len(raw) < 16:
             return ""
         start, size = struct.unpack("<QQ", raw)
-        if not 0 < size < 1 << 20:
+        if not 0 < size < _LONGEST_TRACE:
             return ""
         return self._memory.read(start, size).decode("utf-8", "replace")
+
+    def trace_end(self, address: int, size: int) -> bytes:
+        """The last ``size`` bytes of a living node's stack, or all of it. 0.6 us."""
+        offset = self._trace_offset
+        if not offset:
+            return b""
+        place = (address + offset) >> 3
+        start, length = self._words[place], self._words[place + 1]
+        if not 0 < length < _LONGEST_TRACE:
+            return b""
+        return ctypes.string_at(start + max(0, length - size), min(size, length))
+
+    def give_trace(self, address: int, text: bytes, replace: Callable[[int, int, int, bytes, int], object]) -> bool:
+        """Put a stack into a living node that has none, with ``basic_string::_M_replace``; whether that was done. The
+        string must look as libstdc++ leaves an empty one: its characters inside, none of them used."""
+        string = address + self._trace_offset
+        if string == address or len(text) >= _LONGEST_TRACE:
+            return False
+        place = string >> 3
+        if (self._words[place], self._words[place + 1]) != (string + 16, 0):
+            return False
+        replace(string, 0, 0, text, len(text))
+        return self._words[place + 1] == len(text)
 
     def _find_trace(self) -> int:
         """The offset of ``forward_trace_`` in a node, 0 when there is none."""
@@ -267,7 +298,7 @@ class NativeNodes:
             raw = self._memory.read(made.grad_fn.node_ptr(), 2048)
             for offset in range(0, len(raw) - 15, 8):
                 start, size = struct.unpack_from("<QQ", raw, offset)
-                if 16 < size < 1 << 20 and self._memory.read(start, 8).lstrip().startswith(b'File "'[:4]):
+                if 16 < size < _LONGEST_TRACE and self._memory.read(start, 8).lstrip().startswith(b'File "'[:4]):
                     return offset
             return 0
         except Exception:
