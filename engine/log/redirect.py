@@ -29,7 +29,6 @@ class StderrTap:
 
     def __init__(self) -> None:
         self.path = ""  # of the file while fd 2 goes there
-        self.limit = 0  # bytes of a file that is kept; 0 for any number
         self._file: Own | None = None
         self._pipe: Own | None = None
         # The real stderr. Never closed again: while Python's stream is on it, the program may take its number
@@ -59,7 +58,7 @@ class StderrTap:
 
     def start(self, path: str | os.PathLike[str] = "", keep: bool = True) -> None:
         """Redirect fd 2 to ``path`` (appending; "": a file without a name). ``keep`` False: not part of a
-        record, its disk space is given back as it is read; else what is beyond ``limit``. Does nothing when it is on.
+        record, its disk space is given back as it is read. Does nothing when it is on.
 
         Raises:
             OSError: the file cannot be made, or there is no fd 2; everything is as before.
@@ -77,7 +76,7 @@ class StderrTap:
             begin = os.fstat(file.number).st_size
             self._point(file, saved)
             os.dup2(file.number, 2)
-            self._pipe = Own(_forward(file.number, saved.number, begin, (self.limit or -1) if keep else 0))
+            self._pipe = Own(_forward(file.number, saved.number, begin, not keep))
 
     def write(self, data: bytes) -> None:
         """A record among those in the file."""
@@ -153,21 +152,21 @@ class _RealStderr(io.RawIOBase):
         self.name, self.mode = plain.name, plain.mode
 
     def fileno(self) -> int:
-        """Always 2: a program that takes it (``os.dup2(file, sys.stderr.fileno())``, as Paddle's
+        """As without adbg: a program that takes the number (``os.dup2(file, sys.stderr.fileno())``, as Paddle's
         ``capture_forward_subgraph_guard`` does to read the VLOG) means what C code writes to."""
         return 2
-
-    def _number(self) -> int:
-        return self._saved.number if self._saved.ours and self._file.is_on(2) else 2
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
-        return os.write(self._number(), data)
+        return os.write(self._target(), data)
 
     def isatty(self) -> bool:
-        return os.isatty(self._number())
+        return os.isatty(self._target())
+
+    def _target(self) -> int:
+        return self._saved.number if self._saved.ours and self._file.is_on(2) else 2
 
 
 def _is_stderr(raw: object) -> TypeGuard[io.FileIO]:
@@ -213,10 +212,10 @@ def _set_buffer(stream: io.TextIOWrapper, raw: io.RawIOBase) -> None:
         stream.mode = "w"  # type: ignore[misc]
 
 
-def _forward(file: int, saved: int, begin: int, keep: int) -> int:
+def _forward(file: int, saved: int, begin: int, erase: bool) -> int:
     """Start the forwarder; returns the end of the pipe that is closed to stop it."""
     reading, writing = map(lifted, os.pipe())
-    numbers = [str(n) for n in (file, saved, reading, begin, keep, os.getpid())]
+    numbers = [str(n) for n in (file, saved, reading, begin, int(erase), os.getpid())]
     command = [sys.executable, "-I", "-S", str(Path(forwarder.__file__).resolve()), *numbers]
     try:
         subprocess.run(
@@ -230,11 +229,11 @@ def _forward(file: int, saved: int, begin: int, keep: int) -> int:
         )
         os.close(reading)
     except (OSError, ValueError, subprocess.SubprocessError):  # no usable interpreter: a thread does it
-        _forward_here(Own(lifted(os.dup(file))), Own(lifted(os.dup(saved))), Own(reading), begin, keep)
+        _forward_here(Own(lifted(os.dup(file))), Own(lifted(os.dup(saved))), Own(reading), begin, erase)
     return writing
 
 
-def _forward_here(file: Own, saved: Own, pipe: Own, begin: int, keep: int) -> None:
+def _forward_here(file: Own, saved: Own, pipe: Own, begin: int, erase: bool) -> None:
     os.set_blocking(pipe.number, False)
 
     def over() -> bool:
@@ -247,7 +246,7 @@ def _forward_here(file: Own, saved: Own, pipe: Own, begin: int, keep: int) -> No
 
     def run() -> None:
         with contextlib.suppress(OSError):
-            forwarder.follow(forwarder.Tail(file.number, saved.number, begin, keep), over, lambda: False)
+            forwarder.follow(forwarder.Tail(file.number, saved.number, begin, erase), over, lambda: False)
         for own in (file, saved, pipe):
             own.close()
 

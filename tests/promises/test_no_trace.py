@@ -162,6 +162,51 @@ def test_an_environments_level_is_taken_as_vlog(tmp_path: Path) -> None:
     assert quiet.status == 0 and "tanh" in log and "Finish_AD_API_GRAD: tanh_grad" not in log, str(quiet)
 
 
+DUMPS = """
+import os, sys
+import paddle
+from paddle.utils import capture_backward_subgraph_guard
+os.chdir(sys.argv[1])
+paths = ("FLAGS_dump_api_python_stack_path", "FLAGS_dump_grad_node_forward_stack_path")
+paddle.set_flags({name: os.path.abspath(name) for name in paths})
+x = paddle.ones([2, 2])
+x.stop_gradient = False
+y = paddle.tanh(x)
+paddle.matmul(y, y).sum().backward()
+paddle.set_flags(dict.fromkeys(paths, ""))
+with capture_backward_subgraph_guard("captured", True):
+    y = paddle.exp(x)
+    z = paddle.matmul(y, y)
+z.sum().backward()
+print("TOLD", paddle.get_flags(["FLAGS_call_stack_level", "FLAGS_enable_unique_name"]))
+"""
+_NUMBERED = re.compile(r"\.\d+$|^[\d:._-]+")  # a process in an end, a time in a beginning
+
+
+@needs_paddle
+@pytest.mark.parametrize("way", ["unarmed", "stacks", "stopped"])
+def test_paddles_dump_files_are_the_same(tmp_path: Path, way: str) -> None:
+    script = tmp_path / "dumps.py"
+    script.write_text(DUMPS)
+    found = []
+    for name in ("plain", "adbg"):
+        folder = tmp_path / name
+        folder.mkdir()
+        if name == "plain":
+            done = run([sys.executable, script, folder])
+        else:
+            done = adbg("run", "--batch", "--no-record", *WAYS.get(way, []), script, folder)
+        assert done.status == 0, str(done)
+        files = {
+            _NUMBERED.sub("", path.name): sorted(_POINTERS.sub("", path.read_text()).splitlines())
+            for path in folder.rglob("*")
+            if path.is_file()
+        }
+        found.append((files, told(done.stdout)))
+    assert found[0] == found[1]
+    assert len(found[0][0]) >= 6, sorted(found[0][0])
+
+
 TORCH = """
 import sys
 import torch

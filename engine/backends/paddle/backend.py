@@ -28,7 +28,7 @@ from adbg.engine.backends.paddle.modules import Modules
 from adbg.engine.backends.paddle.native import symbols
 from adbg.engine.backends.paddle.native.census import census
 from adbg.engine.backends.paddle.native.grad_fn import node_of
-from adbg.engine.backends.paddle.native.own import aids_aside
+from adbg.engine.backends.paddle.native.own import aids_aside, aids_tell
 from adbg.engine.backends.paddle.native.sites import log_sites
 from adbg.engine.backends.paddle.stacks import Stacks
 from adbg.engine.backends.paddle.vlog import PaddleVlog
@@ -143,7 +143,10 @@ class PaddleBackend(FrameworkBackend):
         try:
             private.set_has_grad(True)
             # What a person has computed is told of as the script's operators are; a condition or a display is not.
-            with aids_aside() if self._vlog.silent else contextlib.nullcontext():
+            if self._vlog.silent and aids_tell():
+                with aids_aside():
+                    yield
+            else:
                 yield
         finally:
             private.set_has_grad(before)

@@ -28,10 +28,11 @@ private.USES.append(USE)
 
 
 class LogSites:
-    """Raises LookupError: a library has no such symbols, or is not where it is looked for."""
+    """``variables``: the global level of each copy, where it is. Raises LookupError: a library has no such symbols, or
+    is not where it is looked for."""
 
     def __init__(self) -> None:
-        self._levels: list[ctypes.c_int32] = []
+        self.variables: list[ctypes.c_int32] = []
         self._sites: list[tuple[int, int, list[tuple[int, int]]]] = []  # of each copy: level, unasked, written data
         self._bound: set[int] = set()  # levels of modules that sites were seen to point to after ``ask_again``
         self._asked: set[int] = set()  # addresses of sites that pointed to the global level
@@ -48,7 +49,7 @@ class LogSites:
             raise LookupError(f"{name}: {error}") from None
         if unasked.value != _UNASKED_LEVEL:
             raise LookupError(f"{name}: a site that has not asked is not marked as expected")
-        self._levels.append(level)
+        self.variables.append(level)
         place = ctypes.addressof(unasked)  # among the sites: written data with a value from the file
         self._sites.append(
             (ctypes.addressof(level), place, [(begin, end) for begin, end in data if begin <= place < end])
@@ -57,10 +58,10 @@ class LogSites:
     @property
     def levels(self) -> tuple[int, ...]:
         """The global level of each copy; 0.2 us."""
-        return tuple([level.value for level in self._levels])
+        return tuple([level.value for level in self.variables])
 
     def write(self, levels: Sequence[int]) -> None:
-        for variable, level in zip(self._levels, levels):
+        for variable, level in zip(self.variables, levels):
             variable.value = level
 
     def ask_again(self) -> None:
