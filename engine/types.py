@@ -99,6 +99,7 @@ class ValueState(str, enum.Enum):
     NOT_HOOKED = "not_hooked"  # a gradient of a node that had no hook
     UNREAD = "unread"  # reading it would run a hook: checkpoint recomputes the forward, offloading copies back
     FREED = "freed"  # by an earlier backward through the same graph
+    FREED_NOW = "freed_now"  # by the backward that runs, when the node had run
     CORRUPTED = "corrupted"  # changed in place since it was saved
     NO_DATA = "no_data"  # a tensor without elements to read: on the meta device, of a trace
 
@@ -109,6 +110,7 @@ _REMARKS = {
     ValueState.NOT_HOOKED: "not kept: the node was not hooked",
     ValueState.UNREAD: "not read: unpacking runs a hook (checkpoint recomputes the forward, offloading copies it back)",
     ValueState.FREED: "freed: this graph was run backward already",
+    ValueState.FREED_NOW: "freed as the node ran: this backward does not retain the graph",
     ValueState.CORRUPTED: "corrupted: is at version {version}; expected version {saved_at}",
     ValueState.NO_DATA: "no data",
 }

@@ -155,9 +155,10 @@ class Requests:
         levels = self._agent.log_levels
         return self._session.change(lambda: levels.set(arguments.levels, arguments.at, arguments.backward))
 
-    def _stacks(self, client: Client, arguments: p.Stacks) -> p.Empty:
-        self._session.set_stacks(arguments.on)
-        return p.Empty()
+    def _stacks(self, client: Client, arguments: p.Stacks) -> p.StacksBody:
+        if arguments.on is not None:
+            self._session.set_stacks(arguments.on)
+        return p.StacksBody(self._session.stacks)
 
     def _set_breakpoints(self, client: Client, message: Message, arguments: p.SetFunctionBreakpoints) -> None:
         states = self._session.set_breakpoints(arguments.breakpoints)

@@ -60,7 +60,7 @@ def _backward(stop: StopContext) -> InfoBody:
     rows = []
     for state in point.calls:
         call = state.call
-        ms = round((time.perf_counter_ns() - state.started_ns) / 1e6, 3) if state.started_ns else None
+        ms = round(state.ran_ns(time.perf_counter_ns()) / 1e6, 3) if state.started_ns else None
         rows.append(
             [
                 call.number, call.depth, call.entry, f"{state.position}/{call.count()}", ", ".join(call.root_names),
@@ -74,7 +74,7 @@ def _backward(stop: StopContext) -> InfoBody:
         text = "no backward runs here"
     if point.error is not None:
         text += f"; {type(point.error).__name__}: {one_line(str(point.error))}"
-    columns = ["backward", "depth", "entry", "position", "roots", "called at", "ms since begin", "create_graph"]
+    columns = ["backward", "depth", "entry", "position", "roots", "called at", "ms run", "create_graph"]
     return InfoBody(text, columns, rows)
 
 
@@ -125,7 +125,7 @@ def _threads(session: Session, _stop: StopContext | None) -> InfoBody:
         line = source_line(live[0]) if live else None
         where = f"{line.function} {_place(line)}" if line is not None else ""
         rows.append([state.id, state.name, state.adbg, where])
-    return InfoBody(f"{len(rows)} threads", ["id", "name", "state", "at"], rows)
+    return InfoBody(f"{len(rows)} thread{'s' * (len(rows) != 1)}", ["id", "name", "state", "at"], rows)
 
 
 def _params(session: Session, stop: StopContext | None) -> InfoBody:
@@ -187,7 +187,7 @@ def _capabilities(session: Session, _stop: StopContext | None) -> InfoBody:
         for backend in session.backends
         for name, able in dataclasses.asdict(backend.capabilities).items()
     ]
-    columns = ["framework", "version", "capability", "there", "what it allows"]
+    columns = ["framework", "version", "capability", "available", "what it allows"]
     return InfoBody("" if rows else _NO_FRAMEWORK, columns, rows)
 
 
@@ -198,7 +198,7 @@ def _breakpoints(session: Session, _stop: StopContext | None) -> InfoBody:
          "?" if s.matches is None else s.matches, s.message]
         for s in states
     ]  # fmt: skip
-    text = f"{len(states)} breakpoints" if states else "no breakpoints"
+    text = f"{len(states)} breakpoint{'s' * (len(states) != 1)}" if states else "no breakpoints"
     return InfoBody(text, ["id", "spec", "enabled", "kind", "hits", "matches", "note"], rows)
 
 

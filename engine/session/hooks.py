@@ -204,6 +204,8 @@ class BackendHooks:
         session = self._session
         if session.attached:
             running = self._enter(call)
+            if session.turn.waited_ns and len(running.chain) > 1:
+                running.chain[-2].wait(session.turn.waited_ns)
             running.screened = session.hook(running)
             if call.truncated:
                 session.problems.problem(_TRUNCATED.format(count=call.count()))
@@ -225,13 +227,15 @@ class BackendHooks:
         if running is None or not session.attached:
             return None
         state = running.state
+        if session.turn.waited_ns:
+            running.wait(session.turn.waited_ns)
         index = state.position = state.index_of(key)
         visit = Visit(running, key, index, outs, *self._measure(outs))
         for tell in session.notify.node_begin:
             tell(visit)
         replaced = self._arrive(running, Phase.BEFORE, visit) if session.deciding else None
         visit.outs = ()  # kept alive, a gradient could not be changed in place by the node
-        visit.started_ns = perf_counter_ns() - running.parked_ns
+        visit.started_ns = perf_counter_ns() - state.parked_ns
         running.begun[key] = visit
         for tell in session.notify.node_enter:
             tell(visit)
@@ -247,8 +251,10 @@ class BackendHooks:
         if visit is None:
             visit = Visit(running, key, state.index_of(key), outs, *self._measure(outs))
         else:
-            visit.us = (now - running.parked_ns - visit.started_ns) / 1000
+            visit.us = (now - state.parked_ns - visit.started_ns) / 1000
             visit.outs = outs
+        if session.turn.waited_ns:  # from ``now`` on: it is no part of this node's time
+            running.wait(session.turn.waited_ns)
         visit.ins = ins
         for tell in session.notify.node_leave:
             tell(visit)
@@ -277,7 +283,9 @@ class BackendHooks:
             if fresh and error is not None:
                 self._failed(self._enter(call), error)
             return
-        us = (now - running.state.started_ns - running.parked_ns) / 1000
+        us = running.state.ran_ns(now) / 1000
+        if session.turn.waited_ns:
+            running.wait(session.turn.waited_ns)
         if fresh and error is not None:
             self._failed(running, error)
         self._arrive(running, Phase.END)
@@ -324,7 +332,7 @@ class BackendHooks:
             hits = session.check(event, condition)
             if key is not None and phase is Phase.AFTER and (event.counted or running.screened):
                 running.spoil(key, count_nonfinite(backend, checked) if any(event.nonfinite) else ())
-        why = session.decide(running, phase, key, hits, lambda: _slots_text(backend, phase, checked))
+        why = session.decide(running, phase, key, hits, lambda: _slots_text(backend, phase, checked, outs))
         if why is None:
             return None
         reason, ids, message = why
@@ -414,5 +422,7 @@ def error_text(error: BaseException | None) -> str:
     return f"{type(error).__name__}: {error}" if error is not None else ""
 
 
-def _slots_text(backend: Backend, phase: Phase, values: Slots) -> str:
-    return slots_text(backend, "grad_outputs" if phase is Phase.BEFORE else "grad_inputs", values)
+def _slots_text(backend: Backend, phase: Phase, values: Slots, outs: Slots) -> str:
+    """Of a node that gives nothing on (accumulate), what flowed into it."""
+    came = phase is Phase.BEFORE or not values
+    return slots_text(backend, "grad_outputs" if came else "grad_inputs", outs if came else values)

@@ -18,7 +18,7 @@ class Running:
     """A call between its begin and its end, and the calls around it (``chain``, outermost first, itself last)."""
 
     __slots__ = (
-        "backend", "begun", "call", "chain", "family", "inner", "leaves", "may_hit", "parked_ns", "screened",
+        "backend", "begun", "call", "chain", "family", "inner", "leaves", "may_hit", "screened",
         "serial", "spoilt", "state", "thread",
     )  # fmt: skip
 
@@ -35,9 +35,13 @@ class Running:
         self.family = tuple([each.call.number for each in self.chain])
         self.leaves = Leaves(backend, call)
         self.screened = False  # all its gradients are looked at since it began
-        self.parked_ns = 0  # time that its thread stood at stops
         self.thread: int = self.chain[0].call.thread
         self.may_hit: Callable[[str], bool] | None = None  # breakpoints can take nodes of that name; None: any node
+
+    def wait(self, ns: int) -> None:
+        """Its thread waited so long, which is no work of its nodes: of this call, nor of those around it."""
+        for running in self.chain:
+            running.state.parked_ns += ns
 
     def spoil(self, key: int, counts: tuple[tuple[int, int], ...]) -> None:
         """Node ``key`` passes that many (NaN, infinite) elements on, per outgoing gradient."""

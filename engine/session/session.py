@@ -295,6 +295,9 @@ class Session:
         place = running.place(point.stop.phase, key) if running else Place(Phase.PYTHON, thread=point.thread)
         parked = Parked(point, place, running)
         resumed = False
+        chain = running.chain if running is not None else ()
+        for around in chain:
+            around.state.stopped_ns = begun
         try:
             self.parked = parked
             for tell in self.notify.before_stop:
@@ -312,10 +315,10 @@ class Session:
         finally:
             self.parked = None
             parked.close()
-            if running is not None:
-                spent = time.perf_counter_ns() - begun
-                for around in running.chain:
-                    around.parked_ns += spent
+            spent = time.perf_counter_ns() - begun
+            for around in chain:
+                around.state.stopped_ns = 0
+                around.state.parked_ns += spent
             if not resumed:
                 for tell in self.notify.continued:
                     tell(point.thread)

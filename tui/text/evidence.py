@@ -54,7 +54,7 @@ def verdict_text(stop: NodeStop) -> str:
     if passed is not None:
         return f"{kind} flowed into {here}: another node made it"
     if arriving:
-        return f"{kind} flowed into {here}: given to backward, or made where nothing was looked at"
+        return f"{kind} flowed into {here}: made where nothing was looked at (`break nonfinite` stops there)"
     return ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from adbg.engine.protocol.messages.registry import Empty, request
+from adbg.engine.protocol.messages.registry import request
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +85,14 @@ class Record:
     on: bool | None = None  # None only asks
 
 
-@request("adbg/stacks", Empty)
+@dataclass(frozen=True, slots=True)
+class StacksBody:
+    on: bool = False
+
+
+@request("adbg/stacks", StacksBody)
 @dataclass(frozen=True, slots=True)
 class Stacks:
-    """Forward stacks and module paths of the nodes made from now on."""
+    """Forward stacks and module paths of the nodes made from now on; ``on`` None: only ask."""
 
-    on: bool
+    on: bool | None = None
