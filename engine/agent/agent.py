@@ -24,6 +24,7 @@ from adbg.engine.agent.client import Client
 from adbg.engine.agent.events import Events
 from adbg.engine.agent.requests import Requests
 from adbg.engine.agent.run_record import RunRecord
+from adbg.engine.agent.unmatched import UnmatchedBreakpoints
 from adbg.engine.backends import REGISTRY
 from adbg.engine.backends.base import Backend
 from adbg.engine.capture.captures import Captures
@@ -86,19 +87,20 @@ class Agent:
         global _current
         self.config = config
         self.main = main
-        self.rank = _environment_rank() or 0
+        self.rank = _environment_rank()
         self.configured = threading.Event()
         self.client: Client | None = None
         self._breakpointhook = sys.breakpointhook
         self._pid = os.getpid()
-        self.session = session = Session(self, self.rank)
+        self.session = session = Session(self, self.rank or 0)
         self.record = RunRecord(session, self, config.run_dir, scratch)
         self.events = Events(self)
         self.captures = Captures(session, self.record.captures_folder)
         self.log_levels = LogLevels(Narrator(self.record.log), self.record.log_file, session.problems.problem)
         self.aids = AidSwitches(session)
         node_log = NodeLog(self.log_levels, self.record.place_log)
-        session.observe(_LateFacts(self), self.captures, self.events, self.log_levels, node_log, self.aids)
+        unmatched = UnmatchedBreakpoints(session, self)
+        session.observe(_LateFacts(self), self.captures, self.events, unmatched, self.log_levels, node_log, self.aids)
         if main:
             self.record.open()
         session.set_stacks(config.stacks)
@@ -146,7 +148,7 @@ class Agent:
         rank = next((r for r in (*known, _environment_rank()) if r is not None), self.rank)
         if rank == self.rank and not self.record.due:
             return
-        self.rank = self.session.rank = rank
+        self.rank, self.session.rank = rank, rank or 0
         if self.record.due:
             self.record.open()
         self.event(p.ProcessChanged(self.process_info()))
@@ -208,6 +210,7 @@ class Agent:
             for state in self.session.table.final():
                 self.event(p.BreakpointChanged("changed", state))
             self.events.flush()
+            self.event(p.ProgramEnds(sum(backend.iteration for backend in self.session.backends)))
         self.session.detach()  # before the connection goes: an observer may have something to say
         if client is not None:
             client.connection.flush(1.0)
@@ -257,9 +260,13 @@ def _forked() -> None:
 
 
 def _environment_rank() -> int | None:
-    """As torchrun and the like tell it."""
-    text = os.environ.get("RANK", "")
-    return int(text) if text.isdigit() else None
+    """As torchrun, paddle.distributed.launch and mpirun tell it. Spawned ranks learn it from what spawned them, and
+    show it once they have joined a process group (``Backend.rank``)."""
+    for name in ("RANK", "PADDLE_TRAINER_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"):
+        text = os.environ.get(name, "")
+        if text.isdigit():
+            return int(text)
+    return None
 
 
 def _framework(backend: Backend) -> p.Framework:

@@ -34,7 +34,8 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class BackwardBegins(Line):
-    """A backward call begins. Calls are announced while something could stop in them."""
+    """A backward call begins. Calls are announced while a breakpoint or a step could stop in them: the
+    stop at an exception may come without."""
 
     TYPE = "backward"
     phase: Annotated[str, "always `begin`"]
@@ -118,7 +119,7 @@ class Result(Line):
     value: Annotated[Any, "the answer as a JSON value; null where there is only text"]
     text: Annotated[str, "the answer as it is shown in text mode"]
     columns: Annotated[list[str] | None, "of a table: the heads"] = None
-    rows: Annotated[list[list[Any]] | None, "of a table: the cells"] = None
+    rows: Annotated[list[list[Any]] | None, "of a table: the cells, as text or JSON values"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +157,7 @@ class Exited(Line):
     TYPE = "exited"
     code: Annotated[int, "its exit status as a shell counts: 128 + N after signal N, 125 where it is not known"]
     signal: Annotated[str, "name of the signal that killed it: `SIGKILL`"] = ""
+    failed_on: Annotated[tuple[int, ...], "breakpoints of `--fail-on` that were hit: adbg's own exit status is 3"] = ()
 
 
 LINES: tuple[type[Line], ...] = (

@@ -154,7 +154,7 @@ def process_table(debugger: Debugger) -> CommandResult:
             stop_title(process.stop) if process.stop is not None else "running" if debugger.run.begun else "not started"
         )
         names = ", ".join(f"{f.name} {f.version}" for f in process.frameworks)
-        rows.append((mark, process.number, process.info.pid, process.rank, names, where))
+        rows.append((mark, process.number, process.info.pid, process.info.rank, names, where))
     if not rows:
         return CommandResult("no process of the program is connected", [])
     value = [{"number": r[1], "pid": r[2], "rank": r[3], "frameworks": r[4], "state": r[5]} for r in rows]

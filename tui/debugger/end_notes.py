@@ -19,7 +19,7 @@ def end_notes(debugger: Debugger) -> list[str]:
     missing = _MISSING.search(debugger.run.tail) if debugger.run.exit_code else None
     if missing and missing[1] not in debugger.run.frameworks_seen:
         return [f"the program's Python has no {missing[1]}: `adbg doctor` lists what is there and how to get it"]
-    rows = [row for row in debugger.settings.breakpoints if row.enabled]
+    rows = [row for row in debugger.settings.breakpoints if row.enabled and row.after != debugger.run.number]
     if not (rows or debugger.settings.stop_at_entry):
         return []
     if not debugger.run.joined:
@@ -31,7 +31,7 @@ def end_notes(debugger: Debugger) -> list[str]:
             f"the program never imported a framework that adbg knows ({', '.join(FRAMEWORKS)}): "
             "there was no backward to stop in"
         ]
-    if not debugger.run.backwards_seen and not debugger.run.ever_stopped:
+    if debugger.run.iterations == 0 and not debugger.run.ever_stopped:
         names = ", ".join(sorted(debugger.run.frameworks_seen))
         return [f"no backward was ever called, though {names} was imported: does the script call loss.backward()?"]
     notes = []

@@ -62,6 +62,8 @@ class StopView:
         """Raises NotStopped with what to do about it."""
         stop = self.stop
         if stop is None:
+            if not self._model.alive:
+                raise self._model.absent()
             raise NotStopped("the program is not stopped", "`pause` stops it at the next node, `break SPEC` at a node")
         return stop
 

@@ -122,6 +122,45 @@ class BreakpointTable:
                     states.append(rule.state())
         return states
 
+    # ---------------------------------------------------------------- one that takes nothing
+
+    @property
+    def uncompared(self) -> bool:
+        """Some breakpoint names nodes, and was not compared with those of a whole backward yet."""
+        return any(_compares(rule) for rule in self._rules.values())
+
+    def meet(self, graph: Graph) -> None:
+        """Compare with a backward that begins those breakpoints that a walk of the graph is needed for. Once each: the
+        walk describes every node."""
+        with self._lock:
+            rules = [rule for rule in self._rules.values() if _compares(rule) and not _by_name_alone(rule.spec)]
+        counted = count_matches(graph, {rule.request.id: rule.spec for rule in rules if rule.spec is not None})
+        with self._lock:
+            for rule in rules:
+                matches, note = counted[rule.request.id]
+                rule.counts.met = rule.counts.met or matches > 0
+                rule.counts.note = "" if rule.counts.met else note
+
+    def compared(self) -> list[BreakpointState]:
+        """An outermost backward ended: of the breakpoints that were compared with it for the first time, those of which
+        no node was at their place."""
+        names = sorted(self.names_seen)
+        unmet = []
+        with self._lock:
+            for rule in self._rules.values():
+                counts, by_name = rule.counts, _by_name_alone(rule.spec)
+                if rule.spec is None or not _compares(rule) or (by_name and not names):
+                    continue
+                counts.compared = True
+                if by_name and not counts.matches:
+                    counts.note = unmatched_name(rule.spec, names)
+                    counts.met = not counts.note
+                if rule.state().met is False:
+                    unmet.append(rule.state())
+        return unmet
+
+    # ---------------------------------------------------------------- what is armed
+
     @property
     def armed(self) -> bool:
         """True while an enabled breakpoint needs backward calls to be reported (``error`` alone does not)."""
@@ -271,6 +310,7 @@ class BreakpointTable:
         hits = []
         for rule, spec in self._candidates(armed, event):
             if spec.backward in (0, event.backward):
+                rule.counts.met = True
                 hit = self._count(rule, spec, event, *condition_holds(rule.conditions, evaluate))
                 if hit is not None:
                     hits.append(hit)
@@ -333,6 +373,17 @@ class BreakpointTable:
         return Hit(
             request.id, spec.normalised(), stop_reason(spec.kind, event), request.trace, request.temporary, error
         )
+
+
+def _compares(rule: Rule) -> bool:
+    """Not one for a single backward: its graph may be long in coming."""
+    spec = rule.spec
+    return spec is not None and spec.of_node and not spec.backward and rule.request.enabled and not rule.counts.compared
+
+
+def _by_name_alone(spec: Spec | None) -> bool:
+    """The framework names that were seen on the way answer it, without a walk."""
+    return spec is not None and spec.kind is SpecKind.NAME and "#" not in spec.pattern
 
 
 def _in_phase(spec: Spec, phase: Phase) -> bool:
