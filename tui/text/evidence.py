@@ -54,7 +54,9 @@ def verdict_text(stop: NodeStop) -> str:
     if passed is not None:
         return f"{kind} flowed into {here}: another node made it"
     if arriving:
-        return f"{kind} flowed into {here}: made where nothing was looked at (`break nonfinite` stops there)"
+        if stop.reason in _KINDS:
+            return f"{kind} flowed into {here}: given to backward, or made before gradients were looked at"
+        return f"{kind} flowed into {here}: made where nothing was looked at (`break nonfinite` stops where it begins)"
     return ""
 
 

@@ -91,6 +91,7 @@ def test_a_victim_is_told_with_its_maker_where_that_is_known() -> None:
     assert verdict_text(stop(PASSED)) == "NaN flowed into Sqrt (tiny_gpt.py:20): another node made it"
     given = replace(PASSED, origin=Origin.UNKNOWN)
     assert "given to backward" in verdict_text(stop(given))
+    assert "`break nonfinite`" in verdict_text(stop(given, reason=StopReason.BREAKPOINT))
 
 
 def test_a_message_stands_before_the_evidence_and_alone_in_runs_recorded_without() -> None:
