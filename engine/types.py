@@ -96,23 +96,27 @@ class ValueState(str, enum.Enum):
     OK = "ok"
     UNDEFINED = "undefined"  # the framework has None there: no gradient flows
     NOT_KEPT = "not_kept"  # a gradient of another node than the current one
+    NOT_YET = "not_yet"  # a gradient of a node that has not run
     NOT_HOOKED = "not_hooked"  # a gradient of a node that had no hook
     UNREAD = "unread"  # reading it would run a hook: checkpoint recomputes the forward, offloading copies back
     FREED = "freed"  # by an earlier backward through the same graph
     FREED_NOW = "freed_now"  # by the backward that runs, when the node had run
     CORRUPTED = "corrupted"  # changed in place since it was saved
     NO_DATA = "no_data"  # a tensor without elements to read: on the meta device, of a trace
+    HIDDEN = "hidden"  # a gradient that the framework does not show; the note says why
 
 
 _REMARKS = {
     ValueState.UNDEFINED: "undefined",
     ValueState.NOT_KEPT: "not kept: only the current node has its gradients",
+    ValueState.NOT_YET: "not there yet: the node has not run",
     ValueState.NOT_HOOKED: "not kept: the node was not hooked",
     ValueState.UNREAD: "not read: unpacking runs a hook (checkpoint recomputes the forward, offloading copies it back)",
     ValueState.FREED: "freed: this graph was run backward already",
     ValueState.FREED_NOW: "freed as the node ran: this backward does not retain the graph",
     ValueState.CORRUPTED: "corrupted: is at version {version}; expected version {saved_at}",
     ValueState.NO_DATA: "no data",
+    ValueState.HIDDEN: "not known",
 }
 
 
@@ -287,6 +291,11 @@ class Evidence:
     ] = ""
     index: Annotated[int | None, "position of `node` in the execution order"] = None
     forward: Annotated[SourceLine | None, "the forward line of `node`"] = None
+    unseen: Annotated[
+        bool,
+        "the framework does not show what one of the nodes `after` gave: it may have made it. Of a gradient that "
+        "leaves: what flowed in is not known, the node wrote over it",
+    ] = False
 
 
 @dataclass(frozen=True, slots=True)

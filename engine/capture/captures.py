@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from adbg.engine.backends.base import Backend, BackwardCall, CreationWatch, Graph, HookPlan, Stray
+from adbg.engine.backends.base import Backend, BackwardCall, CreationWatch, Graph, Hidden, HookPlan, Stray
 from adbg.engine.capture.drawing import (
     Capture,
     CapturedEdge,
@@ -110,7 +110,7 @@ class _Writing:
             slot = edge.edge.slot
             value = grad_inputs[slot] if slot < len(grad_inputs) else None
             name = edge.variable
-            if edge.meta is None and value is not None:
+            if edge.meta is None and value is not None and not isinstance(value, Hidden):
                 producer = self.nodes[edge.edge.producer]
                 name = variable_name(producer, edge.edge.to_slot, backend.meta(value), edge.several)
             self.file.variable(name, value)

@@ -20,7 +20,7 @@ from adbg.engine.backends.base import Backend, DumpDialect, Graph
 from adbg.engine.capture.drawing import COLOURS, STRAY, Drawing, DrawnNode, long_dtype, place_text
 from adbg.engine.errors import AdbgError, CommandError
 from adbg.engine.graph.region import LEAF
-from adbg.engine.types import SourceLine, TensorMeta
+from adbg.engine.types import SourceLine, TensorMeta, ValueState
 
 SUFFIXES = ("backward_graph.dot", "ref_forward_graph.dot", "call_stack.log", "grad_tensors.log")
 _ROWS, _COLS = 512, 2048  # of one piece of a tensor: 8 MB of doubles
@@ -158,7 +158,8 @@ class TensorFile:
         write(f"Variable: {name}\n")
         meta = self._backend.meta(value) if value is not None else None
         if meta is None or meta.shape is None:
-            write("  (undefined: no gradient flows here)\n")
+            hidden = meta.remark if meta is not None and meta.state is ValueState.HIDDEN else ""
+            write(f"  ({hidden or 'undefined: no gradient flows here'})\n")
             return
         layout = "NCHW" if meta.layout == "strided" else meta.layout
         write(

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from adbg.engine.backends.base import Backend, BackwardCall, Graph
+from adbg.engine.backends.base import Backend, BackwardCall, Graph, Hidden
 from adbg.engine.graph.forward_origin import first_spoilt
 from adbg.engine.graph.index import index_of
 from adbg.engine.types import Evidence, Origin, Role, ValueState
@@ -51,11 +51,13 @@ def evidence_at(
         arriving = _placed(arriving, call, key, given, screened)
         arriving = _with_maker(arriving, call, key, spoilt)
         return (*(replace(found, origin=Origin.PASSED_ON) for found in leaving), *arriving)
+    if leaving and any(isinstance(value, Hidden) for value in outs):
+        origin = Origin.PASSED_ON if any(given) else Origin.UNKNOWN
+        unknown = [replace(found, origin=origin, unseen=True) for found in leaving]
+        return (*unknown, *(_left_by_forward(backend, call, key) if origin is Origin.UNKNOWN else ()))
     if leaving:
-        left: tuple[Evidence, ...] = ()
-        with contextlib.suppress(Exception):  # sparse, quantised: nothing to say, no harm
-            left = tuple(_left_by_forward(backend, call, key))
-        return (*(replace(found, origin=Origin.MADE_HERE) for found in leaving), *left)
+        made = [replace(found, origin=Origin.MADE_HERE) for found in leaving]
+        return (*made, *_left_by_forward(backend, call, key))
     return ()
 
 
@@ -87,6 +89,13 @@ def _with_maker(arriving: list[Evidence], call: BackwardCall, key: int, spoilt: 
 def _left_by_forward(backend: Backend, call: BackwardCall, key: int) -> list[Evidence]:
     """What node ``key`` saved and is not finite; before that the first such value of the forward pass, looked for where
     the saved ones can explain what leaves the node, or cannot be seen."""
+    try:
+        return _left(backend, call, key)
+    except Exception:  # sparse, quantised: nothing to say, no harm
+        return []
+
+
+def _left(backend: Backend, call: BackwardCall, key: int) -> list[Evidence]:
     own = _saved(backend, call, key)
     unseen = not backend.capabilities.saved_tensors or any(
         value.state is ValueState.UNREAD for value in call.saved(key)
@@ -137,7 +146,11 @@ def _placed(
     names = tuple(call.describe(consumer).unique_name for consumer in consumers[:_NAMED])
     summed = len({slot for _, slot in edges}) < len(edges)
     others = len(consumers) - len(names)
-    return [replace(found, origin=Origin.BETWEEN, after=names, others=others, summed=summed) for found in arriving]
+    unseen = any(call.ends_unseen(consumer) for consumer in consumers)
+    return [
+        replace(found, origin=Origin.BETWEEN, after=names, others=others, summed=summed, unseen=unseen)
+        for found in arriving
+    ]
 
 
 def _saved(backend: Backend, call: BackwardCall, key: int) -> list[Evidence]:

@@ -5,6 +5,7 @@ Runs on the parked thread; lives until the program continues. Frame ids count fr
 
 from __future__ import annotations
 
+import itertools
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -174,12 +175,25 @@ class StopContext:
         label = f"#{index} {graph.describe(key).unique_name}"
 
         def refuse(kind: str) -> None:
+            if self.is_ahead(graph, key):
+                raise CommandError(f"{kind} of {label} are not there yet: the node has not run", f"`until #{index}`")
             raise CommandError(
                 f"{kind} of {label} are not kept: only the current node has its gradients", f"`break #{index}`"
             )
 
         names.names.update({kind: _late(refuse, kind) for kind in GRADIENT_NAMES})
         return names
+
+    def is_ahead(self, graph: Graph, key: int) -> bool:
+        """Whether node ``key`` neither ran nor runs now."""
+        calls = self.point.calls
+        for state, inner in itertools.zip_longest(calls, calls[1:]):
+            if state.call is graph:
+                around = inner.call.parent_key if inner is not None else None
+                here = state.position if around is None else max(state.position, state.index_of(around))
+                over = inner is None and self.point.stop.phase is Phase.END
+                return not over and key not in state.ran and state.index_of(key) > here
+        return True
 
     def index_of(self, graph: Graph, key: int) -> int:
         """Position in the execution order, from 1."""

@@ -74,7 +74,8 @@ def gradient_slots(stop: StopContext, graph: Graph, key: int) -> tuple[list[Slot
             for i, value in enumerate(point.grad_outputs)
         ]
     else:
-        state = ValueState.NOT_HOOKED if current else ValueState.NOT_KEPT
+        ahead = ValueState.NOT_YET if stop.is_ahead(graph, key) else ValueState.NOT_KEPT
+        state = ValueState.NOT_HOOKED if current else ahead
         outputs = [
             SlotView(
                 name=f"grad_outputs[{i}]",

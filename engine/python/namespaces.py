@@ -126,11 +126,16 @@ class SavedNames:
     tensor called as one of the methods is read by item. A value that must not be read raises, in a loop too.
     """
 
-    def __init__(self, load: Callable[[], Sequence[SavedValue]]) -> None:
+    def __init__(self, load: Callable[[], Sequence[SavedValue]], hidden: Callable[[], str] = lambda: "") -> None:
+        """Args: hidden: why the framework does not show what the node saved; "" where it does."""
         self.__dict__["_load"] = load
+        self.__dict__["_hidden"] = hidden
 
     def _all(self) -> dict[str, SavedValue]:
-        return {value.name: value for value in self.__dict__["_load"]()}
+        found = {value.name: value for value in self.__dict__["_load"]()}
+        if not found and (why := self.__dict__["_hidden"]()):
+            raise CommandError(f"what this node saved is not known: {why}")
+        return found
 
     def __getitem__(self, name: str | int) -> Any:
         found = self._all()
@@ -177,9 +182,11 @@ class SavedNames:
         return len(self._all())
 
     def __dir__(self) -> list[str]:
-        return list(self._all())
+        return [] if self.__dict__["_hidden"]() else list(self._all())
 
     def __repr__(self) -> str:
+        if why := self.__dict__["_hidden"]():
+            return f"saved: not known: {why}"
         names = [
             f"saved[{place}]" if name.startswith("saved_tensors[") else name for place, name in enumerate(self._all())
         ]
@@ -265,7 +272,9 @@ def node_namespace(
     names: dict[str, Callable[[], Any]] = {
         "grad_outputs": outputs,
         "grad_inputs": inputs,
-        "saved": of_graph("saved", lambda graph, key: SavedNames(lambda: graph.saved(key))),
+        "saved": of_graph(
+            "saved", lambda graph, key: SavedNames(lambda: graph.saved(key), lambda: graph.saved_hidden(key))
+        ),
         "node": of_graph("node", lambda graph, key: graph.node(key)),
         "index": lambda: index,
     }

@@ -13,7 +13,7 @@ import time
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from adbg.engine.backends.base import Backend, BackwardCall
+from adbg.engine.backends.base import Backend, BackwardCall, Hidden
 from adbg.engine.graph.nonfinite import count_nonfinite, evidence_at, total
 from adbg.engine.python.expressions import evaluate, node_namespace
 from adbg.engine.python.user_code import failed_frame, user_frame
@@ -27,10 +27,6 @@ if TYPE_CHECKING:
     from adbg.engine.session.session import Session
 
 
-_TRUNCATED = (
-    "a backward has more than {count:,} nodes: the rest runs unseen, and neither breakpoints nor nan, inf and "
-    "nonfinite see anything there; `adbg doctor` says why. To look at the rest, call backward on a part of the graph"
-)
 _AT_NO_NODE: tuple[int | None, int, Slots, Slots | None, float | None] = (None, 0, (), None, None)
 
 
@@ -208,7 +204,7 @@ class BackendHooks:
                 running.chain[-2].wait(session.turn.waited_ns)
             running.screened = session.hook(running)
             if call.truncated:
-                session.problems.problem(_TRUNCATED.format(count=call.count()))
+                session.problems.cut_graph(call.count())
             self._tell_begin(running)
             self._arrive(running, Phase.BEGIN)
 
@@ -332,6 +328,8 @@ class BackendHooks:
             hits = session.check(event, condition)
             if key is not None and phase is Phase.AFTER and (event.counted or running.screened):
                 running.spoil(key, count_nonfinite(backend, checked) if any(event.nonfinite) else ())
+            elif key is not None and phase is Phase.BEFORE and event.counted:
+                running.receive(key, event.nonfinite)
         why = session.decide(running, phase, key, hits, lambda: _slots_text(backend, phase, checked, outs))
         if why is None:
             return None
@@ -357,9 +355,9 @@ class BackendHooks:
         """(NaN, infinite) elements among what the current gradients were made of."""
         if key is None:
             return 0, 0
-        if phase is Phase.AFTER:
+        if phase is Phase.AFTER and not any(isinstance(value, Hidden) for value in outs):
             return total([*count_nonfinite(self._backend, outs), running.given_inside(key)])
-        return total([running.given(key), running.given_from_outside(key)])
+        return total([running.given(key), running.given_inside(key), running.given_from_outside(key)])
 
     def _evidence(self, running: Running, key: int, outs: Slots, ins: Slots | None) -> tuple[Evidence, ...]:
         given = running.given(key)
@@ -408,6 +406,8 @@ class BackendHooks:
     def _measure(self, outs: Slots) -> tuple[float | None, bool]:
         """Norm of the first defined incoming gradient, and whether any element of it is not finite."""
         for value in outs:
+            if isinstance(value, Hidden):
+                return None, False
             if value is not None:
                 try:
                     norm = self._backend.norm(value)

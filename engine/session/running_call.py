@@ -18,7 +18,7 @@ class Running:
     """A call between its begin and its end, and the calls around it (``chain``, outermost first, itself last)."""
 
     __slots__ = (
-        "backend", "begun", "call", "chain", "family", "inner", "leaves", "may_hit", "screened",
+        "backend", "begun", "call", "chain", "family", "inner", "leaves", "may_hit", "received", "screened",
         "serial", "spoilt", "state", "thread",
     )  # fmt: skip
 
@@ -34,6 +34,8 @@ class Running:
         self.inner: dict[int, list[dict[int, tuple[tuple[int, int], ...]]]] = {}
         self.family = tuple([each.call.number for each in self.chain])
         self.leaves = Leaves(backend, call)
+        # key -> (NaN, infinite) elements that flowed into it; only of nodes that do not show what they give
+        self.received: dict[int, tuple[int, int]] = {}
         self.screened = False  # all its gradients are looked at since it began
         self.thread: int = self.chain[0].call.thread
         self.may_hit: Callable[[str], bool] | None = None  # breakpoints can take nodes of that name; None: any node
@@ -57,10 +59,17 @@ class Running:
         goes over the edges of the nodes that passed some on."""
         nan = inf = 0
         for consumer, counts in self.spoilt.items():
-            for edge, (more_nan, more_inf) in zip(self.call.edges(consumer), counts):
-                if edge.to == key:
-                    nan += more_nan
-                    inf += more_inf
+            whole = sum(n for n, _ in counts), sum(i for _, i in counts)
+            hides = self.call.ends_unseen(consumer)
+            for place, edge in enumerate(self.call.edges(consumer)):
+                if edge.to == key and (hides or place < len(counts)):
+                    more = whole if hides else counts[place]
+                    nan += more[0]
+                    inf += more[1]
+        for consumer, received in self.received.items():
+            if consumer not in self.spoilt and any(edge.to == key for edge in self.call.edges(consumer)):
+                nan += received[0]
+                inf += received[1]
         return nan, inf
 
     def given_inside(self, key: int) -> tuple[int, int]:
@@ -72,6 +81,11 @@ class Running:
         """(NaN, infinite) elements that the node around this call was given, where ``key`` is a root of it."""
         outer, parent = self.chain[-2] if len(self.chain) > 1 else None, self.call.parent_key
         return outer.given(parent) if outer is not None and parent is not None and key in self.call.roots() else (0, 0)
+
+    def receive(self, key: int, counts: tuple[int, int]) -> None:
+        """That many (NaN, infinite) elements flow into node ``key``: kept where what it makes of them is not shown."""
+        if any(counts) and self.call.ends_unseen(key):
+            self.received[key] = counts
 
     def place(self, phase: Phase, key: int | None = None) -> Place:
         """Where a thread stands that is at ``key`` of this call."""

@@ -40,12 +40,16 @@ def verdict_text(stop: NodeStop) -> str:
     leaving = _of(stop.evidence, Role.GRAD_INPUTS)
     arriving = _of(stop.evidence, Role.GRAD_OUTPUTS)
     kind = _KINDS.get(stop.reason) or _kind(leaving or arriving)
-    if leaving and leaving[0].origin is Origin.MADE_HERE:
+    if leaving and leaving[0].origin in (Origin.MADE_HERE, Origin.UNKNOWN):
         left = next((found for found in stop.evidence if _explains(found)), None)
         if left is not None:
             return _forward_verdict(left, kind, stop)
-        return f"{here} made {kind} from finite gradients"
+        if leaving[0].origin is Origin.MADE_HERE:
+            return f"{here} made {kind} from finite gradients"
+        return f"{kind} came out of {here}; what flowed into it is not known: it wrote over that"
     between = next((found for found in arriving if found.origin is Origin.BETWEEN), None)
+    if between is not None and between.unseen:
+        return f"{kind} was first seen at {here}: {_between(between, '')}"
     if between is not None:
         return f"{kind} appeared between two nodes: {_between(between, here)}"
     passed = next((found for found in (*arriving, *leaving) if found.origin is Origin.PASSED_ON), None)
@@ -109,12 +113,15 @@ def _of(evidence: Sequence[Evidence], role: Role) -> list[Evidence]:
 
 
 def _between(found: Evidence, here: str) -> str:
-    """ "behind MulBackward0#1 and before Exp (m.py:3), a tensor hook or an in-place change"."""
+    """ "behind MulBackward0#1 and before Exp (m.py:3), by a tensor hook or an in-place change"; of a node that does not
+    show what it gives, "made by EinsumGradNode#1, or on the way from there by …"."""
     names = list(found.after)
     count = len(names) + found.others
     if count > _NAMES:
         names[_NAMES - 1 :] = [f"{count - _NAMES + 1} others"]
     causes = "their sum, a tensor hook or an in-place change" if found.summed else "a tensor hook or an in-place change"
+    if found.unseen:
+        return f"made by {' or '.join(names)}, or on the way from there by {causes}"
     return f"behind {', '.join(names)} and before {here}, by {causes}"
 
 

@@ -69,6 +69,10 @@ class Graph(abc.ABC):
     @abc.abstractmethod
     def saved(self, key: int) -> Sequence[SavedValue]: ...
 
+    def saved_hidden(self, key: int) -> str:
+        """Why ``saved`` does not have what node ``key`` saved; "" where it does."""
+        return ""
+
     @abc.abstractmethod
     def attributes(self, key: int) -> Mapping[str, str]:
         """Non-tensor facts that the user wants: dim, keepdim, alpha; of an accumulate node its parameter's shape."""
@@ -106,6 +110,10 @@ class Graph(abc.ABC):
 
     def is_custom(self, key: int) -> bool:
         """PyLayer / autograd.Function."""
+        return False
+
+    def ends_unseen(self, key: int) -> bool:
+        """The framework does not show what leaves this node: it is seen only where it arrives (Paddle's concat)."""
         return False
 
     def context(self, key: int) -> Any:

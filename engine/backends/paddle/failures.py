@@ -31,12 +31,15 @@ def suspects(
     """(key, evidence), most likely first. ``origin``: the exception as Python raised it, before Paddle made it text.
     ``running``: the node whose turn had come. ``returned``: what PyLayers gave back last."""
     reasons: dict[int, list[str]] = {}
-    for key, why in (*_running(running), *_by_message(graph, str(error))):
+    told = (*_running(running), *_by_message(graph, str(error)))
+    for key, why in told or _by_result(graph, str(error), returned):
         reasons.setdefault(key, []).append(why)
     if running is not None:
         reasons = {running: reasons[running]}
     found = {
-        key: "; ".join(filter(None, dict.fromkeys((*why, _raised(origin), contract(graph, key, origin, returned)))))
+        key: "; ".join(
+            filter(None, dict.fromkeys((*why, _raised(origin), contract(graph, key, origin, returned, str(error)))))
+        )
         for key, why in reasons.items()
     }
     return list(found.items())[:_MOST]
@@ -118,6 +121,15 @@ def _ran_before(message: str) -> str:
 
 
 _FORWARD = re.compile(r"Forward Traceback \(most recent call last\):\n(.*?)\n\s*\n", re.DOTALL)
+
+
+def _by_result(graph: PaddleGraph, message: str, returned: Mapping[str, str]) -> Iterator[tuple[int, str]]:
+    """Where Paddle could not read what a PyLayer gave back, its message names nothing."""
+    if _WANTS_LIST in message and returned:
+        for key in graph.keys_named(list(returned)[-1]):
+            yield key, "its backward returned last, and Paddle could not read what it gave"
+
+
 _SUMMARY = re.compile(r"Error Message Summary:\n-+\n(.*)", re.DOTALL)
 _WHERE = re.compile(r"\s*\(at /paddle/[^)]*\)")
 
@@ -154,21 +166,36 @@ def described(result: Any) -> str:
     return "None" if result is None else type(result).__name__
 
 
-def contract(graph: PaddleGraph, key: int, origin: BaseException | None, returned: Mapping[str, str]) -> str:
+_WANTS_LIST = "must be list or tuple"
+
+
+def contract(
+    graph: PaddleGraph, key: int, origin: BaseException | None, returned: Mapping[str, str], message: str = ""
+) -> str:
     """What Paddle expected of a PyLayer beside what it got; "" where nothing is known of that, or it raised by
-    itself."""
+    itself. A list counts as one, however long; whether one tensor was given in a list is told by Paddle's ``message``
+    alone."""
     got = returned.get(graph.printed()[key])
     native = symbols.native()
     if origin is not None or got is None or native is None or not graph.is_custom(key):
         return ""
     expected = []
     for slot in native.edges(graph.walk()[key].node_ptr()):
-        for edge in slot:
-            meta = meta_of(edge.shape, edge.dtype)
-            shape = f"{meta.dtype} {list(edge.shape)}" if edge.shape is not None else "a tensor"
-            expected.append("None or " + shape if edge.stop or not edge.to else shape)
-    drawn = f"({', '.join(expected)}{',' if len(expected) == 1 else ''})"
-    return f"one gradient per tensor given to forward; expected {drawn}, got {got}"
+        drawn = [_expected(edge) for edge in slot]
+        if slot and not slot[0].to:  # Paddle looks at the first alone, and then wants None for the whole list
+            expected.append("None")
+        elif len(slot) == 1:
+            expected.append(f"{drawn[0]} or [{drawn[0]}]" if _WANTS_LIST in message else drawn[0])
+        else:
+            expected.append(f"[{', '.join(drawn)}]")
+    whole = f"({', '.join(expected)}{',' if len(expected) == 1 else ''})"
+    return f"one gradient per tensor, one list per list of tensors given to forward; expected {whole}, got {got}"
+
+
+def _expected(edge: symbols.SlotEdge) -> str:
+    if not edge.to:
+        return "None"
+    return f"{meta_of(edge.shape, edge.dtype).dtype} {list(edge.shape)}" if edge.shape is not None else "a tensor"
 
 
 _UNDEFINED = (

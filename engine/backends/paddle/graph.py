@@ -6,7 +6,8 @@ Keys are positions in a breadth-first walk from the roots (1 us a node). The nod
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from adbg.engine.backends.base import SavedValue
@@ -26,14 +27,16 @@ from adbg.engine.types import Edge, NodeInfo, SourceLine, TensorMeta
 PYLAYER = "GradNodePyLayer_"
 ACCUMULATE = "GradNodeAccumulation"
 _MOST_NODES = 200_000
+_MOST_PASSED = 1000  # sets of kinds that are remembered as of no interest to a plan
 #: Operators that give a list of gradients, for a Paddle whose nodes cannot be read.
 _LISTS = frozenset(
     ("Concat", "Stack", "AddN", "Meshgrid", "MultiDot", "Einsum", "BroadcastTensors", "Rnn", "Multiplex")
 )
-UNSEEN_NOTE = "not shown: Paddle's post hook fails on a node that gives a list of gradients"
+UNSEEN_NOTE = "seen only as they arrive at the next nodes: Paddle's post hook fails where one slot has several"
 SAVED_NOTE = (
     "Paddle shows no saved tensors of an operator to Python; a PyLayer's are ctx.saved_tensor() in its backward"
 )
+UNREGISTERED_NOTE = "its tensor is a parameter of no Layer that ran since adbg is there, and Paddle does not show it"
 CONTEXT_HINT = "`breakpoint()` in its backward stops where ctx is a local"
 
 
@@ -45,7 +48,20 @@ class Services:
         self.stacks = stacks
         self.spent = SpentRoots()
         #: Kinds of nodes of which a plan (by its ``name``) takes none; forgotten with the plan.
-        self.passed: tuple[Any, set[frozenset[str]]] = (None, set())
+        self._passed: tuple[Any, set[frozenset[str]]] = (None, set())
+
+    def passes(self, name: Callable[[str], bool], kinds: frozenset[str]) -> bool:
+        """Whether a plan by ``name`` takes none of ``kinds``, and no PyLayer is there to be followed."""
+        known, passed = self._passed
+        if known is not name:
+            known, passed = self._passed = (name, set())
+        if kinds in passed:
+            return True
+        if any(kind.startswith(PYLAYER) or name(kind) for kind in kinds):
+            return False
+        if len(passed) < _MOST_PASSED:
+            passed.add(kinds)
+        return True
 
 
 class PaddleGraph(WalkedGraph):
@@ -197,6 +213,13 @@ class PaddleGraph(WalkedGraph):
     def is_custom(self, key: int) -> bool:
         return self.printed()[key].startswith(PYLAYER)
 
+    def custom_named(self, printed: str, running: int | None) -> int | None:
+        """The PyLayer node that runs: the one whose turn it is, else the only one of that name."""
+        if running is not None and self.printed()[running] == printed:
+            return running
+        named = [key for key, name in enumerate(self.printed()) if name == printed]
+        return named[0] if len(named) == 1 else None
+
     def ends_unseen(self, key: int) -> bool:
         """Paddle's post hook fails on it: it gives several gradients in one slot (concat, stack)."""
         if self.is_custom(key):
@@ -204,7 +227,7 @@ class PaddleGraph(WalkedGraph):
         native = symbols.native()
         if native is None:
             return self.name(key).removesuffix("GradNode") in _LISTS
-        return any(len(slot) != 1 for slot in native.edges(self.walk()[key].node_ptr()))
+        return any(ranks > 1 for ranks in native.output_slots(self.walk()[key].node_ptr()))
 
     def unique_name(self, key: int) -> str:
         """Paddle's own numbered name where it gave one, else name#k. Paddle tells no order of recording: k counts
@@ -274,7 +297,9 @@ class PaddleGraph(WalkedGraph):
                 self.addresses().get(edge.to) if edge.to else None,
                 self._flat_slot(edge.to, edge.slot, edge.rank),
             )
-            for place, edge in enumerate(edge for slot in native.edges(node.node_ptr()) for edge in slot)
+            for place, edge in enumerate(
+                edge for slot in native.edges(node.node_ptr()) for edge in slot or (symbols.NOWHERE,)
+            )
         ]
 
     def _flat_slot(self, address: int, slot: int, rank: int) -> int:
@@ -290,6 +315,11 @@ class PaddleGraph(WalkedGraph):
             tensor = self.parameter(key)[1]
             return [SavedValue("variable", tensor)] if tensor is not None else []
         return []
+
+    def saved_hidden(self, key: int) -> str:
+        if not self.is_accumulate(key):
+            return SAVED_NOTE
+        return "" if self.parameter(key)[1] is not None else UNREGISTERED_NOTE
 
     def attributes(self, key: int) -> Mapping[str, str]:
         found = {"address": hex(self.walk()[key].node_ptr())}
@@ -307,24 +337,34 @@ class PaddleGraph(WalkedGraph):
         native = symbols.native()
         if native is None:
             return ()
-        return [meta_of(shape, dtype) for shape, dtype in native.input_shapes(self.walk()[key].node_ptr())]
+        shapes = native.input_shapes(self.walk()[key].node_ptr())
+        if self.is_accumulate(key) and shapes and shapes[0][0] is None:  # an operator that was given the leaf has it
+            user = self._first_user(key)
+            edges = native.edges(self.walk()[user].node_ptr()) if user is not None else []
+            leaves = (edge for slot in edges for edge in slot if edge.to == self.address(key))
+            shapes = [(edge.shape, edge.dtype) for edge in itertools.islice(leaves, 1)] or shapes
+        return [meta_of(shape, dtype) for shape, dtype in shapes]
 
     def forward_stack(self, key: int) -> tuple[Sequence[SourceLine], str]:
         """Of an accumulate node, that of the operator which used its tensor first: Paddle makes the node as soon as
         somebody sets ``stop_gradient``, with the stack of whatever operator ran last."""
         if not self.is_accumulate(key):
             return self.services.stacks.lines(self.walk()[key])
+        first = self._first_user(key)
+        if first is None:
+            return (), "no operator of this graph uses its tensor"
+        return self.services.stacks.lines(self.walk()[first])
+
+    def _first_user(self, key: int) -> int | None:
+        """The operator that used the tensor of an accumulate node first in the forward: the last that runs."""
         if self._users is None:
             self._users = {}
             producers = self.producers()
             for user in self.order():
                 for below in producers[user]:
                     if self.is_accumulate(below):
-                        self._users[below] = user  # the last that runs was the first in the forward
-        first = self._users.get(key)
-        if first is None:
-            return (), "no operator of this graph uses its tensor"
-        return self.services.stacks.lines(self.walk()[first])
+                        self._users[below] = user
+        return self._users.get(key)
 
     def node(self, key: int) -> Any:
         return self.walk()[key]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import paddle
 
+from adbg.engine.backends.base import Hidden
 from adbg.engine.backends.common.tensors import (
     DTYPES,
     EXACT_ELEMENTS,
@@ -91,6 +92,8 @@ def meta(value: Any) -> TensorMeta:
     """Shape, dtype, device, size; never a value. ``None`` and an empty stand-in give an undefined gradient."""
     if value is None:
         return TensorMeta(None, state=ValueState.UNDEFINED)
+    if isinstance(value, Hidden):
+        return TensorMeta(None, note=value.why, state=ValueState.HIDDEN)
     if not isinstance(value, paddle.Tensor):
         raise no_tensor(value)
     if not defined(value):
@@ -222,6 +225,8 @@ def stats(value: Any, exact: bool = False, bins: int = 16) -> TensorStats:
     Raises:
         Unsupported: the tensor has no data.
     """
+    if isinstance(value, Hidden):
+        raise Unsupported(f"no statistics: {value.why}", "look at it where it arrives: step to the next nodes")
     if not isinstance(value, paddle.Tensor):
         raise no_tensor(value)
     with np.errstate(all="ignore"):
@@ -276,6 +281,10 @@ def adopt(old: Any, new: Any, where: str, grows: bool, keep_graph: bool) -> Any:
         grows: a PyLayer's own result, where a tensor may stand instead of None.
         keep_graph: the backward runs with create_graph, so the new gradient stays differentiable.
     """
+    if isinstance(old, Hidden):
+        raise CommandError(
+            f"{where} cannot be changed: {old.why}", "set grad_outputs at the node that it arrives at, before it runs"
+        )
     if not (old is None and grows):
         if old is None or not defined(old):
             if new is None:

@@ -294,3 +294,21 @@ def test_a_window_is_moved_inside_its_slice() -> None:
     assert moved_slice("[0, 0:64, 0:256]", (64, 256), 1000, 1000, 8, 4) == ("[0, 56:64, 252:256]", 56, 252)
     assert moved_slice("[0:5]", (5,), 3, 3, 8, 4) == ("[1:5]", 0, 1)
     assert moved_slice("[]", (), 1, 1, 8, 4) == ("[]", 0, 0)
+
+
+def test_a_gradient_that_is_not_shown_is_not_none() -> None:
+    hidden = TensorMeta(None, note="only where it arrives", state=ValueState.HIDDEN)
+    undefined = TensorMeta(None, state=ValueState.UNDEFINED)
+    bodies = [entry["node"] for entry in recorded()["stops"] if "node" in entry]
+    body = wire.from_json(NodeBody, bodies[0])
+    given = [
+        dataclasses.replace(body.grad_outputs[0], name=f"grad_inputs[{place}]", meta=meta)
+        for place, meta in enumerate((hidden, undefined))
+    ]
+    model = ValueModel()
+    model.show_node(dataclasses.replace(body, grad_outputs=[], grad_inputs=given, saved=[]))
+    text = "".join(piece for line in value.slot_lines(model, 80)[0] for piece, _ in line)
+    assert "grad_inputs[0] not known" in text and "grad_inputs[1] none" in text
+    assert value.meta_text(hidden) == "not known"
+    assert value.note_lines(hidden, 80) == [[("only where it arrives", "warn")]]
+    assert value.note_lines(undefined, 80) == []

@@ -94,6 +94,19 @@ def test_a_victim_is_told_with_its_maker_where_that_is_known() -> None:
     assert "`break nonfinite`" in verdict_text(stop(given, reason=StopReason.BREAKPOINT))
 
 
+def test_what_a_framework_does_not_show() -> None:
+    first = replace(BETWEEN, after=("EinsumGradNode#1",), unseen=True)
+    assert verdict_text(stop(first)) == (
+        "NaN was first seen at Sqrt (tiny_gpt.py:20): made by EinsumGradNode#1, or on the way from there by "
+        "a tensor hook or an in-place change"
+    )
+    gone = replace(MADE, origin=Origin.UNKNOWN, unseen=True)
+    told = "NaN came out of Sqrt (tiny_gpt.py:20); what flowed into it is not known: it wrote over that"
+    assert verdict_text(stop(gone)) == told
+    loss = replace(saved("", 1, role=Role.ROOT), numel=1)
+    assert verdict_text(stop(gone, loss)) == "NaN came from the forward pass (the loss is NaN already)"
+
+
 def test_a_message_stands_before_the_evidence_and_alone_in_runs_recorded_without() -> None:
     assert stop_message(stop(MADE, message="condition 'x': no")).startswith("condition 'x': no; Sqrt (tiny_gpt.py:20)")
     assert stop_message(stop(message="grad_inputs[0] of X#1: 1 of 2 elements is nan")).endswith("is nan")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from adbg.engine.protocol.messages import NodeBody
-from adbg.engine.types import TensorMeta, TensorStats, TensorView, ValueState
+from adbg.engine.types import TensorMeta, TensorStats, TensorView, ValueState, remark_of
 from adbg.tui.app.lines import plots
 from adbg.tui.app.lines.wrapping import wrap
 from adbg.tui.app.panels.value_model import ValueModel
@@ -15,11 +15,18 @@ from adbg.tui.text.quantities import size
 def meta_text(meta: TensorMeta) -> str:
     """ "f32 [64,256] cpu 64KiB"."""
     if meta.shape is None:
-        return meta.remark
+        return remark_of(meta.state)
     words = [meta.dtype, figures.shape(meta.shape), meta.device, size(meta.nbytes)]
     if meta.layout != "strided":
         words.append(meta.layout)
     return " ".join(word for word in words if word)
+
+
+def _shape_or_remark(meta: TensorMeta | None) -> str:
+    """ "none" where no gradient flows, "not known" where the framework shows none."""
+    if meta is not None and meta.shape is not None:
+        return figures.shape(meta.shape)
+    return remark_of(meta.state) if meta is not None and meta.state is ValueState.HIDDEN else "none"
 
 
 def meta_line(meta: TensorMeta, stats: TensorStats | None, width: int) -> Spans:
@@ -35,9 +42,8 @@ def norm_spans(stats: TensorStats) -> Spans:
 
 def note_lines(meta: TensorMeta, width: int) -> list[Spans]:
     """What is special about the value, in as many lines as it takes."""
-    if not meta.remark or meta.shape is None:
-        return []
-    return [[(piece, "warn")] for piece in wrap(meta.remark, width)]
+    remark = meta.note if meta.shape is None else meta.remark
+    return [[(piece, "warn")] for piece in wrap(remark, width)] if remark else []
 
 
 def range_line(stats: TensorStats, width: int) -> Spans:
@@ -144,7 +150,7 @@ def slot_lines(model: ValueModel, width: int) -> tuple[list[Spans], dict[tuple[i
     for position, (kind, slot) in enumerate(model.slots):
         chosen = position == model.chosen
         name = slot.name
-        shape = slot.text or (figures.shape(slot.meta.shape) if slot.meta and slot.meta.shape is not None else "none")
+        shape = slot.text or _shape_or_remark(slot.meta)
         text = f"{'▸' if chosen else ' '}{name} {shape}"
         text = elide(text, width - 7)
         spoilt = slot.meta is not None and slot.meta.state is ValueState.CORRUPTED

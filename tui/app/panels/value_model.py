@@ -89,5 +89,5 @@ class ValueModel:
 
 def _readable(slot: SlotView) -> bool:
     """Whether there are values to look at: a gradient of another node than the current one has none."""
-    missing = (ValueState.NOT_KEPT, ValueState.NOT_HOOKED)
+    missing = (ValueState.NOT_KEPT, ValueState.NOT_YET, ValueState.NOT_HOOKED)
     return slot.meta is not None and slot.meta.shape is not None and slot.meta.state not in missing

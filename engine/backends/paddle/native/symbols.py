@@ -92,12 +92,14 @@ def _functions() -> dict[str, Any]:
 class SlotEdge:
     """One outgoing gradient of a node: where it flows (``to`` 0: nowhere), and what the forward's tensor was."""
 
-    to: int  # address of the producer node
+    to: int  # address of the producer node; 0 where no gradient is wanted
     slot: int
     rank: int
-    stop: bool  # no gradient is wanted
     shape: tuple[int, ...] | None
     dtype: int
+
+
+NOWHERE = SlotEdge(0, 0, 0, None, -1)  # a slot without ranks: a post hook has an undefined gradient there
 
 
 class _Pointer(threading.local):
@@ -207,6 +209,11 @@ class NativeNodes:
         stride = self.layout.slot_bytes
         return [(end - begin) // stride for begin, end in self._slots(self._input_meta(address))]
 
+    def output_slots(self, address: int) -> list[int]:
+        """Ranks of every outgoing slot: [2] for a concat of two, [1, 0] where no gradient is wanted of the second."""
+        stride = self.layout.slot_bytes
+        return [(end - begin) // stride for begin, end in self._slots(self._output_meta(address))]
+
     def input_shapes(self, address: int) -> list[tuple[tuple[int, ...] | None, int]]:
         """(shape, Paddle's number of the dtype) of every incoming gradient, in order of slots and ranks."""
         found = []
@@ -225,7 +232,7 @@ class NativeNodes:
                 raw = ctypes.string_at(meta, layout.slot_bytes)
                 to_slot, to_rank, to = struct.unpack_from("<QQQ", raw, layout.edge_offset)
                 shape, dtype = self._tensor_meta(raw)
-                slot.append(SlotEdge(to, to_slot, to_rank, bool(raw[8]), shape, dtype))
+                slot.append(SlotEdge(to, to_slot, to_rank, shape, dtype))
             found.append(slot)
         return found
 

@@ -14,9 +14,12 @@ paddle = pytest.importorskip("paddle.autograd") and pytest.importorskip("paddle"
 
 from paddle.autograd import PyLayer  # noqa: E402
 
-from adbg.engine.backends.base import HookPlan  # noqa: E402
+from adbg.engine.backends.base import Hidden, HookPlan  # noqa: E402
 from adbg.engine.backends.paddle.backend import PaddleBackend  # noqa: E402
 from adbg.engine.backends.paddle.native import symbols  # noqa: E402
+from adbg.engine.graph.nonfinite import evidence_at  # noqa: E402
+from adbg.engine.types import Origin  # noqa: E402
+from adbg.tui.text.evidence import evidence_text  # noqa: E402
 from tests.support.paddle_watch import Watch, watching  # noqa: E402
 
 EXAMPLE = Path(__file__).resolve().parents[4] / "examples" / "paddle_nested_pylayers.py"
@@ -131,6 +134,64 @@ def test_the_contract_of_a_pylayer_is_drawn(armed, result, got):
     assert "expected (f32 [3], f32 [3])" in evidence and got in evidence
 
 
+def taking(result):
+    """A PyLayer of tensors and lists of tensors, by position and by name."""
+
+    class Takes(PyLayer):
+        @staticmethod
+        def forward(ctx, *args, **named):
+            given = [value for value in (*args, *named.values()) if value is not None]
+            flat = [one for value in given for one in (value if isinstance(value, (list, tuple)) else [value])]
+            return sum(value.sum() for value in flat)
+
+        @staticmethod
+        def backward(ctx, d):
+            return result
+
+    return Takes
+
+
+def fixed(*shape):
+    return paddle.ones(list(shape))
+
+
+G = "f32 [3]"
+GIVEN = {
+    "a list and a tensor": (lambda: ([leaf(3), leaf(3)], leaf(3)), {}, f"([{G}, {G}], {G})"),
+    "a tuple and a tensor": (lambda: ((leaf(3), leaf(3)), leaf(3)), {}, f"([{G}, {G}], {G})"),
+    "by name": (lambda: (leaf(3),), {"z": lambda: [leaf(3), leaf(3)]}, f"({G}, [{G}, {G}])"),
+    "a constant": (lambda: (leaf(3), fixed(3)), {}, f"({G}, None)"),
+    "a list that ends in a constant": (lambda: ([leaf(3), fixed(3)],), {}, f"([{G}, None],)"),
+    "a list that begins with one": (lambda: ([fixed(3), leaf(3)], leaf(3)), {}, f"(None, {G})"),
+    "None and a number": (lambda: (leaf(3), None, leaf(3)), {}, f"({G}, {G})"),
+}
+
+
+@pytest.mark.parametrize("kind", GIVEN)
+def test_what_is_drawn_is_what_paddle_asks_for(kind):
+    """Paddle's own number, in its error for too many; and what is drawn passes, word by word."""
+    args, named, drawn = GIVEN[kind]
+
+    def made(result):
+        return taking(result).apply(*args(), **{name: value() for name, value in named.items()})
+
+    watch = Texts()
+    with watching(watch), pytest.raises(ValueError, match=r"should be \d") as refused:
+        made((fixed(3),) * 9).backward()
+    assert f"expected {drawn}, got" in watch.last.failed[0][1]
+    obeyed = eval(drawn.replace(G, "fixed(3)"), {"fixed": fixed})
+    assert len(obeyed) == int(re.search(r"should be (\d+)", str(refused.value))[1])
+    made(obeyed).backward()
+
+
+def test_a_list_of_one_is_drawn_where_paddle_asks_for_it():
+    watch = Texts()
+    with watching(watch), pytest.raises(ValueError, match="must be list or tuple"):
+        taking((fixed(3),)).apply([leaf(3)]).backward()
+    assert f"expected ({G} or [{G}],), got ({G},)" in watch.last.failed[0][1]
+    taking(([fixed(3)],)).apply([leaf(3)]).backward()
+
+
 @pytest.mark.parametrize("armed", [False, True])
 def test_a_warning_before_an_undefined_gradient_kills(armed):
     """The stop is told on the unarmed path too. Out by an exception: going on would end this process by SIGSEGV."""
@@ -238,6 +299,24 @@ def test_without_symbols_the_predicted_order_and_post_hooks_serve(no_symbols):
     for name in names[:-1]:
         assert events.index(("before", name)) < events.index(("after", name))
     assert x.grad is not None
+
+
+def test_without_symbols_what_a_node_wrote_over_is_said_to_be_unknown(no_symbols):
+    """No hook could hold it in front of the node: neither blame nor acquittal rests on what lies there now."""
+    found = []
+
+    def after(call, key, ins, outs):
+        found.append((call.name(key), outs, evidence_at(backend, call, key, outs, ins, (0, 0), True)))
+
+    watch = Watch(HookPlan(screen=True))
+    watch.after = after
+    p, q = (paddle.to_tensor([0.0, 0.5, 4.0], stop_gradient=False) for _ in range(2))
+    with watching(watch) as backend:
+        ((paddle.sqrt(p * 2) * 0).sum() + (paddle.sqrt(paddle.abs(q * 3)) * 0).sum()).backward()
+    name, (arrived,), evidence = found[0]
+    assert name == "SqrtGradNode" and isinstance(arrived, Hidden)
+    assert [(e.origin, e.unseen) for e in evidence] == [(Origin.UNKNOWN, True)]
+    assert evidence_text(evidence) == "grad_inputs[0]: 1 of 3 elements is nan"
 
 
 def test_doctor_says_which_mechanism_is_in_use(no_symbols):

@@ -155,8 +155,9 @@ def test_the_predicted_order_is_the_order(seed):
     checked(watch.last)
 
 
+@pytest.mark.parametrize("plan", [EVERY, HookPlan(screen=True)], ids=["every", "screen"])
 @pytest.mark.parametrize("seed", range(12))
-def test_gradients_are_bit_identical_with_every_node_hooked(seed):
+def test_gradients_are_bit_identical_with_every_node_hooked(seed, plan):
     def run():
         leaves, tensors = random_graph(random.Random(seed))
         loss = sum((t.sum() for t in tensors if t.grad_fn is not None), leaf(1) * 1.0)
@@ -164,7 +165,7 @@ def test_gradients_are_bit_identical_with_every_node_hooked(seed):
         return [loss.numpy().tobytes(), *(t.grad.numpy().tobytes() if t.grad is not None else b"" for t in leaves)]
 
     plain = run()
-    with watching(Watch(), stacks=True):
+    with watching(Watch(plan), stacks=True):
         hooked = run()
     assert hooked == plain == run()
 
