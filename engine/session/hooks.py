@@ -134,6 +134,8 @@ class BackendHooks:
             return None
         running = self._running.get(id(call)) or self._enter(call)
         index = running.state.position = running.state.index_of(key)
+        for tell in session.notify.node_warned:
+            tell(Visit(running, key, index, outs, None, False))
         frame = user_frame(sys._getframe())
         hits = session.check(
             HitEvent(Phase.ERROR, call.number),

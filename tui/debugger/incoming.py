@@ -256,7 +256,7 @@ class Incoming:
         deadline = time.monotonic() + 2
         for process in model.processes:
             process.client.wait_end(max(0.0, deadline - time.monotonic()))
-        for report in crash_reports(self._program.folder, bool(self._program.run_dir), status):
+        for report in crash_reports(self._program.folder, bool(self._program.run_dir), status, bool(run.ended_by)):
             model.notice("error", report)
         with model.changed:
             if run is not model.run or model.state is State.EXITED:

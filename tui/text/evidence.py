@@ -49,7 +49,7 @@ def verdict_text(stop: NodeStop) -> str:
         return f"{kind} came out of {here}; what flowed into it is not known: it wrote over that"
     between = next((found for found in arriving if found.origin is Origin.BETWEEN), None)
     if between is not None and between.unseen:
-        return f"{kind} was first seen at {here}: {_between(between, '')}"
+        return f"{kind} was first seen flowing into {here}: {_unseen(between)}"
     if between is not None:
         return f"{kind} appeared between two nodes: {_between(between, here)}"
     passed = next((found for found in (*arriving, *leaving) if found.origin is Origin.PASSED_ON), None)
@@ -113,16 +113,25 @@ def _of(evidence: Sequence[Evidence], role: Role) -> list[Evidence]:
 
 
 def _between(found: Evidence, here: str) -> str:
-    """ "behind MulBackward0#1 and before Exp (m.py:3), by a tensor hook or an in-place change"; of a node that does not
-    show what it gives, "made by EinsumGradNode#1, or on the way from there by …"."""
+    """ "behind MulBackward0#1 and before Exp (m.py:3), a tensor hook or an in-place change"."""
+    return f"behind {_givers(found, ', ')} and before {here}, by {_causes(found)}"
+
+
+def _unseen(found: Evidence) -> str:
+    """ "made by LinearGradNode#1 or MulGradNode#2, or on the way from there by a tensor hook or an in-place change"."""
+    return f"made by {_givers(found, ' or ')}, or on the way from there by {_causes(found)}"
+
+
+def _givers(found: Evidence, joint: str) -> str:
     names = list(found.after)
     count = len(names) + found.others
     if count > _NAMES:
         names[_NAMES - 1 :] = [f"{count - _NAMES + 1} others"]
-    causes = "their sum, a tensor hook or an in-place change" if found.summed else "a tensor hook or an in-place change"
-    if found.unseen:
-        return f"made by {' or '.join(names)}, or on the way from there by {causes}"
-    return f"behind {', '.join(names)} and before {here}, by {causes}"
+    return joint.join(names)
+
+
+def _causes(found: Evidence) -> str:
+    return "their sum, a tensor hook or an in-place change" if found.summed else "a tensor hook or an in-place change"
 
 
 # ------------------------------------------------------------------ what it rests on

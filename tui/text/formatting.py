@@ -13,6 +13,7 @@ from adbg.engine.errors import CommandError
 from adbg.engine.protocol.messages import NodeBody
 from adbg.engine.types import (
     ExitStatus,
+    NodeInfo,
     NodeStop,
     Phase,
     SlotView,
@@ -306,6 +307,13 @@ def stop_lines(stop: NodeStop, body: NodeBody | None = None) -> list[str]:
     return lines
 
 
+def compiled_text(node: NodeInfo) -> str:
+    """What a node is that stands for a region of torch.compile or to_static, and of which function it is."""
+    line = node.forward
+    of = f" {line.function} ({file_text(line.file)}:{line.line})" if line is not None else ""
+    return f"compiled region{of}: all its operators in one node"
+
+
 def _node_facts(stop: NodeStop) -> str:
     if stop.node is None:
         return ""
@@ -315,7 +323,7 @@ def _node_facts(stop: NodeStop) -> str:
     if stop.node.parameter:
         facts.append(f"parameter {stop.node.parameter}")
     if stop.node.compiled:
-        facts.append("a whole compiled region in one node")
+        facts.append(compiled_text(stop.node))
     if stop.elapsed_us is not None:
         facts.append(f"took {duration(stop.elapsed_us, spaced=True)}")
     return ", ".join(facts)

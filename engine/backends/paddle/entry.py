@@ -131,6 +131,7 @@ class EngineEntry:
                     self._end_brief(opened, error)
                 if aborted is not None:
                     raise aborted from None
+                self._services.stacks.as_without(error)
                 strip_own(error)
                 raise
             else:

@@ -275,9 +275,10 @@ class TorchGraph(WalkedGraph):
         ]
 
     def saved(self, key: int) -> Sequence[SavedValue]:
-        values = torch_saved.saved(self.node(key), self._services.fields)
-        if any(value.state is ValueState.CORRUPTED for value in values):
-            values = [self._with_writer(key, value) for value in values]
+        with private.unseen():  # handing out a saved output detaches it
+            values = torch_saved.saved(self.node(key), self._services.fields)
+            if any(value.state is ValueState.CORRUPTED for value in values):
+                values = [self._with_writer(key, value) for value in values]
         return values
 
     def _with_writer(self, key: int, value: SavedValue) -> SavedValue:

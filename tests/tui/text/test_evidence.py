@@ -97,7 +97,7 @@ def test_a_victim_is_told_with_its_maker_where_that_is_known() -> None:
 def test_what_a_framework_does_not_show() -> None:
     first = replace(BETWEEN, after=("EinsumGradNode#1",), unseen=True)
     assert verdict_text(stop(first)) == (
-        "NaN was first seen at Sqrt (tiny_gpt.py:20): made by EinsumGradNode#1, or on the way from there by "
+        "NaN was first seen flowing into Sqrt (tiny_gpt.py:20): made by EinsumGradNode#1, or on the way from there by "
         "a tensor hook or an in-place change"
     )
     gone = replace(MADE, origin=Origin.UNKNOWN, unseen=True)

@@ -3,7 +3,7 @@ thread."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from textual.widgets import Static
@@ -40,9 +40,16 @@ class Status:
     exit_code: int | None = None
     exit_text: str = ""
     processes: int = 1
-    rank: int = 0
+    process: str = ""  # which one is shown
     waiting: int = 0
     edited: bool = False
+    notes: dict[str, str] = field(default_factory=dict)  # what to keep in mind while reading the rest, by its kind
+
+    def went_on(self) -> None:
+        """The program runs again: what belongs to the stop is not true of the present."""
+        self.stop, self.us, self.sum_us, self.nonfinite = None, None, None, None
+        self.here = self.total = 0
+        self.breakpoint, self.edited = "", False
 
 
 _STATE_STYLE = {"stopped": "stopped", "running": "running", "starting": "running"}
@@ -71,6 +78,8 @@ def place_field(stop: NodeStop) -> str:
         words.append(f"depth {stop.depth}")
     if stop.node is not None:
         words.append(f"{stop.node.name} #{stop.index}" if stop.index else stop.node.name)
+        if stop.node.compiled:
+            words.append("(compiled region)")
     if stop.phase is not Phase.BEFORE and stop.phase is not Phase.ERROR:
         words.append(stop.phase.value)
     return " ".join(words)
@@ -103,7 +112,8 @@ def fields(status: Status, bar: int) -> list[tuple[int, Spans]]:
     result.insert(0, (0, head))
     if status.edited:
         result.append((1, [("edited", "warn")]))
-    if status.total and status.state in ("stopped", "running"):
+    result += [(1, [(text, "warn")]) for text in status.notes.values()]
+    if status.total and (status.state == "stopped" or (status.state == "running" and status.here)):
         result.append((1, progress_field(status.here, status.total, bar, status.partial)))
     if status.iteration:
         result.append((4, [("iter ", "dim"), (figures.count(status.iteration), "number")]))
@@ -121,7 +131,7 @@ def fields(status: Status, bar: int) -> list[tuple[int, Spans]]:
     if status.waiting:
         result.append((2, [(f"{status.waiting} more stopped", "warn")]))
     if status.processes > 1:
-        result.append((3, [(f"rank {status.rank} of {status.processes} processes", "dim")]))
+        result.append((1, [(status.process, "bold"), (f" of {status.processes}", "dim")]))
     if status.elapsed is not None and status.state == "running":
         result.append((4, [(f"{status.elapsed:.0f} s", "number")]))
     if status.log_lines:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -392,8 +393,13 @@ def test_the_same_evidence_is_told_once():
 
 @pytest.mark.parametrize("armed", [False, True])
 def test_of_several_nodes_of_a_name_the_line_in_the_message_says_which(armed):
+    """The script asks for the line itself: at a lower call stack level it would not read it."""
     watch = Texts()
-    with watching(watch, armed=armed, stacks=True):
+    before = paddle.get_flags(["FLAGS_call_stack_level"])
+    paddle.set_flags({"FLAGS_call_stack_level": 3})
+    with contextlib.ExitStack() as stack:
+        stack.callback(paddle.set_flags, before)
+        stack.enter_context(watching(watch, armed=armed, stacks=True))
         a = leaf(3)
         first = (a * 1).exp()
         second = (a * 2).exp()
