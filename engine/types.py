@@ -101,6 +101,7 @@ class ValueState(str, enum.Enum):
     NOT_HOOKED = "not_hooked"  # a gradient of a node that had no hook
     UNREAD = "unread"  # reading it would run a hook: checkpoint recomputes the forward, offloading copies back
     FREED = "freed"  # by an earlier backward through the same graph
+    FREED_NOW = "freed_now"  # by the backward that runs, when the node had run
     CORRUPTED = "corrupted"  # changed in place since it was saved
     NO_DATA = "no_data"  # a tensor without elements to read: on the meta device, of a trace
     HIDDEN = "hidden"  # a gradient that the framework does not show; the note says why
@@ -114,6 +115,7 @@ _REMARKS = {
     ValueState.NOT_HOOKED: "not kept: the node was not hooked",
     ValueState.UNREAD: "not read: unpacking runs a hook (checkpoint recomputes the forward, offloading copies it back)",
     ValueState.FREED: "freed: this graph was run backward already",
+    ValueState.FREED_NOW: "freed as the node ran: this backward does not retain the graph",
     ValueState.CORRUPTED: "corrupted: is at version {version}; expected version {saved_at}",
     ValueState.NO_DATA: "no data",
     ValueState.HIDDEN: "not known",
@@ -284,11 +286,6 @@ class Evidence:
     after: Annotated[tuple[str, ...], "of the origin `between`: unique names of the nodes that gave the gradient"] = ()
     others: Annotated[int, "how many more gave it"] = 0
     summed: Annotated[bool, "they gave parts of a sum, which may have made it"] = False
-    unseen: Annotated[
-        bool,
-        "the framework does not show what one of the nodes `after` gave: it may have made it. Of a gradient that "
-        "leaves: what flowed in is not known, the node wrote over it",
-    ] = False
     node: Annotated[
         str,
         "unique name of the node that saved the tensor, or that has the leaf (empty: the node of the stop); of a "
@@ -296,6 +293,11 @@ class Evidence:
     ] = ""
     index: Annotated[int | None, "position of `node` in the execution order"] = None
     forward: Annotated[SourceLine | None, "the forward line of `node`"] = None
+    unseen: Annotated[
+        bool,
+        "the framework does not show what one of the nodes `after` gave: it may have made it. Of a gradient that "
+        "leaves: what flowed in is not known, the node wrote over it",
+    ] = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,9 +166,10 @@ class Requests:
         self._session.change(lambda: SHOWN.set(arguments.all))
         return p.Empty()
 
-    def _stacks(self, client: Client, arguments: p.Stacks) -> p.Empty:
-        self._session.set_stacks(arguments.on)
-        return p.Empty()
+    def _stacks(self, client: Client, arguments: p.Stacks) -> p.StacksBody:
+        if arguments.on is not None:
+            self._session.set_stacks(arguments.on)
+        return p.StacksBody(self._session.stacks)
 
     def _set_breakpoints(self, client: Client, message: Message, arguments: p.SetFunctionBreakpoints) -> None:
         states = self._session.set_breakpoints(arguments.breakpoints)

@@ -19,7 +19,7 @@ from adbg.engine.record.recorder import Recorder
 from adbg.engine.session.problems import Outlet
 from adbg.engine.session.session import Session
 
-_NOT_RECORDED = "nothing is recorded: the run was started without a run directory"
+_NOT_RECORDED = "the run was started without a run directory"
 
 
 class RunRecord:
@@ -77,7 +77,7 @@ class RunRecord:
         if on is not None:
             self._session.change(lambda: setattr(recording, "every", on))
         every = "every node" if recording.every else "stops, VLOG and the nodes that are hooked anyway"
-        return p.RecordBody(True, self.run_dir, f"recording {every}")
+        return p.RecordBody(True, self.run_dir, every)
 
     # ---- files beside the record
 

@@ -53,12 +53,11 @@ def evidence_at(
         return (*(replace(found, origin=Origin.PASSED_ON) for found in leaving), *arriving)
     if leaving and any(isinstance(value, Hidden) for value in outs):
         origin = Origin.PASSED_ON if any(given) else Origin.UNKNOWN
-        return tuple(replace(found, origin=origin, unseen=True) for found in leaving)
+        unknown = [replace(found, origin=origin, unseen=True) for found in leaving]
+        return (*unknown, *(_left_by_forward(backend, call, key) if origin is Origin.UNKNOWN else ()))
     if leaving:
-        left: tuple[Evidence, ...] = ()
-        with contextlib.suppress(Exception):  # sparse, quantised: nothing to say, no harm
-            left = tuple(_left_by_forward(backend, call, key))
-        return (*(replace(found, origin=Origin.MADE_HERE) for found in leaving), *left)
+        made = [replace(found, origin=Origin.MADE_HERE) for found in leaving]
+        return (*made, *_left_by_forward(backend, call, key))
     return ()
 
 
@@ -90,6 +89,13 @@ def _with_maker(arriving: list[Evidence], call: BackwardCall, key: int, spoilt: 
 def _left_by_forward(backend: Backend, call: BackwardCall, key: int) -> list[Evidence]:
     """What node ``key`` saved and is not finite; before that the first such value of the forward pass, looked for where
     the saved ones can explain what leaves the node, or cannot be seen."""
+    try:
+        return _left(backend, call, key)
+    except Exception:  # sparse, quantised: nothing to say, no harm
+        return []
+
+
+def _left(backend: Backend, call: BackwardCall, key: int) -> list[Evidence]:
     own = _saved(backend, call, key)
     unseen = not backend.capabilities.saved_tensors or any(
         value.state is ValueState.UNREAD for value in call.saved(key)

@@ -185,7 +185,19 @@ def saved_slots(stop: StopContext, graph: Graph, key: int) -> list[SlotView]:
         values: Sequence[SavedValue] = graph.saved(key)
     except AdbgError as error:
         return [SlotView("saved", "", None, text=str(error))]
+    if any(value.state is ValueState.FREED for value in values) and _ran_now(stop, graph, key):
+        freed = ValueState.FREED
+        values = [replace(value, state=ValueState.FREED_NOW) if value.state is freed else value for value in values]
     return [_saved_slot(stop, saved) for saved in values]
+
+
+def _ran_now(stop: StopContext, graph: Graph, key: int) -> bool:
+    """The node has run in the backward at hand: what it saved was there until then."""
+    state = next((state for state in stop.point.calls if state.call is graph), None)
+    if state is None:
+        return False
+    index = index_of(graph)
+    return index.position.get(key, 0) < position_in(stop, graph, state, index)
 
 
 def _saved_slot(stop: StopContext, saved: SavedValue) -> SlotView:

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from adbg.engine.backends.base import Backend
 from adbg.engine.errors import CommandError, NotStopped
@@ -60,7 +61,7 @@ def _backward(stop: StopContext) -> InfoBody:
     rows = []
     for state in point.calls:
         call = state.call
-        ms = round((time.perf_counter_ns() - state.started_ns) / 1e6, 3) if state.started_ns else None
+        ms = round(state.ran_ns(time.perf_counter_ns()) / 1e6, 3) if state.started_ns else None
         rows.append(
             [
                 call.number, call.depth, call.entry, f"{state.position}/{call.count()}", ", ".join(call.root_names),
@@ -74,7 +75,7 @@ def _backward(stop: StopContext) -> InfoBody:
         text = "no backward runs here"
     if point.error is not None:
         text += f"; {type(point.error).__name__}: {one_line(str(point.error))}"
-    columns = ["backward", "depth", "entry", "position", "roots", "called at", "ms since begin", "create_graph"]
+    columns = ["backward", "depth", "entry", "position", "roots", "called at", "ms run", "create_graph"]
     return InfoBody(text, columns, rows)
 
 
@@ -125,28 +126,67 @@ def _threads(session: Session, _stop: StopContext | None) -> InfoBody:
         line = source_line(live[0]) if live else None
         where = f"{line.function} {_place(line)}" if line is not None else ""
         rows.append([state.id, state.name, state.adbg, where])
-    return InfoBody(f"{len(rows)} threads", ["id", "name", "state", "at"], rows)
+    return InfoBody(f"{len(rows)} thread{'s' * (len(rows) != 1)}", ["id", "name", "state", "at"], rows)
 
 
 def _params(session: Session, stop: StopContext | None) -> InfoBody:
-    """Parameters of the modules seen so far; at a stop with their gradients."""
+    """Parameters of the modules seen so far; at a stop with their gradients, and with those that are looked for: leaves
+    of the graph that are in no module, what an optimizer holds beside them, parameters that no optimizer has."""
+    columns = ["name", "shape", "dtype", "device", "grad norm", "grad", "requires_grad"]
     rows: list[list[object]] = []
-    missing = 0
+    missing = registered = strangers = 0
     for backend in session.backends:
-        for name, value in _parameters(backend):
-            meta = backend.meta(value)
-            row: list[object] = [name, str(list(meta.shape or ())), meta.dtype, meta.device, None, None]
-            if stop is not None:
-                grad = backend.gradient_of(value)
-                missing += grad is None
-                row[4] = norm_of(backend, grad, backend.meta(grad), NORM_ELEMENTS * 16) if grad is not None else None
-                row[5] = grad is not None
-            rows.append([*row, meta.requires_grad])
+        known = _parameters(backend)
+        registered += len(known)
+        if stop is None:
+            for name, value in known:
+                row = _param_row(backend, name, value, None)
+                rows.append([*row[:4], None, None, row[6]])
+            continue
+        held = {id(value): (place, value) for place, value in backend.optimized()}
+        named = {id(value) for _, value in known}
+        for name, value in known:
+            note = "in no optimizer" if held and id(value) not in held else ""
+            rows.append([*_param_row(backend, name, value, backend.gradient_of(value)), note])
+            missing += backend.gradient_of(value) is None
+        leaves = _leaves(stop) if backend is stop.point.backend else {}
+        others = {at: (place, value, "in no module") for at, (place, value) in held.items() if at not in named}
+        for at, (place, value) in leaves.items():
+            if at not in named:
+                before = others.get(at)
+                label, why = (before[0], "in no module") if before else (place, "in no module, in no optimizer")
+                others[at] = (label, value, f"{why}; gets a gradient here" + ("" if before is None else f": {place}"))
+        for place, value, note in others.values():
+            rows.append([*_param_row(backend, place, value, backend.gradient_of(value)), note])
+        strangers += len(others)
     if not rows:
         return InfoBody("no module with parameters was seen yet" if session.backends else _NO_FRAMEWORK)
     about = f"{missing} without a gradient now" if stop is not None else "gradients are shown only at a stop"
-    columns = ["name", "shape", "dtype", "device", "grad norm", "grad", "requires_grad"]
-    return InfoBody(f"{len(rows)} parameter{'s' * (len(rows) != 1)}; {about}", columns, rows)
+    text = f"{registered} parameter{'s' * (registered != 1)}; {about}"
+    if strangers:
+        text += f"; {strangers} tensor{'s' * (strangers != 1)} in no module seen so far"
+    return InfoBody(text, [*columns, "note"] if stop is not None else columns, rows)
+
+
+def _param_row(backend: Backend, name: str, value: Any, grad: Any) -> list[object]:
+    meta = backend.meta(value)
+    norm = norm_of(backend, grad, backend.meta(grad), NORM_ELEMENTS * 16) if grad is not None else None
+    has: bool | None = grad is not None
+    return [name, str(list(meta.shape or ())), meta.dtype, meta.device, norm, has, meta.requires_grad]
+
+
+def _leaves(stop: StopContext) -> dict[int, tuple[str, Any]]:
+    """The leaves of the graph here, by address: the accumulate node with its line, and the tensor."""
+    graph = stop.point.graph
+    found: dict[int, tuple[str, Any]] = {}
+    for key in graph.order() if graph is not None else ():
+        if graph is not None and graph.is_accumulate(key):
+            for saved in graph.saved(key):
+                if stop.backend.is_tensor(saved.value):
+                    info = graph.describe(key)
+                    line = f" ({_place(info.forward)})" if info.forward is not None else ""
+                    found[id(saved.value)] = (f"leaf of {info.unique_name}{line}", saved.value)
+    return found
 
 
 def _parameters(backend: Backend) -> list[tuple[str, object]]:
@@ -187,7 +227,7 @@ def _capabilities(session: Session, _stop: StopContext | None) -> InfoBody:
         for backend in session.backends
         for name, able in dataclasses.asdict(backend.capabilities).items()
     ]
-    columns = ["framework", "version", "capability", "there", "what it allows"]
+    columns = ["framework", "version", "capability", "available", "what it allows"]
     return InfoBody("" if rows else _NO_FRAMEWORK, columns, rows)
 
 
@@ -198,7 +238,7 @@ def _breakpoints(session: Session, _stop: StopContext | None) -> InfoBody:
          "?" if s.matches is None else s.matches, s.message]
         for s in states
     ]  # fmt: skip
-    text = f"{len(states)} breakpoints" if states else "no breakpoints"
+    text = f"{len(states)} breakpoint{'s' * (len(states) != 1)}" if states else "no breakpoints"
     return InfoBody(text, ["id", "spec", "enabled", "kind", "hits", "matches", "note"], rows)
 
 

@@ -29,6 +29,7 @@ class StderrTap:
 
     def __init__(self) -> None:
         self.path = ""  # of the file while fd 2 goes there
+        self.limit = 0  # bytes of a file that is kept; 0 for any number
         self._file: Own | None = None
         self._pipe: Own | None = None
         # The real stderr. Never closed again: while Python's stream is on it, the program may take its number
@@ -58,7 +59,7 @@ class StderrTap:
 
     def start(self, path: str | os.PathLike[str] = "", keep: bool = True) -> None:
         """Redirect fd 2 to ``path`` (appending; "": a file without a name). ``keep`` False: not part of a
-        record, its disk space is given back as it is read. Does nothing when it is on.
+        record, its disk space is given back as it is read; else what is beyond ``limit``. Does nothing when it is on.
 
         Raises:
             OSError: the file cannot be made, or there is no fd 2; everything is as before.
@@ -76,7 +77,7 @@ class StderrTap:
             begin = os.fstat(file.number).st_size
             self._point(file, saved)
             os.dup2(file.number, 2)
-            self._pipe = Own(_forward(file.number, saved.number, begin, not keep))
+            self._pipe = Own(_forward(file.number, saved.number, begin, (self.limit or -1) if keep else 0))
 
     def write(self, data: bytes) -> None:
         """A record among those in the file."""
@@ -152,21 +153,21 @@ class _RealStderr(io.RawIOBase):
         self.name, self.mode = plain.name, plain.mode
 
     def fileno(self) -> int:
-        """As without adbg: a program that takes the number (``os.dup2(file, sys.stderr.fileno())``, as Paddle's
+        """Always 2: a program that takes it (``os.dup2(file, sys.stderr.fileno())``, as Paddle's
         ``capture_forward_subgraph_guard`` does to read the VLOG) means what C code writes to."""
         return 2
+
+    def _number(self) -> int:
+        return self._saved.number if self._saved.ours and self._file.is_on(2) else 2
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
-        return os.write(self._target(), data)
+        return os.write(self._number(), data)
 
     def isatty(self) -> bool:
-        return os.isatty(self._target())
-
-    def _target(self) -> int:
-        return self._saved.number if self._saved.ours and self._file.is_on(2) else 2
+        return os.isatty(self._number())
 
 
 def _is_stderr(raw: object) -> TypeGuard[io.FileIO]:
@@ -212,10 +213,10 @@ def _set_buffer(stream: io.TextIOWrapper, raw: io.RawIOBase) -> None:
         stream.mode = "w"  # type: ignore[misc]
 
 
-def _forward(file: int, saved: int, begin: int, erase: bool) -> int:
+def _forward(file: int, saved: int, begin: int, keep: int) -> int:
     """Start the forwarder; returns the end of the pipe that is closed to stop it."""
     reading, writing = map(lifted, os.pipe())
-    numbers = [str(n) for n in (file, saved, reading, begin, int(erase), os.getpid())]
+    numbers = [str(n) for n in (file, saved, reading, begin, keep, os.getpid())]
     command = [sys.executable, "-I", "-S", str(Path(forwarder.__file__).resolve()), *numbers]
     try:
         subprocess.run(
@@ -229,11 +230,11 @@ def _forward(file: int, saved: int, begin: int, erase: bool) -> int:
         )
         os.close(reading)
     except (OSError, ValueError, subprocess.SubprocessError):  # no usable interpreter: a thread does it
-        _forward_here(Own(lifted(os.dup(file))), Own(lifted(os.dup(saved))), Own(reading), begin, erase)
+        _forward_here(Own(lifted(os.dup(file))), Own(lifted(os.dup(saved))), Own(reading), begin, keep)
     return writing
 
 
-def _forward_here(file: Own, saved: Own, pipe: Own, begin: int, erase: bool) -> None:
+def _forward_here(file: Own, saved: Own, pipe: Own, begin: int, keep: int) -> None:
     os.set_blocking(pipe.number, False)
 
     def over() -> bool:
@@ -246,7 +247,7 @@ def _forward_here(file: Own, saved: Own, pipe: Own, begin: int, erase: bool) -> 
 
     def run() -> None:
         with contextlib.suppress(OSError):
-            forwarder.follow(forwarder.Tail(file.number, saved.number, begin, erase), over, lambda: False)
+            forwarder.follow(forwarder.Tail(file.number, saved.number, begin, keep), over, lambda: False)
         for own in (file, saved, pipe):
             own.close()
 

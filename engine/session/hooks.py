@@ -27,10 +27,6 @@ if TYPE_CHECKING:
     from adbg.engine.session.session import Session
 
 
-_TRUNCATED = (
-    "a backward has more than {count:,} nodes: the rest runs unseen, and neither breakpoints nor nan, inf and "
-    "nonfinite see anything there; `adbg doctor` says why. To look at the rest, call backward on a part of the graph"
-)
 _AT_NO_NODE: tuple[int | None, int, Slots, Slots | None, float | None] = (None, 0, (), None, None)
 
 
@@ -208,9 +204,11 @@ class BackendHooks:
         session = self._session
         if session.attached:
             running = self._enter(call)
+            if session.turn.waited_ns and len(running.chain) > 1:
+                running.chain[-2].wait(session.turn.waited_ns)
             running.screened = session.hook(running)
             if call.truncated:
-                session.problems.problem(_TRUNCATED.format(count=call.count()))
+                session.problems.cut_graph(call.count())
             self._tell_begin(running)
             self._arrive(running, Phase.BEGIN)
 
@@ -229,13 +227,15 @@ class BackendHooks:
         if running is None or not session.attached:
             return None
         state = running.state
+        if session.turn.waited_ns:
+            running.wait(session.turn.waited_ns)
         index = state.position = state.index_of(key)
         visit = Visit(running, key, index, outs, *self._measure(outs))
         for tell in session.notify.node_begin:
             tell(visit)
         replaced = self._arrive(running, Phase.BEFORE, visit) if session.deciding else None
         visit.outs = ()  # kept alive, a gradient could not be changed in place by the node
-        visit.started_ns = perf_counter_ns() - running.parked_ns
+        visit.started_ns = perf_counter_ns() - state.parked_ns
         running.begun[key] = visit
         for tell in session.notify.node_enter:
             tell(visit)
@@ -251,8 +251,10 @@ class BackendHooks:
         if visit is None:
             visit = Visit(running, key, state.index_of(key), outs, *self._measure(outs))
         else:
-            visit.us = (now - running.parked_ns - visit.started_ns) / 1000
+            visit.us = (now - state.parked_ns - visit.started_ns) / 1000
             visit.outs = outs
+        if session.turn.waited_ns:  # from ``now`` on: it is no part of this node's time
+            running.wait(session.turn.waited_ns)
         visit.ins = ins
         for tell in session.notify.node_leave:
             tell(visit)
@@ -281,7 +283,9 @@ class BackendHooks:
             if fresh and error is not None:
                 self._failed(self._enter(call), error)
             return
-        us = (now - running.state.started_ns - running.parked_ns) / 1000
+        us = running.state.ran_ns(now) / 1000
+        if session.turn.waited_ns:
+            running.wait(session.turn.waited_ns)
         if fresh and error is not None:
             self._failed(running, error)
         self._arrive(running, Phase.END)
@@ -330,7 +334,7 @@ class BackendHooks:
                 running.spoil(key, count_nonfinite(backend, checked) if any(event.nonfinite) else ())
             elif key is not None and phase is Phase.BEFORE and event.counted:
                 running.receive(key, event.nonfinite)
-        why = session.decide(running, phase, key, hits, lambda: _slots_text(backend, phase, checked))
+        why = session.decide(running, phase, key, hits, lambda: _slots_text(backend, phase, checked, outs))
         if why is None:
             return None
         reason, ids, message = why
@@ -355,11 +359,9 @@ class BackendHooks:
         """(NaN, infinite) elements among what the current gradients were made of."""
         if key is None:
             return 0, 0
-        if phase is Phase.BEFORE:
-            return total([running.given(key), running.given_from_outside(key)])
-        hidden = any(isinstance(value, Hidden) for value in outs)
-        came = [running.given(key)] if hidden else count_nonfinite(self._backend, outs)
-        return total([*came, running.given_inside(key)])
+        if phase is Phase.AFTER and not any(isinstance(value, Hidden) for value in outs):
+            return total([*count_nonfinite(self._backend, outs), running.given_inside(key)])
+        return total([running.given(key), running.given_inside(key), running.given_from_outside(key)])
 
     def _evidence(self, running: Running, key: int, outs: Slots, ins: Slots | None) -> tuple[Evidence, ...]:
         given = running.given(key)
@@ -426,5 +428,7 @@ def error_text(error: BaseException | None) -> str:
     return f"{type(error).__name__}: {error}" if error is not None else ""
 
 
-def _slots_text(backend: Backend, phase: Phase, values: Slots) -> str:
-    return slots_text(backend, "grad_outputs" if phase is Phase.BEFORE else "grad_inputs", values)
+def _slots_text(backend: Backend, phase: Phase, values: Slots, outs: Slots) -> str:
+    """Of a node that gives nothing on (accumulate), what flowed into it."""
+    came = phase is Phase.BEFORE or not values
+    return slots_text(backend, "grad_outputs" if came else "grad_inputs", outs if came else values)

@@ -11,6 +11,7 @@ import queue
 import threading
 from collections.abc import Callable
 from threading import get_ident
+from time import perf_counter_ns
 from typing import Any, TypeVar
 
 from adbg.engine.session.running_call import Running
@@ -34,14 +35,18 @@ class Turn:
         self._lock = threading.Lock()
         self._owner = 0  # ident of the holder; what an interrupt left behind is harmless while the lock is free
         self.waiting: set[int] = set()
+        self.waited_ns = 0  # how long the holder waited: somebody stood at a stop of another thread
 
     def take(self, work: Callable[..., T], *args: Any) -> T:
         """``work(*args)`` when no other thread holds the turn any more."""
         ident = get_ident()
+        since = 0
         if self._lock.locked():
             self.waiting.add(ident)
+            since = perf_counter_ns()
         try:
             with self._lock:
+                self.waited_ns = perf_counter_ns() - since if since else 0
                 self.waiting.discard(ident)
                 self._owner = ident
                 quiet = self.quiet

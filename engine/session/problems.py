@@ -10,6 +10,10 @@ from typing import Any, Protocol
 from adbg.engine.protocol.messages import Output
 
 _MOST = 100
+_CUT = (
+    "a backward has more than {count:,} nodes: the rest runs unseen, and neither breakpoints nor nan, inf and "
+    "nonfinite see anything there; `adbg doctor` says why. To look at the rest, call backward on a part of the graph"
+)
 
 
 class Outlet(Protocol):
@@ -32,6 +36,10 @@ class Problems:
     def problem(self, text: str) -> None:
         """Something that the user must know."""
         self._once(f"{text}\n")
+
+    def cut_graph(self, count: int) -> None:
+        """Of a graph only ``count`` nodes were walked."""
+        self.problem(_CUT.format(count=count))
 
     def defect(self, what: str, error: BaseException) -> None:
         """Something of adbg's own failed; the program runs on."""

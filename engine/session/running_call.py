@@ -18,8 +18,8 @@ class Running:
     """A call between its begin and its end, and the calls around it (``chain``, outermost first, itself last)."""
 
     __slots__ = (
-        "backend", "begun", "call", "chain", "family", "inner", "leaves", "may_hit", "parked_ns", "received",
-        "screened", "serial", "spoilt", "state", "thread",
+        "backend", "begun", "call", "chain", "family", "inner", "leaves", "may_hit", "received", "screened",
+        "serial", "spoilt", "state", "thread",
     )  # fmt: skip
 
     def __init__(self, backend: Backend, call: BackwardCall, serial: int, outer: Running | None, now: int) -> None:
@@ -30,16 +30,20 @@ class Running:
         self.chain: tuple[Running, ...] = (*outer.chain, self) if outer is not None else (self,)
         self.begun: dict[int, Visit] = {}  # nodes that run now, by key
         self.spoilt = self.state.spoilt
-        # key -> (NaN, infinite) elements that flowed into it; only of nodes that do not show what they give
-        self.received: dict[int, tuple[int, int]] = {}
         # node -> what the calls that it ran passed on; where there was something
         self.inner: dict[int, list[dict[int, tuple[tuple[int, int], ...]]]] = {}
         self.family = tuple([each.call.number for each in self.chain])
         self.leaves = Leaves(backend, call)
+        # key -> (NaN, infinite) elements that flowed into it; only of nodes that do not show what they give
+        self.received: dict[int, tuple[int, int]] = {}
         self.screened = False  # all its gradients are looked at since it began
-        self.parked_ns = 0  # time that its thread stood at stops
         self.thread: int = self.chain[0].call.thread
         self.may_hit: Callable[[str], bool] | None = None  # breakpoints can take nodes of that name; None: any node
+
+    def wait(self, ns: int) -> None:
+        """Its thread waited so long, which is no work of its nodes: of this call, nor of those around it."""
+        for running in self.chain:
+            running.state.parked_ns += ns
 
     def spoil(self, key: int, counts: tuple[tuple[int, int], ...]) -> None:
         """Node ``key`` passes that many (NaN, infinite) elements on, per outgoing gradient."""
@@ -68,11 +72,6 @@ class Running:
                 inf += received[1]
         return nan, inf
 
-    def receive(self, key: int, counts: tuple[int, int]) -> None:
-        """That many (NaN, infinite) elements flow into node ``key``: kept where what it makes of them is not shown."""
-        if any(counts) and self.call.ends_unseen(key):
-            self.received[key] = counts
-
     def given_inside(self, key: int) -> tuple[int, int]:
         """(NaN, infinite) elements that passed through the calls which node ``key`` ran."""
         counts = [count for spoilt in self.inner.get(key, ()) for slots in spoilt.values() for count in slots]
@@ -82,6 +81,11 @@ class Running:
         """(NaN, infinite) elements that the node around this call was given, where ``key`` is a root of it."""
         outer, parent = self.chain[-2] if len(self.chain) > 1 else None, self.call.parent_key
         return outer.given(parent) if outer is not None and parent is not None and key in self.call.roots() else (0, 0)
+
+    def receive(self, key: int, counts: tuple[int, int]) -> None:
+        """That many (NaN, infinite) elements flow into node ``key``: kept where what it makes of them is not shown."""
+        if any(counts) and self.call.ends_unseen(key):
+            self.received[key] = counts
 
     def place(self, phase: Phase, key: int | None = None) -> Place:
         """Where a thread stands that is at ``key`` of this call."""

@@ -301,6 +301,9 @@ class Session:
         parked = Parked(point, place, running)
         resumed = False
         point.kept = self.kept
+        chain = running.chain if running is not None else ()
+        for around in chain:
+            around.state.stopped_ns = begun
         try:
             self.parked = parked
             for tell in self.notify.before_stop:
@@ -319,10 +322,10 @@ class Session:
         finally:
             self.parked = None
             parked.close()
-            if running is not None:
-                spent = time.perf_counter_ns() - begun
-                for around in running.chain:
-                    around.parked_ns += spent
+            spent = time.perf_counter_ns() - begun
+            for around in chain:
+                around.state.stopped_ns = 0
+                around.state.parked_ns += spent
             if not resumed:
                 for tell in self.notify.continued:
                     tell(point.thread)

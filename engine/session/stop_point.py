@@ -33,7 +33,13 @@ class CallState:
     spoilt: dict[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     position: int = 0  # index of the current node, or of the last one seen, 0 at begin
     started_ns: int = 0
+    parked_ns: int = 0  # that its thread stood at stops that are over
+    stopped_ns: int = 0  # when the stop began at which it stands; 0 at none
     _index: dict[int, int] | None = None
+
+    def ran_ns(self, now: int) -> int:
+        """Since it began, without the time that its thread stood at stops."""
+        return (self.stopped_ns or now) - self.started_ns - self.parked_ns
 
     def index_of(self, key: int) -> int:
         """Position (from 1) of ``key`` in the predicted execution order; 0 when it is not in it."""

@@ -28,7 +28,11 @@ class Node:
     unique_name: Annotated[
         str, "`name#k`, k counting the nodes of one name in the order in which the forward pass made them"
     ]
-    module: Annotated[str | None, "path of the module that made it: `layers.0.attn`"]
+    module: Annotated[
+        str | None,
+        "path of the module that made it: `layers.0.attn`; empty: the outermost module itself; null: none, or not "
+        "known",
+    ]
     parameter: Annotated[str | None, "of a node that accumulates a gradient: path of the parameter"]
 
 

@@ -8,13 +8,20 @@ from collections.abc import Sequence
 from adbg.tui.cli.front_end import add_front_end, check_options, choose_front_end, run_front_end, startup_lines
 
 
+def process_number(word: str) -> int:
+    """A process number above 0."""
+    if not word.isdecimal() or int(word) == 0:
+        raise argparse.ArgumentTypeError(f"{word!r} must be the number of a process, as `ps` shows it")
+    return int(word)
+
+
 class Attach:
     """Attach to a program that called adbg.listen()."""
 
     usage = "adbg attach [OPTIONS] PID"
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("pid", type=int, metavar="PID")
+        parser.add_argument("pid", type=process_number, metavar="PID")
         add_front_end(parser)
 
     def run(self, parser: argparse.ArgumentParser, words: Sequence[str]) -> int:

@@ -139,7 +139,12 @@ def graph_result(debugger: Debugger, argument: str) -> CommandResult:
         stops = ",".join(map(str, row.breakpoints))
         rows.append((mark, f"#{row.index}", row.unique_name, shape, norm, feeds, row.module, where, stops))
     last = page.rows[-1].index if page.rows else 0
-    head = f"backward {page.backward}: nodes #{start} to #{last} of {page.total}"
+    more = "more than " if page.truncated else ""
+    head = f"backward {page.backward}: nodes #{start} to #{last} of {more}{page.total}"
+    if last < page.total:
+        head += f"; `info graph #{last + 1}` lists those behind"
+    elif start > 1:
+        head += f"; `info graph #{max(1, start - GRAPH_ROWS)}` lists those before"
     head += f"\n{page.note}" if page.note else ""
     columns = ("", "#", "node", "gradient", "norm", "feeds", "module", "made at", "breakpoints")
     value = {"total": page.total, "here": page.here, "backward": page.backward, "rows": to_json(page.rows)}

@@ -55,7 +55,8 @@ def vlog(debugger: Debugger, argument: str) -> CommandResult:
     region, remark = checked_place(at, debugger.program.command, "vlog 6 at train.py:10-14") if place else ("", "")
     body = debugger.settings.set_vlog(levels, region, backward)
     names = {name: level for name, level in body.levels.items() if name != "*"}
-    text = f"vlog {body.levels.get('*', 0)}" + "".join(f"  {name}={level}" for name, level in names.items())
+    level = body.levels.get("*", 0)
+    text = f"vlog {level or 'off'}" + "".join(f"  {name}={level}" for name, level in names.items())
     text += "".join(f"\nvlog {region}" for region in body.regions)
     text += f"\n{remark}" if remark else ""
     text += f"\n→ {body.file}  (`adbg log` shows it)" if body.file else ""
@@ -95,19 +96,23 @@ def record(debugger: Debugger, argument: str) -> CommandResult:
     """Show whether the run is being recorded, or turn recording on or off."""
     on = None if not argument else choice_of(argument, ("on", "off"), "record") == "on"
     body: protocol.RecordBody = debugger.view.request(protocol.Record(on))
-    text = f"recording into {body.run_dir}" if body.recording else "not recording"
-    return CommandResult(
-        f"{text}: {body.message}" if body.message else text, {"recording": body.recording, "run_dir": body.run_dir}
-    )
+    if not body.recording:
+        text = f"not recording{': ' + body.message if body.message else ''}"
+    else:
+        text = f"recording {body.message or 'the run'} into {body.run_dir}"
+    return CommandResult(text, {"recording": body.recording, "run_dir": body.run_dir})
 
 
-@command("stacks", group="session", args="on|off")
+@command("stacks", group="session", args="[on|off]")
 def stacks(debugger: Debugger, argument: str) -> CommandResult:
-    """Turn the recording of forward stacks and module paths on or off, for nodes made from now on."""
+    """Show whether forward stacks and module paths are kept, or turn them on or off for nodes made from now on."""
+    if not argument:
+        now: protocol.StacksBody = debugger.view.request(protocol.Stacks())
+        return CommandResult(f"forward stacks and module paths are {'kept' if now.on else 'not kept'}", now.on)
     on = choice_of(argument, ("on", "off"), "stacks") == "on"
     for process in debugger.processes:
         process.client.request(protocol.Stacks(on))
-    return CommandResult(f"forward stacks and module paths are {'kept' if on else 'not kept'} from now on")
+    return CommandResult(f"forward stacks and module paths are {'kept' if on else 'not kept'} from now on", on)
 
 
 @command("profile", group="session", args="[NAME]")

@@ -249,9 +249,11 @@ def choice_of(word: str, choices: Sequence[str], what: str) -> str:
     found = [choice for choice in choices if choice.startswith(word)] if word else []
     if len(found) == 1:
         return found[0]
-    raise CommandError(
-        f"{what} {word!r} {'may be ' + ', '.join(found) if found else 'is unknown'}", "one of: " + ", ".join(choices)
-    )
+    options = "one of: " + ", ".join(choices)
+    if not word:
+        raise CommandError(f"{what}: a word is missing", options)
+    wrong = f"{word!r} is ambiguous ({', '.join(found)})" if found else f"unknown word {word!r}"
+    raise CommandError(f"{what}: {wrong}", options)
 
 
 def table_result(

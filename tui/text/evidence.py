@@ -40,11 +40,13 @@ def verdict_text(stop: NodeStop) -> str:
     leaving = _of(stop.evidence, Role.GRAD_INPUTS)
     arriving = _of(stop.evidence, Role.GRAD_OUTPUTS)
     kind = _KINDS.get(stop.reason) or _kind(leaving or arriving)
-    if leaving and leaving[0].origin is Origin.MADE_HERE:
+    if leaving and leaving[0].origin in (Origin.MADE_HERE, Origin.UNKNOWN):
         left = next((found for found in stop.evidence if _explains(found)), None)
         if left is not None:
             return _forward_verdict(left, kind, stop)
-        return f"{here} made {kind} from finite gradients"
+        if leaving[0].origin is Origin.MADE_HERE:
+            return f"{here} made {kind} from finite gradients"
+        return f"{kind} came out of {here}; what flowed into it is not known: it wrote over that"
     between = next((found for found in arriving if found.origin is Origin.BETWEEN), None)
     if between is not None and between.unseen:
         return f"{kind} was first seen flowing into {here}: {_unseen(between)}"
@@ -56,9 +58,9 @@ def verdict_text(stop: NodeStop) -> str:
     if passed is not None:
         return f"{kind} flowed into {here}: another node made it"
     if arriving:
-        return f"{kind} flowed into {here}: given to backward, or made where nothing was looked at"
-    if leaving:
-        return f"{kind} left {here}; what flowed into it is not known: the node wrote over it"
+        if stop.reason in _KINDS:
+            return f"{kind} flowed into {here}: given to backward, or made before gradients were looked at"
+        return f"{kind} flowed into {here}: made where nothing was looked at (`break nonfinite` stops where it begins)"
     return ""
 
 

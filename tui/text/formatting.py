@@ -163,6 +163,8 @@ def stats_text(stats: TensorStats) -> str:
         f"-inf {stats.neg_inf}   negative {stats.negative}   zero {stats.zero}   positive {stats.positive}"
         f"   +inf {stats.pos_inf}   nan {stats.nan}",
     ]
+    if not stats.all_finite and stats.neg_inf + stats.pos_inf + stats.nan >= (stats.sampled or stats.numel):
+        lines[0] = f"no finite element: no norm, range or mean{how}"
     if any(stats.histogram):
         top = max(stats.histogram)
         bars = "".join(BLOCKS[0 if not n else max(1, round(8 * n / top))] for n in stats.histogram)

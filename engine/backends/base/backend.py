@@ -184,6 +184,10 @@ class Backend(abc.ABC):
         """Bytes by name ("rss", "cuda_allocated", ...)."""
         return {}
 
+    def optimized(self) -> Iterable[tuple[str, Any]]:
+        """(its place: "SGD params[3]", tensor) of what the program's optimizers hold. At a stop only."""
+        return ()
+
     def parameters(self) -> Iterable[tuple[str, Any]]:
         """(name, parameter) of the modules seen so far."""
         return ()

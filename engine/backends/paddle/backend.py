@@ -18,6 +18,7 @@ from adbg.engine.backends.base import (
     NativeVlog,
 )
 from adbg.engine.backends.common.backend import FrameworkBackend
+from adbg.engine.backends.common.optimizers import of_kind
 from adbg.engine.backends.paddle import private, tensors
 from adbg.engine.backends.paddle.aids import PaddleAids
 from adbg.engine.backends.paddle.creations import Creations
@@ -155,6 +156,14 @@ class PaddleBackend(FrameworkBackend):
 
     def user_mode(self) -> contextlib.AbstractContextManager[None]:
         return self._user_mode()
+
+    def optimized(self) -> Iterable[tuple[str, Any]]:
+        for optimizer in of_kind(paddle.optimizer.Optimizer):
+            held = getattr(optimizer, "_parameter_list", None) or ()
+            tensors = (each for entry in held for each in (entry["params"] if isinstance(entry, dict) else (entry,)))
+            for place, value in enumerate(tensors):
+                if isinstance(value, paddle.Tensor):
+                    yield f"{type(optimizer).__name__} parameters[{place}]", value
 
     def graph_of(self, values: Iterable[Any]) -> Graph | None:
         roots = root_tensors([value for value in values if isinstance(value, paddle.Tensor)])

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from adbg.engine.backends.common.in_place import overwritten_text, writes_in_place
 from adbg.engine.backends.paddle.native import symbols
 from adbg.engine.backends.paddle.tensors import defined, is_tensor, meta_of, short_dtype
 
@@ -96,18 +97,13 @@ def _by_message(graph: PaddleGraph, message: str) -> Iterator[tuple[int, str]]:
         keys = [key for key in graph.order() if printed[key] == name or graph.name(key) == name]
         keys, told = _of_that_stack(graph, keys, message)
         what = "; ".join(filter(None, (_changed(message), _ran_before(message))))
+        who = _overwritten(graph, keys[0]) if len(keys) == 1 and _changed(message) else ""
+        what = "; ".join(filter(None, (what, who)))
         sure = (
             f"Paddle's message names {told}" if len(keys) == 1 else f"one of {len(keys)} nodes of {told} in the message"
         )
         for key in keys:
             yield key, f"{sure}: {what}" if what else sure
-
-
-def _by_result(graph: PaddleGraph, message: str, returned: Mapping[str, str]) -> Iterator[tuple[int, str]]:
-    """Where Paddle could not read what a PyLayer gave back, its message names nothing."""
-    if _WANTS_LIST in message and returned:
-        for key in graph.keys_named(list(returned)[-1]):
-            yield key, "its backward returned last, and Paddle could not read what it gave"
 
 
 def _of_that_stack(graph: PaddleGraph, keys: list[int], message: str) -> tuple[list[int], str]:
@@ -123,6 +119,16 @@ def _of_that_stack(graph: PaddleGraph, keys: list[int], message: str) -> tuple[l
     )
 
 
+def _overwritten(graph: PaddleGraph, key: int) -> str:
+    """Paddle does not show what a node saved: who took its result, or what it took, on a line that writes in place.
+    What wrote there before ``key`` came would stand between the two."""
+    below = graph.producers()
+    made = {key, *below[key]}
+    takers = [other for other in graph.order() if other != key and not made.isdisjoint(below[other])]
+    writers = [other for other in takers if writes_in_place(graph.describe(other).forward)]
+    return " or ".join(overwritten_text(graph, writer, False) for writer in writers[:3])
+
+
 def _ran_before(message: str) -> str:
     if "TensorWrappers of" not in message or "do not exist" not in message:
         return ""
@@ -130,6 +136,15 @@ def _ran_before(message: str) -> str:
 
 
 _FORWARD = re.compile(r"Forward Traceback \(most recent call last\):\n(.*?)\n\s*\n", re.DOTALL)
+
+
+def _by_result(graph: PaddleGraph, message: str, returned: Mapping[str, str]) -> Iterator[tuple[int, str]]:
+    """Where Paddle could not read what a PyLayer gave back, its message names nothing."""
+    if _WANTS_LIST in message and returned:
+        for key in graph.keys_named(list(returned)[-1]):
+            yield key, "its backward returned last, and Paddle could not read what it gave"
+
+
 _SUMMARY = re.compile(r"Error Message Summary:\n-+\n(.*)", re.DOTALL)
 _WHERE = re.compile(r"\s*\(at /paddle/[^)]*\)")
 

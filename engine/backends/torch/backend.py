@@ -12,6 +12,7 @@ import torch
 
 from adbg.engine.backends.base import Capabilities, Graph
 from adbg.engine.backends.common.backend import FrameworkBackend
+from adbg.engine.backends.common.optimizers import of_kind
 from adbg.engine.backends.torch import private, tensors
 from adbg.engine.backends.torch.creations import Creations
 from adbg.engine.backends.torch.entry import EngineEntry
@@ -136,6 +137,14 @@ class TorchBackend(FrameworkBackend):
         graph = TorchGraph(list(nodes), self._services)
         graph.left_out = [tensor for tensor, _ in spent] if made else ()
         return graph
+
+    def optimized(self) -> Iterable[tuple[str, Any]]:
+        for optimizer in of_kind(torch.optim.Optimizer):
+            groups = getattr(optimizer, "param_groups", None) or ()
+            tensors = (value for group in groups for value in group.get("params", ()))
+            for place, value in enumerate(tensors):
+                if isinstance(value, torch.Tensor):
+                    yield f"{type(optimizer).__name__} params[{place}]", value
 
     def device_memory(self) -> Any:
         cuda: Any = torch.cuda

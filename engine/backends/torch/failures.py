@@ -85,7 +85,8 @@ def _corrupted(graph: TorchGraph) -> Iterator[tuple[int, str]]:
         for value in graph.saved(key):
             if value.state is ValueState.CORRUPTED:
                 moved = f"is at version {value.version}; expected version {value.saved_at}"
-                yield key, f"its saved tensor '{value.name}' {moved}"
+                who = f", {value.note}" if value.note else ""
+                yield key, f"its saved tensor '{value.name}' {moved}{who}"
                 break
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from threading import get_ident
 from typing import Any
 
@@ -21,13 +22,14 @@ from adbg.engine.backends.torch import private
 from adbg.engine.backends.torch import saved as torch_saved
 from adbg.engine.backends.torch.modules import Modules
 from adbg.engine.backends.torch.order import execution_order
+from adbg.engine.backends.torch.overwritten import overwritten
 from adbg.engine.backends.torch.saved import NodeFields
 from adbg.engine.backends.torch.stacks import Stacks
 from adbg.engine.backends.torch.tensors import short_dtype
 from adbg.engine.backends.torch.touched import Ledger
 from adbg.engine.errors import BackendError
 from adbg.engine.own_files import SHOWN
-from adbg.engine.types import Edge, NodeInfo, SourceLine, TensorMeta
+from adbg.engine.types import Edge, NodeInfo, SourceLine, TensorMeta, ValueState
 
 _HIGHEST = 1 << 64
 _MOST_THREADS = 256
@@ -276,7 +278,26 @@ class TorchGraph(WalkedGraph):
 
     def saved(self, key: int) -> Sequence[SavedValue]:
         with private.unseen():  # handing out a saved output detaches it
-            return torch_saved.saved(self.node(key), self._services.fields)
+            values = torch_saved.saved(self.node(key), self._services.fields)
+            if any(value.state is ValueState.CORRUPTED for value in values):
+                values = [self._with_writer(key, value) for value in values]
+        return values
+
+    def _with_writer(self, key: int, value: SavedValue) -> SavedValue:
+        if value.state is not ValueState.CORRUPTED:
+            return value
+        try:
+            who = overwritten(self, key, value)
+        except Exception:  # who wrote is more than torch says: knowing less is no reason to fail
+            who = ""
+        return replace(value, note="; ".join(filter(None, (value.note, who))))
+
+    def line_of(self, node: Any) -> SourceLine | None:
+        """The forward line of any node, also of one that is not in this graph."""
+        stacks = self._services.stacks
+        trace = stacks.trace(node)
+        lines = stacks.user_lines([trace])[0] if trace is not None else ()
+        return lines[0] if lines else None
 
     def attributes(self, key: int) -> Mapping[str, str]:
         return torch_saved.attributes(self.node(key), self._services.fields)

@@ -93,9 +93,14 @@ class Frames:
     all: bool
 
 
-@request("adbg/stacks", Empty)
+@dataclass(frozen=True, slots=True)
+class StacksBody:
+    on: bool = False
+
+
+@request("adbg/stacks", StacksBody)
 @dataclass(frozen=True, slots=True)
 class Stacks:
-    """Forward stacks and module paths of the nodes made from now on."""
+    """Forward stacks and module paths of the nodes made from now on; ``on`` None: only ask."""
 
-    on: bool
+    on: bool | None = None

@@ -505,3 +505,15 @@ def test_saved_is_a_mapping(stops: Stops) -> None:
 
     x = torch.ones(4, requires_grad=True)
     run(stops, Phase.BEFORE, "DoubledBackward#1", visit, lambda: Doubled.apply(x, torch.tensor(2.0)).sum().backward())
+
+
+def test_what_a_node_saved_is_freed_by_the_backward_that_ran_it(stops: Stops) -> None:
+    """torch's own word: it lets go of them when the node has run, and not before."""
+    x = torch.ones(2, requires_grad=True)
+    states = []
+
+    def look(answers: Answers) -> None:
+        states.extend(slot.meta.state for name in ("Exp", "Sin") for slot in ask(answers, "adbg/node", name=name).saved)
+
+    run(stops, Phase.BEFORE, "SinBackward0#1", look, lambda: x.sin().exp().sum().backward())
+    assert states == [ValueState.FREED_NOW, ValueState.OK]

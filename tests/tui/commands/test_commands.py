@@ -421,7 +421,8 @@ def test_why(watched: Make) -> None:
     one = watched()
     one.stop_at("MmBackward0#1")
     result = one.run("why")
-    assert result.value == {"node": 4, "path": [1, 2, 3, 4], "ancestors": 3, "contributions": [2, 3]}, "through the NaN"
+    expected = {"node": 4, "path": [1, 2, 3, 4], "ancestors": 3, "contributions": [2, 3]}
+    assert result.value == {**expected, "nonfinite": 3, "maker": None}, "through the NaN"
     assert "sum of 2 contributions" in result.text and "there are 2 paths" in result.text
     assert "first non-finite gradient flows into #3 ReluBackward0#1" in result.text
 
@@ -454,7 +455,7 @@ def test_vlog_dump_record_stacks(watched: Make) -> None:
     assert one.run("record on").value["recording"] is True
     one.run("stacks off")
     assert agent.requests[-1] == protocol.Stacks(False)
-    for line in ("dump", "dump x y", "record maybe", "stacks"):
+    for line in ("dump", "dump x y", "record maybe", "stacks maybe"):
         with pytest.raises(CommandError):
             execute(one.debugger, line)
 

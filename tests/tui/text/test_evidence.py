@@ -91,6 +91,7 @@ def test_a_victim_is_told_with_its_maker_where_that_is_known() -> None:
     assert verdict_text(stop(PASSED)) == "NaN flowed into Sqrt (tiny_gpt.py:20): another node made it"
     given = replace(PASSED, origin=Origin.UNKNOWN)
     assert "given to backward" in verdict_text(stop(given))
+    assert "`break nonfinite`" in verdict_text(stop(given, reason=StopReason.BREAKPOINT))
 
 
 def test_what_a_framework_does_not_show() -> None:
@@ -100,9 +101,10 @@ def test_what_a_framework_does_not_show() -> None:
         "a tensor hook or an in-place change"
     )
     gone = replace(MADE, origin=Origin.UNKNOWN, unseen=True)
-    assert verdict_text(stop(gone)) == (
-        "NaN left Sqrt (tiny_gpt.py:20); what flowed into it is not known: the node wrote over it"
-    )
+    told = "NaN came out of Sqrt (tiny_gpt.py:20); what flowed into it is not known: it wrote over that"
+    assert verdict_text(stop(gone)) == told
+    loss = replace(saved("", 1, role=Role.ROOT), numel=1)
+    assert verdict_text(stop(gone, loss)) == "NaN came from the forward pass (the loss is NaN already)"
 
 
 def test_a_message_stands_before_the_evidence_and_alone_in_runs_recorded_without() -> None:

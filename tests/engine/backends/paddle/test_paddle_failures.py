@@ -478,3 +478,20 @@ def test_the_text_of_an_error_is_the_one_without_adbg(tmp_path, options):
     plain = printed(str(script))
     assert "no luck" in plain and "GradNodePyLayer_Inner" in plain
     assert printed(*run, str(script)) == plain
+
+
+@pytest.mark.parametrize("of_result", [False, True])
+@pytest.mark.parametrize("recorded", [False, True])
+def test_the_line_that_wrote_in_place_is_named_where_the_graph_has_it(of_result, recorded):
+    watch = Texts()
+    with watching(watch, stacks=True):
+        y = paddle.tanh(leaf(4))
+        z = y * y if not of_result else y * 2
+        line = sys._getframe().f_lineno + 1
+        y.add_(paddle.ones([4]))
+        loss = z.sum() + y.sum() if recorded else z.sum()
+        with pytest.raises(RuntimeError, match="inplace"):
+            loss.backward()
+    evidence = watch.last.failed[0][1]
+    assert (f"overwritten at {__file__}:{line} by #" in evidence) is recorded
+    assert ("overwritten" in evidence) is recorded

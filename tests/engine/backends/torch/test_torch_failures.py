@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 
 import pytest
@@ -90,3 +91,91 @@ def test_what_was_retained_is_not_old():
         with pytest.raises(RuntimeError, match="second time"):
             z.backward()
     assert watch.last.failed[0][0].startswith(begun[-1][0])
+
+
+# ------------------------------------------------------------------ what was overwritten, and by whom
+
+
+def by_addition(x):
+    a = x * 2
+    b = a.sin()
+    a.add_(1)  # writes
+    return b + a
+
+
+def by_one_outside(x):
+    a = x * 2
+    b = a.sin()
+    a.add_(1)  # writes
+    return b
+
+
+def by_index(x):
+    a = x * 2
+    b = a.sin()
+    a[0] = 5  # writes
+    return b + a
+
+
+def twice(x):
+    a = x * 2
+    b = a.sin()
+    a.mul_(2)  # writes
+    a.add_(1)
+    return b + a
+
+
+def own_result(x):
+    a = x.exp()
+    c = torch.relu(a)
+    a += 1  # writes
+    return a + c
+
+
+def a_module(x):
+    a = x.exp()
+    torch.nn.ReLU(inplace=True)(a)  # writes
+    return a
+
+
+def unrecorded(x):
+    a = x * 2
+    b = a.sin()
+    with torch.no_grad():
+        a.mul_(2)
+    return b
+
+
+def unrecorded_result(x):
+    a = x.exp()
+    b = a * 3
+    with torch.no_grad():
+        a.mul_(2)
+    return b
+
+
+def line_of(function):
+    lines, first = inspect.getsourcelines(function)
+    return next((first + at for at, text in enumerate(lines) if text.endswith("# writes\n")), None)
+
+
+@pytest.mark.parametrize("armed", [False, True])
+@pytest.mark.parametrize("case", [by_addition, by_one_outside, by_index, twice, own_result, a_module])
+def test_the_line_that_wrote_is_named(case, armed):
+    watch = Watch()
+    with watching(watch, armed=armed, stacks=True):
+        loss = case(torch.ones(2, requires_grad=True)).sum()
+        with pytest.raises(RuntimeError, match="modified by an inplace"):
+            loss.backward()
+    assert f"overwritten at {__file__}:{line_of(case)} by " in watch.last.failed[0][1]
+
+
+@pytest.mark.parametrize("case", [unrecorded, unrecorded_result])
+def test_no_line_is_made_up_for_a_write_that_was_not_recorded(case):
+    watch = Watch()
+    with watching(watch, stacks=True):
+        loss = case(torch.ones(2, requires_grad=True)).sum()
+        with pytest.raises(RuntimeError, match="modified by an inplace"):
+            loss.backward()
+    evidence = watch.last.failed[0][1]
+    assert "is at version 1; expected version 0" in evidence and "overwritten at" not in evidence
