@@ -243,6 +243,8 @@ class Role(str, enum.Enum):
     GRAD_OUTPUTS = "grad_outputs"
     GRAD_INPUTS = "grad_inputs"
     SAVED = "saved"
+    LEAF = "leaf"  # a parameter, or another leaf: it was so before the forward pass
+    ROOT = "root"  # what backward was called on: the loss
 
 
 class Origin(str, enum.Enum):
@@ -259,8 +261,12 @@ class Origin(str, enum.Enum):
 class Evidence:
     """One gradient or saved tensor with non-finite numbers at a stop, and where they come from."""
 
-    role: Annotated[Role, "whose: a gradient that flowed in, one that leaves, a tensor saved by the forward pass"]
-    name: Annotated[str, "`grad_inputs[0]`; of a saved tensor `self`"]
+    role: Annotated[
+        Role,
+        "whose: a gradient that flowed in, one that leaves, a tensor saved by the forward pass, a leaf of the graph, "
+        "or a root of it (the loss)",
+    ]
+    name: Annotated[str, "`grad_inputs[0]`; of a saved tensor `self`; of a leaf its path, where it has one"]
     numel: Annotated[int, "elements it has"]
     nan: Annotated[int, "how many are NaN"]
     inf: Annotated[int, "how many are infinite, of either sign"]
@@ -281,6 +287,13 @@ class Evidence:
         "the framework does not show what one of the nodes `after` gave: it may have made it. Of a gradient that "
         "leaves: what flowed in is not known, the node wrote over it",
     ] = False
+    node: Annotated[
+        str,
+        "unique name of the node that saved the tensor, or that has the leaf (empty: the node of the stop); of a "
+        "gradient that was passed on, the node that made the numbers, where it is known",
+    ] = ""
+    index: Annotated[int | None, "position of `node` in the execution order"] = None
+    forward: Annotated[SourceLine | None, "the forward line of `node`"] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +315,8 @@ class NodeStop:
     message: str = ""  # what has no field of its own: the exception, a condition's error
     iteration: int = 0  # outermost backward calls begun so far
     elapsed_us: float | None = None  # time of the node (phase after)
-    evidence: tuple[Evidence, ...] = ()  # of a nan or inf stop: what is not finite, what leaves the node first
+    truncated: bool = False  # the graph has more nodes than ``total``: the walk was cut, and the rest runs unseen
+    evidence: tuple[Evidence, ...] = ()  # what is not finite at the node, what leaves it first
 
     @property
     def nearest(self) -> int:

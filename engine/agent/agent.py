@@ -28,6 +28,7 @@ from adbg.engine.agent.unmatched import UnmatchedBreakpoints
 from adbg.engine.backends import REGISTRY
 from adbg.engine.backends.base import Backend
 from adbg.engine.capture.captures import Captures
+from adbg.engine.errors import ProtocolError
 from adbg.engine.log.levels import LogLevels
 from adbg.engine.log.narrator import Narrator
 from adbg.engine.log.node_log import NodeLog
@@ -37,6 +38,7 @@ from adbg.engine.session.observers import Observer
 from adbg.engine.session.session import Session
 
 PATIENCE = 30.0  # seconds that a program waits for a front end that does not speak
+LEAVING = 1.0  # seconds that a front end which hung up has to be gone
 AGAIN = 0.2  # seconds between two looks at what a process learns late: 9 us of a backward call's begin
 
 _current: Agent | None = None
@@ -90,6 +92,7 @@ class Agent:
         self.rank = _environment_rank()
         self.configured = threading.Event()
         self.client: Client | None = None
+        self._taking = threading.Lock()
         self._breakpointhook = sys.breakpointhook
         self._pid = os.getpid()
         self.session = session = Session(self, self.rank or 0)
@@ -118,12 +121,23 @@ class Agent:
     # ---- connection
 
     def serve(self, sock: socket.socket, hello: bool = False) -> Client:
-        """Take ``sock`` as the client's connection. ``hello``: we dialled, so say who we are."""
-        client = self.client = Client(sock, self._requests.handle, self._gone)
+        """Serve what is at the other end of ``sock``. ``hello``: we dialled, so this is the client, and is told who we
+        are; who dialled us becomes the client by its first request (``take``)."""
+        client = Client(sock, self._requests.handle, self._gone)
         if hello:
+            self.client = client
             client.event(p.Hello(self.config.token, self.process_info()))
         client.connection.start()
         return client
+
+    def take(self, client: Client) -> None:
+        """It knows the token. Raises ProtocolError while there is another one."""
+        with self._taking:
+            other = self.client
+            # the one before it may have hung up a moment ago
+            if other is not None and other is not client and not other.over.wait(LEAVING):
+                raise ProtocolError("another front end debugs this process", "end that one first: it has `detach`")
+            self.client = client
 
     def _gone(self, client: Client) -> None:
         if self.client is client:
@@ -240,6 +254,7 @@ class _LateFacts(Observer):
         if now >= self._due:
             self._due = now + AGAIN
             self._agent.look_again()
+            self._agent.record.look_again()
 
     def before_stop(self) -> None:
         self._agent.look_again()

@@ -7,8 +7,10 @@ the order in which they happened. Signals to adbg are handed to the program.
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import time
+import traceback
 
 from adbg.engine.errors import AdbgError, CommandError, DebuggeeGone
 from adbg.engine.protocol.messages import Continue
@@ -22,6 +24,7 @@ from adbg.tui.debugger.end_notes import end_notes
 from adbg.tui.debugger.signals import handed_on, letting_go
 
 TIMED_OUT = 124
+FAILED = 125
 USAGE = 2
 FAILED_ON = 3
 IDLE = 0.1  # seconds without an event after which a half line of output is passed on
@@ -85,6 +88,12 @@ class Batch:
             return self._judged(status)
         except TimedOut:
             return self._give_up()
+        except AdbgError:
+            raise
+        except Exception as error:
+            if os.environ.get("ADBG_TRACEBACK"):
+                traceback.print_exc()
+            return self._let_run(error)
         finally:
             self.debugger.close()
             self.writer.flush()
@@ -96,6 +105,22 @@ class Batch:
             return status
         unmatched = any(row.id in self._asked and row.met is False for row in self.debugger.settings.breakpoints)
         return USAGE if self.refused or unmatched else status
+
+    def _let_run(self, error: Exception) -> int:
+        """A defect of adbg's own is no reason to end the program: it runs on to its end, undebugged."""
+        said = f"adbg itself failed: {type(error).__name__}: {error}"
+        with contextlib.suppress(Exception):
+            self.writer.notice("error", f"{said}; the program runs on without it (ADBG_TRACEBACK=1 shows where)")
+        with contextlib.suppress(AdbgError):
+            self.debugger.detach()
+        while self.debugger.program.launched and not self.ended:
+            event = self.queue.get()
+            if isinstance(event, events.Exited):
+                self._ended = event.run
+            elif isinstance(event, events.Output):
+                with contextlib.suppress(Exception):
+                    self.writer.output(event)
+        return FAILED
 
     def _follow(self) -> int:
         self._wait_ready()

@@ -49,7 +49,8 @@ STOP: dict[str, Any] = {
     "forward": SourceLine("/home/me/examples/tiny_gpt.py", 20, "forward"),
     "enclosing": [],
     "location": SourceLine("/home/me/examples/nan_at_sqrt.py", 72, "main"),
-    "message": "grad_inputs[0] of SqrtBackward0#1: 4 of 192 elements are nan, incoming gradients all finite",
+    "message": "Sqrt (tiny_gpt.py:20) made NaN from finite gradients; "
+    "grad_inputs[0] of SqrtBackward0#1: 4 of 192 elements are nan",
     "iteration": 9,
     "evidence": [Evidence(Role.GRAD_INPUTS, "grad_inputs[0]", 192, 4, 0, Origin.MADE_HERE, slot=0)],
 }

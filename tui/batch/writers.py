@@ -39,13 +39,26 @@ class Writer:
         self._write(self._err, f"{PREFIX}{text}\n".encode(errors="backslashreplace"))
 
     def _write(self, stream: BinaryIO, data: bytes) -> None:
-        """A reader that went away (``| head``) does not end the program being debugged."""
+        """A reader that went away (``| head``), a full disk: no reason to end the program being debugged. What cannot be
+        written is dropped from then on, and that is said once where it can be."""
         try:
             stream.write(data)
             stream.flush()
-        except BrokenPipeError:
-            with contextlib.suppress(OSError):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        except ValueError:  # closed
+            pass
+        except OSError as error:
+            self._drop(stream)
+            if not isinstance(error, BrokenPipeError):
+                name = "stdout" if stream is self._out else "stderr"
+                self._complain(f"nothing more is written to {name}: {error.strerror}; the program runs on")
+
+    def _drop(self, stream: BinaryIO) -> None:
+        """Have it write to nowhere, what still waits in its buffer too: Python would fail on that at its end."""
+        with contextlib.suppress(OSError, ValueError):
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, stream.fileno())
+            os.close(null)
+            stream.flush()
 
     def stopped(self, debugger: Debugger, event: events.Stopped) -> None:
         raise NotImplementedError
@@ -210,6 +223,7 @@ class JsonWriter(Writer):
                 line=begin.line,
                 depth=begin.depth,
                 rank=event.process.rank,
+                truncated=begin.truncated,
             )
         )
 

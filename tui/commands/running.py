@@ -94,11 +94,12 @@ def continue_(debugger: Debugger, argument: str) -> CommandResult:
     count = count_of(argument)
     if count > 1:
         stop = debugger.view.need_stop()
-        if not stop.breakpoints:
+        own = [id for id in stop.breakpoints if id > 0]  # an exception stops by a filter, which has no number
+        if not own:
             raise CommandError(
                 "this stop is not at a breakpoint: there is none to ignore", "`continue` without a count"
             )
-        debugger.settings.change_breakpoint(stop.breakpoints[0], ignore=count - 1)
+        debugger.settings.change_breakpoint(own[0], ignore=count - 1)
     return _go(debugger, protocol.Continue(), background)
 
 

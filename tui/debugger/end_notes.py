@@ -37,17 +37,27 @@ def end_notes(debugger: Debugger) -> list[str]:
     notes = []
     for row in rows:
         if not row.hits:
-            why = row.message or _reason(debugger, row)
+            why = "; ".join(filter(None, (row.message, _reason(debugger, row))))
             notes.append(f"breakpoint {row.id} ({row.spec}) was never hit{': ' + why if why else ''}")
     return notes
 
 
 def _reason(debugger: Debugger, row: Breakpoint) -> str:
+    cut = debugger.run.cut
+    unseen = f" in the first {cut:,} nodes of a backward, and the rest ran unseen" if cut else ""
     if row.kind is SpecKind.INDEX:
+        if cut:
+            return f"nodes behind the first {cut:,} of a backward ran unseen"
         return f"the largest backward had {debugger.run.largest} nodes"
     if row.kind is SpecKind.NONFINITE:
-        return "no nan and no inf was seen"
-    return f"no {row.kind.value} was seen" if row.kind in (SpecKind.NAN, SpecKind.INF) else ""
+        return f"no nan and no inf was seen{unseen}"
+    return (
+        f"no {row.kind.value} was seen{unseen}"
+        if row.kind in (SpecKind.NAN, SpecKind.INF)
+        else f"looked at{unseen}"
+        if unseen
+        else ""
+    )
 
 
 def _silence(debugger: Debugger) -> list[str]:

@@ -172,6 +172,7 @@ class Incoming:
     def _backward_began(self, process: Process, body: protocol.BackwardBegin, run: Run) -> None:
         run.backwards_seen += 1
         run.largest = max(run.largest, body.nodes)
+        run.cut = body.nodes if body.truncated else run.cut
         self._model.tell(events.BackwardBegan(process, body))
 
     def _backwards_ran(self, process: Process, body: protocol.BackwardsRan, run: Run) -> None:
@@ -255,7 +256,7 @@ class Incoming:
         deadline = time.monotonic() + 2
         for process in model.processes:
             process.client.wait_end(max(0.0, deadline - time.monotonic()))
-        for report in crash_reports(self._program.folder, bool(self._program.run_dir), status):
+        for report in crash_reports(self._program.folder, bool(self._program.run_dir), status, bool(run.ended_by)):
             model.notice("error", report)
         with model.changed:
             if run is not model.run or model.state is State.EXITED:

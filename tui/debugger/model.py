@@ -57,6 +57,7 @@ class Run:
     iterations: int | None = None  # outermost backward calls of the processes that ended by themselves, once one did
     frameworks_seen: set[str] = field(default_factory=set)
     largest: int = 0  # nodes in the largest backward
+    cut: int = 0  # nodes that were walked of a larger graph; 0: all were walked to their ends
     tail: str = ""  # the end of what the program wrote
 
     @property

@@ -33,6 +33,7 @@ class Graph(abc.ABC):
     longer than the graph itself lives (dropping many node wrappers can overflow the C stack: torch/touched.py)."""
 
     note: str = ""  # what is missing ("walk capped at 30,000 nodes: ..."), for the UI
+    truncated: bool = False  # the walk was cut: more nodes than ``count`` run, and the rest is never seen
     left_out: Sequence[Any] = ()  # values given to ``graph_of`` whose graphs a backward has used up
 
     def add_note(self, text: str) -> None:
@@ -49,6 +50,10 @@ class Graph(abc.ABC):
 
     @abc.abstractmethod
     def roots(self) -> Sequence[int]: ...
+
+    def root_values(self) -> Sequence[Any]:
+        """The tensors that backward was called on, while it runs; none where they are not at hand."""
+        return ()
 
     @abc.abstractmethod
     def describe(self, key: int) -> NodeInfo: ...

@@ -79,13 +79,13 @@ def _by_message(graph: PaddleGraph, message: str) -> Iterator[tuple[int, str]]:
         name = match[1] or match[2]
         printed = graph.printed()
         keys = [key for key in graph.order() if printed[key] == name or graph.name(key) == name]
+        keys, told = _of_that_stack(graph, keys, message)
+        what = "; ".join(filter(None, (_changed(message), _ran_before(message))))
+        sure = (
+            f"Paddle's message names {told}" if len(keys) == 1 else f"one of {len(keys)} nodes of {told} in the message"
+        )
         for key in keys:
-            sure = (
-                "Paddle's message names it"
-                if len(keys) == 1
-                else f"one of {len(keys)} nodes of the name in the message"
-            )
-            yield key, f"{sure}: {_changed(message)}" if _changed(message) else sure
+            yield key, f"{sure}: {what}" if what else sure
 
 
 def _by_result(graph: PaddleGraph, message: str, returned: Mapping[str, str]) -> Iterator[tuple[int, str]]:
@@ -95,6 +95,26 @@ def _by_result(graph: PaddleGraph, message: str, returned: Mapping[str, str]) ->
             yield key, "its backward returned last, and Paddle could not read what it gave"
 
 
+def _of_that_stack(graph: PaddleGraph, keys: list[int], message: str) -> tuple[list[int], str]:
+    """Those of ``keys`` that were made by the call that the message shows (call stack level 3), where one was."""
+    shown = _FORWARD.search(message)
+    lines = graph.services.stacks.parsed(shown[1]) if shown is not None else ()
+    found = [key for key in keys if tuple(graph.forward_stack(key)[0]) == lines] if lines else []
+    one = len(keys) == 1 or not found
+    return (
+        (keys, "it" if len(keys) == 1 else "the name")
+        if one
+        else (found, "it and its line" if len(found) == 1 else "the name and line")
+    )
+
+
+def _ran_before(message: str) -> str:
+    if "TensorWrappers of" not in message or "do not exist" not in message:
+        return ""
+    return "an earlier backward ran it and freed what it saved: detach() before it, or retain_graph=True in that one"
+
+
+_FORWARD = re.compile(r"Forward Traceback \(most recent call last\):\n(.*?)\n\s*\n", re.DOTALL)
 _SUMMARY = re.compile(r"Error Message Summary:\n-+\n(.*)", re.DOTALL)
 _WHERE = re.compile(r"\s*\(at /paddle/[^)]*\)")
 

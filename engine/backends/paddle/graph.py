@@ -18,7 +18,7 @@ from adbg.engine.backends.paddle.native import symbols
 from adbg.engine.backends.paddle.native.census import Survey, census
 from adbg.engine.backends.paddle.native.grad_fn import node_of
 from adbg.engine.backends.paddle.native.spent import SpentRoots
-from adbg.engine.backends.paddle.order import execution_order
+from adbg.engine.backends.paddle.order import MadeOrder, execution_order
 from adbg.engine.backends.paddle.stacks import Stacks, framework_name
 from adbg.engine.backends.paddle.tensors import meta_of
 from adbg.engine.errors import CommandError
@@ -26,6 +26,7 @@ from adbg.engine.types import Edge, NodeInfo, SourceLine, TensorMeta
 
 PYLAYER = "GradNodePyLayer_"
 ACCUMULATE = "GradNodeAccumulation"
+COMPILED = ("Dy2StGradNode", "GradNodeRunProgram")  # to_static's program, today's and that of older Paddles
 _MOST_NODES = 200_000
 _MOST_PASSED = 1000  # sets of kinds that are remembered as of no interest to a plan
 #: Operators that give a list of gradients, for a Paddle whose nodes cannot be read.
@@ -37,6 +38,7 @@ SAVED_NOTE = (
     "Paddle shows no saved tensors of an operator to Python; a PyLayer's are ctx.saved_tensor() in its backward"
 )
 UNREGISTERED_NOTE = "its tensor is a parameter of no Layer that ran since adbg is there, and Paddle does not show it"
+NUMBERED_NOTE = "against the execution: Paddle tells the order of the forward only while forward stacks are on"
 CONTEXT_HINT = "`breakpoint()` in its backward stops where ctx is a local"
 
 
@@ -80,6 +82,7 @@ class PaddleGraph(WalkedGraph):
         self._addresses: dict[int, int] | None = None
         self._users: dict[int, int] | None = None
         self._unique: list[str] | None = None
+        self._made_order: MadeOrder | None = None
         self._parameters: dict[int, tuple[str | None, Any]] | None = None
 
     # ---- the walk
@@ -108,6 +111,7 @@ class PaddleGraph(WalkedGraph):
                     add(producer)
                     append(producer)
             if len(nodes) > _MOST_NODES:
+                self.truncated = True
                 self.add_note(f"walk capped at {len(nodes):,} nodes: the rest runs, unseen")
                 break
         self._below.extend([()] * (len(nodes) - len(self._below)))
@@ -167,6 +171,9 @@ class PaddleGraph(WalkedGraph):
 
     # ---- Graph
 
+    def root_values(self) -> Sequence[Any]:
+        return self._root_tensors
+
     def count(self) -> int:
         if self._order is None and not self._wanted:  # all nodes below the roots run, and a count needs no walk
             survey = self.survey()
@@ -222,27 +229,29 @@ class PaddleGraph(WalkedGraph):
             return False
         native = symbols.native()
         if native is None:
-            return self.name(key).removesuffix("GradNode") in _LISTS
+            return self.name(key).removesuffix("Final").removesuffix("GradNode") in _LISTS
         return any(ranks > 1 for ranks in native.output_slots(self.walk()[key].node_ptr()))
 
     def unique_name(self, key: int) -> str:
-        """Paddle's own numbered name where it gave one, else name#k. Paddle tells no order of recording: k counts
-        backwards along the execution (the order of the forward, for a chain), of accumulate nodes along it."""
+        """Paddle's own numbered name where it gave one, else name#k: k counts in order of the forward, accumulate
+        nodes in order of execution."""
         if self._unique is None:
-            printed = self.printed()
-            order = list(self.order())
-            rest = sorted(set(range(len(printed))) - set(order))
-            unique = list(printed)
-            seen: dict[str, int] = {}
-            forward = [key for key in reversed(order) if not self.is_accumulate(key)]
-            leaves = [key for key in order if self.is_accumulate(key)]
-            for other in (*forward, *leaves, *rest):
-                name = printed[other]
-                if framework_name(name) == name:
-                    seen[name] = seen.get(name, 0) + 1
-                    unique[other] = f"{name}#{seen[name]}"
-            self._unique = unique
+            self._unique = self.printed().copy()
+        printed = self.printed()[key]
+        if self._unique[key] == printed and framework_name(printed) == printed:
+            order = self.made_order
+            same = [other for other, name in enumerate(self.printed()) if name == printed]
+            same.sort(key=order.position.__getitem__ if printed == ACCUMULATE else order)
+            for count, other in enumerate(same, 1):
+                self._unique[other] = f"{printed}#{count}"
         return self._unique[key]
+
+    @property
+    def made_order(self) -> MadeOrder:
+        if self._made_order is None:
+            nodes, stacks = self.walk(), self.services.stacks
+            self._made_order = MadeOrder(self.order(), self.producers(), lambda key: stacks.number(nodes[key]))
+        return self._made_order
 
     def info(self, key: int, needs: Sequence[str] | frozenset[str]) -> NodeInfo:
         accumulate = self.is_accumulate(key)
@@ -259,6 +268,7 @@ class PaddleGraph(WalkedGraph):
             parameter=parameter,
             forward=stack[0] if stack else None,
             accumulate=accumulate,
+            compiled=self.printed()[key] in COMPILED,
         )
 
     def module(self, key: int) -> str | None:
@@ -319,6 +329,8 @@ class PaddleGraph(WalkedGraph):
 
     def attributes(self, key: int) -> Mapping[str, str]:
         found = {"address": hex(self.walk()[key].node_ptr())}
+        if "#" in self.unique_name(key) and not self.is_accumulate(key) and not self.made_order.told(key):
+            found["numbered"] = NUMBERED_NOTE
         if self.is_accumulate(key):
             name, tensor = self.parameter(key)
             if tensor is not None:
@@ -356,10 +368,10 @@ class PaddleGraph(WalkedGraph):
         if self._users is None:
             self._users = {}
             producers = self.producers()
-            for user in self.order():
+            for user in sorted(self.order(), key=self.made_order, reverse=True):
                 for below in producers[user]:
                     if self.is_accumulate(below):
-                        self._users[below] = user
+                        self._users[below] = user  # the first in the forward stays
         return self._users.get(key)
 
     def node(self, key: int) -> Any:
@@ -370,7 +382,7 @@ class PaddleGraph(WalkedGraph):
 
     @staticmethod
     def op_of(unique_name: str) -> str:
-        return unique_name.partition("#")[0].replace("GradNode", "") or "Node"
+        return unique_name.partition("#")[0].removesuffix("Final").replace("GradNode", "") or "Node"
 
     def dumped_name(self, key: int) -> str:
         """As Paddle prints it."""

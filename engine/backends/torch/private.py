@@ -78,6 +78,12 @@ _disable_modes: Callable[[], contextlib.AbstractContextManager[Any]] | None = _f
 _disable_function: Callable[[], contextlib.AbstractContextManager[Any]] | None = _find(
     "torch._C.DisableTorchFunction", "keep adbg's own operators out of a tensor subclass's __torch_function__"
 )
+_record_functions: Callable[[bool], None] | None = _find(
+    "torch._C._autograd._enable_record_function", "keep adbg's own operators out of a script's profile"
+)
+_profiling: Callable[[], bool] | None = _find(
+    "torch.autograd._profiler_enabled", "know that the script has a profiler on"
+)
 _is_wrapped: Callable[[Any], bool] | None = _find(
     "torch._C._functorch.is_functorch_wrapped_tensor", "read the value behind a func.grad / vmap wrapper"
 )
@@ -111,16 +117,38 @@ def unwrapped(value: Any) -> Any:
     return value
 
 
+def profiling() -> bool:
+    """The script's profiler is on, on this thread; 0.2 us."""
+    return _profiling is not None and _profiling()
+
+
 @contextlib.contextmanager
-def undisturbed() -> Any:
-    """Compute something of adbg's own here: no gradient recorded, no dispatch or function mode of the script sees
-    it."""
+def _unprofiled() -> Any:
+    assert _record_functions is not None
+    _record_functions(False)
+    try:
+        yield
+    finally:
+        _record_functions(True)
+
+
+@contextlib.contextmanager
+def unseen() -> Any:
+    """Operators of adbg's own here: no dispatch or function mode of the script sees them, nor its profiler."""
     with contextlib.ExitStack() as stack:
-        stack.enter_context(torch.no_grad())
+        if _record_functions is not None and profiling():
+            stack.enter_context(_unprofiled())
         if _disable_function is not None:
             stack.enter_context(_disable_function())
         if _disable_modes is not None and dispatch_depth():
             stack.enter_context(_disable_modes())
+        yield
+
+
+@contextlib.contextmanager
+def undisturbed() -> Any:
+    """Compute something of adbg's own here: unseen, and no gradient recorded."""
+    with torch.no_grad(), unseen():
         yield
 
 

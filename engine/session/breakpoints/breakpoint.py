@@ -26,6 +26,8 @@ class Counts:
     met: bool = False  # some node was at its place, whatever its condition said
     compared: bool = False  # with the nodes of a whole backward
     stopped_in: dict[int, None] = field(default_factory=dict)  # backward calls, of nan/inf/nonfinite
+    # Leaves (path, address) that the gradients of such stops flowed to: an optimizer makes them what these were.
+    leaves: set[tuple[str, int]] = field(default_factory=set)
     told: BreakpointState | None = None
 
 

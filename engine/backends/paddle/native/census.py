@@ -27,6 +27,7 @@ from adbg.engine.backends.common.private_use import PrivateUse
 from adbg.engine.backends.paddle import private
 from adbg.engine.backends.paddle.native import symbols
 from adbg.engine.backends.paddle.native.memory import ReadMemory
+from adbg.engine.backends.paddle.native.own import own_leaf, own_operators
 from adbg.engine.backends.paddle.stacks import framework_name
 
 COUNT = "_ZN3egr14getInDegreeMapERKSt5dequeIPNS_12GradNodeBaseESaIS2_EE"
@@ -103,8 +104,7 @@ class Census:
 
     def _check(self) -> None:
         """The answer about a graph of our own, read safely before anything in it is trusted."""
-        leaf = paddle.zeros([2])
-        leaf.stop_gradient = False
+        leaf = own_leaf([2])
         scaled = paddle.scale(leaf)
         root, node = (scaled + scaled).grad_fn, scaled.grad_fn
         (accumulate,) = node.next_functions
@@ -210,12 +210,12 @@ private.USES.append(_USE)
 
 
 def census() -> Census | None:
-    """The census, or None where a check failed. Checked once, on the first thread that asks."""
+    """The census, or None where a check failed. Checked once, by the backend as it is made."""
     if not _census:
         with _lock:
             if not _census:
                 try:
-                    with symbols.own_operators():
+                    with own_operators():
                         _census.append(Census(symbols.library(), ReadMemory()))
                 except Exception as error:
                     _census.append(None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import subprocess
 import sys
@@ -18,7 +20,6 @@ from adbg.engine.backends.paddle.backend import PaddleBackend  # noqa: E402
 from adbg.engine.backends.paddle.native import symbols  # noqa: E402
 from adbg.engine.graph.nonfinite import evidence_at  # noqa: E402
 from adbg.engine.types import Origin  # noqa: E402
-from adbg.tui.text.evidence import evidence_text  # noqa: E402
 from tests.support.paddle_watch import Watch, watching  # noqa: E402
 
 EXAMPLE = Path(__file__).resolve().parents[4] / "examples" / "paddle_nested_pylayers.py"
@@ -53,6 +54,8 @@ class Texts(Watch):
     def backward_end(self, call, error):
         if error is not None:
             self.texts.append((call.error_text(error), type(call.original_error(error)).__name__, call.depth))
+            nodes = [call.describe(key) for key in call.order()]
+            self.lines = {node.unique_name: node.forward.line for node in nodes if node.forward is not None}
         super().backward_end(call, error)
 
 
@@ -313,9 +316,6 @@ def test_without_symbols_what_a_node_wrote_over_is_said_to_be_unknown(no_symbols
     name, (arrived,), evidence = found[0]
     assert name == "SqrtGradNode" and isinstance(arrived, Hidden)
     assert [(e.origin, e.unseen) for e in evidence] == [(Origin.UNKNOWN, True)]
-    assert evidence_text(evidence).endswith(
-        "1 of 3 elements is nan, incoming gradients not known: the node wrote over them"
-    )
 
 
 def test_doctor_says_which_mechanism_is_in_use(no_symbols):
@@ -387,3 +387,94 @@ def test_the_same_evidence_is_told_once():
 
     text = "GradNodePyLayer_Two(0x10)'s output; GradNode < GradNodePyLayer_Two > error"
     assert suspects(Graph(), ValueError(text), None, None, {}) == [(0, "Paddle's message names it")]
+
+
+@pytest.mark.parametrize("armed", [False, True])
+def test_of_several_nodes_of_a_name_the_line_in_the_message_says_which(armed):
+    """The script asks for the line itself: at a lower call stack level it would not read it."""
+    watch = Texts()
+    before = paddle.get_flags(["FLAGS_call_stack_level"])
+    paddle.set_flags({"FLAGS_call_stack_level": 3})
+    with contextlib.ExitStack() as stack:
+        stack.callback(paddle.set_flags, before)
+        stack.enter_context(watching(watch, armed=armed, stacks=True))
+        a = leaf(3)
+        first = (a * 1).exp()
+        second = (a * 2).exp()
+        product = second * 2
+        second.add_(paddle.ones([3]))
+        third = (a * 3).exp()
+        loss = first.sum() + product.sum() + third.sum()
+        with pytest.raises(RuntimeError, match="inplace") as caught:
+            loss.backward()
+    line = re.search(rf'File "{re.escape(__file__)}", line (\d+)', str(caught.value).split("Forward Traceback")[1])[1]
+    ((name, evidence),) = watch.last.failed[:1]
+    assert "names it and its line" in evidence or armed
+    assert watch.lines[name] == int(line)
+
+
+def test_a_graph_that_ran_already_says_so():
+    watch = Texts()
+    with watching(watch, stacks=True):
+        loss = (leaf(3) * 2).exp().sum()
+        loss.backward()
+        with pytest.raises(SystemError, match="TensorWrappers"):
+            loss.backward()
+    name, evidence = watch.last.failed[0]
+    assert name.startswith("SumGradNode") and "an earlier backward ran it and freed what it saved" in evidence
+
+
+TEXTS = """
+import paddle
+from paddle.autograd import PyLayer
+
+class Inner(PyLayer):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 3
+
+    @staticmethod
+    def backward(ctx, g):
+        raise ValueError("no luck")
+
+class Outer(PyLayer):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensor()
+        with paddle.enable_grad():
+            y = x.detach()
+            y.stop_gradient = False
+            Inner.apply(y).exp().sum().backward()
+        return g
+
+x = paddle.ones([3])
+x.stop_gradient = False
+try:
+    Outer.apply(x).sum().backward()
+except Exception as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("options", [["--no-stacks"], ["--stacks", "-b", "nan"]])
+def test_the_text_of_an_error_is_the_one_without_adbg(tmp_path, options):
+    script = tmp_path / "script.py"
+    script.write_text(TEXTS)
+    level = {"FLAGS_call_stack_level": "3"} if "--stacks" in options else {}
+
+    def printed(*command):
+        done = subprocess.run(
+            [sys.executable, *command], capture_output=True, text=True, timeout=120, env={**os.environ, **level}
+        )
+        lines = [line for line in done.stdout.splitlines() if not line.startswith(("adbg: ", "(adbg)"))]
+        return re.sub("0x[0-9a-f]+", "0x", "\n".join(lines))
+
+    run = ["-m", "adbg", "run", "--batch", "--no-record", *options, "-e", "c", "-e", "c", "-e", "c", "-e", "c"]
+    plain = printed(str(script))
+    assert "no luck" in plain and "GradNodePyLayer_Inner" in plain
+    assert printed(*run, str(script)) == plain
