@@ -142,13 +142,12 @@ class SavedNames:
         self.__dict__["_hidden"] = hidden
 
     def _all(self) -> dict[str, SavedValue]:
-        found = {value.name: value for value in self.__dict__["_load"]()}
-        if not found and (why := self.__dict__["_hidden"]()):
-            raise CommandError(f"what this node saved is not known: {why}")
-        return found
+        return {value.name: value for value in self.__dict__["_load"]()}
 
     def __getitem__(self, name: str | int) -> Any:
         found = self._all()
+        if not found and (why := self.__dict__["_hidden"]()):
+            raise CommandError(f"what this node saved is not known: {why}")
         if isinstance(name, int):
             if not -len(found) <= name < len(found):
                 raise CommandError(f"no saved[{name}]: this node saved {len(found)} values", _saved_hint(found))
@@ -192,7 +191,7 @@ class SavedNames:
         return len(self._all())
 
     def __dir__(self) -> list[str]:
-        return [] if self.__dict__["_hidden"]() else list(self._all())
+        return list(self._all())
 
     def __repr__(self) -> str:
         if why := self.__dict__["_hidden"]():
