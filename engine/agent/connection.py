@@ -8,7 +8,6 @@ full, and counted; responses and stops are always kept. A failed send or the end
 from __future__ import annotations
 
 import collections
-import contextlib
 import os
 import socket
 import threading
@@ -17,6 +16,7 @@ from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from adbg.engine.errors import AdbgError, ProtocolError
+from adbg.engine.outside import own, suppress
 from adbg.engine.protocol import codec as wire
 
 LIMIT = 4096  # messages waiting; at 300 bytes each about 1 MB
@@ -109,7 +109,7 @@ class Connection:
     def abandon(self) -> None:
         """In a forked child: close this process's copy of the socket, without a word (the parent still uses it)."""
         self._gone = True
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             os.close(self._sock.detach())  # close() would wait for the reader's file, which nobody reads here
 
     # ---- reader
@@ -131,7 +131,7 @@ class Connection:
                 if message is None:
                     break
                 self._on_message(message)
-        except (OSError, ValueError):
+        except own(OSError, ValueError):
             pass
         self._lost()
 
@@ -145,9 +145,9 @@ class Connection:
                     break
                 if batch:
                     self._send(b"".join(batch))
-        except (OSError, ValueError):
+        except own(OSError, ValueError):
             pass
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
         self._reader.join(0.5)  # it takes in what is left: closed with unread data, the last answer would be lost
         self._lost()
@@ -196,9 +196,9 @@ class Connection:
             self._gone = True
             self._queue.clear()
             self._wake.notify_all()
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             self._sock.close()
         self._on_gone()
 
@@ -207,7 +207,7 @@ def _encode(message: Message) -> bytes:
     """An event that cannot be encoded is a defect; it must not cost the connection."""
     try:
         return wire.encode(wire.to_json(message))
-    except (AdbgError, ValueError, TypeError) as error:
+    except own(AdbgError, ValueError, TypeError) as error:
         text = f"adbg: an event could not be sent: {error}\n"
         body = {"output": text, "category": "important"}
         return wire.encode({"seq": 0, "type": "event", "event": "output", "body": body})

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from adbg.engine.backends.base import Backend, BackwardCall
 from adbg.engine.graph.index import index_of
+from adbg.engine.outside import suppress
 from adbg.engine.types import Evidence, Origin, Role
 
 _NAMED = 16  # nodes named of those that gave a gradient
@@ -48,7 +48,7 @@ def evidence_at(
         return (*(replace(found, origin=Origin.PASSED_ON) for found in leaving), *arriving)
     if leaving:
         saved: tuple[Evidence, ...] = ()
-        with contextlib.suppress(Exception):  # sparse, quantised: nothing to say, no harm
+        with suppress(Exception):  # sparse, quantised: nothing to say, no harm
             saved = tuple(_saved(backend, call, key))
         return (*(replace(found, origin=Origin.MADE_HERE) for found in leaving), *saved)
     return ()
@@ -66,7 +66,7 @@ def _counted(backend: Backend, found: Evidence, value: Any) -> Evidence:
     """``found`` with the number of elements, and the infinite ones by sign where that is not too much work."""
     numel = backend.meta(value).numel
     if found.inf and numel <= _ELEMENTS:
-        with contextlib.suppress(Exception):  # sparse, quantised
+        with suppress(Exception):  # sparse, quantised
             stats = backend.stats(value, exact=True, bins=1)
             return replace(found, numel=numel, pos_inf=stats.pos_inf, neg_inf=stats.neg_inf)
     return replace(found, numel=numel)

@@ -12,6 +12,7 @@ from adbg.engine.inspect.context import StopContext
 from adbg.engine.inspect.gradients import reads_only
 from adbg.engine.inspect.value_text import ValueText, is_tensor, type_name
 from adbg.engine.inspect.variables import References, expandable
+from adbg.engine.outside import own, suppress
 from adbg.engine.protocol import messages as protocol
 from adbg.engine.python import expressions as python
 from adbg.engine.types import TensorMeta
@@ -113,7 +114,7 @@ def _element(value: Any, meta: TensorMeta) -> Any:
         return None
     try:
         return _scalar(value.item())
-    except Exception:
+    except own(Exception):
         return None
 
 
@@ -127,7 +128,7 @@ def _scalar(value: Any) -> Any:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else value
     if type(value).__module__ == "numpy":  # float32(2.5): no attribute of any other value is touched
-        with contextlib.suppress(Exception):
+        with suppress(Exception):
             number = value.item()
             return number if isinstance(number, (bool, int, float)) else None
     return None

@@ -8,7 +8,6 @@ reaches it through ``forwarder``, within 20 ms.
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import subprocess
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from adbg.engine.log import forwarder
+from adbg.engine.outside import own, suppress
 
 _STARTING = 5.0  # seconds the forwarder's interpreter has to start; 0.02 on an idle machine
 
@@ -59,7 +59,7 @@ class StderrTap:
             file = _open(path)
             self._file, self.path = file, os.fspath(path)
             for stream in (sys.stderr, sys.__stderr__):
-                with contextlib.suppress(OSError, ValueError):
+                with suppress(OSError, ValueError):
                     if stream is not None:
                         stream.flush()
             begin = os.fstat(file).st_size
@@ -70,7 +70,7 @@ class StderrTap:
     def write(self, data: bytes) -> None:
         """A record among those in the file."""
         if self._file >= 0:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 os.write(self._file, data)
 
     def _save(self) -> int:
@@ -132,14 +132,14 @@ def _same(fd: int, file: os.stat_result | None) -> bool:
     """Whether ``fd`` is open, and on ``file``."""
     try:
         return file is not None and os.path.samestat(os.fstat(fd), file)
-    except OSError:
+    except own(OSError):
         return False
 
 
 def _reopen(raw: io.FileIO, fd: int, name: Any) -> None:
     """The same object on another descriptor. A second ``__init__`` is what FileIO offers for that; it does not close
     the old one, and no other thread can run between."""
-    with contextlib.suppress(OSError, ValueError):
+    with suppress(OSError, ValueError):
         raw.__init__(fd, "wb", closefd=False)  # type: ignore[misc]
         raw.name = name
 
@@ -160,7 +160,7 @@ def _forward(file: int, saved: int, begin: int, erase: bool) -> int:
             check=True,
         )
         os.close(reading)
-    except (OSError, ValueError, subprocess.SubprocessError):  # no usable interpreter: a thread does it
+    except own(OSError, ValueError, subprocess.SubprocessError):  # no usable interpreter: a thread does it
         _forward_here(os.dup(file), os.dup(saved), reading, begin, erase)
     return writing
 
@@ -175,7 +175,7 @@ def _forward_here(file: int, saved: int, pipe: int, begin: int, erase: bool) -> 
             return False
 
     def run() -> None:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             forwarder.follow(forwarder.Tail(file, saved, begin, erase), over, lambda: False)
         _close(file, saved, pipe)
 
@@ -184,5 +184,5 @@ def _forward_here(file: int, saved: int, pipe: int, begin: int, erase: bool) -> 
 
 def _close(*fds: int) -> None:
     for fd in fds:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             os.close(fd)

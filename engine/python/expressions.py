@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from adbg.engine.errors import AdbgError, CommandError, UnknownName
+from adbg.engine.outside import own
 from adbg.engine.python.locals import write_locals
 from adbg.engine.python.namespaces import GRADIENT_NAMES, Namespace, NormHelper, node_namespace
 from adbg.engine.python.thread_stdout import thread_stdout
@@ -45,9 +46,9 @@ def evaluate(expression: str, namespace: Namespace) -> Any:
         try:
             value = eval(code, namespace.globals_for(used))
             return float(value) if isinstance(value, NormHelper) else value
-        except AdbgError:
+        except (AdbgError, KeyboardInterrupt):
             raise
-        except BaseException as error:
+        except own(BaseException) as error:
             raise _explained(error, expression, namespace) from None
 
 
@@ -63,7 +64,7 @@ def _expression(text: str) -> tuple[types.CodeType, tuple[str, ...]]:
     except SyntaxError as error:
         hint = "statements run with '!', a gradient is changed with 'set'" if _is_statement(text) else ""
         raise CommandError(_syntax_text(error), hint) from None
-    except (ValueError, RecursionError, MemoryError) as error:
+    except own(ValueError, RecursionError, MemoryError) as error:
         raise CommandError(f"not an expression: {error}") from None
     return code, _names_in(tree)
 
@@ -80,7 +81,7 @@ def _compile(tree: Any, mode: str) -> types.CodeType:
 def _is_statement(text: str) -> bool:
     try:
         ast.parse(text, _FILE, "exec")
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except own(SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     return True
 
@@ -93,8 +94,8 @@ def _syntax_text(error: SyntaxError) -> str:
 
 def _explained(error: BaseException, source: str, namespace: Namespace) -> CommandError:
     """One line: what was raised, and where, unless it was in the one line typed."""
-    place, own = _place(error, source)
-    if isinstance(error, NameError) and own and not place:
+    place, typed = _place(error, source)
+    if isinstance(error, NameError) and typed and not place:
         if getattr(error, "name", "") in ("nan", "inf"):
             return UnknownName(str(error), f"math.{error.name}, or float('{error.name}') where math is not imported")
         close = difflib.get_close_matches(getattr(error, "name", "") or "", namespace.own_names(), 2, 0.7)
@@ -102,7 +103,7 @@ def _explained(error: BaseException, source: str, namespace: Namespace) -> Comma
     name = type(error).__name__
     try:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    except Exception:
+    except own(Exception):
         lines = []
     text = f"{name}: {lines[0][:_MAX_MESSAGE]}" if lines else name
     if isinstance(error, SystemExit):
@@ -166,7 +167,7 @@ def _statements(text: str) -> ast.Module:
         return tree
     except SyntaxError as error:
         raise CommandError(_syntax_text(error)) from None
-    except (ValueError, RecursionError, MemoryError) as error:
+    except own(ValueError, RecursionError, MemoryError) as error:
         raise CommandError(f"not a statement: {error}") from None
 
 
@@ -205,9 +206,9 @@ def _run(
             exec(_compile(tree, "exec"), names)
             if last is not None:
                 value = eval(_compile(ast.Expression(last.value), "eval"), names)
-        except AdbgError:
+        except (AdbgError, KeyboardInterrupt):
             raise
-        except BaseException as error:
+        except own(BaseException) as error:
             raise _explained(error, source, namespace) from None
         finally:
             _keep(before, names, assigned, namespace)
@@ -262,7 +263,7 @@ def parse_target(text: str, items: bool = False) -> GradTarget | PythonTarget:
     text = text.strip()
     try:
         tree = ast.parse(text, _FILE, "eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except own(SyntaxError, ValueError, RecursionError, MemoryError):
         raise CommandError(
             f"{text!r} is nothing that can be set", "example: set grad_outputs[0] = grad_outputs[0] * 2"
         ) from None
@@ -290,7 +291,7 @@ def _grad_target(text: str, kind: str, path: list[ast.expr], items: bool) -> Gra
     slot = path[0]
     try:
         index = ast.literal_eval(slot.slice) if isinstance(slot, ast.Subscript) else None
-    except ValueError:
+    except own(ValueError):
         index = None
     if not isinstance(index, int) or isinstance(index, bool):
         raise CommandError(f"{text!r}: the slot of {kind} must be a number", f"example: set {kind}[0] = {kind}[0] * 2")

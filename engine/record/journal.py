@@ -12,7 +12,6 @@ looked into: number u64 | begin f64 | end f64 (epoch; 0 while it runs).
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import faulthandler
 import mmap
@@ -24,6 +23,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
+
+from adbg.engine.outside import own, suppress
 
 SLOTS, SLOT = 64, 1024
 HEAD = struct.Struct("<QdH")
@@ -96,7 +97,7 @@ class Journal:
         """Have ``faulthandler`` write into this folder, unless the program uses it already."""
         if faulthandler.is_enabled():
             return
-        with contextlib.suppress(OSError, ValueError, RuntimeError):
+        with suppress(OSError, ValueError, RuntimeError):
             self._faults = open(faults_path(self.folder, self.label), "w", opener=_private)  # noqa: SIM115  kept open
             self._held = sys.getrefcount(self._faults)
             faulthandler.enable(self._faults)
@@ -107,7 +108,7 @@ class Journal:
         on top, with the framework's as the next (it restores and raises the signal again, so both have their say)."""
         if self._faults is None or not self._in_use() or not self._handlers:
             return
-        with contextlib.suppress(OSError, ValueError, AttributeError, RuntimeError):
+        with suppress(OSError, ValueError, AttributeError, RuntimeError):
             now = {number: _action(number) for number in CRASHES}
             others = {n: action for n, action in now.items() if action.raw[:8] != self._handlers[n]}
             if others:
@@ -125,7 +126,7 @@ class Journal:
         """The process ends in good order: nothing to keep."""
         self.abandon()
         for path in (journal_path(self.folder, self.label), faults_path(self.folder, self.label)):
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 path.unlink()
 
     def abandon(self) -> None:
@@ -133,7 +134,7 @@ class Journal:
         if self._faults is not None:
             if self._in_use():
                 faulthandler.disable()
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 self._faults.close()
             self._faults = None
 
@@ -155,7 +156,7 @@ def open_journal(folder: str, label: str, problem: Callable[[str], Any]) -> Jour
         return None
     try:
         journal = Journal(Path(folder), label)
-    except (OSError, ValueError) as error:
+    except own(OSError, ValueError) as error:
         problem(f"no crash journal: {error}")
         return None
     journal.watch_faults()

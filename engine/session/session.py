@@ -7,7 +7,6 @@ run is an ``Observer``: the session knows none of them.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import threading
@@ -18,6 +17,7 @@ from typing import TypeVar
 
 from adbg.engine.backends.base import Backend, BackwardCall, HookPlan
 from adbg.engine.errors import AdbgError, CommandError, NotStopped
+from adbg.engine.outside import own, suppress
 from adbg.engine.protocol import messages as p
 from adbg.engine.session.breakpoints.grammar import parse_spec
 from adbg.engine.session.breakpoints.matching import absent
@@ -105,7 +105,7 @@ class Session:
                 try:
                     backend.install(hooks)
                     backend.set_stacks(self.stacks)
-                except Exception as error:
+                except own(Exception) as error:
                     self.problems.defect(f"{backend.name} cannot be hooked", error)
             self.attached = True
             self.rearm()
@@ -122,7 +122,7 @@ class Session:
             for observer in self._observers:
                 try:
                     observer.detach()
-                except Exception as error:
+                except own(Exception) as error:
                     self.problems.defect("something that the client asked for is still there", error)
             self.rearm()
             for backend, hooks in zip(self.backends, self.hooks):
@@ -130,7 +130,7 @@ class Session:
                 try:
                     backend.set_stacks(False)
                     backend.uninstall()
-                except Exception as error:
+                except own(Exception) as error:
                     self.problems.defect(f"{backend.name} keeps a hook", error)
         parked = self.parked
         if parked is not None:
@@ -145,7 +145,7 @@ class Session:
         self.turn.quiet = ()
         gone: list[Observer | Backend] = [*self._observers, *self.backends]
         for each in gone:
-            with contextlib.suppress(Exception):
+            with suppress(Exception):
                 each.abandon()
         self._observers.clear()
 

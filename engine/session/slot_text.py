@@ -19,4 +19,3 @@ def slot_text(backend: Backend, value: Any) -> str:
 
 def slots_text(backend: Backend, name: str, values: Sequence[Any]) -> str:
     return ", ".join(f"{name}[{i}] {slot_text(backend, value)}" for i, value in enumerate(values))
-

@@ -8,6 +8,7 @@ import types
 from collections.abc import Callable, Sequence
 
 from adbg.engine.backends.base import Backend, BackwardCall, Graph
+from adbg.engine.outside import own
 from adbg.engine.python.user_code import source_line
 from adbg.engine.session.running_call import Running
 from adbg.engine.session.stop_point import CallState, PausedPoint
@@ -100,7 +101,7 @@ def _graph_so_far(
         names = frame.f_locals
         try:
             graph = backend.graph_of(list(names.values()))
-        except Exception as error:
+        except own(Exception) as error:
             defect("the graph so far is not known", error)
             continue
         if graph is not None:

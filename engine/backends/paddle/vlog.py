@@ -10,7 +10,6 @@ levels would no longer reach them.
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import os
 import threading
@@ -19,6 +18,7 @@ from typing import Any
 
 from adbg.engine.backends.base import NativeVlog
 from adbg.engine.glog import parse_levels
+from adbg.engine.outside import suppress
 
 # Source files with VLOG sites that ran in the 34 logs of a training step; the others follow the global level only.
 MODULES = (
@@ -93,7 +93,7 @@ class PaddleVlog(NativeVlog):
 
     def lower_levels(self, levels: Mapping[str, int]) -> None:
         with self._lock:
-            with contextlib.suppress(ValueError):
+            with suppress(ValueError):
                 self._raised.remove(dict(levels))
             self._apply()
 

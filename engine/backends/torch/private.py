@@ -92,6 +92,9 @@ _mixin: Any = _find("torch.autograd.function._HookMixin", "put a hook on every n
 hook_mixin: Any = _mixin if "_register_hook" in vars(_mixin or object) else None
 function_base: Any = _find("torch._C._FunctionBase", "recognise the node of an autograd.Function")
 
+grad_mode: Callable[[], bool] = torch.is_grad_enabled
+set_grad_mode: Callable[[bool], None] = torch._C._set_grad_enabled
+
 
 def tracing() -> bool:
     """True while torch.compile traces: hooks placed now would become part of the compiled program."""
@@ -111,17 +114,29 @@ def unwrapped(value: Any) -> Any:
     return value
 
 
-@contextlib.contextmanager
-def undisturbed() -> Any:
-    """Compute something of adbg's own here: no gradient recorded, no dispatch or function mode of the script sees
-    it."""
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(torch.no_grad())
+class undisturbed:  # a lower-case name, used in a ``with``
+    """Compute something of adbg's own here: no gradient recorded, no dispatch or function mode of the script sees it.
+
+    No generator: where an interrupt comes as the block is entered, a generator would switch the grad mode back when it
+    is freed, long after, in the script.
+    """
+
+    __slots__ = ("_modes", "_recorded")
+
+    def __enter__(self) -> None:
+        self._recorded = torch.is_grad_enabled()
+        self._modes: contextlib.ExitStack | None = None
         if _disable_function is not None:
-            stack.enter_context(_disable_function())
-        if _disable_modes is not None and dispatch_depth():
-            stack.enter_context(_disable_modes())
-        yield
+            self._modes = contextlib.ExitStack()
+            self._modes.enter_context(_disable_function())
+            if _disable_modes is not None and dispatch_depth():
+                self._modes.enter_context(_disable_modes())
+        set_grad_mode(False)
+
+    def __exit__(self, *raised: object) -> None:
+        set_grad_mode(self._recorded)
+        if self._modes is not None:
+            self._modes.close()
 
 
 def attribute_grad_fn(tensor: Any) -> Any:

@@ -27,6 +27,7 @@ from adbg.engine.backends.common.private_use import PrivateUse
 from adbg.engine.backends.paddle import private
 from adbg.engine.backends.paddle.native.final import final_hooks_aside
 from adbg.engine.backends.paddle.native.memory import Layout, ReadMemory, find_layout
+from adbg.engine.outside import own
 
 _SYMBOLS = {
     "autograd_meta": ("_ZN3egr10EagerUtils13autograd_metaEPN6paddle6TensorE", "a tensor's autograd record"),
@@ -137,7 +138,7 @@ class NativeNodes:
                 self._meta_at = self._find_meta()
         except NativeProblem:
             raise
-        except Exception as error:
+        except own(Exception) as error:
             raise NativeProblem(f"{type(error).__name__}: {error}") from error
 
     def _check_hook(self) -> None:
@@ -296,7 +297,7 @@ class NativeNodes:
                 if 16 < size < 1 << 20 and self._memory.read(start, 8).lstrip().startswith(b'File "'[:4]):
                     return offset
             return 0
-        except Exception:
+        except own(Exception):
             return 0
         finally:
             paddle.set_flags(before)
@@ -306,7 +307,7 @@ class NativeNodes:
 def _flags(names: Sequence[str]) -> dict[str, Any]:
     try:
         return dict(paddle.get_flags(list(names)))
-    except Exception:
+    except own(Exception):
         return {}
 
 
@@ -337,7 +338,7 @@ def native() -> NativeNodes | None:
                     _native.append(None)
                     for use in _SYMBOL_USES:
                         use.present, use.problem = False, str(problem)
-                except Exception as error:
+                except own(Exception) as error:
                     _native.append(None)
                     for use in _SYMBOL_USES:
                         use.present, use.problem = False, f"{type(error).__name__}: {error}"

@@ -19,7 +19,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from adbg.engine.backends.paddle.native.shield import shield
+from adbg.engine.backends.common.shield import shield
+from adbg.engine.outside import own
 
 Listener = Callable[[list[str]], None]
 
@@ -112,7 +113,7 @@ class StackTexts:
             for hear in self._listeners:
                 try:
                     hear(lines)
-                except Exception:  # a Layer that answers oddly: nothing of that may reach Paddle
+                except own(Exception):  # a Layer that answers oddly: nothing of that may reach Paddle
                     continue
             answer = self._answer.lines
             answer[:] = lines
