@@ -14,11 +14,14 @@ import types
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
+from adbg.engine.frames import locals_of
+
 #: Code of adbg's functions that go by a framework's name.
 DISGUISED: set[types.CodeType] = set()
 
 E = TypeVar("E", bound=BaseException)
 _PYTHON = (os.path.dirname(os.__file__) + os.sep, "<frozen ")
+_PACKAGES = f"{os.sep}site-packages{os.sep}"
 #: Raised without an argument by Python itself and by the standard library. Another thread gives a class alone, so what
 #: it raises has no argument either.
 _BARE = (
@@ -52,7 +55,7 @@ def from_outside(error: BaseException) -> bool:
     """Whether the program raised ``error``, out of a signal handler or from another thread, and not the code that runs.
 
     Told by its traceback: a handler's frame was called with the frame that it interrupted. What another thread raises
-    has no frame of its own: it begins in adbg or in Python's library, and is bare or of a kind that neither knows.
+    has no frame of its own: it begins in adbg or in a library, and is bare or of a kind that neither knows.
     """
     before: types.FrameType | None = None
     codes: frozenset[types.CodeType] | None = None
@@ -68,7 +71,7 @@ def from_outside(error: BaseException) -> bool:
                 return True
         before = frame
         trace = trace.tb_next
-    if before is None or not (_is_own(before) or before.f_code.co_filename.startswith(_PYTHON)):
+    if before is None or not (_is_own(before) or _is_nobodys(before.f_code.co_filename)):
         return False
     return _is_foreign(error)
 
@@ -80,6 +83,11 @@ def _is_own(frame: types.FrameType) -> bool:
     return isinstance(name, str) and name.partition(".")[0] == "adbg"
 
 
+def _is_nobodys(file: str) -> bool:
+    """Not the program's own: of Python's library, of an installed package, or the one line of an expression."""
+    return file.startswith(_PYTHON) or file == "<adbg>" or _PACKAGES in file
+
+
 def _was_given(frame: types.FrameType, interrupted: types.FrameType) -> bool:
     """Whether ``interrupted`` is among the arguments of ``frame``: so a handler (a tracer, too) is called, and nothing
     else is."""
@@ -87,7 +95,7 @@ def _was_given(frame: types.FrameType, interrupted: types.FrameType) -> bool:
     count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4)  # CO_VARARGS
     if not count:
         return False
-    values = frame.f_locals
+    values = locals_of(frame)
     for name in code.co_varnames[:count]:
         value = values.get(name)
         if value is interrupted or (type(value) is tuple and any(item is interrupted for item in value)):

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from adbg.engine.backends.base import Backend, BackwardCall, HookPlan
 from adbg.engine.errors import AdbgError, CommandError, NotStopped
+from adbg.engine.frames import forget_stack
 from adbg.engine.outside import own, suppress
 from adbg.engine.protocol import messages as p
 from adbg.engine.session.breakpoints.grammar import parse_spec
@@ -312,6 +313,8 @@ class Session:
         finally:
             self.parked = None
             parked.close()
+            if parked.answers is not None:
+                forget_stack()
             if running is not None:
                 spent = time.perf_counter_ns() - begun
                 for around in running.chain:

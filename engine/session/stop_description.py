@@ -8,6 +8,7 @@ import types
 from collections.abc import Callable, Sequence
 
 from adbg.engine.backends.base import Backend, BackwardCall, Graph
+from adbg.engine.frames import locals_of
 from adbg.engine.outside import own
 from adbg.engine.python.user_code import source_line
 from adbg.engine.session.running_call import Running
@@ -98,7 +99,7 @@ def _graph_so_far(
 ) -> tuple[Backend | None, Graph | None]:
     """The graph that the tensors among the frame's locals have, and whose it is."""
     for backend in backends:
-        names = frame.f_locals
+        names = locals_of(frame)
         try:
             graph = backend.graph_of(list(names.values()))
         except own(Exception) as error:

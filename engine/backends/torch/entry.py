@@ -25,6 +25,7 @@ from adbg.engine.backends.torch.call import Arguments, TorchCall
 from adbg.engine.backends.torch.graph import Services, root_nodes
 from adbg.engine.backends.torch.hooking import HookRegistration
 from adbg.engine.backends.torch.stacks import FrameFilter
+from adbg.engine.frames import local
 from adbg.engine.outside import DISGUISED, from_outside, own, suppress
 from adbg.engine.types import BriefCall
 
@@ -159,7 +160,7 @@ class EngineEntry:
         """Close what an interrupt left open on this thread, where it came while a call was being closed."""
         running = []
         while frame is not None:
-            if frame.f_code in self.codes and isinstance(begun := frame.f_locals.get("call"), Begun):
+            if frame.f_code in self.codes and isinstance(begun := local(frame, "call"), Begun):
                 running.append(begun.call)
             frame = frame.f_back
         here = threading.get_ident()
@@ -228,6 +229,8 @@ class EngineEntry:
         finally:
             if begun is not None:
                 surely(self._close, begun)
+                if begun.task == -1:
+                    _unmark(error)
                 if begun.brief:
                     self._end_brief(begun, error)
 
@@ -313,7 +316,7 @@ class EngineEntry:
         for innermost in sys._current_frames().values():
             frame: types.FrameType | None = innermost
             while frame is not None:
-                if frame.f_code in self.codes and isinstance(begun := frame.f_locals.get("call"), Begun):
+                if frame.f_code in self.codes and isinstance(begun := local(frame, "call"), Begun):
                     found.append((begun, frame))
                 frame = frame.f_back
         return sorted(found, key=lambda entry: -entry[0].number)
@@ -349,6 +352,11 @@ def _mark(error: BaseException) -> None:
     frames and tensors of one that a custom backward catches."""
     with suppress(Exception):
         vars(error)[_MARK] = True
+
+
+def _unmark(error: BaseException) -> None:
+    with suppress(Exception):
+        vars(error).pop(_MARK, None)
 
 
 def _entry_function(entry: EngineEntry, run: Run) -> Run:
