@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 FRAMEWORKS = ("torch", "paddle", "mindspore")  # that a user may expect here, with or without a backend
 
 _TORCH = re.compile(r"(?P<plain>(?P<op>.+?)Backward)\d*\Z")
-_PADDLE = re.compile(r"(?P<op>.+?)(?:_)?GradNode\Z")
+_PADDLE = re.compile(r"(?P<op>.+?)(?:_)?GradNode(?:Final)?\Z")  # Final: written by hand (conv2d, add_n)
 _PYLAYER = "GradNodePyLayer_"
 _NUMBERED = re.compile(r"(?P<op>[a-z][a-z0-9_]*?)\d+(?:GradNode)?\Z")
 _GLOB = re.compile(r"[*?\[]")
@@ -44,6 +44,8 @@ def short_names(name: str) -> tuple[str, ...]:
     names = [name, plain]
     if match := _TORCH.match(plain):
         names.append(match["plain"])
+    if plain.endswith("GradNodeFinal"):
+        names.append(plain.removesuffix("Final"))
     names.append(op)
     if _PADDLE.match(plain) and not plain.startswith(_PYLAYER):
         names.append(op.rstrip("0123456789"))  # matmul2GradNode is the second matmul: "matmul2" and "matmul"
@@ -70,8 +72,9 @@ def name_matches(pattern: str, name: str, unique_name: str = "", fold: bool = Fa
     """
     if not unique_name:
         pattern = pattern.partition("#")[0]
-        numbered = _NUMBERED.match(pattern) if name.endswith("GradNode") else None
-        if numbered and numbered["op"].replace("_", "").lower() == name.removesuffix("GradNode").lower():
+        made = name.removesuffix("Final")
+        numbered = _NUMBERED.match(pattern) if made.endswith("GradNode") else None
+        if numbered and numbered["op"].replace("_", "").lower() == made.removesuffix("GradNode").lower():
             return True  # "matmul2" is a unique name of a MatmulGradNode
     candidates = _candidates(name, unique_name)
     if fold:

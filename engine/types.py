@@ -101,6 +101,7 @@ class ValueState(str, enum.Enum):
     FREED = "freed"  # by an earlier backward through the same graph
     CORRUPTED = "corrupted"  # changed in place since it was saved
     NO_DATA = "no_data"  # a tensor without elements to read: on the meta device, of a trace
+    HIDDEN = "hidden"  # a gradient that the framework does not show; the note says why
 
 
 _REMARKS = {
@@ -111,6 +112,7 @@ _REMARKS = {
     ValueState.FREED: "freed: this graph was run backward already",
     ValueState.CORRUPTED: "corrupted: is at version {version}; expected version {saved_at}",
     ValueState.NO_DATA: "no data",
+    ValueState.HIDDEN: "not known",
 }
 
 
@@ -239,6 +241,8 @@ class Role(str, enum.Enum):
     GRAD_OUTPUTS = "grad_outputs"
     GRAD_INPUTS = "grad_inputs"
     SAVED = "saved"
+    LEAF = "leaf"  # a parameter, or another leaf: it was so before the forward pass
+    ROOT = "root"  # what backward was called on: the loss
 
 
 class Origin(str, enum.Enum):
@@ -255,8 +259,12 @@ class Origin(str, enum.Enum):
 class Evidence:
     """One gradient or saved tensor with non-finite numbers at a stop, and where they come from."""
 
-    role: Annotated[Role, "whose: a gradient that flowed in, one that leaves, a tensor saved by the forward pass"]
-    name: Annotated[str, "`grad_inputs[0]`; of a saved tensor `self`"]
+    role: Annotated[
+        Role,
+        "whose: a gradient that flowed in, one that leaves, a tensor saved by the forward pass, a leaf of the graph, "
+        "or a root of it (the loss)",
+    ]
+    name: Annotated[str, "`grad_inputs[0]`; of a saved tensor `self`; of a leaf its path, where it has one"]
     numel: Annotated[int, "elements it has"]
     nan: Annotated[int, "how many are NaN"]
     inf: Annotated[int, "how many are infinite, of either sign"]
@@ -272,6 +280,14 @@ class Evidence:
     after: Annotated[tuple[str, ...], "of the origin `between`: unique names of the nodes that gave the gradient"] = ()
     others: Annotated[int, "how many more gave it"] = 0
     summed: Annotated[bool, "they gave parts of a sum, which may have made it"] = False
+    unseen: Annotated[bool, "the framework does not show what one of them gave: it may have made it"] = False
+    node: Annotated[
+        str,
+        "unique name of the node that saved the tensor, or that has the leaf (empty: the node of the stop); of a "
+        "gradient that was passed on, the node that made the numbers, where it is known",
+    ] = ""
+    index: Annotated[int | None, "position of `node` in the execution order"] = None
+    forward: Annotated[SourceLine | None, "the forward line of `node`"] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +309,8 @@ class NodeStop:
     message: str = ""  # what has no field of its own: the exception, a condition's error
     iteration: int = 0  # outermost backward calls begun so far
     elapsed_us: float | None = None  # time of the node (phase after)
-    evidence: tuple[Evidence, ...] = ()  # of a nan or inf stop: what is not finite, what leaves the node first
+    truncated: bool = False  # the graph has more nodes than ``total``: the walk was cut, and the rest runs unseen
+    evidence: tuple[Evidence, ...] = ()  # what is not finite at the node, what leaves it first
 
     @property
     def nearest(self) -> int:

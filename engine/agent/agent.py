@@ -24,9 +24,11 @@ from adbg.engine.agent.client import Client
 from adbg.engine.agent.events import Events
 from adbg.engine.agent.requests import Requests
 from adbg.engine.agent.run_record import RunRecord
+from adbg.engine.agent.unmatched import UnmatchedBreakpoints
 from adbg.engine.backends import REGISTRY
 from adbg.engine.backends.base import Backend
 from adbg.engine.capture.captures import Captures
+from adbg.engine.errors import ProtocolError
 from adbg.engine.log.levels import LogLevels
 from adbg.engine.log.narrator import Narrator
 from adbg.engine.log.node_log import NodeLog
@@ -37,6 +39,7 @@ from adbg.engine.session.observers import Observer
 from adbg.engine.session.session import Session
 
 PATIENCE = 30.0  # seconds that a program waits for a front end that does not speak
+LEAVING = 1.0  # seconds that a front end which hung up has to be gone
 AGAIN = 0.2  # seconds between two looks at what a process learns late: 9 us of a backward call's begin
 
 _current: Agent | None = None
@@ -87,19 +90,21 @@ class Agent:
         global _current
         self.config = config
         self.main = main
-        self.rank = _environment_rank() or 0
+        self.rank = _environment_rank()
         self.configured = threading.Event()
         self.client: Client | None = None
+        self._taking = threading.Lock()
         self._breakpointhook = sys.breakpointhook
         self._pid = os.getpid()
-        self.session = session = Session(self, self.rank)
+        self.session = session = Session(self, self.rank or 0)
         self.record = RunRecord(session, self, config.run_dir, scratch)
         self.events = Events(self)
         self.captures = Captures(session, self.record.captures_folder)
         self.log_levels = LogLevels(Narrator(self.record.log), self.record.log_file, session.problems.problem)
         self.aids = AidSwitches(session)
         node_log = NodeLog(self.log_levels, self.record.place_log)
-        session.observe(_LateFacts(self), self.captures, self.events, self.log_levels, node_log, self.aids)
+        unmatched = UnmatchedBreakpoints(session, self)
+        session.observe(_LateFacts(self), self.captures, self.events, unmatched, self.log_levels, node_log, self.aids)
         if main:
             self.record.open()
         session.set_stacks(config.stacks)
@@ -117,12 +122,23 @@ class Agent:
     # ---- connection
 
     def serve(self, sock: socket.socket, hello: bool = False) -> Client:
-        """Take ``sock`` as the client's connection. ``hello``: we dialled, so say who we are."""
-        client = self.client = Client(sock, self._requests.handle, self._gone)
+        """Serve what is at the other end of ``sock``. ``hello``: we dialled, so this is the client, and is told who we
+        are; who dialled us becomes the client by its first request (``take``)."""
+        client = Client(sock, self._requests.handle, self._gone)
         if hello:
+            self.client = client
             client.event(p.Hello(self.config.token, self.process_info()))
         client.connection.start()
         return client
+
+    def take(self, client: Client) -> None:
+        """It knows the token. Raises ProtocolError while there is another one."""
+        with self._taking:
+            other = self.client
+            # the one before it may have hung up a moment ago
+            if other is not None and other is not client and not other.over.wait(LEAVING):
+                raise ProtocolError("another front end debugs this process", "end that one first: it has `detach`")
+            self.client = client
 
     def _gone(self, client: Client) -> None:
         if self.client is client:
@@ -147,7 +163,7 @@ class Agent:
         rank = next((r for r in (*known, _environment_rank()) if r is not None), self.rank)
         if rank == self.rank and not self.record.due:
             return
-        self.rank = self.session.rank = rank
+        self.rank, self.session.rank = rank, rank or 0
         if self.record.due:
             self.record.open()
         self.event(p.ProcessChanged(self.process_info()))
@@ -209,6 +225,7 @@ class Agent:
             for state in self.session.table.final():
                 self.event(p.BreakpointChanged("changed", state))
             self.events.flush()
+            self.event(p.ProgramEnds(sum(backend.iteration for backend in self.session.backends)))
         self.session.detach()  # before the connection goes: an observer may have something to say
         if client is not None:
             client.connection.flush(1.0)
@@ -238,6 +255,7 @@ class _LateFacts(Observer):
         if now >= self._due:
             self._due = now + AGAIN
             self._agent.look_again()
+            self._agent.record.look_again()
 
     def before_stop(self) -> None:
         self._agent.look_again()
@@ -258,9 +276,13 @@ def _forked() -> None:
 
 
 def _environment_rank() -> int | None:
-    """As torchrun and the like tell it."""
-    text = os.environ.get("RANK", "")
-    return int(text) if text.isdigit() else None
+    """As torchrun, paddle.distributed.launch and mpirun tell it. Spawned ranks learn it from what spawned them, and
+    show it once they have joined a process group (``Backend.rank``)."""
+    for name in ("RANK", "PADDLE_TRAINER_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"):
+        text = os.environ.get(name, "")
+        if text.isdigit():
+            return int(text)
+    return None
 
 
 def _framework(backend: Backend) -> p.Framework:

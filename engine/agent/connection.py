@@ -8,13 +8,15 @@ full, and counted; responses and stops are always kept. A failed send or the end
 from __future__ import annotations
 
 import collections
-import os
+import contextlib
+import io
 import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, BinaryIO
+from typing import Any
 
+from adbg.engine.descriptors import Own, lifted, never_freed
 from adbg.engine.errors import AdbgError, ProtocolError
 from adbg.engine.outside import own, suppress
 from adbg.engine.protocol import codec as wire
@@ -27,8 +29,8 @@ Message = dict[str, Any]
 
 
 class Connection:
-    """Owns ``sock``. ``on_message`` and ``on_bad`` (an unreadable message) run on "adbg-reader", ``on_gone`` once, on
-    whichever thread found the connection gone."""
+    """Owns what ``sock`` is on (``sock`` itself is detached). ``on_message`` and ``on_bad`` (an unreadable message) run
+    on "adbg-reader", ``on_gone`` once, on whichever thread found the connection gone."""
 
     def __init__(
         self,
@@ -37,7 +39,10 @@ class Connection:
         on_bad: Callable[[ProtocolError], None],
         on_gone: Callable[[], None],
     ) -> None:
-        self._sock = sock
+        self._own = Own(lifted(sock.detach()))
+        self._sock = socket.socket(fileno=self._own.number)
+        self._sock.settimeout(None)  # whatever the program's default is
+        never_freed(self._sock)
         self._on_message = on_message
         self._on_bad = on_bad
         self._on_gone = on_gone
@@ -106,16 +111,20 @@ class Connection:
         """The next message sent is the last one."""
         self._last = True
 
+    def hang_up(self) -> None:
+        """End it now, whatever waits."""
+        self.close()
+        self._shut()
+
     def abandon(self) -> None:
         """In a forked child: close this process's copy of the socket, without a word (the parent still uses it)."""
         self._gone = True
-        with suppress(OSError):
-            os.close(self._sock.detach())  # close() would wait for the reader's file, which nobody reads here
+        self._own.close()
 
     # ---- reader
 
     def _read(self) -> None:
-        stream: BinaryIO = self._sock.makefile("rb", buffering=1 << 16)  # type: ignore[assignment]  # typeshed: IOBase
+        stream = io.BufferedReader(_Incoming(self._sock, self._own), 1 << 16)
         try:
             while not self._gone:
                 try:
@@ -147,8 +156,7 @@ class Connection:
                     self._send(b"".join(batch))
         except own(OSError, ValueError):
             pass
-        with suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RDWR)
+        self._shut()
         self._reader.join(0.5)  # it takes in what is left: closed with unread data, the last answer would be lost
         self._lost()
 
@@ -156,6 +164,7 @@ class Connection:
         """MSG_NOSIGNAL: a script may have set SIGPIPE back to its default; a front end that died must not end it."""
         view = memoryview(data)
         while view:
+            self._own.check()
             view = view[self._sock.send(view, socket.MSG_NOSIGNAL) :]
 
     def _next_batch(self) -> list[bytes] | None:
@@ -196,11 +205,31 @@ class Connection:
             self._gone = True
             self._queue.clear()
             self._wake.notify_all()
-        with suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RDWR)
-        with suppress(OSError):
-            self._sock.close()
+        self._shut()
+        self._own.close()
         self._on_gone()
+
+    def _shut(self) -> None:
+        if self._own.ours:
+            with contextlib.suppress(OSError):
+                self._sock.shutdown(socket.SHUT_RDWR)
+
+
+class _Incoming(io.RawIOBase):
+    """What comes in. Each read asks first whether the socket is still there: the program may have closed it, and its
+    number may be a socket of the program's."""
+
+    def __init__(self, sock: socket.socket, own: Own) -> None:
+        super().__init__()
+        self._sock = sock
+        self._own = own
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._own.check()
+        return self._sock.recv_into(buffer)
 
 
 def _encode(message: Message) -> bytes:

@@ -69,7 +69,15 @@ class Events(Observer):
         iteration = running.backend.iteration
         self._later(
             p.BackwardBegin(
-                call.number, call.count(), list(call.root_names), call.depth, file, line, iteration, call.thread
+                call.number,
+                call.count(),
+                list(call.root_names),
+                call.depth,
+                file,
+                line,
+                iteration,
+                call.thread,
+                call.truncated,
             )
         )
 

@@ -9,16 +9,24 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import select
 import shutil
 import socket
 import stat
 import sys
 import threading
+import time
 from pathlib import Path
 
 from adbg.engine.agent import agent as agents
+from adbg.engine.agent.client import Client
+from adbg.engine.descriptors import Own, lifted, never_freed
 from adbg.engine.errors import AdbgError
 from adbg.engine.protocol.rendezvous import SessionConfig, listen_dir, new_token, write_config
+
+STRANGER = 10.0  # seconds to say the token
+WAITING = 8  # strangers at a time; the oldest goes first
+TICK = 1.0  # seconds between two looks at them
 
 _listener: Listener | None = None
 _lock = threading.Lock()
@@ -42,7 +50,8 @@ def listen() -> None:
 
 
 class Listener:
-    """The socket and the thread that accepts on it, one client at a time."""
+    """The socket and the thread that accepts on it. Who connects and does not say the token within STRANGER seconds is
+    hung up on, and keeps nobody out meanwhile."""
 
     def __init__(self, folder: Path) -> None:
         self.pid = os.getpid()
@@ -52,15 +61,18 @@ class Listener:
         shutil.rmtree(folder, ignore_errors=True)  # of a dead process that had our pid
         folder.mkdir(mode=0o700)
         path = folder / "agent.sock"
-        self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._own = Own(lifted(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM).detach()))
+        self._sock = socket.socket(fileno=self._own.number)
+        self._sock.settimeout(None)  # whatever the program's default is
+        never_freed(self._sock)
         try:
             self._sock.bind(str(path))
             os.chmod(path, 0o600)
-            self._sock.listen(1)
+            self._sock.listen(WAITING)
             self.config = SessionConfig(socket=str(path), token=new_token(), stacks=False)
             write_config(folder / "session.json", self.config)
         except OSError:
-            self._sock.close()
+            self._own.close()
             shutil.rmtree(folder, ignore_errors=True)
             raise
         self.agent = agents.Agent(self.config)
@@ -69,22 +81,40 @@ class Listener:
         threading.Thread(target=self._accept, name="adbg-listener", daemon=True).start()
 
     def _accept(self) -> None:
+        strangers: list[tuple[float, Client]] = []
         while True:
             try:
-                sock, _ = self._sock.accept()
+                sock = self._next(TICK if strangers else None)
             except OSError:
                 return
-            client = self.agent.serve(sock)
-            client.over.wait()
+            now = time.monotonic()
+            if sock is not None:
+                strangers.append((now, self.agent.serve(sock)))
+            strangers = [each for each in strangers if not (each[1].initialized or each[1].over.is_set())]
+            patient = [each for each in strangers if now - each[0] < STRANGER][-WAITING:]
+            for each in strangers:
+                if each not in patient:
+                    each[1].connection.hang_up()
+            strangers = patient
+
+    def _next(self, seconds: float | None) -> socket.socket | None:
+        """Who connects within ``seconds``. Raises OSError when the socket is gone. Not by ``accept`` alone: that would
+        go on with a socket that the program has closed, and then with what it has under that number."""
+        self._own.check()
+        poll = select.poll()
+        poll.register(self._own.number, select.POLLIN)
+        if not poll.poll(None if seconds is None else seconds * 1000):
+            return None
+        self._own.check()
+        return self._sock.accept()[0]
 
     def _forked(self) -> None:
-        self._sock.close()
+        self._own.close()
 
     def close(self) -> None:
         """Take the socket away. In a forked child it is the parent's: left alone."""
         if os.getpid() == self.pid:
-            with contextlib.suppress(OSError):
-                self._sock.close()
+            self._own.close()
             shutil.rmtree(self.folder, ignore_errors=True)
 
 

@@ -113,6 +113,11 @@ class Requests:
         if not hmac.compare_digest(arguments.token.encode(), self._agent.config.token.encode()):
             client.connection.close_after_answer()
             raise ProtocolError("wrong token", "only the front end that made this session may speak to it")
+        try:
+            self._agent.take(client)
+        except ProtocolError:
+            client.connection.close_after_answer()
+            raise
         if arguments.stacks is not None:
             self._session.set_stacks(arguments.stacks)
         filters = [{"filter": name, "label": name, "default": name == "error"} for name in FILTERS]

@@ -53,7 +53,7 @@ class RunRecord:
             folder, label = self.recorder.run_dir, self.recorder.label
         self.journal = open_journal(folder, label, self._problem)
         if self.journal is not None:
-            session.observe(CrashNotes(self.journal))
+            session.observe(CrashNotes(self.journal, lambda: session.stacks))
         if self.recorder is not None:
             self._recording = Recording(self.recorder)
             session.observe(self._recording)
@@ -103,6 +103,11 @@ class RunRecord:
         """Bytes that a framework wrote into the VLOG itself get their place among the events."""
         if self.recorder is not None:
             self.recorder.log_range(offset, length)
+
+    def look_again(self) -> None:
+        """Now and then: the program may have closed what a crash would write to."""
+        if self.journal is not None:
+            self.journal.check_faults()
 
     # ---- the end
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from adbg.engine.backends.base import Backend, BackwardCall
+from adbg.engine.backends.base import Backend, BackwardCall, Graph, Hidden
+from adbg.engine.graph.forward_origin import first_spoilt
 from adbg.engine.graph.index import index_of
-from adbg.engine.outside import suppress
-from adbg.engine.types import Evidence, Origin, Role
+from adbg.engine.types import Evidence, Origin, Role, ValueState
 
 _NAMED = 16  # nodes named of those that gave a gradient
 _SAVED_TENSORS = 8  # looked at of one node
@@ -33,25 +34,75 @@ def evidence_at(
     ins: Sequence[Any],
     given: tuple[int, int],
     screened: bool,
+    spoilt: Collection[int] = (),
 ) -> tuple[Evidence, ...]:
-    """What is not finite at node ``key``: the gradients that leave it, then those that came in, then saved tensors.
+    """What is not finite at node ``key``: the gradients that leave it, then those that came in, then what the forward
+    pass left: the first such value in its order, and those that the node saved.
 
     Args:
         ins: the gradients that leave the node, none before it ran.
         given: (NaN, infinite) elements that its consumers passed to it.
         screened: every gradient of this call was looked at, so ``given`` is all there was.
+        spoilt: nodes that are known to have passed on such gradients.
     """
     arriving = _gradients(backend, Role.GRAD_OUTPUTS, outs)
     leaving = _gradients(backend, Role.GRAD_INPUTS, ins)
     if arriving:
         arriving = _placed(arriving, call, key, given, screened)
+        arriving = _with_maker(arriving, call, key, spoilt)
         return (*(replace(found, origin=Origin.PASSED_ON) for found in leaving), *arriving)
+    if leaving and any(isinstance(value, Hidden) for value in outs):
+        origin = Origin.PASSED_ON if any(given) else Origin.UNKNOWN
+        return tuple(replace(found, origin=origin) for found in leaving)
     if leaving:
-        saved: tuple[Evidence, ...] = ()
-        with suppress(Exception):  # sparse, quantised: nothing to say, no harm
-            saved = tuple(_saved(backend, call, key))
-        return (*(replace(found, origin=Origin.MADE_HERE) for found in leaving), *saved)
+        left: tuple[Evidence, ...] = ()
+        with contextlib.suppress(Exception):  # sparse, quantised: nothing to say, no harm
+            left = tuple(_left_by_forward(backend, call, key))
+        return (*(replace(found, origin=Origin.MADE_HERE) for found in leaving), *left)
     return ()
+
+
+def maker_of(graph: Graph, key: int, spoilt: Collection[int]) -> int | None:
+    """The first node to run among ``spoilt`` (those that passed on gradients that are not finite) from which a gradient
+    flows to ``key``, which may be itself."""
+    if not spoilt:
+        return None
+    return next((other for other in index_of(graph).ancestors(graph, key) if other in spoilt), None)
+
+
+def _with_maker(arriving: list[Evidence], call: BackwardCall, key: int, spoilt: Collection[int]) -> list[Evidence]:
+    """``arriving`` with the node that made the numbers, where they were passed on."""
+    if not any(found.origin is Origin.PASSED_ON for found in arriving):
+        return arriving
+    maker = maker_of(call, key, [other for other in spoilt if other != key])
+    if maker is None:
+        return arriving
+    info = call.describe(maker)
+    position = index_of(call).position.get(maker)
+    return [
+        replace(found, node=info.unique_name, index=position, forward=info.forward)
+        if found.origin is Origin.PASSED_ON
+        else found
+        for found in arriving
+    ]
+
+
+def _left_by_forward(backend: Backend, call: BackwardCall, key: int) -> list[Evidence]:
+    """What node ``key`` saved and is not finite; before that the first such value of the forward pass, looked for where
+    the saved ones can explain what leaves the node, or cannot be seen."""
+    own = _saved(backend, call, key)
+    unseen = not backend.capabilities.saved_tensors or any(
+        value.state is ValueState.UNREAD for value in call.saved(key)
+    )
+    if not unseen and not any(found.nan or found.pos_inf != 0 for found in own):
+        return own  # finite, or a mask of -inf
+    first = first_spoilt(backend, call, key)
+    if first is None:
+        return own
+    if first.node == call.describe(key).unique_name:
+        first = replace(first, node="", index=None, forward=None)
+        own = [found for found in own if found.name != first.name]
+    return [first, *own]
 
 
 def _gradients(backend: Backend, role: Role, values: Sequence[Any]) -> list[Evidence]:
@@ -89,7 +140,11 @@ def _placed(
     names = tuple(call.describe(consumer).unique_name for consumer in consumers[:_NAMED])
     summed = len({slot for _, slot in edges}) < len(edges)
     others = len(consumers) - len(names)
-    return [replace(found, origin=Origin.BETWEEN, after=names, others=others, summed=summed) for found in arriving]
+    unseen = any(call.ends_unseen(consumer) for consumer in consumers)
+    return [
+        replace(found, origin=Origin.BETWEEN, after=names, others=others, summed=summed, unseen=unseen)
+        for found in arriving
+    ]
 
 
 def _saved(backend: Backend, call: BackwardCall, key: int) -> list[Evidence]:

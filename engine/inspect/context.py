@@ -15,6 +15,7 @@ from adbg.engine.errors import CommandError
 from adbg.engine.inspect.gradients import Gradients
 from adbg.engine.inspect.value_text import ValueText
 from adbg.engine.python.namespaces import GRADIENT_NAMES, Namespace, node_namespace
+from adbg.engine.python.over import OverFrame
 from adbg.engine.python.user_code import live_frames, source_line
 from adbg.engine.session.stop_point import CallState, PausedPoint
 from adbg.engine.types import Phase, SourceLine
@@ -141,7 +142,7 @@ class StopContext:
         write, and sees the engine's own gradients; else it sees clones.
 
         Raises:
-            CommandError: a forward frame (it ended long ago), or an unknown frame.
+            CommandError: an unknown frame.
         """
         known = self._namespaces.get((frame_id, reads))
         if known is None:
@@ -151,21 +152,40 @@ class StopContext:
     def _namespace(self, frame_id: int, reads: bool) -> Namespace:
         innermost = self.live_frames[0] if self.live_frames else None
         entry = self.frame(frame_id) if frame_id else None
-        if entry is not None and entry.kind == "forward":
-            raise CommandError(
-                f"frame {entry.name} belongs to the forward pass: its locals are gone", "select a live frame"
-            )
         if entry is not None and entry.kind == "enclosing" and entry.graph is not None and entry.key is not None:
-            return self.node_names(entry.graph, entry.key, innermost)
+            return self.node_names(entry.graph, entry.key, self._caller_of(entry.graph))
         frame = entry.python if entry is not None and entry.python is not None else innermost
+        over = entry.location if entry is not None and entry.kind == "forward" else None
+        if over is not None:
+            frame = None
         point = self.point
         names = node_namespace(
             point.backend, point.graph, point.key, point.stop.index, point.grad_outputs, point.grad_inputs, frame
         )
+        if over is not None:
+            names.over = OverFrame(over, self._running_with)
         if point.key is not None:
             hand = self.gradients.for_reading if reads else self.gradients.for_writing
             names.names.update({kind: _late(hand, kind) for kind in GRADIENT_NAMES})
         return names
+
+    def _caller_of(self, graph: Graph) -> types.FrameType | None:
+        """The frame that called the backward of ``graph``; None where it is not known. Those further in run inside
+        that backward."""
+        frames = iter(self.live_frames)
+        for state in reversed(self.point.calls):  # innermost first, as the frames: a recursive one is met several times
+            call = state.call
+            frame = next((each for each in frames if source_line(each) == call.location), None)
+            if call is graph or frame is None:
+                return frame
+        return None
+
+    def _running_with(self, name: str) -> str:
+        """Which running frame has ``name``, in words; "" for none."""
+        for entry in self.frames:
+            if entry.python is not None and name in entry.python.f_locals:
+                return f"frame {entry.id - 1}, {entry.name}, has another {name!r}: `frame {entry.id - 1}`"
+        return ""
 
     def node_names(self, graph: Graph, key: int, frame: types.FrameType | None = None) -> Namespace:
         """Names at a node other than the current one: saved, node, index; its gradients are refused with the reason."""

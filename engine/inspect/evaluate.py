@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import math
-from collections.abc import Sequence
 from typing import Any
 
 from adbg.engine.errors import AdbgError
 from adbg.engine.inspect.context import StopContext
 from adbg.engine.inspect.gradients import reads_only
+from adbg.engine.inspect.plain_values import LONG_TEXT, plain_value
 from adbg.engine.inspect.value_text import ValueText, is_tensor, type_name
 from adbg.engine.inspect.variables import References, expandable
 from adbg.engine.outside import own, suppress
 from adbg.engine.protocol import messages as protocol
 from adbg.engine.python import expressions as python
 from adbg.engine.types import TensorMeta
-
-SHORT_LIST = 64  # items of a list that travel as JSON
-LONG_TEXT = 20_000  # characters of a result
 
 
 def value_at(stop: StopContext, expression: str, frame_id: int = 0) -> Any:
@@ -55,7 +51,7 @@ def evaluate(stop: StopContext, references: References, request: protocol.Evalua
         result=result_text(stop, value),
         type=type_name(value),
         variablesReference=reference,
-        value=plain_value(value, meta, stop),
+        value=None if meta is not None and meta.numel != 1 else plain_value(value, stop.point.backend),
         tensor=meta,
     )
 
@@ -82,56 +78,6 @@ def result_text(stop: StopContext, value: Any) -> str:
     if is_tensor(stop.point.backend, value):
         return stop.backend.text(value)
     return ValueText(stop.point.backend, items=100, characters=LONG_TEXT, levels=5, fold=False)(value)
-
-
-def plain_value(value: Any, meta: TensorMeta | None = None, stop: StopContext | None = None) -> Any:
-    """``value`` where JSON can say it: numbers, strings, bools, None; the number of a tensor of one element; short
-    lists, tuples and dicts of these."""
-    if meta is not None:
-        return _element(value, meta)
-    if isinstance(value, (list, tuple)) and len(value) <= SHORT_LIST:
-        return _all_plain(stop, value)
-    if type(value) is dict and len(value) <= SHORT_LIST and all(type(key) is str for key in value):
-        items = _all_plain(stop, list(value.values()))
-        return dict(zip(value, items)) if items is not None else None
-    return _scalar(value)
-
-
-def _all_plain(stop: StopContext | None, values: Sequence[Any]) -> list[Any] | None:
-    """None when JSON cannot say one of them."""
-    items = []
-    for value in values:
-        tensor = result_meta(stop, value) if stop is not None else None
-        item = _element(value, tensor) if tensor is not None else _scalar(value)
-        if item is None and value is not None:
-            return None
-        items.append(item)
-    return items
-
-
-def _element(value: Any, meta: TensorMeta) -> Any:
-    if meta.numel != 1 or meta.shape is None:
-        return None
-    try:
-        return _scalar(value.item())
-    except own(Exception):
-        return None
-
-
-def _scalar(value: Any) -> Any:
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        return str(value) if len(value) <= LONG_TEXT else None
-    if isinstance(value, int):
-        return int(value) if value.bit_length() <= 1024 else None
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else value
-    if type(value).__module__ == "numpy":  # float32(2.5): no attribute of any other value is touched
-        with suppress(Exception):
-            number = value.item()
-            return number if isinstance(number, (bool, int, float)) else None
-    return None
 
 
 def set_expression(stop: StopContext, request: protocol.SetExpression) -> protocol.SetVariableBody:

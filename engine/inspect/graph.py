@@ -4,12 +4,14 @@ the path of a gradient. Runs on the parked thread.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 
 from adbg.engine.backends.base import Graph
 from adbg.engine.errors import CommandError
 from adbg.engine.graph.index import GraphIndex, index_of
+from adbg.engine.graph.nonfinite import count_nonfinite, maker_of, total
 from adbg.engine.graph.region import marks_of
 from adbg.engine.inspect.context import StopContext
 from adbg.engine.inspect.value_text import norm_of
@@ -41,6 +43,7 @@ def graph_page(stop: StopContext, request: protocol.Graph) -> protocol.GraphBody
         rows=_rows(stop, graph, state, index, here, request.indices[:MAX_ROWS] or range(first, last + 1)),
         depth=call.depth if call is not None else 0,
         note=graph.note,
+        truncated=graph.truncated,
     )
 
 
@@ -52,8 +55,8 @@ def find_node(stop: StopContext, request: protocol.Find) -> protocol.FindBody:
 
 
 def gradient_path(stop: StopContext, request: protocol.Path) -> protocol.PathBody:
-    """A shortest path from node ``source`` to ``node``. From the roots (``source`` 0) it leads through the first
-    non-finite gradient, where there is one.
+    """A shortest path from node ``source`` to ``node``. From the roots (``source`` 0) it leads through the node that
+    made the first non-finite gradient, or through the first that was given one, where there is one.
 
     Raises:
         CommandError: no gradient flows from one to the other.
@@ -65,7 +68,8 @@ def gradient_path(stop: StopContext, request: protocol.Path) -> protocol.PathBod
         return protocol.PathBody(_path_between(graph, index, index.key_at(request.source), last), index.total)
     nodes = index.ancestors(graph, last)
     bad = next((key for key in nodes if _nonfinite(stop, graph, state, key)), None)
-    through = last if bad is None else bad
+    maker = maker_of(graph, last, _spoilt(stop, graph, state))
+    through = maker if maker is not None else last if bad is None else bad
     path = index.path(graph, lambda key: not index.consumers(graph, key), through)
     path += index.path(graph, through.__eq__, last)[1:]
     ways = index.count_paths(graph, nodes)
@@ -77,6 +81,7 @@ def gradient_path(stop: StopContext, request: protocol.Path) -> protocol.PathBod
         paths=ways if ways < MOST_EXACT else 0,
         paths_log10=math.log10(ways),
         nonfinite=index.position[bad] if bad is not None else 0,
+        maker=index.position.get(maker, 0) if maker is not None else 0,
     )
 
 
@@ -91,6 +96,18 @@ def _path_between(graph: Graph, index: GraphIndex, first: int, last: int) -> lis
             f"path #{index.position[last]} #{index.position[first]}",
         )
     raise CommandError(f"no gradient flows from {one} to {other}, in either direction")
+
+
+def _spoilt(stop: StopContext, graph: Graph, state: CallState | None) -> set[int]:
+    """Nodes that are known to have passed on gradients that are not finite, the current one included."""
+    found = set(state.spoilt) if state is not None else set()
+    point = stop.point
+    if graph is point.graph and point.key is not None and point.backend is not None and point.grad_inputs:
+        found.discard(point.key)  # it may have been edited since
+        with contextlib.suppress(Exception):  # sparse, quantised
+            if any(total(count_nonfinite(point.backend, point.grad_inputs))):
+                found.add(point.key)
+    return found
 
 
 def _nonfinite(stop: StopContext, graph: Graph, state: CallState | None, key: int) -> bool:

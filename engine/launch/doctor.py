@@ -159,7 +159,7 @@ def report(name: str) -> None:
 def _report_lines(name: str) -> list[DoctorLine]:
     known = name in REGISTRY
     if importlib.util.find_spec(name) is None:
-        return [DoctorLine("missing", name, f"not installed; pip install 'adbg[{name}]'")] if known else []
+        return [DoctorLine("missing", name, f"not installed; {_how_to_install(name)}")] if known else []
     if not known:
         return [DoctorLine("limit", name, "installed, but this version of adbg has no backend for it")]
     try:
@@ -175,6 +175,15 @@ def _report_lines(name: str) -> list[DoctorLine]:
     able = [f for f in backend.capabilities.__dataclass_fields__ if getattr(backend.capabilities, f)]
     lines.insert(1, DoctorLine("ok", "can", ", ".join(f.replace("_", " ") for f in able)))
     return lines
+
+
+def _how_to_install(name: str) -> str:
+    """By the extra of that name where adbg has one: it pins the version that is tested."""
+    try:
+        extras = importlib.metadata.metadata("adbg").get_all("Provides-Extra") or []
+    except importlib.metadata.PackageNotFoundError:
+        extras = [*FRAMEWORKS]
+    return f"pip install 'adbg[{name}]'" if name in extras else f"install {name} as its own pages say"
 
 
 # ------------------------------------------------------------------ terminal and system

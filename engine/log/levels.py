@@ -20,6 +20,7 @@ from adbg.engine.places import Lines, parse_lines
 from adbg.engine.protocol import messages as p
 from adbg.engine.python.line_trace import LineRegions
 from adbg.engine.session.observers import Observer
+from adbg.engine.session.running_call import Running
 
 LogFile = Callable[[], tuple["Path | str", bool]]
 """Where fd 2 is to go, and whether that file is to be kept; "": a file without a name."""
@@ -82,6 +83,7 @@ class LogLevels(Observer):
             self._tell_narrator(backend)
             return
         self.natives[backend.name] = native
+        self._take_over(native)
         for text in self._asked:
             native.set_levels(text)
             self._warn(native, parse_levels(text))
@@ -89,6 +91,15 @@ class LogLevels(Observer):
             if not region.backward:
                 self._watch(region, native)
         self._redirect()
+
+    def _take_over(self, native: NativeVlog) -> None:
+        """Levels that the program was started with are as if the user had asked adbg for them, who may change them
+        then, and reads them apart from the program's stderr. Not in a program that ran before adbg came."""
+        levels = {name: level for name, level in native.environment.items() if level}
+        if levels and not self._asked and self._log_file()[0]:
+            text = ",".join(str(level) if name == "*" else f"{name}={level}" for name, level in levels.items())
+            self._asked.append(text)
+            self._problem(f"vlog {text}, as the environment has it (GLOG_v, GLOG_vmodule); `vlog off` ends it")
 
     def _tell_narrator(self, backend: Backend) -> None:
         for text in self._asked:
@@ -107,6 +118,11 @@ class LogLevels(Observer):
         """Nothing that adbg does from now on is in a framework's log (hooks, answers at a stop), or all again."""
         for native in self.natives.values():
             native.quiet(on)
+
+    def backward_end(self, running: Running, us: float, error: BaseException | None) -> None:
+        if not running.call.depth:
+            for native in self.natives.values():
+                native.settle()
 
     @property
     def narrates(self) -> bool:

@@ -15,8 +15,9 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
+from adbg.engine.descriptors import Own, lifted
 from adbg.engine.log import forwarder
 from adbg.engine.outside import own, suppress
 
@@ -28,22 +29,27 @@ class StderrTap:
 
     def __init__(self) -> None:
         self.path = ""  # of the file while fd 2 goes there
-        self._file = self._pipe = -1
+        self._file: Own | None = None
+        self._pipe: Own | None = None
         # The real stderr. Never closed again: while Python's stream is on it, the program may take its number
         # (``sys.stderr.fileno()``, ``faulthandler.enable()``), and would later write to whatever got that number next.
-        self._saved = -1
-        self._real: os.stat_result | None = None
-        self._raws: list[tuple[io.FileIO, Any]] = []
+        self._saved: Own | None = None
+        self._streams: list[tuple[io.BufferedWriter, io.FileIO, _RealStderr]] = []
+        self._unbuffered: list[tuple[io.TextIOWrapper, io.FileIO, _RealStderr]] = []
         self._lock = threading.Lock()
 
     @property
     def on(self) -> bool:
-        return self._file >= 0
+        return self._file is not None
 
     @property
     def size(self) -> int:
-        """Bytes in the file; 0 when off."""
-        return os.fstat(self._file).st_size if self._file >= 0 else 0
+        """Bytes in the file; 0 when off, or when the program closed it."""
+        file = self._file
+        try:
+            return os.fstat(file.number).st_size if file is not None and file.ours else 0
+        except OSError:
+            return 0
 
     def start(self, path: str | os.PathLike[str] = "", keep: bool = True) -> None:
         """Redirect fd 2 to ``path`` (appending; "": a file without a name). ``keep`` False: not part of a
@@ -53,42 +59,45 @@ class StderrTap:
             OSError: the file cannot be made, or there is no fd 2; everything is as before.
         """
         with self._lock:
-            if self._file >= 0:
+            if self._file is not None:
                 return
             saved = self._save()
-            file = _open(path)
+            file = Own(lifted(_open(path)))
             self._file, self.path = file, os.fspath(path)
             for stream in (sys.stderr, sys.__stderr__):
                 with suppress(OSError, ValueError):
                     if stream is not None:
                         stream.flush()
-            begin = os.fstat(file).st_size
-            self._point(2, saved)
-            os.dup2(file, 2)
-            self._pipe = _forward(file, saved, begin, not keep)
+            begin = os.fstat(file.number).st_size
+            self._point(file, saved)
+            os.dup2(file.number, 2)
+            self._pipe = Own(_forward(file.number, saved.number, begin, not keep))
 
     def write(self, data: bytes) -> None:
         """A record among those in the file."""
-        if self._file >= 0:
-            with suppress(OSError):
-                os.write(self._file, data)
+        file = self._file
+        if file is not None and file.ours:
+            with contextlib.suppress(OSError):
+                os.write(file.number, data)
 
-    def _save(self) -> int:
-        if self._saved >= 0 and _same(self._saved, self._real):
-            os.dup2(2, self._saved, inheritable=False)
+    def _save(self) -> Own:
+        if self._saved is not None and self._saved.ours:
+            os.dup2(2, self._saved.number, inheritable=False)
+            self._saved = Own(self._saved.number)
         else:  # the first time, or the program closed it and may have another file there
-            self._saved = os.dup(2)
-        self._real = os.fstat(self._saved)
+            self._saved = Own(lifted(os.dup(2)))
         return self._saved
 
     def stop(self) -> None:
         """Fd 2 as it was, unless the program has put something else there. The rest of the file is still handed on."""
         with self._lock:
-            if self._file < 0:
+            if self._file is None:
                 return
-            self._put_back()
-            _close(self._pipe, self._file)
-            self._file = self._pipe = -1
+            self._put_back(self._file)
+            for own in (self._pipe, self._file):
+                if own is not None:
+                    own.close()
+            self._file = self._pipe = None
             self.path = ""
 
     def abandon(self) -> None:
@@ -96,24 +105,73 @@ class StderrTap:
         self._lock = threading.Lock()  # another thread of the parent may have held it
         self.stop()
 
-    def _put_back(self) -> None:
-        if _same(2, os.fstat(self._file)):  # else the program redirected it, or closed it and opened one of its own
-            os.dup2(self._saved, 2)
-        for raw, name in self._raws:
-            if not raw.closed and raw.fileno() == self._saved:
-                _reopen(raw, 2, name)
-        self._raws.clear()
+    def _put_back(self, file: Own) -> None:
+        saved = self._saved
+        # Else the program redirected it, or closed it and opened one of its own; or it closed the real one, which only
+        # the forwarder has now: it hands on what is no record for as long as a process has the file as its fd 2.
+        if file.is_on(2) and saved is not None and saved.ours:
+            os.dup2(saved.number, 2)
+        for buffer, raw, real in self._streams:
+            if not buffer.closed and buffer.raw is real:
+                _set_raw(buffer, raw)
+        self._streams.clear()
+        for stream, raw, real in self._unbuffered:
+            if not stream.closed and stream.buffer is real:
+                _set_buffer(stream, raw)
+        self._unbuffered.clear()
 
-    def _point(self, old: int, new: int) -> None:
-        """Have Python's own stream objects on ``old`` write to ``new``."""
+    def _point(self, file: Own, saved: Own) -> None:
+        """Have Python's own stream objects on fd 2 write to the real stderr."""
         for stream in (sys.stderr, sys.__stderr__):
             buffer = getattr(stream, "buffer", None)
-            raw = getattr(buffer, "raw", buffer)  # unbuffered Pythons have the raw file there
-            if not isinstance(raw, io.FileIO) or raw.closed or raw.fileno() != old:
-                continue
-            name = raw.name
-            _reopen(raw, new, name)
-            self._raws.append((raw, name))
+            if isinstance(buffer, io.BufferedWriter):
+                raw = buffer.raw
+                if _is_stderr(raw):
+                    real = _RealStderr(file, saved, raw)
+                    if _set_raw(buffer, real):
+                        self._streams.append((buffer, raw, real))
+            elif isinstance(stream, io.TextIOWrapper) and _is_stderr(buffer):  # ``python -u``
+                real = _RealStderr(file, saved, buffer)
+                _set_buffer(stream, real)
+                self._unbuffered.append((stream, buffer, real))
+
+
+class _RealStderr(io.RawIOBase):
+    """What ``sys.stderr`` writes to while fd 2 goes into the log: the real stderr, as long as adbg still has it and the
+    program has put nothing else on fd 2; then fd 2, as plain Python does. It asks at every write: a program that closes
+    all descriptors and opens files of its own would else find its warnings in them."""
+
+    def __init__(self, file: Own, saved: Own, plain: io.FileIO) -> None:
+        super().__init__()
+        self._file, self._saved = file, saved
+        self.name, self.mode = plain.name, plain.mode
+
+    def fileno(self) -> int:
+        return self._saved.number if self._saved.ours and self._file.is_on(2) else 2
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        return os.write(self.fileno(), data)
+
+    def isatty(self) -> bool:
+        return os.isatty(self.fileno())
+
+
+def _is_stderr(raw: object) -> TypeGuard[io.FileIO]:
+    return isinstance(raw, io.FileIO) and not raw.closed and raw.fileno() == 2
+
+
+def _set_raw(buffer: io.BufferedWriter, raw: io.RawIOBase) -> bool:
+    """The same buffer over another file: a second ``__init__``, which drops what waits in it. False where it waits for
+    a file that cannot take it."""
+    try:
+        buffer.flush()
+        buffer.__init__(raw)  # type: ignore[misc]
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def _open(path: str | os.PathLike[str]) -> int:
@@ -128,25 +186,25 @@ def _open(path: str | os.PathLike[str]) -> int:
         os.unlink(name)
 
 
-def _same(fd: int, file: os.stat_result | None) -> bool:
-    """Whether ``fd`` is open, and on ``file``."""
-    try:
-        return file is not None and os.path.samestat(os.fstat(fd), file)
-    except own(OSError):
-        return False
-
-
-def _reopen(raw: io.FileIO, fd: int, name: Any) -> None:
-    """The same object on another descriptor. A second ``__init__`` is what FileIO offers for that; it does not close
-    the old one, and no other thread can run between."""
-    with suppress(OSError, ValueError):
-        raw.__init__(fd, "wb", closefd=False)  # type: ignore[misc]
-        raw.name = name
+def _set_buffer(stream: io.TextIOWrapper, raw: io.RawIOBase) -> None:
+    """The same of a stream that has no buffer."""
+    with contextlib.suppress(OSError, ValueError):
+        stream.flush()
+    stream.__init__(  # type: ignore[misc]
+        raw,
+        encoding=stream.encoding,
+        errors=stream.errors,
+        newline="\n",
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )
+    with contextlib.suppress(AttributeError):
+        stream.mode = "w"  # type: ignore[misc]
 
 
 def _forward(file: int, saved: int, begin: int, erase: bool) -> int:
     """Start the forwarder; returns the end of the pipe that is closed to stop it."""
-    reading, writing = os.pipe()
+    reading, writing = map(lifted, os.pipe())
     numbers = [str(n) for n in (file, saved, reading, begin, int(erase), os.getpid())]
     command = [sys.executable, "-I", "-S", str(Path(forwarder.__file__).resolve()), *numbers]
     try:
@@ -160,29 +218,26 @@ def _forward(file: int, saved: int, begin: int, erase: bool) -> int:
             check=True,
         )
         os.close(reading)
-    except own(OSError, ValueError, subprocess.SubprocessError):  # no usable interpreter: a thread does it
-        _forward_here(os.dup(file), os.dup(saved), reading, begin, erase)
+    except (OSError, ValueError, subprocess.SubprocessError):  # no usable interpreter: a thread does it
+        _forward_here(Own(lifted(os.dup(file))), Own(lifted(os.dup(saved))), Own(reading), begin, erase)
     return writing
 
 
-def _forward_here(file: int, saved: int, pipe: int, begin: int, erase: bool) -> None:
-    os.set_blocking(pipe, False)
+def _forward_here(file: Own, saved: Own, pipe: Own, begin: int, erase: bool) -> None:
+    os.set_blocking(pipe.number, False)
 
     def over() -> bool:
+        for own in (file, saved, pipe):
+            own.check()
         try:
-            return os.read(pipe, 1) == b""
+            return os.read(pipe.number, 1) == b""
         except BlockingIOError:
             return False
 
     def run() -> None:
-        with suppress(OSError):
-            forwarder.follow(forwarder.Tail(file, saved, begin, erase), over, lambda: False)
-        _close(file, saved, pipe)
+        with contextlib.suppress(OSError):
+            forwarder.follow(forwarder.Tail(file.number, saved.number, begin, erase), over, lambda: False)
+        for own in (file, saved, pipe):
+            own.close()
 
     threading.Thread(target=run, name="adbg-stderr", daemon=True).start()
-
-
-def _close(*fds: int) -> None:
-    for fd in fds:
-        with suppress(OSError):
-            os.close(fd)

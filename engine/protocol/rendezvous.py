@@ -7,7 +7,7 @@ Two ways in, one protocol:
   file. The agent dials out and sends ``adbg/hello`` with the token; the client answers with ``initialize`` and the same
   token.
 * ``adbg.listen()``: the agent listens on ``<runtime dir>/<pid>/agent.sock`` and writes ``session.json`` beside it;
-  ``adbg attach PID`` reads that file.
+  ``adbg attach PID`` reads that file, and trusts it only where no other user could have made it.
 
 No TCP port is ever opened.
 """
@@ -17,9 +17,14 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import socket
+import stat
+import struct
 import tempfile
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from adbg.engine.errors import AdbgError
 
@@ -58,6 +63,47 @@ def listen_dir(pid: int) -> Path:
     return Path(base) / f"adbg-{os.getuid()}" / str(pid)
 
 
+def trusted_config(pid: int) -> SessionConfig:
+    """The session of a process that listens, where nobody but this user could have made it: neither folder, file nor
+    socket is a link, another user's, or open to others.
+
+    Raises:
+        AdbgError: somebody else may have.
+        OSError or ValueError: there is none.
+    """
+    folder = listen_dir(pid)
+    for path, kind in ((folder.parent, stat.S_ISDIR), (folder, stat.S_ISDIR), (folder / "agent.sock", stat.S_ISSOCK)):
+        _check_own(path, path.lstat(), kind)
+    fd = os.open(folder / "session.json", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(fd, encoding="utf-8") as file:
+        _check_own(folder / "session.json", os.fstat(fd), stat.S_ISREG)
+        config = _config_of(json.load(file))
+    return replace(config, socket=str(folder / "agent.sock"))
+
+
+def _check_own(path: Path, state: os.stat_result, kind: Callable[[int], bool]) -> None:
+    if state.st_uid != os.getuid():
+        raise AdbgError(f"{path} belongs to user {state.st_uid}: not used", "ask that user what it is")
+    if not kind(state.st_mode):
+        raise AdbgError(f"{path} is not what adbg makes there: not used", "remove it, then start the program again")
+    if state.st_mode & 0o077:
+        raise AdbgError(f"other users may enter {path}: not used", "remove it, then start the program again")
+
+
+def check_peer(sock: socket.socket, pid: int) -> None:
+    """Raises AdbgError when another user's process, or not process ``pid``, is at the other end (where the system
+    tells)."""
+    option = getattr(socket, "SO_PEERCRED", None)
+    if option is None:
+        return
+    peer, user, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, option, struct.calcsize("3i")))
+    if user != os.getuid() or peer not in (pid, 0):  # 0: of another pid namespace
+        raise AdbgError(
+            f"process {peer} of user {user} answers in place of process {pid}: not used",
+            "call adbg.listen() again, in the process to be debugged",
+        )
+
+
 def write_config(path: Path, config: SessionConfig) -> None:
     """Write ``config`` readable by its owner only."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -67,6 +113,11 @@ def write_config(path: Path, config: SessionConfig) -> None:
 
 def read_config(path: Path) -> SessionConfig:
     """Raises OSError or ValueError when the file is missing or is not a session file."""
-    data = json.loads(path.read_text())
+    return _config_of(json.loads(path.read_text()))
+
+
+def _config_of(data: Any) -> SessionConfig:
+    if not isinstance(data, dict):
+        raise ValueError("not a session file")
     known = {name: data[name] for name in SessionConfig.__slots__ if name in data}
     return SessionConfig(**known)

@@ -36,6 +36,7 @@ __all__ = [
 _FILE = "<adbg>"  # file name of code compiled here
 _VALUE = "__adbg_value__"
 _RESERVED = (*GRADIENT_NAMES, "saved")
+_SELECT_LIVE = "`where` shows the frames, `frame N` selects one that runs"
 _MAX_MESSAGE = 400  # characters of an exception's text
 
 
@@ -98,6 +99,8 @@ def _explained(error: BaseException, source: str, namespace: Namespace) -> Comma
     if isinstance(error, NameError) and typed and not place:
         if getattr(error, "name", "") in ("nan", "inf"):
             return UnknownName(str(error), f"math.{error.name}, or float('{error.name}') where math is not imported")
+        if namespace.over is not None:
+            return UnknownName(*namespace.over.refusal(getattr(error, "name", "") or str(error)))
         close = difflib.get_close_matches(getattr(error, "name", "") or "", namespace.own_names(), 2, 0.7)
         return UnknownName(str(error), f"closest: {', '.join(close)}" if close else "")
     name = type(error).__name__
@@ -144,6 +147,8 @@ def execute(statements: str, namespace: Namespace) -> str:
     for name in assigned:
         if name in _RESERVED and name in namespace.names:
             raise CommandError(f"{name} is not assigned by a statement", f"use: set {name}[0] = EXPR")
+    if assigned and namespace.over is not None:
+        raise CommandError(f"{min(assigned)} is not assigned in {namespace.over}: that call is over", _SELECT_LIVE)
     last = tree.body[-1] if tree.body else None
     if isinstance(last, ast.Expr):
         tree.body.pop()
@@ -312,7 +317,8 @@ def assign(target: PythonTarget, value: Any, namespace: Namespace) -> None:
     name = tree.body[0].targets[0] if isinstance(tree.body[0], ast.Assign) else None
     assigned = frozenset({name.id}) if isinstance(name, ast.Name) else frozenset()
     if assigned and namespace.frame is None:
-        raise CommandError(f"cannot set {target.text!r}: no Python frame is selected", "`up` and `down` select one")
+        over = f"{namespace.over} is over" if namespace.over is not None else "no Python frame is selected"
+        raise CommandError(f"cannot set {target.text!r}: {over}", _SELECT_LIVE)
     _run(tree, None, source, namespace, assigned, {_VALUE: value})
 
 

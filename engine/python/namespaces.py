@@ -16,6 +16,7 @@ from typing import Any
 
 from adbg.engine.backends.base import Backend, Graph, SavedValue
 from adbg.engine.errors import CommandError
+from adbg.engine.python.over import OverFrame
 
 GRADIENT_NAMES = ("grad_outputs", "grad_inputs")
 _DYNAMIC = frozenset({"eval", "exec", "vars", "dir"})  # see names that the text does not mention: they get all of them
@@ -31,6 +32,9 @@ class Namespace:
         names: values by name, made when the name is used; a CommandError from one reaches the user.
         values: helpers, by name.
         fallbacks: used where the frame has no such name.
+
+    Attributes:
+        over: in place of ``frame``, one that ended: names of its module are seen, and no others.
         mode: entered around the evaluation (grad mode on).
         text: how an echoed value is written.
     """
@@ -50,6 +54,7 @@ class Namespace:
         self.fallbacks = dict(fallbacks or {})
         self.mode = mode
         self.text = text
+        self.over: OverFrame | None = None
 
     @property
     def frame(self) -> types.FrameType | None:
@@ -66,6 +71,8 @@ class Namespace:
         found = {*self.names, *self.values, *self.fallbacks}
         if self.frame is not None:
             found.update(self.frame.f_locals, self.frame.f_globals)
+        elif self.over is not None:
+            found.update(self.over.globals())
         return found
 
     def globals_for(self, used: Sequence[str]) -> dict[str, Any]:
@@ -102,6 +109,9 @@ class Namespace:
         return found
 
     def _frame_names(self) -> list[Mapping[str, Any]]:
+        if self.over is not None:
+            seen = self.over.globals()
+            return [seen, {"locals": self.over.refuse_locals, "globals": lambda: seen, **_LEAVE}, self.fallbacks]
         frame = self.frame
         if frame is None:
             return [_LEAVE, self.fallbacks]

@@ -84,6 +84,8 @@ def crash_report(folder: Path, label: str, log: Path, signum: int | None) -> str
     if not entries and not faults and signum is None:
         return ""
     lines = [f"crash journal: the program was killed by {_signal_name(signum, faults)}"]
+    if signum == signal.SIGKILL:
+        lines.append("nobody had adbg do that: often it is the kernel, when memory runs out (`dmesg` has a line then)")
     lines += _node_lines(entries)
     inside = open_customs(faults)
     if inside:
@@ -120,11 +122,13 @@ def _node_lines(entries: Sequence[Entry]) -> list[str]:
     if not nodes:
         return [f"no node was hooked; last seen: {_entry_text(entries[-1])}"]
     last = nodes[-1]
-    _, backward, index, name, depth, path, *values = (*last.fields, *[""] * 6)
+    _, backward, index, name, depth, path, line, *values = (*last.fields, *[""] * 7)
     running = last.fields[0] == "before"
     state = "was running" if running else "had ended; a node that was not hooked may have run after it"
     nested = f", nested {depth} deep" if depth not in ("", "0") else ""
     lines = [f"last node seen: #{index} {name} of backward {backward}{nested}; it {state}"]
+    if line:
+        lines.append(f"  made by {line}")
     if path:
         lines.append(f"  inside {path}")
     role = "grad_outputs" if running else "grad_inputs"
@@ -160,7 +164,7 @@ def _entry_text(entry: Entry) -> str:
     when = time.strftime("%H:%M:%S", time.localtime(entry.time)) + f".{int(entry.time % 1 * 1e6):06d}"
     kind, backward, index, name, *rest = (*entry.fields, "", "", "")
     if kind in ("before", "after"):
-        return f"{when}  {kind:<6} #{index} {name}  {'  '.join(filter(None, rest[2:]))}".rstrip()
+        return f"{when}  {kind:<6} #{index} {name}  {'  '.join(filter(None, rest[3:]))}".rstrip()
     return f"{when}  backward {backward} {kind}s"
 
 

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-from adbg.engine.outside import own, suppress
+from adbg.engine.descriptors import Own, lifted
 
 SLOTS, SLOT = 64, 1024
 HEAD = struct.Struct("<QdH")
@@ -41,7 +41,8 @@ CRASHES = frozenset(
 
 
 def journal_path(folder: Path, label: str) -> Path:
-    return folder / f"journal-r{label}.bin"
+    """A hidden file: it is mapped into the program, which would die of SIGBUS if somebody truncated ``*``."""
+    return folder / f".journal-r{label}.bin"
 
 
 def faults_path(folder: Path, label: str) -> Path:
@@ -57,11 +58,12 @@ class Journal:
         fd = os.open(journal_path(folder, label), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(fd, 0, _SIZE)  # a full disk must show here, not as SIGBUS in a hook
-            self._map = mmap.mmap(fd, _SIZE)
+            self._map = _mapped(fd)
         finally:
             os.close(fd)
         self._next = [0, 0]
         self._faults: IO[str] | None = None
+        self._faults_file: Own | None = None
         self._held = 0  # references to it that are not ``faulthandler``'s
         self._handlers: dict[int, bytes] = {}  # what ``faulthandler`` put in, as sigaction tells
 
@@ -97,11 +99,22 @@ class Journal:
         """Have ``faulthandler`` write into this folder, unless the program uses it already."""
         if faulthandler.is_enabled():
             return
-        with suppress(OSError, ValueError, RuntimeError):
-            self._faults = open(faults_path(self.folder, self.label), "w", opener=_private)  # noqa: SIM115  kept open
+        with contextlib.suppress(OSError, ValueError, RuntimeError):
+            path = faults_path(self.folder, self.label)
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            self._faults_file = Own(lifted(fd))
+            self._faults = open(self._faults_file.number, "w", closefd=False)  # noqa: SIM115  kept open
             self._held = sys.getrefcount(self._faults)
             faulthandler.enable(self._faults)
             self._handlers = {number: _action(number).raw[:8] for number in CRASHES}
+
+    def check_faults(self) -> None:
+        """``faulthandler`` knows its file by the number: where the program closed that, a crash must not be told to
+        whatever the program opened since (3 us)."""
+        if self._faults is not None and self._faults_file is not None and not self._faults_file.ours:
+            if self._in_use():
+                faulthandler.disable()
+            self._faults = None
 
     def watch_faults_again(self) -> None:
         """Where a framework has put its own signal handlers over ``faulthandler``'s when it was imported, put that one
@@ -134,13 +147,21 @@ class Journal:
         if self._faults is not None:
             if self._in_use():
                 faulthandler.disable()
-            with suppress(OSError):
-                self._faults.close()
             self._faults = None
+        if self._faults_file is not None:
+            self._faults_file.close()
 
 
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+def _mapped(fd: int) -> memoryview:
+    """The file in memory, for the life of the process. Not by ``mmap``, which keeps a descriptor of its own: it would
+    close that by its number in the end, whosever it is then. Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
+    address = libc.mmap(None, _SIZE, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd, 0)
+    if address in (None, ctypes.c_void_p(-1).value):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return memoryview((ctypes.c_ubyte * _SIZE).from_address(address)).cast("B")
 
 
 def _action(number: int) -> ctypes.Array[ctypes.c_char]:

@@ -71,12 +71,13 @@ class RunReader:
         self._db = self._connect()
 
     def _connect(self) -> sqlite3.Connection:
-        """Read-only; on a read-only disk a crashed run needs ``immutable`` (its write-ahead log is left aside then)."""
+        """Read-only. A process that was killed in the middle of a transaction left a journal that undoes it, which only
+        a writer may; on a read-only disk what it left is read as it is."""
         error: Exception | None = None
-        for query in ("mode=ro", "mode=ro&immutable=1"):
+        for query in ("mode=ro", "mode=rw", "mode=ro&immutable=1"):
             try:
                 uri = f"{self._path.absolute().as_uri()}?{query}"
-                db = sqlite3.connect(uri, uri=True, check_same_thread=False, timeout=2.0)
+                db = sqlite3.connect(uri, uri=True, check_same_thread=False, timeout=5.0)
                 db.execute("SELECT count(*) FROM backward")
                 return db
             except sqlite3.Error as problem:

@@ -20,7 +20,7 @@ from adbg.engine.record.files import labels, read_exit, read_info, run_state
 RUNS_VARIABLE = "ADBG_RUNS"
 _OURS = re.compile(
     r"(?:run(?:-r[\d-]+)?\.json|exit\.json"
-    r"|(?:events|tensors|vlog|output|journal|faults|crash)-r[\d-]+\.(?:sqlite(?:-wal|-shm)?|bin|log|txt))\Z"
+    r"|\.?(?:events|tensors|vlog|output|journal|faults|crash)-r[\d-]+\.(?:sqlite(?:-wal|-shm|-journal)?|bin|log|txt))\Z"
 )
 
 

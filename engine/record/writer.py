@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from adbg.engine.descriptors import Own, high_numbers, lifted, never_freed, on_file
 from adbg.engine.record import files as runfiles
 from adbg.engine.types import SourceLine
 
@@ -42,18 +43,18 @@ class RunWriter:
         self._vlog = _Appender(runfiles.vlog_path(self.run_dir, self.label))
         self._stacks: dict[str, int] = {}
         self._new_stacks: list[tuple[int, str]] = []
-        self._db = sqlite3.connect(
-            runfiles.events_path(self.run_dir, self.label), check_same_thread=False, isolation_level=None, timeout=2.0
-        )
-        # No fsync: a crash of the process loses nothing that was committed, only one of the machine would, and opening
-        # takes 2 ms instead of 30.
-        self._db.execute("PRAGMA synchronous=OFF")
-        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db, self._own = _open_database(runfiles.events_path(self.run_dir, self.label))
         self._db.executescript(f"BEGIN; {runfiles.TABLES} COMMIT;")
+
+    def check(self) -> None:
+        """Raises OSError where a file of the record is gone, or the program closed it (8 us)."""
+        for own in self._own:
+            own.check()
 
     def write(self, rows: Mapping[str, Sequence[tuple[Any, ...]]], ends: Sequence[tuple[Any, ...]] = ()) -> None:
         """One transaction. ``ends``: (end_seq, us, error, number) of backward calls."""
-        self._db.execute("BEGIN")
+        self.check()
+        self._db.execute("BEGIN IMMEDIATE")
         try:
             if self._new_stacks:
                 self._db.executemany(_INSERT["stack"], self._new_stacks)
@@ -61,11 +62,13 @@ class RunWriter:
                 self._db.executemany(_INSERT[table], values)
             if ends:
                 self._db.executemany("UPDATE backward SET end_seq=?, us=?, error=? WHERE number=?", ends)
+            self.check()  # it is now that sqlite writes
             self._db.execute("COMMIT")
             self._new_stacks = []
         except BaseException:
-            with contextlib.suppress(sqlite3.Error):
-                self._db.execute("ROLLBACK")
+            if all(own.ours for own in self._own):
+                with contextlib.suppress(sqlite3.Error):
+                    self._db.execute("ROLLBACK")
             raise
 
     def stack_id(self, frames: Sequence[SourceLine]) -> int | None:
@@ -88,13 +91,28 @@ class RunWriter:
         runfiles.write_info(self._info_path, self.info)
 
     def close(self) -> None:
-        """Fold the write-ahead log into the file, so that a finished run can be read from a read-only disk."""
-        with contextlib.suppress(sqlite3.Error):
-            self._db.execute("PRAGMA busy_timeout=100")
-            self._db.execute("PRAGMA journal_mode=DELETE")
-        with contextlib.suppress(sqlite3.Error):
-            self._db.close()
+        """Nothing is written afterwards. A database whose descriptor is the program's now is left as it is: sqlite
+        would close that."""
+        if all(own.ours for own in self._own):
+            with contextlib.suppress(sqlite3.Error):
+                self._db.execute("PRAGMA journal_mode=DELETE")
+                self._db.close()
         self._vlog.close()
+
+
+def _open_database(path: Path) -> tuple[sqlite3.Connection, list[Own]]:
+    """The database, and the descriptors that sqlite has on it.
+
+    Not in WAL mode: that maps a file of the run directory into the program, which dies of SIGBUS when somebody
+    truncates it. No fsync: a crash of the process loses nothing that was committed, only one of the machine would, and
+    opening takes 2 ms instead of 30. A reader holds a transaction up for as long as it reads.
+    """
+    with high_numbers():
+        db = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=10.0)
+        never_freed(db)
+        db.execute("PRAGMA synchronous=OFF")
+        db.execute("PRAGMA journal_mode=TRUNCATE")
+    return db, on_file(path)
 
 
 class _Appender:
@@ -102,16 +120,17 @@ class _Appender:
     VLOG file too (``log.redirect``), so the place of what was written is asked from the kernel."""
 
     def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._own = Own(lifted(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)), os.fspath(path))
 
     def append(self, data: bytes) -> tuple[int, int]:
         start, view = -1, memoryview(data)
         while view:
-            written = os.write(self._fd, view)
+            self._own.check()
+            written = os.write(self._own.number, view)
             view = view[written:]
             if start < 0:
-                start = os.lseek(self._fd, 0, os.SEEK_CUR) - written
+                start = os.lseek(self._own.number, 0, os.SEEK_CUR) - written
         return max(start, 0), len(data)
 
     def close(self) -> None:
-        os.close(self._fd)
+        self._own.close()

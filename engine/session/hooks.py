@@ -13,7 +13,7 @@ import time
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from adbg.engine.backends.base import Backend, BackwardCall
+from adbg.engine.backends.base import Backend, BackwardCall, Hidden
 from adbg.engine.graph.nonfinite import count_nonfinite, evidence_at, total
 from adbg.engine.outside import from_outside, own
 from adbg.engine.python.expressions import evaluate, node_namespace
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from adbg.engine.session.session import Session
 
 
+_TRUNCATED = (
+    "a backward has more than {count:,} nodes: the rest runs unseen, and neither breakpoints nor nan, inf and "
+    "nonfinite see anything there; `adbg doctor` says why. To look at the rest, call backward on a part of the graph"
+)
 _AT_NO_NODE: tuple[int | None, int, Slots, Slots | None, float | None] = (None, 0, (), None, None)
 
 
@@ -135,6 +139,8 @@ class BackendHooks:
             return None
         running = self._running.get(id(call)) or self._enter(call)
         index = running.state.position = running.state.index_of(key)
+        for tell in session.notify.node_warned:
+            tell(Visit(running, key, index, outs, None, False))
         frame = user_frame(sys._getframe())
         hits = session.check(
             HitEvent(Phase.ERROR, call.number),
@@ -202,6 +208,8 @@ class BackendHooks:
         if session.attached:
             running = self._enter(call)
             running.screened = session.hook(running)
+            if call.truncated:
+                session.problems.problem(_TRUNCATED.format(count=call.count()))
             self._tell_begin(running)
             self._arrive(running, Phase.BEGIN)
 
@@ -251,6 +259,8 @@ class BackendHooks:
         state.ran[key] = ran = Ran(visit.us, visit.norm, visit.nonfinite)
         if session.goal is not None:  # somebody looks at every node: keep what left it, as text
             ran.grad_inputs = tuple(slot_text(self._backend, value) for value in ins)
+            if not running.screened:
+                running.spoil(key, count_nonfinite(self._backend, ins))
         for tell in session.notify.node_end:
             tell(visit)
         replaced = self._arrive(running, Phase.AFTER, visit) if session.deciding else None
@@ -306,6 +316,9 @@ class BackendHooks:
                 stack=(lambda: call.forward_stack(key)[0]) if key is not None else (),
                 nonfinite=lambda: total(count_nonfinite(backend, checked)),
                 inherited=lambda: self._inherited(running, phase, key, outs),
+                family=running.family,
+                leaves=running.leaves,
+                key=key,
             )
 
             def condition(text: str) -> Any:
@@ -315,11 +328,15 @@ class BackendHooks:
             hits = session.check(event, condition)
             if key is not None and phase is Phase.AFTER and (event.counted or running.screened):
                 running.spoil(key, count_nonfinite(backend, checked) if any(event.nonfinite) else ())
+            elif key is not None and phase is Phase.BEFORE and event.counted:
+                running.receive(key, event.nonfinite)
         why = session.decide(running, phase, key, hits, lambda: _slots_text(backend, phase, checked))
         if why is None:
             return None
         reason, ids, message = why
-        evidence = self._evidence(running, key, outs, ins) if key is not None and session.watches_values(reason) else ()
+        evidence: tuple[Evidence, ...] = ()
+        if visit is not None and (session.watches_values(reason) or visit.nonfinite or running.spoilt):
+            evidence = self._evidence(running, visit.key, outs, ins)
         point = session.point(running, reason, phase, key, ids, message, elapsed, evidence)
         point.grad_outputs = list(outs) if key is not None else None
         point.grad_inputs = list(ins) if ins is not None else None
@@ -338,11 +355,13 @@ class BackendHooks:
         """(NaN, infinite) elements among what the current gradients were made of."""
         if key is None:
             return 0, 0
-        return total(count_nonfinite(self._backend, outs)) if phase is Phase.AFTER else running.given(key)
+        if phase is Phase.AFTER:
+            return total([*count_nonfinite(self._backend, outs), running.given_inside(key)])
+        return total([running.given(key), running.given_from_outside(key)])
 
     def _evidence(self, running: Running, key: int, outs: Slots, ins: Slots | None) -> tuple[Evidence, ...]:
         given = running.given(key)
-        return evidence_at(self._backend, running.call, key, outs, ins or (), given, running.screened)
+        return evidence_at(self._backend, running.call, key, outs, ins or (), given, running.screened, running.spoilt)
 
     def _failed(self, running: Running, error: BaseException) -> None:
         """An exception leaves a call: stop with the node that failed, once, in the innermost call."""
@@ -387,6 +406,8 @@ class BackendHooks:
     def _measure(self, outs: Slots) -> tuple[float | None, bool]:
         """Norm of the first defined incoming gradient, and whether any element of it is not finite."""
         for value in outs:
+            if isinstance(value, Hidden):
+                return None, False
             if value is not None:
                 try:
                     norm = self._backend.norm(value)

@@ -77,6 +77,10 @@ class Observer:
     def node_enter(self, visit: Visit) -> None:
         """Right before the node runs."""
 
+    def node_warned(self, visit: Visit) -> None:
+        """The node is about to do what kills the process (Paddle dies of some undefined gradients); a stop may come
+        behind. Told of nodes that nobody asked for too."""
+
     def node_leave(self, visit: Visit) -> None:
         """Right after the node ran. It is not measured yet."""
 
@@ -131,6 +135,7 @@ class Notify:
     brief_end: tuple[Any, ...]
     node_begin: tuple[Any, ...]
     node_enter: tuple[Any, ...]
+    node_warned: tuple[Any, ...]
     node_leave: tuple[Any, ...]
     node_end: tuple[Any, ...]
     node_passed: tuple[Any, ...]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from adbg.engine.backends.base import Backend, BackwardCall
+from adbg.engine.graph.forward_origin import Leaves
 from adbg.engine.session.stepping import Place
 from adbg.engine.session.stop_point import CallState
 from adbg.engine.types import Phase
@@ -17,8 +18,8 @@ class Running:
     """A call between its begin and its end, and the calls around it (``chain``, outermost first, itself last)."""
 
     __slots__ = (
-        "backend", "begun", "call", "chain", "may_hit", "parked_ns", "screened", "serial", "spoilt",
-        "state", "thread",
+        "backend", "begun", "call", "chain", "family", "inner", "leaves", "may_hit", "parked_ns", "received",
+        "screened", "serial", "spoilt", "state", "thread",
     )  # fmt: skip
 
     def __init__(self, backend: Backend, call: BackwardCall, serial: int, outer: Running | None, now: int) -> None:
@@ -28,8 +29,13 @@ class Running:
         self.serial = serial
         self.chain: tuple[Running, ...] = (*outer.chain, self) if outer is not None else (self,)
         self.begun: dict[int, Visit] = {}  # nodes that run now, by key
-        # key -> per outgoing gradient (NaN, infinite) elements, as they were passed on; only where there are some
-        self.spoilt: dict[int, tuple[tuple[int, int], ...]] = {}
+        self.spoilt = self.state.spoilt
+        # key -> (NaN, infinite) elements that flowed into it; only of nodes that do not show what they give
+        self.received: dict[int, tuple[int, int]] = {}
+        # node -> what the calls that it ran passed on; where there was something
+        self.inner: dict[int, list[dict[int, tuple[tuple[int, int], ...]]]] = {}
+        self.family = tuple([each.call.number for each in self.chain])
+        self.leaves = Leaves(backend, call)
         self.screened = False  # all its gradients are looked at since it began
         self.parked_ns = 0  # time that its thread stood at stops
         self.thread: int = self.chain[0].call.thread
@@ -38,6 +44,8 @@ class Running:
     def spoil(self, key: int, counts: tuple[tuple[int, int], ...]) -> None:
         """Node ``key`` passes that many (NaN, infinite) elements on, per outgoing gradient."""
         if any(nan or inf for nan, inf in counts):
+            if not self.spoilt and len(self.chain) > 1 and self.call.parent_key is not None:
+                self.chain[-2].inner.setdefault(self.call.parent_key, []).append(self.spoilt)
             self.spoilt[key] = counts
         else:
             self.spoilt.pop(key, None)
@@ -47,11 +55,33 @@ class Running:
         goes over the edges of the nodes that passed some on."""
         nan = inf = 0
         for consumer, counts in self.spoilt.items():
-            for edge, (more_nan, more_inf) in zip(self.call.edges(consumer), counts):
-                if edge.to == key:
-                    nan += more_nan
-                    inf += more_inf
+            whole = sum(n for n, _ in counts), sum(i for _, i in counts)
+            hides = self.call.ends_unseen(consumer)
+            for place, edge in enumerate(self.call.edges(consumer)):
+                if edge.to == key and (hides or place < len(counts)):
+                    more = whole if hides else counts[place]
+                    nan += more[0]
+                    inf += more[1]
+        for consumer, received in self.received.items():
+            if consumer not in self.spoilt and any(edge.to == key for edge in self.call.edges(consumer)):
+                nan += received[0]
+                inf += received[1]
         return nan, inf
+
+    def receive(self, key: int, counts: tuple[int, int]) -> None:
+        """That many (NaN, infinite) elements flow into node ``key``: kept where what it makes of them is not shown."""
+        if any(counts) and self.call.ends_unseen(key):
+            self.received[key] = counts
+
+    def given_inside(self, key: int) -> tuple[int, int]:
+        """(NaN, infinite) elements that passed through the calls which node ``key`` ran."""
+        counts = [count for spoilt in self.inner.get(key, ()) for slots in spoilt.values() for count in slots]
+        return sum(nan for nan, _ in counts), sum(inf for _, inf in counts)
+
+    def given_from_outside(self, key: int) -> tuple[int, int]:
+        """(NaN, infinite) elements that the node around this call was given, where ``key`` is a root of it."""
+        outer, parent = self.chain[-2] if len(self.chain) > 1 else None, self.call.parent_key
+        return outer.given(parent) if outer is not None and parent is not None and key in self.call.roots() else (0, 0)
 
     def place(self, phase: Phase, key: int | None = None) -> Place:
         """Where a thread stands that is at ``key`` of this call."""

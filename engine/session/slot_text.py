@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from adbg.engine.backends.base import Backend
+from adbg.engine.types import remark_of
 
 
 def slot_text(backend: Backend, value: Any) -> str:
@@ -13,6 +14,8 @@ def slot_text(backend: Backend, value: Any) -> str:
     if value is None:
         return "undefined"
     meta = backend.meta(value)
+    if meta.shape is None:
+        return remark_of(meta.state, meta.note)
     shape = "[" + ", ".join(map(str, meta.shape or ())) + "]"
     return f"{shape} {meta.dtype} norm {backend.norm(value):.4g}"
 

@@ -48,6 +48,7 @@ def point_in_call(
         message=message,
         iteration=running.backend.iteration,
         elapsed_us=elapsed,
+        truncated=call.truncated,
         evidence=evidence,
     )
     return PausedPoint(stop, stop.thread, running.backend, call, running.states(), key)

@@ -26,6 +26,8 @@ class CallState:
 
     call: BackwardCall
     ran: dict[int, Ran] = field(default_factory=dict)  # by key
+    # key -> per outgoing gradient (NaN, infinite) elements, as they were passed on; only where there are some
+    spoilt: dict[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     position: int = 0  # index of the current node, or of the last one seen, 0 at begin
     started_ns: int = 0
     _index: dict[int, int] | None = None

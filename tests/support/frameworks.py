@@ -30,7 +30,6 @@ LACKS = {
     ("fake", "grad_modes"): "it records nothing",
     ("torch", "progress"): "torch tells of a node only where a hook is: whether another one ran is not known",
     ("paddle", "progress"): "a node without a hook runs unseen: a wider plan hooks it in vain",
-    ("paddle", "screened_leaves"): "what a tensor hook makes of the gradient of a leaf is not screened there",
     ("paddle", "overlapping_calls"): "a backward inside one over the same nodes crashes Paddle by itself",
     ("fake", "ops"): "its nodes have the names that a test gives them",
     ("fake", "layouts"): "it has one layout",

@@ -381,9 +381,7 @@ class ScriptedProgram:
         self._left -= 1
         if not self._left:
             self.on_output("stdout", b"done\n")
-            threading.Thread(
-                target=self.on_exit, args=(ExitStatus(self.code),), daemon=True
-            ).start()
+            threading.Thread(target=self.on_exit, args=(ExitStatus(self.code),), daemon=True).start()
 
     def take_unread(self) -> str:
         return ""

@@ -8,11 +8,7 @@ Actions of a panel or of the layout are the screens' own; here are those that ru
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import signal
-import threading
-import time
 from functools import partial
 
 from textual import events as textual_events
@@ -30,6 +26,7 @@ from adbg.tui.app.failures import Failures, keep_traceback
 from adbg.tui.app.keymap import bindings
 from adbg.tui.app.lines.actions import Breakable, Listed
 from adbg.tui.app.lines.line_panel import LinePanel
+from adbg.tui.app.lines.painting import Painted
 from adbg.tui.app.log.nodes import node_index, occurrence_of
 from adbg.tui.app.log.vlog_panel import VlogPanel
 from adbg.tui.app.lookups import Lookups
@@ -39,22 +36,22 @@ from adbg.tui.app.panels import source_file
 from adbg.tui.app.panels.console import CommandInput, History
 from adbg.tui.app.panels.source import CodePanel
 from adbg.tui.app.panels.value import ValuePanel
-from adbg.tui.app.screens.dialogs import BreakpointScreen, QuitScreen
+from adbg.tui.app.screens.dialogs import BreakpointScreen, QuitScreen, TooSmall
 from adbg.tui.app.screens.help import HelpScreen, live_keys
 from adbg.tui.app.screens.main import MainScreen
 from adbg.tui.app.screens.output import OutputScreen
 from adbg.tui.app.stop_reader import StopReader
+from adbg.tui.app.terminal import leave_on_signals
 from adbg.tui.app.typeahead import TypeAhead
 from adbg.tui.app.value_actions import ValueActions
 from adbg.tui.commands.table import TABLE
 from adbg.tui.debugger.debugger import Debugger, State
 
 TICK = 1 / 30  # seconds
-TWICE = 2.0  # seconds between two ctrl+c
 STEPS = ("step", "next", "finish", "after", "continue", "until")
 
 
-class AdbgApp(TypeAhead[int]):
+class AdbgApp(TypeAhead[int], Painted):
     """See the module. ``history_file`` "" keeps the console's history to this session."""
 
     CSS_PATH = "app.tcss"
@@ -77,7 +74,6 @@ class AdbgApp(TypeAhead[int]):
         self.failures = Failures()
         self.crash = ""  # why the screen ended, in one line
         self._unsubscribe = debugger.model.subscribe(self.feed.put)
-        self._interrupted = 0.0  # when ctrl+c was pressed
         self._last_step = "step"
         self._leave_after_detach = False
 
@@ -97,19 +93,10 @@ class AdbgApp(TypeAhead[int]):
         main.relist()
         main.graph.waiting = "starting the program …"
         main.graph.focus()
-        self._leave_on_signals()
+        leave_on_signals(self._let_go)
         self.set_interval(TICK, self._tick)
         self.set_interval(1.0, self.feed.ask_memory)
         self.runner.start_program()
-
-    def _leave_on_signals(self) -> None:
-        """SIGTERM and SIGHUP leave in good order: the terminal is put back, and the program continues by itself (a
-        connection that drops must not cost a training)."""
-        if threading.current_thread() is not threading.main_thread():
-            return
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self._let_go, 128 + number)
 
     def _let_go(self, status: int) -> None:
         self.debugger.let_go()
@@ -158,7 +145,7 @@ class AdbgApp(TypeAhead[int]):
 
     def on_resize(self, event: textual_events.Resize) -> None:
         """The terminal changed: the panels follow, and so does the program's own terminal."""
-        self.main.resized(event.size)
+        self.main.resized(event.size)  # Painted.on_resize is called as well: Textual goes through the bases
         self.call_after_refresh(self.reader.read_value)
         with contextlib.suppress(AdbgError, OSError):
             self.debugger.program.resize(max(event.size.height - 4, 5), max(event.size.width - 2, 20))
@@ -249,7 +236,7 @@ class AdbgApp(TypeAhead[int]):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
         if isinstance(event.input, CommandInput):
-            self.runner.submit(event.input.accept())
+            self.runner.entered(*event.input.accept())
 
     def on_command_done(self, event: CommandDone) -> None:
         """Output or error of a command."""
@@ -297,35 +284,26 @@ class AdbgApp(TypeAhead[int]):
 
     def action_until_cursor(self) -> None:
         row = self.main.graph.selected
-        if row is None:
-            self.notify("no node under the cursor: this stop has no graph", severity="warning", markup=False)
-        elif row.state == "done":
-            self.notify(
-                f"#{row.index} has run already: c continues to the next backward", severity="warning", markup=False
-            )
-        else:
+        if row is not None and row.state == "todo":
             self.action_run_command(f"until #{row.index}")
+            return
+        why = "no node under the cursor: this stop has no graph"
+        if row is not None and row.state == "here":
+            why = f"#{row.index} is the current node: move the cursor to a later one, or s steps"
+        elif row is not None:
+            why = f"#{row.index} has run already: c continues to the next backward"
+        self.notify(why, severity="warning", markup=False)
 
     def action_interrupt(self) -> None:
-        """Clear what is typed in the console; else pause, and the second time within two seconds SIGINT to the
-        script."""
+        """Clear what is typed in the console; else as ``Interrupts`` says."""
         line = self.focused
         if isinstance(line, CommandInput) and line.value:
             line.discard()
             return
-        now = time.monotonic()
         if not self.debugger.alive:
             self.notify("no script is running: q quits")
             return
-        if now - self._interrupted < TWICE:
-            self._interrupted = 0.0
-            self.debugger.interrupt()
-            self.main.say("SIGINT sent to the script", "warn")
-            return
-        self._interrupted = now
-        if self.debugger.state is State.RUNNING:
-            self.lookups.ask("pause", 0, self.debugger.pause, self.reader.report)
-        self.notify("ctrl+c again within 2 s interrupts the script (SIGINT)", timeout=2)
+        self.runner.interrupt()
 
     # ---- breakpoints
 
@@ -427,4 +405,10 @@ class AdbgApp(TypeAhead[int]):
         self.push_screen(QuitScreen(self.debugger.program.launched, self.debugger.state.value), answered)
 
     def action_leave(self) -> None:
+        """ctrl+q, from anywhere: asks as `q` does; the second one is the answer."""
+        front = self.screen
+        if self.debugger.alive and not (isinstance(front, (QuitScreen, TooSmall)) and front.confirmed()):
+            if not isinstance(front, TooSmall):
+                self.action_ask_quit()
+            return
         self.exit(0 if self.debugger.alive else self.debugger.run.exit_code or 0)

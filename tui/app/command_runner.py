@@ -11,10 +11,13 @@ from collections.abc import Callable, Sequence
 from adbg.engine.errors import AdbgError
 from adbg.tui.app.messages import CommandDone
 from adbg.tui.app.screens.main import MainScreen
-from adbg.tui.commands.startup import run_startup
+from adbg.tui.commands.startup import SETTLED, run_startup
 from adbg.tui.commands.table import CommandResult, execute, repeatable
 from adbg.tui.debugger.debugger import Debugger, State
+from adbg.tui.debugger.signals import Interrupts
 from adbg.tui.debugger.stop_view import as_error
+
+CTRL_C = "ctrl+c"
 
 Run = Callable[[], CommandResult]
 
@@ -78,6 +81,7 @@ class CommandRunner:
         self._queue = CommandQueue(post)
         self._cancelled = threading.Event()
         self._last_line = ""  # an empty one repeats it
+        self._interrupts = Interrupts(debugger)
 
     @property
     def busy(self) -> bool:
@@ -103,21 +107,38 @@ class CommandRunner:
         self._cancelled.set()
         self._queue.close()
 
-    def submit(self, line: str) -> None:
-        """A line that was typed; an empty one repeats the last, if that may be repeated."""
+    def entered(self, line: str, pasted: bool = False) -> None:
+        """A line that was typed or pasted; an empty one repeats the last, if that may be repeated. ``/TEXT`` searches
+        what is in the console."""
         if not line.strip():
             line = self._last_line
-            if not line or not repeatable(line):
+            if not line.startswith("/") and not repeatable(line):
                 return
         self._last_line = line
-        self.run(line)
+        if line.startswith("/") and len(line) > 1:
+            if not self.main.transcript.search(line[1:], -1):
+                self.main.not_found(line[1:])
+            return
+        self.main.entered()
+        self.run(line, waits=pasted)
 
-    def run(self, line: str, echo: bool = True) -> None:
-        """Run a console command; its output follows."""
+    def run(self, line: str, echo: bool = True, waits: bool = False) -> None:
+        """Run a console command; its output follows. ``waits``: until the program stands still, as one of several lines
+        that follow each other."""
         if echo:
-            self.main.say(f"(adbg) {line}", "echo")
+            self.main.say(f"(adbg) {line.rstrip()}", "echo")
+
+        def work() -> CommandResult:
+            while waits and self.debugger.state is State.RUNNING and not self._cancelled.is_set():
+                self.debugger.model.wait_state(*SETTLED, timeout=0.2)
+            return execute(self.debugger, line)
+
         put = self._queue.at_once if line.split(None, 1)[:1] in (["pause"], ["interrupt"]) else self._queue.put
-        put(line, lambda: execute(self.debugger, line))
+        put(line, work)
+
+    def interrupt(self) -> None:
+        """Ctrl-C, whatever is running."""
+        self._queue.at_once(CTRL_C, lambda: CommandResult(self._interrupts.press(lambda: self.busy)))
 
     def show(self, done: CommandDone) -> CommandResult | None:
         """Show output or error of a command; its result, for what else it asks for."""
@@ -125,12 +146,16 @@ class CommandRunner:
             self.main.say(done.line, "echo")
         if done.error is not None:
             self.main.say_error(done.error)
+            self.main.answered(f"{done.error.message}\n{done.error.hint}".strip())
             return None
         result: CommandResult | None = done.result
         if result is None:
             return None
+        self.main.answered(result.text)
         if result.text and result.action != "help":
             self.main.say(result.text)
+        if done.line == CTRL_C:
+            self.main.notify(result.text, timeout=3, markup=False)
         if done.line.removeprefix("(adbg) ").startswith("vlog") and isinstance(result.value, dict):
             self.main.vlog.levels = result.text.removeprefix("vlog ").partition("\n→")[0]
             self.main.retitle()

@@ -17,6 +17,7 @@ from adbg.engine.types import NodeStop, SpecKind
 from adbg.tui.app.banner import BAD
 from adbg.tui.app.lines.screen_text import ScreenText
 from adbg.tui.app.messages import Read
+from adbg.tui.app.panels.status_bar import Status
 from adbg.tui.app.screens.main import MainScreen
 from adbg.tui.app.screens.output import OutputScreen
 from adbg.tui.app.stop_reader import StopReader
@@ -24,6 +25,7 @@ from adbg.tui.commands.startup import stop_commands
 from adbg.tui.debugger import events
 from adbg.tui.debugger.debugger import Debugger, State
 from adbg.tui.debugger.end_notes import end_notes
+from adbg.tui.debugger.process import Process
 from adbg.tui.text import cells as figures
 from adbg.tui.text.evidence import stop_message
 from adbg.tui.text.formatting import exit_sentence, exit_text, stop_title, trace_text
@@ -32,6 +34,7 @@ from adbg.tui.text.quantities import size
 WAITING = "the program is running: i pauses at the next node, B sets a breakpoint"
 RESTARTED = "── restarted ──"  # between the output of two runs
 BUDGET = 0.008  # seconds of events a tick
+PAST = 0.3  # seconds of running after which the panels are said to show the last stop
 SETTLE = 0.06  # seconds; program output comes through a pty and is up to some 20 ms behind the stop
 TIP = (
     "s next node · c continue · b breakpoint at the cursor · j k walk the graph · 4 the values"
@@ -70,6 +73,7 @@ class EventFeed:
         self.output = ScreenText()
         self._tip_due = True
         self._began_at: float | None = None
+        self._process: Process | None = None  # that is shown
         self._handlers: dict[type, Callable[[Any], None]] = {
             events.Started: self._started,
             events.ProcessJoined: lambda event: self._follow_log(),
@@ -129,12 +133,21 @@ class EventFeed:
 
     def _started(self, event: events.Started) -> None:
         if self._began_at is not None:
+            self._forget_run()
+            self.main.vlog.note(RESTARTED, _now())
             line_end = "\n" if self.output.lines[-1] else ""
             self._program_wrote([f"{line_end}{RESTARTED}\n"])
         self._began_at = time.monotonic()
-        self.main.bar.status.backwards = 0
         self.main.graph.waiting = WAITING
         self.main.graph.refresh()
+
+    def _forget_run(self) -> None:
+        """The program was started again: nothing of the run before is shown."""
+        self.main.bar.status = Status()
+        self.main.banner.clear()
+        self.main.set_past(False)
+        self.reader.forget()
+        self.main.relayout()
 
     def _stopped(self, event: events.Stopped) -> None:
         stop = event.stop
@@ -145,11 +158,12 @@ class EventFeed:
             return  # it went on already
         status = self.main.bar.status
         status.stop, status.us, status.edited = stop, stop.elapsed_us, False
-        status.iteration, status.rank = stop.iteration, stop.rank
-        status.here, status.total = stop.index, stop.total
+        status.iteration = stop.iteration
+        status.here, status.total, status.partial = stop.index, stop.total, stop.truncated
         numbers = {row.id: row.spec for row in self.debugger.settings.breakpoints}
         status.breakpoint = " ".join(numbers[n] for n in stop.breakpoints if n in numbers)
         self._banner(stop)
+        self.main.set_past(False)
         self.reader.stopped(stop)
         for line in stop_commands(self.debugger):
             self._run_line(line)
@@ -182,8 +196,15 @@ class EventFeed:
         if self.debugger.stop is not None:
             return  # it stopped again before this event came
         self.reader.lookups.drop()
+        self.main.bar.status.went_on()
+        self.main.app.set_timer(PAST, self._is_past)
         if self.main.banner.clear():
             self.main.relayout()
+
+    def _is_past(self) -> None:
+        """The panels still show the last stop; not said of a step, which is over before it is read."""
+        if self.debugger.stop is None and self.main.graph.model.total:
+            self.main.set_past(True)
 
     def _trace(self, event: events.Trace) -> None:
         self.main.vlog.note(trace_text(event.breakpoint, event.text, event.stop), _now())
@@ -199,15 +220,18 @@ class EventFeed:
                 )
                 self.main.graph.refresh()
             if self.debugger.state is State.RUNNING:
-                status.here, status.total = 0, event.begin.nodes
+                # shown once a node is known to have run
+                status.here, status.total, status.partial = 0, event.begin.nodes, event.begin.truncated
 
     def _nodes_ran(self, event: events.NodesRan) -> None:
         if event.process is not self.debugger.current:
             return
+        model = self.main.graph.model
         if event.nodes and self.debugger.state is State.RUNNING:
             self.main.bar.status.here = event.nodes[-1].index
-        if event.backward == self.main.graph.model.backward:
-            self.main.graph.model.ran(event.nodes)
+        if event.backward == model.backward:
+            self.main.bar.status.total = model.total
+            model.ran(event.nodes)
             self.main.graph.refresh()
 
     def _framework_found(self, event: events.FrameworkFound) -> None:
@@ -238,6 +262,7 @@ class EventFeed:
 
     def _exited(self, event: events.Exited) -> None:
         if event.ended_by == "restart":
+            self._forget_run()
             return
         status = self.main.bar.status
         status.exit_code, status.exit_text = event.status.status, exit_text(event.status)
@@ -248,6 +273,8 @@ class EventFeed:
             self.main.say(note, "warn")
         self.main.say("restart runs it again, q quits", "dim")
         self.reader.lookups.drop()
+        self.main.bar.status.went_on()
+        self.main.set_past(bool(self.main.graph.model.total))
         if not self.main.graph.model.total:
             self.main.graph.waiting = "the program never stopped: B sets a breakpoint, `restart` runs it again"
             self.main.graph.refresh()
@@ -265,11 +292,24 @@ class EventFeed:
         status.title = self.debugger.title
         status.log_lines = len(self.main.vlog.store)
         status.processes = max(len(self.debugger.processes), 1)
+        self._tick_process(status)
         status.waiting = len(self.debugger.model.waiting)
         if self.debugger.state is not State.STOPPED:
-            status.stop = None
+            status.went_on() if status.stop is not None else None
         status.elapsed = time.monotonic() - self._began_at if self._began_at is not None else None
         self.main.bar.show()
+
+    def _tick_process(self, status: Status) -> None:
+        """Which process is shown; another one than before is said."""
+        process = self.debugger.current
+        if process is None:
+            return
+        if self._process is not None and process is not self._process and self.debugger.alive:
+            self.main.say(f"Shown now: {process.title}", "warn")
+            if self.debugger.stop is None:  # what the panels show is of the other one
+                self.reader.forget()
+        self._process = process
+        status.process = f"process {process.number} rank {process.rank}"
 
     def ask_memory(self) -> None:
         """Resident memory of the current process, once a second (read from /proc, the program is not touched)."""

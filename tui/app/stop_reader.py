@@ -13,7 +13,7 @@ from adbg.engine.protocol.messages import GraphBody, NodeBody
 from adbg.engine.types import NodeStop, Phase, SourceLine, StopReason
 from adbg.tui.app.lookups import Lookups
 from adbg.tui.app.messages import Read
-from adbg.tui.app.panels.graph_model import PAGE
+from adbg.tui.app.panels.graph_model import PAGE, GraphModel
 from adbg.tui.app.panels.lists import FrameRow, forward_rows, frame_rows
 from adbg.tui.app.panels.value import BINS
 from adbg.tui.app.screens.main import MainScreen
@@ -62,6 +62,22 @@ class StopReader:
         self._read_frames()
         self.read_node()
         self.read_shown()
+
+    def forget(self) -> None:
+        """Show nothing of what was read: it is of another run or process."""
+        main = self.main
+        self.lookups.drop()
+        self.selected, self._told, self._frames, self._refreshing = 0, 0, [], set()
+        main.graph.model = GraphModel()
+        main.graph.marks.clear()
+        main.graph.cursor = 0
+        main.graph.lines_changed()
+        self._show_node(None)
+        main.lists.show_frames([], 0)
+        main.lists.show_values(())
+        main.code.show(None, "the forward line of the selected node is shown here")
+        main.retitle()
+        main.show_heading()
 
     def reread_graph(self) -> None:
         """The rows changed: marks, breakpoints."""

@@ -9,10 +9,12 @@ of the screen (measured in tmux: they overwrite it). While the app runs, fd 1 an
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import io
 import os
 import queue
+import signal
 import sys
 import termios
 import threading
@@ -99,6 +101,16 @@ def _pump(fd: int, on_stray: Callable[[str], None]) -> None:
         while data := pipe.read(1 << 16):
             with contextlib.suppress(Exception):
                 on_stray(data.decode("utf-8", "replace"))
+
+
+def leave_on_signals(leave: Callable[[int], None]) -> None:
+    """SIGTERM and SIGHUP leave in good order, through ``leave`` with the exit status: the terminal is put back, and the
+    program continues by itself (a connection that drops must not cost a training). Called in the app's loop."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, leave, 128 + number)
 
 
 class Afterwards:

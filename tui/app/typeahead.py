@@ -45,7 +45,7 @@ class TypeAhead(App[Result]):
     async def on_event(self, event: events.Event) -> None:
         """As the app's; a key or a paste waits for its turn."""
         if isinstance(event, (events.Key, events.Paste)) and not event.is_forwarded:
-            self._typed.append(event)
+            self._typed += _apart(event)
             await self._next_key()
             return
         await super().on_event(event)
@@ -82,3 +82,15 @@ class TypeAhead(App[Result]):
             if self._patience is not None:
                 self._patience.stop()
             await self._next_key()
+
+
+def _apart(event: events.Key | events.Paste) -> list[events.Key | events.Paste]:
+    """Escape and a key right behind it come as that key with alt (a terminal sends the same bytes for both). No key of
+    adbg's has alt."""
+    if not isinstance(event, events.Key) or not event.key.startswith("alt+"):
+        return [event]
+    character = event.character
+    if character is None or not character.isprintable():
+        return [event]
+    name = event.key.removeprefix("alt+").removeprefix("shift+")
+    return [events.Key("escape", None), events.Key(character if len(name) == 1 else name, character)]

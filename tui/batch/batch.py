@@ -7,10 +7,12 @@ the order in which they happened. Signals to adbg are handed to the program.
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import time
+import traceback
 
-from adbg.engine.errors import AdbgError, DebuggeeGone
+from adbg.engine.errors import AdbgError, CommandError, DebuggeeGone
 from adbg.engine.protocol.messages import Continue
 from adbg.engine.types import ExitStatus, NodeStop
 from adbg.tui.batch.writers import Writer
@@ -22,7 +24,9 @@ from adbg.tui.debugger.end_notes import end_notes
 from adbg.tui.debugger.signals import handed_on, letting_go
 
 TIMED_OUT = 124
+FAILED = 125
 USAGE = 2
+FAILED_ON = 3
 IDLE = 0.1  # seconds without an event after which a half line of output is passed on
 FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 LETTING_GO = ("SIGINT", "SIGTERM", "SIGHUP")
@@ -34,7 +38,8 @@ class TimedOut(Exception):
 
 class Batch:
     """One run. ``required`` command lines (``-b``) end the run with status 2 when they are refused; with ``strict`` any
-    that is refused makes a status of 0 a 2."""
+    that is refused, and a ``-b`` that matched no node, makes a status of 0 a 2. ``failing`` are those of ``required``
+    that make the status 3, whatever the program's own is, when their breakpoint is hit (``--fail-on``)."""
 
     def __init__(
         self,
@@ -43,6 +48,7 @@ class Batch:
         timeout: float | None = None,
         required: frozenset[int] = frozenset(),
         strict: bool = False,
+        failing: frozenset[int] = frozenset(),
     ) -> None:
         self.debugger = debugger
         self.writer = writer
@@ -50,6 +56,10 @@ class Batch:
         self.timeout = timeout
         self.required = required
         self.strict = strict
+        self.failing = failing
+        self._fatal: set[int] = set()  # breakpoints of ``failing``
+        self._hit: set[int] = set()  # of them, those that were hit
+        self._asked: set[int] = set()  # breakpoints of ``required``
         self.refused = False  # a command was
         self.queue: queue.SimpleQueue[events.Event] = queue.SimpleQueue()
         self._ended = 0  # the start of the program whose end was seen last
@@ -75,12 +85,42 @@ class Batch:
             launched = self.debugger.program.launched
             with handed_on(self.debugger, FORWARDED) if launched else letting_go(self.debugger, LETTING_GO):
                 status = self._follow()
-            return USAGE if self.strict and self.refused and status == 0 else status
+            return self._judged(status)
         except TimedOut:
             return self._give_up()
+        except AdbgError:
+            raise
+        except Exception as error:
+            if os.environ.get("ADBG_TRACEBACK"):
+                traceback.print_exc()
+            return self._let_run(error)
         finally:
             self.debugger.close()
             self.writer.flush()
+
+    def _judged(self, status: int) -> int:
+        if self._hit and status != TIMED_OUT:
+            return FAILED_ON
+        if not self.strict or status:
+            return status
+        unmatched = any(row.id in self._asked and row.met is False for row in self.debugger.settings.breakpoints)
+        return USAGE if self.refused or unmatched else status
+
+    def _let_run(self, error: Exception) -> int:
+        """A defect of adbg's own is no reason to end the program: it runs on to its end, undebugged."""
+        said = f"adbg itself failed: {type(error).__name__}: {error}"
+        with contextlib.suppress(Exception):
+            self.writer.notice("error", f"{said}; the program runs on without it (ADBG_TRACEBACK=1 shows where)")
+        with contextlib.suppress(AdbgError):
+            self.debugger.detach()
+        while self.debugger.program.launched and not self.ended:
+            event = self.queue.get()
+            if isinstance(event, events.Exited):
+                self._ended = event.run
+            elif isinstance(event, events.Output):
+                with contextlib.suppress(Exception):
+                    self.writer.output(event)
+        return FAILED
 
     def _follow(self) -> int:
         self._wait_ready()
@@ -90,7 +130,7 @@ class Batch:
                 break
             self._drain()
             if number in self.required:
-                if not self._set_breakpoint(line):
+                if not self._set_breakpoint(line, number in self.failing):
                     return USAGE
                 continue
             self._command(line)
@@ -100,8 +140,12 @@ class Batch:
 
     # ------------------------------------------------------------------ commands
 
-    def _set_breakpoint(self, line: str) -> bool:
-        """A ``-b``; false when it is a bad one."""
+    def _set_breakpoint(self, line: str, fatal: bool) -> bool:
+        """A ``-b``, or a ``--fail-on`` (fatal); false when it is a bad one."""
+        if self.debugger.state is State.EXITED:
+            hint = "give it before the -e that lets the program run"
+            self._refuse(line, CommandError("the program had ended before this breakpoint was set", hint))
+            return True
         try:
             result = execute(self.debugger, line)
         except DebuggeeGone:
@@ -113,6 +157,10 @@ class Batch:
             return False
         self._drain()
         self.writer.accepted(line, result)
+        number = result.value["id"] if isinstance(result.value, dict) else 0
+        self._asked.add(number)
+        if fatal:
+            self._fatal.add(number)
         return True
 
     def _command(self, line: str) -> None:
@@ -172,6 +220,7 @@ class Batch:
         self.reported = event.stop
         self.writer.stopped(self.debugger, event)
         self.shown.update(event.stop.breakpoints)
+        self._hit |= self._fatal & set(event.stop.breakpoints)
         for line in stop_commands(self.debugger):
             try:
                 result = execute(self.debugger, line)
@@ -226,7 +275,7 @@ class Batch:
         for note in end_notes(self.debugger):
             self.writer.notice("warning", note)
         status = self.debugger.run.exit or ExitStatus(0)
-        self.writer.exited(status)
+        self.writer.exited(status, failed_on=sorted(self._hit))
         return status.status
 
     def _give_up(self) -> int:

@@ -34,17 +34,19 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class BackwardBegins(Line):
-    """A backward call begins. Calls are announced while something could stop in them."""
+    """A backward call begins. Calls are announced while a breakpoint or a step could stop in them: the
+    stop at an exception may come without."""
 
     TYPE = "backward"
     phase: Annotated[str, "always `begin`"]
     backward: Annotated[int, "number of the call, counted from 1"]
-    nodes: Annotated[int, "how many nodes will run"]
+    nodes: Annotated[int, "how many nodes will run, as far as they were walked: see `truncated`"]
     roots: Annotated[list[str], "names of the nodes it begins at"]
     file: Annotated[str, "where it was called, an absolute path"]
     line: Annotated[int, "the line there"]
     depth: Annotated[int, "0, or how deep it is nested in other backward calls"]
     rank: Annotated[int, "rank of the process, 0 where there is one"]
+    truncated: Annotated[bool, "the graph has more nodes than `nodes`: the rest runs unseen"] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +72,7 @@ class Stopped(Line):
     phase: Annotated[Phase, "where: around a node, at an end of a backward call, at an exception, at a Python line"]
     backward: Annotated[int, "number of the backward call, 0 where none runs"]
     index: Annotated[int, "position of the node in the order of execution; 0 at the begin, `total` + 1 at the end"]
-    total: Annotated[int, "nodes of this backward call"]
+    total: Annotated[int, "nodes of this backward call, as far as they were walked: see `truncated`"]
     depth: Annotated[int, "0, or how deep the call is nested in other backward calls"]
     rank: Annotated[int, "rank of the process, 0 where there is one"]
     node: Annotated[Node | None, "the node; null at the begin and end of a call, and at a Python line"]
@@ -80,8 +82,9 @@ class Stopped(Line):
     message: Annotated[str, "a sentence: the exception, a condition's error, what `evidence` says; may be empty"]
     iteration: Annotated[int, "outermost backward calls begun so far"]
     evidence: Annotated[
-        list[Evidence], "of a `nan` or `inf` stop: what is not finite; what leaves the node comes first"
+        list[Evidence], "what is not finite at the node; what leaves it comes first, what the forward pass left last"
     ]
+    truncated: Annotated[bool, "the graph has more nodes than `total`: the rest runs unseen"] = False
     process: Annotated[int, "number of the process, where it is not the first"] = 1
 
 
@@ -116,7 +119,7 @@ class Result(Line):
     value: Annotated[Any, "the answer as a JSON value; null where there is only text"]
     text: Annotated[str, "the answer as it is shown in text mode"]
     columns: Annotated[list[str] | None, "of a table: the heads"] = None
-    rows: Annotated[list[list[Any]] | None, "of a table: the cells"] = None
+    rows: Annotated[list[list[Any]] | None, "of a table: the cells, as text or JSON values"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +157,7 @@ class Exited(Line):
     TYPE = "exited"
     code: Annotated[int, "its exit status as a shell counts: 128 + N after signal N, 125 where it is not known"]
     signal: Annotated[str, "name of the signal that killed it: `SIGKILL`"] = ""
+    failed_on: Annotated[tuple[int, ...], "breakpoints of `--fail-on` that were hit: adbg's own exit status is 3"] = ()
 
 
 LINES: tuple[type[Line], ...] = (
@@ -200,5 +204,6 @@ def stop_fields(stop: NodeStop, message: str, process: int) -> dict[str, Any]:
         "message": message,
         "iteration": stop.iteration,
         "evidence": list(stop.evidence),
+        "truncated": stop.truncated,
         "process": process,
     }

@@ -21,7 +21,8 @@ HEAD = """# JSON lines
 
 `adbg run --batch --json` prints one JSON object a line on stdout, and nothing else: what the program prints comes as
 lines of the type `output`. Warnings and errors of adbg go to stderr as well. The exit status is the program's; 2 is a
-usage error (with `--strict` also a refused command), 124 `--timeout`, 125 a failure of adbg itself.
+usage error (with `--strict` also a refused command, or a `-b` that matched nothing), 3 a hit of `--fail-on SPEC`,
+124 `--timeout`, 125 a failure of adbg itself.
 
 ```sh
 adbg run --batch --json -b nan -e continue examples/nan_at_sqrt.py | jq 'select(.type == "stopped") | .evidence'
@@ -48,7 +49,8 @@ STOP: dict[str, Any] = {
     "forward": SourceLine("/home/me/examples/tiny_gpt.py", 20, "forward"),
     "enclosing": [],
     "location": SourceLine("/home/me/examples/nan_at_sqrt.py", 72, "main"),
-    "message": "grad_inputs[0] of SqrtBackward0#1: 4 of 192 elements are nan, incoming gradients all finite",
+    "message": "Sqrt (tiny_gpt.py:20) made NaN from finite gradients; "
+    "grad_inputs[0] of SqrtBackward0#1: 4 of 192 elements are nan",
     "iteration": 9,
     "evidence": [Evidence(Role.GRAD_INPUTS, "grad_inputs[0]", 192, 4, 0, Origin.MADE_HERE, slot=0)],
 }

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any, BinaryIO
 
 from adbg.engine.errors import AdbgError
@@ -26,9 +27,10 @@ PREFIX = "adbg: "
 
 
 class Writer:
-    """What the batch loop reports; the base of both."""
+    """What the batch loop reports; the base of both. ``quiet``: stops, calls and mere information are not reported."""
 
-    def __init__(self, stdout: BinaryIO | None = None, stderr: BinaryIO | None = None) -> None:
+    def __init__(self, stdout: BinaryIO | None = None, stderr: BinaryIO | None = None, quiet: bool = False) -> None:
+        self.quiet = quiet
         self._out = stdout if stdout is not None else sys.stdout.buffer
         self._err = stderr if stderr is not None else sys.stderr.buffer
 
@@ -37,13 +39,26 @@ class Writer:
         self._write(self._err, f"{PREFIX}{text}\n".encode(errors="backslashreplace"))
 
     def _write(self, stream: BinaryIO, data: bytes) -> None:
-        """A reader that went away (``| head``) does not end the program being debugged."""
+        """A reader that went away (``| head``), a full disk: no reason to end the program being debugged. What cannot be
+        written is dropped from then on, and that is said once where it can be."""
         try:
             stream.write(data)
             stream.flush()
-        except BrokenPipeError:
-            with contextlib.suppress(OSError):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        except ValueError:  # closed
+            pass
+        except OSError as error:
+            self._drop(stream)
+            if not isinstance(error, BrokenPipeError):
+                name = "stdout" if stream is self._out else "stderr"
+                self._complain(f"nothing more is written to {name}: {error.strerror}; the program runs on")
+
+    def _drop(self, stream: BinaryIO) -> None:
+        """Have it write to nowhere, what still waits in its buffer too: Python would fail on that at its end."""
+        with contextlib.suppress(OSError, ValueError):
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, stream.fileno())
+            os.close(null)
+            stream.flush()
 
     def stopped(self, debugger: Debugger, event: events.Stopped) -> None:
         raise NotImplementedError
@@ -70,8 +85,8 @@ class Writer:
     def trace(self, event: events.Trace) -> None:
         raise NotImplementedError
 
-    def exited(self, status: ExitStatus, by_timeout: bool = False) -> None:
-        """``by_timeout``: adbg ended it, and said so."""
+    def exited(self, status: ExitStatus, by_timeout: bool = False, failed_on: Sequence[int] = ()) -> None:
+        """``by_timeout``: adbg ended it, and said so. ``failed_on``: breakpoints of ``--fail-on`` that were hit."""
         raise NotImplementedError
 
     def backward_began(self, event: events.BackwardBegan) -> None:
@@ -87,11 +102,13 @@ class Writer:
 class TextWriter(Writer):
     """For people."""
 
-    def __init__(self, stdout: BinaryIO | None = None, stderr: BinaryIO | None = None) -> None:
-        super().__init__(stdout, stderr)
+    def __init__(self, stdout: BinaryIO | None = None, stderr: BinaryIO | None = None, quiet: bool = False) -> None:
+        super().__init__(stdout, stderr, quiet)
         self._open_line = {"stdout": False, "stderr": False}
 
     def stopped(self, debugger: Debugger, event: events.Stopped) -> None:
+        if self.quiet:
+            return
         self._say(stop_report(event.process.view, event.stop))
         for row in debugger.displays.values():
             self._say(shown_text(row))
@@ -110,14 +127,18 @@ class TextWriter(Writer):
             self._write(self._err if event.stream == "stderr" else self._out, event.data)
 
     def notice(self, level: str, text: str) -> None:
+        if level == "info" and self.quiet:
+            return
         self._lines(self._err, "stderr", text)
 
     def trace(self, event: events.Trace) -> None:
         self._say(trace_text(event.breakpoint, event.text, event.stop))
 
-    def exited(self, status: ExitStatus, by_timeout: bool = False) -> None:
+    def exited(self, status: ExitStatus, by_timeout: bool = False, failed_on: Sequence[int] = ()) -> None:
         if status.signal is not None and not by_timeout:
-            self.notice("info", f"the program was {exit_text(status)}")
+            self.notice("warning", f"the program was {exit_text(status)}")
+        for number in failed_on:
+            self.notice("warning", f"breakpoint {number} of --fail-on was hit: exit status 3")
 
     def _say(self, text: str) -> None:
         if text:
@@ -133,11 +154,13 @@ class TextWriter(Writer):
 class JsonWriter(Writer):
     """For scripts. Output of the program is passed on in whole lines, as far as it comes in lines."""
 
-    def __init__(self, stdout: BinaryIO | None = None, stderr: BinaryIO | None = None) -> None:
-        super().__init__(stdout, stderr)
+    def __init__(self, stdout: BinaryIO | None = None, stderr: BinaryIO | None = None, quiet: bool = False) -> None:
+        super().__init__(stdout, stderr, quiet)
         self._held: dict[str, str] = {}
 
     def stopped(self, debugger: Debugger, event: events.Stopped) -> None:
+        if self.quiet:
+            return
         self._put(lines.Stopped(**_fields(event)))
         for row in debugger.displays.values():
             self._put(
@@ -174,6 +197,8 @@ class JsonWriter(Writer):
         self.error(line, error)
 
     def notice(self, level: str, text: str) -> None:
+        if level == "info" and self.quiet:
+            return
         self._put(lines.Notice(level=level, text=text))
         if level != "info":
             self._complain(text)
@@ -181,11 +206,13 @@ class JsonWriter(Writer):
     def trace(self, event: events.Trace) -> None:
         self._put(lines.Trace(**_fields(event), breakpoint=event.breakpoint, text=event.text))
 
-    def exited(self, status: ExitStatus, by_timeout: bool = False) -> None:
-        self._put(lines.Exited(code=status.status, signal=status.signal_name))
+    def exited(self, status: ExitStatus, by_timeout: bool = False, failed_on: Sequence[int] = ()) -> None:
+        self._put(lines.Exited(code=status.status, signal=status.signal_name, failed_on=tuple(failed_on)))
 
     def backward_began(self, event: events.BackwardBegan) -> None:
         begin = event.begin
+        if self.quiet:
+            return
         self._put(
             lines.BackwardBegins(
                 phase="begin",
@@ -196,11 +223,14 @@ class JsonWriter(Writer):
                 line=begin.line,
                 depth=begin.depth,
                 rank=event.process.rank,
+                truncated=begin.truncated,
             )
         )
 
     def backward_ended(self, event: events.BackwardEnded) -> None:
         end, rank = event.end, event.process.rank
+        if self.quiet:
+            return
         self._put(
             lines.BackwardEnds(
                 phase="end", backward=end.backward, us=end.us, depth=end.depth, rank=rank, error=end.error

@@ -25,5 +25,5 @@ class Attach:
         program = FoundProgram(options.pid, options.stacks)
         program.check()
         front = choose_front_end(options)
-        startup, required = startup_lines(options, front)
-        return run_front_end(front, program, options, startup, required, f"process {options.pid}")
+        startup = startup_lines(options, front)
+        return run_front_end(front, program, options, startup, f"process {options.pid}")

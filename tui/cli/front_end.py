@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from adbg.engine.errors import CommandError
 
@@ -36,7 +36,22 @@ def add_front_end(parser: argparse.ArgumentParser) -> None:
         "--timeout", type=_seconds, metavar="SECONDS", help="end the program after SECONDS, with exit status 124"
     )
     batch.add_argument(
-        "--strict", action="store_true", help="exit status 2 when a command failed and the script itself ended with 0"
+        "--strict",
+        action="store_true",
+        help="exit status 2 when a command failed or a -b matched nothing, and the script itself ended with 0",
+    )
+    first.add_argument(
+        "--fail-on",
+        dest="startup",
+        action="append",
+        type=partial(_startup, "--fail-on"),
+        metavar="SPEC",
+        help="batch mode: a breakpoint as of -b; exit status 3 when it was hit",
+    )
+    batch.add_argument(
+        "--quiet",
+        action="store_true",
+        help="print answers, warnings and errors: no reports of stops and calls",
     )
     stacks = parser.add_argument_group("cost").add_mutually_exclusive_group()
     stacks.add_argument(
@@ -67,9 +82,10 @@ def _seconds(text: str) -> float:
 def check_options(options: argparse.Namespace) -> None:
     """Raises CommandError for options that exclude each other."""
     if options.front != "batch":
-        for name in ("json", "timeout"):
-            if getattr(options, name):
-                raise CommandError(f"--{name} works with --batch only", f"adbg run --batch --{name} …")
+        given = {name for name in ("json", "timeout", "quiet") if getattr(options, name)}
+        given |= {"fail-on" for option, _ in options.startup or [] if option == "--fail-on"}
+        for name in sorted(given):
+            raise CommandError(f"--{name} works with --batch only", f"adbg run --batch --{name} …")
 
 
 def choose_front_end(options: argparse.Namespace) -> str:
@@ -97,16 +113,26 @@ def choose_front_end(options: argparse.Namespace) -> str:
     return "tui"
 
 
-def startup_lines(options: argparse.Namespace, front: str) -> tuple[list[str], frozenset[int]]:
-    """The command lines of -b, -e and -x in order, and which of them come from -b (an invalid one is a usage
-    error)."""
+class Startup(NamedTuple):
+    """The command lines of -b, --fail-on, -e and -x in order. ``required``: places of those that set a breakpoint (a
+    bad one is a usage error); ``failing``: of those from --fail-on."""
+
+    lines: list[str]
+    required: frozenset[int] = frozenset()
+    failing: frozenset[int] = frozenset()
+
+
+def startup_lines(options: argparse.Namespace, front: str) -> Startup:
+    """What is to be run first, from the options and for "pipe" from stdin."""
     from adbg.tui.commands.startup import join_blocks, lines_of_file
 
     lines: list[str] = []
-    required = set()
+    required, failing = set(), set()
     for option, text in options.startup or []:
-        if option == "-b":
+        if option in ("-b", "--fail-on"):
             required.add(len(lines))
+            if option == "--fail-on":
+                failing.add(len(lines))
             lines.append(f"break {text}")
         elif option == "-x":
             lines += lines_of_file(text)
@@ -114,24 +140,22 @@ def startup_lines(options: argparse.Namespace, front: str) -> tuple[list[str], f
             lines.append(text)
     if front == "pipe":
         lines += join_blocks(sys.stdin.read().splitlines(), "standard input")
-    return lines, frozenset(required)
+    return Startup(lines, frozenset(required), frozenset(failing))
 
 
-def run_front_end(
-    front: str, program: Program, options: argparse.Namespace, startup: list[str], required: frozenset[int], title: str
-) -> int:
+def run_front_end(front: str, program: Program, options: argparse.Namespace, startup: Startup, title: str) -> int:
     """Make the debugger and hand it to the chosen front end."""
     from adbg.tui.debugger.debugger import Debugger
 
     # With a breakpoint given, the user waits for that one; without, for something to look at.
-    entry = front in ("tui", "repl") and program.launched and not required
-    debugger = Debugger(program, startup, title, entry)
+    entry = front in ("tui", "repl") and program.launched and not startup.required
+    debugger = Debugger(program, startup.lines, title, entry)
     if front in ("batch", "pipe"):
         from adbg.tui.batch.batch import Batch
         from adbg.tui.batch.writers import JsonWriter, TextWriter
 
-        writer = JsonWriter() if options.json else TextWriter()
-        return Batch(debugger, writer, options.timeout, required, options.strict).run()
+        writer = JsonWriter(quiet=options.quiet) if options.json else TextWriter(quiet=options.quiet)
+        return Batch(debugger, writer, options.timeout, startup.required, options.strict, startup.failing).run()
     if front == "repl":
         from adbg.tui.repl.repl import run_repl
 

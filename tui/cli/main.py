@@ -5,6 +5,7 @@ Exit status: the script's; 2 usage; 125 adbg itself failed; 124 ``--timeout``; 1
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from adbg.tui.cli.subcommand import USAGE, Parser, Subcommand, complain, parser_
 
 FAILED = 125
 INTERRUPTED = 130
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # what a file or a device says that takes no more
 
 SUBCOMMANDS: dict[str, Subcommand] = {
     "run": Run(),
@@ -33,8 +35,17 @@ SUBCOMMANDS: dict[str, Subcommand] = {
 
 def main(argv: Sequence[str]) -> int:
     """Run adbg with the words after its name; returns the exit status. Never raises."""
+    _open_standard_streams()
+    status = _guarded(list(argv))
+    reason = _stdout_trouble()  # at its end Python would write what waits, and fail with words of its own
+    if reason and status == 0:
+        return complain(AdbgError(f"cannot write to standard output: {reason}"), FAILED)
+    return status
+
+
+def _guarded(argv: list[str]) -> int:
     try:
-        return _main(list(argv))
+        return _main(argv)
     except AdbgError as error:
         return complain(error, USAGE if isinstance(error, CommandError) else FAILED)
     except SystemExit as error:
@@ -45,6 +56,9 @@ def main(argv: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
     except Exception as error:
+        if isinstance(error, OSError) and error.filename is None and error.errno in _UNWRITABLE:
+            _stdout_trouble()
+            return complain(AdbgError(f"cannot write to standard output: {error.strerror}"), FAILED)
         if os.environ.get("ADBG_TRACEBACK"):
             raise
         if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("adbg"):
@@ -55,6 +69,35 @@ def main(argv: Sequence[str]) -> int:
             f"adbg itself failed: {type(error).__name__}: {error}", "please report it; ADBG_TRACEBACK=1 shows where"
         )
         return complain(problem, FAILED)
+
+
+def _open_standard_streams() -> None:
+    """Where the shell closed one (``>&-``) it is /dev/null: a socket would get its number, and Python has None for it."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number is this one
+    if sys.stdin is None:
+        sys.stdin = open(0, closefd=False)
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", closefd=False)
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)
+
+
+def _stdout_trouble() -> str:
+    """Why standard output cannot be written, "" where it can; what waits for it is dropped then."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return error.strerror or str(error)
+    except ValueError:  # closed
+        pass
+    return ""
 
 
 def _main(argv: list[str]) -> int:

@@ -9,7 +9,9 @@ from adbg.engine.errors import CommandError
 from adbg.tui.cli.front_end import add_front_end, check_options, choose_front_end, run_front_end, startup_lines
 
 # Options that take a value: what follows them is not the script.
-VALUED = {"-b", "--break", "-e", "--execute", "-x", "--command-file", "--run-dir", "--timeout", "--python"}
+VALUED = {
+    "-b", "--break", "-e", "--execute", "-x", "--command-file", "--fail-on", "--run-dir", "--timeout", "--python",
+}  # fmt: skip
 
 
 class Run:
@@ -47,7 +49,7 @@ class Run:
 
         command = python_command(kind, target[0], target[1:], options.python)  # type: ignore[arg-type]
         front = choose_front_end(options)
-        startup, required = startup_lines(options, front)
+        startup = startup_lines(options, front)
         script = Script(
             command=command,
             title=" ".join(target),
@@ -59,7 +61,7 @@ class Run:
             python=kind != "command" or is_interpreter(command[0]),
             size=terminal_size() or (24, 80),
         )
-        return run_front_end(front, StartedProgram(script), options, startup, required, script.title)
+        return run_front_end(front, StartedProgram(script), options, startup, script.title)
 
 
 def split_run(argv: Sequence[str]) -> tuple[list[str], str, list[str]]:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from adbg.engine.errors import CommandError
 from adbg.engine.protocol import messages as protocol
-from adbg.engine.types import GraphRow
+from adbg.engine.types import GraphRow, NodeStop, Phase
 from adbg.tui.commands.table import CommandResult, command, words_of
+from adbg.tui.text.evidence import verdict_text
 from adbg.tui.text.formatting import number_text, pad, place_text, source_text
 
 if TYPE_CHECKING:
@@ -141,12 +142,12 @@ def why(debugger: Debugger, argument: str) -> CommandResult:
     """Show where the gradient of a node comes from: the shortest path from the root, and what else contributes.
 
     Each node on the path is shown with its module, its forward line and its gradient's norm, if known. The path leads
-    through the first non-finite gradient, if there is one; the other paths are counted.
+    through the node that made the first non-finite gradient, if there is one; the other paths are counted.
     """
     index = debugger.view.find_node(argument) or 1
     body: protocol.PathBody = debugger.view.request(protocol.Path(index))
     feeders = body.contributions
-    wanted = [*shown_path(body.path), *feeders[:SHOWN_NEIGHBOURS], body.nonfinite]
+    wanted = [*shown_path(body.path), *feeders[:SHOWN_NEIGHBOURS], body.nonfinite, body.maker]
     rows = rows_of(debugger, [each for each in wanted if each])
     node = rows[index]
     lines = [f"the gradient that flows into #{index} {node.unique_name}, from {rows[body.path[0]].unique_name}:"]
@@ -156,16 +157,34 @@ def why(debugger: Debugger, argument: str) -> CommandResult:
         more = f", … {len(feeders) - SHOWN_NEIGHBOURS} more" if len(feeders) > SHOWN_NEIGHBOURS else ""
         lines.append(f"it is the sum of {len(feeders)} contributions: {names}{more}")
     lines.append(f"{body.ancestors} of {body.total} nodes contribute to it; {_paths_text(body)}")
-    if body.nonfinite:
-        bad = rows[body.nonfinite]
-        where = f"#{bad.index} {bad.unique_name} {place_text(bad.forward)}"
-        lines.append(f"the first non-finite gradient flows into {where}")
+    lines += _origin_lines(debugger.view.need_stop(), rows, body)
     if node.forward is not None:
         lines.append(f"forward {place_text(node.forward)}")
         source = source_text(node.forward.file, node.forward.line, mark=False).strip()
         lines += [f"    {source}"] if source else []
     value = {"node": index, "path": body.path, "ancestors": body.ancestors, "contributions": feeders}
+    value.update({"nonfinite": body.nonfinite or None, "maker": body.maker or None})
     return CommandResult("\n".join(lines), value)
+
+
+def _origin_lines(stop: NodeStop, rows: dict[int, GraphRow], body: protocol.PathBody) -> list[str]:
+    """Who made the first numbers that are not finite, as the stop there tells it; who was given them first."""
+    if not body.maker:
+        if not body.nonfinite:
+            return []
+        return [f"the first non-finite gradient flows into {_row_text(rows[body.nonfinite])}: its maker is not known"]
+    verdict = verdict_text(stop) if stop.index == body.maker and stop.phase is Phase.AFTER else ""
+    if verdict:
+        lines = [f"at #{body.maker}: {verdict}"]
+    else:
+        lines = [f"{_row_text(rows[body.maker])} is the first node that gave on a gradient that is not finite"]
+    if body.nonfinite and body.nonfinite != body.maker:
+        lines.append(f"it flows into {_row_text(rows[body.nonfinite])}")
+    return lines
+
+
+def _row_text(row: GraphRow) -> str:
+    return f"#{row.index} {row.unique_name} {place_text(row.forward)}".rstrip()
 
 
 def _paths_text(body: protocol.PathBody) -> str:

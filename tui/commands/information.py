@@ -9,6 +9,7 @@ from adbg.engine.protocol.codec import to_json
 from adbg.tui.commands.table import CommandResult, choice_of, command, table_result
 from adbg.tui.debugger.reports import stop_report
 from adbg.tui.text.formatting import (
+    compiled_text,
     contribution_lines,
     place_text,
     slots_text,
@@ -101,7 +102,7 @@ def node_lines(body: NodeBody) -> list[str]:
     lines += [f"  {name}: {value}" for name, value in facts.items() if value not in (None, "")]
     lines += [f"  {name}: {value}" for name, value in body.attributes.items() if value != facts.get(name)]
     if node.compiled:
-        lines.append("  a whole compiled region (torch.compile) in one node")
+        lines.append(f"  {compiled_text(node)}")
     lines += slots_text([*body.grad_outputs, *body.grad_inputs])
     lines += contribution_lines(body)
     if body.saved:
@@ -154,7 +155,7 @@ def process_table(debugger: Debugger) -> CommandResult:
             stop_title(process.stop) if process.stop is not None else "running" if debugger.run.begun else "not started"
         )
         names = ", ".join(f"{f.name} {f.version}" for f in process.frameworks)
-        rows.append((mark, process.number, process.info.pid, process.rank, names, where))
+        rows.append((mark, process.number, process.info.pid, process.info.rank, names, where))
     if not rows:
         return CommandResult("no process of the program is connected", [])
     value = [{"number": r[1], "pid": r[2], "rank": r[3], "frameworks": r[4], "state": r[5]} for r in rows]

@@ -22,10 +22,14 @@ def _background(argument: str) -> tuple[str, bool]:
 
 
 def _go(debugger: Debugger, arguments: Any, background: bool = False) -> CommandResult:
+    """``arguments`` None: all that are stopped."""
     from adbg.tui.debugger.debugger import State
 
     try:
-        debugger.resume(arguments)
+        if arguments is None:
+            debugger.resume_all()
+        else:
+            debugger.resume(arguments)
     except DebuggeeGone:  # it continued and ended before its answer was read: its end is reported as an event
         if not debugger.model.wait_state(State.EXITED, State.DETACHED, timeout=ENDS):
             raise
@@ -73,26 +77,29 @@ def restart(debugger: Debugger, argument: str) -> CommandResult:
     no_argument(argument, "restart")
     debugger.restart()
     debugger.model.wait_ready()
-    debugger.begin(False if debugger.settings.breakpoints else None)
+    debugger.begin(debugger.entry and not debugger.settings.breakpoints)
     return CommandResult("", running=True, background=background)
 
 
-@command("continue", "c", group="running", args="[N] [&]", repeats=True)
+@command("continue", "c", group="running", args="[N | all] [&]", repeats=True)
 def continue_(debugger: Debugger, argument: str) -> CommandResult:
     """Run to the next breakpoint.
 
-    With N, the breakpoint that stopped here ignores its next N-1 hits. With `&`, the prompt returns at once while the
-    program runs.
+    With N, the breakpoint that stopped here ignores its next N-1 hits. `continue all` resumes all stopped processes,
+    not only the current one. With `&`, the prompt returns at once while the program runs.
     """
     argument, background = _background(argument)
+    if argument == "all":
+        return _go(debugger, None, background)
     count = count_of(argument)
     if count > 1:
         stop = debugger.view.need_stop()
-        if not stop.breakpoints:
+        own = [id for id in stop.breakpoints if id > 0]  # an exception stops by a filter, which has no number
+        if not own:
             raise CommandError(
                 "this stop is not at a breakpoint: there is none to ignore", "`continue` without a count"
             )
-        debugger.settings.change_breakpoint(stop.breakpoints[0], ignore=count - 1)
+        debugger.settings.change_breakpoint(own[0], ignore=count - 1)
     return _go(debugger, protocol.Continue(), background)
 
 

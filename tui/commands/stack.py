@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from adbg.engine.errors import CommandError
@@ -69,7 +70,16 @@ def _move(debugger: Debugger, argument: str, sign: int) -> CommandResult:
     process = debugger.current
     count = count_of(argument)
     now = process.view.frame if process is not None else 0
-    return _selected(debugger, now + sign * count)
+    last = len(debugger.view.frames()) - 1
+    there = max(0, min(now + sign * count, last))
+    edge = "outermost" if sign > 0 else "innermost"
+    if there == now:
+        raise CommandError(f"already at the {edge} frame, {now}", f"frames are 0 to {max(0, last)}: `where` shows them")
+    result = _selected(debugger, there)
+    if there != now + sign * count:
+        end = f"\n  frame {there} is the {edge}: there are no {count} frames beyond frame {now}"
+        result = replace(result, text=result.text + end)
+    return result
 
 
 @command("up", "u", group="stack", args="[N]", repeats=True)

@@ -152,8 +152,9 @@ def resolve(word: str) -> Command:
 
 
 def split(line: str) -> tuple[str, str]:
-    """(command word, argument text). ``!x`` and ``p/s x`` need no blank; ``/s`` stays with the argument."""
-    line = line.strip()
+    """(command word, argument text). ``!x`` and ``p/s x`` need no blank; ``/s`` stays with the argument. A ``:`` in
+    front is a habit of the hand, and means nothing."""
+    line = line.strip().removeprefix(":").lstrip()
     if line.startswith("!"):
         return "!", line[1:].strip()
     if line.startswith("?"):

@@ -33,6 +33,14 @@ class Breakpoint:
     kind: SpecKind | None = None  # what it looks at; None until an agent parsed the spec
     file: str = ""  # of the kind line
     line: int = 0
+    after: int = 0  # number of the start of the program that had ended when it was set
+    met: bool | None = None  # some node was at its place; None: compared with no whole backward yet
+
+    @property
+    def unmatched_text(self) -> str:
+        """Said after the first backward that it was compared with."""
+        what = "Tracepoint" if self.trace else "Breakpoint"
+        return f"{what} {self.id} ({self.spec}) matched nothing in this backward: {self.message}. It stays set"
 
     @property
     def request(self) -> BreakpointRequest:
@@ -41,7 +49,8 @@ class Breakpoint:
 
 
 class BreakpointList:
-    """Ids count from 1 and are never used twice in a session, also not after ``delete``."""
+    """Ids count from 1 and are never used twice in a session, also not after ``delete``; a refused one has
+    used none."""
 
     def __init__(self) -> None:
         self._rows: dict[int, Breakpoint] = {}
@@ -60,9 +69,9 @@ class BreakpointList:
             raise CommandError(f"no breakpoint number {number}", f"breakpoints: {have}")
         return self._rows[number]
 
-    def add(self, spec: str, temporary: bool = False, trace: bool = False) -> Breakpoint:
+    def add(self, spec: str, temporary: bool = False, trace: bool = False, after: int = 0) -> Breakpoint:
         self._last += 1
-        row = Breakpoint(self._last, spec, temporary=temporary, trace=trace)
+        row = Breakpoint(self._last, spec, temporary=temporary, trace=trace, after=after)
         self._rows[row.id] = row
         self.version += 1
         self._typed[row.id] = spec
@@ -97,6 +106,12 @@ class BreakpointList:
         self._states = {key: state for key, state in self._states.items() if key[1] != number}
         return row
 
+    def withdraw(self, number: int) -> None:
+        """Remove one that was refused, as if it had never been: its number is free again."""
+        self.remove(number)
+        if number == self._last:
+            self._last -= 1
+
     def requests(self) -> list[BreakpointRequest]:
         return [replace(row.request, name=self._typed[row.id]) for row in self._rows.values()]
 
@@ -119,7 +134,7 @@ class BreakpointList:
         """The program is started again."""
         self._states.clear()
         for number, row in self._rows.items():
-            self._rows[number] = replace(row, hits=0, matches=None, message="", verified=True)
+            self._rows[number] = replace(row, hits=0, matches=None, met=None, message="", verified=True)
 
     def _merge(self, number: int) -> None:
         states = [state for (_, bp), state in self._states.items() if bp == number]
@@ -135,5 +150,12 @@ class BreakpointList:
             verified=all(state.verified for state in states),
             message=talks[-1].message if talks else "",
             matches=best,
+            met=_met(states),
             hits=sum(state.hits for state in states),
         )
+
+
+def _met(states: list[BreakpointState]) -> bool | None:
+    """Of all processes: true where it was in one of them."""
+    known = [state.met for state in states if state.met is not None]
+    return any(known) if known else None

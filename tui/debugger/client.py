@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 from adbg.engine.errors import AdbgError, DebuggeeGone, ProtocolError, error_of_id
 from adbg.engine.protocol import codec as wire
 from adbg.engine.protocol.messages import EVENTS, PROTOCOL_VERSION, REQUESTS, Hello, Initialize, InitializeBody
-from adbg.engine.protocol.rendezvous import SessionConfig, new_token, private_dir, read_config
+from adbg.engine.protocol.rendezvous import SessionConfig, check_peer, new_token, private_dir, trusted_config
 
 HELLO_TIMEOUT = 5.0  # seconds within which a new connection must identify itself
 REQUEST_TIMEOUT = 30.0
@@ -255,19 +255,25 @@ class Listener:
         self._on_agent(Client(sock, stream), hello)
 
 
-def connect(config_path: Path) -> tuple[Client, SessionConfig]:
-    """A client for the agent that wrote ``config_path`` (after ``adbg.listen()``); not started, not initialized.
+def connect(pid: int) -> tuple[Client, SessionConfig]:
+    """A client for the agent of process ``pid``, which called ``adbg.listen()``; not started, not initialized.
 
     Raises:
-        AdbgError: no agent listens there.
+        DebuggeeGone: no agent listens there.
+        AdbgError: something does that may be another user's.
     """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        config = read_config(config_path)
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        config = trusted_config(pid)
         sock.connect(config.socket)
+        check_peer(sock, pid)
     except (OSError, ValueError, KeyError, TypeError) as error:
+        sock.close()
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise AdbgError(f"no agent can be reached through {config_path}: {reason}") from None
+        raise DebuggeeGone(f"no agent can be reached in process {pid}: {reason}") from None
+    except AdbgError:
+        sock.close()
+        raise
     return Client(sock), config
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 from adbg.engine.record.crash import crash_report, crashed_labels, keep_report
@@ -13,17 +14,18 @@ from adbg.engine.types import ExitStatus
 MAIN = "0"
 
 
-def crash_reports(folder: str, keep: bool, status: ExitStatus) -> list[str]:
+def crash_reports(folder: str, keep: bool, status: ExitStatus, asked: bool = False) -> list[str]:
     """One text for each process of the program that crashed.
 
     Args:
         folder: of the record, or of the session where nothing is recorded; "" knows nothing.
         keep: write each beside the record too.
         status: how the program itself ended.
+        asked: the user had adbg end it.
     """
     if not folder or not os.path.isdir(folder):
         return []
-    signum = status.signal if status.signal in CRASHES else None
+    signum = status.signal if status.signal in CRASHES or (status.signal == signal.SIGKILL and not asked) else None
     labels = crashed_labels(folder)
     if signum is not None and MAIN not in labels:
         labels.insert(0, MAIN)

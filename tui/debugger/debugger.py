@@ -36,7 +36,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from adbg.engine.errors import AdbgError, CommandError, NotStopped
+from adbg.engine.errors import AdbgError, CommandError, DebuggeeGone, NotStopped
 from adbg.engine.protocol import messages as protocol
 from adbg.engine.types import NodeStop
 from adbg.tui.debugger import events
@@ -60,6 +60,7 @@ class Debugger:
         self.program = program
         self.startup = list(startup)
         self.title = title
+        self.entry = entry  # a start without breakpoints stops where the first backward begins
         self.model = Model()
         self.settings = Settings(self.model, entry)
         self.displays = DisplayList(self.model)
@@ -236,6 +237,20 @@ class Debugger:
         model.tell(events.Resumed(process))
         self._after_resume(isinstance(arguments, protocol.Continue))
 
+    def resume_all(self) -> None:
+        """``continue all``: the current process and those whose stops were waiting to be shown."""
+        with self.model.changed:
+            others = list(self.run.waiting)
+            self.run.waiting.clear()
+            for process in others:
+                process.resumed()
+        for process in others:
+            with contextlib.suppress(DebuggeeGone):
+                process.client.request(protocol.Continue())
+                self.model.tell(events.Resumed(process))
+        if self.stop is not None or not others:
+            self.resume(protocol.Continue())
+
     def pause(self) -> None:
         """Stop every running process at its next node."""
         if self.state is State.STOPPED:
@@ -274,7 +289,7 @@ class Debugger:
                         run.waiting.insert(0, old)
                     if process in run.waiting:
                         run.waiting.remove(process)
-                    self.model.make_current(process)
+                    self.model.make_current(process, asked=True)
                     return process
         have = ", ".join(str(p.number) for p in self.processes) or "none"
         raise CommandError(f"no process {number}", f"processes: {have}")

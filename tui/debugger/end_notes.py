@@ -19,7 +19,7 @@ def end_notes(debugger: Debugger) -> list[str]:
     missing = _MISSING.search(debugger.run.tail) if debugger.run.exit_code else None
     if missing and missing[1] not in debugger.run.frameworks_seen:
         return [f"the program's Python has no {missing[1]}: `adbg doctor` lists what is there and how to get it"]
-    rows = [row for row in debugger.settings.breakpoints if row.enabled]
+    rows = [row for row in debugger.settings.breakpoints if row.enabled and row.after != debugger.run.number]
     if not (rows or debugger.settings.stop_at_entry):
         return []
     if not debugger.run.joined:
@@ -31,23 +31,33 @@ def end_notes(debugger: Debugger) -> list[str]:
             f"the program never imported a framework that adbg knows ({', '.join(FRAMEWORKS)}): "
             "there was no backward to stop in"
         ]
-    if not debugger.run.backwards_seen and not debugger.run.ever_stopped:
+    if debugger.run.iterations == 0 and not debugger.run.ever_stopped:
         names = ", ".join(sorted(debugger.run.frameworks_seen))
         return [f"no backward was ever called, though {names} was imported: does the script call loss.backward()?"]
     notes = []
     for row in rows:
         if not row.hits:
-            why = row.message or _reason(debugger, row)
+            why = "; ".join(filter(None, (row.message, _reason(debugger, row))))
             notes.append(f"breakpoint {row.id} ({row.spec}) was never hit{': ' + why if why else ''}")
     return notes
 
 
 def _reason(debugger: Debugger, row: Breakpoint) -> str:
+    cut = debugger.run.cut
+    unseen = f" in the first {cut:,} nodes of a backward, and the rest ran unseen" if cut else ""
     if row.kind is SpecKind.INDEX:
+        if cut:
+            return f"nodes behind the first {cut:,} of a backward ran unseen"
         return f"the largest backward had {debugger.run.largest} nodes"
     if row.kind is SpecKind.NONFINITE:
-        return "no nan and no inf was seen"
-    return f"no {row.kind.value} was seen" if row.kind in (SpecKind.NAN, SpecKind.INF) else ""
+        return f"no nan and no inf was seen{unseen}"
+    return (
+        f"no {row.kind.value} was seen{unseen}"
+        if row.kind in (SpecKind.NAN, SpecKind.INF)
+        else f"looked at{unseen}"
+        if unseen
+        else ""
+    )
 
 
 def _silence(debugger: Debugger) -> list[str]:

@@ -89,10 +89,21 @@ class Incoming:
             states = settings.send(process, wanted, sent)
             sent = wanted
         model.tell(events.ProcessJoined(process))
+        self._drop_invalid(states)
         if begun:
             self.configure(process)
         if stopped is not None:
             self._parked(process, stopped, run)
+
+    def _drop_invalid(self, states: protocol.Breakpoints) -> None:
+        """Specs that were given while no process was there to parse them."""
+        for state in states.breakpoints:
+            if state.verified:
+                continue
+            with self._model.lock, contextlib.suppress(CommandError):
+                self._settings.list.remove(state.id)
+                self._model.notice("error", f"breakpoint {state.id} is removed: {state.message}")
+        self._model.tell(events.BreakpointsChanged(self._settings.breakpoints))
 
     def _check_record(self, info: ProcessInfo) -> None:
         """The launched process opens its record before it connects: that this failed shows only in its own report."""
@@ -153,12 +164,15 @@ class Incoming:
             process.frameworks = (*process.frameworks, body.framework)
             run.frameworks_seen.add(body.framework.name)
             tell(events.FrameworkFound(process, body.framework))
+        elif isinstance(body, protocol.ProgramEnds):
+            run.iterations = (run.iterations or 0) + body.iterations
         elif isinstance(body, protocol.Output):
             self._model.notice("warning" if body.category == "important" else "info", body.output.rstrip("\n"))
 
     def _backward_began(self, process: Process, body: protocol.BackwardBegin, run: Run) -> None:
         run.backwards_seen += 1
         run.largest = max(run.largest, body.nodes)
+        run.cut = body.nodes if body.truncated else run.cut
         self._model.tell(events.BackwardBegan(process, body))
 
     def _backwards_ran(self, process: Process, body: protocol.BackwardsRan, run: Run) -> None:
@@ -194,6 +208,10 @@ class Incoming:
                 return
             rows = breakpoints.rows()
         self._model.tell(events.BreakpointsChanged(rows))
+        if body.reason == "unmatched":
+            for row in rows:
+                if row.id == body.breakpoint.id and row.met is False:
+                    self._model.notice("warning", row.unmatched_text)
 
     def _lost(self, process: Process, reason: str, run: Run) -> None:
         model = self._model
@@ -238,7 +256,7 @@ class Incoming:
         deadline = time.monotonic() + 2
         for process in model.processes:
             process.client.wait_end(max(0.0, deadline - time.monotonic()))
-        for report in crash_reports(self._program.folder, bool(self._program.run_dir), status):
+        for report in crash_reports(self._program.folder, bool(self._program.run_dir), status, bool(run.ended_by)):
             model.notice("error", report)
         with model.changed:
             if run is not model.run or model.state is State.EXITED:

@@ -54,8 +54,10 @@ class Run:
     ended_by: str = ""  # the command that ended the program: "kill" or "restart"
     ever_stopped: bool = False
     backwards_seen: int = 0
+    iterations: int | None = None  # outermost backward calls of the processes that ended by themselves, once one did
     frameworks_seen: set[str] = field(default_factory=set)
     largest: int = 0  # nodes in the largest backward
+    cut: int = 0  # nodes that were walked of a larger graph; 0: all were walked to their ends
     tail: str = ""  # the end of what the program wrote
 
     @property
@@ -144,9 +146,11 @@ class Model:
         self._state = state
         self.changed.notify_all()
 
-    def make_current(self, process: Process) -> None:
-        """Commands act on ``process`` from now on; front ends show its stop."""
-        self.run.current = process
+    def make_current(self, process: Process, asked: bool = False) -> None:
+        """Commands act on ``process`` from now on; front ends show its stop. Said, unless the user ``asked`` for it."""
+        before, self.run.current = self.run.current, process
+        if not asked and before is not None and before is not process:
+            self.notice("info", f"{process.title} is the current process")
         process.view.selected = 0
         if process.stop is not None:
             self.set_state(State.STOPPED)

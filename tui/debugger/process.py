@@ -36,12 +36,14 @@ class Process:
 
     @property
     def rank(self) -> int:
-        return self.info.rank
+        """0 also where it is not known."""
+        return self.info.rank or 0
 
     @property
     def title(self) -> str:
-        """ "process 2 (rank 1, pid 4711)"."""
-        return f"process {self.number} (rank {self.rank}, pid {self.info.pid})"
+        """ "process 2 (rank 1, pid 4711)"; without a rank that is not known."""
+        rank = "" if self.info.rank is None else f"rank {self.info.rank}, "
+        return f"process {self.number} ({rank}pid {self.info.pid})"
 
     def parked(self, stop: NodeStop) -> None:
         self.stop = stop

@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from adbg.engine.errors import AdbgError, CommandError
-from adbg.engine.protocol import rendezvous
+from adbg.engine.errors import AdbgError, CommandError, DebuggeeGone
 from adbg.engine.protocol.messages import Hello, ProcessInfo
 from adbg.engine.protocol.rendezvous import SessionConfig
 from adbg.engine.types import ExitStatus
@@ -211,10 +210,9 @@ class FoundProgram:
 
     def start(self, on_agent: OnAgent, on_output: OnOutput, on_exit: OnExit, on_note: OnNote) -> None:
         self.check()
-        folder = rendezvous.listen_dir(self.pid)
         try:
-            client, config = connect(folder / "session.json")
-        except AdbgError:
+            client, config = connect(self.pid)
+        except DebuggeeGone:
             raise CommandError(
                 f"process {self.pid} runs, but no adbg agent listens in it",
                 "call `import adbg; adbg.listen()` in the program, or start it with `adbg run`",

@@ -13,7 +13,7 @@ from adbg.engine.errors import AdbgError, CommandError, DebuggeeGone
 from adbg.engine.protocol import messages as protocol
 from adbg.tui.debugger import events
 from adbg.tui.debugger.breakpoint_list import Breakpoint, BreakpointList
-from adbg.tui.debugger.model import Model
+from adbg.tui.debugger.model import Model, State
 from adbg.tui.debugger.process import Process
 
 
@@ -50,7 +50,8 @@ class Settings:
         """Raises CommandError for an invalid spec, which is then not kept. One that matches no node is kept and says
         so."""
         with self._model.lock:
-            row = self.list.add(spec.strip(), temporary, trace)
+            ended = self._model.run.number if self._model.state is State.EXITED else 0
+            row = self.list.add(spec.strip(), temporary, trace, ended)
         try:
             self._mirror()
         except AdbgError:
@@ -93,7 +94,9 @@ class Settings:
 
     def _drop(self, number: int) -> None:
         with contextlib.suppress(AdbgError):
-            self.remove_breakpoint(number)
+            with self._model.lock:
+                self.list.withdraw(number)
+            self._mirror()
 
     def _mirror(self) -> None:
         """Send the list to every process and take in what each reports about it."""

@@ -1,15 +1,82 @@
-"""Signals sent to adbg: some are forwarded to the program, others end adbg and leave the program running. Main thread
-only."""
+"""Signals sent to adbg: some are forwarded to the program, others end adbg and leave the program running (main thread
+only). And what Ctrl-C at the keyboard means (any thread)."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
 from adbg.tui.debugger.debugger import Debugger, State
+
+TWICE = 2.0  # seconds within which a second Ctrl-C is SIGINT to a program that does not pause
+ARRIVES = 0.5  # seconds: the stop that the first one asked for may be on its way
+
+
+class Interrupts:
+    """Ctrl-C at the keyboard of an interactive front end.
+
+    It pauses a program that runs; a second one within ``TWICE`` seconds is SIGINT to it. At a stop it never is: the
+    KeyboardInterrupt would end a run that only stands still. The exception is a command that has not ended (an
+    expression that loops): there the second one ends that command.
+    """
+
+    def __init__(self, debugger: Debugger) -> None:
+        self._debugger = debugger
+        self._pressed = float("-inf")
+        self._stops: list[int] = []  # of each process, when it was pressed last
+        self._one_by_one = threading.Lock()
+
+    def forget(self) -> None:
+        """The next one is the first."""
+        self._pressed = float("-inf")
+
+    def press(self, busy: Callable[[], bool] = lambda: False) -> str:
+        """Deal with one Ctrl-C; what to tell the user. ``busy``: a command is being executed. May take ``ARRIVES``
+        seconds.
+
+        Raises:
+            AdbgError: the program cannot be paused.
+        """
+        with self._one_by_one:
+            return self._press(busy)
+
+    def _press(self, busy: Callable[[], bool]) -> str:
+        debugger = self._debugger
+        now, stops = time.monotonic(), [process.stop_serial for process in debugger.processes]
+        again = now - self._pressed < TWICE and stops == self._stops  # what stopped and went on since has obeyed
+        self._pressed, self._stops = now, stops
+        if debugger.state is State.STOPPED:
+            return self._at_stop(busy, again)
+        if again and debugger.state is State.RUNNING:
+            debugger.model.wait_state(State.STOPPED, State.EXITED, State.DETACHED, timeout=ARRIVES)
+            if debugger.stop is not None:
+                return STOPPED
+        if not debugger.alive:
+            return "no program is running"
+        if again or debugger.state is not State.RUNNING or not debugger.run.joined:
+            self.forget()
+            debugger.interrupt()
+            return "SIGINT sent to the program"
+        debugger.pause()
+        return "pausing at the next node; Ctrl-C again within 2 s interrupts the program (SIGINT)"
+
+    def _at_stop(self, busy: Callable[[], bool], again: bool) -> str:
+        if not busy():
+            self.forget()
+            return STOPPED
+        if not again:
+            return "a command is being executed; Ctrl-C again within 2 s interrupts it"
+        self.forget()
+        self._debugger.interrupt()
+        return "the command is interrupted"
+
+
+STOPPED = "the program is stopped already: `continue` resumes it, `interrupt` sends it SIGINT"
 
 
 @contextlib.contextmanager

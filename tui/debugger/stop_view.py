@@ -62,6 +62,8 @@ class StopView:
         """Raises NotStopped with what to do about it."""
         stop = self.stop
         if stop is None:
+            if not self._model.alive:
+                raise self._model.absent()
             raise NotStopped("the program is not stopped", "`pause` stops it at the next node, `break SPEC` at a node")
         return stop
 
@@ -111,16 +113,16 @@ class StopView:
         if not frames:
             raise CommandError("there is no stack here")
         if not 0 <= index < len(frames):
-            edge = "innermost" if index < 0 else "outermost"
-            raise CommandError(f"already at the {edge} frame", f"frames are 0 to {len(frames) - 1}")
+            raise CommandError(f"no frame {index} here: frames are 0 to {len(frames) - 1}", "`where` shows them")
         self.stack = replace(self.stack, selected=index)
         self._model.tell(events.FrameChanged(index))
         return frames[index]
 
     def frame_id(self) -> int:
-        """What expressions are evaluated in: the selected frame when it has locals, else 0 (the innermost live one)."""
+        """What expressions are evaluated in: the selected frame; 0 (the node, and the innermost live frame) for frame
+        0."""
         frame = self._selected()
-        return frame.id if frame is not None and frame.locals else 0
+        return frame.id if frame is not None else 0
 
     def source_line(self) -> SourceLine | None:
         """The Python line to show: of the selected frame, else the forward line of the node, else the live line."""

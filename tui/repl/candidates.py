@@ -22,6 +22,7 @@ from adbg.tui.debugger.debugger import Debugger, State
 SPEC_WORDS = ("nan", "inf", "nonfinite", "backward", "backward-end", "error", "module:", "param:")
 SUFFIXES = ("before", "after", "if", "every", "ignore", "backward")
 EXPRESSION_NAMES = ("grad_outputs", "grad_inputs", "saved", "node", "index", "norm(", "stats(", "nonfinite(")
+OPERATORS = ("and", "or", "in", "not in", "is", "is not", "if", "else", "for")
 MOST = 400  # candidates
 LARGEST_GRAPH = 20_000  # nodes; of a larger graph only the names that the agent lists are offered
 PATIENCE = 1.0  # seconds
@@ -60,6 +61,7 @@ class Candidates:
         return list(_first(self._candidates(line.lstrip()), MOST))
 
     def _candidates(self, line: str) -> Iterator[Candidate]:
+        line = line.removeprefix(":")
         word, argument = split(line)
         bare = line == word and not line.startswith(("!", "?"))
         if bare:
@@ -142,9 +144,15 @@ class Candidates:
         if subscript:
             yield from _starting(subscript[0].replace('"', "'"), self.saved())
             return
-        match = re.search(r"[A-Za-z_]\w*$", text)
+        if _in_string(text):
+            return
+        match = re.search(r"(?<!\w)[A-Za-z_]\w*$", text)
         last = match[0] if match else ""
-        if text[: len(text) - len(last)].rstrip().endswith("."):
+        before = text[: len(text) - len(last)].rstrip()
+        if before.endswith("."):
+            return
+        if _is_operand(before):  # an operator follows, never a name
+            yield from _starting(last, [(word, "") for word in OPERATORS] if last else [])
             return
         yield from _starting(last, [(name, "") for name in EXPRESSION_NAMES if name != last])
         if last and "saved".startswith(last):
@@ -224,6 +232,33 @@ class Candidates:
                 body: protocol.VariablesBody = view.request(protocol.Variables(scope.variablesReference), PATIENCE)
                 names += [variable.name for variable in body.variables]
         return names
+
+
+def _in_string(text: str) -> bool:
+    """The end of ``text`` is in a string or a comment."""
+    quote = ""
+    at = 0
+    while at < len(text):
+        if quote and text[at] == "\\":
+            at += 1
+        elif quote and text.startswith(quote, at):
+            at += len(quote) - 1
+            quote = ""
+        elif not quote and text[at] in "'\"":
+            quote = text[at] * 3 if text.startswith(text[at] * 3, at) else text[at]
+            at += len(quote) - 1
+        elif not quote and text[at] == "#":
+            return True
+        at += 1
+    return bool(quote)
+
+
+def _is_operand(text: str) -> bool:
+    """``text`` ends where Python expects an operator: behind a name, a number, a string or a closing bracket."""
+    word = re.search(r"\w+$", text)
+    if word is None:
+        return text[-1:] in tuple(")]}'\"")
+    return not keyword.iskeyword(word[0]) or word[0] in ("None", "True", "False")
 
 
 def _learn(found: Names, row: GraphRow) -> None:

@@ -1,11 +1,9 @@
-"""The prompt of the REPL: its history, completion and highlighting; when a block is complete. Main thread."""
+"""The prompt of the REPL: its history, completion, highlighting and pastes. Main thread."""
 
 from __future__ import annotations
 
-import codeop
 import os
 import sys
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +13,8 @@ from adbg.tui.repl.passthrough import terminal_size
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
     from prompt_toolkit.data_structures import Size
+    from prompt_toolkit.key_binding import KeyBindings
+    from prompt_toolkit.output import Output
 
 
 def history_path() -> Path:
@@ -27,7 +27,6 @@ def prompt_session(debugger: Debugger, colour: bool) -> PromptSession[str]:
     """With history, completion and highlighting."""
     from prompt_toolkit import PromptSession
     from prompt_toolkit.history import FileHistory, InMemoryHistory
-    from prompt_toolkit.output.vt100 import Vt100_Output
 
     from adbg.tui.repl.completion import CommandCompleter
     from adbg.tui.repl.highlighting import CommandLexer
@@ -41,16 +40,40 @@ def prompt_session(debugger: Debugger, colour: bool) -> PromptSession[str]:
     except OSError:
         history = InMemoryHistory()  # where nothing can be written, only this session's lines
     return PromptSession(
-        # Without the cursor position requests: where a terminal leaves them unanswered (some multiplexers, serial
-        # lines), output that comes while the prompt stands would wait for the answer.
-        output=Vt100_Output(sys.stdout, _screen_size, os.environ.get("TERM"), enable_cpr=False),
+        output=plain_output(),
         history=history,
         completer=CommandCompleter(debugger),
         complete_in_thread=True,
         complete_while_typing=False,
         lexer=CommandLexer() if colour else None,
         enable_history_search=True,
+        key_bindings=paste_bindings(),
     )
+
+
+def plain_output() -> Output:
+    """Without the cursor position requests: where a terminal leaves them unanswered (some multiplexers, serial lines),
+    output that comes while the prompt stands would wait for the answer, and so would the line that was entered."""
+    from prompt_toolkit.output.vt100 import Vt100_Output
+
+    return Vt100_Output(sys.stdout, _screen_size, os.environ.get("TERM"), enable_cpr=False)
+
+
+def paste_bindings() -> KeyBindings:
+    """Lines that are pasted are run, as if they had been typed; what has no line end yet is only put in."""
+    from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+    from prompt_toolkit.keys import Keys
+
+    bindings = KeyBindings()
+
+    @bindings.add(Keys.BracketedPaste)
+    def _(event: KeyPressEvent) -> None:
+        text = event.data.replace("\r\n", "\n").replace("\r", "\n")
+        event.current_buffer.insert_text(text)
+        if "\n" in text:
+            event.current_buffer.validate_and_handle()
+
+    return bindings
 
 
 def _screen_size() -> Size:
@@ -58,13 +81,3 @@ def _screen_size() -> Size:
 
     rows, columns = terminal_size() or (24, 80)
     return Size(rows, columns)
-
-
-def incomplete(source: str) -> bool:
-    """Whether Python expects more lines; a block ends with an empty one."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return codeop.compile_command(source, "<adbg>", "single") is None
-    except (SyntaxError, ValueError, OverflowError):
-        return False

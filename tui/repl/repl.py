@@ -10,7 +10,6 @@ import contextlib
 import signal
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -19,17 +18,17 @@ from adbg.engine.errors import AdbgError
 from adbg.tui.commands.startup import opens_block, run_startup
 from adbg.tui.commands.table import execute, repeatable
 from adbg.tui.debugger.debugger import Debugger, State
-from adbg.tui.debugger.signals import handed_on, letting_go
+from adbg.tui.debugger.signals import Interrupts, handed_on, letting_go
+from adbg.tui.repl.blocks import commands_in, incomplete, python_of
 from adbg.tui.repl.passthrough import keys_for_program, read_keys, terminal_size
 from adbg.tui.repl.printer import DIM, RED, Printer
-from adbg.tui.repl.prompt import incomplete, prompt_session
+from adbg.tui.repl.prompt import prompt_session
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
     from prompt_toolkit.input import Input
 
 PROMPT = "(adbg) "
-TWICE = 2.0  # seconds within which a second Ctrl-C interrupts the program
 
 
 def run_repl(debugger: Debugger) -> int:
@@ -50,7 +49,7 @@ class Repl:
         self.leaving = False
         self._ended_by_us = False
         self.last = ""  # what an empty line repeats
-        self.interrupts: list[float] = []
+        self.interrupts = Interrupts(debugger)
         self.ahead: list[str] = []  # lines typed while the program ran, which it did not read
         self.begun = ""  # the beginning of another one
         self._keyboard: Input | None = None  # the prompt's
@@ -66,7 +65,9 @@ class Repl:
             with letting_go(debugger, ("SIGTERM", "SIGHUP")), handed_on(debugger, ("SIGUSR1", "SIGUSR2")):
                 self._start()
                 while not self.leaving:
-                    self._prompt(session)
+                    # One that was meant to pause may come between two commands: it must not end the program.
+                    with contextlib.suppress(KeyboardInterrupt):
+                        self._prompt(session)
         finally:
             debugger.close()
         return debugger.run.exit_code if debugger.run.exit_code is not None and not self._ended_by_us else 0
@@ -130,13 +131,18 @@ class Repl:
             self.printer.say(prompt + line)
             return line
         begun, self.begun = self.begun, ""
-        return session.prompt(prompt, default=begun)
+        line = session.prompt(prompt, default=begun)
+        if prompt == PROMPT and "\n" in line:  # a paste: on the screen already
+            commands, self.begun = commands_in(line)
+            self.ahead += commands[1:]
+            line = commands[0] if commands else "#"
+        return line
 
     def _whole(self, session: PromptSession[str], line: str) -> str:
         """With its further lines: of a Python block after ``!``, of ``commands N`` up to ``end``."""
         text = line.strip()
         if text.startswith("!"):
-            while incomplete(line.lstrip()[1:].lstrip(" ")):
+            while incomplete(python_of(line)):
                 line += "\n" + self._line(session, "    ... ")
         elif opens_block(text) and self.debugger.settings.breakpoints:
             while (more := self._line(session, "      > ")).strip() != "end":
@@ -199,7 +205,7 @@ class Repl:
         debugger = self.debugger
         fd = sys.stdin.fileno()
         size = terminal_size()
-        self.interrupts.clear()
+        self.interrupts.forget()
         with self._ctrl_c(), keys_for_program(fd):
             self._type(self._typed_after())
             while not (self.printer.settled() and (until is None or until.is_set())):
@@ -234,7 +240,7 @@ class Repl:
         # As bytes they would be signals to the program: a Ctrl-C means the debugger, and what follows it is dropped.
         keys, interrupt, _ = keys.partition("\x03")
         if interrupt:
-            threading.Thread(target=self._interrupt, args=(False,), name="adbg-interrupt", daemon=True).start()
+            threading.Thread(target=self._interrupt, name="adbg-interrupt", daemon=True).start()
         return keys.replace("\x1a", "").replace("\x1c", "").encode()
 
     def _abandon(self) -> None:
@@ -247,14 +253,11 @@ class Repl:
 
     @contextlib.contextmanager
     def _ctrl_c(self) -> Iterator[None]:
-        """The first Ctrl-C pauses, a second one within TWICE seconds goes to the program."""
+        """Ctrl-C is for ``Interrupts``."""
 
         def pressed(_number: int, _frame: FrameType | None) -> None:
-            now = time.monotonic()
-            again = bool(self.interrupts) and now - self.interrupts[-1] < TWICE
-            self.interrupts.append(now)
             # On a thread: a handler runs between two bytecodes of the main thread, which may hold the debugger's lock.
-            threading.Thread(target=self._interrupt, args=(again,), name="adbg-interrupt", daemon=True).start()
+            threading.Thread(target=self._interrupt, name="adbg-interrupt", daemon=True).start()
 
         before = signal.signal(signal.SIGINT, pressed)
         try:
@@ -262,13 +265,8 @@ class Repl:
         finally:
             signal.signal(signal.SIGINT, before)
 
-    def _interrupt(self, again: bool) -> None:
-        debugger = self.debugger
+    def _interrupt(self) -> None:
         try:
-            if again or debugger.state is not State.RUNNING or not debugger.run.joined:
-                debugger.interrupt()
-            else:
-                debugger.pause()
-                self.printer.say("pausing at the next node; Ctrl-C again within 2 s interrupts the program", DIM)
+            self.printer.say(self.interrupts.press(), DIM)
         except AdbgError as error:
             self.printer.say(str(error), RED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Sequence
 
 from rich.cells import cell_len, set_cell_size
@@ -120,3 +121,16 @@ def place_in(file: str, line: int, width: int) -> str:
     name, mark, number = whole.rpartition(":")
     room = width - len(mark + number)
     return (elide(name, room) if room >= 3 else "") + elide(mark + number, width)
+
+
+def matched(text: str, style: str, match: re.Pattern[str] | None) -> Spans:
+    """``text`` in ``style``; what ``match`` finds stands out."""
+    if match is None:
+        return [(text, style)]
+    spans: Spans = []
+    end = 0
+    for found in match.finditer(text):
+        if found.end() > found.start():
+            spans += [(text[end : found.start()], style), (found[0], "match")]
+            end = found.end()
+    return [*spans, (text[end:], style)]

@@ -13,6 +13,7 @@ from adbg.engine.errors import CommandError
 from adbg.engine.protocol.messages import NodeBody
 from adbg.engine.types import (
     ExitStatus,
+    NodeInfo,
     NodeStop,
     Phase,
     SlotView,
@@ -259,17 +260,26 @@ def _breakpoint_words(stop: NodeStop) -> str:
 def place_in_run(stop: NodeStop) -> str:
     """ "before BmmBackward0#3, node 113 of 1045 of backward 1"."""
     level = f", nested {stop.depth} deep" if stop.depth else ""
+    unseen = " (those behind run unseen)" if stop.truncated else ""
     if stop.phase is Phase.BEGIN:
-        return f"backward {stop.backward} begins{level}: {stop.total} nodes"
+        return f"backward {stop.backward} begins{level}: {total_text(stop)} nodes{unseen}"
     if stop.phase is Phase.END:
-        return f"backward {stop.backward} ends{level}: {stop.total} nodes"
+        return f"backward {stop.backward} ends{level}: {total_text(stop)} nodes{unseen}"
     if stop.phase is Phase.PYTHON:
-        inside = f" inside {stop.enclosing[-1]}, node {stop.index} of {stop.total}" if stop.enclosing else ""
+        inside = f" inside {stop.enclosing[-1]}, node {stop.index} of {total_text(stop)}" if stop.enclosing else ""
         return "at a Python line" + (f"{inside} of backward {stop.backward}{level}" if stop.backward else "")
     if stop.node is None:
         return f"backward {stop.backward}{level}"
     side = {Phase.BEFORE: "before", Phase.AFTER: "after", Phase.ERROR: "at"}[stop.phase]
-    return f"{side} {stop.node.unique_name}, node {stop.index} of {stop.total} of backward {stop.backward}{level}"
+    place = (
+        f"{side} {stop.node.unique_name}, node {stop.index} of {total_text(stop)} of backward {stop.backward}{level}"
+    )
+    return place + unseen
+
+
+def total_text(stop: NodeStop) -> str:
+    """How many nodes the graph has: "204"; "more than 30,000" where the walk was cut."""
+    return f"more than {stop.total:,}" if stop.truncated else str(stop.total)
 
 
 def trace_text(id: int, text: str, stop: NodeStop) -> str:
@@ -295,6 +305,13 @@ def stop_lines(stop: NodeStop, body: NodeBody | None = None) -> list[str]:
     return lines
 
 
+def compiled_text(node: NodeInfo) -> str:
+    """What a node is that stands for a region of torch.compile or to_static, and of which function it is."""
+    line = node.forward
+    of = f" {line.function} ({file_text(line.file)}:{line.line})" if line is not None else ""
+    return f"compiled region{of}: all its operators in one node"
+
+
 def _node_facts(stop: NodeStop) -> str:
     if stop.node is None:
         return ""
@@ -304,7 +321,7 @@ def _node_facts(stop: NodeStop) -> str:
     if stop.node.parameter:
         facts.append(f"parameter {stop.node.parameter}")
     if stop.node.compiled:
-        facts.append("a whole compiled region in one node")
+        facts.append(compiled_text(stop.node))
     if stop.elapsed_us is not None:
         facts.append(f"took {duration(stop.elapsed_us, spaced=True)}")
     return ", ".join(facts)

@@ -2,7 +2,7 @@
 
 from adbg.engine.backends.base.backend import Backend, Capabilities, DoctorLine, DumpDialect
 from adbg.engine.backends.base.graph import CreationWatch, Graph, SavedValue, Stray
-from adbg.engine.backends.base.hooks import BackwardCall, HookPlan, HookSink, Part
+from adbg.engine.backends.base.hooks import BackwardCall, Hidden, HookPlan, HookSink, Part
 from adbg.engine.backends.base.native import Aid, Aids, NativeVlog
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "DoctorLine",
     "DumpDialect",
     "Graph",
+    "Hidden",
     "HookPlan",
     "HookSink",
     "NativeVlog",

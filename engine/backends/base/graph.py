@@ -33,6 +33,7 @@ class Graph(abc.ABC):
     longer than the graph itself lives (dropping many node wrappers can overflow the C stack: torch/touched.py)."""
 
     note: str = ""  # what is missing ("walk capped at 30,000 nodes: ..."), for the UI
+    truncated: bool = False  # the walk was cut: more nodes than ``count`` run, and the rest is never seen
     left_out: Sequence[Any] = ()  # values given to ``graph_of`` whose graphs a backward has used up
     # What ``engine/graph`` made of it. Not in a WeakKeyDictionary: its Python function would run as the graph goes, in
     # the program's thread, and what a signal handler of the program's raises there is lost.
@@ -53,6 +54,10 @@ class Graph(abc.ABC):
 
     @abc.abstractmethod
     def roots(self) -> Sequence[int]: ...
+
+    def root_values(self) -> Sequence[Any]:
+        """The tensors that backward was called on, while it runs; none where they are not at hand."""
+        return ()
 
     @abc.abstractmethod
     def describe(self, key: int) -> NodeInfo: ...
@@ -105,6 +110,10 @@ class Graph(abc.ABC):
 
     def is_custom(self, key: int) -> bool:
         """PyLayer / autograd.Function."""
+        return False
+
+    def ends_unseen(self, key: int) -> bool:
+        """The framework does not show what leaves this node: it is seen only where it arrives (Paddle's concat)."""
         return False
 
     def context(self, key: int) -> Any:

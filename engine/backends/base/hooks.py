@@ -64,6 +64,19 @@ class Part:
     value: Any
 
 
+class Hidden:
+    """Stands in the place of a gradient that a framework does not show, where others of the same node are known. It is
+    no tensor; ``meta`` of a backend takes it, and nothing can be put in its place."""
+
+    __slots__ = ("why",)
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+
+    def __repr__(self) -> str:
+        return f"<not known: {self.why}>"
+
+
 class BackwardCall(Graph):
     """One running call of the framework's backward."""
 

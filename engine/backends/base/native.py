@@ -32,6 +32,14 @@ class NativeVlog(abc.ABC):
         """No record at all while ``on``, whatever the levels are: what adbg asks the framework is not the script's
         doing. Called twice per hook, by the thread that has the turn."""
 
+    def settle(self) -> None:  # noqa: B027  most frameworks put nothing back
+        """An outermost backward ended: levels are put right that the framework itself has put back in it."""
+
+    @property
+    def environment(self) -> Mapping[str, int]:
+        """Levels that the program was started with ("*" the global one), by an environment variable."""
+        return {}
+
     @abc.abstractmethod
     def restore(self) -> None:
         """The script's own levels again."""

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Container
+
+from adbg.engine.own_files import own_folders
+
+# Frames as a framework writes them into the text of an exception: Python's own form, with the source line below, and
+# pybind11's ("  FILE(LINE): FUNCTION").
+_FRAME = re.compile(
+    r'^(?P<indent>[ \t]*)File "(?P<file>[^"\n]+)", line \d+, in [^\n]*\n(?:(?P=indent)[ \t]+(?!File ")[^\n]*\n)*'
+    r"|^[ \t]*(?P<bound>/[^\n(]+)\(\d+\): [^\n]*(?:\n|\Z)",
+    re.MULTILINE,
+)
 
 
 def strip_own(error: BaseException, codes: Container[types.CodeType] = ()) -> None:
@@ -25,3 +36,16 @@ def strip_own(error: BaseException, codes: Container[types.CodeType] = ()) -> No
         entry.tb_next = following
         following = entry
     error.__traceback__ = following
+
+
+def clean_text(error: BaseException) -> None:
+    """Take adbg's own frames out of the text of ``error``, where a framework wrote the Python stack into it: the text
+    is then the one that the script gets without adbg."""
+    text = error.args[0] if error.args else None
+    own = own_folders()
+    if isinstance(text, str) and any(folder in text for folder in own):
+        error.args = (_FRAME.sub(lambda frame: _kept(frame, own), text), *error.args[1:])
+
+
+def _kept(frame: re.Match[str], own: tuple[str, ...]) -> str:
+    return "" if (frame["file"] or frame["bound"]).startswith(own) else frame[0]

@@ -26,7 +26,10 @@ from adbg.engine.backends.paddle.flags import SharedFlags
 from adbg.engine.backends.paddle.graph import SAVED_NOTE, PaddleGraph, Services, root_tensors
 from adbg.engine.backends.paddle.modules import Modules
 from adbg.engine.backends.paddle.native import symbols
+from adbg.engine.backends.paddle.native.census import census
 from adbg.engine.backends.paddle.native.grad_fn import node_of
+from adbg.engine.backends.paddle.native.own import aids_aside
+from adbg.engine.backends.paddle.native.sites import log_sites
 from adbg.engine.backends.paddle.stacks import Stacks
 from adbg.engine.backends.paddle.vlog import PaddleVlog
 
@@ -75,9 +78,19 @@ class PaddleBackend(FrameworkBackend):
         self._services = Services(self._modules, self._stacks)
         self._entry = EngineEntry(self._services)
         self._grad_modes: list[bool] = []
-        self._vlog = PaddleVlog(paddle.base.core)  # before the first operator: see there
+        self._vlog = PaddleVlog(paddle.base.core, log_sites())
+        self._check()
         self._aids = PaddleAids(paddle, self._flags)
         self.capabilities = _capabilities(self._stacks, hooks=True)
+
+    def _check(self) -> None:
+        """Before the script's first operator: adbg's own are in none of its logs, and shift none of its numbers."""
+        self._vlog.quiet(True)
+        try:
+            symbols.native()
+            census()
+        finally:
+            self._vlog.quiet(False)
 
     # ---- in and out
 
@@ -115,6 +128,21 @@ class PaddleBackend(FrameworkBackend):
 
     def version_of(self, value: Any) -> int | None:
         return getattr(value, "inplace_version", None)
+
+    @contextlib.contextmanager
+    def _user_mode(self) -> Iterator[None]:
+        self._entry.enter_passing()
+        before = private.has_grad()
+        self._grad_modes.append(before)
+        try:
+            private.set_has_grad(True)
+            # What a person has computed is told of as the script's operators are; a condition or a display is not.
+            with aids_aside() if self._vlog.silent else contextlib.nullcontext():
+                yield
+        finally:
+            private.set_has_grad(before)
+            self._grad_modes.pop()
+            self._entry.leave_passing()
 
     def user_mode(self) -> contextlib.AbstractContextManager[None]:
         return _UserMode(self._entry, self._grad_modes)

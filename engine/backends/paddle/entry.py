@@ -16,8 +16,7 @@ from types import FrameType
 from typing import Any
 
 from adbg.engine.backends.base import HookSink
-from adbg.engine.backends.common.shield import surely
-from adbg.engine.backends.common.tracebacks import strip_own
+from adbg.engine.backends.common.tracebacks import clean_text, strip_own
 from adbg.engine.backends.paddle import private
 from adbg.engine.backends.paddle.call import PaddleCall
 from adbg.engine.backends.paddle.failures import described
@@ -123,6 +122,7 @@ class EngineEntry:
             try:
                 result = run(*args, **kwargs)
             except BaseException as error:
+                clean_text(error)
                 if private.has_grad() != grad_mode:  # Paddle forgets it when a post hook or a kernel raises
                     private.set_has_grad(grad_mode)
                 if opened.partial and opened.call is not None:
@@ -132,6 +132,7 @@ class EngineEntry:
                     self._end_brief(opened, error)
                 if aborted is not None:
                     raise aborted from None
+                self._services.stacks.as_without(error)
                 strip_own(error)
                 raise
             else:

@@ -30,12 +30,15 @@ def suspects(
     """(key, evidence), most likely first. ``origin``: the exception as Python raised it, before Paddle made it text.
     ``running``: the node whose turn had come. ``returned``: what PyLayers gave back last."""
     reasons: dict[int, list[str]] = {}
-    for key, why in (*_running(running), *_by_message(graph, str(error))):
+    told = (*_running(running), *_by_message(graph, str(error)))
+    for key, why in told or _by_result(graph, str(error), returned):
         reasons.setdefault(key, []).append(why)
     if running is not None:
         reasons = {running: reasons[running]}
     found = {
-        key: "; ".join(filter(None, dict.fromkeys((*why, _raised(origin), contract(graph, key, origin, returned)))))
+        key: "; ".join(
+            filter(None, dict.fromkeys((*why, _raised(origin), contract(graph, key, origin, returned, str(error)))))
+        )
         for key, why in reasons.items()
     }
     return list(found.items())[:_MOST]
@@ -76,15 +79,42 @@ def _by_message(graph: PaddleGraph, message: str) -> Iterator[tuple[int, str]]:
         name = match[1] or match[2]
         printed = graph.printed()
         keys = [key for key in graph.order() if printed[key] == name or graph.name(key) == name]
+        keys, told = _of_that_stack(graph, keys, message)
+        what = "; ".join(filter(None, (_changed(message), _ran_before(message))))
+        sure = (
+            f"Paddle's message names {told}" if len(keys) == 1 else f"one of {len(keys)} nodes of {told} in the message"
+        )
         for key in keys:
-            sure = (
-                "Paddle's message names it"
-                if len(keys) == 1
-                else f"one of {len(keys)} nodes of the name in the message"
-            )
-            yield key, f"{sure}: {_changed(message)}" if _changed(message) else sure
+            yield key, f"{sure}: {what}" if what else sure
 
 
+def _by_result(graph: PaddleGraph, message: str, returned: Mapping[str, str]) -> Iterator[tuple[int, str]]:
+    """Where Paddle could not read what a PyLayer gave back, its message names nothing."""
+    if _WANTS_LIST in message and returned:
+        for key in graph.keys_named(list(returned)[-1]):
+            yield key, "its backward returned last, and Paddle could not read what it gave"
+
+
+def _of_that_stack(graph: PaddleGraph, keys: list[int], message: str) -> tuple[list[int], str]:
+    """Those of ``keys`` that were made by the call that the message shows (call stack level 3), where one was."""
+    shown = _FORWARD.search(message)
+    lines = graph.services.stacks.parsed(shown[1]) if shown is not None else ()
+    found = [key for key in keys if tuple(graph.forward_stack(key)[0]) == lines] if lines else []
+    one = len(keys) == 1 or not found
+    return (
+        (keys, "it" if len(keys) == 1 else "the name")
+        if one
+        else (found, "it and its line" if len(found) == 1 else "the name and line")
+    )
+
+
+def _ran_before(message: str) -> str:
+    if "TensorWrappers of" not in message or "do not exist" not in message:
+        return ""
+    return "an earlier backward ran it and freed what it saved: detach() before it, or retain_graph=True in that one"
+
+
+_FORWARD = re.compile(r"Forward Traceback \(most recent call last\):\n(.*?)\n\s*\n", re.DOTALL)
 _SUMMARY = re.compile(r"Error Message Summary:\n-+\n(.*)", re.DOTALL)
 _WHERE = re.compile(r"\s*\(at /paddle/[^)]*\)")
 
@@ -121,21 +151,36 @@ def described(result: Any) -> str:
     return "None" if result is None else type(result).__name__
 
 
-def contract(graph: PaddleGraph, key: int, origin: BaseException | None, returned: Mapping[str, str]) -> str:
+_WANTS_LIST = "must be list or tuple"
+
+
+def contract(
+    graph: PaddleGraph, key: int, origin: BaseException | None, returned: Mapping[str, str], message: str = ""
+) -> str:
     """What Paddle expected of a PyLayer beside what it got; "" where nothing is known of that, or it raised by
-    itself."""
+    itself. A list counts as one, however long; whether one tensor was given in a list is told by Paddle's ``message``
+    alone."""
     got = returned.get(graph.printed()[key])
     native = symbols.native()
     if origin is not None or got is None or native is None or not graph.is_custom(key):
         return ""
     expected = []
     for slot in native.edges(graph.walk()[key].node_ptr()):
-        for edge in slot:
-            meta = meta_of(edge.shape, edge.dtype)
-            shape = f"{meta.dtype} {list(edge.shape)}" if edge.shape is not None else "a tensor"
-            expected.append("None or " + shape if edge.stop or not edge.to else shape)
-    drawn = f"({', '.join(expected)}{',' if len(expected) == 1 else ''})"
-    return f"one gradient per tensor given to forward; expected {drawn}, got {got}"
+        drawn = [_expected(edge) for edge in slot]
+        if slot and not slot[0].to:  # Paddle looks at the first alone, and then wants None for the whole list
+            expected.append("None")
+        elif len(slot) == 1:
+            expected.append(f"{drawn[0]} or [{drawn[0]}]" if _WANTS_LIST in message else drawn[0])
+        else:
+            expected.append(f"[{', '.join(drawn)}]")
+    whole = f"({', '.join(expected)}{',' if len(expected) == 1 else ''})"
+    return f"one gradient per tensor, one list per list of tensors given to forward; expected {whole}, got {got}"
+
+
+def _expected(edge: symbols.SlotEdge) -> str:
+    if not edge.to:
+        return "None"
+    return f"{meta_of(edge.shape, edge.dtype).dtype} {list(edge.shape)}" if edge.shape is not None else "a tensor"
 
 
 _UNDEFINED = (

@@ -82,6 +82,12 @@ class SharedFlags:
                     del self._before[flag], self._left[flag]
             self._put(back)
 
+    def own(self, flag: str) -> Any:
+        """The script's value, whatever adbg has set."""
+        with self._lock:
+            now = paddle.get_flags([flag])[flag]
+            return self._before[flag] if flag in self._left and now == self._left[flag] else now
+
     def drop_all(self) -> None:
         for feature in list(self._wants):
             self.drop(feature)

@@ -6,7 +6,7 @@ Keys are positions in a breadth-first walk from the roots (1 us a node). The nod
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from adbg.engine.backends.base import SavedValue
@@ -17,7 +17,7 @@ from adbg.engine.backends.paddle.native import symbols
 from adbg.engine.backends.paddle.native.census import Survey, census
 from adbg.engine.backends.paddle.native.grad_fn import node_of
 from adbg.engine.backends.paddle.native.spent import SpentRoots
-from adbg.engine.backends.paddle.order import execution_order
+from adbg.engine.backends.paddle.order import MadeOrder, execution_order
 from adbg.engine.backends.paddle.stacks import Stacks, framework_name
 from adbg.engine.backends.paddle.tensors import meta_of
 from adbg.engine.errors import CommandError
@@ -25,7 +25,9 @@ from adbg.engine.types import Edge, NodeInfo, SourceLine, TensorMeta
 
 PYLAYER = "GradNodePyLayer_"
 ACCUMULATE = "GradNodeAccumulation"
+COMPILED = ("Dy2StGradNode", "GradNodeRunProgram")  # to_static's program, today's and that of older Paddles
 _MOST_NODES = 200_000
+_MOST_PASSED = 1000  # sets of kinds that are remembered as of no interest to a plan
 #: Operators that give a list of gradients, for a Paddle whose nodes cannot be read.
 _LISTS = frozenset(
     ("Concat", "Stack", "AddN", "Meshgrid", "MultiDot", "Einsum", "BroadcastTensors", "Rnn", "Multiplex")
@@ -34,6 +36,7 @@ UNSEEN_NOTE = "not shown: Paddle's post hook fails on a node that gives a list o
 SAVED_NOTE = (
     "Paddle shows no saved tensors of an operator to Python; a PyLayer's are ctx.saved_tensor() in its backward"
 )
+NUMBERED_NOTE = "against the execution: Paddle tells the order of the forward only while forward stacks are on"
 CONTEXT_HINT = "`breakpoint()` in its backward stops where ctx is a local"
 
 
@@ -45,7 +48,20 @@ class Services:
         self.stacks = stacks
         self.spent = SpentRoots()
         #: Kinds of nodes of which a plan (by its ``name``) takes none; forgotten with the plan.
-        self.passed: tuple[Any, set[frozenset[str]]] = (None, set())
+        self._passed: tuple[Any, set[frozenset[str]]] = (None, set())
+
+    def passes(self, name: Callable[[str], bool], kinds: frozenset[str]) -> bool:
+        """Whether a plan by ``name`` takes none of ``kinds``, and no PyLayer is there to be followed."""
+        known, passed = self._passed
+        if known is not name:
+            known, passed = self._passed = (name, set())
+        if kinds in passed:
+            return True
+        if any(kind.startswith(PYLAYER) or name(kind) for kind in kinds):
+            return False
+        if len(passed) < _MOST_PASSED:
+            passed.add(kinds)
+        return True
 
 
 class PaddleGraph(WalkedGraph):
@@ -64,6 +80,7 @@ class PaddleGraph(WalkedGraph):
         self._addresses: dict[int, int] | None = None
         self._users: dict[int, int] | None = None
         self._unique: list[str] | None = None
+        self._made_order: MadeOrder | None = None
         self._parameters: dict[int, tuple[str | None, Any]] | None = None
 
     # ---- the walk
@@ -92,6 +109,7 @@ class PaddleGraph(WalkedGraph):
                     add(producer)
                     append(producer)
             if len(nodes) > _MOST_NODES:
+                self.truncated = True
                 self.add_note(f"walk capped at {len(nodes):,} nodes: the rest runs, unseen")
                 break
         self._below.extend([()] * (len(nodes) - len(self._below)))
@@ -151,6 +169,9 @@ class PaddleGraph(WalkedGraph):
 
     # ---- Graph
 
+    def root_values(self) -> Sequence[Any]:
+        return self._root_tensors
+
     def count(self) -> int:
         if self._order is None and not self._wanted:  # all nodes below the roots run, and a count needs no walk
             survey = self.survey()
@@ -193,33 +214,42 @@ class PaddleGraph(WalkedGraph):
     def is_custom(self, key: int) -> bool:
         return self.printed()[key].startswith(PYLAYER)
 
+    def custom_named(self, printed: str, running: int | None) -> int | None:
+        """The PyLayer node that runs: the one whose turn it is, else the only one of that name."""
+        if running is not None and self.printed()[running] == printed:
+            return running
+        named = [key for key, name in enumerate(self.printed()) if name == printed]
+        return named[0] if len(named) == 1 else None
+
     def ends_unseen(self, key: int) -> bool:
         """Paddle's post hook fails on it: it gives several gradients in one slot (concat, stack)."""
         if self.is_custom(key):
             return False
         native = symbols.native()
         if native is None:
-            return self.name(key).removesuffix("GradNode") in _LISTS
-        return any(len(slot) != 1 for slot in native.edges(self.walk()[key].node_ptr()))
+            return self.name(key).removesuffix("Final").removesuffix("GradNode") in _LISTS
+        return any(ranks > 1 for ranks in native.output_slots(self.walk()[key].node_ptr()))
 
     def unique_name(self, key: int) -> str:
-        """Paddle's own numbered name where it gave one, else name#k. Paddle tells no order of recording: k counts
-        backwards along the execution (the order of the forward, for a chain), of accumulate nodes along it."""
+        """Paddle's own numbered name where it gave one, else name#k: k counts in order of the forward, accumulate
+        nodes in order of execution."""
         if self._unique is None:
-            printed = self.printed()
-            order = list(self.order())
-            rest = sorted(set(range(len(printed))) - set(order))
-            unique = list(printed)
-            seen: dict[str, int] = {}
-            forward = [key for key in reversed(order) if not self.is_accumulate(key)]
-            leaves = [key for key in order if self.is_accumulate(key)]
-            for other in (*forward, *leaves, *rest):
-                name = printed[other]
-                if framework_name(name) == name:
-                    seen[name] = seen.get(name, 0) + 1
-                    unique[other] = f"{name}#{seen[name]}"
-            self._unique = unique
+            self._unique = self.printed().copy()
+        printed = self.printed()[key]
+        if self._unique[key] == printed and framework_name(printed) == printed:
+            order = self.made_order
+            same = [other for other, name in enumerate(self.printed()) if name == printed]
+            same.sort(key=order.position.__getitem__ if printed == ACCUMULATE else order)
+            for count, other in enumerate(same, 1):
+                self._unique[other] = f"{printed}#{count}"
         return self._unique[key]
+
+    @property
+    def made_order(self) -> MadeOrder:
+        if self._made_order is None:
+            nodes, stacks = self.walk(), self.services.stacks
+            self._made_order = MadeOrder(self.order(), self.producers(), lambda key: stacks.number(nodes[key]))
+        return self._made_order
 
     def info(self, key: int, needs: Sequence[str] | frozenset[str]) -> NodeInfo:
         accumulate = self.is_accumulate(key)
@@ -236,6 +266,7 @@ class PaddleGraph(WalkedGraph):
             parameter=parameter,
             forward=stack[0] if stack else None,
             accumulate=accumulate,
+            compiled=self.printed()[key] in COMPILED,
         )
 
     def module(self, key: int) -> str | None:
@@ -270,7 +301,9 @@ class PaddleGraph(WalkedGraph):
                 self.addresses().get(edge.to) if edge.to else None,
                 self._flat_slot(edge.to, edge.slot, edge.rank),
             )
-            for place, edge in enumerate(edge for slot in native.edges(node.node_ptr()) for edge in slot)
+            for place, edge in enumerate(
+                edge for slot in native.edges(node.node_ptr()) for edge in slot or (symbols.NOWHERE,)
+            )
         ]
 
     def _flat_slot(self, address: int, slot: int, rank: int) -> int:
@@ -289,6 +322,8 @@ class PaddleGraph(WalkedGraph):
 
     def attributes(self, key: int) -> Mapping[str, str]:
         found = {"address": hex(self.walk()[key].node_ptr())}
+        if "#" in self.unique_name(key) and not self.is_accumulate(key) and not self.made_order.told(key):
+            found["numbered"] = NUMBERED_NOTE
         if self.is_accumulate(key):
             name, tensor = self.parameter(key)
             if tensor is not None:
@@ -313,10 +348,10 @@ class PaddleGraph(WalkedGraph):
         if self._users is None:
             self._users = {}
             producers = self.producers()
-            for user in self.order():
+            for user in sorted(self.order(), key=self.made_order, reverse=True):
                 for below in producers[user]:
                     if self.is_accumulate(below):
-                        self._users[below] = user  # the last that runs was the first in the forward
+                        self._users[below] = user  # the first in the forward stays
         first = self._users.get(key)
         if first is None:
             return (), "no operator of this graph uses its tensor"
@@ -330,7 +365,7 @@ class PaddleGraph(WalkedGraph):
 
     @staticmethod
     def op_of(unique_name: str) -> str:
-        return unique_name.partition("#")[0].replace("GradNode", "") or "Node"
+        return unique_name.partition("#")[0].removesuffix("Final").replace("GradNode", "") or "Node"
 
     def dumped_name(self, key: int) -> str:
         """As Paddle prints it."""

@@ -12,7 +12,7 @@ what the user asked for (kill) is, and the entry turns it back into what it was.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from adbg.engine.backends.base import HookPlan, HookSink
@@ -34,7 +34,16 @@ from adbg.engine.backends.common.shield import aborting
 from adbg.engine.backends.paddle.failures import undefined_note
 from adbg.engine.backends.paddle.graph import PYLAYER
 from adbg.engine.backends.paddle.native import symbols
-from adbg.engine.backends.paddle.slots import flat_slots, rebuilt, replaced_slots
+from adbg.engine.backends.paddle.slots import (
+    arrived,
+    edges_into,
+    flat_slots,
+    handed_on,
+    reached,
+    rebuilt,
+    replaced_slots,
+    screened,
+)
 from adbg.engine.backends.paddle.stacks import framework_name
 from adbg.engine.backends.paddle.tensors import bad, kept_copy, stands_in
 from adbg.engine.outside import own
@@ -47,9 +56,10 @@ if TYPE_CHECKING:
 TRACK = 256  # know that it runs: a PyLayer, whose backward may start a call
 TICK = 512  # the node behind an accumulate node: its turn says that the other is done
 WARN = 1024  # Paddle would crash on an undefined gradient here
-NEEDS_PRE = NEEDED_PRE | TRACK | TICK | WARN
+HOLD = 2048  # keep what flows in until its end: many kernels write what they make over it
+HIDES = 4096  # no post hook of Paddle's shows what leaves it: its end is told when the next node's turn comes
+NEEDS_PRE = NEEDED_PRE | TRACK | TICK | WARN | HOLD
 REPORTS = TAKEN | TAKEN_POST | SCREEN_IN | SCREEN_OUT | FEEDS | SUMMED
-MOST_PASSED = 1000  # sets of kinds that are remembered as of no interest to a plan
 
 
 class PaddleHooks(Hooks):
@@ -80,17 +90,7 @@ class PaddleHooks(Hooks):
         """The usual case of a plan by name: nothing in this graph has one, and no PyLayer is there to be followed."""
         if self.flags or plan.name is None or plan.every or plan.indices or plan.info is not None or plan.screen:
             return False
-        kinds = self.graph.kinds()
-        known, passed = self.graph.services.passed
-        if known is not plan.name:
-            known, passed = self.graph.services.passed = (plan.name, set())
-        if kinds in passed:
-            return True
-        if any(kind.startswith(PYLAYER) or plan.name(kind) for kind in kinds):
-            return False
-        if len(passed) < MOST_PASSED:
-            passed.add(kinds)
-        return True
+        return self.graph.services.passes(plan.name, self.graph.kinds())
 
     def _prepare(self, plan: HookPlan | None = None) -> int:
         nodes = self._nodes = self.graph.walk()
@@ -112,26 +112,16 @@ class PaddleHooks(Hooks):
         return map(framework_name, self.graph.printed())
 
     def _want_screen(self) -> None:
-        """Every gradient is looked at once: as the output of the node that made it; where several are summed, and at
-        the roots, as the input."""
-        fed: dict[int, int] = {}
-        for key, below in enumerate(self.graph.producers()):
-            if below:
-                self.want(key, SCREEN_OUT)
-            for producer in below:
-                fed[producer] = fed.get(producer, 0) + 1
-        for key in {*self.graph.roots(), *(key for key, count in fed.items() if count > 1)}:
+        """Every gradient is looked at as it leaves the node that made it; what came in is held meanwhile, so that the
+        verdict rests on it (1.5 us a node, and the kernel takes memory of its own for what it makes)."""
+        leaving, arriving = screened(self.graph)
+        for key in leaving:
+            self.want(key, SCREEN_OUT | HOLD)
+        for key in arriving:
             self.want(key, SCREEN_IN)
 
     def _edges_into(self, taken: Iterable[int]) -> EdgesInto:
-        into: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        wanted = {key for key in taken if self.graph.consumers(key) > 1} if symbols.native() is not None else set()
-        for key, below in enumerate(self.graph.producers() if wanted else ()):
-            if not wanted.isdisjoint(below):
-                for edge in self.graph.edges(key):
-                    if edge.to in wanted:
-                        into.setdefault((edge.to, edge.to_slot), []).append((key, edge.slot))
-        return into
+        return edges_into(self.graph, taken) if symbols.native() is not None else {}
 
     def want(self, key: int, bits: int) -> None:
         current = key == self.running
@@ -194,6 +184,7 @@ class PaddleHooks(Hooks):
 
     def _place_post(self, key: int) -> None:
         if self.graph.is_accumulate(key) or self.graph.ends_unseen(key):
+            self.flags[key] |= HIDES
             self.want(key, TRACK)
             order = list(self.graph.order())
             place = order.index(key) + 1 if key in order else len(order)
@@ -265,32 +256,36 @@ class PaddleHooks(Hooks):
         """The turn of ``key``. Returns None, or one entry per slot: a tensor to go on with, None to keep what is
         there."""
         try:
-            self.settle()
+            edited = self.settle(key, gradients)
             self.running = key
             self.ran[key] = 1
             bits = self.flags[key]
-            if self.graph.is_accumulate(key) or (bits & NEEDS_POST and self.graph.ends_unseen(key)):
-                self._pending = key
-                self._outs[key] = gradients
-            elif bits & NEEDS_POST and (bits & TAKEN_POST or self.graph.is_custom(key)):
-                self._outs[key] = gradients
+            going = gradients if edited is None else handed_on(gradients, replaced_slots(gradients, edited, stands_in))
+            self._hold(key, going)
             replaced: tuple[Any, ...] | None = None
-            if bits & WARN and not any(value is not None for value in gradients):
-                replaced = self._warn(key, gradients)
-            if bits & TAKEN or (bits & SCREEN_IN and any(value is not None and bad(value) for value in gradients)):
-                replaced = self.sink.node_begin(self.call, key, gradients) or replaced
-            if replaced is None:
+            if bits & WARN and not any(value is not None for value in going):
+                replaced = self._warn(key, going)
+            if bits & TAKEN or (bits & SCREEN_IN and any(value is not None and bad(value) for value in going)):
+                replaced = self.sink.node_begin(self.call, key, going) or replaced
+            if replaced is None and edited is None:
+                self._hold(key, going)  # its end may be of interest only now, after a stop
                 return None
-            safe = replaced_slots(gradients, replaced, stands_in)
+            safe = replaced_slots(gradients, going if replaced is None else replaced, stands_in)
             if self.graph.is_custom(key):
                 self._edited[key] = safe
-            if key in self._outs:
-                self._outs[key] = tuple(
-                    new if new is not None else old for old, new in zip(gradients, safe, strict=True)
-                )
+            self._hold(key, handed_on(gradients, safe))
             return safe
         except own(Exception):
             return None
+
+    def _hold(self, key: int, gradients: tuple[Any, ...]) -> None:
+        """What flows into a node that runs now, where its end is of interest: a kernel may write over what nobody
+        holds."""
+        bits = self.flags[key]
+        if bits & HIDES or self.graph.is_accumulate(key):
+            self._pending = key
+        if bits & NEEDS_POST and (bits & (TAKEN_POST | HOLD) or self.graph.is_custom(key)):
+            self._outs[key] = gradients
 
     def _warn(self, key: int, gradients: tuple[Any, ...]) -> tuple[Any, ...] | None:
         tell: Callable[..., tuple[Any, ...] | None] | None = getattr(self.sink, "node_warning", None)
@@ -298,20 +293,28 @@ class PaddleHooks(Hooks):
             return None
         return tell(self.call, key, gradients, undefined_note(self.graph, key))
 
-    def settle(self) -> None:
-        """A node without a hook behind it (accumulate, concat): its end is told when the next node's turn comes."""
+    def settle(self, following: int | None = None, arriving: tuple[Any, ...] = ()) -> Sequence[Any] | None:
+        """A node without a hook behind it (accumulate, concat): its end is told when the turn of the next one comes,
+        ``following``, into which ``arriving`` flow: of what the node gave, that is all there is to see. Returns what
+        was made of ``arriving`` at a stop, None where nothing was."""
         key, self._pending = self._pending, None
         if key is None:
-            return
+            return None
         gradients = self._outs.pop(key, ())
         self.running = None
-        if self.flags and self.flags[key] & TAKEN_POST:
-            try:
-                self.sink.node_end(self.call, key, (), gradients)
-            except own(Exception):  # the next node's turn has come: it must not be lost
-                self.running = None
+        edited: Sequence[Any] | None = None
+        bits = self.flags[key] if self.flags else 0
+        try:
+            given, places = reached(self.graph, key, following, arriving)
+            if bits & TAKEN_POST or (bits & SCREEN_OUT and any(bad(value) for value in given)):
+                replaced = self.sink.node_end(self.call, key, given, gradients)
+                if replaced is not None and len(replaced) == len(given):
+                    edited = [replaced[place] if place is not None else None for place in places]
+        except Exception:  # the next node's turn has come: it must not be lost
+            self.running = None
         self._drop_parts(key)
         self._take_turns(key)
+        return edited
 
     # ---- behind a node
 
@@ -323,7 +326,8 @@ class PaddleHooks(Hooks):
             return answer(outputs)
         try:
             grad_inputs = flat_slots(outputs)
-            replaced = self._end(key, grad_inputs, self._outs.pop(key, ()) or flat_slots(inputs))
+            held = self._outs.pop(key, None)
+            replaced = self._end(key, grad_inputs, arrived(flat_slots(inputs), grad_inputs) if held is None else held)
             if replaced is None:
                 return answer(outputs)
             return answer(rebuilt(outputs, replaced_slots(grad_inputs, replaced, stands_in)))
@@ -363,11 +367,7 @@ class PaddleHooks(Hooks):
 
     def custom_key(self, printed: str) -> int | None:
         """The PyLayer node that runs: the one whose turn it is, else the only one of that name."""
-        running = self.running
-        if running is not None and self.graph.printed()[running] == printed:
-            return running
-        named = [key for key, name in enumerate(self.graph.printed()) if name == printed]
-        return named[0] if len(named) == 1 else None
+        return self.graph.custom_named(printed, self.running)
 
     def custom_begin(self, key: int, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """What the PyLayer gets instead of ``arguments``; None: those.

@@ -20,13 +20,15 @@ import paddle
 from adbg.engine.backends.common.user_files import EXPRESSION, FrameFilter
 from adbg.engine.backends.paddle.flags import SharedFlags, read_flags
 from adbg.engine.backends.paddle.native import symbols
-from adbg.engine.backends.paddle.native.texts import StackTexts
+from adbg.engine.backends.paddle.native.handwritten import Handwritten
+from adbg.engine.backends.paddle.native.texts import LONGEST_ORDER, StackTexts, at_level, ordered
 from adbg.engine.types import SourceLine
 
 _FRAME = re.compile(r'^\s*File "(?P<file>[^\n]*)", line (?P<line>\d+), in (?P<function>.*)$', re.MULTILINE)
 _WANTED = {"FLAGS_call_stack_level": 3}
 _FEATURE = "forward stacks"
 _NUMBERED = re.compile(r"(?P<op>[a-z][a-z0-9_]*?)(?P<number>\d+)GradNode\Z")
+_COMPILED = re.compile(r"#(\w+)_[0-9a-f]{5}\Z")  # what to_static makes of a function's name
 _ASKED = "an expression at a stop made this node"
 _BEFORE = "this node was made before stacks were on"
 
@@ -56,9 +58,11 @@ class Stacks:
 
     def __init__(self, flags: SharedFlags) -> None:
         self.on = False
+        self._were_on = False
         self._flags = flags
         self.frames = FrameFilter(os.path.dirname(paddle.__file__))
         self.texts = StackTexts()
+        self._handwritten = Handwritten(self.texts)
         self._lock = threading.Lock()
         self._lines: dict[str, tuple[SourceLine, ...]] = {}  # by text: a training script makes the same ones again
 
@@ -73,9 +77,12 @@ class Stacks:
                 return
             self.on = on
             if on:
+                self._were_on = True
                 self.texts.put_in()
+                self._handwritten.put_in()
                 self._flags.want(_FEATURE, _WANTED)
             else:
+                self._handwritten.take_out()
                 self.texts.take_out()
                 self._flags.drop(_FEATURE)
 
@@ -85,17 +92,32 @@ class Stacks:
         self.texts.abandon()
         self.set(False)
 
+    def as_without(self, error: BaseException) -> None:
+        """Give Paddle's error the text that it has at the script's own call stack level. Only where it passes through
+        adbg: an operator of the forward raises past it."""
+        text = error.args[0] if error.args else None
+        if self._were_on and isinstance(text, str):
+            error.args = (at_level(text, self._flags.own("FLAGS_call_stack_level")), *error.args[1:])
+
     def text(self, node: Any) -> str:
         """What Paddle keeps on a node: its stack as Python prints it; "" without one. 8 us."""
         native = symbols.native()
         return native.trace(node.node_ptr()) if native is not None else ""
+
+    def number(self, node: Any) -> int:
+        """The place of the operator that made a node among all that the process called while stacks were on; 0 where
+        it has no stack. 1 us."""
+        native = symbols.native() if self._were_on else None
+        if native is None:
+            return 0
+        return ordered(native.trace_end(node.node_ptr(), LONGEST_ORDER).decode("ascii", "replace"))[1]
 
     def lines(self, node: Any) -> tuple[tuple[SourceLine, ...], str]:
         """User frames that made the node, innermost first, and why there are none."""
         native = symbols.native()
         if native is None:
             return (), f"this Paddle's nodes cannot be read ({symbols.native_problem()})"
-        text = native.trace(node.node_ptr())
+        text, _ = ordered(native.trace(node.node_ptr()))  # its number is its own: lines are kept by the rest
         if not text:
             return (), _BEFORE if self.on else "stacks are off; switch them on before the forward runs"
         known = self._lines.get(text)
@@ -120,5 +142,7 @@ class Stacks:
                 continue
             file = self.frames.user_file(match["file"])
             if file is not None:
-                found.append(SourceLine(file, int(match["line"]), match["function"]))
+                line = SourceLine(file, int(match["line"]), _COMPILED.sub(r"\1", match["function"]))
+                if line not in found[-1:]:
+                    found.append(line)
         return tuple(reversed(found))

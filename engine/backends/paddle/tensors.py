@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import paddle
 
+from adbg.engine.backends.base import Hidden
 from adbg.engine.backends.common.tensors import (
     DTYPES,
     EXACT_ELEMENTS,
@@ -26,6 +27,7 @@ from adbg.engine.backends.common.tensors import (
     text_of,
     window_of,
 )
+from adbg.engine.backends.paddle.native.own import aids_aside
 from adbg.engine.errors import CommandError, Unsupported
 from adbg.engine.outside import own
 from adbg.engine.types import TensorMeta, TensorStats, TensorWindow, ValueState
@@ -92,6 +94,8 @@ def meta(value: Any) -> TensorMeta:
     """Shape, dtype, device, size; never a value. ``None`` and an empty stand-in give an undefined gradient."""
     if value is None:
         return TensorMeta(None, state=ValueState.UNDEFINED)
+    if isinstance(value, Hidden):
+        return TensorMeta(None, note=value.why, state=ValueState.HIDDEN)
     if not isinstance(value, paddle.Tensor):
         raise no_tensor(value)
     if not defined(value):
@@ -125,7 +129,8 @@ def plain(value: Any) -> Any:
     if value.is_dist():
         value = value._local_value()
     if not value.is_dense():
-        value = value.values()
+        with aids_aside():
+            value = value.values()
     shape = tuple(value.shape)
     _, kind, _ = _kind(value.dtype)
     if 0 in shape:
@@ -146,7 +151,7 @@ def plain(value: Any) -> Any:
 
 def _widened(value: Any) -> Any:
     """float8 and the like, by Paddle's own conversion."""
-    with paddle.no_grad():
+    with aids_aside(), paddle.no_grad():
         return value.astype("float32").numpy()
 
 
@@ -223,6 +228,8 @@ def stats(value: Any, exact: bool = False, bins: int = 16) -> TensorStats:
     Raises:
         Unsupported: the tensor has no data.
     """
+    if isinstance(value, Hidden):
+        raise Unsupported(f"no statistics: {value.why}", "look at it where it arrives: step to the next nodes")
     if not isinstance(value, paddle.Tensor):
         raise no_tensor(value)
     with np.errstate(all="ignore"):
@@ -277,6 +284,10 @@ def adopt(old: Any, new: Any, where: str, grows: bool, keep_graph: bool) -> Any:
         grows: a PyLayer's own result, where a tensor may stand instead of None.
         keep_graph: the backward runs with create_graph, so the new gradient stays differentiable.
     """
+    if isinstance(old, Hidden):
+        raise CommandError(
+            f"{where} cannot be changed: {old.why}", "set grad_outputs at the node that it arrives at, before it runs"
+        )
     if not (old is None and grows):
         if old is None or not defined(old):
             if new is None:
@@ -303,10 +314,11 @@ def adopt(old: Any, new: Any, where: str, grows: bool, keep_graph: bool) -> Any:
         _same(where, "dtype", short_dtype(old.dtype), short_dtype(new.dtype), f"write (…).astype('{_plain_name(old)}')")
         _same(where, "device", str(old.place), str(new.place), "copy it there first")
         _same(where, "layout", _layout(old), _layout(new), "convert it")
-    if keep_graph and not new.stop_gradient:
-        return new.clone()
-    with paddle.no_grad():
-        return new.detach().clone()
+    with aids_aside():
+        if keep_graph and not new.stop_gradient:
+            return new.clone()
+        with paddle.no_grad():
+            return new.clone()  # detach would use up one of the script's generated_tensor_N
 
 
 def _plain_name(tensor: Any) -> str:
@@ -316,7 +328,7 @@ def _plain_name(tensor: Any) -> str:
 def _filled(old: Any, number: Any, where: str) -> Any:
     if old is None:
         raise CommandError(f"{where} is None, so its shape is not known", "give a tensor: paddle.zeros([...])")
-    with paddle.no_grad():
+    with aids_aside(), paddle.no_grad():
         return filled(old, number, where, short_dtype(old.dtype), paddle.full_like)
 
 
@@ -344,7 +356,7 @@ def text(value: Any) -> str:
 def _shown(value: Any) -> str:
     if not isinstance(value, paddle.Tensor):
         return repr(value)
-    with paddle.no_grad():
+    with aids_aside(), paddle.no_grad():
         return repr(value)
 
 
@@ -355,7 +367,8 @@ def window(value: Any, slice_text: str, rows: int, cols: int) -> TensorWindow:
     """``rows`` x ``cols`` numbers at most: the slice itself when it fits, else block maxima of |x| (NaN and inf show
     through)."""
     if not value.is_dense():
-        value = value.to_dense()
+        with aids_aside():
+            value = value.to_dense()
     array = plain(value)
     if array is None:
         raise Unsupported("the tensor has no data, so there is nothing to show")

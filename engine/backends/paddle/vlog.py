@@ -1,11 +1,9 @@
 """Paddle's VLOG levels, at run time and put back. Any thread under the GIL.
 
-glog binds a VLOG site to its module's level, or to the global one, when the site runs for the first time (measured on
-3.3.1): a module's own level has no effect on a site that ran before. So every module of the eager engine gets a level
-of its own right after the import, before the first operator; from then on it follows at any time, and the global level
-is set together with all of them. What the script asks for by ``paddle.base.core.set_vlog_level`` (``vlog_guard`` too)
-is therefore passed to these modules as well: the attribute is wrapped, and stays so after a detach, or the script's own
-levels would no longer reach them.
+While nobody asks adbg for a level, glog is as the script has it: its own levels and Paddle's ``backward_vlog_guard``
+work as without adbg. The global level is written where it is (``native.sites``), for Paddle's ``set_vlog_level`` makes
+a record of every change. A module's level goes through Paddle, and the sites that ran before are made to look for it.
+What the script asks for meanwhile is noted, and holds when adbg's levels are gone.
 """
 
 from __future__ import annotations
@@ -13,10 +11,11 @@ from __future__ import annotations
 import difflib
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from adbg.engine.backends.base import NativeVlog
+from adbg.engine.backends.paddle.native.sites import LogSites
 from adbg.engine.glog import parse_levels
 from adbg.engine.outside import suppress
 
@@ -29,35 +28,35 @@ MODULES = (
     "matmul_kernel_impl", "memcpy", "multiply_fwd_func", "multiply_node", "nodes", "op_call_stack", "ops_api",
     "py_layer_node", "tensor_method", "tensor_utils", "tensor_wrapper", "tracer", "utils",
 )  # fmt: skip
-# They report every change of a level themselves (pybind at level 3, glog at 1): silent unless asked for by name.
-_QUIET = ("vlog_is_on", "pybind")
 
 
 class PaddleVlog(NativeVlog):
     """Three layers: what the script set, what the user set over it, and what regions raise on top. None of them holds
     while adbg itself is at work (``quiet``)."""
 
-    def __init__(self, core: Any) -> None:
+    def __init__(self, core: Any, sites: LogSites | None = None) -> None:
         self._set = getattr(core.set_vlog_level, "adbg_original", core.set_vlog_level)
         self._core = core
-        first = os.environ.get("GLOG_v", "")  # noqa: SIM112  glog's own spelling
-        level = int(first) if first.isdecimal() else 0
-        modules = os.environ.get("GLOG_vmodule", "")  # noqa: SIM112
-        self._script: dict[str, int] = {"*": level, **_modules_of(modules)}
+        self._sites = sites
+        self._environment = _environment()
+        level = sites.levels[0] if sites is not None else self._environment.get("*", 0)
+        self._script: dict[str, int] = {**self._environment, "*": level}
         self._person: dict[str, int] | None = None
         self._raised: list[dict[str, int]] = []
-        self._quiet = False  # adbg reads something: all levels are 0
-        self._late = False  # ... and they must be put back, or changed meanwhile
-        self._loud = False  # some level is not 0
-        self._known = {*MODULES, *self._script} - {"*"}
-        self._now: dict[str, int] = {"*": level}
+        self._second = sites.levels[1:] if sites is not None else ()  # what the script has in the other copies of glog
+        self._held: tuple[int, ...] | None = None  # the global levels meanwhile, while adbg reads something
+        self._modules: dict[str, int] = {name: level for name, level in self._script.items() if name != "*"}
+        self._silent = False
+        self._asked: set[str] = set()  # modules that adbg gave a level
+        self._at_a_stop = False  # levels were changed there, perhaps in a node around which Paddle puts its own back
+        self._global = level  # where there are no ``sites``
         # A region's thread and the reader's change levels at once; one would put back what the other has just changed.
         self._lock = threading.RLock()
-        for name in _QUIET:  # alone and first: the call's own VLOG sites bind to them
-            self._now[name] = self._script.get(name, 0)
-            self._set({name: self._now[name]})
-        self._apply()
         self._wrap()
+
+    @property
+    def environment(self) -> Mapping[str, int]:
+        return self._environment
 
     # ---- what the user asks
 
@@ -80,7 +79,7 @@ class PaddleVlog(NativeVlog):
                 "from vlog 6 on Paddle itself switches its unique names on: parameters are renamed at every step, so "
                 "Adam and Momentum lose their state (vlog 5 has no such effect)"
             )
-        known = {*MODULES, *_QUIET, "*"}
+        known = {*MODULES, "pybind", "vlog_is_on", "*"}
         for name in sorted(set(levels) - known):
             close = ", ".join(difflib.get_close_matches(name, MODULES, 3, 0.5)) or "nodes, dygraph_functions, backward"
             texts.append(f"vlog {name}: no training step logs under that module; closest: {close}")
@@ -98,12 +97,33 @@ class PaddleVlog(NativeVlog):
             self._apply()
 
     def quiet(self, on: bool) -> None:
-        """35 us a call while a level is on (a read of one tensor writes more than that takes), else 0.1."""
-        self._quiet = on
-        if self._loud if on else self._late:
+        """1 us a call; with a module's level on 40 (a read of one tensor writes more than that takes)."""
+        self._silent = on
+        if on:
+            if self._held is None and (self.loud or self._ours):
+                with self._lock:
+                    self._held = self._levels()
+                    self._write([0] * len(self._held))
+                    self._apply_modules()
+                    if self._ours:  # Paddle's guard has put back what was before it, which may be older than ours
+                        self._held = tuple(map(max, self._held, self._wanted()))
+        elif self._held is not None:
             with self._lock:
-                self._late = False
+                held, self._held = self._held, None
+                self._apply_modules()
+                self._write(held)
+
+    def settle(self) -> None:
+        """No guard of Paddle's is at work: put right what one has put back since levels changed at a stop."""
+        if self._at_a_stop:
+            with self._lock:
+                self._at_a_stop = False
                 self._apply()
+
+    @property
+    def silent(self) -> bool:
+        """Nothing that runs now is the script's, or asked for by a person."""
+        return self._silent
 
     def restore(self) -> None:
         with self._lock:
@@ -113,12 +133,13 @@ class PaddleVlog(NativeVlog):
 
     def abandon(self) -> None:
         self._lock = threading.RLock()
-        self._quiet = False
+        self.quiet(False)
         self.restore()
 
     @property
     def loud(self) -> bool:
-        return self._loud
+        held = self._held
+        return any(self._levels() if held is None else held) or any(self._modules.values())
 
     @property
     def logging(self) -> bool:
@@ -126,29 +147,57 @@ class PaddleVlog(NativeVlog):
 
     # ---- levels as glog has them
 
-    def _apply(self) -> None:
-        wanted = {name: self._level(name) for name in ("*", *self._names())}
-        self._late = self._late or self._quiet
-        self._loud = any(wanted.values())
-        changed = {name: level for name, level in wanted.items() if self._now.get(name) != level}
-        if not changed:
-            return
-        self._now = wanted
-        if "*" in changed:
-            self._set({"*": changed.pop("*")})
-        if changed:
-            self._set(changed)
+    def _levels(self) -> tuple[int, ...]:
+        return self._sites.levels if self._sites is not None else (self._global,)
 
-    def _names(self) -> set[str]:
-        names = {*self._known, *self._script, *(self._person or {}), *_QUIET}
-        for levels in self._raised:
-            names.update(levels)
-        self._known = names - {"*"}
-        return self._known
+    def _write(self, levels: Sequence[int]) -> None:
+        if self._sites is not None:
+            self._sites.write(levels)
+        elif levels[0] != self._global:
+            self._set({"*": levels[0]})
+            self._global = levels[0]
+
+    def _wanted(self) -> tuple[int, ...]:
+        level = self._level("*")
+        if self._sites is None:
+            return (level,)
+        return (level, *(level if self._ours else other for other in self._second))
+
+    def _apply(self) -> None:
+        levels = self._wanted()
+        if self._held is not None:
+            self._held = levels
+            self._at_a_stop = True
+            return
+        self._apply_modules()
+        if self._levels() != levels:
+            self._write(levels)
+
+    @property
+    def _ours(self) -> bool:
+        return self._person is not None or bool(self._raised)
+
+    def _apply_modules(self) -> None:
+        """What adbg asks of Paddle here is in no log: the global level is 0 meanwhile."""
+        asked = {name for levels in (self._person or {}, *self._raised) for name in levels} - {"*"}
+        new = asked - self._asked
+        names = {*self._modules, *asked}
+        wanted = {name: 0 if self._held is not None else self._level(name) for name in names}
+        changed = {name: level for name, level in wanted.items() if self._modules.get(name) != level}
+        if changed or new:
+            if self._sites is not None:
+                self._sites.write([0] * len(self._sites.levels))
+            self._modules.update(changed)
+            self._set(changed)
+        if self._sites is not None and new:
+            self._sites.ask_again()
+        self._asked |= new
+        if self._asked and not self._ours and self._held is None:
+            if self._sites is not None:
+                self._sites.follow()
+            self._asked.clear()
 
     def _level(self, name: str) -> int:
-        if self._quiet and name != "*":  # a change of the global level is itself a record (pybind.cc:3445)
-            return 0
         level = _of(self._script if self._person is None else self._person, name)
         return max([level, *(_of(levels, name) for levels in self._raised)])
 
@@ -164,10 +213,11 @@ class PaddleVlog(NativeVlog):
                 return
             with self._lock:
                 self._script.update(own)
-                if "*" in own:
-                    original(own["*"])
-                    self._now["*"] = own["*"]
-                self._apply()
+                original(module_levels)
+                self._modules.update({name: level for name, level in own.items() if name != "*"})
+                self._global = own.get("*", self._global)
+                if self._ours or self._asked or self._held is not None:
+                    self._apply()
 
         set_vlog_level.__doc__ = original.__doc__
         set_vlog_level.adbg_original = original  # type: ignore[attr-defined]
@@ -175,15 +225,16 @@ class PaddleVlog(NativeVlog):
 
 
 def _of(levels: Mapping[str, int], name: str) -> int:
-    if name in _QUIET:
-        return levels.get(name, 0)
     return levels.get(name, levels.get("*", 0))
 
 
-def _modules_of(text: str) -> dict[str, int]:
-    """GLOG_vmodule: "backward=3,nodes=4"; parts that glog would pass over are passed over."""
+def _environment() -> dict[str, int]:
+    """GLOG_v and GLOG_vmodule ("backward=3,nodes=4") as levels; parts that glog would pass over are passed over."""
     levels = {}
-    for part in text.split(","):
+    level = os.environ.get("GLOG_v", "")  # noqa: SIM112  glog's own spelling
+    if level.isdecimal():
+        levels["*"] = int(level)
+    for part in os.environ.get("GLOG_vmodule", "").split(","):  # noqa: SIM112
         name, _, level = part.partition("=")
         if name.strip() and level.strip().isdecimal():
             levels[name.strip()] = int(level)

@@ -123,6 +123,11 @@ class TorchBackend(FrameworkBackend):
         cuda: Any = torch.cuda
         return cuda if cuda.is_initialized() else None
 
+    def rank(self) -> int | None:
+        """Spawned ranks have no RANK in their environment."""
+        group = torch.distributed
+        return int(group.get_rank()) if group.is_available() and group.is_initialized() else None
+
     def why_off(self, capability: str) -> str:
         if capability == "native_vlog":
             return "torch writes no glog records of its backward; adbg writes them itself"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from adbg.engine.backends.base import BackwardCall, HookPlan, HookSink, Part
 from adbg.engine.backends.common.hooking import HAS_POST, Parts
 from adbg.engine.backends.torch.failures import suspects
@@ -47,6 +49,7 @@ class TorchCall(TorchGraph, BackwardCall):
         self.task: int | None = None
         self._wanted = arguments.inputs
         self._wanted_run = arguments.accumulate
+        self._outputs = arguments.outputs
         self._entry_point = entry_point
         self._sink = sink
         self._hooks: TorchHooks | None = None  # made with the first plan, dropped at the end: it holds this call
@@ -68,7 +71,7 @@ class TorchCall(TorchGraph, BackwardCall):
         if hooks is not None:
             hooks.unhook()
             hooks.flags = bytearray()
-        self._hooks = None
+        self._outputs = ()
         self.release()
 
     def learn_task(self, task: int) -> None:
@@ -79,6 +82,9 @@ class TorchCall(TorchGraph, BackwardCall):
             self._entry_point.tasks[task] = self
 
     # ---- answers
+
+    def root_values(self) -> Sequence[Any]:
+        return [output for output in self._outputs if isinstance(output, torch.Tensor)]
 
     def contributions(self, key: int) -> tuple[Sequence[Part], str]:
         parts = self._hooks.parts if self._hooks is not None else Parts()

@@ -173,7 +173,7 @@ class EngineEntry:
             return False
         try:
             kinds = call.kinds()
-            if kinds is None or not sink.passes_over(kinds):
+            if kinds is None or call.truncated or not sink.passes_over(kinds):
                 return False
             nodes = call.count()
         except own(Exception):  # the whole way, which says what is wrong
@@ -193,6 +193,7 @@ class EngineEntry:
         call, sink = begun.call, self._sink
         begun.ended = True
         try:
+            self._spend(begun)
             if call is not None and sink is not None:
                 sink.backward_end(call, None)
         finally:
@@ -200,6 +201,14 @@ class EngineEntry:
                 surely(self._close, begun)
             if begun.brief:
                 self._end_brief(begun, None)
+
+    def _spend(self, begun: Begun) -> None:
+        """What a whole backward did not retain cannot be run again: remember how old it was."""
+        args, kwargs = begun.args, begun.kwargs
+        keep = args[2] if len(args) > 2 else kwargs.get("keep_graph", False)
+        if begun.task == -1 and not keep and args:
+            with contextlib.suppress(Exception):  # knowing less about old graphs is no reason to hurt the program
+                self._services.note_root(args[0])
 
     def _end_brief(self, begun: Begun, error: BaseException | None) -> None:
         sink, since = self._sink, begun.brief

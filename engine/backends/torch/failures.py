@@ -9,6 +9,7 @@ import re
 import types
 from collections.abc import Iterator, Sequence
 
+from adbg.engine.backends.torch import private
 from adbg.engine.backends.torch.graph import TorchGraph
 from adbg.engine.frames import local
 from adbg.engine.types import ValueState
@@ -77,9 +78,38 @@ def _is_freed(graph: TorchGraph, key: int) -> bool:
 
 
 def _freed(graph: TorchGraph) -> Iterator[tuple[int, str]]:
-    for key in graph.order():
-        if _is_freed(graph, key):
-            yield (
-                key,
-                "its saved tensors were freed by an earlier backward (or it is the first of those freed in this one)",
-            )
+    """The first to run of those that an earlier backward has freed, and the link that leads to it from what was made
+    since. What this backward ran is freed too; but of a graph that ran, no node is younger than its root was.
+    """
+    freed = [key for key in graph.order() if _is_freed(graph, key)]
+    root = graph.last_root()
+    old = [key for key in freed if _older(graph, key, root)]
+    if old:
+        yield old[0], _link(graph, old[0], root)
+    for key in freed:
+        yield (
+            key,
+            "its saved tensors were freed by an earlier backward (or it is the first of those freed in this one)",
+        )
+
+
+def _older(graph: TorchGraph, key: int, root: int | None) -> bool:
+    number = private.sequence(graph.node(key))
+    return root is not None and number is not None and number <= root
+
+
+def _link(graph: TorchGraph, key: int, root: int | None) -> str:
+    """ "an earlier backward ran it and freed what it saved; #7 AddmmBackward0#3 (rnn.py:7), made since, leads …"."""
+    told = "an earlier backward ran it and freed what it saved"
+    producers = graph.producers()
+    order = graph.order()
+    newer = [other for other in order if key in producers[other] and not _older(graph, other, root)]
+    if not newer:
+        return told
+    info = graph.describe(newer[0])
+    line = f" ({info.forward.file}:{info.forward.line})" if info.forward is not None else ""
+    place = order.index(newer[0]) + 1
+    return (
+        f"{told}; #{place} {info.unique_name}{line}, made since, leads to it: detach() there, "
+        "or retain_graph=True in the earlier backward"
+    )

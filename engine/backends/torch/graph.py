@@ -11,6 +11,7 @@ import functools
 import re
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ from adbg.engine.outside import own
 from adbg.engine.types import Edge, NodeInfo, SourceLine, TensorMeta
 
 _HIGHEST = 1 << 64
+_MOST_THREADS = 256
 _OP = re.compile(r"(?P<op>.+?)Backward\d*(?P<ordinal>#\d+)?\Z")
 
 ACCUMULATE = "AccumulateGrad"
@@ -45,6 +47,20 @@ class Services:
         self.stacks = stacks
         self.fields = NodeFields()
         self.touched = Ledger()
+        #: By thread, the highest number of a root whose backward ended and retained nothing. Numbers grow in a thread.
+        self.last_roots: dict[int, int] = {}
+
+    def note_root(self, roots: Sequence[Any]) -> None:
+        """A backward from these tensors ended well and retained nothing (0.4 us)."""
+        known = self.last_roots
+        thread = get_ident()
+        for root in roots:
+            node = private.attribute_grad_fn(root) if isinstance(root, torch.Tensor) else None
+            number = private.sequence(node) if node is not None else None
+            if number is not None and number > known.get(thread, -1):
+                if len(known) >= _MOST_THREADS:
+                    known.clear()
+                known[thread] = number
 
 
 def node_name(node: Any) -> str:
@@ -100,6 +116,7 @@ class TorchGraph(WalkedGraph):
             more = next(todo, None) is not None
             touched.record(roots, nodes, not more)
         if more:
+            self.truncated = True
             self.add_note(
                 f"walk capped at {len(nodes):,} nodes: freeing more of them that Python has looked at could overflow a "
                 "thread's stack in torch; the rest runs, unseen"
@@ -116,6 +133,10 @@ class TorchGraph(WalkedGraph):
         ):
             return None
         return frozenset([kind.__name__ for kind in types])
+
+    def last_root(self) -> int | None:
+        """The number of the youngest root that an earlier backward of this thread used up."""
+        return self._services.last_roots.get(get_ident())
 
     @property
     def root_nodes(self) -> Sequence[Any]:
@@ -257,7 +278,8 @@ class TorchGraph(WalkedGraph):
         ]
 
     def saved(self, key: int) -> Sequence[SavedValue]:
-        return torch_saved.saved(self.node(key), self._services.fields)
+        with private.unseen():  # handing out a saved output detaches it
+            return torch_saved.saved(self.node(key), self._services.fields)
 
     def attributes(self, key: int) -> Mapping[str, str]:
         return torch_saved.attributes(self.node(key), self._services.fields)

@@ -63,7 +63,9 @@ class TorchHooks(Hooks):
         self._handles: list[Any] = []
         # Gradients are recorded in the hooks, or a mode of the script watches operators: compute norms out of their
         # sight.
-        self._careful = bool(call.create_graph or private.dispatch_depth() or private.function_depth())
+        self._careful = bool(
+            call.create_graph or private.dispatch_depth() or private.function_depth() or private.profiling()
+        )
 
     # ---- choosing nodes
 

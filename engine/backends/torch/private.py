@@ -78,6 +78,12 @@ _disable_modes: Callable[[], contextlib.AbstractContextManager[Any]] | None = _f
 _disable_function: Callable[[], contextlib.AbstractContextManager[Any]] | None = _find(
     "torch._C.DisableTorchFunction", "keep adbg's own operators out of a tensor subclass's __torch_function__"
 )
+_record_functions: Callable[[bool], None] | None = _find(
+    "torch._C._autograd._enable_record_function", "keep adbg's own operators out of a script's profile"
+)
+_profiling: Callable[[], bool] | None = _find(
+    "torch.autograd._profiler_enabled", "know that the script has a profiler on"
+)
 _is_wrapped: Callable[[Any], bool] | None = _find(
     "torch._C._functorch.is_functorch_wrapped_tensor", "read the value behind a func.grad / vmap wrapper"
 )
@@ -114,18 +120,27 @@ def unwrapped(value: Any) -> Any:
     return value
 
 
-class undisturbed:  # a lower-case name, used in a ``with``
-    """Compute something of adbg's own here: no gradient recorded, no dispatch or function mode of the script sees it.
+def profiling() -> bool:
+    """The script's profiler is on, on this thread; 0.2 us."""
+    return _profiling is not None and _profiling()
 
-    No generator: where an interrupt comes as the block is entered, a generator would switch the grad mode back when it
-    is freed, long after, in the script.
-    """
 
-    __slots__ = ("_modes", "_recorded")
+@contextlib.contextmanager
+def _unprofiled() -> Any:
+    assert _record_functions is not None
+    _record_functions(False)
+    try:
+        yield
+    finally:
+        _record_functions(True)
 
-    def __enter__(self) -> None:
-        self._recorded = torch.is_grad_enabled()
-        self._modes: contextlib.ExitStack | None = None
+
+@contextlib.contextmanager
+def unseen() -> Any:
+    """Operators of adbg's own here: no dispatch or function mode of the script sees them, nor its profiler."""
+    with contextlib.ExitStack() as stack:
+        if _record_functions is not None and profiling():
+            stack.enter_context(_unprofiled())
         if _disable_function is not None:
             self._modes = contextlib.ExitStack()
             self._modes.enter_context(_disable_function())
@@ -137,6 +152,13 @@ class undisturbed:  # a lower-case name, used in a ``with``
         set_grad_mode(self._recorded)
         if self._modes is not None:
             self._modes.close()
+
+
+@contextlib.contextmanager
+def undisturbed() -> Any:
+    """Compute something of adbg's own here: unseen, and no gradient recorded."""
+    with torch.no_grad(), unseen():
+        yield
 
 
 def attribute_grad_fn(tensor: Any) -> Any:

@@ -255,7 +255,7 @@ def adopt(old: Any, new: Any, where: str, keep_graph: bool) -> Any:
             "undefined means zero to the node; change a gradient further on instead",
         )
     if isinstance(new, (bool, int, float, complex)):
-        with torch.no_grad():
+        with private.undisturbed():
             return filled(old, new, where, short_dtype(old.dtype), torch.full_like)
     if not isinstance(new, torch.Tensor):
         raise CommandError(f"{where} cannot become a {type(new).__name__}", "give a tensor, a number or None")
@@ -263,7 +263,7 @@ def adopt(old: Any, new: Any, where: str, keep_graph: bool) -> Any:
     _same(where, "dtype", short_dtype(old.dtype), short_dtype(new.dtype), f"write (…).to({old.dtype})")
     _same(where, "device", str(old.device), str(new.device), f"write (…).to('{old.device}')")
     _same(where, "layout", str(old.layout), str(new.layout), "convert it")
-    with torch.set_grad_enabled(keep_graph):
+    with torch.set_grad_enabled(keep_graph), private.unseen():
         return new.clone() if keep_graph and new.requires_grad else new.detach().clone()
 
 

@@ -30,7 +30,8 @@ class BreakpointRequest:
 class BreakpointState:
     """``verified`` false: the spec is bad (message says why). ``matches``: nodes matching in the current graph,
     None when there is none. A good spec that matches nothing is kept and ``message`` names the closest names.
-    ``kind``: what the spec looks at, None of a bad one; ``file`` and ``line``: of the kind line."""
+    ``kind``: what the spec looks at, None of a bad one; ``file`` and ``line``: of the kind line. ``met``: some node so
+    far was at its place, whatever its condition said; None until it was compared with a whole backward."""
 
     id: int
     verified: bool
@@ -44,6 +45,7 @@ class BreakpointState:
     kind: SpecKind | None = None
     file: str = ""
     line: int = 0
+    met: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,8 @@ class SetExceptionBreakpoints:
 @dataclass(frozen=True, slots=True)
 class BreakpointChanged:
     """Sent when matches, hits, message or enabled of a breakpoint changed (a temporary one that was hit: reason
-    "removed")."""
+    "removed"). "unmatched": after the first outermost backward that it was compared with, when no node of it was at its
+    place; the message names the closest ones."""
 
     reason: str
     breakpoint: BreakpointState

@@ -19,6 +19,7 @@ class GraphBody:
     rows: list[GraphRow]
     depth: int = 0
     note: str = ""  # "walk capped at 30,000 of this graph: ..."
+    truncated: bool = False  # more nodes run than ``total``: see ``note``
 
 
 @request("adbg/graph", GraphBody)
@@ -49,7 +50,8 @@ class Find:
 @dataclass(frozen=True, slots=True)
 class PathBody:
     """``path``: indices, in the direction of the gradient. From the roots also: how many nodes lie upstream, which feed
-    the last one, the number of paths (``paths`` 0: too many to be counted exactly), and the first non-finite node."""
+    the last one, the number of paths (``paths`` 0: too many to be counted exactly), the first node that was given a
+    gradient that is not finite, and the first that passed one on (``maker``; 0: none, or not known)."""
 
     path: list[int]
     total: int  # nodes of the graph
@@ -58,6 +60,7 @@ class PathBody:
     paths: int = 1
     paths_log10: float = 0.0
     nonfinite: int = 0
+    maker: int = 0
 
 
 @request("adbg/path", PathBody)

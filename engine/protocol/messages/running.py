@@ -130,6 +130,7 @@ class BackwardBegin:
     line: int = 0
     iteration: int = 0
     thread: int = 0
+    truncated: bool = False  # more nodes run than ``nodes``: the walk was cut, and the rest is never seen
 
 
 @event("adbg/backwardEnd")

@@ -19,10 +19,10 @@ class Framework:
 
 @dataclass(frozen=True, slots=True)
 class ProcessInfo:
-    """Who the agent lives in."""
+    """Who the agent lives in. ``rank``: None while neither the environment nor the framework told one."""
 
     pid: int
-    rank: int
+    rank: int | None
     argv: list[str]
     python: str
     cwd: str
@@ -110,3 +110,12 @@ class FrameworkLoaded:
     """The script imported a framework; the backend is in place."""
 
     framework: Framework
+
+
+@event("adbg/ends")
+@dataclass(frozen=True, slots=True)
+class ProgramEnds:
+    """The program ends by itself (not when it is killed): ``iterations`` outermost backward calls began in it, counted
+    also while nothing was armed."""
+
+    iterations: int

@@ -23,7 +23,11 @@ class Counts:
     base: int = 0  # hits when ignore/every were last set: these count from there
     matches: int | None = None
     note: str = ""
+    met: bool = False  # some node was at its place, whatever its condition said
+    compared: bool = False  # with the nodes of a whole backward
     stopped_in: dict[int, None] = field(default_factory=dict)  # backward calls, of nan/inf/nonfinite
+    # Leaves (path, address) that the gradients of such stops flowed to: an optimizer makes them what these were.
+    leaves: set[tuple[str, int]] = field(default_factory=set)
     told: BreakpointState | None = None
 
 
@@ -48,6 +52,7 @@ class Rule:
             message=self.problem or counts.note,
             spec=spec.normalised() if spec else request.name,
             matches=counts.matches,
+            met=True if counts.met or counts.hits or counts.matches else False if counts.compared else None,
             hits=counts.hits,
             enabled=request.enabled,
             temporary=request.temporary,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from adbg.engine.errors import CommandError
 from adbg.engine.outside import own
@@ -15,15 +15,29 @@ Evaluate = Callable[[str], Any]
 _NOTHING = NodeInfo(key=0, name="", unique_name="")
 
 
+LeafName = tuple[str, int]
+
+
+class Leaves(Protocol):
+    """The leaves of a call by name, as ``graph.forward_origin`` finds them."""
+
+    def reached(self, key: int) -> frozenset[LeafName]: ...
+
+    def spoilt(self, key: int) -> frozenset[LeafName]: ...
+
+
 class HitEvent:
     """Something that happened, offered to the table. Costly facts are callables, asked at most once and when needed.
 
     ``phase`` says what it is: BEFORE/AFTER a node, BEGIN/END of a backward call, ERROR in one. ``nonfinite`` is
     (NaN, infinite) elements among the gradients that this event shows, ``inherited`` among those that these were made
-    of: after a node its incoming ones, before it what its consumers gave.
+    of: after a node its incoming ones, before it what its consumers gave. ``family``: numbers of the calls around, the
+    outermost first, and ``backward`` itself. ``key`` names the node to ``leaves``.
     """
 
-    __slots__ = ("_inherited", "_node", "_nonfinite", "_stack", "backward", "index", "phase")
+    __slots__ = (
+        "_inherited", "_node", "_nonfinite", "_stack", "backward", "family", "index", "key", "leaves", "phase",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -34,6 +48,9 @@ class HitEvent:
         stack: Callable[[], Sequence[SourceLine]] | Sequence[SourceLine] = (),
         nonfinite: Callable[[], tuple[int, int]] | tuple[int, int] = (0, 0),
         inherited: Callable[[], tuple[int, int]] | tuple[int, int] = (0, 0),
+        family: tuple[int, ...] = (),
+        leaves: Leaves | None = None,
+        key: int | None = None,
     ) -> None:
         self.phase = phase
         self.backward = backward
@@ -42,6 +59,9 @@ class HitEvent:
         self._stack = stack
         self._nonfinite = nonfinite
         self._inherited = inherited
+        self.family = family or (backward,)
+        self.leaves = leaves
+        self.key = key
 
     @property
     def node(self) -> NodeInfo:
@@ -71,6 +91,15 @@ class HitEvent:
         if callable(self._inherited):
             self._inherited = self._inherited()
         return self._inherited
+
+    @property
+    def spoilt_leaves(self) -> frozenset[LeafName]:
+        """Leaves that are not finite, of those that the gradient of this node flows to."""
+        return self.leaves.spoilt(self.key) if self.leaves is not None and self.key is not None else frozenset()
+
+    @property
+    def reached_leaves(self) -> frozenset[LeafName]:
+        return self.leaves.reached(self.key) if self.leaves is not None and self.key is not None else frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from adbg.engine.backends.base import Graph, HookPlan
@@ -10,6 +11,8 @@ from adbg.engine.names import closest_names, file_matches, name_matches
 from adbg.engine.session.breakpoints.grammar import Spec, SpecKind, spec_matches
 from adbg.engine.types import NodeInfo, Phase, SourceLine
 
+_WORDS = ("nan", "inf", "nonfinite", "backward", "backward-end", "error")  # specs that are no names
+_NAMES = 6  # in the message of a pattern that no name is like
 _LINES = 12  # of a file, closest first, in the message of a line that made no node
 
 
@@ -71,8 +74,20 @@ def _nothing(spec: Spec, seen: _Seen, total: int) -> str:
     text = f"no node {what} {spec.pattern!r} in the current graph"
     if not names:
         return f"{text}: no {'module path' if what.startswith('made') else 'name'} is known there"
-    close = closest_names(spec.pattern, names)
-    return f"{text}; closest: {', '.join(close)}" if close else text
+    return text + _offer(spec.pattern, names)
+
+
+def _offer(pattern: str, names: Iterable[str]) -> str:
+    """The closest names; where none is close, some of those that are there."""
+    close = closest_names(pattern, names)
+    if close:
+        return f"; closest: {', '.join(close)}"
+    word = difflib.get_close_matches(pattern.lower(), _WORDS, n=1)
+    if word:
+        return f"; closest: the breakpoint `{word[0]}`"
+    some = sorted(names)
+    more = f" and {len(some) - _NAMES} more" if len(some) > _NAMES else ""
+    return f"; names there: {', '.join(some[:_NAMES])}{more}" if some else ""
 
 
 def absent(spec: Spec, graphs: Sequence[Graph]) -> str:
@@ -94,9 +109,7 @@ def unmatched_name(spec: Spec, names: Sequence[str]) -> str:
     base = spec.pattern.partition("#")[0]
     if spec.kind is not SpecKind.NAME or not names or any(name_matches(base, name, "", True) for name in names):
         return ""
-    close = closest_names(spec.pattern, names)
-    text = f"no node was named {spec.pattern!r}"
-    return f"{text}; closest: {', '.join(close)}" if close else text
+    return f"no node was named {spec.pattern!r}" + _offer(spec.pattern, names)
 
 
 def _no_line(spec: Spec, seen: _Seen) -> str:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from adbg.engine.backends.base import Graph, HookPlan
 from adbg.engine.names import name_matches
 from adbg.engine.protocol.messages import BreakpointRequest, BreakpointState
-from adbg.engine.session.breakpoints.breakpoint import Rule, make_rule
+from adbg.engine.session.breakpoints.breakpoint import Counts, Rule, make_rule
 from adbg.engine.session.breakpoints.grammar import Spec, SpecKind, spec_matches
 from adbg.engine.session.breakpoints.hit import Evaluate, Hit, HitEvent, condition_holds, stop_reason
 from adbg.engine.session.breakpoints.matching import count_matches, plan_for, unmatched_name
@@ -25,6 +25,7 @@ __all__ = ["FILTER_IDS", "BreakpointTable", "Evaluate", "Hit", "HitEvent", "plan
 FILTER_IDS = {"error": -1, "nan": -2, "inf": -3, "nonfinite": -4, "backward": -5}
 
 _REMEMBERED_CALLS = 64  # backward calls in which a nan/inf breakpoint has already stopped; more never run at once
+_REMEMBERED_LEAVES = 100_000
 
 
 class _Armed:
@@ -120,6 +121,45 @@ class BreakpointTable:
                     rule.counts.note = note
                     states.append(rule.state())
         return states
+
+    # ---------------------------------------------------------------- one that takes nothing
+
+    @property
+    def uncompared(self) -> bool:
+        """Some breakpoint names nodes, and was not compared with those of a whole backward yet."""
+        return any(_compares(rule) for rule in self._rules.values())
+
+    def meet(self, graph: Graph) -> None:
+        """Compare with a backward that begins those breakpoints that a walk of the graph is needed for. Once each: the
+        walk describes every node."""
+        with self._lock:
+            rules = [rule for rule in self._rules.values() if _compares(rule) and not _by_name_alone(rule.spec)]
+        counted = count_matches(graph, {rule.request.id: rule.spec for rule in rules if rule.spec is not None})
+        with self._lock:
+            for rule in rules:
+                matches, note = counted[rule.request.id]
+                rule.counts.met = rule.counts.met or matches > 0
+                rule.counts.note = "" if rule.counts.met else note
+
+    def compared(self) -> list[BreakpointState]:
+        """An outermost backward ended: of the breakpoints that were compared with it for the first time, those of which
+        no node was at their place."""
+        names = sorted(self.names_seen)
+        unmet = []
+        with self._lock:
+            for rule in self._rules.values():
+                counts, by_name = rule.counts, _by_name_alone(rule.spec)
+                if rule.spec is None or not _compares(rule) or (by_name and not names):
+                    continue
+                counts.compared = True
+                if by_name and not counts.matches:
+                    counts.note = unmatched_name(rule.spec, names)
+                    counts.met = not counts.note
+                if rule.state().met is False:
+                    unmet.append(rule.state())
+        return unmet
+
+    # ---------------------------------------------------------------- what is armed
 
     @property
     def armed(self) -> bool:
@@ -263,12 +303,14 @@ class BreakpointTable:
 
         In gdb's order: place, then condition, then the hit counts, then ``ignore`` and ``every``. nan, inf and
         nonfinite take the first node of a backward whose gradients are so; after that its other origins only, where
-        nothing that came in was so already.
+        nothing that came in was so already, and in later calls nothing that comes from leaves which such gradients
+        reached (the optimizer has made these NaN).
         """
         armed = self._armed
         hits = []
         for rule, spec in self._candidates(armed, event):
             if spec.backward in (0, event.backward):
+                rule.counts.met = True
                 hit = self._count(rule, spec, event, *condition_holds(rule.conditions, evaluate))
                 if hit is not None:
                     hits.append(hit)
@@ -310,15 +352,16 @@ class BreakpointTable:
         if not true and not error:
             return None
         request, counts = rule.request, rule.counts
-        if spec.of_values and event.backward in counts.stopped_in and _value_matches(spec.kind, event.inherited):
-            return None  # a victim: what this backward stopped for, or another origin, reached this node
+        if spec.of_values and _is_victim(counts, spec.kind, event):
+            return None
+        reached = event.reached_leaves if spec.of_values else frozenset()
         with self._lock:
             if self._spent.get(request.id) == request.name:
                 return None  # another thread took this temporary breakpoint
             if spec.of_values:
-                if event.backward not in counts.stopped_in and len(counts.stopped_in) >= _REMEMBERED_CALLS:
-                    del counts.stopped_in[next(iter(counts.stopped_in))]
-                counts.stopped_in[event.backward] = None
+                _remember(counts, event.family)
+                if len(counts.leaves) < _REMEMBERED_LEAVES:
+                    counts.leaves |= reached
             counts.hits += 1
             past = counts.hits - counts.base - rule.ignore
             if not error and (past <= 0 or past % rule.every):
@@ -332,10 +375,39 @@ class BreakpointTable:
         )
 
 
+def _compares(rule: Rule) -> bool:
+    """Not one for a single backward: its graph may be long in coming."""
+    spec = rule.spec
+    return spec is not None and spec.of_node and not spec.backward and rule.request.enabled and not rule.counts.compared
+
+
+def _by_name_alone(spec: Spec | None) -> bool:
+    """The framework names that were seen on the way answer it, without a walk."""
+    return spec is not None and spec.kind is SpecKind.NAME and "#" not in spec.pattern
+
+
 def _in_phase(spec: Spec, phase: Phase) -> bool:
     if spec.phase is None:
         return spec.of_values or phase is Phase.BEFORE
     return spec.phase is phase
+
+
+def _is_victim(counts: Counts, kind: SpecKind, event: HitEvent) -> bool:
+    """What a stop of this breakpoint was for, or another origin, reached this node: in this backward, in one around or
+    inside it, or by way of a leaf that has become so since."""
+    if any(number in counts.stopped_in for number in event.family) and _value_matches(kind, event.inherited):
+        return True
+    if not counts.leaves or counts.leaves.isdisjoint(event.spoilt_leaves):
+        return False
+    _remember(counts, event.family)
+    return True
+
+
+def _remember(counts: Counts, calls: Sequence[int]) -> None:
+    for number in calls:
+        if number not in counts.stopped_in and len(counts.stopped_in) >= _REMEMBERED_CALLS:
+            del counts.stopped_in[next(iter(counts.stopped_in))]
+        counts.stopped_in[number] = None
 
 
 def _value_matches(kind: SpecKind, counts: tuple[int, int]) -> bool:

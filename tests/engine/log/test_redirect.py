@@ -221,3 +221,50 @@ def test_a_reader_that_is_late_on_a_stderr_that_does_not_block(tmp_path: Path) -
     while sum(map(len, received)) < 100_000 and time.monotonic() < deadline:
         time.sleep(0.01)
     assert sum(map(len, received)) == 100_000
+
+
+CLOSES_ALL = """
+    real = os.fstat(2)
+    os.closerange(3, 1 << 12)
+    files = [open(f"{sys.argv[1]}.own{n}", "wb", buffering=0) for n in range(900)]  # up to adbg's high numbers
+    print("from print, later", file=sys.stderr, flush=True)
+    handler.warning("from logging, later")
+    tap.write(b"I1121 02:19:25.942734 16194 backward.cc:459] A record \\n")
+    os.write(2, b"I1121 02:19:25.942734 16194 backward.cc:459] Another record \\n")
+    print(tap.size, file=sys.stderr, flush=True)
+    tap.stop()
+    os.write(2, b"behind\\n")
+    print("last", file=sys.stderr, flush=True)
+    written = [file.name for file in files if os.fstat(file.fileno()).st_size]
+    for file in files:
+        file.write(b"mine")
+        file.close()
+    assert not written, written
+    assert not any(os.path.getsize(file.name) != 4 for file in files)
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("-u",)])
+def test_a_program_that_closes_all_descriptors_has_its_files_for_itself(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    """Daemons do: what it opens then gets the numbers that adbg had. Neither adbg's records nor the program's own
+    stderr may go there, and no number may be closed that is the program's now."""
+    done, _ = _run(tmp_path, CLOSES_ALL, *options)
+    assert done.returncode == 0, done.stderr
+    for text in ("from print, later", "from logging, later", "behind", "last"):
+        assert done.stderr.count(text) == 1, "what the program says on stderr is still heard"
+
+
+def test_stderr_that_the_program_puts_elsewhere_takes_python_along(tmp_path: Path) -> None:
+    """``os.dup2(log, 2)`` while fd 2 goes into the VLOG: what Python writes to stderr follows, as without adbg."""
+    own = tmp_path / "own.log"
+    ending = f"""
+    own = os.open({str(own)!r}, os.O_WRONLY | os.O_CREAT)
+    os.dup2(own, 2)
+    print("follows", file=sys.stderr, flush=True)
+    tap.stop()
+    print("still", file=sys.stderr, flush=True)
+    """
+    done, _ = _run(tmp_path, ending)
+    assert done.returncode == 0 and own.read_text() == "follows\nstill\n", done

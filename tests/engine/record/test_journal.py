@@ -50,8 +50,8 @@ def test_a_crash_leaves_node_path_values_records_and_stack(tmp_path: Path, endin
     journal = Journal(Path(sys.argv[1]), "0")
     journal.watch_faults()
     journal.put("begin", 1)
-    journal.put("before", 1, 4, "MmBackward0", 0, "", "f32[2, 2] norm 1")
-    journal.put("before", 2, 7, "BoomBackward", 1, "Outer#1 > Inner#1", "f32[3, 4] norm 3.464", "undefined")
+    journal.put("before", 1, 4, "MmBackward0", 0, "", "", "f32[2, 2] norm 1")
+    journal.put("before", 2, 7, "BoomBackward", 1, "Outer#1 > Inner#1", "/x/net.py:3 in f", "f32[3, 4] norm 3.464", "undefined")
     journal.log("\\tI1121 02:19:25.942734 16194 backward:3] BoomBackward(#7) Preparing\\n")
     def crash():
         {ending}
@@ -63,7 +63,7 @@ def test_a_crash_leaves_node_path_values_records_and_stack(tmp_path: Path, endin
     text = crash_report(tmp_path, "0", tmp_path / "vlog-r0.log", number)
     assert signal.Signals(number).name in text
     assert "last node seen: #7 BoomBackward of backward 2, nested 1 deep; it was running" in text
-    assert "inside Outer#1 > Inner#1" in text
+    assert "inside Outer#1 > Inner#1" in text and "made by /x/net.py:3 in f" in text
     assert "grad_outputs[0]  f32[3, 4] norm 3.464" in text and "grad_outputs[1]  undefined" in text
     assert "BoomBackward(#7) Preparing" in text
     assert "in crash" in text

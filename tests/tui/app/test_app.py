@@ -11,6 +11,7 @@ from adbg.tui.app.screens.dialogs import BreakpointScreen, LineScreen, QuitScree
 from adbg.tui.app.screens.grid import GridScreen
 from adbg.tui.app.screens.help import HelpScreen
 from adbg.tui.app.screens.output import OutputScreen
+from adbg.tui.debugger.debugger import State
 
 WIDE = (160, 45)
 NARROW = (80, 24)
@@ -188,7 +189,7 @@ def test_an_empty_line_repeats_a_step_only() -> None:
 
 def test_tab_completes_and_the_suggestion_comes_from_history() -> None:
     async def body(app: Driver) -> None:
-        await app.press("colon", "c", "o", "n", "t", "tab")
+        await app.press("ctrl+x", "c", "o", "n", "t", "tab")
         await app.until(lambda: app.app.query_one("#command", Input).value.startswith("continue"), "completion")
         app.app.query_one("#command", Input).value = ""
         await app.write("p 1 + 1")
@@ -399,7 +400,9 @@ def test_a_nan_stop_is_told_in_red_with_its_evidence() -> None:
             lambda: app.agent.stop_at(2, StopReason.NAN, Phase.AFTER, evidence=(found,))
         )
         await app.press("c")
-        await app.shows("✗ NaN at LogSoftmaxBackward0#1 #2, made by nan_at_sqrt.py:70", "3 of 2688 elements are nan")
+        await app.shows(
+            "✗ LogSoftmax (nan_at_sqrt.py:70) made NaN from finite gradients — #2", "3 of 2688 elements are nan"
+        )
         assert app.status.startswith(" ■ NAN")
         await app.stopped_at(2)
         assert app.app.main.graph.model.rows[2].nonfinite
@@ -439,11 +442,50 @@ def test_quit_asks_while_a_script_runs() -> None:
     drive(WIDE, body)
 
 
-def test_ctrl_c_twice_interrupts_the_script() -> None:
+def test_ctrl_c_at_a_stop_never_reaches_the_script() -> None:
     async def body(app: Driver) -> None:
-        await app.press("ctrl+c")
-        await app.press("ctrl+c")
-        await app.until(lambda: app.program.signals == [2], "SIGINT")
+        for _ in range(4):
+            await app.press("ctrl+c")
+        await app.shows("stopped already")
+        assert app.program.signals == [] and app.debugger.state is State.STOPPED
+
+    drive(WIDE, body)
+
+
+def test_ctrl_q_asks_while_a_script_is_there_and_the_second_one_ends_it() -> None:
+    async def body(app: Driver) -> None:
+        await app.press("s")
+        await app.stopped_at(1)
+        await app.press("colon", "x", "ctrl+q")
+        await app.shows("end the script and leave")
+        assert app.app.return_value is None and app.app.is_running
+        await app.press("escape")
+        assert len(app.app.screen_stack) == 1 and app.debugger.alive
+        await app.press("ctrl+q", "ctrl+q")
+        await app.until(lambda: app.app.return_value == 0, "the exit")
+
+    drive(WIDE, body)
+
+
+def test_ctrl_q_leaves_at_once_when_the_script_has_ended() -> None:
+    async def body(app: Driver) -> None:
+        await app.press("c")
+        await app.shows("EXITED")
+        await app.press("ctrl+q")
+        await app.until(lambda: app.app.return_value is not None, "the exit")
+
+    drive(WIDE, body)
+
+
+def test_ctrl_q_on_a_terminal_that_is_too_small_needs_two() -> None:
+    async def body(app: Driver) -> None:
+        await app.pilot.resize_terminal(50, 10)
+        await app.shows("terminal too small", "ctrl+q quits")
+        await app.press("ctrl+q")
+        await app.shows("ctrl+q again")
+        assert app.app.return_value is None
+        await app.press("ctrl+q")
+        await app.until(lambda: app.app.return_value == 0, "the exit")
 
     drive(WIDE, body)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -216,3 +217,34 @@ def test_a_signal_to_adbg_puts_the_terminal_back(script: Path, number: signal.Si
         assert terminal.wait_end() == 128 + number
         restored(terminal, modes)
         assert b"Traceback" not in terminal.raw
+
+
+def test_the_full_prompt_keeps_what_is_typed_whatever_ctrl_c_is_pressed_for(script: Path) -> None:
+    """Blocks of several lines, pastes, a step whose stop is shown; Ctrl-C never gives the keyboard back to the screen,
+    where the next letters would step and quit."""
+
+    with start(45, 160, script) as terminal:
+        terminal.wait_for("backward 1 begins")
+        terminal.send("!")
+        terminal.wait_for("back to the screen")
+        terminal.send("ssc\x03")
+        terminal.send("\x03p 40 + 2\r")
+        text = terminal.wait_for("\n42")
+        assert "1 Graph" not in text
+        terminal.send("! for i in range(2):\r    print('line', i * 21)\r\r")
+        terminal.wait_for("line 21")
+        terminal.send("\x1b[200~p 6 * 7\np 50 +\x1b[201~ 5\r")
+        terminal.wait_for("\n55")
+        terminal.send("s\r")
+        terminal.wait_for("node 1 of")
+        terminal.send("! import time; time.sleep(100)\r")
+        time.sleep(2.0)  # the program is in the statement
+        terminal.send("\x03")
+        terminal.wait_for("again within 2 s")
+        terminal.send("\x03")
+        terminal.wait_for("the command is interrupted")
+        terminal.send("p 100 + 11\r")
+        terminal.wait_for("\n111")
+        terminal.send("\r")
+        text = terminal.wait_for("1 Graph")
+        assert "■ STOPPED" in text and "#1 " in text.splitlines()[0]

@@ -294,6 +294,8 @@ def test_what_a_person_is_told_when_nothing_stopped(
         def begin() -> None:
             for name in frameworks:
                 agent.event(protocol.FrameworkLoaded(protocol.Framework(name, "2.13")))
+            if not backward:
+                agent.event(protocol.ProgramEnds(0))
             agent.backward() if backward else agent.finished()
 
         agent.on_begin = begin

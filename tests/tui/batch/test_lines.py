@@ -60,5 +60,7 @@ def test_a_real_run_prints_what_is_documented(tmp_path: Path) -> None:
     (stop,) = outcome.of("stopped", reason="nan")
     (found,) = stop["evidence"]
     assert (found["role"], found["nan"], found["origin"]) == ("grad_inputs", 1, "made_here")
-    assert stop["message"] == "grad_inputs[0] of SqrtBackward0#1: 1 of 2 elements is nan, incoming gradients all finite"
+    assert stop["message"] == (
+        "Sqrt (script.py:5) made NaN from finite gradients; grad_inputs[0] of SqrtBackward0#1: 1 of 2 elements is nan"
+    )
     assert outcome.of("exited")[0]["signal"] == "SIGKILL" and "signal" not in ended.of("exited")[0]

@@ -40,13 +40,15 @@ def test_what_is_adbgs_and_what_the_scripts(words: str, wanted: tuple[list[str],
     assert split_run(words.split()) == wanted
 
 
-def test_b_e_and_x_keep_their_order(tmp_path: object) -> None:
+def test_b_e_x_and_fail_on_keep_their_order(tmp_path: object) -> None:
     from pathlib import Path
 
     file = Path(str(tmp_path)) / "c"
     file.write_text("vlog 4\n")
-    options = parser_of("run", Run()).parse_args(["--batch", "-e", "one", "-b", "Mm", "-x", str(file), "-e", "two"])
-    assert startup_lines(options, "batch") == (["one", "break Mm", "vlog 4", "two"], frozenset({1}))
+    words = ["--batch", "-e", "one", "-b", "Mm", "-x", str(file), "--fail-on", "nan", "-e", "two"]
+    startup = startup_lines(parser_of("run", Run()).parse_args(words), "batch")
+    assert startup.lines == ["one", "break Mm", "vlog 4", "break nan", "two"]
+    assert startup.required == {1, 3} and startup.failing == {3}
 
 
 def test_every_option_that_takes_a_value_is_known_to_the_splitter() -> None:

@@ -354,7 +354,18 @@ def test_the_stack(watched: Make) -> None:
     assert one.run("up 2").value["name"] == "train"
     assert one.run("down").value["frame"] == 1
     assert one.run("frame 3").value["name"] == "<module>"
-    for line in ("up", "frame 9", "frame x", "down 9"):
+    assert one.run("frame 0").value["frame"] == 0
+    far = one.run("up 9")
+    assert far.value["frame"] == 3 and "frame 3 is the outermost" in far.text
+    assert one.run("down 2").value["frame"] == 1 and "innermost" not in one.run("up").text
+    back = one.run("down 9")
+    assert back.value["frame"] == 0 and "frame 0 is the innermost" in back.text
+    with pytest.raises(CommandError, match="no frame 77 here: frames are 0 to 3"):
+        execute(one.debugger, "frame 77")
+    with pytest.raises(CommandError, match="already at the innermost frame, 0"):
+        execute(one.debugger, "down")
+    one.run("up 9")
+    for line in ("up", "frame 9", "frame x"):
         with pytest.raises(CommandError):
             execute(one.debugger, line)
     assert one.debugger.current is not None and one.debugger.current.view.frame == 3

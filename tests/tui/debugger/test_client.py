@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import stat
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from support.patience import patience
@@ -18,7 +23,7 @@ from adbg.engine.errors import AdbgError, CommandError, DebuggeeGone, NotStopped
 from adbg.engine.protocol import codec as wire
 from adbg.engine.protocol import messages as protocol
 from adbg.engine.protocol.messages import Hello, ProcessInfo
-from adbg.engine.protocol.rendezvous import SessionConfig, write_config
+from adbg.engine.protocol.rendezvous import SessionConfig, listen_dir, write_config
 from adbg.tui.debugger.client import Client, Listener, connect, initialize
 
 
@@ -179,12 +184,69 @@ def test_another_protocol_version_is_refused(session: Session) -> None:
         initialize(session.client, session.listener.token, None)
 
 
-def test_connect_says_when_nobody_listens(tmp_path: object) -> None:
-    from pathlib import Path
+@pytest.fixture
+def listening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of this process, as ``adbg.listen()`` makes it, with somebody at the socket."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", tempfile.mkdtemp(dir="/tmp"))  # a short path: a socket lies in it
+    folder = listen_dir(os.getpid())
+    folder.parent.mkdir(0o700)
+    folder.mkdir(0o700)
+    write_config(folder / "session.json", SessionConfig(str(folder / "agent.sock"), "t"))
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(folder / "agent.sock"))
+        (folder / "agent.sock").chmod(0o600)
+        server.listen(8)
+        yield folder
+    shutil.rmtree(os.environ["XDG_RUNTIME_DIR"])
 
-    folder = Path(str(tmp_path))
-    with pytest.raises(AdbgError, match="no agent can be reached"):
-        connect(folder / "session.json")
-    write_config(folder / "session.json", SessionConfig(str(folder / "gone.sock"), "t"))
-    with pytest.raises(AdbgError, match="no agent can be reached"):
-        connect(folder / "session.json")
+
+def test_connect_says_when_nobody_listens(listening: Path) -> None:
+    assert connect(os.getpid())[1].token == "t"
+    with pytest.raises(DebuggeeGone, match="no agent can be reached in process 4194305: No such file"):
+        connect(4194305)
+    for damage in (
+        lambda: (listening / "session.json").write_text("[]"),
+        (listening / "session.json").unlink,
+        (listening / "agent.sock").unlink,
+    ):
+        damage()
+        with pytest.raises(DebuggeeGone, match="no agent can be reached"):
+            connect(os.getpid())
+
+
+@pytest.mark.parametrize("name", ["..", ".", "agent.sock", "session.json"])
+def test_connect_trusts_no_file_that_another_user_could_have_made(listening: Path, name: str) -> None:
+    """Open to others, a link, another user's, or of another kind: refused with its path, not followed."""
+    path = Path(os.path.normpath(listening / name))
+    mode = path.stat().st_mode
+    path.chmod(0o777)
+    with pytest.raises(AdbgError, match=f"other users may enter {path}"):
+        connect(os.getpid())
+    path.chmod(mode)
+    if os.getuid() == 0:
+        os.chown(path, 12345, -1)
+        with pytest.raises(AdbgError, match=f"{path} belongs to user 12345"):
+            connect(os.getpid())
+        os.chown(path, 0, -1)
+    assert connect(os.getpid())
+    moved = path.with_name("moved")
+    path.rename(moved)
+    path.symlink_to(moved)
+    with pytest.raises(AdbgError, match=r"not used|no agent can be reached"):
+        connect(os.getpid())
+    path.unlink()
+    moved.rename(path)
+
+
+def test_connect_speaks_to_the_process_that_was_asked_for(listening: Path, tmp_path: Path) -> None:
+    """Another process answers at the socket of this one: a pid that was used again, or somebody's trap."""
+    code = "import socket, sys; s = socket.socket(1); s.bind(sys.argv[1]); s.listen(); print(flush=True); input()"
+    (listening / "agent.sock").unlink()
+    command = [sys.executable, "-c", code, str(listening / "agent.sock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdout.readline()
+        (listening / "agent.sock").chmod(0o600)
+        with pytest.raises(AdbgError, match=f"process {process.pid} of user {os.getuid()} answers in place"):
+            connect(os.getpid())
+        process.stdin.write("\n")

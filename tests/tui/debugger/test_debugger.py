@@ -139,7 +139,7 @@ def test_a_bad_spec_is_refused_and_not_kept(watched: Make) -> None:
     with pytest.raises(CommandError, match="cannot read the spec"):
         one.debugger.settings.add_breakpoint("???")
     assert one.debugger.settings.breakpoints == () and agent.breakpoints == []
-    assert one.debugger.settings.add_breakpoint("Mm").id == 2, "a number is never used twice"
+    assert one.debugger.settings.add_breakpoint("Mm").id == 1, "a refused one uses up no number"
 
 
 def test_a_spec_without_a_match_is_kept_and_says_so(watched: Make) -> None:
@@ -193,6 +193,29 @@ def test_after_a_restart_nothing_of_the_old_program_is_heard(watched: Make) -> N
     assert one.debugger.state is State.STARTING and len(one.of(events.Stopped)) == seen
 
 
+def test_a_spec_given_after_the_end_is_checked_at_the_next_start(watched: Make) -> None:
+    one = watched()
+    one.stop_at("Mm")
+    one.debugger.kill()
+    one.settle(State.EXITED)
+    one.debugger.settings.add_breakpoint("???")
+    one.debugger.start()
+    assert one.debugger.model.wait_ready(5)
+    one.wait(events.Notice)
+    (notice,) = [event.text for event in one.of(events.Notice) if "removed" in event.text]
+    assert notice.startswith("breakpoint 2 is removed: cannot read the spec")
+    assert [row.spec for row in one.debugger.settings.breakpoints] == ["Mm"]
+
+
+def test_after_the_end_nothing_is_merely_not_stopped(watched: Make) -> None:
+    one = watched()
+    one.stop_at("Mm")
+    one.debugger.kill()
+    one.settle(State.EXITED)
+    with pytest.raises(NotStopped, match="the program has ended"):
+        one.debugger.view.need_stop()
+
+
 # ------------------------------------------------------------------ several processes
 
 
@@ -220,6 +243,17 @@ def test_each_stop_is_shown_once_in_turn(watched: Make) -> None:
         one.settle(State.STOPPED, State.EXITED)
     assert sorted(ranks) == [0, 1, 2]
     one.settle(State.EXITED)
+
+
+def test_continue_all_resumes_every_stopped_process(watched: Make) -> None:
+    one = watched(ranks=3)
+    one.start()
+    one.debugger.settings.add_breakpoint("Relu")
+    one.debugger.begin()
+    one.wait(events.StopQueued, 2)
+    one.debugger.resume_all()
+    one.settle(State.EXITED)
+    assert all(process.stop is None for process in one.debugger.run.processes)
 
 
 def test_choosing_a_process_by_hand(watched: Make) -> None:
@@ -406,7 +440,7 @@ def test_frames_are_asked_once_per_stop(watched: Make) -> None:
     assert one.debugger.view.frame_id() == 3
     one.debugger.view.evaluate("1 + 1")
     assert agent.requests[-1].frameId == 3
-    with pytest.raises(CommandError, match="outermost"):
+    with pytest.raises(CommandError, match="no frame 4 here: frames are 0 to 3"):
         one.debugger.view.select_frame(4)
     one.debugger.resume(protocol.StepIn())
     one.settle(State.STOPPED)
@@ -415,11 +449,12 @@ def test_frames_are_asked_once_per_stop(watched: Make) -> None:
     assert sum(isinstance(r, protocol.StackTrace) for r in agent.requests) == 2
 
 
-def test_a_forward_frame_has_no_locals_to_evaluate_in(watched: Make) -> None:
+def test_in_a_forward_frame_the_agent_decides_what_is_known(watched: Make) -> None:
     one = watched()
-    one.stop_at("Mm")
+    agent = one.stop_at("Mm")
     one.debugger.view.select_frame(1)
-    assert one.debugger.view.frame_id() == 0
+    one.debugger.view.evaluate("1 + 1")
+    assert agent.requests[-1].frameId == 2, "not the innermost live frame, which may have an x of its own"
     line = one.debugger.view.source_line()
     assert line is not None and line.line == 40
 

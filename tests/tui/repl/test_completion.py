@@ -7,14 +7,21 @@ from pathlib import Path
 
 import pytest
 from prompt_toolkit.document import Document
+from support.scripted_agent import ScriptedAgent
 from support.watched_debugger import Watched
 
 from adbg.engine.protocol import messages as protocol
 from adbg.engine.types import NodeInfo, SlotView
+from adbg.tui.repl.candidates import OPERATORS
 from adbg.tui.repl.completion import CommandCompleter, complete_line
 from adbg.tui.repl.highlighting import CommandLexer
 
 Make = Callable[..., Watched]
+
+
+def with_locals(agent: ScriptedAgent) -> None:
+    agent.do_scopes = lambda a: protocol.ScopesBody([protocol.Scope("Locals", 5)])  # type: ignore[attr-defined]
+    agent.do_variables = lambda a: protocol.VariablesBody([protocol.Variable("learning_rate", "0.1")])  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -33,6 +40,10 @@ Make = Callable[..., Watched]
         ("p norm(grad_i", ["p norm(grad_inputs"]),
         ("p x.grad", []),
         ("p lea", ["p learning_rate"]),
+        (":p lea", [":p learning_rate"]),
+        ("p ", ["p grad_outputs", "p grad_inputs"]),
+        ("p 1+", ["p 1+grad_outputs"]),
+        ("p x if not ", ["p x if not grad_outputs"]),
         ("help tb", ["help tbreak"]),
         ("dump gra", ["dump graph", "dump grads"]),
         ("vlog o", ["vlog off"]),
@@ -44,11 +55,33 @@ Make = Callable[..., Watched]
 )
 def test_candidates(watched: Make, line: str, wanted: list[str]) -> None:
     one = watched()
-    agent = one.stop_at("Mm")
-    agent.do_scopes = lambda a: protocol.ScopesBody([protocol.Scope("Locals", 5)])  # type: ignore[attr-defined]
-    agent.do_variables = lambda a: protocol.VariablesBody([protocol.Variable("learning_rate", "0.1")])  # type: ignore[attr-defined]
+    with_locals(one.stop_at("Mm"))
     found = complete_line(one.debugger, line)
     assert found[: len(wanted)] == wanted if wanted else found == []
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "1+1", "x", "x ", "norm(x)", "norm(x) ", "x[0]", "d['g", "d['a'] ", '"it\'s ', "1 + 2 ", "1g", "None ",
+        "{1: 2}", "x  # g", "f'", "2.", "(1, 2)", "x == 'g' ", "x is not None ",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("command", ["p", "b Mm if", "condition 1", "display", "!"])
+def test_what_is_offered_behind_an_expression_is_python(watched: Make, command: str, expression: str) -> None:
+    """No name where Python expects an operator: each suggestion that is no beginning of one can be compiled."""
+    one = watched()
+    with_locals(one.stop_at("Mm"))
+    for line in complete_line(one.debugger, f"{command} {expression}"):
+        completed = line.removeprefix(f"{command} ")
+        completed += "0)" if completed.endswith("(") else " 0" if completed.split()[-1] in OPERATORS else ""
+        compile(completed, "", "eval")
+
+
+def test_operators_are_offered_where_one_is_begun(watched: Make) -> None:
+    one = watched()
+    with_locals(one.stop_at("Mm"))
+    assert complete_line(one.debugger, "p x i") == ["p x in", "p x is", "p x is not", "p x if"]
 
 
 def test_files(watched: Make, tmp_path: Path) -> None:

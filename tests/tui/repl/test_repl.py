@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -173,6 +174,20 @@ def test_a_second_ctrl_c_is_the_programs(repl: Open) -> None:
     assert terminal.wait_end() == 9
 
 
+@pytest.mark.parametrize("pause", [0.0, 0.05, 0.3], ids=["at once", "50 ms", "300 ms"])
+def test_two_ctrl_c_do_not_end_a_program_that_pauses(repl: Open, pause: float) -> None:
+    """Wherever the second one comes: before the stop, while it is printed, or at the prompt."""
+    terminal = repl(debuggee("slow_training"), "-b", "nan", "--no-record")
+    terminal.wait_for(lambda text: "iteration" in text.lower() or "loss" in text)
+    terminal.send("\x03")
+    time.sleep(pause)
+    terminal.send("\x03")
+    terminal.wait_for(lambda text: "Paused, before" in text and at_prompt(text))
+    terminal.send("\x03")
+    assert "[" in say(terminal, "p list(grad_outputs[0].shape)"), "it still stands there"
+    assert "exited" not in terminal.text and "Interrupt" not in terminal.text
+
+
 def test_output_comes_while_the_prompt_stands(repl: Open) -> None:
     source = (
         "import time, torch\nw = torch.ones(2, requires_grad=True)\nw.sum().backward()\n"
@@ -285,3 +300,20 @@ def test_what_is_typed_behind_continue_is_the_programs_and_what_it_left_the_prom
     text = terminal.wait_for(lambda text: text.rstrip().endswith("(adbg) info breakp"))
     assert "second: ann" in text and "The program exited with status 0." in text
     assert "(adbg) p 6 * 7\n" in text and "unknown command 'ann'" not in text
+
+
+def test_pasted_lines_run_one_after_the_other(repl: Open) -> None:
+    """A step in between is waited for, a block is one command, and what has no line end yet can be finished."""
+    terminal = repl(debuggee("mlp"))
+    terminal.wait_for(at_prompt)
+    pasted = "p 40 + 2\ns\n! for i in range(2):\n    print('line', i * 21)\ns\np 50 +"
+    terminal.send(f"\x1b[200~{pasted}\x1b[201~ 5\r")
+    text = terminal.wait_for("\n55")
+    assert "\n42" in text and "\nline 0\nline 21" in text and "node 2 of 16" in text
+    assert "SyntaxError" not in text and "running" not in text
+
+
+def test_a_colon_in_front_of_a_command_means_nothing(repl: Open) -> None:
+    terminal = repl(debuggee("mlp"))
+    terminal.wait_for(at_prompt)
+    assert "\n42" in say(terminal, ":p 40 + 2")

@@ -6,7 +6,7 @@ import re
 
 from adbg.tui.app.log.view import BLOCK_LINES, LogView
 from adbg.tui.text import cells as figures
-from adbg.tui.text.cells import Spans, elide, width_of
+from adbg.tui.text.cells import Spans, elide, matched, width_of
 
 _STYLE = {"W": "warn", "E": "bad", "F": "bad", "■": "stop"}
 _WIDE = 50  # cells from which the time has its minutes
@@ -39,7 +39,7 @@ def _record_line(view: LogView, row: int, width: int, match: re.Pattern[str] | N
     tail = f"  +{figures.count(store.end_of(row) - row - 1)}" if folded else ""
     place = f"  {line.where}" if view.columns and line.where and width >= _PLACE else ""
     room = max(width - width_of(spans) - len(tail) - len(place), 4)
-    spans += _matched(elide(line.text, room), style or ("" if line.level else "dim"), match)
+    spans += matched(elide(line.text, room), style or ("" if line.level else "dim"), match)
     if tail:
         spans.append((tail, "key"))
     if place:
@@ -54,7 +54,7 @@ def _block_line(view: LogView, row: int, inner: int, width: int, match: re.Patte
         text = f"… {len(lines) - inner + 1:,} more lines: y copies all"
     lead = 11 + (8 if view.columns and width >= _THREAD else 0) + 2 if width >= _WIDE else 10
     spans: Spans = [(" " * lead, ""), *_guide(view.store.depths[row] + 1, width), ("┊ ", "faint")]
-    return [*spans, *_matched(elide(text, max(width - width_of(spans), 4)), "dim", match)]
+    return [*spans, *matched(elide(text, max(width - width_of(spans), 4)), "dim", match)]
 
 
 def _guide(depth: int, width: int) -> Spans:
@@ -62,15 +62,3 @@ def _guide(depth: int, width: int) -> Spans:
     if depth <= most:
         return [("│ " * depth, "faint")]
     return [("│ " * (most - 1) + f"{depth:<2}", "faint")]
-
-
-def _matched(text: str, style: str, match: re.Pattern[str] | None) -> Spans:
-    if match is None:
-        return [(text, style)]
-    spans: Spans = []
-    end = 0
-    for found in match.finditer(text):
-        if found.end() > found.start():
-            spans += [(text[end : found.start()], style), (found[0], "match")]
-            end = found.end()
-    return [*spans, (text[end:], style)]

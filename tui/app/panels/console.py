@@ -5,14 +5,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from textual import events
 from textual.binding import Binding
 from textual.message import Message
 from textual.suggester import Suggester
 from textual.widgets import Input
+
+from adbg.tui.app.panels.transcript import Transcript
+from adbg.tui.repl.blocks import commands_in
 
 Complete = Callable[[str], Sequence[str]]  # line up to the cursor -> whole lines that it may become
 
@@ -68,8 +73,8 @@ class History:
 
 
 class CommandInput(Input):
-    """Enter runs, tab completes (again: the next one), up and down walk the history, escape leaves, 5 at the beginning
-    zooms."""
+    """Enter runs, tab completes (again: the next one), up and down walk the history, page up and page down scroll the
+    output, escape leaves, 5 and z at the beginning zoom. Pasted lines run."""
 
     BINDINGS = [
         Binding("up", "older", "Older line", show=False),
@@ -78,6 +83,8 @@ class CommandInput(Input):
         Binding("ctrl+r", "search_history", "Search history", show=False),
         Binding("escape", "app.toggle_console", "Leave the console", show=False),
         Binding("ctrl+l", "clear_output", "Clear the output", show=False),
+        Binding("pageup", "scroll_output(-1)", "Page up in the output", show=False),
+        Binding("pagedown", "scroll_output(1)", "Page down in the output", show=False),
     ]
 
     @dataclass(eq=False)
@@ -94,13 +101,33 @@ class CommandInput(Input):
         self._at = len(history.lines)
         self._prefix = ""
         self._cycle: tuple[list[str], int] | None = None
+        self._pasted: deque[str] = deque()  # commands that were submitted and not taken
 
-    def accept(self) -> str:
-        """The line, taken out of the widget and into the history."""
-        line, self.value = self.value, ""
+    def accept(self) -> tuple[str, bool]:
+        """The command that was submitted, taken out of the widget and into the history; whether it was pasted."""
+        pasted = bool(self._pasted)
+        if pasted:
+            line = self._pasted.popleft()
+        else:
+            line, self.value = self.value, ""
         self.history.add(line)
         self._at, self._prefix = len(self.history.lines), ""
-        return line
+        return line, pasted
+
+    def _on_paste(self, event: events.Paste) -> None:
+        """Complete lines run, one after the other; the rest is put in."""
+        event.stop()
+        event.prevent_default()
+        text = event.text
+        if len(text.splitlines()) < 2 and not text.endswith(("\n", "\r")):
+            self.insert_text_at_cursor(text)
+            return
+        at = self.cursor_position
+        commands, begun = commands_in(self.value[:at] + text + self.value[at:])
+        self._show(begun)
+        self._pasted += commands
+        for command in commands:
+            self.post_message(self.Submitted(self, command))
 
     def discard(self) -> None:
         """Forget what is typed."""
@@ -108,7 +135,7 @@ class CommandInput(Input):
         self._at, self._prefix, self._cycle = len(self.history.lines), "", None
 
     async def on_key(self, event: Any) -> None:
-        if event.key == "5" and not self.value:  # as 1 to 4 in their panels: no command begins with a digit
+        if event.key in ("5", "z") and not self.value:  # as in the other panels: no command begins with these
             event.prevent_default()
             event.stop()
             await self.run_action("screen.zoom")
@@ -170,4 +197,7 @@ class CommandInput(Input):
                 self._cycle = (lines, -1)
 
     def action_clear_output(self) -> None:
-        self.app.query_one("#transcript").clear()  # type: ignore[attr-defined]
+        self.app.query_one(Transcript).clear()
+
+    def action_scroll_output(self, step: int) -> None:
+        self.app.query_one(Transcript).action_page(2 * step)

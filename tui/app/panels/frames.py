@@ -128,8 +128,8 @@ def tabs_title(arrangement: Arrangement) -> Content:
     return Content("│").join(parts)
 
 
-def lists_title(lists: ListsPanel) -> Content:
-    """The bar between code and lists: the three tabs with their counts."""
+def lists_title(lists: ListsPanel, past: str = "") -> Content:
+    """The bar between code and lists: the three tabs with their counts. ``past``: behind what is not of the present."""
     counts = {"stack": "", "breakpoints": f" {len(lists.breakpoints)}", "watches": f" {len(lists.shown)}"}
     parts: list[Content | str] = []
     for tab, number in counts.items():
@@ -137,4 +137,4 @@ def lists_title(lists: ListsPanel) -> Content:
         text = f"{name}{number}"
         style = "bold $foreground" if tab == lists.tab else "$text-dim"
         parts.append(Content.from_markup(f"[{style}][@click=screen.show_list('{tab}')]$text[/][/]", text=text))
-    return Content.assemble("── ", Content(" · ").join(parts), " ")
+    return Content.assemble("── ", Content(" · ").join(parts), " ", "" if lists.tab == "breakpoints" else past)

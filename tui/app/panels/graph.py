@@ -16,7 +16,7 @@ from adbg.tui.text.cells import Spans, elide, elide_parameter, width_of
 from adbg.tui.text.quantities import duration
 
 _GLYPH = {"done": "●", "here": "▶", "todo": "○"}
-MAX_LANES = 14  # columns; more are cut at the right by "»" (3 of 160 cells would be left for the op)
+MAX_LANES = 14  # columns; 3 of 160 cells would be left for the op of a graph of 80
 _NORM = 7
 _TIME = 5
 
@@ -31,27 +31,23 @@ def leaf_text(leaves: list[GraphRow]) -> str:
 
 
 def lane_spans(lanes: LaneRow, row: GraphRow, width: int) -> Spans:
-    """The lanes of one line in exactly ``width`` cells."""
+    """The lanes of one line in exactly ``width`` cells. Where they do not fit "»" stands for the rest, and the node,
+    if it is among them, behind it: a row is never without its own dot."""
+    dot = (_GLYPH.get(row.state, "○"), node_style(row))
     spans: Spans = []
     for column in range(min(lanes.width, (width + 1) // 2)):
         if column == lanes.node:
-            spans.append((_GLYPH.get(row.state, "○"), node_style(row)))
+            spans.append(dot)
         else:
             spans.append((lanes.glyph(column), theme.lane_style(lanes.tints[column])))
         bar = lanes.bars[column]
-        if bar != EMPTY:
-            spans.append(("─", theme.lane_style(bar)))
-        else:
-            spans.append((" ", ""))
-    used = width_of(spans)
-    if lanes.width * 2 > width + 1 and spans:
-        spans = figures.fit(spans, width - 1)
-        spans = [*spans, (" " * (width - 1 - width_of(spans)) + "»", "faint")]
-    elif used > width:
-        spans = spans[:-1]
-    else:
-        spans.append((" " * (width - used), ""))
-    return spans
+        spans.append(("─", theme.lane_style(bar)) if bar != EMPTY else (" ", ""))
+    spans = spans[:width]
+    if lanes.width * 2 > width + 1:
+        hidden = lanes.node * 2 >= width - 1
+        tail: Spans = [("»", "faint"), dot] if hidden else [("»", "faint")]
+        return [*spans[: width - len(tail)], *tail]
+    return [*spans, (" " * (width - len(spans)), "")]
 
 
 def node_style(row: GraphRow) -> str:
@@ -117,7 +113,8 @@ class GraphPanel(LinePanel):
             return ""
         lanes = model.lane_width(self.scroll_offset.y, self.scroll_offset.y + max(self.size.height - 1, 0))
         loaded = "" if len(model.rows) >= model.total else f"{figures.count(len(model.rows))} of "
-        text = f"{loaded}{figures.count(model.total)} nodes · {lanes} lane{'s' * (lanes != 1)}"
+        more = "+" if model.truncated else ""
+        text = f"{loaded}{figures.count(model.total)}{more} nodes · {lanes} lane{'s' * (lanes != 1)}"
         return f"{text} · {model.note}" if model.note else text
 
     def columns(self, width: int) -> dict[str, int]:

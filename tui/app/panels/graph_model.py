@@ -27,6 +27,7 @@ class GraphModel:
         self.total = 0
         self.here = 0
         self.note = ""
+        self.truncated = False
         self.rows: dict[int, GraphRow] = {}
         self.pages: set[int] = set()  # pages that came, those that wait included
         self._waiting: list[list[GraphRow]] = []
@@ -54,7 +55,7 @@ class GraphModel:
             self.timed = False
             self._stale = True
         self.version, self.backward, self.total, self.here = body.version, body.backward, body.total, body.here
-        self.depth, self.note = body.depth, body.note
+        self.depth, self.note, self.truncated = body.depth, body.note, body.truncated
         if body.rows:
             self.pages.add((body.rows[0].index - 1) // PAGE)
         self._waiting.append(body.rows)

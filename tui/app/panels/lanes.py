@@ -147,13 +147,15 @@ class LaneLayout:
         return tuple(after), tints, node, touched, cut
 
 
-def _free_column(lanes: Sequence[Lane | None], near: int) -> int:
-    """The free column closest to ``near``; of two as close, the right one (so that lanes fan out the same way)."""
-    for distance in range(len(lanes) + near + 1):
-        for column in (near + distance, near - distance):
-            if column >= 0 and (column >= len(lanes) or lanes[column] is None):
-                return min(column, len(lanes)) if column > near else column
-    return len(lanes)
+def _free_column(lanes: Sequence[Lane | None], own: int) -> int:
+    """The node's ``own`` column where it is free, so that chains run straight; else the leftmost that is free.
+
+    That keeps a graph as narrow as the edges that are open at once: of 200 residual blocks 2 lanes, of a transformer of
+    any depth 4. (With the free column closest to the node, each block moved one to the right: 201 and 402.)
+    """
+    if own >= len(lanes) or lanes[own] is None:
+        return min(own, len(lanes))
+    return next((column for column, lane in enumerate(lanes) if lane is None), len(lanes))
 
 
 def _draw(

@@ -3,7 +3,7 @@ thread."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from textual.widgets import Static
@@ -27,6 +27,7 @@ class Status:
     breakpoint: str = ""  # spec of the breakpoint that was hit
     here: int = 0
     total: int = 0
+    partial: bool = False  # the graph has more nodes than ``total``
     us: float | None = None
     sum_us: float | None = None  # of the nodes of this backward that were timed
     memory: str = ""
@@ -39,9 +40,16 @@ class Status:
     exit_code: int | None = None
     exit_text: str = ""
     processes: int = 1
-    rank: int = 0
+    process: str = ""  # which one is shown
     waiting: int = 0
     edited: bool = False
+    notes: dict[str, str] = field(default_factory=dict)  # what to keep in mind while reading the rest, by its kind
+
+    def went_on(self) -> None:
+        """The program runs again: what belongs to the stop is not true of the present."""
+        self.stop, self.us, self.sum_us, self.nonfinite = None, None, None, None
+        self.here = self.total = 0
+        self.breakpoint, self.edited = "", False
 
 
 _STATE_STYLE = {"stopped": "stopped", "running": "running", "starting": "running"}
@@ -70,13 +78,17 @@ def place_field(stop: NodeStop) -> str:
         words.append(f"depth {stop.depth}")
     if stop.node is not None:
         words.append(f"{stop.node.name} #{stop.index}" if stop.index else stop.node.name)
+        if stop.node.compiled:
+            words.append("(compiled region)")
     if stop.phase is not Phase.BEFORE and stop.phase is not Phase.ERROR:
         words.append(stop.phase.value)
     return " ".join(words)
 
 
-def progress_field(here: int, total: int, width: int) -> Spans:
-    """ "113/1045 ▓▓░░ 11%"."""
+def progress_field(here: int, total: int, width: int, partial: bool = False) -> Spans:
+    """ "113/1045 ▓▓░░ 11%"; of a graph that was not walked to its end "113/30000+ rest unseen"."""
+    if partial:
+        return [(f"{min(here, total)}/{total}+", "bold"), (" rest unseen", "warn")]
     share = min(here, total) / total
     full = round(share * width)
     bar: Spans = [(" " + "▓" * full, "title"), ("░" * (width - full), "faint")] if width else []
@@ -100,8 +112,9 @@ def fields(status: Status, bar: int) -> list[tuple[int, Spans]]:
     result.insert(0, (0, head))
     if status.edited:
         result.append((1, [("edited", "warn")]))
-    if status.total and status.state in ("stopped", "running"):
-        result.append((1, progress_field(status.here, status.total, bar)))
+    result += [(1, [(text, "warn")]) for text in status.notes.values()]
+    if status.total and (status.state == "stopped" or (status.state == "running" and status.here)):
+        result.append((1, progress_field(status.here, status.total, bar, status.partial)))
     if status.iteration:
         result.append((4, [("iter ", "dim"), (figures.count(status.iteration), "number")]))
     if status.state == "running" and status.backwards:
@@ -118,7 +131,7 @@ def fields(status: Status, bar: int) -> list[tuple[int, Spans]]:
     if status.waiting:
         result.append((2, [(f"{status.waiting} more stopped", "warn")]))
     if status.processes > 1:
-        result.append((3, [(f"rank {status.rank} of {status.processes} processes", "dim")]))
+        result.append((1, [(status.process, "bold"), (f" of {status.processes}", "dim")]))
     if status.elapsed is not None and status.state == "running":
         result.append((4, [(f"{status.elapsed:.0f} s", "number")]))
     if status.log_lines:

@@ -9,6 +9,7 @@ from adbg.tui.app.lines.wrapping import wrap
 from adbg.tui.app.panels.value_model import ValueModel
 from adbg.tui.text import cells as figures
 from adbg.tui.text.cells import Spans, beside, elide, number, width_of
+from adbg.tui.text.formatting import compiled_text
 from adbg.tui.text.quantities import size
 
 
@@ -174,7 +175,9 @@ def contribution_lines(body: NodeBody, width: int) -> list[Spans]:
 
 def attribute_lines(body: NodeBody, width: int) -> list[Spans]:
     """Attributes that the framework keeps beside saved tensors."""
-    if not body.attributes:
+    words = [compiled_text(body.node)] if body.node.compiled else []
+    words += [f"{name} {value}" for name, value in body.attributes.items()]
+    if not words:
         return []
-    text = "  ".join(f"{name} {value}" for name, value in body.attributes.items())
+    text = "  ".join(words)
     return [figures.fit([(" attrs ", "heading"), (text, "dim")], width)]

@@ -173,12 +173,17 @@ class QuitScreen(ModalScreen[str]):
         with Vertical(id="dialog", classes="quit") as box:
             box.border_title = "Quit"
             end = "end the script and leave" if self._launched else "leave; the script continues"
-            rows = [("y", end), ("d", "detach: the script continues without adbg"), ("n", "stay")]
+            rows = [("y, ctrl+q", end), ("d", "detach: the script continues without adbg"), ("n", "stay")]
             if not self._launched:
                 del rows[1]
             yield Static(f"The script is {self._state}.\n", id="question")
             for key, text in rows:
-                yield Answer(Content.from_markup("[$accent]$key[/]  $text", key=key, text=text), id=f"answer-{key}")
+                markup = Content.from_markup("[$accent]$key[/]  $text", key=key, text=text)
+                yield Answer(markup, id=f"answer-{key[0]}")
+
+    def confirmed(self) -> bool:
+        """ctrl+q was pressed again: that is the answer."""
+        return True
 
     def on_click(self, event: events.Click) -> None:
         """A click on an answer gives it."""
@@ -197,6 +202,13 @@ class TooSmall(ModalScreen[None]):
     def __init__(self, width: int, height: int) -> None:
         super().__init__()
         self._needed = (width, height)
+        self._asked = False
+
+    def confirmed(self) -> bool:
+        """ctrl+q was pressed; the second time it counts."""
+        asked, self._asked = self._asked, True
+        self._say()
+        return asked
 
     def compose(self) -> ComposeResult:
         yield Static("", id="too-small")
@@ -210,8 +222,9 @@ class TooSmall(ModalScreen[None]):
     def _say(self) -> None:
         width, height = self._needed
         size = self.app.size
+        leave = "ctrl+q again ends the script" if self._asked else "ctrl+q quits"
         self.query_one("#too-small", Static).update(
-            f"terminal too small\n{size.width}x{size.height}, needs {width}x{height}\nctrl+q quits"
+            f"terminal too small\n{size.width}x{size.height}, needs {width}x{height}\n{leave}"
         )
 
     def on_key(self, event: Any) -> None:

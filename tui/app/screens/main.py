@@ -67,6 +67,7 @@ class MainScreen(PanelScreen):
         self.focused_panel = "graph"
         self.terminal: Size | None = None
         self._last_panel = "graph"  # the one before the console
+        self._for_one_command = False  # `:` brought the user into the console
 
     def panels(self) -> ComposeResult:
         """The widgets in their frames."""
@@ -100,6 +101,18 @@ class MainScreen(PanelScreen):
         if self.focused_panel != "console":
             super().say_error(error)
 
+    def set_past(self, past: bool) -> None:
+        """Whether the panels show the last stop while the program runs on or has ended: dimmed, and said in their
+        titles."""
+        if past != self.has_class("-past"):
+            self.set_class(past, "-past")
+            self.retitle()
+            self.relist()
+
+    @property
+    def _past(self) -> str:
+        return "  as at the last stop" if self.has_class("-past") else ""
+
     # ---- sizes and titles
 
     def relayout(self) -> None:
@@ -132,7 +145,7 @@ class MainScreen(PanelScreen):
 
     def relist(self) -> None:
         """The bar above the lists."""
-        self.lists_bar.update(lists_title(self.lists))
+        self.lists_bar.update(lists_title(self.lists, self._past))
 
     def retitle(self) -> None:
         """Titles of the frames, as the panels and the layout are now."""
@@ -142,10 +155,10 @@ class MainScreen(PanelScreen):
         place = self.code.place()
         where = f"  {place.file.rsplit('/', 1)[-1]}:{self.code.current or place.line}" if place else ""
         titles = {
-            "graph": f"1 Graph{backward}{nested}",
+            "graph": f"1 Graph{backward}{nested}{self._past}",
             "vlog": f"2 VLOG  {self.vlog.levels}".rstrip(),
             "source": f"3 Source{where}",
-            "value": f"4 Value  {self.value.title()}".rstrip(),
+            "value": f"4 Value  {self.value.title()}".rstrip() + self._past,
             "console": "5 Console",
         }
         for name, text in titles.items():
@@ -208,14 +221,29 @@ class MainScreen(PanelScreen):
 
     def toggle_console(self) -> None:
         """Into the console, or back to the panel before it."""
+        self._for_one_command = False
         self.action_panel(self._last_panel if self.focused_panel == "console" else "console", zoom=False)
 
     def type_command(self, text: str) -> None:
-        """Into the console, with ``text`` in the command line."""
+        """Into the console for one command, with ``text`` in the command line."""
+        self._for_one_command = self._for_one_command or self.focused_panel != "console"
         self.action_panel("console", zoom=False)
         if text:
             self.command.value = text
             self.command.cursor_position = len(text)
+
+    def entered(self) -> None:
+        """A command was entered: what it says comes at the end of the output."""
+        self.transcript.to_end()
+        if self._for_one_command and not (self.narrow or self.arrangement.zoomed):
+            self.toggle_console()
+
+    def answered(self, text: str) -> None:
+        """What a command had to say is in the console: back to the panel that `:` was pressed in, unless it could not
+        be read from there."""
+        lines = text.count("\n") + 1 if text else 0
+        if self._for_one_command and lines <= (0 if self.arrangement.zoomed else 1):
+            self.toggle_console()
 
     # ---- sizes that the user chooses
 

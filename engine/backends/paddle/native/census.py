@@ -27,6 +27,7 @@ from adbg.engine.backends.common.private_use import PrivateUse
 from adbg.engine.backends.paddle import private
 from adbg.engine.backends.paddle.native import symbols
 from adbg.engine.backends.paddle.native.memory import ReadMemory
+from adbg.engine.backends.paddle.native.own import own_leaf, own_operators
 from adbg.engine.backends.paddle.stacks import framework_name
 from adbg.engine.outside import own
 
@@ -104,8 +105,7 @@ class Census:
 
     def _check(self) -> None:
         """The answer about a graph of our own, read safely before anything in it is trusted."""
-        leaf = paddle.zeros([2])
-        leaf.stop_gradient = False
+        leaf = own_leaf([2])
         scaled = paddle.scale(leaf)
         root, node = (scaled + scaled).grad_fn, scaled.grad_fn
         (accumulate,) = node.next_functions
@@ -211,12 +211,12 @@ private.USES.append(_USE)
 
 
 def census() -> Census | None:
-    """The census, or None where a check failed. Checked once, on the first thread that asks."""
+    """The census, or None where a check failed. Checked once, by the backend as it is made."""
     if not _census:
         with _lock:
             if not _census:
                 try:
-                    with symbols.own_operators():
+                    with own_operators():
                         _census.append(Census(symbols.library(), ReadMemory()))
                 except own(Exception) as error:
                     _census.append(None)

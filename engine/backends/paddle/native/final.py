@@ -3,7 +3,7 @@
 ``core.eager._add_backward_final_hook`` (AMP with master gradients, sharding) is for whichever run ends next, and is
 forgotten then: a run of ours would call it before the script's backward, whose gradients then stay as they should not.
 Paddle cannot say what waits, so the vector is found in its controller by what one entry of ours changes there, and is
-empty for the time of our run. Runs on the thread that first needs a hook in front of a node.
+empty for the time of our run. Runs as the backend is made, which a script may have attached itself to late.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Where things are in Paddle's C++ objects, found on a graph of our own and never assumed.
 
 Everything is read through /proc/self/mem: a pointer that is none makes a short read there, not a crash. Only what was
-found this way is read directly afterwards. Runs on the thread that first needs a hook in front of a node.
+found this way is read directly afterwards. Runs at the import.
 """
 
 from __future__ import annotations
@@ -15,25 +15,30 @@ from typing import Any
 
 import paddle
 
+from adbg.engine.backends.paddle.native.own import own_leaf
+from adbg.engine.descriptors import Own, lifted
+
 _HIGHEST = 1 << 47  # user addresses end there
 
 
 class ReadMemory:
-    """This process's memory, read safely. Opened again after a fork: the file belongs to the process that opened it."""
+    """This process's memory, read safely. Opened again after a fork (the file belongs to the process that opened it),
+    and where the program closed it."""
 
     def __init__(self) -> None:
         self._pid = 0
-        self._file = -1
+        self._file: Own | None = None
 
     def read(self, address: int, size: int) -> bytes:
         """Up to ``size`` bytes; b"" where nothing is mapped."""
         if not 4096 <= address < _HIGHEST:
             return b""
-        if self._pid != os.getpid():
-            self._file = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
+        file = self._file
+        if file is None or self._pid != os.getpid() or not file.ours:
+            file = self._file = Own(lifted(os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)))
             self._pid = os.getpid()
         try:
-            return os.pread(self._file, size, address)
+            return os.pread(file.number, size, address)
         except OSError:
             return b""
 
@@ -77,8 +82,7 @@ def _first(found: Iterator[int], what: str) -> int:
 
 def find_layout(memory: ReadMemory, functions: dict[str, Any]) -> Layout:
     """All offsets. Raises LookupError naming the first thing that is not where it is looked for."""
-    leaf = paddle.zeros([7, 6, 13])
-    leaf.stop_gradient = False
+    leaf = own_leaf([7, 6, 13])
     parts = paddle.split(leaf, 6, axis=1)
     made = paddle.scale(parts[3])
     node, split = made.grad_fn, parts[0].grad_fn
@@ -154,8 +158,7 @@ def _with_shapes(memory: ReadMemory, functions: dict[str, Any], plain: Layout) -
     """Where a slot keeps shape and dtype: found with a shape that is nowhere else, checked with another dtype."""
     found: list[tuple[int, int, dict[int, int]]] = []
     for dtype in ("float32", "float64"):
-        leaf = paddle.zeros([7, 11, 13], dtype)
-        leaf.stop_gradient = False
+        leaf = own_leaf([7, 11, 13], dtype)
         made = paddle.scale(leaf)
         ((begin, _),) = _vectors(memory, functions["input_meta"](made.grad_fn.node_ptr()))
         for at, meta in memory.words(begin, plain.slot_bytes):

@@ -5,29 +5,29 @@ at; ``NativeNodes`` points a tensor of ours at the node of interest. Nothing of 
 checked on a graph of our own, reading through /proc/self/mem, where a wrong address is an error and no crash. What
 fails a check is reported by ``adbg doctor``, and the callers do without.
 
-The checks run on the first thread that needs them, never at import (they run operators). Afterwards used from any
-thread.
+The checks run at the import, where the script has switched nothing on yet and ``own`` keeps what they do untold.
+Afterwards used from any thread.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import struct
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import paddle
+from paddle.base import core
 
 from adbg.engine.backends.common.private_use import PrivateUse
 from adbg.engine.backends.paddle import private
 from adbg.engine.backends.paddle.native.final import final_hooks_aside
 from adbg.engine.backends.paddle.native.memory import Layout, ReadMemory, find_layout
-from adbg.engine.outside import own
+from adbg.engine.backends.paddle.native.own import own_leaf, own_operators
 
 _SYMBOLS = {
     "autograd_meta": ("_ZN3egr10EagerUtils13autograd_metaEPN6paddle6TensorE", "a tensor's autograd record"),
@@ -39,6 +39,10 @@ _SYMBOLS = {
     "input_meta": ("_ZN3egr12GradNodeBase16MutableInputMetaEv", "how many gradients flow into a node"),
     "output_meta": ("_ZN3egr12GradNodeBase17MutableOutputMetaEv", "which slot of which node each gradient flows into"),
 }
+_LONGEST_TRACE = 1 << 20
+
+
+_LEVEL = "FLAGS_call_stack_level"
 
 
 class NativeProblem(Exception):
@@ -52,23 +56,6 @@ def library() -> ctypes.PyDLL:
     if file is None:
         raise NativeProblem("libpaddle is not where it was")
     return ctypes.PyDLL(file)
-
-
-@contextlib.contextmanager
-def own_operators() -> Iterator[None]:
-    """Operators of our own: recorded, at full precision, and not counted among the script's."""
-    before = private.has_grad()
-    names = _flags(("FLAGS_enable_unique_name",))
-    private.set_has_grad(True)
-    try:
-        if names.get("FLAGS_enable_unique_name"):
-            paddle.set_flags({"FLAGS_enable_unique_name": False})
-        with paddle.amp.auto_cast(enable=False):
-            yield
-    finally:
-        if names.get("FLAGS_enable_unique_name"):
-            paddle.set_flags(names)
-        private.set_has_grad(before)
 
 
 def _functions() -> dict[str, Any]:
@@ -93,25 +80,22 @@ def _functions() -> dict[str, Any]:
 class SlotEdge:
     """One outgoing gradient of a node: where it flows (``to`` 0: nowhere), and what the forward's tensor was."""
 
-    to: int  # address of the producer node
+    to: int  # address of the producer node; 0 where no gradient is wanted
     slot: int
     rank: int
-    stop: bool  # no gradient is wanted
     shape: tuple[int, ...] | None
     dtype: int
 
 
+NOWHERE = SlotEdge(0, 0, 0, None, -1)  # a slot without ranks: a post hook has an undefined gradient there
+
+
 class _Pointer(threading.local):
-    """Our tensor of each thread: pointed at a node for the moment of hooking it."""
+    """Our tensor of each thread: pointed at a node for the moment of hooking it. No operator makes it: the thread's
+    first hook may come at any time."""
 
     def __init__(self) -> None:
-        with own_operators():  # the thread's first hook may come under no_grad: no node, and Paddle aborts on None
-            tensor = paddle.zeros([1])
-            tensor.stop_gradient = False
-            self.leaf = tensor
-            self.home = paddle.scale(tensor).grad_fn  # a node of no graph
-            self.tensor = paddle.zeros([1])
-            self.tensor.stop_gradient = False
+        self.tensor = own_leaf([1])
         self.meta = 0
 
 
@@ -132,10 +116,13 @@ class NativeNodes:
         try:
             with own_operators():
                 self.layout: Layout = find_layout(self._memory, functions)
+                self._leaf = own_leaf([1])
+                self._home = paddle.scale(self._leaf).grad_fn  # a node of no graph
                 self._pointer = _Pointer()
                 with final_hooks_aside(library(), self._memory):
                     self._check_hook()
                 self._meta_at = self._find_meta()
+                self._trace_offset = self._find_trace()
         except NativeProblem:
             raise
         except own(Exception) as error:
@@ -144,8 +131,7 @@ class NativeNodes:
     def _check_hook(self) -> None:
         """A hook placed our way on a node of several ranks fires once, in front of the node, with the right
         gradient."""
-        leaf = paddle.ones([6])
-        leaf.stop_gradient = False
+        leaf = own_leaf([6], value=1.0)
         parts = paddle.split(leaf, 6)
         fired: list[tuple[int, float]] = []
         hooks = [self.place(parts[0].grad_fn, 0, rank, functools.partial(_note, fired, rank)) for rank in (0, 3)]
@@ -161,9 +147,8 @@ class NativeNodes:
 
     def _find_meta(self) -> int:
         """Where in a tensor's Python object the address of its autograd part stands; -1 where that is not clear."""
-        leaf = paddle.zeros([2])
-        leaf.stop_gradient = False
-        tensors = [leaf, leaf * 2, paddle.ones([1])]
+        leaf = own_leaf([2])
+        tensors = [leaf, leaf * 2, own_leaf([1])]
         start = self.layout.tensor_offset
         metas = [self._autograd_meta(id(tensor) + start) for tensor in tensors]
         found = [
@@ -199,7 +184,7 @@ class NativeNodes:
 
     def rest(self) -> None:
         """Let go of the last node that was pointed at."""
-        self._point(self._pointer.home, 0, 0)
+        self._point(self._home, 0, 0)
 
     # ---- what nodes keep
 
@@ -207,6 +192,11 @@ class NativeNodes:
         """Ranks of every incoming slot: [1] for most nodes, [6] for a split in six."""
         stride = self.layout.slot_bytes
         return [(end - begin) // stride for begin, end in self._slots(self._input_meta(address))]
+
+    def output_slots(self, address: int) -> list[int]:
+        """Ranks of every outgoing slot: [2] for a concat of two, [1, 0] where no gradient is wanted of the second."""
+        stride = self.layout.slot_bytes
+        return [(end - begin) // stride for begin, end in self._slots(self._output_meta(address))]
 
     def input_shapes(self, address: int) -> list[tuple[tuple[int, ...] | None, int]]:
         """(shape, Paddle's number of the dtype) of every incoming gradient, in order of slots and ranks."""
@@ -226,7 +216,7 @@ class NativeNodes:
                 raw = ctypes.string_at(meta, layout.slot_bytes)
                 to_slot, to_rank, to = struct.unpack_from("<QQQ", raw, layout.edge_offset)
                 shape, dtype = self._tensor_meta(raw)
-                slot.append(SlotEdge(to, to_slot, to_rank, bool(raw[8]), shape, dtype))
+                slot.append(SlotEdge(to, to_slot, to_rank, shape, dtype))
             found.append(slot)
         return found
 
@@ -261,54 +251,60 @@ class NativeNodes:
 
     # ---- forward stacks
 
-    _trace_offset: int | None = None
-
     def trace(self, address: int) -> str:
         """The Python stack that made the node, as Paddle wrote it down (call stack level 3); "" without one. 8 us.
 
         Read through /proc/self/mem: a ``std::string`` at an offset found by looking for the text in a node of our own.
         """
-        if self._trace_offset is None:
-            NativeNodes._trace_offset = self._find_trace()
         if not self._trace_offset:
             return ""
         raw = self._memory.read(address + self._trace_offset, 16)
         if len(raw) < 16:
             return ""
         start, size = struct.unpack("<QQ", raw)
-        if not 0 < size < 1 << 20:
+        if not 0 < size < _LONGEST_TRACE:
             return ""
         return self._memory.read(start, size).decode("utf-8", "replace")
 
+    def trace_end(self, address: int, size: int) -> bytes:
+        """The last ``size`` bytes of a living node's stack, or all of it. 0.6 us."""
+        offset = self._trace_offset
+        if not offset:
+            return b""
+        place = (address + offset) >> 3
+        start, length = self._words[place], self._words[place + 1]
+        if not 0 < length < _LONGEST_TRACE:
+            return b""
+        return ctypes.string_at(start + max(0, length - size), min(size, length))
+
+    def give_trace(self, address: int, text: bytes, replace: Callable[[int, int, int, bytes, int], object]) -> bool:
+        """Put a stack into a living node that has none, with ``basic_string::_M_replace``; whether that was done. The
+        string must look as libstdc++ leaves an empty one: its characters inside, none of them used."""
+        string = address + self._trace_offset
+        if string == address or len(text) >= _LONGEST_TRACE:
+            return False
+        place = string >> 3
+        if (self._words[place], self._words[place + 1]) != (string + 16, 0):
+            return False
+        replace(string, 0, 0, text, len(text))
+        return self._words[place + 1] == len(text)
+
     def _find_trace(self) -> int:
         """The offset of ``forward_trace_`` in a node, 0 when there is none."""
-        before = _flags(("FLAGS_call_stack_level", "FLAGS_enable_unique_name"))
-        grad = private.has_grad()
+        before = core.globals()[_LEVEL]
         try:
-            private.set_has_grad(True)
-            paddle.set_flags({"FLAGS_call_stack_level": 3, "FLAGS_enable_unique_name": False})
-            leaf = paddle.zeros([1])
-            leaf.stop_gradient = False
-            made = paddle.scale(leaf)
-            node = made.grad_fn.node_ptr()
-            raw = self._memory.read(node, 2048)
+            paddle.set_flags({_LEVEL: 3})
+            made = paddle.scale(self._leaf)
+            raw = self._memory.read(made.grad_fn.node_ptr(), 2048)
             for offset in range(0, len(raw) - 15, 8):
                 start, size = struct.unpack_from("<QQ", raw, offset)
-                if 16 < size < 1 << 20 and self._memory.read(start, 8).lstrip().startswith(b'File "'[:4]):
+                if 16 < size < _LONGEST_TRACE and self._memory.read(start, 8).lstrip().startswith(b'File "'[:4]):
                     return offset
             return 0
         except own(Exception):
             return 0
         finally:
-            paddle.set_flags(before)
-            private.set_has_grad(grad)
-
-
-def _flags(names: Sequence[str]) -> dict[str, Any]:
-    try:
-        return dict(paddle.get_flags(list(names)))
-    except own(Exception):
-        return {}
+            paddle.set_flags({_LEVEL: before})
 
 
 def _note(fired: list[tuple[int, float]], rank: int, gradient: Any) -> None:
@@ -328,7 +324,8 @@ def abandon() -> None:
 
 
 def native() -> NativeNodes | None:
-    """The hooks in front of nodes, or None where a check failed (``native_problem``). Checked once, 3 ms."""
+    """The hooks in front of nodes, or None where a check failed (``native_problem``). Checked once, 3 ms, as the
+    backend is made."""
     if not _native:
         with _lock:
             if not _native:

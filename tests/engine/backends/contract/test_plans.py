@@ -146,7 +146,6 @@ def test_the_screen_looks_behind_a_hook_of_the_scripts(world: World, watching: A
 
 
 @pytest.mark.needs("tensor_hooks")
-@pytest.mark.needs("screened_leaves")
 def test_the_screen_looks_at_what_a_leaf_is_given(world: World, watching: Any) -> None:
     """All was finite until a hook of the script's came."""
     watch = Watch(HookPlan(screen=True))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +52,8 @@ class Texts(Watch):
     def backward_end(self, call, error):
         if error is not None:
             self.texts.append((call.error_text(error), type(call.original_error(error)).__name__, call.depth))
+            nodes = [call.describe(key) for key in call.order()]
+            self.lines = {node.unique_name: node.forward.line for node in nodes if node.forward is not None}
         super().backward_end(call, error)
 
 
@@ -125,6 +130,64 @@ def test_the_contract_of_a_pylayer_is_drawn(armed, result, got):
     name, evidence = watch.last.failed[0]
     assert name == "GradNodePyLayer_Gives#1"
     assert "expected (f32 [3], f32 [3])" in evidence and got in evidence
+
+
+def taking(result):
+    """A PyLayer of tensors and lists of tensors, by position and by name."""
+
+    class Takes(PyLayer):
+        @staticmethod
+        def forward(ctx, *args, **named):
+            given = [value for value in (*args, *named.values()) if value is not None]
+            flat = [one for value in given for one in (value if isinstance(value, (list, tuple)) else [value])]
+            return sum(value.sum() for value in flat)
+
+        @staticmethod
+        def backward(ctx, d):
+            return result
+
+    return Takes
+
+
+def fixed(*shape):
+    return paddle.ones(list(shape))
+
+
+G = "f32 [3]"
+GIVEN = {
+    "a list and a tensor": (lambda: ([leaf(3), leaf(3)], leaf(3)), {}, f"([{G}, {G}], {G})"),
+    "a tuple and a tensor": (lambda: ((leaf(3), leaf(3)), leaf(3)), {}, f"([{G}, {G}], {G})"),
+    "by name": (lambda: (leaf(3),), {"z": lambda: [leaf(3), leaf(3)]}, f"({G}, [{G}, {G}])"),
+    "a constant": (lambda: (leaf(3), fixed(3)), {}, f"({G}, None)"),
+    "a list that ends in a constant": (lambda: ([leaf(3), fixed(3)],), {}, f"([{G}, None],)"),
+    "a list that begins with one": (lambda: ([fixed(3), leaf(3)], leaf(3)), {}, f"(None, {G})"),
+    "None and a number": (lambda: (leaf(3), None, leaf(3)), {}, f"({G}, {G})"),
+}
+
+
+@pytest.mark.parametrize("kind", GIVEN)
+def test_what_is_drawn_is_what_paddle_asks_for(kind):
+    """Paddle's own number, in its error for too many; and what is drawn passes, word by word."""
+    args, named, drawn = GIVEN[kind]
+
+    def made(result):
+        return taking(result).apply(*args(), **{name: value() for name, value in named.items()})
+
+    watch = Texts()
+    with watching(watch), pytest.raises(ValueError, match=r"should be \d") as refused:
+        made((fixed(3),) * 9).backward()
+    assert f"expected {drawn}, got" in watch.last.failed[0][1]
+    obeyed = eval(drawn.replace(G, "fixed(3)"), {"fixed": fixed})
+    assert len(obeyed) == int(re.search(r"should be (\d+)", str(refused.value))[1])
+    made(obeyed).backward()
+
+
+def test_a_list_of_one_is_drawn_where_paddle_asks_for_it():
+    watch = Texts()
+    with watching(watch), pytest.raises(ValueError, match="must be list or tuple"):
+        taking((fixed(3),)).apply([leaf(3)]).backward()
+    assert f"expected ({G} or [{G}],), got ({G},)" in watch.last.failed[0][1]
+    taking(([fixed(3)],)).apply([leaf(3)]).backward()
 
 
 @pytest.mark.parametrize("armed", [False, True])
@@ -305,3 +368,94 @@ def test_the_same_evidence_is_told_once():
 
     text = "GradNodePyLayer_Two(0x10)'s output; GradNode < GradNodePyLayer_Two > error"
     assert suspects(Graph(), ValueError(text), None, None, {}) == [(0, "Paddle's message names it")]
+
+
+@pytest.mark.parametrize("armed", [False, True])
+def test_of_several_nodes_of_a_name_the_line_in_the_message_says_which(armed):
+    """The script asks for the line itself: at a lower call stack level it would not read it."""
+    watch = Texts()
+    before = paddle.get_flags(["FLAGS_call_stack_level"])
+    paddle.set_flags({"FLAGS_call_stack_level": 3})
+    with contextlib.ExitStack() as stack:
+        stack.callback(paddle.set_flags, before)
+        stack.enter_context(watching(watch, armed=armed, stacks=True))
+        a = leaf(3)
+        first = (a * 1).exp()
+        second = (a * 2).exp()
+        product = second * 2
+        second.add_(paddle.ones([3]))
+        third = (a * 3).exp()
+        loss = first.sum() + product.sum() + third.sum()
+        with pytest.raises(RuntimeError, match="inplace") as caught:
+            loss.backward()
+    line = re.search(rf'File "{re.escape(__file__)}", line (\d+)', str(caught.value).split("Forward Traceback")[1])[1]
+    ((name, evidence),) = watch.last.failed[:1]
+    assert "names it and its line" in evidence or armed
+    assert watch.lines[name] == int(line)
+
+
+def test_a_graph_that_ran_already_says_so():
+    watch = Texts()
+    with watching(watch, stacks=True):
+        loss = (leaf(3) * 2).exp().sum()
+        loss.backward()
+        with pytest.raises(SystemError, match="TensorWrappers"):
+            loss.backward()
+    name, evidence = watch.last.failed[0]
+    assert name.startswith("SumGradNode") and "an earlier backward ran it and freed what it saved" in evidence
+
+
+TEXTS = """
+import paddle
+from paddle.autograd import PyLayer
+
+class Inner(PyLayer):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 3
+
+    @staticmethod
+    def backward(ctx, g):
+        raise ValueError("no luck")
+
+class Outer(PyLayer):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensor()
+        with paddle.enable_grad():
+            y = x.detach()
+            y.stop_gradient = False
+            Inner.apply(y).exp().sum().backward()
+        return g
+
+x = paddle.ones([3])
+x.stop_gradient = False
+try:
+    Outer.apply(x).sum().backward()
+except Exception as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("options", [["--no-stacks"], ["--stacks", "-b", "nan"]])
+def test_the_text_of_an_error_is_the_one_without_adbg(tmp_path, options):
+    script = tmp_path / "script.py"
+    script.write_text(TEXTS)
+    level = {"FLAGS_call_stack_level": "3"} if "--stacks" in options else {}
+
+    def printed(*command):
+        done = subprocess.run(
+            [sys.executable, *command], capture_output=True, text=True, timeout=120, env={**os.environ, **level}
+        )
+        lines = [line for line in done.stdout.splitlines() if not line.startswith(("adbg: ", "(adbg)"))]
+        return re.sub("0x[0-9a-f]+", "0x", "\n".join(lines))
+
+    run = ["-m", "adbg", "run", "--batch", "--no-record", *options, "-e", "c", "-e", "c", "-e", "c", "-e", "c"]
+    plain = printed(str(script))
+    assert "no luck" in plain and "GradNodePyLayer_Inner" in plain
+    assert printed(*run, str(script)) == plain

@@ -17,7 +17,8 @@ NAMES = ["AddmmBackward0", "TanhBackward0"]
     ("spec", "wanted"),
     [
         ("Thanh", "no node was named 'Thanh'; closest: TanhBackward0"),
-        ("Qqqq", "no node was named 'Qqqq'"),
+        ("Qqqq", "no node was named 'Qqqq'; names there: AddmmBackward0, TanhBackward0"),
+        ("nna", "no node was named 'nna'; closest: the breakpoint `nan`"),
         ("Tanh if index > 99", ""),
         ("tanh", ""),
         ("Tanh#7", ""),

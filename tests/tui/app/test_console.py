@@ -1,0 +1,113 @@
+"""The console at the bottom: keys, pastes, its output scrolled and searched without the mouse."""
+
+from __future__ import annotations
+
+import pytest
+from support.app_driver import Driver, drive
+from textual import events
+
+WIDE = (160, 45)
+NARROW = (80, 24)
+SIZES = pytest.mark.parametrize("size", [WIDE, NARROW], ids=["160x45", "80x24"])
+
+
+def typed(app: Driver) -> str:
+    return app.app.main.command.value
+
+
+@SIZES
+def test_a_colon_is_for_one_command_and_ctrl_x_for_more(size: tuple[int, int]) -> None:
+    async def body(app: Driver) -> None:
+        await app.press("colon")
+        await app.write("step")
+        await app.stopped_at(1)
+        await app.until(lambda: app.app.main.focused_panel == "graph", "the panel before")
+        await app.press("s")
+        await app.stopped_at(2)
+        await app.press("ctrl+x")
+        await app.write(":p 1 + 1")
+        await app.until(lambda: app.app.main.transcript.text().endswith("\n2"), "the colon is no part of the command")
+        assert app.app.main.focused_panel == "console"
+
+    drive(size, body)
+
+
+def test_an_answer_of_many_lines_stays_in_sight_on_a_small_terminal() -> None:
+    async def body(app: Driver) -> None:
+        await app.press("colon")
+        await app.write("help step")
+        await app.shows("beginning of the first backward.")
+        assert app.app.main.focused_panel == "console"
+        await app.press("escape")
+        assert app.app.main.focused_panel == "graph"
+
+    drive(NARROW, body)
+
+
+def test_z_zooms_the_console_while_nothing_is_typed() -> None:
+    async def body(app: Driver) -> None:
+        await app.press("ctrl+x", "z")
+        assert app.app.main.arrangement.zoomed == "console" and typed(app) == ""
+        await app.press("z", "p", "space", "z")
+        assert app.app.main.arrangement.zoomed == "" and typed(app) == "p z"
+
+    drive(WIDE, body)
+
+
+def test_escape_and_a_key_right_behind_it_are_two_keys() -> None:
+    """A terminal sends the bytes of alt+s; Textual makes that key of them."""
+
+    async def body(app: Driver) -> None:
+        await app.press("ctrl+x")
+        app.app.post_message(events.Key("alt+s", "s"))
+        await app.stopped_at(1)
+        assert app.app.main.focused_panel == "graph" and typed(app) == ""
+        await app.press("ctrl+x")
+        app.app.post_message(events.Key("alt+shift+n", "N"))
+        await app.shows("N next, P previous match")
+        assert typed(app) == ""
+
+    drive(WIDE, body)
+
+
+def test_the_output_is_scrolled_and_searched_by_keys() -> None:
+    async def body(app: Driver) -> None:
+        transcript = app.app.main.transcript
+        for number in range(100):
+            transcript.write(f"line {number} {'needle' if number in (20, 40) else ''}")
+        await app.press("ctrl+x")
+        await app.shows("line 99")
+        await app.press("pageup", "pageup")
+        await app.until(lambda: "line 99" not in app.text, "scrolling")
+        assert "below · page down" in app.text
+        await app.press("pagedown", "pagedown", "pagedown")
+        await app.shows("line 99")
+        assert "below · page down" not in app.text
+        await app.write("/needle")
+        await app.shows("line 40 needle")
+        await app.press("enter")
+        await app.shows("line 20 needle")
+        await app.press("enter")
+        await app.shows("line 40 needle")
+        await app.write("p 1 + 1")
+        await app.until(lambda: "(adbg) p 1 + 1" in app.text and "line 40" not in app.text, "the end again")
+
+    drive(WIDE, body)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n"], ids=["lf", "cr", "crlf"])
+def test_pasted_lines_run_one_after_the_other(end: str) -> None:
+    """The one behind a step waits for the stop; the last, which has no end, is left to be finished."""
+
+    async def body(app: Driver) -> None:
+        await app.press("ctrl+x", "p", "space")
+        app.app.post_message(events.Paste(end.join(["1 + 1", "step", "frame 0", "step", "p ind"])))
+        await app.stopped_at(2)
+        await app.until(lambda: typed(app) == "p ind", "the rest")
+        text = app.app.main.transcript.text()
+        echoed = [line.removeprefix("(adbg) ") for line in text.split("\n") if line.startswith("(adbg) ")]
+        assert echoed[-4:] == ["p 1 + 1", "step", "frame 0", "step"]
+        assert "the program is running" not in text
+        assert app.app.main.command.history.lines[-4:] == echoed[-4:]
+
+    drive(WIDE, body)
