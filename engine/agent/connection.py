@@ -8,7 +8,6 @@ full, and counted; responses and stops are always kept. A failed send or the end
 from __future__ import annotations
 
 import collections
-import contextlib
 import io
 import socket
 import threading
@@ -211,7 +210,7 @@ class Connection:
 
     def _shut(self) -> None:
         if self._own.ours:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 self._sock.shutdown(socket.SHUT_RDWR)
 
 

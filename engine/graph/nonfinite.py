@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from adbg.engine.backends.base import Backend, BackwardCall, Graph, Hidden
 from adbg.engine.graph.forward_origin import first_spoilt
 from adbg.engine.graph.index import index_of
+from adbg.engine.outside import suppress
 from adbg.engine.types import Evidence, Origin, Role, ValueState
 
 _NAMED = 16  # nodes named of those that gave a gradient
@@ -56,7 +56,7 @@ def evidence_at(
         return tuple(replace(found, origin=origin) for found in leaving)
     if leaving:
         left: tuple[Evidence, ...] = ()
-        with contextlib.suppress(Exception):  # sparse, quantised: nothing to say, no harm
+        with suppress(Exception):  # sparse, quantised: nothing to say, no harm
             left = tuple(_left_by_forward(backend, call, key))
         return (*(replace(found, origin=Origin.MADE_HERE) for found in leaving), *left)
     return ()

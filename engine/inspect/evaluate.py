@@ -11,7 +11,6 @@ from adbg.engine.inspect.gradients import reads_only
 from adbg.engine.inspect.plain_values import LONG_TEXT, plain_value
 from adbg.engine.inspect.value_text import ValueText, is_tensor, type_name
 from adbg.engine.inspect.variables import References, expandable
-from adbg.engine.outside import own, suppress
 from adbg.engine.protocol import messages as protocol
 from adbg.engine.python import expressions as python
 from adbg.engine.types import TensorMeta

@@ -1,7 +1,8 @@
 """The user's expressions and statements, evaluated where the program is stopped.
 
 Runs on the parked thread (conditions: in the autograd hook). No exception of user code gets out: all become
-CommandError of one line; ``exit()`` and Ctrl-C inside an expression end the expression, never the run.
+CommandError of one line, and ``exit()`` inside an expression ends it, never the run. Only Ctrl-C gets out (at a stop it
+ends the answer) and what the program's own signal handlers raise.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from adbg.engine.descriptors import Own, lifted
+from adbg.engine.outside import own, suppress
 
 SLOTS, SLOT = 64, 1024
 HEAD = struct.Struct("<QdH")
@@ -99,7 +100,7 @@ class Journal:
         """Have ``faulthandler`` write into this folder, unless the program uses it already."""
         if faulthandler.is_enabled():
             return
-        with contextlib.suppress(OSError, ValueError, RuntimeError):
+        with suppress(OSError, ValueError, RuntimeError):
             path = faults_path(self.folder, self.label)
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             self._faults_file = Own(lifted(fd))

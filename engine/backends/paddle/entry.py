@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 from adbg.engine.backends.base import HookSink
+from adbg.engine.backends.common.shield import surely
 from adbg.engine.backends.common.tracebacks import clean_text, strip_own
 from adbg.engine.backends.paddle import private
 from adbg.engine.backends.paddle.call import PaddleCall

@@ -310,7 +310,7 @@ class PaddleHooks(Hooks):
                 replaced = self.sink.node_end(self.call, key, given, gradients)
                 if replaced is not None and len(replaced) == len(given):
                     edited = [replaced[place] if place is not None else None for place in places]
-        except Exception:  # the next node's turn has come: it must not be lost
+        except own(Exception):  # the next node's turn has come: it must not be lost
             self.running = None
         self._drop_parts(key)
         self._take_turns(key)

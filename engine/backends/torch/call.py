@@ -71,6 +71,7 @@ class TorchCall(TorchGraph, BackwardCall):
         if hooks is not None:
             hooks.unhook()
             hooks.flags = bytearray()
+        self._hooks = None
         self._outputs = ()
         self.release()
 

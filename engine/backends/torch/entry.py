@@ -207,7 +207,7 @@ class EngineEntry:
         args, kwargs = begun.args, begun.kwargs
         keep = args[2] if len(args) > 2 else kwargs.get("keep_graph", False)
         if begun.task == -1 and not keep and args:
-            with contextlib.suppress(Exception):  # knowing less about old graphs is no reason to hurt the program
+            with suppress(Exception):  # knowing less about old graphs is no reason to hurt the program
                 self._services.note_root(args[0])
 
     def _end_brief(self, begun: Begun, error: BaseException | None) -> None:

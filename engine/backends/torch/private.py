@@ -18,6 +18,7 @@ import torch.fx.traceback
 import torch.utils._python_dispatch  # found by name below
 
 from adbg.engine.backends.common.private_use import PrivateUses
+from adbg.engine.outside import own
 
 USES = PrivateUses()
 
@@ -142,23 +143,30 @@ def unseen() -> Any:
         if _record_functions is not None and profiling():
             stack.enter_context(_unprofiled())
         if _disable_function is not None:
-            self._modes = contextlib.ExitStack()
-            self._modes.enter_context(_disable_function())
-            if _disable_modes is not None and dispatch_depth():
-                self._modes.enter_context(_disable_modes())
+            stack.enter_context(_disable_function())
+        if _disable_modes is not None and dispatch_depth():
+            stack.enter_context(_disable_modes())
+        yield
+
+
+class undisturbed:  # a lower-case name, used in a ``with``
+    """Compute something of adbg's own here: unseen, and no gradient recorded.
+
+    No generator for the grad mode: where an interrupt comes as the block is entered, a generator would switch it back
+    when it is freed, long after, in the script.
+    """
+
+    __slots__ = ("_recorded", "_unseen")
+
+    def __enter__(self) -> None:
+        self._recorded = torch.is_grad_enabled()
+        self._unseen = unseen()
+        self._unseen.__enter__()
         set_grad_mode(False)
 
-    def __exit__(self, *raised: object) -> None:
+    def __exit__(self, *raised: Any) -> None:
         set_grad_mode(self._recorded)
-        if self._modes is not None:
-            self._modes.close()
-
-
-@contextlib.contextmanager
-def undisturbed() -> Any:
-    """Compute something of adbg's own here: unseen, and no gradient recorded."""
-    with torch.no_grad(), unseen():
-        yield
+        self._unseen.__exit__(*raised)
 
 
 def attribute_grad_fn(tensor: Any) -> Any:
@@ -197,7 +205,7 @@ def warning_line() -> tuple[dict[str, Any], str, int] | None:
     try:
         with open(code.co_filename, encoding="utf-8") as source:
             lines = source.readlines()
-    except OSError:
+    except own(OSError):
         return None
     for number in range(code.co_firstlineno, len(lines) + 1):
         if "_execution_engine.run_backward(" in lines[number - 1]:

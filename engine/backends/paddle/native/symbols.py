@@ -28,6 +28,7 @@ from adbg.engine.backends.paddle import private
 from adbg.engine.backends.paddle.native.final import final_hooks_aside
 from adbg.engine.backends.paddle.native.memory import Layout, ReadMemory, find_layout
 from adbg.engine.backends.paddle.native.own import own_leaf, own_operators
+from adbg.engine.outside import own
 
 _SYMBOLS = {
     "autograd_meta": ("_ZN3egr10EagerUtils13autograd_metaEPN6paddle6TensorE", "a tensor's autograd record"),
