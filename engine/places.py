@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from adbg.engine.errors import CommandError
 from adbg.engine.names import file_matches
+from adbg.engine.outside import own
 
 _PLACE = re.compile(r"(?P<file>.*[^:]):(?P<first>\d+)(?:-(?P<last>\d+))?", re.DOTALL)
 EXAMPLE = "model.py:10-14"
@@ -30,7 +31,7 @@ class Lines:
             return True
         try:
             return os.path.realpath(path) == self.file
-        except (OSError, ValueError):  # a relative path, and the working directory was removed
+        except own(OSError, ValueError):  # a relative path, and the working directory was removed
             return False
 
     def holds(self, path: str, line: int) -> bool:

@@ -32,6 +32,7 @@ from adbg.engine.errors import ProtocolError
 from adbg.engine.log.levels import LogLevels
 from adbg.engine.log.narrator import Narrator
 from adbg.engine.log.node_log import NodeLog
+from adbg.engine.outside import own
 from adbg.engine.protocol import messages as p
 from adbg.engine.protocol.rendezvous import SessionConfig
 from adbg.engine.session.observers import Observer
@@ -68,7 +69,7 @@ def start(
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.connect(config.socket)
-    except OSError as error:
+    except own(OSError) as error:
         sock.close()
         print(f"adbg: no front end at {config.socket} ({error.strerror}): running undebugged", file=sys.stderr)
         return None
@@ -193,7 +194,7 @@ class Agent:
         try:
             backend = make()
             self.session.add_backend(backend)
-        except Exception as error:
+        except own(Exception) as error:
             self.session.problems.defect("a framework cannot be debugged", error)
             return
         framework = _framework(backend)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from adbg.engine.backends.base import Aid, Backend
 from adbg.engine.errors import CommandError, NotStopped, Unsupported
+from adbg.engine.outside import own
 from adbg.engine.protocol import messages as p
 from adbg.engine.session.observers import Observer
 from adbg.engine.session.session import Session
@@ -41,7 +42,7 @@ class AidSwitches(Observer):
                 aids = backend.aids()
                 if aids is not None:
                     aids.restore()
-            except Exception as error:
+            except own(Exception) as error:
                 self._session.problems.defect("a framework's own aids are not as they were", error)
 
 
@@ -86,7 +87,7 @@ def switch_kept(backend: Backend, kept: dict[str, str]) -> list[str]:
             if name not in known:
                 raise CommandError(f"{backend.name} has no aid of that name", f"it has {', '.join(sorted(known))}")
             found.set(name, value)
-        except Exception as error:  # a framework that answers oddly must not keep its program from running
+        except own(Exception) as error:  # a framework that answers oddly must not keep its program from running
             problems.append(f"aids {name} {value}: {error}")
     return problems
 

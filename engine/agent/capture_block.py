@@ -20,6 +20,7 @@ from adbg.engine.backends.base import Backend, CreationWatch, Graph, Stray
 from adbg.engine.capture.captures import Captures, Wanted
 from adbg.engine.errors import AdbgError
 from adbg.engine.graph.region import block_region
+from adbg.engine.outside import own
 from adbg.engine.protocol import messages as p
 from adbg.engine.session.session import Session
 
@@ -168,7 +169,7 @@ def _own_session() -> tuple[Session, Captures] | None:
         if name not in known:
             try:
                 session.add_backend(REGISTRY[name]())
-            except Exception as error:
+            except own(Exception) as error:
                 _say_once(f"{name} cannot be watched: {type(error).__name__}: {error}")
     return _alone if session.backends else None
 

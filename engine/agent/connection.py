@@ -8,7 +8,6 @@ full, and counted; responses and stops are always kept. A failed send or the end
 from __future__ import annotations
 
 import collections
-import contextlib
 import io
 import socket
 import threading
@@ -18,6 +17,7 @@ from typing import Any
 
 from adbg.engine.descriptors import Own, lifted, never_freed
 from adbg.engine.errors import AdbgError, ProtocolError
+from adbg.engine.outside import own, suppress
 from adbg.engine.protocol import codec as wire
 
 LIMIT = 4096  # messages waiting; at 300 bytes each about 1 MB
@@ -139,7 +139,7 @@ class Connection:
                 if message is None:
                     break
                 self._on_message(message)
-        except (OSError, ValueError):
+        except own(OSError, ValueError):
             pass
         self._lost()
 
@@ -153,7 +153,7 @@ class Connection:
                     break
                 if batch:
                     self._send(b"".join(batch))
-        except (OSError, ValueError):
+        except own(OSError, ValueError):
             pass
         self._shut()
         self._reader.join(0.5)  # it takes in what is left: closed with unread data, the last answer would be lost
@@ -210,7 +210,7 @@ class Connection:
 
     def _shut(self) -> None:
         if self._own.ours:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 self._sock.shutdown(socket.SHUT_RDWR)
 
 
@@ -235,7 +235,7 @@ def _encode(message: Message) -> bytes:
     """An event that cannot be encoded is a defect; it must not cost the connection."""
     try:
         return wire.encode(wire.to_json(message))
-    except (AdbgError, ValueError, TypeError) as error:
+    except own(AdbgError, ValueError, TypeError) as error:
         text = f"adbg: an event could not be sent: {error}\n"
         body = {"output": text, "category": "important"}
         return wire.encode({"seq": 0, "type": "event", "event": "output", "body": body})

@@ -13,6 +13,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from adbg.engine.outside import own
+
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
@@ -105,7 +107,7 @@ class ImportWatcher:
             if not self._pending:
                 try:
                     sys.meta_path.remove(self)
-                except ValueError:
+                except own(ValueError):
                     pass
         if callback is None:
             return
@@ -145,12 +147,12 @@ def _after_import(name: str, callback: Callable[[], None]) -> None:
 def _call(name: str, callback: Callable[[], None]) -> None:
     try:
         callback()
-    except Exception as error:  # never breaks an import
+    except own(Exception) as error:  # never breaks an import
         _say(f"adbg: not watching {name}: {type(error).__name__}: {error}")
 
 
 def _say(line: str) -> None:
     try:
         print(line, file=sys.__stderr__, flush=True)
-    except (OSError, ValueError, AttributeError):
+    except own(OSError, ValueError, AttributeError):
         pass  # no stderr: no way to tell

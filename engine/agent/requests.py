@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 from adbg.engine.agent.client import Client
 from adbg.engine.agent.connection import Message
 from adbg.engine.backends.base import Graph
+from adbg.engine.backends.common.shield import surely
 from adbg.engine.capture.captures import capture_at
 from adbg.engine.capture.dump import dump
 from adbg.engine.errors import AdbgError, NotStopped, ProtocolError
 from adbg.engine.inspect.dispatch import Answers
 from adbg.engine.inspect.stack import running_stack
 from adbg.engine.inspect.tables import info, thread_states
+from adbg.engine.outside import own
 from adbg.engine.own_files import SHOWN
 from adbg.engine.protocol import codec as wire
 from adbg.engine.protocol import messages as p
@@ -90,7 +92,7 @@ class Requests:
                 self._at_stop(client, message, command, arguments)
         except AdbgError as error:
             client.refuse(message, error)
-        except Exception as error:  # a defect of adbg must not cost the session
+        except own(Exception) as error:  # a defect of adbg must not cost the session
             client.refuse(message, error)
 
     def _read(self, client: Client, message: Message) -> tuple[str, Any]:
@@ -196,7 +198,7 @@ class Requests:
         def running(_: AdbgError) -> None:
             try:
                 client.respond(message, info(self._session, arguments.what, None))
-            except Exception as error:
+            except own(Exception) as error:
                 client.refuse(message, error)
 
         self._at_stop(client, message, "adbg/info", arguments, running)
@@ -295,7 +297,11 @@ def _answering(client: Client, message: Message, job: Callable[[Parked], None]) 
             client.refuse(message, error)
         except KeyboardInterrupt:
             client.refuse(message, NotStopped("interrupted", "the program is still stopped: ask again, or continue"))
-        except BaseException as error:  # SystemExit of an expression too
+        except own(BaseException) as error:  # SystemExit of an expression too
             client.refuse(message, error)
+        except BaseException as error:
+            text = f"the program's own signal handler raised {type(error).__name__}"
+            surely(client.refuse, message, NotStopped(text, "the stop is over, the program goes on with that"))
+            raise
 
     return run

@@ -6,7 +6,6 @@ thread, ``wait_for`` and the rest on any. Nothing here raises into a hook: a cap
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -28,6 +27,7 @@ from adbg.engine.capture.paddle_files import Folder, TensorFile, dot_text, stack
 from adbg.engine.capture.svg import svg_text
 from adbg.engine.errors import AdbgError, CommandError
 from adbg.engine.graph.region import Region, Selection, mark, parse_region, select
+from adbg.engine.outside import own, suppress
 from adbg.engine.protocol import messages as p
 from adbg.engine.session.observers import Observer
 from adbg.engine.session.parking import Parked
@@ -268,7 +268,7 @@ class Captures(Observer):
                 wanted.selection, wanted.capture = selection, capture_of(running.call, selection)
                 mark(running.call, selection)
                 self._write(wanted, running.call, running.backend, running)
-            except Exception as error:
+            except own(Exception) as error:
                 self._failed(wanted, error)
             else:
                 self._announce(wanted)
@@ -279,9 +279,9 @@ class Captures(Observer):
             if visit.key in active.edges:
                 try:
                     active.node_passed(running.backend, visit.key, visit.ins or ())
-                except Exception as error:
+                except own(Exception) as error:
                     self._writing[id(running.call)].remove(active)
-                    with contextlib.suppress(OSError, ValueError):
+                    with suppress(OSError, ValueError):
                         active.file.close()
                     self._failed(active.wanted, error)
 
@@ -353,7 +353,7 @@ class Captures(Observer):
         wanted = active.wanted
         try:
             active.finish(remark)
-        except (OSError, ValueError) as error:
+        except own(OSError, ValueError) as error:
             self._failed(wanted, error)
             return
         file = active.file

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import collections
 import itertools
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 
 from adbg.engine.backends.base import Graph
@@ -17,7 +16,6 @@ from adbg.engine.own_files import SHOWN
 from adbg.engine.types import GraphRow
 
 _VERSIONS = itertools.count(1)
-_INDICES: weakref.WeakKeyDictionary[Graph, GraphIndex] = weakref.WeakKeyDictionary()
 _SEEN: dict[tuple[str, str], int] = {}  # (kind, name) -> nodes, over all graphs whose names were asked for
 _MAX_SEEN = 20_000
 
@@ -222,9 +220,9 @@ class _Survey:
 
 def index_of(graph: Graph) -> GraphIndex:
     """The index of ``graph``, made at the first call."""
-    found = _INDICES.get(graph)
+    found: GraphIndex | None = graph.index_kept
     if found is None or found.shown != SHOWN.version:
-        found = _INDICES[graph] = GraphIndex(graph)
+        found = graph.index_kept = GraphIndex(graph)
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from adbg.engine.backends.base import Backend, BackwardCall, Graph, Hidden
 from adbg.engine.graph.forward_origin import first_spoilt
 from adbg.engine.graph.index import index_of
+from adbg.engine.outside import suppress
 from adbg.engine.types import Evidence, Origin, Role, ValueState
 
 _NAMED = 16  # nodes named of those that gave a gradient
@@ -123,7 +123,7 @@ def _counted(backend: Backend, found: Evidence, value: Any) -> Evidence:
     """``found`` with the number of elements, and the infinite ones by sign where that is not too much work."""
     numel = backend.meta(value).numel
     if found.inf and numel <= _ELEMENTS:
-        with contextlib.suppress(Exception):  # sparse, quantised
+        with suppress(Exception):  # sparse, quantised
             stats = backend.stats(value, exact=True, bins=1)
             return replace(found, numel=numel, pos_inf=stats.pos_inf, neg_inf=stats.neg_inf)
     return replace(found, numel=numel)

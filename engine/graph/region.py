@@ -10,7 +10,6 @@ import ast
 import linecache
 import os
 import types
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -20,7 +19,6 @@ from adbg.engine.places import Lines, parse_lines
 from adbg.engine.types import SourceLine
 
 INSIDE, BOUNDARY, LEAF = "inside", "boundary", "leaf"
-_MARKS: weakref.WeakKeyDictionary[Graph, dict[int, str]] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +126,9 @@ def _edges(graph: Graph, order: Sequence[int], inside: frozenset[int]) -> tuple[
 
 def mark(graph: Graph, selection: Selection) -> None:
     """Remember the marks for pages of the graph; another capture of the same graph replaces them."""
-    _MARKS[graph] = selection.marks
+    graph.marks_kept = selection.marks
 
 
 def marks_of(graph: Graph) -> dict[int, str]:
     """Mark by key of the last capture of that graph; {} without one."""
-    return _MARKS.get(graph, {})
+    return graph.marks_kept

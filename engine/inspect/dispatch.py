@@ -19,6 +19,7 @@ from adbg.engine.inspect.stack import scopes, set_variable, stack_trace, variabl
 from adbg.engine.inspect.tables import info
 from adbg.engine.inspect.tensor import tensor_view
 from adbg.engine.inspect.variables import References
+from adbg.engine.outside import own
 from adbg.engine.protocol import messages as protocol
 from adbg.engine.session.session import Session
 from adbg.engine.session.stop_point import PausedPoint
@@ -58,7 +59,7 @@ class Answers:
             return answer(self, arguments)
         except AdbgError:
             raise
-        except Exception as error:
+        except own(Exception) as error:
             name = self.point.backend.name if self.point.backend is not None else "adbg"
             text = str(error).strip().splitlines()
             raise BackendError(

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import collections
 import collections.abc
-import contextlib
 import dataclasses
 import reprlib
 import types
 from typing import Any
 
 from adbg.engine.backends.base import Backend
+from adbg.engine.outside import own, suppress
 from adbg.engine.types import TensorMeta, ValueState
 
 LIMIT = 300  # characters of one value
@@ -33,7 +33,7 @@ def is_tensor(backend: Backend | None, value: Any) -> bool:
     """Never raises: a proxy whose ``__class__`` raises is not a tensor."""
     try:
         return backend is not None and backend.is_tensor(value)
-    except Exception:
+    except own(Exception):
         return False
 
 
@@ -50,7 +50,7 @@ def norm_of(backend: Backend, value: Any, meta: TensorMeta, limit: int = NORM_EL
         return None
     try:
         return float(backend.norm(value))
-    except Exception:
+    except own(Exception):
         return None
 
 
@@ -128,7 +128,7 @@ class ValueText(reprlib.Repr):
         assert self.backend is not None
         meta = self.backend.meta(value)
         if meta.numel == 1 and meta.layout == "strided":
-            with contextlib.suppress(Exception):
+            with suppress(Exception):
                 return f"{tensor_text(meta)} = {value.item()!r}"
         return tensor_text(meta, norm_of(self.backend, value, meta))
 

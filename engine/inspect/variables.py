@@ -19,6 +19,7 @@ from typing import Any
 from adbg.engine.errors import CommandError
 from adbg.engine.inspect.context import StopContext
 from adbg.engine.inspect.value_text import is_tensor, type_name
+from adbg.engine.outside import own
 from adbg.engine.protocol.messages import Variable
 from adbg.engine.python.namespaces import SavedNames
 
@@ -59,7 +60,7 @@ def expandable(value: Any) -> bool:
         if isinstance(value, (Mapping, *_SEQUENCES)):
             return len(value) > 0
         return bool(_attributes(value))
-    except Exception:
+    except own(Exception):
         return False
 
 
@@ -76,7 +77,7 @@ def _attributes(value: Any) -> dict[str, Any]:
             if isinstance(member, types.MemberDescriptorType):
                 try:
                     found[name] = member.__get__(value, type(value))
-                except Exception:  # an empty slot
+                except own(Exception):  # an empty slot
                     continue
     return found
 
@@ -170,7 +171,7 @@ def count_of(value: Any) -> int:
     """How many children ``value`` has."""
     try:
         return len(value) if isinstance(value, (Mapping, *_SEQUENCES)) else len(_attributes(value))
-    except Exception:
+    except own(Exception):
         return 0
 
 
@@ -222,5 +223,5 @@ def _item(key: Any, value: Any, base: str) -> Child:
 def _key_text(key: Any) -> str:
     try:
         return " ".join(repr(key).split())[:80]
-    except Exception as error:
+    except own(Exception) as error:
         return f"<{type_name(key)}: its repr raised {type(error).__name__}>"

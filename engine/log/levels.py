@@ -6,7 +6,6 @@ fd 2, which goes to the run directory's VLOG file while adbg has a level on; for
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from adbg.engine.errors import AdbgError, CommandError, Unsupported
 from adbg.engine.glog import parse_levels
 from adbg.engine.log.narrator import Narrator
 from adbg.engine.log.redirect import StderrTap
+from adbg.engine.outside import own, suppress
 from adbg.engine.places import Lines, parse_lines
 from adbg.engine.protocol import messages as p
 from adbg.engine.python.line_trace import LineRegions
@@ -229,7 +229,7 @@ class LogLevels(Observer):
             path, keep = self._log_file()
             try:
                 self.tap.start(path, keep)
-            except OSError as error:
+            except own(OSError) as error:
                 self._problem(f"the VLOG stays on the program's stderr: {error.strerror}")
 
     # ---- the end
@@ -251,6 +251,6 @@ class LogLevels(Observer):
         more. The parent's redirection stays."""
         self._forward.abandon()
         for native in self.natives.values():
-            with contextlib.suppress(Exception):
+            with suppress(Exception):
                 native.abandon()
         self.tap.abandon()

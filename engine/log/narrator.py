@@ -13,7 +13,6 @@ A record is indented by one TAB per nested backward, and one more inside a custo
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -22,6 +21,7 @@ from typing import Any
 from adbg.engine.backends.base import Backend, BackwardCall
 from adbg.engine.errors import CommandError
 from adbg.engine.glog import format_record, parse_levels
+from adbg.engine.outside import suppress
 from adbg.engine.types import NodeInfo, TensorMeta
 
 _NO_NODE: tuple[BackwardCall | None, int, NodeInfo] = (None, 0, NodeInfo(0, "", ""))
@@ -169,7 +169,7 @@ def _gradients(values: Sequence[Any], backend: Backend, full: bool) -> str:
     texts = []
     for value in values:
         text = "?"
-        with contextlib.suppress(Exception):  # a gradient that the framework cannot describe must not end the backward
+        with suppress(Exception):  # a gradient that the framework cannot describe must not end the backward
             text = "undefined" if value is None else _meta_text(backend.meta(value), full)
         texts.append(text)
     return ", ".join(texts) or "none"

@@ -8,7 +8,6 @@ reaches it through ``forwarder``, within 20 ms.
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import subprocess
@@ -18,8 +17,10 @@ import threading
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from adbg.engine import outside
 from adbg.engine.descriptors import Own, lifted
 from adbg.engine.log import forwarder
+from adbg.engine.outside import suppress
 
 _STARTING = 5.0  # seconds the forwarder's interpreter has to start; 0.02 on an idle machine
 
@@ -54,7 +55,7 @@ class StderrTap:
         file = self._file
         try:
             return os.fstat(file.number).st_size if file is not None and file.ours else 0
-        except OSError:
+        except outside.own(OSError):
             return 0
 
     def start(self, path: str | os.PathLike[str] = "", keep: bool = True) -> None:
@@ -71,7 +72,7 @@ class StderrTap:
             file = Own(lifted(_open(path)))
             self._file, self.path = file, os.fspath(path)
             for stream in (sys.stderr, sys.__stderr__):
-                with contextlib.suppress(OSError, ValueError):
+                with suppress(OSError, ValueError):
                     if stream is not None:
                         stream.flush()
             begin = os.fstat(file.number).st_size
@@ -83,7 +84,7 @@ class StderrTap:
         """A record among those in the file."""
         file = self._file
         if file is not None and file.ours:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 os.write(file.number, data)
 
     def _save(self) -> Own:
@@ -180,7 +181,7 @@ def _set_raw(buffer: io.BufferedWriter, raw: io.RawIOBase) -> bool:
     try:
         buffer.flush()
         buffer.__init__(raw)  # type: ignore[misc]
-    except (OSError, ValueError):
+    except outside.own(OSError, ValueError):
         return False
     return True
 
@@ -199,7 +200,7 @@ def _open(path: str | os.PathLike[str]) -> int:
 
 def _set_buffer(stream: io.TextIOWrapper, raw: io.RawIOBase) -> None:
     """The same of a stream that has no buffer."""
-    with contextlib.suppress(OSError, ValueError):
+    with suppress(OSError, ValueError):
         stream.flush()
     stream.__init__(  # type: ignore[misc]
         raw,
@@ -209,7 +210,7 @@ def _set_buffer(stream: io.TextIOWrapper, raw: io.RawIOBase) -> None:
         line_buffering=stream.line_buffering,
         write_through=stream.write_through,
     )
-    with contextlib.suppress(AttributeError):
+    with suppress(AttributeError):
         stream.mode = "w"  # type: ignore[misc]
 
 
@@ -229,7 +230,7 @@ def _forward(file: int, saved: int, begin: int, keep: int) -> int:
             check=True,
         )
         os.close(reading)
-    except (OSError, ValueError, subprocess.SubprocessError):  # no usable interpreter: a thread does it
+    except outside.own(OSError, ValueError, subprocess.SubprocessError):  # no usable interpreter: a thread does it
         _forward_here(Own(lifted(os.dup(file))), Own(lifted(os.dup(saved))), Own(reading), begin, keep)
     return writing
 
@@ -246,7 +247,7 @@ def _forward_here(file: Own, saved: Own, pipe: Own, begin: int, keep: int) -> No
             return False
 
     def run() -> None:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             forwarder.follow(forwarder.Tail(file.number, saved.number, begin, keep), over, lambda: False)
         for own in (file, saved, pipe):
             own.close()

@@ -1,7 +1,8 @@
 """The user's expressions and statements, evaluated where the program is stopped.
 
 Runs on the parked thread (conditions: in the autograd hook). No exception of user code gets out: all become
-CommandError of one line; ``exit()`` and Ctrl-C inside an expression end the expression, never the run.
+CommandError of one line, and ``exit()`` inside an expression ends it, never the run. Only Ctrl-C gets out (at a stop it
+ends the answer) and what the program's own signal handlers raise.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from adbg.engine.errors import AdbgError, CommandError, UnknownName
+from adbg.engine.outside import own
 from adbg.engine.python.locals import write_locals
 from adbg.engine.python.namespaces import GRADIENT_NAMES, Namespace, NormHelper, node_namespace
 from adbg.engine.python.thread_stdout import thread_stdout
@@ -46,9 +48,9 @@ def evaluate(expression: str, namespace: Namespace) -> Any:
         try:
             value = eval(code, namespace.globals_for(used))
             return float(value) if isinstance(value, NormHelper) else value
-        except AdbgError:
+        except (AdbgError, KeyboardInterrupt):
             raise
-        except BaseException as error:
+        except own(BaseException) as error:
             raise _explained(error, expression, namespace) from None
 
 
@@ -64,7 +66,7 @@ def _expression(text: str) -> tuple[types.CodeType, tuple[str, ...]]:
     except SyntaxError as error:
         hint = "statements run with '!', a gradient is changed with 'set'" if _is_statement(text) else ""
         raise CommandError(_syntax_text(error), hint) from None
-    except (ValueError, RecursionError, MemoryError) as error:
+    except own(ValueError, RecursionError, MemoryError) as error:
         raise CommandError(f"not an expression: {error}") from None
     return code, _names_in(tree)
 
@@ -81,7 +83,7 @@ def _compile(tree: Any, mode: str) -> types.CodeType:
 def _is_statement(text: str) -> bool:
     try:
         ast.parse(text, _FILE, "exec")
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except own(SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     return True
 
@@ -94,8 +96,8 @@ def _syntax_text(error: SyntaxError) -> str:
 
 def _explained(error: BaseException, source: str, namespace: Namespace) -> CommandError:
     """One line: what was raised, and where, unless it was in the one line typed."""
-    place, own = _place(error, source)
-    if isinstance(error, NameError) and own and not place:
+    place, typed = _place(error, source)
+    if isinstance(error, NameError) and typed and not place:
         if getattr(error, "name", "") in ("nan", "inf"):
             return UnknownName(str(error), f"math.{error.name}, or float('{error.name}') where math is not imported")
         if namespace.over is not None:
@@ -105,7 +107,7 @@ def _explained(error: BaseException, source: str, namespace: Namespace) -> Comma
     name = type(error).__name__
     try:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    except Exception:
+    except own(Exception):
         lines = []
     text = f"{name}: {lines[0][:_MAX_MESSAGE]}" if lines else name
     if isinstance(error, SystemExit):
@@ -171,7 +173,7 @@ def _statements(text: str) -> ast.Module:
         return tree
     except SyntaxError as error:
         raise CommandError(_syntax_text(error)) from None
-    except (ValueError, RecursionError, MemoryError) as error:
+    except own(ValueError, RecursionError, MemoryError) as error:
         raise CommandError(f"not a statement: {error}") from None
 
 
@@ -210,9 +212,9 @@ def _run(
             exec(_compile(tree, "exec"), names)
             if last is not None:
                 value = eval(_compile(ast.Expression(last.value), "eval"), names)
-        except AdbgError:
+        except (AdbgError, KeyboardInterrupt):
             raise
-        except BaseException as error:
+        except own(BaseException) as error:
             raise _explained(error, source, namespace) from None
         finally:
             _keep(before, names, assigned, namespace)
@@ -267,7 +269,7 @@ def parse_target(text: str, items: bool = False) -> GradTarget | PythonTarget:
     text = text.strip()
     try:
         tree = ast.parse(text, _FILE, "eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except own(SyntaxError, ValueError, RecursionError, MemoryError):
         raise CommandError(
             f"{text!r} is nothing that can be set", "example: set grad_outputs[0] = grad_outputs[0] * 2"
         ) from None
@@ -295,7 +297,7 @@ def _grad_target(text: str, kind: str, path: list[ast.expr], items: bool) -> Gra
     slot = path[0]
     try:
         index = ast.literal_eval(slot.slice) if isinstance(slot, ast.Subscript) else None
-    except ValueError:
+    except own(ValueError):
         index = None
     if not isinstance(index, int) or isinstance(index, bool):
         raise CommandError(f"{text!r}: the slot of {kind} must be a number", f"example: set {kind}[0] = {kind}[0] * 2")

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
+from adbg.engine.outside import own
 from adbg.engine.places import Lines
 
 _MOST_CODES = 50_000  # code objects whose verdict is kept: a program may compile some at every step
@@ -94,7 +95,7 @@ class LineRegions:
         self._queued = False
         try:
             self._here(sys._getframe(1))
-        except Exception as error:  # must not surface in whatever the thread does
+        except own(Exception) as error:  # must not surface in whatever the thread does
             self._problem(f"the lines are not watched: {type(error).__name__}: {error}")
         return 0
 

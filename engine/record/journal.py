@@ -12,7 +12,6 @@ looked into: number u64 | begin f64 | end f64 (epoch; 0 while it runs).
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import faulthandler
 import mmap
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from adbg.engine.descriptors import Own, lifted
+from adbg.engine.outside import own, suppress
 
 SLOTS, SLOT = 64, 1024
 HEAD = struct.Struct("<QdH")
@@ -100,7 +100,7 @@ class Journal:
         """Have ``faulthandler`` write into this folder, unless the program uses it already."""
         if faulthandler.is_enabled():
             return
-        with contextlib.suppress(OSError, ValueError, RuntimeError):
+        with suppress(OSError, ValueError, RuntimeError):
             path = faults_path(self.folder, self.label)
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             self._faults_file = Own(lifted(fd))
@@ -122,7 +122,7 @@ class Journal:
         on top, with the framework's as the next (it restores and raises the signal again, so both have their say)."""
         if self._faults is None or not self._in_use() or not self._handlers:
             return
-        with contextlib.suppress(OSError, ValueError, AttributeError, RuntimeError):
+        with suppress(OSError, ValueError, AttributeError, RuntimeError):
             now = {number: _action(number) for number in CRASHES}
             others = {n: action for n, action in now.items() if action.raw[:8] != self._handlers[n]}
             if others:
@@ -140,7 +140,7 @@ class Journal:
         """The process ends in good order: nothing to keep."""
         self.abandon()
         for path in (journal_path(self.folder, self.label), faults_path(self.folder, self.label)):
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 path.unlink()
 
     def abandon(self) -> None:
@@ -178,7 +178,7 @@ def open_journal(folder: str, label: str, problem: Callable[[str], Any]) -> Jour
         return None
     try:
         journal = Journal(Path(folder), label)
-    except (OSError, ValueError) as error:
+    except own(OSError, ValueError) as error:
         problem(f"no crash journal: {error}")
         return None
     journal.watch_faults()

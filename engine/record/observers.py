@@ -10,6 +10,7 @@ from typing import Any
 
 from adbg.engine.backends.base import Backend, HookPlan
 from adbg.engine.graph.index import index_of
+from adbg.engine.outside import own
 from adbg.engine.protocol.messages import BreakpointState
 from adbg.engine.record.journal import Journal
 from adbg.engine.record.recorder import Recorder
@@ -135,7 +136,7 @@ class CrashNotes(Observer):
                 norm = backend.norm(value) if norm is None else norm
                 shape = ", ".join(map(str, meta.shape or ()))
                 texts.append(f"{meta.dtype}[{shape}] norm {norm:.4g}")
-            except Exception:  # sparse, quantised: no figure, no harm
+            except own(Exception):  # sparse, quantised: no figure, no harm
                 texts.append("?")
             norm = None  # the one that is known was of the first defined gradient
         path, line = _path(running), self._line(running, visit.key)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import collections
-import contextlib
 import itertools
 import json
 import os
@@ -21,6 +20,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from adbg.engine.outside import own, suppress
 from adbg.engine.protocol.codec import to_json
 from adbg.engine.record.budget import LIMIT
 from adbg.engine.record.files import SCHEMA, process_start
@@ -81,7 +81,7 @@ class Recorder:
         }
         try:
             writer = RunWriter(run_dir, rank, known, limit)
-        except (OSError, sqlite3.Error) as error:
+        except own(OSError, sqlite3.Error) as error:
             recorder = cls(None, on_problem)
             recorder._report(
                 f"nothing is recorded: {_reason(error)} ({os.fspath(run_dir)}); debugging continues without a record"
@@ -257,13 +257,13 @@ class Recorder:
             self._drain(writer)
             ended = {"ended": writer.info.get("ended") or time.time()}
             writer.update_info({**ended, "dropped": self._dropped} if self._dropped else ended)
-        except (OSError, sqlite3.Error) as error:
+        except own(OSError, sqlite3.Error) as error:
             self._fail(f"recording stopped: {_reason(error)} ({writer.run_dir})")
         except (
             Exception
         ) as error:  # a defect here must not surface as a dying thread's traceback in the program's output
             self._fail(f"recording stopped by a defect of adbg: {type(error).__name__}: {error}")
-        with contextlib.suppress(OSError, sqlite3.Error):
+        with suppress(OSError, sqlite3.Error):
             writer.close()
 
     def _fail(self, message: str) -> None:
@@ -272,14 +272,14 @@ class Recorder:
         self._queue.clear()
         for done in waiting:
             done.set()
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             if self._writer is not None:
                 self._writer.update_info({"problem": message})
         self._report(f"{message}; debugging continues without a record")
 
     def _report(self, message: str) -> None:
         if self._on_problem is not None:
-            with contextlib.suppress(Exception):
+            with suppress(Exception):
                 self._on_problem(message)
 
     def _drain(self, writer: RunWriter) -> None:
@@ -390,5 +390,5 @@ def _reason(error: BaseException) -> str:
 def _cwd() -> str:
     try:
         return os.getcwd()
-    except OSError:  # the folder was deleted under the program
+    except own(OSError):  # the folder was deleted under the program
         return ""

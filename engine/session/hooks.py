@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from adbg.engine.backends.base import Backend, BackwardCall, Hidden
 from adbg.engine.graph.nonfinite import count_nonfinite, evidence_at, total
+from adbg.engine.outside import from_outside, own
 from adbg.engine.python.expressions import evaluate, node_namespace
 from adbg.engine.python.user_code import failed_frame, user_frame
 from adbg.engine.session.breakpoints.table import HitEvent
@@ -50,7 +51,7 @@ class BackendHooks:
             return
         try:
             session.turn.take(self._backward_begin, call)
-        except Exception as error:
+        except own(Exception) as error:
             session.problems.defect("a hook failed and was passed over", error)
 
     def node_begin(self, call: BackwardCall, key: int, grad_outputs: Slots) -> Slots | None:
@@ -59,7 +60,7 @@ class BackendHooks:
             return None
         try:
             return session.turn.take(self._node_begin, call, key, grad_outputs)
-        except Exception as error:
+        except own(Exception) as error:
             session.problems.defect("a hook failed and was passed over", error)
             return None
 
@@ -70,7 +71,7 @@ class BackendHooks:
             return None
         try:
             return session.turn.take(self._node_end, call, key, grad_inputs, grad_outputs, now)
-        except Exception as error:
+        except own(Exception) as error:
             session.problems.defect("a hook failed and was passed over", error)
             return None
 
@@ -83,7 +84,7 @@ class BackendHooks:
             return
         try:
             session.turn.take(self._backward_end, call, error, now)
-        except Exception as problem:
+        except own(Exception) as problem:
             session.problems.defect("a hook failed and was passed over", problem)
         finally:
             self._running.pop(id(call), None)
@@ -103,7 +104,7 @@ class BackendHooks:
                 self._brief[call.number] = (call, time.time())
                 for begin in session.notify.brief_begin:
                     begin(call)
-        except Exception as error:
+        except own(Exception) as error:
             session.problems.defect("the begin of a backward was not reported", error)
 
     def brief_end(self, number: int, us: float, error: BaseException | None) -> None:
@@ -115,7 +116,7 @@ class BackendHooks:
                     run = BriefRun(*found, False, us, error_text(error) if error is not None else "")
                     for tell in session.notify.brief_end:
                         tell(run)
-        except Exception as problem:  # also of the program's own exception, whose text is asked for
+        except own(Exception) as problem:  # also of the program's own exception, whose text is asked for
             session.problems.defect("the end of a backward was not reported", problem)
 
     def node_warning(self, call: BackwardCall, key: int, grad_outputs: Slots, text: str) -> Slots | None:
@@ -126,7 +127,7 @@ class BackendHooks:
             return None
         try:
             return session.turn.take(self._warned, call, key, grad_outputs, text)
-        except Exception as error:
+        except own(Exception) as error:
             session.problems.defect("a hook failed and was passed over", error)
             return None
 
@@ -278,7 +279,8 @@ class BackendHooks:
         if not session.attached:
             return
         running = self._running.get(id(call))
-        fresh = isinstance(error, Exception) and not self._shown(call.original_error(error))
+        # What a signal handler of the program's raised is no failure of this backward.
+        fresh = isinstance(error, Exception) and not from_outside(error) and not self._shown(call.original_error(error))
         if running is None:  # unarmed until now: only an exception is news
             if fresh and error is not None:
                 self._failed(self._enter(call), error)
@@ -417,7 +419,7 @@ class BackendHooks:
             if value is not None:
                 try:
                     norm = self._backend.norm(value)
-                except Exception:  # sparse, quantised: no figure, no harm
+                except own(Exception):  # sparse, quantised: no figure, no harm
                     return None, False
                 return norm, not math.isfinite(norm) and any(self._backend.nonfinite(value))
         return None, False

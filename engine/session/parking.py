@@ -8,6 +8,7 @@ that reaches a hook waits for it ("waiting") and decides afterwards. Whatever ru
 from __future__ import annotations
 
 import queue
+import signal
 import threading
 from collections.abc import Callable
 from threading import get_ident
@@ -21,6 +22,7 @@ from adbg.engine.session.stop_point import PausedPoint
 Job = Callable[[], None]
 GLANCE = 0.25  # seconds: a Ctrl-C that comes just before the main thread begins to wait would not end the wait
 T = TypeVar("T")
+_WAKING = signal.SIGURG  # ignored unless a program asks for it
 
 
 class Turn:
@@ -86,6 +88,10 @@ def _raise_in(thread: int, kind: type[BaseException]) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(kind))
 
 
+def _wake(number: int, frame: object) -> None:
+    """Nothing: to begin is enough."""
+
+
 class Parked:
     """One stop of one thread: its point, and the queue of what it is to do there. ``run`` is called by that thread."""
 
@@ -102,6 +108,7 @@ class Parked:
         self._leaving: Job | None = None
         self._resumed = False
         self._interrupted = False
+        self._listening: Any = None  # what the waking signal did before this stop, while it is ours
         self.over = threading.Event()  # the thread has left
 
     def post(self, job: Job) -> bool:
@@ -136,6 +143,7 @@ class Parked:
                     continue
                 if job is None:
                     return
+                self._listen()
                 self.busy = True
                 job()
             except Abandoned:
@@ -154,12 +162,29 @@ class Parked:
                 continue
 
     def interrupt(self) -> None:
-        """Raise Abandoned in the job that is running. It comes with the next Python instruction there: never inside a
-        call into C that does not return."""
+        """Raise Abandoned in the job that is running. It comes with the next Python instruction there. On the main
+        thread a wait in C (``time.sleep``, a lock, a queue, a socket, ``input()``) is woken for it by a signal; on
+        another thread Python ends no such wait, and nowhere a computation in C."""
         with self._gate:
             if self.busy:
                 self._interrupted = True
                 _raise_in(self.thread, Abandoned)
+                if self._listening is not None:
+                    signal.pthread_kill(self.thread, _WAKING)
+
+    def _listen(self) -> None:
+        """Have a signal that does nothing by itself call a Python function: the first instruction of that raises what
+        ``interrupt`` sent, and so ends the wait. Put back when the stop is over; one that the program uses is left."""
+        if self._listening is None and threading.current_thread() is threading.main_thread():
+            before = signal.getsignal(_WAKING)
+            if before in (signal.SIG_DFL, signal.SIG_IGN):
+                self._listening = before
+                signal.signal(_WAKING, _wake)
+
+    def _stop_listening(self) -> None:
+        if self._listening is not None:
+            signal.signal(_WAKING, self._listening)
+            self._listening = None
 
     def _settle(self) -> None:
         """The job is over: an interrupt that was on its way must not reach the program. It comes here instead."""
@@ -180,6 +205,7 @@ class Parked:
         """No more jobs from now on. Those that came too late are run: each finds that the stop is over, and says so."""
         with self._gate:
             self._open = False
+        self._stop_listening()
         self.over.set()
         if self._leaving is not None:
             self._leaving()

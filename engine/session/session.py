@@ -7,7 +7,6 @@ run is an ``Observer``: the session knows none of them.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import threading
@@ -18,6 +17,8 @@ from typing import TypeVar
 
 from adbg.engine.backends.base import Backend, BackwardCall, HookPlan
 from adbg.engine.errors import AdbgError, CommandError, NotStopped
+from adbg.engine.frames import forget_stack
+from adbg.engine.outside import own, suppress
 from adbg.engine.own_files import SHOWN
 from adbg.engine.protocol import messages as p
 from adbg.engine.session.breakpoints.grammar import parse_spec
@@ -108,7 +109,7 @@ class Session:
                 try:
                     backend.install(hooks)
                     backend.set_stacks(self.stacks)
-                except Exception as error:
+                except own(Exception) as error:
                     self.problems.defect(f"{backend.name} cannot be hooked", error)
             self.attached = True
             self.rearm()
@@ -127,7 +128,7 @@ class Session:
             for observer in self._observers:
                 try:
                     observer.detach()
-                except Exception as error:
+                except own(Exception) as error:
                     self.problems.defect("something that the client asked for is still there", error)
             self.rearm()
             for backend, hooks in zip(self.backends, self.hooks):
@@ -135,7 +136,7 @@ class Session:
                 try:
                     backend.set_stacks(False)
                     backend.uninstall()
-                except Exception as error:
+                except own(Exception) as error:
                     self.problems.defect(f"{backend.name} keeps a hook", error)
         parked = self.parked
         if parked is not None:
@@ -150,7 +151,7 @@ class Session:
         self.turn.quiet = ()
         gone: list[Observer | Backend] = [*self._observers, *self.backends]
         for each in gone:
-            with contextlib.suppress(Exception):
+            with suppress(Exception):
                 each.abandon()
         self._observers.clear()
 
@@ -322,6 +323,8 @@ class Session:
         finally:
             self.parked = None
             parked.close()
+            if parked.answers is not None:
+                forget_stack()
             spent = time.perf_counter_ns() - begun
             for around in chain:
                 around.state.stopped_ns = 0

@@ -8,6 +8,8 @@ import types
 from collections.abc import Callable, Sequence
 
 from adbg.engine.backends.base import Backend, BackwardCall, Graph
+from adbg.engine.frames import locals_of
+from adbg.engine.outside import own
 from adbg.engine.python.user_code import source_line
 from adbg.engine.session.running_call import Running
 from adbg.engine.session.stop_point import CallState, PausedPoint
@@ -98,10 +100,10 @@ def _graph_so_far(
 ) -> tuple[Backend | None, Graph | None]:
     """The graph that the tensors among the frame's locals have, and whose it is."""
     for backend in backends:
-        names = frame.f_locals
+        names = locals_of(frame)
         try:
             graph = backend.graph_of(list(names.values()))
-        except Exception as error:
+        except own(Exception) as error:
             defect("the graph so far is not known", error)
             continue
         if graph is not None:

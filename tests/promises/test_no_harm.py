@@ -107,6 +107,24 @@ def test_killed_in_the_middle_of_a_request(framework: str, tmp_path: Path, slow_
     check_it_ended_by_itself(front_end.run_dir, slow_digest)
 
 
+WAITS = {  # the others are in tests/engine/session/test_interrupted_jobs.py
+    "sleep": "import time; time.sleep(9999)",
+    "lock": "import threading; lock = threading.Lock(); lock.acquire(); lock.acquire()",
+}
+
+
+@pytest.mark.parametrize("wait", WAITS)
+@on_frameworks()
+def test_killed_while_an_expression_waits(framework: str, wait: str, tmp_path: Path, slow_digest: str) -> None:
+    """In C, where Python looks for nothing: it would wait for ever."""
+    begun = tmp_path / "begun"
+    statement = f"! open({str(begun)!r}, 'w').close(); {WAITS[wait]}"
+    front_end = FrontEnd(framework, tmp_path / "run", ["-b", "Tanh", *commands("continue", statement, "continue")])
+    wait_until(begun.exists, "the statement")
+    front_end.kill()
+    check_it_ended_by_itself(front_end.run_dir, slow_digest)
+
+
 @pytest.mark.parametrize("front_end", ["--repl", "--screen"])
 @on_frameworks()
 def test_terminal_closed(framework: str, front_end: str, tmp_path: Path, slow_digest: str) -> None:

@@ -35,6 +35,10 @@ class Graph(abc.ABC):
     note: str = ""  # what is missing ("walk capped at 30,000 nodes: ..."), for the UI
     truncated: bool = False  # the walk was cut: more nodes than ``count`` run, and the rest is never seen
     left_out: Sequence[Any] = ()  # values given to ``graph_of`` whose graphs a backward has used up
+    # What ``engine/graph`` made of it. Not in a WeakKeyDictionary: its Python function would run as the graph goes, in
+    # the program's thread, and what a signal handler of the program's raises there is lost.
+    index_kept: Any = None
+    marks_kept: dict[int, str] = {}
 
     def add_note(self, text: str) -> None:
         """One thing more that is missing."""

@@ -5,7 +5,6 @@ Methods run on the thread that calls them, ``arm`` also on the reader thread.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import resource
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import Any, ClassVar, Protocol
 
 from adbg.engine.backends.base import Backend, BackwardCall, Capabilities, CreationWatch, DoctorLine, HookSink
 from adbg.engine.backends.common.private_use import PrivateUse
+from adbg.engine.outside import suppress
 
 
 class Entry(Protocol):
@@ -96,10 +96,10 @@ class FrameworkBackend(Backend):
     def memory(self) -> Mapping[str, float]:
         """rss, peak_rss; of a device in use: allocated, reserved and peak."""
         found: dict[str, float] = {"peak_rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0}
-        with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/statm", encoding="ascii") as statm:
+        with suppress(OSError, ValueError, IndexError), open("/proc/self/statm", encoding="ascii") as statm:
             found["rss"] = float(int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
             found["peak_rss"] = max(found["peak_rss"], found["rss"])  # the kernel adds to the peak now and then only
-        with contextlib.suppress(Exception):
+        with suppress(Exception):
             device = self.device_memory()
             if device is not None:
                 found["cuda_allocated"] = float(device.memory_allocated())

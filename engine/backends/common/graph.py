@@ -18,6 +18,12 @@ from adbg.engine.types import NodeInfo
 ALL_FACTS = ("unique_name", "module", "parameter", "forward_stack")  # those of ``HookPlan.needs``
 
 
+def roots_first(nodes: list[Any], _: object = None) -> None:
+    """Let go of nodes in their order: Python frees a list from its end. C alone runs, so no interrupt leaves half."""
+    nodes.reverse()
+    nodes.clear()
+
+
 class WalkedGraph(Graph):
     """The graph below some roots. Everything is made on first use."""
 
@@ -82,6 +88,4 @@ class WalkedGraph(Graph):
     def _drop_nodes(self) -> None:
         self._index = {}
         self._wanted = ()
-        nodes, self._nodes = self._nodes, []
-        for key in range(len(nodes)):
-            nodes[key] = None
+        roots_first(self._nodes)

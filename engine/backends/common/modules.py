@@ -11,6 +11,8 @@ import weakref
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
+from adbg.engine.outside import own
+
 
 class SeenModules(abc.ABC):
     """Modules that are part of no other, as far as they were seen. ``kind`` is the framework's class of modules."""
@@ -36,7 +38,7 @@ class SeenModules(abc.ABC):
             self._name_parts(root)
             for path, parameter in root.named_parameters():
                 self._names[id(parameter)] = (weakref.ref(parameter), path)
-        except Exception:  # a module with a property that raises: its nodes stay without a path
+        except own(Exception):  # a module with a property that raises: its nodes stay without a path
             return
         if not any(known() is root for known in self._roots):
             self._roots = [known for known in self._roots if known() is not None]

@@ -11,6 +11,7 @@ from typing import Any
 
 from adbg.engine.backends.common.slices import resolve, to_two, written
 from adbg.engine.errors import CommandError
+from adbg.engine.outside import own
 from adbg.engine.types import TensorWindow
 
 EXACT_ELEMENTS = 1_000_000  # statistics of larger tensors are those of a sample, unless asked for
@@ -87,7 +88,7 @@ def text_of(value: Any, shown: Callable[[Any], str], limit: int = 2000) -> str:
     """``shown(value)``, cut at ``limit`` characters. Never raises."""
     try:
         text = shown(value)
-    except Exception as error:
+    except own(Exception) as error:
         return f"<{type(value).__name__}: its repr raised {type(error).__name__}: {error}>"
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
@@ -107,7 +108,7 @@ def filled(old: Any, number: Any, where: str, dtype: str, full_like: Callable[[A
         raise CommandError(f"{where} is {dtype} and cannot hold the complex number {number}", "give a real number")
     try:
         return full_like(old, number)
-    except Exception as error:
+    except own(Exception) as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise CommandError(
             f"{where} cannot be filled with {number}: {first}", "give a tensor of its shape and dtype"

@@ -4,7 +4,7 @@ methods run on the thread that calls them, ``arm`` and ``set_stacks`` also on th
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import paddle
@@ -136,26 +136,8 @@ class PaddleBackend(FrameworkBackend):
     def version_of(self, value: Any) -> int | None:
         return getattr(value, "inplace_version", None)
 
-    @contextlib.contextmanager
-    def _user_mode(self) -> Iterator[None]:
-        self._entry.enter_passing()
-        before = private.has_grad()
-        self._grad_modes.append(before)
-        try:
-            private.set_has_grad(True)
-            # What a person has computed is told of as the script's operators are; a condition or a display is not.
-            if self._vlog.silent and aids_tell():
-                with aids_aside():
-                    yield
-            else:
-                yield
-        finally:
-            private.set_has_grad(before)
-            self._grad_modes.pop()
-            self._entry.leave_passing()
-
     def user_mode(self) -> contextlib.AbstractContextManager[None]:
-        return self._user_mode()
+        return _UserMode(self._entry, self._grad_modes, self._vlog.silent)
 
     def optimized(self) -> Iterable[tuple[str, Any]]:
         for optimizer in of_kind(paddle.optimizer.Optimizer):
@@ -206,3 +188,28 @@ def _capabilities(stacks: Stacks, hooks: bool) -> Capabilities:
         contributions=seen and hooks,
         native_vlog=True,
     )
+
+
+class _UserMode:
+    """See ``Backend.user_mode``. No generator: where an interrupt comes as the block is entered, one would switch the
+    grad mode back when it is freed, long after, in the script."""
+
+    def __init__(self, entry: EngineEntry, modes: list[bool], silent: bool) -> None:
+        self._entry = entry
+        self._modes = modes
+        # What a person has computed is told of as the script's operators are; a condition or a display is not.
+        self._aside = aids_aside() if silent and aids_tell() else contextlib.nullcontext()
+
+    def __enter__(self) -> None:
+        self._aside.__enter__()
+        self._recorded = private.has_grad()
+        self._outer = len(self._modes)
+        self._entry.enter_passing()
+        self._modes.append(self._recorded)
+        private.set_has_grad(True)
+
+    def __exit__(self, *raised: Any) -> None:
+        private.set_has_grad(self._recorded)
+        del self._modes[self._outer :]
+        self._entry.leave_passing()
+        self._aside.__exit__(*raised)

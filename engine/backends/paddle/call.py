@@ -80,9 +80,9 @@ class PaddleCall(PaddleGraph, BackwardCall):
 
     def finish(self) -> None:
         """The call is over: no hook, no node, no tensor is kept."""
-        hooks, self._hooks = self._hooks, None
-        if hooks is not None:
-            hooks.clear()
+        if self._hooks is not None:
+            self._hooks.clear()
+        self._hooks = None
         self.origin = None
         self.release()
 

@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 from adbg.engine.backends.base import HookSink
+from adbg.engine.backends.common.shield import surely
 from adbg.engine.backends.common.tracebacks import clean_text, strip_own
 from adbg.engine.backends.paddle import private
 from adbg.engine.backends.paddle.call import PaddleCall
@@ -23,6 +24,7 @@ from adbg.engine.backends.paddle.failures import described
 from adbg.engine.backends.paddle.graph import PYLAYER, Services, root_tensors, surveyed
 from adbg.engine.backends.paddle.open import Open, Threads, flag, given
 from adbg.engine.backends.paddle.tensors import is_tensor
+from adbg.engine.outside import from_outside, own
 from adbg.engine.types import BriefCall
 
 Run = Callable[..., Any]
@@ -115,9 +117,9 @@ class EngineEntry:
         def run_backward(*args: Any, **kwargs: Any) -> Any:
             if self._sink is None:
                 return run(*args, **kwargs)
+            grad_mode = private.has_grad()
             opened = self._begin(args, kwargs, partial)
             earlier = self._kept
-            grad_mode = private.has_grad()
             if partial and flag(opened, 4, "create_graph"):
                 self._services.stacks.tell_place()
             try:
@@ -148,7 +150,7 @@ class EngineEntry:
                 return result
             finally:
                 threads.mine.open.remove(opened)
-                self._close(opened)
+                surely(self._close, opened)
 
         run_backward.__name__ = run_backward.__qualname__ = getattr(run, "__name__", "run_backward")
         run_backward.__doc__ = run.__doc__
@@ -161,7 +163,7 @@ class EngineEntry:
         roots = args[0] if args else kwargs.get("tensors", ())
         try:
             self._services.spent.add(roots if isinstance(roots, (tuple, list)) else (roots,))
-        except Exception:  # knowing less about old graphs is no reason to hurt the program
+        except own(Exception):  # knowing less about old graphs is no reason to hurt the program
             return
 
     def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any], partial: bool) -> Open:
@@ -183,21 +185,26 @@ class EngineEntry:
         state.open.append(opened)
         if self.armed:
             opened.frame = sys._getframe(2)
-            if self._passes_over(opened):
-                return opened
-            call = self._realize(opened)
-            sink = self._sink
-            if call is not None and sink is not None:
-                opened.begun = True
-                try:
-                    sink.backward_begin(call)
-                    call.hooks.start()
-                except BaseException as error:
-                    self.abort(error)  # what is around this call makes another exception of it
-                    state.open.remove(opened)
-                    self._close(opened)
-                    raise
+            grad_mode = private.has_grad()
+            try:
+                self._report(opened)
+            except BaseException as error:
+                self.abort(error)  # what is around this call makes another exception of it
+                private.set_has_grad(grad_mode)
+                state.open.remove(opened)
+                surely(self._close, opened)
+                raise
         return opened
+
+    def _report(self, opened: Open) -> None:
+        if self._passes_over(opened):
+            return
+        call = self._realize(opened)
+        sink = self._sink
+        if call is not None and sink is not None:
+            opened.begun = True
+            sink.backward_begin(call)
+            call.hooks.start()
 
     def _passes_over(self, opened: Open) -> bool:
         """Whether nothing in this call is of interest: then it is reported in short, and nothing is made for it (half
@@ -215,7 +222,7 @@ class EngineEntry:
             sink.brief_begin(
                 BriefCall(opened.number, survey.count, survey.roots, "backward", self.iteration, ident, *place)
             )
-        except Exception:
+        except own(Exception):
             return False
         opened.brief = perf_counter_ns()
         return True
@@ -255,7 +262,7 @@ class EngineEntry:
                 inputs=[value for value in given(opened, 1, "inputs") if is_tensor(value)] if opened.partial else (),
                 location=self._services.stacks.frames.live_line(opened.frame or sys._getframe(1)),
             )
-        except Exception:
+        except own(Exception):
             return None
         if opened.survey is not None:
             call.take_survey(opened.survey)
@@ -265,15 +272,15 @@ class EngineEntry:
     def _close(self, opened: Open) -> None:
         call = opened.call
         state = self._threads.mine
-        try:
-            if call is not None and not opened.passing:
+        if not opened.passing:
+            if call is not None:
                 call.finish()
-        finally:
-            opened.call = None
-            opened.args, opened.kwargs, opened.frame, opened.entry = (), {}, None, None
-            if not state.open:
-                state.origin = state.abort = None
-                state.answer.clear()
+            state.passing = 0
+        opened.call = None
+        opened.args, opened.kwargs, opened.frame, opened.entry = (), {}, None, None
+        if not state.open:
+            state.origin = state.abort = None
+            state.answer.clear()
 
     def _end(self, opened: Open) -> None:
         call, sink = opened.call, self._sink
@@ -303,7 +310,7 @@ class EngineEntry:
             if opened.call is not None:
                 sink.backward_end(opened.call, aborted)
             return aborted
-        if not opened.begun and (state.reported or not isinstance(error, Exception)):
+        if not opened.begun and (state.reported or from_outside(error) or not isinstance(error, Exception)):
             return None
         call = self._realize(opened)
         if call is not None:
@@ -372,6 +379,6 @@ class EngineEntry:
                 call = self._realize(opened)
                 if call is not None:
                     call.hooks.watch_undefined(printed, key)
-        except Exception:  # knowing less about a PyLayer is no reason to hurt the backward
+        except own(Exception):  # knowing less about a PyLayer is no reason to hurt the backward
             return result
         return result

@@ -30,6 +30,7 @@ from adbg.engine.backends.common.hooking import (
     Hooks,
 )
 from adbg.engine.backends.common.hooking import NEEDS_PRE as NEEDED_PRE
+from adbg.engine.backends.common.shield import aborting
 from adbg.engine.backends.paddle.failures import undefined_note
 from adbg.engine.backends.paddle.graph import PYLAYER
 from adbg.engine.backends.paddle.native import symbols
@@ -45,6 +46,7 @@ from adbg.engine.backends.paddle.slots import (
 )
 from adbg.engine.backends.paddle.stacks import framework_name
 from adbg.engine.backends.paddle.tensors import bad, kept_copy, stands_in
+from adbg.engine.outside import own
 
 if TYPE_CHECKING:
     from adbg.engine.backends.paddle.call import PaddleCall
@@ -149,14 +151,17 @@ class PaddleHooks(Hooks):
         slots = native.input_slots(node.node_ptr())
         places = [(slot, rank) for slot, ranks in enumerate(slots) for rank in range(ranks)]
         if len(places) == 1:
-            self._handles.append((node, native.place(node, *places[0], functools.partial(self._before_one, key))))
+            self._handles.append((node, native.place(node, *places[0], self._hook(self._before_one, key))))
             return
         last = len(places) - 1
         for place, (slot, rank) in enumerate(places):
-            hook = functools.partial(self._gather, key, place, last)
+            hook = self._hook(self._gather, key, place, last)
             self._handles.append((node, native.place(node, slot, rank, hook)))
         for place, (slot, rank) in enumerate(places[:-1]):  # an edit of an earlier slot can be handed over only now
-            self._handles.append((node, native.place(node, slot, rank, functools.partial(self._hand_over, place))))
+            self._handles.append((node, native.place(node, slot, rank, self._hook(self._hand_over, place))))
+
+    def _hook(self, method: Callable[..., Any], *args: Any) -> Callable[..., Any]:
+        return functools.partial(aborting, self._entry_point.abort, method, *args)
 
     def _place_turn(self, key: int) -> None:
         """Without hooks in front of nodes: the predicted node before this one says when its turn comes."""
@@ -189,7 +194,7 @@ class PaddleHooks(Hooks):
         elif self.graph.is_custom(key):
             self.want(key, TRACK)  # its end is told by the function around PyLayer.backward
         else:
-            hook = functools.partial(self._after, key)
+            hook = self._hook(self._after, key)
             self.placed.append(hook)
             self._handles.append((None, self._nodes[key]._register_post_hook(hook)))
 
@@ -271,11 +276,8 @@ class PaddleHooks(Hooks):
                 self._edited[key] = safe
             self._hold(key, handed_on(gradients, safe))
             return safe
-        except Exception:
+        except own(Exception):
             return None
-        except BaseException as error:
-            self._entry_point.abort(error)
-            raise
 
     def _hold(self, key: int, gradients: tuple[Any, ...]) -> None:
         """What flows into a node that runs now, where its end is of interest: a kernel may write over what nobody
@@ -308,7 +310,7 @@ class PaddleHooks(Hooks):
                 replaced = self.sink.node_end(self.call, key, given, gradients)
                 if replaced is not None and len(replaced) == len(given):
                     edited = [replaced[place] if place is not None else None for place in places]
-        except Exception:  # the next node's turn has come: it must not be lost
+        except own(Exception):  # the next node's turn has come: it must not be lost
             self.running = None
         self._drop_parts(key)
         self._take_turns(key)
@@ -329,11 +331,8 @@ class PaddleHooks(Hooks):
             if replaced is None:
                 return answer(outputs)
             return answer(rebuilt(outputs, replaced_slots(grad_inputs, replaced, stands_in)))
-        except Exception:
+        except own(Exception):
             return answer(outputs)
-        except BaseException as error:
-            self._entry_point.abort(error)
-            raise
 
     def _end(self, key: int, grad_inputs: tuple[Any, ...], gradients: tuple[Any, ...]) -> tuple[Any, ...] | None:
         self.running = None
@@ -405,7 +404,7 @@ class PaddleHooks(Hooks):
             safe = replaced_slots(grad_inputs, replaced, lambda old, new: old is None or stands_in(old, new))
             whole = rebuilt(given, safe)
             return whole if isinstance(result, (tuple, list)) else whole[0]
-        except Exception:
+        except own(Exception):
             return result
         except BaseException as error:
             self._entry_point.abort(error)

@@ -29,6 +29,7 @@ from adbg.engine.backends.common.tensors import (
 )
 from adbg.engine.backends.paddle.native.own import aids_aside
 from adbg.engine.errors import CommandError, Unsupported
+from adbg.engine.outside import own
 from adbg.engine.types import TensorMeta, TensorStats, TensorWindow, ValueState
 
 _NUMPY = {
@@ -62,7 +63,7 @@ def _numbers() -> dict[int, tuple[str, int]]:
         dtype: Any = getattr(paddle, name, None)
         try:
             found[int(dtype)] = (dtype_word(name), _kind(dtype)[2])
-        except (TypeError, ValueError):
+        except own(TypeError, ValueError):
             continue
     return found
 
@@ -181,7 +182,7 @@ def norm(value: Any) -> float:
             wide = np.abs(array).astype(np.float64)  # large finite values overflow when squared in their own type
             top = float(wide.max())
             return top * float(np.linalg.norm((wide / top).ravel()))
-    except Exception:
+    except own(Exception):
         return 0.0
 
 
@@ -202,7 +203,7 @@ def nonfinite(value: Any) -> tuple[int, int]:
             if array is None or math.isfinite(_quick_norm(array)):
                 return (0, 0)
             return _count_nonfinite(array)
-    except Exception:
+    except own(Exception):
         return (0, 0)
 
 

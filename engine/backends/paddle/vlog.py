@@ -8,7 +8,6 @@ What the script asks for meanwhile is noted, and holds when adbg's levels are go
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import difflib
 import os
@@ -19,6 +18,7 @@ from typing import Any
 from adbg.engine.backends.base import NativeVlog
 from adbg.engine.backends.paddle.native.sites import LogSites
 from adbg.engine.glog import parse_levels
+from adbg.engine.outside import suppress
 
 # Source files with VLOG sites that ran in the 34 logs of a training step; the others follow the global level only.
 MODULES = (
@@ -97,7 +97,7 @@ class PaddleVlog(NativeVlog):
 
     def lower_levels(self, levels: Mapping[str, int]) -> None:
         with self._lock:
-            with contextlib.suppress(ValueError):
+            with suppress(ValueError):
                 self._raised.remove(dict(levels))
             self._apply()
 

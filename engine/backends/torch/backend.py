@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import torch
@@ -105,21 +105,8 @@ class TorchBackend(FrameworkBackend):
     def version_of(self, value: Any) -> int | None:
         return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else None
 
-    @contextlib.contextmanager
-    def _user_mode(self) -> Iterator[None]:
-        evaluating = self._evaluating
-        outer = evaluating.grad_mode
-        self._entry.enter_passing()
-        evaluating.grad_mode = torch.is_grad_enabled() if outer is None else outer
-        try:
-            with torch.enable_grad():
-                yield
-        finally:
-            evaluating.grad_mode = outer
-            self._entry.leave_passing()
-
     def user_mode(self) -> contextlib.AbstractContextManager[None]:
-        return self._user_mode()
+        return _UserMode(self._entry, self._evaluating)
 
     def graph_of(self, values: Iterable[Any]) -> Graph | None:
         asked = [value for value in values if isinstance(value, torch.Tensor) and value.requires_grad]
@@ -178,3 +165,23 @@ def _capabilities(stacks: Stacks) -> Capabilities:
         contributions=hooks,
         native_vlog=False,
     )
+
+
+class _UserMode:
+    """See ``Backend.user_mode``. No generator: see ``private.undisturbed``."""
+
+    def __init__(self, entry: EngineEntry, evaluating: _Evaluating) -> None:
+        self._entry = entry
+        self._evaluating = evaluating
+
+    def __enter__(self) -> None:
+        self._recorded = private.grad_mode()
+        self._outer = self._evaluating.grad_mode
+        self._entry.enter_passing()
+        self._evaluating.grad_mode = self._recorded if self._outer is None else self._outer
+        private.set_grad_mode(True)
+
+    def __exit__(self, *raised: object) -> None:
+        private.set_grad_mode(self._recorded)
+        self._evaluating.grad_mode = self._outer
+        self._entry.leave_passing()

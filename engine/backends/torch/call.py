@@ -67,10 +67,11 @@ class TorchCall(TorchGraph, BackwardCall):
 
     def finish(self) -> None:
         """The call is over: no hook, no node, no tensor is kept."""
-        hooks, self._hooks = self._hooks, None
+        hooks = self._hooks
         if hooks is not None:
             hooks.unhook()
             hooks.flags = bytearray()
+        self._hooks = None
         self._outputs = ()
         self.release()
 

@@ -7,7 +7,6 @@ and passed on.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import sys
 import threading
@@ -19,12 +18,15 @@ from typing import Any
 import torch
 
 from adbg.engine.backends.base import HookSink
+from adbg.engine.backends.common.shield import surely
 from adbg.engine.backends.common.tracebacks import strip_own
 from adbg.engine.backends.torch import private
 from adbg.engine.backends.torch.call import Arguments, TorchCall
 from adbg.engine.backends.torch.graph import Services, root_nodes
 from adbg.engine.backends.torch.hooking import HookRegistration
 from adbg.engine.backends.torch.stacks import FrameFilter
+from adbg.engine.frames import local
+from adbg.engine.outside import DISGUISED, from_outside, own, suppress
 from adbg.engine.types import BriefCall
 
 Run = Callable[..., Any]
@@ -41,7 +43,7 @@ class Begun:
     """A call of the engine between its begin and its end, held by the frame that runs it alone. ``call`` is None while
     nobody needed one. ``task`` and ``node``: the graph task that it is nested in, and the node that began it there."""
 
-    __slots__ = ("args", "brief", "call", "kwargs", "node", "number", "task", "thread")
+    __slots__ = ("args", "brief", "call", "ended", "grad_mode", "kwargs", "node", "number", "task", "thread")
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], number: int, task: int) -> None:
         self.args = args
@@ -51,6 +53,8 @@ class Begun:
         self.node = private.current_node() if task != -1 else None
         self.thread = threading.get_ident()
         self.call: TorchCall | None = None
+        self.ended = False  # its end was reported, or is being reported
+        self.grad_mode = private.grad_mode()
         self.brief = 0  # perf_counter_ns of its begin, where it was reported in short
 
 
@@ -84,6 +88,7 @@ class EngineEntry:
         self._original = torch.autograd.Variable._execution_engine
         run = _entry_function(self, self._original.run_backward)
         self.codes.add(run.__code__)
+        DISGUISED.add(run.__code__)
         engine = type("_ObservedEngine", (private.engine_type,), {"run_backward": staticmethod(run)})
         self._ours = engine()
         torch.autograd.Variable._execution_engine = self._ours
@@ -135,19 +140,32 @@ class EngineEntry:
         begun = Begun(args, kwargs, number, task)
         if not self.armed:
             return begun
-        parent, key = self._parent(task) if task != -1 else (None, None)
-        call = begun.call = self._make(sink, begun, parent, key, sys._getframe(1))
-        if call is None:
-            return begun
-        if self._passed_over(sink, begun, call):
-            return begun
-        self.open.append(call)
         try:
-            sink.backward_begin(call)
+            self._report(sink, begun, sys._getframe(1))
         except BaseException:
-            self._close(call)
+            surely(self._close, begun)
             raise
         return begun
+
+    def _report(self, sink: HookSink, begun: Begun, frame: types.FrameType) -> None:
+        if self.open and begun.task == -1:
+            self._prune(frame)
+        parent, key = self._parent(begun.task) if begun.task != -1 else (None, None)
+        call = begun.call = self._make(sink, begun, parent, key, frame)
+        if call is not None and not self._passed_over(sink, begun, call):
+            self.open.append(call)
+            sink.backward_begin(call)
+
+    def _prune(self, frame: types.FrameType | None) -> None:
+        """Close what an interrupt left open on this thread, where it came while a call was being closed."""
+        running = []
+        while frame is not None:
+            if frame.f_code in self.codes and isinstance(begun := local(frame, "call"), Begun):
+                running.append(begun.call)
+            frame = frame.f_back
+        here = threading.get_ident()
+        for call in [call for call in self.open if call.thread == here and call not in running]:
+            self._drop(call)
 
     def _passed_over(self, sink: HookSink, begun: Begun, call: TorchCall) -> bool:
         """Whether nothing in this call is of interest: then it is reported in short, and let go of."""
@@ -158,7 +176,7 @@ class EngineEntry:
             if kinds is None or call.truncated or not sink.passes_over(kinds):
                 return False
             nodes = call.count()
-        except Exception:  # the whole way, which says what is wrong
+        except own(Exception):  # the whole way, which says what is wrong
             return False
         line = call.location
         place = (line.file, line.line) if line is not None else ("", 0)
@@ -169,15 +187,18 @@ class EngineEntry:
         begun.brief = perf_counter_ns()
         return True
 
-    def end(self, begun: Begun) -> None:
+    def end(self, begun: Begun | None) -> None:
+        if begun is None:
+            return
         call, sink = begun.call, self._sink
+        begun.ended = True
         try:
             self._spend(begun)
             if call is not None and sink is not None:
                 sink.backward_end(call, None)
         finally:
             if call is not None:
-                self._close(call)
+                surely(self._close, begun)
             if begun.brief:
                 self._end_brief(begun, None)
 
@@ -186,7 +207,7 @@ class EngineEntry:
         args, kwargs = begun.args, begun.kwargs
         keep = args[2] if len(args) > 2 else kwargs.get("keep_graph", False)
         if begun.task == -1 and not keep and args:
-            with contextlib.suppress(Exception):  # knowing less about old graphs is no reason to hurt the program
+            with suppress(Exception):  # knowing less about old graphs is no reason to hurt the program
                 self._services.note_root(args[0])
 
     def _end_brief(self, begun: Begun, error: BaseException | None) -> None:
@@ -202,28 +223,40 @@ class EngineEntry:
         sink = self._sink
         call = begun.call if begun is not None else None
         try:
+            if begun is not None and begun.ended:
+                return
             if call is not None:
                 _mark(error)
                 if sink is not None:
                     sink.backward_end(call, error)
             elif sink is not None and begun is not None and self._wants_post_mortem(error):
                 parent, key = self._parent(begun.task) if begun.task != -1 else (None, None)
-                call = self._make(sink, begun, parent, key, sys._getframe(1))
+                call = begun.call = self._make(sink, begun, parent, key, sys._getframe(1))
                 if call is not None:
                     _mark(error)
                     sink.backward_end(call, error)
         finally:
-            if call is not None:
-                self._close(call)
-            if begun is not None and begun.brief:
-                self._end_brief(begun, error)
+            if begun is not None:
+                surely(self._close, begun)
+                if begun.task == -1:
+                    _unmark(error)
+                if begun.brief:
+                    self._end_brief(begun, error)
 
     def _wants_post_mortem(self, error: BaseException) -> bool:
-        if self._passing.depth or not isinstance(error, Exception) or private.tracing():
+        if self._passing.depth or from_outside(error) or not isinstance(error, Exception) or private.tracing():
             return False
         return not vars(error).get(_MARK)
 
-    def _close(self, call: TorchCall) -> None:
+    def _close(self, begun: Begun) -> None:
+        if begun.call is not None:
+            self._drop(begun.call)
+        begun.call = None
+        if private.grad_mode() is not begun.grad_mode:  # an interrupt came while an expression had it its own way
+            private.set_grad_mode(begun.grad_mode)
+        self._passing.depth = 0
+
+    def _drop(self, call: TorchCall) -> None:
         if call in self.open:
             self.open.remove(call)
         if call.task is not None and self.tasks.get(call.task) is call:
@@ -254,7 +287,7 @@ class EngineEntry:
                 location=self._frames.live_line(frame),
                 thread=begun.thread,
             )
-        except Exception:
+        except own(Exception):
             return None
 
     def _parent(self, task: int) -> tuple[TorchCall | None, int | None]:
@@ -283,7 +316,7 @@ class EngineEntry:
             return None
         try:
             return self._around(sink, node, task, self._running())
-        except Exception:
+        except own(Exception):
             return None
 
     def _running(self) -> list[tuple[Begun, types.FrameType]]:
@@ -292,7 +325,7 @@ class EngineEntry:
         for innermost in sys._current_frames().values():
             frame: types.FrameType | None = innermost
             while frame is not None:
-                if frame.f_code in self.codes and isinstance(begun := frame.f_locals.get("call"), Begun):
+                if frame.f_code in self.codes and isinstance(begun := local(frame, "call"), Begun):
                     found.append((begun, frame))
                 frame = frame.f_back
         return sorted(found, key=lambda entry: -entry[0].number)
@@ -326,8 +359,13 @@ class EngineEntry:
 def _mark(error: BaseException) -> None:
     """Told once, however many nested calls it crosses. On the exception itself: a list of those told would keep the
     frames and tensors of one that a custom backward catches."""
-    with contextlib.suppress(Exception):
+    with suppress(Exception):
         vars(error)[_MARK] = True
+
+
+def _unmark(error: BaseException) -> None:
+    with suppress(Exception):
+        vars(error).pop(_MARK, None)
 
 
 def _entry_function(entry: EngineEntry, run: Run) -> Run:
@@ -345,9 +383,7 @@ def _entry_function(entry: EngineEntry, run: Run) -> Run:
         try:
             call = begin(args, kwargs)
             result = run(*args, **kwargs)  # the fourth line below "def": see ``place``
-            running, call = call, unbegun
-            if running is not None:
-                end(running)
+            end(call)
         except BaseException as error:
             if call is not unbegun:
                 failed(call, error)

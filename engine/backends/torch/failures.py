@@ -12,6 +12,7 @@ from typing import Any
 
 from adbg.engine.backends.torch import private
 from adbg.engine.backends.torch.graph import TorchGraph
+from adbg.engine.frames import local
 from adbg.engine.types import ValueState
 
 _NAMED = re.compile(r"[Ff]unction '?(\w+)'? returned")
@@ -42,7 +43,7 @@ def _in_traceback(graph: TorchGraph, error: BaseException) -> Iterator[tuple[int
         names = frame.f_code.co_varnames[:1]
         if not names:
             continue
-        key = graph.key_of(frame.f_locals.get(names[0]))
+        key = graph.key_of(local(frame, names[0]))
         if key is not None:
             file = frame.f_code.co_filename
             yield key, f"its backward raised {type(error).__name__} ({file}:{line})"

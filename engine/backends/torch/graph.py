@@ -7,7 +7,9 @@ root first.
 
 from __future__ import annotations
 
+import functools
 import re
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from threading import get_ident
@@ -16,7 +18,7 @@ from typing import Any
 import torch
 
 from adbg.engine.backends.base import SavedValue
-from adbg.engine.backends.common.graph import WalkedGraph
+from adbg.engine.backends.common.graph import WalkedGraph, roots_first
 from adbg.engine.backends.common.order import needed_nodes
 from adbg.engine.backends.torch import private
 from adbg.engine.backends.torch import saved as torch_saved
@@ -28,6 +30,7 @@ from adbg.engine.backends.torch.stacks import Stacks
 from adbg.engine.backends.torch.tensors import short_dtype
 from adbg.engine.backends.torch.touched import Ledger
 from adbg.engine.errors import BackendError
+from adbg.engine.outside import own
 from adbg.engine.own_files import SHOWN
 from adbg.engine.types import Edge, NodeInfo, SourceLine, TensorMeta, ValueState
 
@@ -76,6 +79,9 @@ class TorchGraph(WalkedGraph):
         """Args: roots: root nodes, one per root edge."""
         super().__init__()
         self._root_nodes: list[Any] = list(roots)
+        # Where nobody released it. Not ``__del__``: that would run at the end of released ones too, and lose what a
+        # signal handler of the program's raises in it.
+        self._unreleased: weakref.ref[TorchGraph] | None = None
         self._services = services
         self._edges: list[tuple[tuple[Any, int], ...]] = []  # next_functions by key, once someone needed them all
         self._ordinals: list[int] | None = None
@@ -97,6 +103,8 @@ class TorchGraph(WalkedGraph):
         if not self._root_nodes:
             return nodes
         roots = list(dict.fromkeys(self._root_nodes))
+        if self._unreleased is None:
+            self._unreleased = weakref.ref(self, functools.partial(roots_first, nodes))
         nodes.extend(roots)
         seen = set(nodes)
         seen.add(None)  # an edge that leads nowhere
@@ -144,13 +152,10 @@ class TorchGraph(WalkedGraph):
         return self._nodes
 
     def release(self) -> None:
+        self._unreleased = None
         self._edges = []
         self._root_nodes = []
         self._drop_nodes()
-
-    def __del__(self) -> None:
-        if self._nodes:
-            self.release()
 
     def all_edges(self) -> list[tuple[tuple[Any, int], ...]]:
         """By key, the ``next_functions`` of every node."""
@@ -375,7 +380,7 @@ def is_compiled(node: Any) -> bool:
 def _slot_meta(slot: Any) -> TensorMeta:
     try:
         shape = tuple(int(size) for size in slot.shape)
-    except Exception:  # nested or symbolic
+    except own(Exception):  # nested or symbolic
         return TensorMeta((), short_dtype(slot.dtype), str(slot.device), note="nested")
     numel = 1
     for size in shape:

@@ -35,6 +35,7 @@ from adbg.engine.backends.torch import private
 from adbg.engine.backends.torch.graph import SHARED_TYPE
 from adbg.engine.backends.torch.hooking import PlacedHook, take_off
 from adbg.engine.backends.torch.tensors import bad
+from adbg.engine.outside import own
 
 if TYPE_CHECKING:
     from adbg.engine.backends.torch.call import TorchCall
@@ -173,8 +174,8 @@ class TorchHooks(Hooks):
         self.flags[key] = new
 
     def unhook(self) -> None:
-        handles, self._handles = self._handles, []
-        take_off(handles)
+        take_off(self._handles)  # again from the start, where it is interrupted
+        self._handles = []
         self.flags = bytearray(len(self.flags))
         self.hooked = 0
         self.parts.clear()
@@ -226,7 +227,7 @@ class TorchHooks(Hooks):
                     figure = _vector_norm(value).item()
                     if figure - figure != 0 and bad(value):
                         return self._after(key, grad_inputs, grad_outputs)
-        except Exception:  # no norm for this kind of tensor: the long way
+        except own(Exception):  # no norm for this kind of tensor: the long way
             return self._after(key, grad_inputs, grad_outputs)
         return None
 

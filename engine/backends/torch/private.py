@@ -18,6 +18,7 @@ import torch.fx.traceback
 import torch.utils._python_dispatch  # found by name below
 
 from adbg.engine.backends.common.private_use import PrivateUses
+from adbg.engine.outside import own
 
 USES = PrivateUses()
 
@@ -98,6 +99,9 @@ _mixin: Any = _find("torch.autograd.function._HookMixin", "put a hook on every n
 hook_mixin: Any = _mixin if "_register_hook" in vars(_mixin or object) else None
 function_base: Any = _find("torch._C._FunctionBase", "recognise the node of an autograd.Function")
 
+grad_mode: Callable[[], bool] = torch.is_grad_enabled
+set_grad_mode: Callable[[bool], None] = torch._C._set_grad_enabled
+
 
 def tracing() -> bool:
     """True while torch.compile traces: hooks placed now would become part of the compiled program."""
@@ -145,11 +149,24 @@ def unseen() -> Any:
         yield
 
 
-@contextlib.contextmanager
-def undisturbed() -> Any:
-    """Compute something of adbg's own here: unseen, and no gradient recorded."""
-    with torch.no_grad(), unseen():
-        yield
+class undisturbed:  # a lower-case name, used in a ``with``
+    """Compute something of adbg's own here: unseen, and no gradient recorded.
+
+    No generator for the grad mode: where an interrupt comes as the block is entered, a generator would switch it back
+    when it is freed, long after, in the script.
+    """
+
+    __slots__ = ("_recorded", "_unseen")
+
+    def __enter__(self) -> None:
+        self._recorded = torch.is_grad_enabled()
+        self._unseen = unseen()
+        self._unseen.__enter__()
+        set_grad_mode(False)
+
+    def __exit__(self, *raised: Any) -> None:
+        set_grad_mode(self._recorded)
+        self._unseen.__exit__(*raised)
 
 
 def attribute_grad_fn(tensor: Any) -> Any:
@@ -188,7 +205,7 @@ def warning_line() -> tuple[dict[str, Any], str, int] | None:
     try:
         with open(code.co_filename, encoding="utf-8") as source:
             lines = source.readlines()
-    except OSError:
+    except own(OSError):
         return None
     for number in range(code.co_firstlineno, len(lines) + 1):
         if "_execution_engine.run_backward(" in lines[number - 1]:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from adbg.engine.backends.base import SavedValue
+from adbg.engine.outside import own
 from adbg.engine.types import ValueState
 
 _VERSION = re.compile(r"is at version (\d+); expected version (\d+)")
@@ -51,13 +52,13 @@ def _raw(value: Any, name: str, read: Any) -> SavedValue:
     """One saved tensor: ``value`` is torch's SavedTensor, ``read`` gives the checked tensor."""
     try:
         hooked = value is not None and value.unpack_hook is not None
-    except (AttributeError, RuntimeError):
+    except own(AttributeError, RuntimeError):
         hooked = False
     if hooked:
         return SavedValue(name, None, state=ValueState.UNREAD)
     try:
         return SavedValue(name, read())
-    except RuntimeError as error:
+    except own(RuntimeError) as error:
         return _unreadable(value, name, str(error))
 
 
@@ -69,7 +70,7 @@ def _unreadable(value: Any, name: str, message: str) -> SavedValue:
         return SavedValue(name, None, message.split("\n")[0])
     try:
         changed = value.data  # the tensor as it is now, without torch's version check
-    except (AttributeError, RuntimeError):
+    except own(AttributeError, RuntimeError):
         changed = None
     version, saved_at = map(int, moved.groups())
     return SavedValue(name, changed, state=ValueState.CORRUPTED, version=version, saved_at=saved_at)
@@ -91,7 +92,7 @@ def saved(node: Any, fields: NodeFields) -> Sequence[SavedValue]:
 def _builtin_saved(node: Any, name: str) -> Iterator[SavedValue]:
     try:
         raw = getattr(node, f"_raw_saved_{name}")
-    except RuntimeError as error:
+    except own(RuntimeError) as error:
         yield _unreadable(None, name, str(error))
         return
     if not isinstance(raw, (tuple, list)):
@@ -104,7 +105,7 @@ def _builtin_saved(node: Any, name: str) -> Iterator[SavedValue]:
 def _function_saved(node: Any) -> Iterator[SavedValue]:
     try:
         raws = node._raw_saved_tensors
-    except RuntimeError as error:
+    except own(RuntimeError) as error:
         yield _unreadable(None, "saved_tensors", str(error))
         return
     except AttributeError:
@@ -113,13 +114,13 @@ def _function_saved(node: Any) -> Iterator[SavedValue]:
     for raw in raws or ():
         try:
             hooked = hooked or raw.unpack_hook is not None
-        except (AttributeError, RuntimeError):
+        except own(AttributeError, RuntimeError):
             continue
     tensors: Any = None
     if not hooked:
         try:
             tensors = node.saved_tensors
-        except RuntimeError:
+        except own(RuntimeError):
             tensors = None  # one of them moved or is freed: each is asked by itself below
     for place, raw in enumerate(raws or ()):
         name = f"saved_tensors[{place}]"
@@ -159,7 +160,7 @@ def attributes(node: Any, fields: NodeFields) -> dict[str, str]:
             continue
         try:
             value = getattr(node, f"_saved_{name}")
-        except RuntimeError:
+        except own(RuntimeError):
             continue
         if value is not None and value is not torch.strided:
             found[name] = _brief(_signed(value))
@@ -178,6 +179,6 @@ def _signed(value: Any) -> Any:
 def _brief(value: Any) -> str:
     try:
         shown = repr(value)
-    except Exception as error:
+    except own(Exception) as error:
         shown = f"<{type(value).__name__}: its repr raised {type(error).__name__}>"
     return shown if len(shown) <= 120 else shown[:119] + "…"

@@ -45,8 +45,8 @@ class ForwardTrace(list[str]):
         """Called before torch formats its "Error detected in ..." of a mode that the script did not ask for."""
 
     def __iter__(self) -> Iterator[str]:
+        self.mute()
         if not len(self):
-            self.mute()
             self.extend(_formatted(self.captured))
         return super().__iter__()
 

@@ -27,6 +27,7 @@ from adbg.engine.backends.common.tensors import (
 )
 from adbg.engine.backends.torch import private
 from adbg.engine.errors import CommandError, Unsupported
+from adbg.engine.outside import own
 from adbg.engine.types import TensorMeta, TensorStats, TensorWindow, ValueState
 
 _vector_norm = torch.linalg.vector_norm
@@ -53,11 +54,11 @@ def meta(value: Any) -> TensorMeta:
         raise no_tensor(value)
     try:
         shape = tuple(int(size) for size in value.shape)
-    except Exception:  # a nested or symbolic tensor has no plain shape
+    except own(Exception):  # a nested or symbolic tensor has no plain shape
         shape = ()
     try:
         numel, itemsize = int(value.numel()), int(value.element_size())
-    except Exception:
+    except own(Exception):
         numel = itemsize = 0
     return TensorMeta(
         shape=shape,
@@ -119,7 +120,7 @@ def norm(value: Any) -> float:
             dense = dense.abs().to(torch.float64)
             top = float(dense.max().item())
             return top * float(_vector_norm(dense / top).item())
-    except Exception:
+    except own(Exception):
         return 0.0
 
 
@@ -140,7 +141,7 @@ def nonfinite(value: Any) -> tuple[int, int]:
             if dense is None or math.isfinite(_quick_norm(dense)):
                 return (0, 0)
             return _count_nonfinite(dense)
-    except Exception:
+    except own(Exception):
         return (0, 0)
 
 
@@ -152,7 +153,7 @@ def bad(value: Any) -> bool:
     """
     try:
         figure = _vector_norm(value).item()
-    except Exception:
+    except own(Exception):
         return nonfinite(value) != (0, 0)
     return figure - figure != 0 and nonfinite(value) != (0, 0)
 

@@ -9,6 +9,7 @@ so nodes are counted, over all walks: what may be related is taken together.
 
 from __future__ import annotations
 
+import functools
 import threading
 import weakref
 from collections.abc import Sequence
@@ -68,7 +69,7 @@ class Ledger:
             return
         walk = Walked(_identity(roots), len(nodes), whole)
         number, alive = id(walk), self._alive
-        alive[number] = weakref.ref(walk, lambda _: alive.pop(number, None))
+        alive[number] = weakref.ref(walk, functools.partial(alive.pop, number))  # C alone: nothing is raised in it
         for node in (*roots, *nodes[SMALL - 1 :: SMALL]):
             if private.sequence(node) is not None:  # an accumulate node outlives the graph
                 node.metadata[_KEY] = (*_carried(node), walk)

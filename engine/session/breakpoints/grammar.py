@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 
 from adbg.engine.errors import CommandError
 from adbg.engine.names import closest_names, file_matches, is_address, name_matches, path_matches, short_names
+from adbg.engine.outside import own
 from adbg.engine.places import parse_lines
 from adbg.engine.types import NodeInfo, Phase, SourceLine, SpecKind
 
@@ -298,6 +299,6 @@ def syntax_problem(expression: str) -> str:
         ast.parse(expression.strip(), mode="eval")
     except SyntaxError as error:
         return error.msg or "invalid syntax"
-    except (ValueError, RecursionError, MemoryError) as error:
+    except own(ValueError, RecursionError, MemoryError) as error:
         return str(error) or type(error).__name__
     return ""

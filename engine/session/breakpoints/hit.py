@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from adbg.engine.errors import CommandError
+from adbg.engine.outside import own
 from adbg.engine.session.breakpoints.grammar import SpecKind
 from adbg.engine.types import NodeInfo, Phase, SourceLine, StopReason
 
@@ -121,7 +122,7 @@ def condition_holds(conditions: Sequence[str], evaluate: Evaluate) -> tuple[bool
                 return False, ""
         except CommandError as error:
             return False, f"condition {text!r}: {error.message}"
-        except Exception as error:
+        except own(Exception) as error:
             return False, f"condition {text!r}: {type(error).__name__}: {error}"
     return True, ""
 

@@ -117,12 +117,17 @@ ERRORS = {
     "{}['k']": "KeyError: 'k'",
     "len(1, 2)": "TypeError: len() takes exactly one argument (2 given)",
     "exit(3)": "SystemExit",
-    "(_ for _ in ()).throw(KeyboardInterrupt)": "KeyboardInterrupt",
     "value +": "invalid syntax: value +",
     "foo(": "'(' was never closed: foo(",
     "": "nothing to evaluate",
     "value = 3": "invalid syntax: value = 3",
 }
+
+
+def test_a_ctrl_c_is_for_whoever_asked() -> None:
+    """At a stop it ends the answer; in a condition it is the program's own."""
+    with pytest.raises(KeyboardInterrupt):
+        evaluate("(_ for _ in ()).throw(KeyboardInterrupt)", Namespace())
 
 
 @pytest.mark.parametrize("expression", ERRORS)

@@ -29,6 +29,7 @@ from adbg.engine.backends.paddle.native import symbols
 from adbg.engine.backends.paddle.native.memory import ReadMemory
 from adbg.engine.backends.paddle.native.own import own_leaf, own_operators
 from adbg.engine.backends.paddle.stacks import framework_name
+from adbg.engine.outside import own
 
 COUNT = "_ZN3egr14getInDegreeMapERKSt5dequeIPNS_12GradNodeBaseESaIS2_EE"
 #: ~_Hashtable of unordered_map<GradNodeBase*, int>: its name says that hashes are not kept in the map's list.
@@ -217,7 +218,7 @@ def census() -> Census | None:
                 try:
                     with own_operators():
                         _census.append(Census(symbols.library(), ReadMemory()))
-                except Exception as error:
+                except own(Exception) as error:
                     _census.append(None)
                     _USE.present, _USE.problem = False, str(error) or type(error).__name__
     return _census[0]

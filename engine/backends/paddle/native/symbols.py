@@ -28,6 +28,7 @@ from adbg.engine.backends.paddle import private
 from adbg.engine.backends.paddle.native.final import final_hooks_aside
 from adbg.engine.backends.paddle.native.memory import Layout, ReadMemory, find_layout
 from adbg.engine.backends.paddle.native.own import own_leaf, own_operators
+from adbg.engine.outside import own
 
 _SYMBOLS = {
     "autograd_meta": ("_ZN3egr10EagerUtils13autograd_metaEPN6paddle6TensorE", "a tensor's autograd record"),
@@ -135,7 +136,7 @@ class NativeNodes:
                 self._trace_offset = self._find_trace()
         except NativeProblem:
             raise
-        except Exception as error:
+        except own(Exception) as error:
             raise NativeProblem(f"{type(error).__name__}: {error}") from error
 
     def _check_hook(self) -> None:
@@ -311,7 +312,7 @@ class NativeNodes:
                 if 16 < size < _LONGEST_TRACE and self._memory.read(start, 8).lstrip().startswith(b'File "'[:4]):
                     return offset
             return 0
-        except Exception:
+        except own(Exception):
             return 0
         finally:
             paddle.set_flags({_LEVEL: before})
@@ -345,7 +346,7 @@ def native() -> NativeNodes | None:
                     _native.append(None)
                     for use in _SYMBOL_USES:
                         use.present, use.problem = False, str(problem)
-                except Exception as error:
+                except own(Exception) as error:
                     _native.append(None)
                     for use in _SYMBOL_USES:
                         use.present, use.problem = False, f"{type(error).__name__}: {error}"

@@ -24,7 +24,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from adbg.engine.backends.paddle.native.shield import shield
+from adbg.engine.backends.common.shield import shield
+from adbg.engine.outside import own
 from adbg.engine.own_files import own_folders
 
 Listener = Callable[[list[str]], None]
@@ -164,7 +165,7 @@ class StackTexts:
         for hear in self._listeners:
             try:
                 hear(lines)
-            except Exception:  # a Layer that answers oddly: nothing of that may reach Paddle
+            except own(Exception):  # a Layer that answers oddly: nothing of that may reach Paddle
                 continue
         lines.append(f"{ORDER}{next(self._numbers)}\n")
         answer = self._answer

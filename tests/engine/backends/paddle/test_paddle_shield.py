@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from adbg.engine.backends.paddle.native import shield as paddle_shield
+from adbg.engine.backends.common import shield as paddle_shield
 
 ROOT = Path(__file__).resolve().parents[4]
 PROGRAM = """

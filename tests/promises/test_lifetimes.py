@@ -1,0 +1,29 @@
+"""What plain Python frees is freed under adbg: the same script prints the same list of living objects, without a
+collection of cycles."""
+
+from __future__ import annotations
+
+import pytest
+from support.frameworks import on_frameworks
+from support.program import adbg, commands, debuggee, plain
+
+MODES = {
+    "unarmed": ["--no-stacks", "--no-record"],
+    "never matching": ["--no-stacks", "-b", "NoSuchNode"],
+    "nan watch": ["--no-stacks", "-b", "nonfinite"],
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@on_frameworks()
+def test_the_same_objects_live(framework: str, mode: str) -> None:
+    """Every exception stops, and the program goes on: that leaves nothing either."""
+    name = f"{'' if framework == 'torch' else 'paddle_'}lifetimes"
+    words = ["run", "--batch", *MODES[mode], *commands(*["info node", "continue"] * 40), debuggee(name)]
+    said, expected = living(adbg(*words).stdout), living(plain(name).stdout)
+    assert len(expected) > 20
+    assert said == expected
+
+
+def living(output: str) -> list[str]:
+    return [line for line in output.splitlines() if line.startswith("alive")]
