@@ -15,6 +15,8 @@ import os
 import resource
 from collections.abc import Iterator
 
+from adbg.engine.outside import own, suppress
+
 _HIGH = 600  # below 1024, the usual limit, over the 256 up to which daemons like to close
 
 
@@ -36,7 +38,7 @@ class Own:
             if not os.path.samestat(os.fstat(self.number), self._file):
                 return False
             return not self.path or os.path.samestat(os.stat(self.path), self._file)
-        except OSError:
+        except own(OSError):
             return False
 
     def check(self) -> None:
@@ -50,7 +52,7 @@ class Own:
     def close(self) -> None:
         """Only what is ours: by now the number may be the program's."""
         if self.number >= 0 and self.is_on(self.number):
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 os.close(self.number)
         self.number = -1
 
@@ -58,7 +60,7 @@ class Own:
         """Whether another descriptor is on the same file."""
         try:
             return os.path.samestat(os.fstat(number), self._file)
-        except OSError:
+        except own(OSError):
             return False
 
 
@@ -72,7 +74,7 @@ def lifted(fd: int) -> int:
     """``fd`` under a high number, not inherited; the old number is closed. As it was where there is no room."""
     try:
         high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _floor())
-    except (OSError, ValueError):
+    except own(OSError, ValueError):
         return fd
     os.close(fd)
     return int(high)
@@ -83,7 +85,7 @@ def high_numbers() -> Iterator[None]:
     """What a library opens within gets high numbers: the free ones below are taken meanwhile (0.2 ms)."""
     taken: list[int] = []
     try:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             floor = _floor()
             taken.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
             while taken[-1] < floor:
@@ -91,7 +93,7 @@ def high_numbers() -> Iterator[None]:
         yield
     finally:
         for fd in taken:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 os.close(fd)
 
 
@@ -107,11 +109,11 @@ def on_file(path: str | os.PathLike[str]) -> list[Own]:
     try:
         wanted = os.stat(name)
         numbers = [int(entry) for entry in os.listdir("/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd")]
-    except (OSError, ValueError):
+    except own(OSError, ValueError):
         return []
     found = []
     for number in numbers:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             if os.path.samestat(os.fstat(number), wanted):
                 found.append(Own(number, name))
     return found

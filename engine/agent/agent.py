@@ -36,6 +36,7 @@ from adbg.engine.outside import own
 from adbg.engine.protocol import messages as p
 from adbg.engine.protocol.rendezvous import SessionConfig
 from adbg.engine.session.observers import Observer
+from adbg.engine.session.post_mortem import stop_at_uncaught
 from adbg.engine.session.session import Session
 
 PATIENCE = 30.0  # seconds that a program waits for a front end that does not speak
@@ -114,6 +115,7 @@ class Agent:
         _current = self
         _register_fork()
         atexit.register(self.close)
+        atexit.register(self._at_exit)
         self._hook_breakpoint()
         if backends is None:
             importwatch.watch({name: self._importer(make) for name, make in REGISTRY.items()})
@@ -197,6 +199,9 @@ class Agent:
         except own(Exception) as error:
             self.session.problems.defect("a framework cannot be debugged", error)
             return
+        # Asked before the framework's own clean-up, which it registered while it was imported.
+        atexit.unregister(self._at_exit)
+        atexit.register(self._at_exit)
         framework = _framework(backend)
         self.event(p.FrameworkLoaded(framework))
         if self.record.recorder is not None:
@@ -213,6 +218,14 @@ class Agent:
             sys.breakpointhook = adbg.breakpoint
 
     # ---- end
+
+    def _at_exit(self) -> None:
+        if os.getpid() != self._pid or self.client is None:
+            return
+        try:
+            stop_at_uncaught(self.session)
+        except Exception as error:
+            self.session.problems.defect("the exception that ends the program cannot be shown", error)
 
     def close(self) -> None:
         """The program ends: send and write what is still waiting (at most a second each)."""
@@ -234,6 +247,7 @@ class Agent:
             client.connection.close()
         self.record.close()
         atexit.unregister(self.close)
+        atexit.unregister(self._at_exit)
 
     def abandon(self) -> None:
         """In a forked child: no threads, no client, nothing armed, nothing recorded."""

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from adbg.engine.agent.event_queue import EventQueue
 from adbg.engine.protocol import messages as p
-from adbg.engine.session.hooks import error_text
 from adbg.engine.session.observers import Observer
+from adbg.engine.session.post_mortem import error_text
 from adbg.engine.session.running_call import Running, Visit
 from adbg.engine.session.stop_point import PausedPoint
 from adbg.engine.types import BriefCall, BriefRun, StopReason

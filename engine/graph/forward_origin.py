@@ -6,7 +6,6 @@ effect. Only values that the node's own depend on are looked at: the leaves and 
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,6 +13,7 @@ from typing import Any
 
 from adbg.engine.backends.base import Backend, BackwardCall, Graph, SavedValue
 from adbg.engine.graph.index import index_of
+from adbg.engine.outside import own, suppress
 from adbg.engine.types import Evidence, Origin, Role, ValueState
 
 SECONDS = 1.0  # of a search: a norm reads some 7 GB/s of one CPU core (586 us per 4M floats)
@@ -102,7 +102,7 @@ def spoilt(backend: Backend, value: Any) -> bool:
 def _saved_at(graph: Graph, key: int) -> Sequence[SavedValue]:
     try:
         return graph.saved(key)
-    except Exception:  # what cannot be read cannot be judged
+    except own(Exception):  # what cannot be read cannot be judged
         return ()
 
 
@@ -113,7 +113,7 @@ def _first_of(backend: Backend, values: Sequence[SavedValue]) -> SavedValue | No
 
 def _counts(backend: Backend, value: Any) -> tuple[int, int]:
     """(NaN, infinite) elements; of a tensor whose only bad elements are -inf none."""
-    with contextlib.suppress(Exception):  # sparse, quantised, on the meta device: nothing to say
+    with suppress(Exception):  # sparse, quantised, on the meta device: nothing to say
         if backend.meta(value).numel > _MOST_ELEMENTS:
             return 0, 0
         nan, inf = backend.nonfinite(value)

@@ -9,7 +9,7 @@ from typing import Any
 from adbg.engine.backends.base import Backend, BackwardCall, Graph, Hidden
 from adbg.engine.graph.forward_origin import first_spoilt
 from adbg.engine.graph.index import index_of
-from adbg.engine.outside import suppress
+from adbg.engine.outside import own, suppress
 from adbg.engine.types import Evidence, Origin, Role, ValueState
 
 _NAMED = 16  # nodes named of those that gave a gradient
@@ -91,7 +91,7 @@ def _left_by_forward(backend: Backend, call: BackwardCall, key: int) -> list[Evi
     the saved ones can explain what leaves the node, or cannot be seen."""
     try:
         return _left(backend, call, key)
-    except Exception:  # sparse, quantised: nothing to say, no harm
+    except own(Exception):  # sparse, quantised: nothing to say, no harm
         return []
 
 

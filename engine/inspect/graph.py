@@ -4,7 +4,6 @@ the path of a gradient. Runs on the parked thread.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Mapping, Sequence
 
@@ -15,6 +14,7 @@ from adbg.engine.graph.nonfinite import count_nonfinite, maker_of, total
 from adbg.engine.graph.region import marks_of
 from adbg.engine.inspect.context import StopContext
 from adbg.engine.inspect.value_text import norm_of
+from adbg.engine.outside import suppress
 from adbg.engine.protocol import messages as protocol
 from adbg.engine.session.stop_point import CallState, Ran
 from adbg.engine.types import GraphRow, Phase
@@ -104,7 +104,7 @@ def _spoilt(stop: StopContext, graph: Graph, state: CallState | None) -> set[int
     point = stop.point
     if graph is point.graph and point.key is not None and point.backend is not None and point.grad_inputs:
         found.discard(point.key)  # it may have been edited since
-        with contextlib.suppress(Exception):  # sparse, quantised
+        with suppress(Exception):  # sparse, quantised
             if any(total(count_nonfinite(point.backend, point.grad_inputs))):
                 found.add(point.key)
     return found

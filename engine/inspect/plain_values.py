@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import math
@@ -10,6 +9,7 @@ from typing import Any
 
 from adbg.engine.backends.base import Backend
 from adbg.engine.inspect.value_text import is_tensor
+from adbg.engine.outside import suppress
 from adbg.engine.types import TensorMeta, TensorStats
 
 ITEMS = 1_000  # of all lists and dicts of one value together
@@ -63,7 +63,7 @@ def _key(key: Any) -> str:
 def _tensor(value: Any, meta: TensorMeta) -> Any:
     if meta.numel != 1 or meta.shape is None:
         return {"shape": None if meta.shape is None else list(meta.shape), "dtype": meta.dtype}
-    with contextlib.suppress(Exception):
+    with suppress(Exception):
         return _scalar(value.item())
     return {"shape": list(meta.shape), "dtype": meta.dtype}
 
@@ -78,7 +78,7 @@ def _scalar(value: Any) -> Any:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else value
     if type(value).__module__ == "numpy":  # float32(2.5)
-        with contextlib.suppress(Exception):
+        with suppress(Exception):
             number = value.item()
             if isinstance(number, (bool, int, float)):
                 return number

@@ -18,6 +18,7 @@ from adbg.engine.errors import CommandError, NotStopped
 from adbg.engine.graph.index import index_of, remember, seen
 from adbg.engine.inspect.context import StopContext
 from adbg.engine.inspect.value_text import NORM_ELEMENTS, norm_of, one_line
+from adbg.engine.outside import own
 from adbg.engine.protocol.messages import InfoBody, ThreadState
 from adbg.engine.python.user_code import live_frames, source_line
 from adbg.engine.session.session import Session
@@ -217,7 +218,7 @@ def _process_memory() -> dict[str, float]:
 
         with open("/proc/self/statm") as file:
             return {"rss": float(file.read().split()[1]) * resource.getpagesize()}
-    except (OSError, ImportError, IndexError, ValueError):
+    except own(OSError, ImportError, IndexError, ValueError):
         return {}
 
 

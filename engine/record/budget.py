@@ -6,7 +6,6 @@ Each process has half its budget for the database and half for its log. A log ke
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import os
@@ -14,6 +13,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import sqlite3
+
+from adbg.engine.outside import suppress
 
 LIMIT = 2 << 30  # bytes of one process
 KEPT_STOPS = 10_000  # newest stops that outlive the calls they belong to
@@ -72,14 +73,14 @@ class Shortened:
 
 def make_hole(fd: int, end: int) -> bool:
     """Give back the disk space of a file up to ``end`` (whole pages)."""
-    with contextlib.suppress(OSError, AttributeError):
+    with suppress(OSError, AttributeError):
         return bool(ctypes.CDLL(None).fallocate(fd, 3, ctypes.c_long(0), ctypes.c_long(end & ~4095)) == 0)  # PUNCH_HOLE
     return False
 
 
 def beginning(path: str | os.PathLike[str]) -> int:
     """Where the text of a log begins: behind what was given back. 0 for a whole one, or one that cannot be read."""
-    with contextlib.suppress(OSError, AttributeError):
+    with suppress(OSError, AttributeError):
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             return os.lseek(fd, 0, os.SEEK_DATA)

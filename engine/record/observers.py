@@ -14,8 +14,8 @@ from adbg.engine.outside import own
 from adbg.engine.protocol.messages import BreakpointState
 from adbg.engine.record.journal import Journal
 from adbg.engine.record.recorder import Recorder
-from adbg.engine.session.hooks import error_text
 from adbg.engine.session.observers import Observer
+from adbg.engine.session.post_mortem import error_text
 from adbg.engine.session.running_call import Running, Visit
 from adbg.engine.session.stop_point import PausedPoint
 from adbg.engine.types import BriefCall, BriefRun, Phase
@@ -167,7 +167,7 @@ class CrashNotes(Observer):
             return ""
         try:
             stack = running.call.forward_stack(key)[0]
-        except Exception:  # a report may lack a line; a hook may not fail
+        except own(Exception):  # a report may lack a line; a hook may not fail
             return ""
         return f"{stack[0].file}:{stack[0].line} in {stack[0].function}" if stack else ""
 

@@ -19,8 +19,9 @@ from adbg.engine.outside import from_outside, own
 from adbg.engine.python.expressions import evaluate, node_namespace
 from adbg.engine.python.user_code import failed_frame, user_frame
 from adbg.engine.session.breakpoints.table import HitEvent
+from adbg.engine.session.post_mortem import error_text, named
 from adbg.engine.session.running_call import Running, Slots, Visit
-from adbg.engine.session.slot_text import slot_text, slots_text
+from adbg.engine.session.slot_text import gradients_text, slot_text
 from adbg.engine.session.stop_point import Ran
 from adbg.engine.types import BriefCall, BriefRun, Evidence, Phase
 
@@ -336,7 +337,7 @@ class BackendHooks:
                 running.spoil(key, count_nonfinite(backend, checked) if any(event.nonfinite) else ())
             elif key is not None and phase is Phase.BEFORE and event.counted:
                 running.receive(key, event.nonfinite)
-        why = session.decide(running, phase, key, hits, lambda: _slots_text(backend, phase, checked, outs))
+        why = session.decide(running, phase, key, hits, lambda: gradients_text(backend, phase, checked, outs))
         if why is None:
             return None
         reason, ids, message = why
@@ -389,6 +390,7 @@ class BackendHooks:
         if key is not None:
             running.state.position = running.state.index_of(key)
         message = f"{text} [{evidence}]" if evidence and evidence not in text else text
+        session.shown.extend((named(error), named(call.original_error(error))))
         point = session.point(running, reason, Phase.ERROR, key, ids, message, None)
         point.error = error
         point.frame = frame
@@ -423,14 +425,3 @@ class BackendHooks:
                     return None, False
                 return norm, not math.isfinite(norm) and any(self._backend.nonfinite(value))
         return None, False
-
-
-def error_text(error: BaseException | None) -> str:
-    """ "ValueError: x"; "" for none."""
-    return f"{type(error).__name__}: {error}" if error is not None else ""
-
-
-def _slots_text(backend: Backend, phase: Phase, values: Slots, outs: Slots) -> str:
-    """Of a node that gives nothing on (accumulate), what flowed into it."""
-    came = phase is Phase.BEFORE or not values
-    return slots_text(backend, "grad_outputs" if came else "grad_inputs", outs if came else values)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from adbg.engine.backends.base import Backend, Graph
+from adbg.engine.outside import own
 from adbg.engine.protocol.rendezvous import KEEP
 from adbg.engine.session.stop_point import PausedPoint
 
@@ -96,5 +97,5 @@ class KeptGradients:
         try:
             nbytes = backend.meta(value).nbytes
             return _Copy(backend.copied(value), nbytes) if nbytes <= self.limit else _Copy(MISSING, 0)
-        except Exception:
+        except own(Exception):
             return _Copy(MISSING, 0)

@@ -7,7 +7,7 @@ run is an ``Observer``: the session knows none of them.
 
 from __future__ import annotations
 
-import functools
+import collections
 import itertools
 import threading
 import time
@@ -22,7 +22,7 @@ from adbg.engine.outside import own, suppress
 from adbg.engine.own_files import SHOWN
 from adbg.engine.protocol import messages as p
 from adbg.engine.session.breakpoints.grammar import parse_spec
-from adbg.engine.session.breakpoints.matching import absent
+from adbg.engine.session.breakpoints.matching import absent, name_test
 from adbg.engine.session.breakpoints.table import BreakpointTable, Evaluate, Hit, HitEvent
 from adbg.engine.session.hooks import BackendHooks
 from adbg.engine.session.kept import KeptGradients
@@ -63,6 +63,7 @@ class Session:
         self.turn = Turn()
         self.parked: Parked | None = None
         self.kept = KeptGradients()
+        self.shown: collections.deque[tuple[int, type]] = collections.deque(maxlen=100)  # exceptions stopped at
         self.goal: Goal | None = None
         self.until: BreakpointTable | None = None
         self.attached = False
@@ -207,7 +208,7 @@ class Session:
             if not plan.empty:
                 hooked = call.hook(plan)
         if hooked:
-            running.may_hit = _by_name(plans)
+            running.may_hit = name_test(plans)
         return any(plan.screen for plan in plans)
 
     def passes_over(self, kinds: frozenset[str]) -> bool:
@@ -423,15 +424,6 @@ class Session:
             if self.attached:
                 for backend in self.backends:
                     backend.set_stacks(on)
-
-
-def _by_name(plans: Sequence[HookPlan]) -> Callable[[str], bool] | None:
-    """A cheap test for names that no breakpoint takes (one dict lookup), so that a node hooked for another reason costs
-    no description; None where breakpoints look at more than names."""
-    if any(plan.every or plan.info or plan.indices or plan.screen for plan in plans):
-        return None
-    tests = [plan.name for plan in plans if plan.name is not None]
-    return functools.lru_cache(maxsize=1024)(lambda name: any(test(name) for test in tests))
 
 
 def _running() -> NotStopped:

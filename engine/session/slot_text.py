@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from adbg.engine.backends.base import Backend
-from adbg.engine.types import remark_of
+from adbg.engine.types import Phase, remark_of
 
 
 def slot_text(backend: Backend, value: Any) -> str:
@@ -20,5 +20,8 @@ def slot_text(backend: Backend, value: Any) -> str:
     return f"{shape} {meta.dtype} norm {backend.norm(value):.4g}"
 
 
-def slots_text(backend: Backend, name: str, values: Sequence[Any]) -> str:
-    return ", ".join(f"{name}[{i}] {slot_text(backend, value)}" for i, value in enumerate(values))
+def gradients_text(backend: Backend, phase: Phase, values: Sequence[Any], outs: Sequence[Any]) -> str:
+    """Those of a node at ``phase``: of one that gives nothing on (accumulate), what flowed into it."""
+    came = phase is Phase.BEFORE or not values
+    name = "grad_outputs" if came else "grad_inputs"
+    return ", ".join(f"{name}[{i}] {slot_text(backend, value)}" for i, value in enumerate(outs if came else values))

@@ -60,7 +60,7 @@ def breakpoint_table(debugger: Debugger) -> CommandResult:
         rows.append((row.id, kind_of(row), row.enabled, row.hits, row.matches, row.spec, row.condition, note))
         rows.extend(("", "", "", "", "", f"    {line}", "", "") for line in row.commands)
     error = (
-        "stops at exceptions in backward"
+        "stops at exceptions in backward and at one that ends the program"
         if debugger.settings.error_stops
         else "does not stop at exceptions (`enable error`)"
     )
@@ -158,7 +158,7 @@ def _switch(debugger: Debugger, argument: str, on: bool) -> CommandResult:
     word = "enabled" if on else "disabled"
     if argument == "error":
         debugger.settings.set_error_stops(on)
-        return CommandResult(f"{word}: stop at an exception inside backward")
+        return CommandResult(f"{word}: stop at exceptions")
     numbers = numbers_of(argument, "disable 1 2") if argument else [row.id for row in debugger.settings.breakpoints]
     for number in numbers:
         debugger.settings.change_breakpoint(number, enabled=on)
@@ -167,7 +167,7 @@ def _switch(debugger: Debugger, argument: str, on: bool) -> CommandResult:
 
 @command("enable", group="breakpoints", args="[N… | error]", completes="breakpoint")
 def enable(debugger: Debugger, argument: str) -> CommandResult:
-    """Enable breakpoints, by default all; `enable error` stops at exceptions in a backward."""
+    """Enable breakpoints, by default all; `enable error` stops at exceptions."""
     return _switch(debugger, argument, True)
 
 

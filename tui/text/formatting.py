@@ -240,7 +240,7 @@ def stop_title(stop: NodeStop) -> str:
         StopReason.PAUSE: "Paused",
         StopReason.NAN: f"NaN{_numbers(stop)}",
         StopReason.INF: f"Inf{_numbers(stop)}",
-        StopReason.ERROR: "Error in backward",
+        StopReason.ERROR: "Uncaught exception" if stop.phase is Phase.PYTHON else "Error in backward",
         StopReason.BACKWARD: _breakpoint_words(stop),
         StopReason.ENTRY: "Stopped",
     }[stop.reason]

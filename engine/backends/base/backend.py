@@ -180,6 +180,10 @@ class Backend(abc.ABC):
         """Rank of this process in the framework's process group; None while it is in none. Asked per outermost call."""
         return None
 
+    def error_text(self, error: BaseException) -> str:
+        """As ``BackwardCall.error_text``, of an exception of the forward."""
+        return f"{type(error).__name__}: {error}"
+
     def memory(self) -> Mapping[str, float]:
         """Bytes by name ("rss", "cuda_allocated", ...)."""
         return {}

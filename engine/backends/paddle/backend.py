@@ -23,6 +23,7 @@ from adbg.engine.backends.paddle import private, tensors
 from adbg.engine.backends.paddle.aids import PaddleAids
 from adbg.engine.backends.paddle.creations import Creations
 from adbg.engine.backends.paddle.entry import EngineEntry
+from adbg.engine.backends.paddle.failures import error_text
 from adbg.engine.backends.paddle.flags import SharedFlags
 from adbg.engine.backends.paddle.graph import SAVED_NOTE, PaddleGraph, Services, root_tensors
 from adbg.engine.backends.paddle.modules import Modules
@@ -132,6 +133,9 @@ class PaddleBackend(FrameworkBackend):
         if not value.is_dense():
             raise Unsupported("only dense gradients are copied")
         return value._copy_to(paddle.CPUPlace(), True)
+
+    def error_text(self, error: BaseException) -> str:
+        return error_text(error, None)
 
     def version_of(self, value: Any) -> int | None:
         return getattr(value, "inplace_version", None)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from adbg.engine.backends.common.in_place import overwritten_text, writes_in_place
 from adbg.engine.backends.paddle.native import symbols
 from adbg.engine.backends.paddle.tensors import defined, is_tensor, meta_of, short_dtype
+from adbg.engine.frames import locals_of
 
 if TYPE_CHECKING:
     from adbg.engine.backends.paddle.graph import PaddleGraph
@@ -58,7 +59,7 @@ def flowed_in(graph: PaddleGraph, key: int, origin: BaseException) -> Sequence[A
     while entry is not None:
         frame = entry.tb_frame
         if frame.f_code.co_name == "backward" and frame.f_globals.get("__name__") == "paddle.autograd.py_layer":
-            values = frame.f_locals
+            values = locals_of(frame)
             if printed == "GradNodePyLayer_" + type(values.get("self")).__name__.removesuffix("_backward"):
                 found = tuple([value if defined(value) else None for value in values.get("args", ())])
         entry = entry.tb_next

@@ -12,7 +12,7 @@ from typing import Any
 
 from adbg.engine.backends.torch import private
 from adbg.engine.backends.torch.graph import TorchGraph
-from adbg.engine.frames import local
+from adbg.engine.frames import local, locals_of
 from adbg.engine.types import ValueState
 
 _NAMED = re.compile(r"[Ff]unction '?(\w+)'? returned")
@@ -56,7 +56,7 @@ def flowed_in(graph: TorchGraph, key: int, error: BaseException) -> Sequence[Any
     while entry is not None:
         frame = entry.tb_frame
         if frame.f_code.co_name == "apply" and frame.f_globals.get("__name__") == "torch.autograd.function":
-            values = frame.f_locals
+            values = locals_of(frame)
             if graph.key_of(values.get("self")) == key:
                 found = values.get("args")
                 if isinstance(found, tuple) and len(found) == 1 and isinstance(found[0], list):

@@ -293,7 +293,7 @@ class TorchGraph(WalkedGraph):
             return value
         try:
             who = overwritten(self, key, value)
-        except Exception:  # who wrote is more than torch says: knowing less is no reason to fail
+        except own(Exception):  # who wrote is more than torch says: knowing less is no reason to fail
             who = ""
         return replace(value, note="; ".join(filter(None, (value.note, who))))
 

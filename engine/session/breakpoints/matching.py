@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from adbg.engine.backends.base import Graph, HookPlan
@@ -152,3 +153,12 @@ def plan_for(specs: Sequence[Spec]) -> HookPlan:
         post=any(spec.phase is Phase.AFTER for spec in specs if spec.of_node),
         screen=any(spec.of_values for spec in specs),
     )
+
+
+def name_test(plans: Sequence[HookPlan]) -> Callable[[str], bool] | None:
+    """A cheap test for names that no breakpoint takes (one dict lookup), so that a node hooked for another reason costs
+    no description; None where breakpoints look at more than names."""
+    if any(plan.every or plan.info or plan.indices or plan.screen for plan in plans):
+        return None
+    tests = [plan.name for plan in plans if plan.name is not None]
+    return functools.lru_cache(maxsize=1024)(lambda name: any(test(name) for test in tests))

@@ -25,6 +25,8 @@ from adbg.engine.backends.common.tracebacks import strip_own
 from adbg.engine.backends.paddle import private
 from adbg.engine.backends.paddle.native import symbols
 from adbg.engine.backends.paddle.native.texts import GIVEN, StackTexts
+from adbg.engine.frames import locals_of
+from adbg.engine.outside import own
 
 #: paddle/fluid/eager/api/manual and to_static: their nodes have no forward_trace_ in 3.3.1. Where one has, it is kept.
 OPERATORS = (
@@ -76,9 +78,8 @@ class Handwritten:
             if self._put:
                 try:
                     self._tell(args, result, before, sys._getframe(1))
-                except Exception as error:  # knowing less about a node is no reason to hurt the forward
-                    if not _own(error):
-                        raise
+                except own(Exception):  # knowing less about a node is no reason to hurt the forward
+                    return result
             return result
 
         return operator
@@ -102,14 +103,6 @@ class Handwritten:
         native.give_trace(address, (GIVEN + text).encode("utf-8", "replace"), replace)
 
 
-def _own(error: BaseException) -> bool:
-    """Whether the code here raised it, and not a signal handler of the program's that ran meanwhile."""
-    trace, frame = error.__traceback__, None
-    while trace is not None:
-        frame, trace = trace.tb_frame, trace.tb_next
-    return frame is None or str(frame.f_globals.get("__name__")).partition(".")[0] in ("adbg", "paddle")
-
-
 def _made(result: Any) -> Iterator[Any]:
     """The tensors in an operator's result that a node made."""
     for value in result if isinstance(result, (list, tuple)) else (result,):
@@ -124,7 +117,7 @@ def _region(frame: types.FrameType | None) -> str:
     compiled function has a frame of its own); "" where that is not known."""
     while frame is not None:
         if frame.f_code.co_filename.endswith(_STATIC):
-            static = frame.f_locals.get("self")
+            static = locals_of(frame).get("self")
             function = getattr(static, "dygraph_function", None) or getattr(static, "_dygraph_function", None)
             code = getattr(getattr(function, "__wrapped__", function), "__code__", None)
             if code is not None:

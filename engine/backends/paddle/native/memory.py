@@ -17,6 +17,7 @@ import paddle
 
 from adbg.engine.backends.paddle.native.own import own_leaf
 from adbg.engine.descriptors import Own, lifted
+from adbg.engine.outside import own
 
 _HIGHEST = 1 << 47  # user addresses end there
 
@@ -39,7 +40,7 @@ class ReadMemory:
             self._pid = os.getpid()
         try:
             return os.pread(file.number, size, address)
-        except OSError:
+        except own(OSError):
             return b""
 
     @staticmethod

@@ -16,6 +16,7 @@ import paddle
 from paddle.base import core
 
 from adbg.engine.backends.paddle import private
+from adbg.engine.outside import suppress
 
 _TELLING: dict[str, Any] = {
     "FLAGS_check_nan_inf": False,
@@ -36,7 +37,7 @@ def _known() -> dict[str, Any]:
     """Those of ``_TELLING`` that this Paddle has."""
     found = {}
     for flag, off in _TELLING.items():
-        with contextlib.suppress(Exception):
+        with suppress(Exception):
             found[flag] = off if type(_FLAGS[flag]) is type(off) else type(_FLAGS[flag])(off)
     return found
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 
 from adbg.engine.backends.common.private_use import PrivateUse
 from adbg.engine.backends.paddle import private
+from adbg.engine.outside import own
 
 _LIBRARIES = ("libpaddle.so", "libphi_core.so")
 _LEVEL = "_ZN3fLI7FLAGS_vE"
@@ -45,7 +46,7 @@ class LogSites:
             library = ctypes.PyDLL(path)
             level = ctypes.c_int32.in_dll(library, _LEVEL)
             unasked = ctypes.c_int32.in_dll(library, _UNASKED)
-        except (OSError, ValueError) as error:
+        except own(OSError, ValueError) as error:
             raise LookupError(f"{name}: {error}") from None
         if unasked.value != _UNASKED_LEVEL:
             raise LookupError(f"{name}: a site that has not asked is not marked as expected")
@@ -116,6 +117,6 @@ def log_sites() -> LogSites | None:
     """None where they were not found; ``adbg doctor`` says why."""
     try:
         return LogSites()
-    except (LookupError, OSError) as error:
+    except own(LookupError, OSError) as error:
         USE.present, USE.problem = False, str(error)
         return None

@@ -1,0 +1,88 @@
+"""An exception that nothing caught: the program stops once more before it ends, with the frames that it came through.
+
+Python tells of one without being asked: it keeps it in ``sys.last_value`` before it prints the traceback, and after
+that calls what was registered with ``atexit``. So ``sys.excepthook`` stays the program's own. Only of the main thread;
+what a launcher of workers catches (``mp.spawn``) is caught.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import types
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from adbg.engine.python.expressions import evaluate
+from adbg.engine.python.namespaces import Namespace
+from adbg.engine.python.user_code import failed_frame
+from adbg.engine.session.breakpoints.table import HitEvent
+from adbg.engine.session.stop_description import point_at_line
+from adbg.engine.types import Phase, StopReason
+
+if TYPE_CHECKING:
+    from adbg.engine.session.session import Session
+
+
+def stop_at_uncaught(session: Session) -> None:
+    """As the program ends: stop where the exception that ends it was raised, if there is one, and it was not shown as
+    an error of a backward."""
+    error = _uncaught()
+    if error is None or any(named(link) in session.shown for link in _chain(error)):
+        return
+    frame = failed_frame(error) or _innermost(error)
+    if frame is not None and session.attached and not session.turn.mine():
+        session.turn.take(_stop, session, error, frame)
+
+
+def _stop(session: Session, error: BaseException, frame: types.FrameType) -> None:
+    def condition(text: str) -> Any:
+        return evaluate(text, Namespace(frame))
+
+    hits = [hit for hit in session.check(HitEvent(Phase.ERROR, 0), condition) if not hit.trace]
+    if not hits or not session.attached:
+        return
+    point = point_at_line(frame, session.backends, None, None, session.rank, session.problems.defect)
+    ids = tuple(hit.id for hit in hits if hit.id)
+    text = session.backends[0].error_text(error) if session.backends else error_text(error)
+    point.stop = dataclasses.replace(point.stop, reason=StopReason.ERROR, breakpoints=ids, message=text)
+    point.error = error
+    session.park(point, None)
+
+
+def error_text(error: BaseException | None) -> str:
+    """ "ValueError: x"; "" for none."""
+    return f"{type(error).__name__}: {error}" if error is not None else ""
+
+
+def named(error: BaseException) -> tuple[int, type]:
+    """An exception, told from others without keeping it alive: its frames hold tensors."""
+    return id(error), type(error)
+
+
+def _uncaught() -> BaseException | None:
+    """What ends the program. An interpreter inside the program (``code.interact``) leaves its exceptions there as well:
+    those did not come out of the main module."""
+    error: BaseException | None = getattr(sys, "last_value", None)
+    if not isinstance(error, Exception) or error.__traceback__ is None:
+        return None
+    main = sys.modules.get("__main__")
+    outermost = error.__traceback__.tb_frame
+    ours = main is not None and outermost.f_globals is main.__dict__
+    return error if ours or outermost.f_code.co_filename.startswith("<frozen runpy") else None
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    link: BaseException | None = error
+    for _ in range(20):
+        if link is None:
+            return
+        yield link
+        link = link.__cause__ or link.__context__
+
+
+def _innermost(error: BaseException) -> types.FrameType | None:
+    trace, frame = error.__traceback__, None
+    while trace is not None:
+        frame, trace = trace.tb_frame, trace.tb_next
+    return frame
