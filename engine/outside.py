@@ -55,8 +55,17 @@ def from_outside(error: BaseException) -> bool:
     """Whether the program raised ``error``, out of a signal handler or from another thread, and not the code that runs.
 
     Told by its traceback: a handler's frame was called with the frame that it interrupted. What another thread raises
-    has no frame of its own: it begins in adbg or in a library, and is bare or of a kind that neither knows.
+    has no frame of its own: it begins in adbg's code or in the standard library below it, and is bare or of a kind that
+    neither knows. What an expression of the user's raises, in whatever library, is its own.
     """
+    return by_handler(error) or (_in_adbg(error) and _is_foreign(error))
+
+
+def by_handler(error: BaseException) -> bool:
+    """Whether a signal handler of the program's raised ``error``. To be asked of what comes out of an engine, where any
+    library's code runs."""
+    if isinstance(error, KeyboardInterrupt):  # the interpreter's own handler has no frame
+        return True
     before: types.FrameType | None = None
     codes: frozenset[types.CodeType] | None = None
     trace = error.__traceback__
@@ -71,9 +80,22 @@ def from_outside(error: BaseException) -> bool:
                 return True
         before = frame
         trace = trace.tb_next
-    if before is None or not (_is_own(before) or _is_nobodys(before.f_code.co_filename)):
+    return False
+
+
+def _in_adbg(error: BaseException) -> bool:
+    """Whether nothing but the standard library ran below adbg's code."""
+    trace = error.__traceback__
+    while trace is not None and not _is_own(trace.tb_frame):
+        trace = trace.tb_next
+    if trace is None:
         return False
-    return _is_foreign(error)
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not _is_own(trace.tb_frame) and (not file.startswith(_PYTHON) or _PACKAGES in file):
+            return False
+        trace = trace.tb_next
+    return True
 
 
 def _is_own(frame: types.FrameType) -> bool:
@@ -81,11 +103,6 @@ def _is_own(frame: types.FrameType) -> bool:
         return True
     name = frame.f_globals.get("__name__")
     return isinstance(name, str) and name.partition(".")[0] == "adbg"
-
-
-def _is_nobodys(file: str) -> bool:
-    """Not the program's own: of Python's library, of an installed package, or the one line of an expression."""
-    return file.startswith(_PYTHON) or file == "<adbg>" or _PACKAGES in file
 
 
 def _was_given(frame: types.FrameType, interrupted: types.FrameType) -> bool:
@@ -127,8 +144,6 @@ def _codes(handler: Any) -> Iterator[types.CodeType]:
 
 def _is_foreign(error: BaseException) -> bool:
     kind = type(error)
-    if kind is KeyboardInterrupt or kind is TimeoutError:  # nothing of adbg's waits with a time-out in a hook
-        return True
     if kind.__module__ == "builtins":
         return not error.args and not isinstance(error, _BARE)
     top = kind.__module__.partition(".")[0]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from adbg.engine.backends.base import Backend, BackwardCall, Hidden
 from adbg.engine.graph.nonfinite import count_nonfinite, evidence_at, total
-from adbg.engine.outside import from_outside, own
+from adbg.engine.outside import by_handler, own
 from adbg.engine.python.expressions import evaluate, node_namespace
 from adbg.engine.python.user_code import failed_frame, user_frame
 from adbg.engine.session.breakpoints.table import HitEvent
@@ -281,7 +281,7 @@ class BackendHooks:
             return
         running = self._running.get(id(call))
         # What a signal handler of the program's raised is no failure of this backward.
-        fresh = isinstance(error, Exception) and not from_outside(error) and not self._shown(call.original_error(error))
+        fresh = isinstance(error, Exception) and not by_handler(error) and not self._shown(call.original_error(error))
         if running is None:  # unarmed until now: only an exception is news
             if fresh and error is not None:
                 self._failed(self._enter(call), error)

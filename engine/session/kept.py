@@ -1,11 +1,12 @@
 """Copies of the gradients of the last stops, so that one step too far does not lose them.
 
 Made when the program leaves a stop at a node, on the host, within a budget of bytes and stops; dropped when their
-backward ends, and oldest first. Touched by the thread that holds the turn.
+backward ends, and oldest first. Any thread: one may stop while the backward of another ends, or the client disconnects.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,6 +48,7 @@ class KeptGradients:
         self.limit = limit
         self._kept: OrderedDict[_Place, tuple[dict[str, list[_Copy]], int]] = OrderedDict()
         self.bytes = 0
+        self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -58,17 +60,19 @@ class KeptGradients:
         if not self.limit or backend is None or graph is None or key is None:
             return
         place = _place(graph, key)
-        found = dict(self._forget(place))
+        fresh: dict[str, list[_Copy]] = {}
         for kind in KINDS:
             values = getattr(point, kind)
             if values is not None:
-                found[kind] = [self._copy(backend, value) for value in values]
-        nbytes = sum(copy.nbytes for copies in found.values() for copy in copies)
-        if found and nbytes <= self.limit:
-            self._kept[place] = (found, nbytes)
-            self.bytes += nbytes
-        while self.bytes > self.limit or len(self._kept) > STOPS:
-            self._forget(next(iter(self._kept)))
+                fresh[kind] = [self._copy(backend, value) for value in values]
+        with self._lock:
+            found = {**self._forget(place), **fresh}
+            nbytes = sum(copy.nbytes for copies in found.values() for copy in copies)
+            if found and nbytes <= self.limit:
+                self._kept[place] = (found, nbytes)
+                self.bytes += nbytes
+            while self._kept and (self.bytes > self.limit or len(self._kept) > STOPS):
+                self._forget(next(iter(self._kept)))
 
     def find(self, graph: Graph, key: int, kind: str) -> Sequence[Any] | None:
         """The copies of ``kind`` at a node, None where there are none. ``MISSING`` stands for one that was left out."""
@@ -79,12 +83,14 @@ class KeptGradients:
         """That call is over."""
         if self._kept:
             call = _place(graph, 0)[:2]
-            for place in [place for place in self._kept if place[:2] == call]:
-                self._forget(place)
+            with self._lock:
+                for place in [place for place in self._kept if place[:2] == call]:
+                    self._forget(place)
 
     def clear(self) -> None:
-        self._kept.clear()
-        self.bytes = 0
+        with self._lock:
+            self._kept.clear()
+            self.bytes = 0
 
     def _forget(self, place: _Place) -> dict[str, list[_Copy]]:
         found, nbytes = self._kept.pop(place, ({}, 0))

@@ -13,6 +13,7 @@ import types
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from adbg.engine.outside import own
 from adbg.engine.python.expressions import evaluate
 from adbg.engine.python.namespaces import Namespace
 from adbg.engine.python.user_code import failed_frame
@@ -44,20 +45,34 @@ def _stop(session: Session, error: BaseException, frame: types.FrameType) -> Non
         return
     point = point_at_line(frame, session.backends, None, None, session.rank, session.problems.defect)
     ids = tuple(hit.id for hit in hits if hit.id)
-    text = session.backends[0].error_text(error) if session.backends else error_text(error)
+    text = _told(session, error)
     point.stop = dataclasses.replace(point.stop, reason=StopReason.ERROR, breakpoints=ids, message=text)
     point.error = error
     session.park(point, None)
 
 
 def error_text(error: BaseException | None) -> str:
-    """ "ValueError: x"; "" for none."""
-    return f"{type(error).__name__}: {error}" if error is not None else ""
+    """ "ValueError: x"; "" for none. An exception may raise where its text is asked for."""
+    if error is None:
+        return ""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except own(Exception):
+        return f"{type(error).__name__} (its __str__ raises)"
 
 
-def named(error: BaseException) -> tuple[int, type]:
-    """An exception, told from others without keeping it alive: its frames hold tensors."""
-    return id(error), type(error)
+def named(error: BaseException) -> tuple[int, type, str]:
+    """An exception, told from others without keeping it alive: its frames hold tensors, and its address is used again.
+    Of the text only the beginning: a framework adds to it on its way."""
+    return id(error), type(error), error_text(error)[:60]
+
+
+def _told(session: Session, error: BaseException) -> str:
+    """In the words of the framework that it may have come from."""
+    try:
+        return session.backends[0].error_text(error) if session.backends else error_text(error)
+    except own(Exception):
+        return error_text(error)
 
 
 def _uncaught() -> BaseException | None:
@@ -66,10 +81,13 @@ def _uncaught() -> BaseException | None:
     error: BaseException | None = getattr(sys, "last_value", None)
     if not isinstance(error, Exception) or error.__traceback__ is None:
         return None
+    if getattr(sys, "last_traceback", None) is not error.__traceback__:
+        return None  # put there by the program, for ``pdb.pm()``
     main = sys.modules.get("__main__")
-    outermost = error.__traceback__.tb_frame
-    ours = main is not None and outermost.f_globals is main.__dict__
-    return error if ours or outermost.f_code.co_filename.startswith("<frozen runpy") else None
+    trace: types.TracebackType | None = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals.get("__name__") == "runpy":  # python -m
+        trace = trace.tb_next
+    return error if trace is not None and main is not None and trace.tb_frame.f_globals is main.__dict__ else None
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -63,7 +63,7 @@ class Session:
         self.turn = Turn()
         self.parked: Parked | None = None
         self.kept = KeptGradients()
-        self.shown: collections.deque[tuple[int, type]] = collections.deque(maxlen=100)  # exceptions stopped at
+        self.shown: collections.deque[tuple[int, type, str]] = collections.deque(maxlen=100)  # exceptions stopped at
         self.goal: Goal | None = None
         self.until: BreakpointTable | None = None
         self.attached = False

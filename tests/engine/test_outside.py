@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import ctypes
 import functools
 import os
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from adbg.engine.outside import from_outside, own, suppress
+from adbg.engine.outside import by_handler, from_outside, own, suppress
 
 # A function of adbg's, as far as its module's name tells.
 ADBG = types.FunctionType(compile("work()", "adbg_like.py", "eval"), {"__name__": "adbg.engine.like"}).__code__
@@ -105,3 +106,22 @@ def test_the_program_s_passes_both() -> None:
                 pass
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+def test_what_an_expression_raises_is_its_own() -> None:
+    """A library's exceptions are of kinds that nobody here knows; a time-out is one that the user asked for."""
+    library = {"__name__": "fancylib", "Fancy": type("Fancy", (Exception,), {"__module__": "fancylib"})}
+    exec(compile("def check():\n    raise Fancy('no')", "/x/site-packages/fancylib/__init__.py", "exec"), library)
+    for text in ("check()", "Future().result(0.01)"):
+        names = {"__name__": "__main__", "check": library["check"], "Future": concurrent.futures.Future}
+        work = functools.partial(eval, compile(text, "<adbg>", "eval"), names)
+        with suppress(Exception):
+            as_adbg(work)
+
+
+def test_what_a_library_raises_below_an_engine_is_an_error() -> None:
+    library = {"__name__": "fancylib"}
+    exec(compile("def backward():\n    raise RuntimeError", "/x/site-packages/fancylib/__init__.py", "exec"), library)
+    with pytest.raises(RuntimeError) as found:
+        as_adbg(library["backward"])
+    assert not by_handler(found.value) and not from_outside(found.value)

@@ -24,7 +24,7 @@ from adbg.engine.backends.paddle.failures import described
 from adbg.engine.backends.paddle.graph import PYLAYER, Services, root_tensors, surveyed
 from adbg.engine.backends.paddle.open import Open, Threads, flag, given
 from adbg.engine.backends.paddle.tensors import is_tensor
-from adbg.engine.outside import from_outside, own
+from adbg.engine.outside import by_handler, own
 from adbg.engine.types import BriefCall
 
 Run = Callable[..., Any]
@@ -310,7 +310,7 @@ class EngineEntry:
             if opened.call is not None:
                 sink.backward_end(opened.call, aborted)
             return aborted
-        if not opened.begun and (state.reported or from_outside(error) or not isinstance(error, Exception)):
+        if not opened.begun and (state.reported or by_handler(error) or not isinstance(error, Exception)):
             return None
         call = self._realize(opened)
         if call is not None:

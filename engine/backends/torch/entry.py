@@ -26,7 +26,7 @@ from adbg.engine.backends.torch.graph import Services, root_nodes
 from adbg.engine.backends.torch.hooking import HookRegistration
 from adbg.engine.backends.torch.stacks import FrameFilter
 from adbg.engine.frames import local
-from adbg.engine.outside import DISGUISED, from_outside, own, suppress
+from adbg.engine.outside import DISGUISED, by_handler, own, suppress
 from adbg.engine.types import BriefCall
 
 Run = Callable[..., Any]
@@ -244,7 +244,7 @@ class EngineEntry:
                     self._end_brief(begun, error)
 
     def _wants_post_mortem(self, error: BaseException) -> bool:
-        if self._passing.depth or from_outside(error) or not isinstance(error, Exception) or private.tracing():
+        if self._passing.depth or by_handler(error) or not isinstance(error, Exception) or private.tracing():
             return False
         return not vars(error).get(_MARK)
 

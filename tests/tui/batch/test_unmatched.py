@@ -84,9 +84,9 @@ def test_what_the_first_graph_does_not_have_is_told_of_after_it(script: Path, al
     assert any(name.lower().startswith("sum") for name in there) and not any("tanh" in name.lower() for name in there)
     found = told(outcome.lines)
     assert {spec.split()[0] for spec in found} == {spec for spec in specs if spec != "Sum*"}
-    first = next(n for n, line in enumerate(outcome.lines) if "iteration 0" in str(line.get("text")))
-    second = next(n for n, line in enumerate(outcome.lines) if "iteration 1" in str(line.get("text")))
-    assert all(place < second for place in found.values()), (first, found)
+    calls = [(line.get("backward"), place) for place, line in enumerate(outcome.lines) if line.get("phase") == "begin"]
+    first, second = (next(place for number, place in calls if number == wanted) for wanted in (1, 2))
+    assert all(first < place < second for place in found.values()), (first, second, found)
 
 
 def test_a_typing_error_gets_the_closest_name(script: Path) -> None:
