@@ -52,7 +52,10 @@ class GraphIndex:
     def _make(self, graph: Graph, index: int) -> GraphRow:
         key = self.order[index - 1]
         info = graph.describe(key)
-        meta = graph.input_meta(key)
+        metas = graph.input_meta(key)
+        # Of several the first that a gradient flows into: that is the one whose norm is shown.
+        fed = {slot for _, slot in self.consumers(graph, key)} if len(metas) > 1 else set()
+        meta = next((each for slot, each in enumerate(metas) if slot in fed), metas[0] if metas else None)
         known = self.position
         return GraphRow(
             index=index,
@@ -65,8 +68,8 @@ class GraphIndex:
             parameter=info.parameter,
             module=info.module,
             forward=info.forward,
-            shape=meta[0].shape if meta else None,
-            dtype=meta[0].dtype if meta else "",
+            shape=meta.shape if meta else None,
+            dtype=meta.dtype if meta else "",
             custom=graph.is_custom(key),
             compiled=info.compiled,
             address=hex(graph.address(key)),

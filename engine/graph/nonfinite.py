@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from adbg.engine.backends.base import Backend, BackwardCall, Graph, Hidden
@@ -11,6 +12,8 @@ from adbg.engine.graph.forward_origin import first_spoilt
 from adbg.engine.graph.index import index_of
 from adbg.engine.outside import own, suppress
 from adbg.engine.types import Evidence, Origin, Role, ValueState
+
+Spoilt = Mapping[int, Sequence[tuple[int, int]]]  # node -> (NaN, infinite) elements of each gradient that it gave
 
 _NAMED = 16  # nodes named of those that gave a gradient
 _SAVED_TENSORS = 8  # looked at of one node
@@ -34,7 +37,7 @@ def evidence_at(
     ins: Sequence[Any],
     given: tuple[int, int],
     screened: bool,
-    spoilt: Collection[int] = (),
+    spoilt: Spoilt = MappingProxyType({}),
 ) -> tuple[Evidence, ...]:
     """What is not finite at node ``key``: the gradients that leave it, then those that came in, then what the forward
     pass left: the first such value in its order, and those that the node saved.
@@ -43,14 +46,18 @@ def evidence_at(
         ins: the gradients that leave the node, none before it ran.
         given: (NaN, infinite) elements that its consumers passed to it.
         screened: every gradient of this call was looked at, so ``given`` is all there was.
-        spoilt: nodes that are known to have passed on such gradients.
+        spoilt: what nodes are known to have passed on.
     """
     arriving = _gradients(backend, Role.GRAD_OUTPUTS, outs)
     leaving = _gradients(backend, Role.GRAD_INPUTS, ins)
     if arriving:
         arriving = _placed(arriving, call, key, given, screened)
         arriving = _with_maker(arriving, call, key, spoilt)
-        return (*(replace(found, origin=Origin.PASSED_ON) for found in leaving), *arriving)
+        nan = any(found.nan for found in arriving)  # else what leaves as NaN was made here, of infinities
+        left = (
+            replace(found, origin=Origin.MADE_HERE if found.nan and not nan else Origin.PASSED_ON) for found in leaving
+        )
+        return (*left, *arriving)
     if leaving and any(isinstance(value, Hidden) for value in outs):
         origin = Origin.PASSED_ON if any(given) else Origin.UNKNOWN
         unknown = [replace(found, origin=origin, unseen=True) for found in leaving]
@@ -69,21 +76,20 @@ def maker_of(graph: Graph, key: int, spoilt: Collection[int]) -> int | None:
     return next((other for other in index_of(graph).ancestors(graph, key) if other in spoilt), None)
 
 
-def _with_maker(arriving: list[Evidence], call: BackwardCall, key: int, spoilt: Collection[int]) -> list[Evidence]:
-    """``arriving`` with the node that made the numbers, where they were passed on."""
-    if not any(found.origin is Origin.PASSED_ON for found in arriving):
-        return arriving
-    maker = maker_of(call, key, [other for other in spoilt if other != key])
+def _with_maker(arriving: list[Evidence], call: BackwardCall, key: int, spoilt: Spoilt) -> list[Evidence]:
+    """``arriving`` with the node that made the numbers, where they were passed on: of NaN the first that gave NaN,
+    which may have made it of infinities."""
+    return [_made(found, call, key, spoilt) if found.origin is Origin.PASSED_ON else found for found in arriving]
+
+
+def _made(found: Evidence, call: BackwardCall, key: int, spoilt: Spoilt) -> Evidence:
+    kind = 0 if found.nan else 1
+    givers = [other for other, counts in spoilt.items() if other != key and any(count[kind] for count in counts)]
+    maker = maker_of(call, key, givers)
     if maker is None:
-        return arriving
+        return found
     info = call.describe(maker)
-    position = index_of(call).position.get(maker)
-    return [
-        replace(found, node=info.unique_name, index=position, forward=info.forward)
-        if found.origin is Origin.PASSED_ON
-        else found
-        for found in arriving
-    ]
+    return replace(found, node=info.unique_name, index=index_of(call).position.get(maker), forward=info.forward)
 
 
 def _left_by_forward(backend: Backend, call: BackwardCall, key: int) -> list[Evidence]:
@@ -133,11 +139,13 @@ def _placed(
     arriving: list[Evidence], call: BackwardCall, key: int, given: tuple[int, int], screened: bool
 ) -> list[Evidence]:
     """``arriving`` with its origin: the nodes that gave the gradients passed non-finite ones on, or they were made
-    behind them. Not known at a root (the gradient was given to backward), and where not every gradient was looked at.
+    behind them (NaN of infinities alone: by their sum). Not known at a root (the gradient was given to backward), and
+    where not every gradient was looked at.
     """
-    if any(given):
+    known = screened and key not in call.roots()
+    if any(given) and not (known and given[0] == 0 and any(found.nan for found in arriving)):
         return [replace(found, origin=Origin.PASSED_ON) for found in arriving]
-    if not screened or key in call.roots():
+    if not known:
         return arriving
     edges = index_of(call).consumers(call, key)
     consumers = list(dict.fromkeys(consumer for consumer, _ in edges))

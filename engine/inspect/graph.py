@@ -82,7 +82,17 @@ def gradient_path(stop: StopContext, request: protocol.Path) -> protocol.PathBod
         paths_log10=math.log10(ways),
         nonfinite=index.position[bad] if bad is not None else 0,
         maker=index.position.get(maker, 0) if maker is not None else 0,
+        slots=_by_slot(index, graph, last),
     )
+
+
+def _by_slot(index: GraphIndex, graph: Graph, key: int) -> list[list[int]]:
+    """Of each slot of a node the positions of those that feed it; one that adds to it twice stands there twice."""
+    edges = index.consumers(graph, key)
+    found: list[list[int]] = [[] for _ in range(1 + max((slot for _, slot in edges), default=-1))]
+    for consumer, slot in edges:
+        found[slot].append(index.position[consumer])
+    return [sorted(feeders) for feeders in found]
 
 
 def _path_between(graph: Graph, index: GraphIndex, first: int, last: int) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from adbg.engine.types import NodeStop, StopReason
+from adbg.engine.types import NodeStop, Phase, StopReason
 from adbg.tui.text import cells as figures
 from adbg.tui.text.evidence import evidence_text, verdict_text
 
@@ -25,6 +25,9 @@ def banner_text(stop: NodeStop, width: int) -> str:
         return f"✗ {verdict} — #{stop.index}, {told}" if told else f"✗ {verdict} — #{stop.index}"
     head = _HEAD[stop.reason]
     what = "; ".join(filter(None, (stop.message.split("\n", 1)[0], evidence)))
+    if stop.phase is Phase.PYTHON:
+        where = f" at {figures.place(stop.location.file, stop.location.line)}" if stop.location else ""
+        return f"✗ Uncaught exception{where} — {what}"
     if stop.node is None:
         return f"✗ {head} at backward {stop.backward} — {what}"
     if roomy:

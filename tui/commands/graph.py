@@ -152,10 +152,7 @@ def why(debugger: Debugger, argument: str) -> CommandResult:
     node = rows[index]
     lines = [f"the gradient that flows into #{index} {node.unique_name}, from {rows[body.path[0]].unique_name}:"]
     lines += path_lines(rows, body.path)
-    if len(feeders) > 1:
-        names = ", ".join(f"#{i} {rows[i].unique_name}" for i in feeders[:SHOWN_NEIGHBOURS])
-        more = f", … {len(feeders) - SHOWN_NEIGHBOURS} more" if len(feeders) > SHOWN_NEIGHBOURS else ""
-        lines.append(f"it is the sum of {len(feeders)} contributions: {names}{more}")
+    lines += _parts_lines(rows, body)
     lines.append(f"{body.ancestors} of {body.total} nodes contribute to it; {_paths_text(body)}")
     lines += _origin_lines(debugger.view.need_stop(), rows, body)
     if node.forward is not None:
@@ -165,6 +162,22 @@ def why(debugger: Debugger, argument: str) -> CommandResult:
     value = {"node": index, "path": body.path, "ancestors": body.ancestors, "contributions": feeders}
     value.update({"nonfinite": body.nonfinite or None, "maker": body.maker or None})
     return CommandResult("\n".join(lines), value)
+
+
+def _parts_lines(rows: dict[int, GraphRow], body: protocol.PathBody) -> list[str]:
+    """What each gradient that flows into the node is the sum of; nothing where there is one, of one part."""
+    fed = [(slot, feeders) for slot, feeders in enumerate(body.slots) if feeders]
+    if len(fed) == 1 and len(fed[0][1]) == 1:
+        return []
+    lines = []
+    for slot, feeders in fed:
+        shown = [i for i in feeders if i in rows][:SHOWN_NEIGHBOURS]
+        names = ", ".join(f"#{i} {rows[i].unique_name}" for i in shown)
+        more = f", … {len(feeders) - len(shown)} more" if len(feeders) > len(shown) else ""
+        what = "it" if len(fed) == 1 else f"grad_outputs[{slot}]"
+        many = f"is the sum of {len(feeders)} contributions:" if len(feeders) > 1 else "comes from"
+        lines.append(f"{what} {many} {names}{more}")
+    return lines
 
 
 def _origin_lines(stop: NodeStop, rows: dict[int, GraphRow], body: protocol.PathBody) -> list[str]:

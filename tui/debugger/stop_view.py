@@ -64,6 +64,8 @@ class StopView:
         if stop is None:
             if not self._model.alive:
                 raise self._model.absent()
+            if not self._model.run.begun:
+                raise _not_begun()
             raise NotStopped("the program is not stopped", "`pause` stops it at the next node, `break SPEC` at a node")
         return stop
 
@@ -75,7 +77,12 @@ class StopView:
         """
         if not self._process.alive:
             raise self._model.absent()
-        return self._process.client.request(arguments, timeout)
+        try:
+            return self._process.client.request(arguments, timeout)
+        except NotStopped:
+            if self._model.run.begun:
+                raise
+            raise _not_begun() from None
 
     # ------------------------------------------------------------------ frames
 
@@ -213,6 +220,10 @@ class StopView:
             return index
         body: protocol.FindBody = self.request(protocol.Find(text))
         return body.index
+
+
+def _not_begun() -> NotStopped:
+    return NotStopped("the script has not started yet", "`continue` starts it (in batch mode: -e continue)")
 
 
 def as_error(error: BaseException) -> AdbgError:

@@ -44,6 +44,8 @@ def verdict_text(stop: NodeStop) -> str:
         left = next((found for found in stop.evidence if _explains(found)), None)
         if left is not None:
             return _forward_verdict(left, kind, stop)
+        if leaving[0].origin is Origin.MADE_HERE and arriving:
+            return f"{here} made {kind} from Inf{_inf_of(arriving)}"
         if leaving[0].origin is Origin.MADE_HERE:
             return f"{here} made {kind} from finite gradients"
         return f"{kind} came out of {here}; what flowed into it is not known: it wrote over that"
@@ -54,14 +56,21 @@ def verdict_text(stop: NodeStop) -> str:
         return f"{kind} appeared between two nodes: {_between(between, here)}"
     passed = next((found for found in (*arriving, *leaving) if found.origin is Origin.PASSED_ON), None)
     if passed is not None and passed.node:
-        return f"{called(passed.node, passed.forward)} made {kind}{_number(passed.index)}; {here} was given it"
+        made = f"{called(passed.node, passed.forward)} made {_kind([passed])}{_number(passed.index)}"
+        return f"{made}; {here} was given it"
     if passed is not None:
-        return f"{kind} flowed into {here}: another node made it"
+        return f"{_kind([passed])} flowed into {here}: another node made it"
     if arriving:
         if stop.reason in _KINDS:
             return f"{kind} flowed into {here}: given to backward, or made before gradients were looked at"
         return f"{kind} flowed into {here}: made where nothing was looked at (`break nonfinite` stops where it begins)"
     return ""
+
+
+def _inf_of(arriving: Sequence[Evidence]) -> str:
+    """ "; Sqrt (model.py:6) made that at #7"."""
+    maker = next((found for found in arriving if found.node), None)
+    return f"; {called(maker.node, maker.forward)} made that{_number(maker.index)}" if maker is not None else ""
 
 
 def _forward_verdict(left: Evidence, kind: str, stop: NodeStop) -> str:

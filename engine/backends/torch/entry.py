@@ -219,6 +219,7 @@ class EngineEntry:
     def failed(self, begun: Begun | None, error: BaseException) -> None:
         """An exception is leaving the engine: report it (post-mortem), once however many nested calls it crosses
         unarmed."""
+        self._services.stacks.as_without(error)
         self._services.stacks.unmute()
         sink = self._sink
         call = begun.call if begun is not None else None

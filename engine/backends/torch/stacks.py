@@ -26,6 +26,15 @@ from adbg.engine.backends.torch import private
 from adbg.engine.backends.torch.modules import Modules, RunningModules
 from adbg.engine.types import SourceLine
 
+# torch/csrc/autograd/saved_variable.cpp, with anomaly mode and without
+_HINT_ON = (
+    "Hint: the backtrace further above shows the operation that failed to compute its gradient. The variable in "
+    "question was changed in there or anywhere later. Good luck!"
+)
+_HINT_OFF = (
+    "Hint: enable anomaly detection to find the operation that failed to compute its gradient, with "
+    "torch.autograd.set_detect_anomaly(True, check_nan=False)."
+)
 _TRACE_KEY = "traceback_"  # torch/csrc/autograd/python_anomaly_mode.h: ANOMALY_TRACE_KEY
 #: python_anomaly_mode.cpp, PyAnomalyMetadata::print_stack: the second one, which begins with two newlines, names the
 #: node whose backward made the failed one.
@@ -125,6 +134,13 @@ class Stacks:
     @property
     def possible(self) -> bool:
         return None not in (private.gather, private.symbolize, private.set_anomaly, private.format_stack)
+
+    def as_without(self, error: BaseException) -> None:
+        """Give the error of an overwritten tensor the hint that it has while anomaly mode is off, unless the script has
+        it on."""
+        text = error.args[0] if error.args else None
+        if self.on and not self._wish[0] and isinstance(text, str) and _HINT_ON in text:
+            error.args = (text.replace(_HINT_ON, _HINT_OFF), *error.args[1:])
 
     # ---- on and off
 

@@ -51,7 +51,8 @@ class Find:
 class PathBody:
     """``path``: indices, in the direction of the gradient. From the roots also: how many nodes lie upstream, which feed
     the last one, the number of paths (``paths`` 0: too many to be counted exactly), the first node that was given a
-    gradient that is not finite, and the first that passed one on (``maker``; 0: none, or not known)."""
+    gradient that is not finite, and the first that passed one on (``maker``; 0: none, or not known). ``slots``: of each
+    gradient that flows into the last node those that give parts of it, once for each part."""
 
     path: list[int]
     total: int  # nodes of the graph
@@ -61,6 +62,7 @@ class PathBody:
     paths_log10: float = 0.0
     nonfinite: int = 0
     maker: int = 0
+    slots: list[list[int]] = field(default_factory=list)
 
 
 @request("adbg/path", PathBody)

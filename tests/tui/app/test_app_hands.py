@@ -207,3 +207,32 @@ def test_a_long_banner_goes_on_in_a_second_line_and_ends_between_words(monkeypat
         assert lines[1].endswith(" …")
         shown = " ".join(lines).removesuffix(" …").split()
         assert shown == words.split()[: len(shown)] and len(shown) > 8
+
+
+def test_n_after_a_search_is_the_next_match_until_escape() -> None:
+    """As in less, vim and lazygit: a step cannot be taken back."""
+
+    async def body(app: Driver) -> None:
+        before = app.agent.position
+        await app.press("1", "slash")
+        await app.write("Backward")
+        await app.until(lambda: app.app.main.searching, "the search")
+        first = app.app.main.graph.selected
+        await app.press("n")
+        await app.until(lambda: app.app.main.graph.selected is not first, "the next match")
+        assert app.agent.position == before, "the program stands where it stood"
+        await app.press("escape", "n")
+        await app.until(lambda: app.agent.position != before, "the step")
+
+    drive(WIDE, body)
+
+
+def test_enter_in_the_quit_dialog_ends_nothing() -> None:
+    async def body(app: Driver) -> None:
+        await app.press("q", "enter", "q")
+        await app.shows("end the script and leave")
+        await app.press("n")
+        await app.until(lambda: len(app.app.screen_stack) == 1, "the main screen")
+        assert app.app.debugger.alive
+
+    drive(WIDE, body)

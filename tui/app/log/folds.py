@@ -110,14 +110,18 @@ class Wanted:
 
 
 def wanted(text: str) -> Wanted:
-    """ "+2 level:4 module:nodes,backward thread:7 PATTERN", any part of it; ``level:W`` keeps warnings and worse.
+    """ "+2 level:4 module:nodes,backward thread:7 PATTERN", any part of it; the pattern may stand first (but for
+    the +2). ``level:W`` keeps warnings and worse.
     Raises CommandError."""
     context, level, severity = 0, None, 0
     modules: tuple[str, ...] = ()
     threads: tuple[int, ...] = ()
-    rest = text.strip()
-    while found := re.match(r"\+(\d+)(?:\s+|$)|(level|module|thread):(\S+)\s*", rest):
-        rest = rest[found.end() :]
+    words: list[str] = []
+    for word in text.split(" "):  # in any order: what is no part of the grammar is the pattern
+        found = re.fullmatch(r"\+(\d+)|(level|module|thread):(\S+)", word)
+        if found is None or (found[1] and words):
+            words.append(word)
+            continue
         name, value = found[2], found[3]
         if name is None:
             context = min(int(found[1]), 1000)
@@ -133,6 +137,7 @@ def wanted(text: str) -> Wanted:
             severity = _BADNESS.index(value.upper())
         else:
             raise CommandError(f"invalid level {value!r}", "level:4 keeps levels up to 4, level:W warnings and errors")
+    rest = " ".join(words).strip()
     pattern = Sought(rest) if rest else None
     return Wanted(context, pattern, level, severity, modules, threads)
 

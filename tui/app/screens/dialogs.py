@@ -230,7 +230,7 @@ class QuitScreen(ModalScreen[str]):
     """A script runs: returns "kill", "detach" or "stay"."""
 
     BINDINGS = [
-        Binding("y,enter,q", "answer('kill')", "End it", show=False),
+        Binding("y", "answer('kill')", "End it", show=False),
         Binding("d", "answer('detach')", "Detach", show=False),
         Binding("n,escape", "answer('stay')", "Stay", show=False),
     ]

@@ -287,7 +287,8 @@ class MainScreen(PanelScreen):
         self.relayout()
 
     def action_main(self) -> None:
-        """Leave the zoom."""
+        """Leave the search, and the zoom."""
+        self.searching = False
         if self.arrangement.zoomed:
             self._arrange(replace(self.arrangement, zoomed=""))
             self.retitle()

@@ -18,12 +18,13 @@ class PanelScreen(Screen[None]):
     """Subclasses say which panel answers for one that cannot (``principal``)."""
 
     BINDINGS = bindings("screen")
-    SEARCH_HINT = "N next, P previous match in the panel; ↑ earlier ones"
+    SEARCH_HINT = "n N next, P previous match in the panel, until Escape; ↑ earlier ones"
     FILTER_HINT = "a regular expression; +2 PATTERN keeps 2 lines of context; empty: all; ↑ earlier ones"
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._searched = ""
+        self.searching = False  # `n` is the next match, as in less and vim, until another command or Escape
         self.past: dict[str, list[str]] = {}  # answers to ``ask_line`` by question
 
     @property
@@ -64,6 +65,7 @@ class PanelScreen(Screen[None]):
         if not self._searched:
             self.action_search()
             return
+        self.searching = True
         panel = self.focused if isinstance(self.focused, Searched) else self.principal
         try:
             found = panel.search(self._searched, step)

@@ -477,3 +477,10 @@ def test_a_note_stands_behind_all_that_was_written_before_it(tmp_path: Path) -> 
         word for n in range(3) for word in (f"before {n}", "last", f"stop {n}")
     ]
     assert store.block(1) == ["last", "of 0"]
+
+
+def test_the_parts_of_a_filter_stand_in_any_order() -> None:
+    first, second = wanted("level:3 module:nodes BatchNorm x"), wanted("BatchNorm level:3 x module:nodes")
+    assert (first.level, first.modules) == (second.level, second.modules) == (3, ("nodes",))
+    assert first.pattern is not None and second.pattern is not None
+    assert wanted("a +3").context == 0 and wanted("+3 a").context == 3, "behind a pattern +3 is text"
