@@ -59,9 +59,7 @@ class Plan:
     neighbourhood: bool = False
 
 
-def plan(
-    width: int, height: int, arrangement: Arrangement, focused: str, banner: int = 0, quiet: bool = False
-) -> Plan:
+def plan(width: int, height: int, arrangement: Arrangement, focused: str, banner: int = 0, quiet: bool = False) -> Plan:
     """Where everything stands. ``banner``: lines taken below the status bar; ``quiet``: the log has nothing to say, and
     gets one line unless it has the focus or a size that the user chose."""
     if width < SMALLEST[0] or height < SMALLEST[1]:

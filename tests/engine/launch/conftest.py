@@ -45,7 +45,8 @@ def config(tmp_path: Path) -> SessionConfig:
     engine = tmp_path / "stub" / "engine"
     engine.mkdir(parents=True)
     copied = (
-        "__init__", "errors", "frames", "outside", "agent/__init__", "agent/import_watch", "protocol/__init__", "protocol/rendezvous",
+        "__init__", "errors", "frames", "outside", "agent/__init__", "agent/import_watch",
+        "protocol/__init__", "protocol/rendezvous",
     )  # fmt: skip
     for name in copied:
         (engine / f"{name}.py").parent.mkdir(exist_ok=True)
