@@ -134,12 +134,14 @@ def test_breakpoint_that_matches_nothing(framework: str) -> None:
 
 @on_frameworks()
 def test_breakpoint_that_never_matched(framework: str) -> None:
-    """At the end of a run: which breakpoints matched nothing all the time, and the closest names."""
+    """After the first backward and at the end of a run: which breakpoints matched nothing, and the closest names."""
     outcome = batch(debuggee_of(framework, "mlp"), "-b", "Thanh", json_lines=False)
     assert outcome.status == 0
-    line = complaint(outcome)
-    assert "Thanh" in line
-    assert "Tanh" in line.replace("Thanh", "")
+    first, last = [line for line in outcome.stderr.splitlines() if line.startswith("adbg: ")]
+    assert "matched nothing in this backward" in first and "was never hit" in last
+    for line in (first, last):
+        assert "Thanh" in line
+        assert "Tanh" in line.replace("Thanh", "")
 
 
 @pytest.mark.parametrize(
@@ -167,7 +169,7 @@ def test_bad_commands(framework: str) -> None:
         "break Mm every 0",
         "frobnicate",
         "info nothing",
-        "up 99",
+        "frame 99",
         "until ][",
         "delete 77",
         "vlog loud",

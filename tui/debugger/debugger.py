@@ -47,6 +47,7 @@ from adbg.tui.debugger.process import Process
 from adbg.tui.debugger.program import Program
 from adbg.tui.debugger.settings import Settings
 from adbg.tui.debugger.stop_view import StopView
+from adbg.tui.text.formatting import stop_title
 
 __all__ = ["Debugger", "State"]
 
@@ -242,9 +243,12 @@ class Debugger:
         with self.model.changed:
             others = list(self.run.waiting)
             self.run.waiting.clear()
+            unseen = [(process, process.stop) for process in others]
             for process in others:
                 process.resumed()
-        for process in others:
+        for process, stop in unseen:
+            if stop is not None:
+                self.model.notice("info", f"{process.title} goes on from a stop not shown: {stop_title(stop)}")
             with contextlib.suppress(DebuggeeGone):
                 process.client.request(protocol.Continue())
                 self.model.tell(events.Resumed(process))

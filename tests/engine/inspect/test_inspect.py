@@ -309,8 +309,9 @@ def test_evaluate_gives_text_type_value_and_meta() -> None:
         assert body.value is None
         assert ask(answers, "evaluate", expression="FakeTensor([2.5])").value == 2.5
         assert ask(answers, "evaluate", expression="[1, 'x', None, float('inf')]").value == [1, "x", None, "inf"]
-        assert ask(answers, "evaluate", expression="[1, [2]]").value is None
-        assert ask(answers, "evaluate", expression="list(range(65))").value is None
+        assert ask(answers, "evaluate", expression="[1, [2]]").value == [1, [2]]
+        assert ask(answers, "evaluate", expression="list(range(1001))").value is None
+        assert ask(answers, "evaluate", expression="[1, object()]").value is None
         assert ask(answers, "evaluate", expression="10 ** 5000").value is None
         assert ask(answers, "evaluate", expression="index").value == 4
         with pytest.raises(CommandError, match="name 'nope' is not defined"):

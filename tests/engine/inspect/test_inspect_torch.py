@@ -466,7 +466,8 @@ def test_numbers_in_a_tuple_and_figures_are_readable(stops: Stops) -> None:
         assert text_of(answers, "torch.tensor(69)") == "tensor(69)"
         body = ask(answers, "evaluate", expression="{'a': torch.tensor(True), 'b': None}")
         assert body.value == {"a": True, "b": None}
-        assert ask(answers, "evaluate", expression="{'a': torch.ones(2)}").value is None
+        body = ask(answers, "evaluate", expression="{'a': torch.ones(2)}")
+        assert body.value == {"a": {"shape": [2], "dtype": "f32"}}
         text = text_of(answers, "stats(torch.tensor([-1.0, 0.0, 3.0, float('nan'), -float('inf')]))")
         assert text == (
             "5 elements  of the finite:  min -1  max 3  mean 0.6667  std 2.082  norm 3.162"

@@ -44,7 +44,10 @@ def config(tmp_path: Path) -> SessionConfig:
     """A session whose engine is the real one, but for its agent."""
     engine = tmp_path / "stub" / "engine"
     engine.mkdir(parents=True)
-    copied = ("__init__", "errors", "agent/__init__", "agent/import_watch", "protocol/__init__", "protocol/rendezvous")
+    copied = (
+        "__init__", "errors", "frames", "outside", "agent/__init__", "agent/import_watch",
+        "protocol/__init__", "protocol/rendezvous",
+    )  # fmt: skip
     for name in copied:
         (engine / f"{name}.py").parent.mkdir(exist_ok=True)
         (engine / f"{name}.py").symlink_to(ENGINE / f"{name}.py")

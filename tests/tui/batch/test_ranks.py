@@ -1,4 +1,4 @@
-"""Spawned ranks are told apart without RANK in their environment, the launcher has none."""
+"""Spawned ranks are told apart without RANK in their environment, the launcher has none; ``continue all``."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if __name__ == "__main__":
 
 def _ranks_are_told(script: Path) -> None:
     """The witness is what each process prints of itself."""
-    options = ["-b", "*anh* backward 2", *commands("c", "info processes", "c", "c")]
+    options = ["-b", "*anh* backward 2", *commands("c", "info processes", "c", "continue all")]
     outcome = adbg("run", "--batch", "--json", *options, script, limit=240)
     assert outcome.status == 0, str(outcome)
     printed = outcome.program_output.splitlines()

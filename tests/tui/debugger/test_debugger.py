@@ -251,9 +251,12 @@ def test_continue_all_resumes_every_stopped_process(watched: Make) -> None:
     one.debugger.settings.add_breakpoint("Relu")
     one.debugger.begin()
     one.wait(events.StopQueued, 2)
+    others = [process.title for process in one.debugger.model.waiting]
     one.debugger.resume_all()
-    one.settle(State.EXITED)
+    one.wait(events.Exited)
     assert all(process.stop is None for process in one.debugger.run.processes)
+    told = [event.text for event in one.of(events.Notice) if "not shown" in event.text]
+    assert sorted(text.split(" goes on")[0] for text in told) == sorted(others), "a stop that nobody saw is told of"
 
 
 def test_choosing_a_process_by_hand(watched: Make) -> None:
