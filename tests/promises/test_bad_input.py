@@ -17,10 +17,15 @@ USAGE, ADBG_FAILED, TIMED_OUT = 2, 125, 124
 
 def complaint(outcome: Outcome) -> str:
     """The one line that adbg itself wrote to stderr; no traceback but the program's own."""
+    (own,) = complaints(outcome, 1)
+    return own
+
+
+def complaints(outcome: Outcome, count: int) -> list[str]:
     own = [line for line in outcome.stderr.splitlines() if line.startswith("adbg: ")]
-    assert len(own) == 1, str(outcome)
+    assert len(own) == count, str(outcome)
     assert not own_lines(outcome.stderr), str(outcome)
-    return own[0]
+    return own
 
 
 # ------------------------------------------------------------------ the command line
@@ -134,12 +139,14 @@ def test_breakpoint_that_matches_nothing(framework: str) -> None:
 
 @on_frameworks()
 def test_breakpoint_that_never_matched(framework: str) -> None:
-    """At the end of a run: which breakpoints matched nothing all the time, and the closest names."""
+    """Told after the first backward, and of the whole run at its end, with the closest names."""
     outcome = batch(debuggee_of(framework, "mlp"), "-b", "Thanh", json_lines=False)
     assert outcome.status == 0
-    line = complaint(outcome)
-    assert "Thanh" in line
-    assert "Tanh" in line.replace("Thanh", "")
+    at_first, at_the_end = complaints(outcome, 2)
+    assert "matched nothing in this backward" in at_first and "was never hit" in at_the_end
+    for line in (at_first, at_the_end):
+        assert "Thanh" in line
+        assert "Tanh" in line.replace("Thanh", "")
 
 
 @pytest.mark.parametrize(
@@ -167,7 +174,7 @@ def test_bad_commands(framework: str) -> None:
         "break Mm every 0",
         "frobnicate",
         "info nothing",
-        "up 99",
+        "frame 99",
         "until ][",
         "delete 77",
         "vlog loud",
