@@ -56,7 +56,8 @@ def vlog(debugger: Debugger, argument: str) -> CommandResult:
     body = debugger.settings.set_vlog(levels, region, backward)
     names = {name: level for name, level in body.levels.items() if name != "*"}
     level = body.levels.get("*", 0)
-    text = f"vlog {level or 'off'}" + "".join(f"  {name}={level}" for name, level in names.items())
+    text = f"vlog {level if level or names or body.regions else 'off'}"
+    text += "".join(f"  {name}={level}" for name, level in names.items())
     text += "".join(f"\nvlog {region}" for region in body.regions)
     text += f"\n{remark}" if remark else ""
     text += f"\n→ {body.file}  (`adbg log` shows it)" if body.file else ""

@@ -33,6 +33,14 @@ def dropped(a):
     return F.dropout(a, 0.5)
 
 
+@functools.cache
+def compiled():
+    def product(a, b):
+        return paddle.tanh(a) * b
+
+    return paddle.jit.to_static(product, full_graph=True)
+
+
 #: By kind: (name of the node, what is given to it, the operator on that).
 LISTS = {
     "concat": ("Concat", pair, lambda a, b: paddle.concat([a, b])),
@@ -42,6 +50,7 @@ LISTS = {
     "meshgrid": ("Meshgrid", lambda x: pair(x[0]), lambda a, b: sum(m.sum() for m in paddle.meshgrid(a, b))),
     "multi_dot": ("MultiDot", pair, lambda a, b: paddle.linalg.multi_dot([a, b.t()])),
     "broadcast": ("BroadcastTensors", pair, lambda a, b: paddle.add(*paddle.broadcast_tensors([a, b]))),
+    "to_static": ("Dy2St", pair, lambda a, b: compiled()(a, b)),
 }
 SLOTS = {
     "batch_norm": ("BatchNorm", lambda x: (x * 2,), lambda a: paddle.nn.BatchNorm1D(6)(a) ** 2),
