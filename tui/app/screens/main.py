@@ -258,6 +258,8 @@ class MainScreen(PanelScreen):
     def entered(self) -> None:
         """A command was entered: what it says comes at the end of the output."""
         self.transcript.to_end()
+        if self.command.for_program:
+            return  # the program still waits
         if self._for_one_command and not (self.narrow or self.arrangement.zoomed):
             self.toggle_console()
 
@@ -268,7 +270,7 @@ class MainScreen(PanelScreen):
             return  # a command that is being typed is adbg's
         self.command.give_to_program(wait)
         self.query_one("#prompt", Label).update("input ▸ " if wait else "(adbg) ")
-        if not wait and self._for_program:
+        if not wait and (self._for_program or self._for_one_command):
             self._for_program = False
             if self.focused_panel == "console" and not self.command.value:
                 self.toggle_console()
@@ -280,6 +282,8 @@ class MainScreen(PanelScreen):
         """What a command had to say is in the console: back to the panel that `:` was pressed in, unless it could not
         be read from there."""
         lines = text.count("\n") + 1 if text else 0
+        if self.command.for_program:
+            return
         if self._for_one_command and lines <= (0 if self.arrangement.zoomed else 1):
             self.toggle_console()
 
