@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from adbg.engine.errors import AdbgError, BackendError, ProtocolError
+from adbg.engine.inspect.attributes import attributes
 from adbg.engine.inspect.context import BreakpointsOf, StopContext
 from adbg.engine.inspect.evaluate import evaluate, set_expression, value_at
 from adbg.engine.inspect.graph import find_node, gradient_path, graph_page
@@ -79,6 +80,7 @@ _ANSWERS: dict[str, Callable[[Answers, Any], Any]] = {
     "setVariable": lambda a, request: set_variable(a.stop, a.references, request),
     "evaluate": lambda a, request: evaluate(a.stop, a.references, request),
     "setExpression": lambda a, request: set_expression(a.stop, request),
+    "adbg/attributes": lambda a, request: attributes(a.stop, request),
     "adbg/graph": lambda a, request: graph_page(a.stop, request),
     "adbg/find": lambda a, request: find_node(a.stop, request),
     "adbg/path": lambda a, request: gradient_path(a.stop, request),

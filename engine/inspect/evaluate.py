@@ -12,9 +12,10 @@ from adbg.engine.inspect.gradients import reads_only
 from adbg.engine.inspect.plain_values import LONG_TEXT, plain_value
 from adbg.engine.inspect.value_text import ValueText, is_tensor, type_name
 from adbg.engine.inspect.variables import References, expandable
+from adbg.engine.outside import own
 from adbg.engine.protocol import messages as protocol
 from adbg.engine.python import expressions as python
-from adbg.engine.types import TensorMeta
+from adbg.engine.types import TensorMeta, TensorStats
 
 
 def value_at(stop: StopContext, expression: str, frame_id: int = 0) -> Any:
@@ -63,7 +64,18 @@ def evaluate(stop: StopContext, references: References, request: protocol.Evalua
         variablesReference=reference,
         value=None if meta is not None and meta.numel != 1 else plain_value(value, stop.point.backend),
         tensor=meta,
+        stats=_stats(stop, value, meta) if request.stats else None,
     )
+
+
+def _stats(stop: StopContext, value: Any, meta: TensorMeta | None) -> TensorStats | None:
+    """Of a tensor with numbers in it, more than one. Never a reason for the value not to be shown."""
+    if meta is None or not meta.shape or meta.numel < 2:
+        return None
+    try:
+        return stop.backend.stats(value, False, 16)
+    except own(Exception):  # sparse, meta device, a subclass that refuses
+        return None
 
 
 def _execute(stop: StopContext, request: protocol.Evaluate) -> str:

@@ -24,6 +24,7 @@ from typing import Any, Literal
 
 from adbg.engine.errors import AdbgError, CommandError
 from adbg.engine.launch.command_line import is_interpreter
+from adbg.engine.launch.input_wait import Wait, input_wait
 from adbg.engine.launch.keeper import frames
 from adbg.engine.launch.keeper.terminal import take_unread
 from adbg.engine.protocol.rendezvous import MAIN_VARIABLE, SESSION_VARIABLE, SessionConfig, write_config
@@ -98,6 +99,10 @@ class Launched:
             return take_unread(fd).decode("utf-8", "replace")
         finally:
             os.close(fd)
+
+    def input_wait(self) -> Wait:
+        """ "line" while the program waits for what is typed, "secret" where that is not shown, "" else or not known."""
+        return input_wait(self.pid) if self._exit is None else ""
 
     def resize(self, rows: int, cols: int) -> None:
         """Set the window size; the program gets SIGWINCH."""

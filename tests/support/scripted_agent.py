@@ -218,13 +218,19 @@ class ScriptedAgent:
         if arguments.context == "statement":
             return protocol.EvaluateBody("printed\n", "str")
         if arguments.expression == "grad_outputs[0]":
-            return protocol.EvaluateBody("tensor([1., 2.])", "Tensor", tensor=TensorMeta((2,), "f32", "cpu", 8, 2))
+            two = TensorStats(2, None, 1.0, 2.0, 1.5, 0.5, 2.236, 0, 0, 0, 2, 0, 0, (1, 1))
+            stats = two if arguments.stats else None
+            meta = TensorMeta((2,), "f32", "cpu", 8, 2)
+            return protocol.EvaluateBody("tensor([1., 2.])", "Tensor", tensor=meta, stats=stats)
         if arguments.expression == "index":
             return protocol.EvaluateBody(str(self.position), "int", value=self.position)
         if arguments.expression not in self.values:
             raise UnknownName(f"name {arguments.expression!r} is not defined")
         value = self.values[arguments.expression]
         return protocol.EvaluateBody(str(value), type(value).__name__, value=value)
+
+    def do_attributes(self, arguments: protocol.Attributes) -> protocol.AttributesBody:
+        return protocol.AttributesBody([])
 
     def do_setExpression(self, arguments: protocol.SetExpression) -> protocol.SetVariableBody:
         return protocol.SetVariableBody(arguments.value, "Tensor")
@@ -353,6 +359,7 @@ class ScriptedProgram:
         self.agents: list[ScriptedAgent] = []
         self.signals: list[int] = []
         self.typed = b""
+        self.wait = ""  # for input
         self.run_dir = ""
         self.code = 0
         self.starts = 0
@@ -390,6 +397,9 @@ class ScriptedProgram:
 
     def write_stdin(self, data: bytes) -> None:
         self.typed += data
+
+    def input_wait(self) -> str:
+        return self.wait
 
     def resize(self, rows: int, cols: int) -> None:
         pass

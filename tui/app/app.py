@@ -395,15 +395,17 @@ class AdbgApp(TypeAhead[int], Painted):
             self.push_screen(CommandPalette(placeholder="a command …"))
 
     def action_output(self) -> None:
-        def type_in(data: bytes) -> None:
-            try:
-                self.debugger.program.write_stdin(data)
-            except (AdbgError, OSError) as error:
-                self.notify(str(error), severity="error", markup=False)
+        typing = self.debugger.alive and self.debugger.program.launched
+        self.push_screen(OutputScreen(self.feed.output, self._type_in, typing))
 
-        self.push_screen(
-            OutputScreen(self.feed.output, type_in, self.debugger.alive and self.debugger.program.launched)
-        )
+    def _type_in(self, data: bytes) -> None:
+        try:
+            self.debugger.program.write_stdin(data)
+        except (AdbgError, OSError) as error:
+            self.notify(str(error), severity="error", markup=False)
+
+    def on_command_input_for_program(self, event: CommandInput.ForProgram) -> None:
+        self._type_in(event.data)
 
     def action_ask_quit(self) -> None:
         if not self.debugger.alive:

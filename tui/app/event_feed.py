@@ -25,6 +25,7 @@ from adbg.tui.commands.startup import stop_commands
 from adbg.tui.debugger import events
 from adbg.tui.debugger.debugger import Debugger, State
 from adbg.tui.debugger.end_notes import end_notes
+from adbg.tui.debugger.input_watch import InputWatch
 from adbg.tui.debugger.process import Process
 from adbg.tui.text import cells as figures
 from adbg.tui.text.evidence import stop_message
@@ -71,6 +72,7 @@ class EventFeed:
         self._incoming: deque[events.Event] = deque()
         self.put = self._incoming.append
         self.output = ScreenText()
+        self._input = InputWatch(debugger)
         self._tip_due = True
         self._began_at: float | None = None
         self._shown: tuple[int, Process | None] = (-1, None)  # the run and its process that are shown
@@ -309,6 +311,8 @@ class EventFeed:
         status.waiting = len(self.debugger.model.waiting)
         if self.debugger.state is not State.STOPPED and status.stop is not None:
             status.went_on()
+        status.input_wait = self._input.poll()
+        self.main.heed_input(status.input_wait)
         status.elapsed = time.monotonic() - self._began_at if self._began_at is not None else None
         self.main.bar.show()
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from adbg.engine.errors import CommandError
 from adbg.tui.commands.table import CommandResult, command, need, numbers_of, table_result
 from adbg.tui.debugger.reports import shown_text, tensor_view
-from adbg.tui.text.formatting import format_of, shape_text, tensor_text
+from adbg.tui.text.formatting import format_of, printed_text, shape_text, tensor_text
 
 if TYPE_CHECKING:
     from adbg.tui.debugger.debugger import Debugger
@@ -34,6 +34,8 @@ def print_(debugger: Debugger, argument: str) -> CommandResult:
     index, norm(t), stats(t) and nonfinite(t), as well as the locals and globals of the frame.
     Formats: `/meta` shape, dtype and device; `/stats` statistics (sampled above a million elements); `/exact`
     statistics of all elements; `/window` the numbers of a slice, e.g. `p/w grad_outputs[0][0]`. One letter is enough.
+    Without a format a tensor shows its shape and statistics, then its numbers as the framework prints them;
+    `/text` only these.
     `at #199` evaluates EXPR at another node: its saved tensors, and its gradients as they were if the program stopped
     there earlier in this backward.
     """
@@ -49,11 +51,11 @@ def print_(debugger: Debugger, argument: str) -> CommandResult:
         from adbg.engine.protocol.codec import to_json
 
         return CommandResult(tensor_text(view), to_json(view))
-    body = debugger.view.evaluate(expression, node=node)
+    body = debugger.view.evaluate(expression, node=node, stats=not form)
     value: Any = body.value
     if value is None and body.tensor is not None:
         value = {"tensor": shape_text(body.tensor), "shape": list(body.tensor.shape or ()), "dtype": body.tensor.dtype}
-    return CommandResult(body.result, value)
+    return CommandResult(body.result if form else printed_text(body, expression), value)
 
 
 @command("set", group="data", args="TARGET = EXPR", completes="expression")

@@ -59,6 +59,10 @@ class Program(Protocol):
         """Remove and return what was typed at the terminal that adbg made for the program and what the program, stopped
         or ended, has not read."""
 
+    def input_wait(self) -> str:
+        """ "line" while the program waits for what is typed at that terminal, "secret" where that is not shown, "" else
+        or not known."""
+
     def resize(self, rows: int, cols: int) -> None: ...
 
     def signal(self, signum: int) -> None: ...
@@ -186,6 +190,9 @@ class StartedProgram:
     def take_unread(self) -> str:
         return self._program.take_unread() if self._program is not None and self.script.mode == "pty" else ""
 
+    def input_wait(self) -> str:
+        return self._program.input_wait() if self._program is not None and self.script.mode == "pty" else ""
+
     def resize(self, rows: int, cols: int) -> None:
         self.size = (rows, cols)
         if self._program is not None:
@@ -240,6 +247,9 @@ class FoundProgram:
         raise CommandError("an attached program keeps its own terminal", "type there")
 
     def take_unread(self) -> str:
+        return ""
+
+    def input_wait(self) -> str:
         return ""
 
     def resize(self, rows: int, cols: int) -> None:

@@ -150,12 +150,19 @@ class StopView:
     # ------------------------------------------------------------------ values
 
     def evaluate(
-        self, expression: str, context: str = "repl", timeout: float = 600.0, at_node: bool = False, node: int = 0
+        self,
+        expression: str,
+        context: str = "repl",
+        timeout: float = 600.0,
+        at_node: bool = False,
+        node: int = 0,
+        stats: bool = False,
     ) -> EvaluateBody:
         """``context`` "statement" executes Python statements. ``at_node``: where conditions are evaluated, whatever
-        frame is selected. ``node``: the number of another node. The long default: an expression may take minutes."""
+        frame is selected. ``node``: the number of another node. ``stats``: those of a tensor too. The long default: an
+        expression may take minutes."""
         frame = 0 if at_node else self.frame_id()
-        body: EvaluateBody = self.request(protocol.Evaluate(expression, frame, context, node), timeout)
+        body: EvaluateBody = self.request(protocol.Evaluate(expression, frame, context, node, stats), timeout)
         return body
 
     def set_value(self, target: str, value: str) -> protocol.SetVariableBody:

@@ -26,6 +26,8 @@ OPERATORS = ("and", "or", "in", "not in", "is", "is not", "if", "else", "for")
 MOST = 400  # candidates
 LARGEST_GRAPH = 20_000  # nodes; of a larger graph only the names that the agent lists are offered
 PATIENCE = 1.0  # seconds
+# "model.layers[0]." and what is typed of the attribute; in front of it nothing that the chain continues
+_CHAIN = re.compile(r"""(?<![\w.\])}'"])([A-Za-z_]\w*(?:\.[A-Za-z_]\w*|\[(?:-?\d+|'[^'\]]*'|"[^"\]]*")\])*)\.(\w*)$""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class Candidates:
         self._names: tuple[object, Names] | None = None
         self._saved: tuple[object, list[tuple[str, str]]] | None = None
         self._locals: tuple[object, list[str]] | None = None
+        self._attributes: tuple[object, list[tuple[str, str]]] | None = None
 
     def of(self, line: str) -> list[Candidate]:
         """For the text before the cursor, the likeliest first."""
@@ -146,6 +149,9 @@ class Candidates:
             return
         if _in_string(text):
             return
+        if chain := _CHAIN.search(text):
+            yield from _starting(chain[2], _worth(chain[2], self.attributes(chain[1])))
+            return
         match = re.search(r"(?<!\w)[A-Za-z_]\w*$", text)
         last = match[0] if match else ""
         before = text[: len(text) - len(last)].rstrip()
@@ -204,6 +210,22 @@ class Candidates:
         self._saved = (place, found)
         return found
 
+    def attributes(self, expression: str) -> list[tuple[str, str]]:
+        """(name, its type where the object itself holds it) behind the dot of ``expression``."""
+        place = (self._place(), expression)
+        if self._attributes is not None and self._attributes[0] == place:
+            return self._attributes[1]
+        if self._debugger.state is not State.STOPPED:
+            return []
+        view = self._debugger.view
+        try:
+            body: protocol.AttributesBody = view.request(protocol.Attributes(expression, view.frame_id()), PATIENCE)
+        except AdbgError:
+            return []
+        found = [(each.name, each.type) for each in body.attributes]
+        self._attributes = (place, found)
+        return found
+
     def locals(self) -> list[str]:
         """Names of the selected frame's locals."""
         place = self._place()
@@ -232,6 +254,11 @@ class Candidates:
                 body: protocol.VariablesBody = view.request(protocol.Variables(scope.variablesReference), PATIENCE)
                 names += [variable.name for variable in body.variables]
         return names
+
+
+def _worth(typed: str, names: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Without the private names, unless one is begun."""
+    return [each for each in names if typed.startswith("_") or not each[0].startswith("_")]
 
 
 def _in_string(text: str) -> bool:

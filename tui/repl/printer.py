@@ -23,6 +23,8 @@ from adbg.tui.text.formatting import exit_sentence, trace_text
 
 BOLD, RED, DIM, PLAIN = "\x1b[1m", "\x1b[31m", "\x1b[2m", "\x1b[0m"
 
+LONGEST_LINE = 2000  # characters of a question that are said again
+
 
 class Printer:
     """See the module."""
@@ -36,6 +38,7 @@ class Printer:
         self._reported: object = None  # the stop that was shown last
         self._exit_told = False
         self._open_line = False  # the program's last output does not end in a line end
+        self._begun = ""  # that line
 
     def start(self) -> None:
         self._debugger.model.subscribe(self._queue.put)
@@ -57,6 +60,14 @@ class Printer:
         self._open_line = False
         body = f"{style}{text}{PLAIN}" if style and self.colour else text
         self._write(f"{start}{body}\n")
+
+    def say_input_wait(self) -> None:
+        """That the program waits for input; then its question again, so that the answer stands behind it."""
+        question = self._begun if self._open_line else ""
+        self.say("the program waits for input: type it here", DIM)
+        if question:
+            self._open_line = True
+            self._write(question)
 
     def _write(self, text: str) -> None:
         try:
@@ -97,6 +108,8 @@ class Printer:
     def _print_event(self, event: events.Event) -> None:
         if isinstance(event, events.Output):
             if event.text:
+                self._begun = ((self._begun if self._open_line else "") + event.text)[-LONGEST_LINE:]
+                self._begun = self._begun.rpartition("\n")[2].rpartition("\r")[2]
                 self._open_line = not event.text.endswith(("\n", "\r"))
                 self._write(event.text.replace("\r\n", "\n"))
         elif isinstance(event, events.Trace):

@@ -18,6 +18,7 @@ from adbg.engine.errors import AdbgError
 from adbg.tui.commands.startup import opens_block, run_startup
 from adbg.tui.commands.table import execute, repeatable
 from adbg.tui.debugger.debugger import Debugger, State
+from adbg.tui.debugger.input_watch import InputWatch
 from adbg.tui.debugger.signals import Interrupts, handed_on, letting_go
 from adbg.tui.repl.blocks import commands_in, incomplete, python_of
 from adbg.tui.repl.passthrough import keys_for_program, read_keys, terminal_size
@@ -208,6 +209,7 @@ class Repl:
         self.interrupts.forget()
         with self._ctrl_c(), keys_for_program(fd):
             self._type(self._typed_after())
+            told, watch = False, InputWatch(debugger)
             while not (self.printer.settled() and (until is None or until.is_set())):
                 if until is not None and until.is_set() and debugger.state is State.NEW:
                     return
@@ -216,6 +218,9 @@ class Repl:
                     self._abandon()
                     return
                 self._type(keys)
+                if not told and watch.poll():
+                    told = True  # once: the questions that follow are seen
+                    self.printer.say_input_wait()
                 now = terminal_size()
                 if now is not None and now != size:
                     size = now

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from adbg.engine.errors import CommandError
-from adbg.engine.protocol.messages import NodeBody
+from adbg.engine.protocol.messages import EvaluateBody, NodeBody
 from adbg.engine.types import (
     ExitStatus,
     NodeInfo,
@@ -29,6 +29,7 @@ from adbg.tui.text.quantities import duration, size
 
 FORMATS = ("meta", "stats", "exact", "window", "text")
 BLOCKS = " ▁▂▃▄▅▆▇█"
+MOST_LINES = 40  # of numbers, in the answer to ``print``
 
 
 # ------------------------------------------------------------------ small things
@@ -196,6 +197,24 @@ def tensor_text(view: TensorView) -> str:
         parts.append(stats_text(view.stats))
     if view.window is not None:
         parts.append(window_text(view.window))
+    return "\n".join(parts)
+
+
+def printed_text(body: EvaluateBody, expression: str) -> str:
+    """What ``print`` shows: of a tensor shape and statistics before its numbers, of which some lines are enough."""
+    if body.tensor is None or body.tensor.numel < 2:
+        return body.result
+    parts = [f"{shape_text(body.tensor)}  {size(body.tensor.nbytes, spaced=True)}"]
+    if body.stats is not None:
+        parts.append(stats_text(body.stats))
+    lines = body.result.splitlines()
+    if len(lines) > MOST_LINES:
+        parts += lines[:MOST_LINES]
+        parts.append(
+            f"… {len(lines) - MOST_LINES} more lines: p/w {expression}[…] shows a part, p/t {expression} these"
+        )
+    else:
+        parts += lines
     return "\n".join(parts)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from adbg.engine.protocol.messages.registry import request
-from adbg.engine.types import TensorMeta, TensorView
+from adbg.engine.types import TensorMeta, TensorStats, TensorView
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +114,7 @@ class EvaluateBody:
     variablesReference: int = 0
     value: Any = None
     tensor: TensorMeta | None = None
+    stats: TensorStats | None = None  # of a tensor with more than one element, where they were asked for
 
 
 @request("evaluate", EvaluateBody)
@@ -127,6 +128,32 @@ class Evaluate:
     frameId: int = 0
     context: str = "repl"
     node: int = 0
+    stats: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """``type`` of what the object itself holds; "" for what its class has."""
+
+    name: str
+    type: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AttributesBody:
+    """The likeliest first; none where only code of the program's could tell."""
+
+    attributes: list[Attribute]
+
+
+@request("adbg/attributes", AttributesBody)
+@dataclass(frozen=True, slots=True)
+class Attributes:
+    """What can stand behind the dot of ``expression``, a chain of names, attributes and items with a constant key.
+    Nothing of the program's runs for it: no property, no ``__getattr__``."""
+
+    expression: str
+    frameId: int = 0
 
 
 @request("setExpression", SetVariableBody)

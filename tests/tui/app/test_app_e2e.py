@@ -247,3 +247,46 @@ def test_the_full_prompt_keeps_what_is_typed_whatever_ctrl_c_is_pressed_for(scri
         terminal.send("\r")
         text = terminal.wait_for("1 Graph")
         assert "■ STOPPED" in text and "#1 " in text.splitlines()[0]
+
+
+ASKING = """
+import sys, time, torch
+x = torch.ones(2, requires_grad=True)
+name, age = input("name? "), input("age? ")
+import getpass
+print("got", name, age, len(getpass.getpass("secret? ")), flush=True)
+time.sleep(float(sys.stdin.readline() or 0))
+x.exp().sum().backward()
+print("end of", name, flush=True)
+"""
+
+
+def test_what_a_waiting_program_asks_for_is_typed_without_a_key_for_it(tmp_path: Path) -> None:
+    """And is neither a command, nor in the history, nor on the screen where the program hides it."""
+    script = tmp_path / "ask.py"
+    script.write_text(ASKING)
+    with start(45, 160, script, "-b", "Exp") as terminal:
+        terminal.wait_for("name?")
+        terminal.wait_for(lambda t: "WAITS FOR INPUT" in t.splitlines()[0] and "input ▸" in t)
+        terminal.send("quit\r")
+        terminal.wait_for("age?")
+        terminal.send("5\r")
+        terminal.wait_for("secret?")
+        time.sleep(1.0)
+        terminal.send("hidden")
+        terminal.wait_for("••••••")
+        assert "hidden" not in terminal.text
+        terminal.send("\r")
+        terminal.wait_for("got quit 5 6")
+        time.sleep(1.0)
+        terminal.send(":p 6 * 7\r")  # refused while the program runs, as ever: a command of adbg's
+        terminal.wait_for("the program is running")
+        terminal.send("\x04")
+        terminal.wait_for(lambda t: "STOPPED" in t.splitlines()[0] and "bp 1" in t.splitlines()[0])
+        terminal.wait_for("(adbg) ")
+        assert "input ▸" not in terminal.text
+        terminal.send("s")  # the graph has the keys again
+        terminal.wait_for(lambda t: "Accumulate" in t.splitlines()[0])
+        terminal.send(":p 1\r")
+        terminal.send("c")
+        terminal.wait_for("end of quit")

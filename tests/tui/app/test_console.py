@@ -6,6 +6,8 @@ import pytest
 from support.app_driver import Driver, drive
 from textual import events
 
+from adbg.tui.debugger.debugger import State
+
 WIDE = (160, 45)
 NARROW = (80, 24)
 SIZES = pytest.mark.parametrize("size", [WIDE, NARROW], ids=["160x45", "80x24"])
@@ -109,5 +111,55 @@ def test_pasted_lines_run_one_after_the_other(end: str) -> None:
         assert echoed[-4:] == ["p 1 + 1", "step", "frame 0", "step"]
         assert "the program is running" not in text
         assert app.app.main.command.history.lines[-4:] == echoed[-4:]
+
+    drive(WIDE, body)
+
+
+@SIZES
+def test_what_a_program_asks_for_is_its_own_and_a_command_begun_is_not(size: tuple[int, int]) -> None:
+    async def body(app: Driver) -> None:
+        main, program = app.app.main, app.program
+        app.agent.finished = lambda: None  # type: ignore[method-assign]
+        await app.press("c", "colon", "q", "u")
+        await app.until(lambda: app.debugger.state is State.RUNNING, "running")
+        program.wait = "line"
+        await app.until(lambda: "WAITS FOR INPUT" in app.status, "the wait")
+        assert typed(app) == "qu" and main.command.for_program == "", "half a command of adbg's"
+        await app.press("backspace", "backspace")
+        await app.shows("input ▸")
+        await app.write("quit")
+        app.app.post_message(events.Paste("5\r\nb\rz"))
+        await app.until(lambda: typed(app) == "z", "the rest")
+        await app.press("backspace", "5", "enter", "ctrl+d")
+        await app.until(lambda: program.typed == b"quit\n5\nb\n5\n\x04", "all of it")
+        assert "quit" not in main.command.history.lines and main.arrangement.zoomed == ""
+        await app.write(":p 1 + 1")
+        await app.until(lambda: main.command.history.lines[-1:] == [":p 1 + 1"], "a command")
+        program.wait = "secret"
+        await app.until(lambda: main.command.for_program == "secret", "the password")
+        await app.press("x", "y")
+        assert typed(app) == "xy" and "xy" not in app.text
+        program.wait = ""
+        await app.until(lambda: main.command.for_program == "", "the end of the wait")
+        await app.until(lambda: main.focused_panel == "graph", "the panel that the colon was typed in")
+        await app.press("ctrl+x")
+        await app.shows("(adbg) ")
+        assert typed(app) == "" and "WAITS" not in app.status
+
+    drive(size, body)
+
+
+def test_the_panel_before_has_the_keys_again_when_the_wait_is_over() -> None:
+    async def body(app: Driver) -> None:
+        main = app.app.main
+        app.agent.finished = lambda: None  # type: ignore[method-assign]
+        await app.press("4", "c")
+        await app.until(lambda: app.debugger.state is State.RUNNING, "running")
+        app.program.wait = "line"
+        await app.until(lambda: main.focused_panel == "console", "the console")
+        await app.write("Ada")
+        app.program.wait = ""
+        await app.until(lambda: main.focused_panel == "value", "the panel before")
+        assert app.program.typed == b"Ada\n"
 
     drive(WIDE, body)

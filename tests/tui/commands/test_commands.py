@@ -277,6 +277,9 @@ def test_print(watched: Make) -> None:
     one = watched()
     agent = one.stop_at("Mm")
     assert one.run("p 1 + 1").value == 2
+    shown = one.run("p grad_outputs[0]").text.split("\n")
+    assert shown[0].startswith("f32[2]") and shown[1].startswith("norm 2.236") and shown[-1] == "tensor([1., 2.])"
+    assert one.run("p/t grad_outputs[0]").text == "tensor([1., 2.])"
     assert one.run("p grad_outputs[0]").value == {"tensor": "f32[2]", "shape": [2], "dtype": "f32"}
     assert "norm 2.236" in one.run("p/s grad_outputs[0]").text
     assert one.run("p/exact grad_outputs[0]").value["stats"]["positive"] == 2

@@ -60,6 +60,44 @@ def test_candidates(watched: Make, line: str, wanted: list[str]) -> None:
     assert found[: len(wanted)] == wanted if wanted else found == []
 
 
+CHAINS = {
+    "model.fc.": [("bias", "Parameter"), ("weight", "Parameter"), ("weird", ""), ("_hidden", "int")],
+    "saved[0].": [("shape", ""), ("sharded", "")],
+    "grad_outputs[0].": [("shape", "")],
+    "d['a b'].": [("shape", "")],
+}
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("p model.fc.we", ["weight", "weird"]),
+        ("p model.fc.", ["bias", "weight", "weird"]),
+        ("p model.fc._", ["_hidden"]),
+        ("p saved[0].sh", ["shape", "sharded"]),
+        ("b Mm if norm(model.fc.weig", ["weight"]),
+        ("! y = model.fc.b", ["bias"]),
+        ("p d['a b'].s", ["shape"]),
+        (":p -grad_outputs[0].sh", ["shape"]),
+        ("p f(model).fc.we", []),
+        ("p f()[0].sh", []),
+        ("p 'model.fc.we", []),
+        ("p 2.", []),
+        ("p nothing.we", []),
+    ],
+)
+def test_attributes_are_completed_behind_what_can_be_read(watched: Make, line: str, wanted: list[str]) -> None:
+    one = watched()
+    agent = one.stop_at("Mm")
+
+    def answer(asked: protocol.Attributes) -> protocol.AttributesBody:
+        return protocol.AttributesBody([protocol.Attribute(*row) for row in CHAINS.get(asked.expression + ".", [])])
+
+    agent.do_attributes = answer  # type: ignore[attr-defined]
+    found = complete_line(one.debugger, line)
+    assert found == [line[: line.rindex(".") + 1] + name for name in wanted]
+
+
 @pytest.mark.parametrize(
     "expression",
     [

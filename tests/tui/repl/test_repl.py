@@ -132,6 +132,19 @@ print("second:", sys.stdin.readline().strip(), flush=True)
 """
 
 
+def test_a_program_that_waits_for_input_says_so_once_and_its_question_stays(repl: Open) -> None:
+    source = "a = input('name? ')\nb = input('age? ')\nprint('got', a, b)\n"
+    terminal = repl("ask.py", "-b", "nan", source=source)
+    terminal.wait_for("name?")
+    terminal.wait_for(lambda text: "waits for input: type it here\nname?" in text)
+    terminal.send("bob\r")
+    terminal.wait_for("age?")
+    time.sleep(1)
+    terminal.send("7\r")
+    text = terminal.wait_for(at_prompt)
+    assert "\nname? bob\nage? 7\ngot bob 7" in text and text.count("waits for input") == 1
+
+
 def test_what_is_typed_ahead_is_run_at_the_prompt_and_what_the_program_asks_for_is_its_own(repl: Open) -> None:
     terminal = repl("ask.py", "-b", "Exp", source=WAITING)
     text = terminal.wait_for("name?")

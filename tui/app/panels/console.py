@@ -29,10 +29,11 @@ class LineSuggester(Suggester):
         super().__init__(use_cache=False, case_sensitive=True)
         self._history = history
         self._complete = complete
+        self.quiet = False  # nothing is suggested
 
     async def get_suggestion(self, value: str) -> str | None:
         """The line that is most likely meant."""
-        if not value.strip():
+        if not value.strip() or self.quiet:
             return None
         for line in reversed(self._history.lines):
             if line.startswith(value) and line != value:
@@ -93,8 +94,15 @@ class CommandInput(Input):
 
         lines: Sequence[str]
 
+    @dataclass(eq=False)
+    class ForProgram(Message):
+        """The program waits for input: type this."""
+
+        data: bytes
+
     def __init__(self, history: History, complete: Complete, **options: Any) -> None:
-        super().__init__(suggester=LineSuggester(history, complete), compact=True, select_on_focus=False, **options)
+        self._ghost = LineSuggester(history, complete)
+        super().__init__(suggester=self._ghost, compact=True, select_on_focus=False, **options)
         self.cursor_blink = False
         self.history = history
         self._complete = complete
@@ -102,6 +110,22 @@ class CommandInput(Input):
         self._prefix = ""
         self._cycle: tuple[list[str], int] | None = None
         self._pasted: deque[str] = deque()  # commands that were submitted and not taken
+        self.for_program = ""  # "line" or "secret": what is entered is the program's, unless it begins with a colon
+
+    def give_to_program(self, wait: str) -> None:
+        """The program waits for input (``InputWatch.wait``), or does no more."""
+        if self.password:
+            self.discard()  # what was typed of one is nothing to be shown
+        self.for_program, self._ghost.quiet = wait, bool(wait)
+        self.password = wait == "secret"
+        self.placeholder = "for the program · : first for a command of adbg · ctrl+d ends the input" if wait else ""
+
+    async def action_submit(self) -> None:
+        if not self.for_program or self.value.startswith(":"):
+            await super().action_submit()
+            return
+        line, self.value = self.value, ""  # not for the history: it may be a password
+        self.post_message(self.ForProgram(line.encode() + b"\n"))
 
     def accept(self) -> tuple[str, bool]:
         """The command that was submitted, taken out of the widget and into the history; whether it was pasted."""
@@ -123,6 +147,12 @@ class CommandInput(Input):
             self.insert_text_at_cursor(text)
             return
         at = self.cursor_position
+        if self.for_program:
+            text = text.replace("\r\n", "\n").replace("\r", "\n")
+            typed, end, begun = (self.value[:at] + text + self.value[at:]).rpartition("\n")
+            self._show(begun)
+            self.post_message(self.ForProgram((typed + end).encode()))
+            return
         commands, begun = commands_in(self.value[:at] + text + self.value[at:])
         self._show(begun)
         self._pasted += commands
@@ -135,7 +165,12 @@ class CommandInput(Input):
         self._at, self._prefix, self._cycle = len(self.history.lines), "", None
 
     async def on_key(self, event: Any) -> None:
-        if event.key in ("5", "z") and not self.value:  # as in the other panels: no command begins with these
+        if self.for_program and event.key == "ctrl+d" and not self.value:
+            event.prevent_default()
+            event.stop()
+            self.post_message(self.ForProgram(b"\x04"))
+        # As in the other panels: no command begins with these.
+        if event.key in ("5", "z") and not self.value and not self.for_program:
             event.prevent_default()
             event.stop()
             await self.run_action("screen.zoom")
@@ -180,6 +215,9 @@ class CommandInput(Input):
             self._show(lines[self._cycle[1]])
             return
         value = self.value[: self.cursor_position]
+        if self.for_program and not value.startswith(":"):
+            self.app.bell()
+            return
         lines = list(await asyncio.get_running_loop().run_in_executor(None, self._complete, value))
         if not lines:
             self.app.bell()

@@ -36,6 +36,7 @@ class Status:
     framework: str = ""
     iteration: int = 0
     backwards: int = 0
+    input_wait: str = ""  # the program waits for input
     elapsed: float | None = None  # seconds since the program was let go
     exit_code: int | None = None
     exit_text: str = ""
@@ -65,6 +66,8 @@ def state_field(status: Status) -> Spans:
     if status.state == "exited":
         code = status.exit_code
         return [(f" ● EXITED {'' if code is None else code} ".replace("  ", " "), "alert" if code else "exited")]
+    if status.input_wait:
+        return [(" ▶ WAITS FOR INPUT ", "stopped")]
     sign = {"running": "▶", "starting": "…"}.get(status.state, "○")
     return [(f" {sign} {status.state.upper()} ", _STATE_STYLE.get(status.state, "exited"))]
 

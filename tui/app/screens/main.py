@@ -12,6 +12,7 @@ from textual.app import ComposeResult
 from textual.content import Content
 from textual.geometry import Size
 from textual.widget import Widget
+from textual.widgets import Label
 
 from adbg.engine.errors import AdbgError
 from adbg.tui.app import theme
@@ -68,6 +69,7 @@ class MainScreen(PanelScreen):
         self.terminal: Size | None = None
         self._last_panel = "graph"  # the one before the console
         self._quiet = True  # the log was, when the sizes were chosen
+        self._for_program = False  # the program's wait for input brought the user into the console
         self._for_one_command = False  # `:` brought the user into the console
 
     def panels(self) -> ComposeResult:
@@ -256,13 +258,32 @@ class MainScreen(PanelScreen):
     def entered(self) -> None:
         """A command was entered: what it says comes at the end of the output."""
         self.transcript.to_end()
+        if self.command.for_program:
+            return  # the program still waits
         if self._for_one_command and not (self.narrow or self.arrangement.zoomed):
+            self.toggle_console()
+
+    def heed_input(self, wait: str) -> None:
+        """The program waits for input, or does no more (""): what is typed goes there, without a key for it."""
+        begins = not self.command.for_program
+        if wait == self.command.for_program or (wait and begins and self.command.value):
+            return  # a command that is being typed is adbg's
+        self.command.give_to_program(wait)
+        self.query_one("#prompt", Label).update("input ▸ " if wait else "(adbg) ")
+        if not wait and (self._for_program or self._for_one_command):
+            self._for_program = False
+            if self.focused_panel == "console" and not self.command.value:
+                self.toggle_console()
+        elif wait and begins and len(self.app.screen_stack) == 1 and self.focused_panel != "console":
+            self._for_program = True
             self.toggle_console()
 
     def answered(self, text: str) -> None:
         """What a command had to say is in the console: back to the panel that `:` was pressed in, unless it could not
         be read from there."""
         lines = text.count("\n") + 1 if text else 0
+        if self.command.for_program:
+            return
         if self._for_one_command and lines <= (0 if self.arrangement.zoomed else 1):
             self.toggle_console()
 

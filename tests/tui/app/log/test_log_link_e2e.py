@@ -172,7 +172,7 @@ def test_a_search_and_what_follows_it_in_one_write(tmp_path: Path) -> None:
         terminal.wait_for(lambda _: " 3  " in in_graph(terminal))
         terminal.send(":p 6 * 7\r")
         terminal.wait_for("│42 ")
-        terminal.send("?")  # the panel has the keys again
+        terminal.send("?")  # `:` was for one command: the panel before has the keys again
         terminal.wait_for("esc")
         terminal.send("\x1b")
         terminal.wait_for(lambda text: "1 Graph" in text)
