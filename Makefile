@@ -20,6 +20,7 @@ help:
 	@echo "make quick     what takes a minute: ruff, the tests that need no framework, one of each framework"
 	@echo "make test-torch, make test-paddle   the tests of one framework: in .venv, in .venv-paddle"
 	@echo "make stress    the tests on a busy machine: LOAD=10 processes run beside them; PYTEST=\"-k signals\" selects"
+	@echo "           ADBG_TIMES=200 make test PYTEST=tests/promises/test_own_exceptions.py   200 interruptions for each case"
 	@echo "make lint      the first three of these"
 	@echo "make bench     what the debugger costs, per training step (writes bench-results/)"
 	@echo "make bench-against BASE=CHECKOUT   the same for two checkouts, side by side"

@@ -138,6 +138,15 @@ def _(h):
     g.sum().backward()
 
 
+@probe("gradient kept")
+def _(h):
+    x = torch.ones(3, requires_grad=True)
+    total = (x.exp().sin() * 2).sum()
+    (h.kept,) = torch.autograd.grad(total, x, create_graph=True)
+    h.add(total=total, x=x)
+    h.nodes(h.kept, total)
+
+
 @probe("function raises")
 def _(h):
     a = w * 2

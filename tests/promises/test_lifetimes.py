@@ -11,6 +11,9 @@ MODES = {
     "unarmed": ["--no-stacks", "--no-record"],
     "never matching": ["--no-stacks", "-b", "NoSuchNode"],
     "nan watch": ["--no-stacks", "-b", "nonfinite"],
+    "stacks": ["--stacks", "--no-record"],
+    "stacks, nan watch": ["--stacks", "-b", "nonfinite"],
+    "as run by itself": [],
 }
 
 

@@ -11,7 +11,7 @@ import itertools
 import sys
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 from typing import Any
 
@@ -138,6 +138,8 @@ class EngineEntry:
         if task == -1:
             self.iteration = next(self._iterations)
         begun = Begun(args, kwargs, number, task)
+        if task != -1 and self._services.stacks.on:
+            self._forget_parents(Arguments(args, kwargs).outputs)
         if not self.armed:
             return begun
         try:
@@ -187,13 +189,15 @@ class EngineEntry:
         begun.brief = perf_counter_ns()
         return True
 
-    def end(self, begun: Begun | None) -> None:
+    def end(self, begun: Begun | None, result: Any) -> None:
         if begun is None:
             return
         call, sink = begun.call, self._sink
         begun.ended = True
         try:
             self._spend(begun)
+            if self._services.stacks.on and isinstance(result, tuple):
+                self._forget_parents(result)
             if call is not None and sink is not None:
                 sink.backward_end(call, None)
         finally:
@@ -209,6 +213,16 @@ class EngineEntry:
         if begun.task == -1 and not keep and args:
             with suppress(Exception):  # knowing less about old graphs is no reason to hurt the program
                 self._services.note_root(args[0])
+
+    def _forget_parents(self, tensors: Sequence[Any]) -> None:
+        """Of what was made inside a backward and now begins one, or is the result of one with ``create_graph``."""
+        with suppress(Exception):
+            self._services.forget_parents(
+                [
+                    private.attribute_grad_fn(root) if isinstance(root, torch.Tensor) else getattr(root, "node", None)
+                    for root in tensors
+                ]
+            )
 
     def _end_brief(self, begun: Begun, error: BaseException | None) -> None:
         sink, since = self._sink, begun.brief
@@ -384,7 +398,7 @@ def _entry_function(entry: EngineEntry, run: Run) -> Run:
         try:
             call = begin(args, kwargs)
             result = run(*args, **kwargs)  # the fourth line below "def": see ``place``
-            end(call)
+            end(call, result)
         except BaseException as error:
             if call is not unbegun:
                 failed(call, error)

@@ -28,7 +28,7 @@ from adbg.engine.backends.torch.overwritten import overwritten
 from adbg.engine.backends.torch.saved import NodeFields
 from adbg.engine.backends.torch.stacks import Stacks
 from adbg.engine.backends.torch.tensors import short_dtype
-from adbg.engine.backends.torch.touched import Ledger
+from adbg.engine.backends.torch.touched import SMALL, Ledger
 from adbg.engine.errors import BackendError
 from adbg.engine.outside import own
 from adbg.engine.own_files import SHOWN
@@ -64,6 +64,16 @@ class Services:
                 if len(known) >= _MOST_THREADS:
                     known.clear()
                 known[thread] = number
+
+    def forget_parents(self, roots: Sequence[Any]) -> None:
+        """See ``Stacks.forget_parents``. It touches nodes, so it is counted among the walks."""
+        roots = [root for root in roots if root is not None]
+        if not roots:
+            return
+        with self.touched.lock:
+            nodes, whole = self.stacks.forget_parents(roots, self.touched.allowance(roots))
+            if len(nodes) > SMALL:
+                self.touched.record(roots, nodes, whole)
 
 
 def node_name(node: Any) -> str:

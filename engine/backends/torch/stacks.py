@@ -36,6 +36,7 @@ _HINT_OFF = (
     "torch.autograd.set_detect_anomaly(True, check_nan=False)."
 )
 _TRACE_KEY = "traceback_"  # torch/csrc/autograd/python_anomaly_mode.h: ANOMALY_TRACE_KEY
+_PARENT_KEY = "parent_"  # ANOMALY_PARENT_KEY: the node that ran when this one was made
 #: python_anomaly_mode.cpp, PyAnomalyMetadata::print_stack: the second one, which begins with two newlines, names the
 #: node whose backward made the failed one.
 _WARNING = r"\s*(Error detected in |Previous calculation was induced by )"
@@ -48,6 +49,7 @@ class ForwardTrace(list[str]):
 
     captured: Any
     frame: Any
+    wished = True  # made while the script had anomaly mode on
 
     @staticmethod
     def mute() -> None:
@@ -227,6 +229,30 @@ class Stacks:
                 with_it.remove(entry)
                 warnings.filters[:] = with_it  # type: ignore[index]
 
+    # ---- the lifetimes of a mode that the script did not switch on
+
+    def forget_parents(self, roots: Sequence[Any], limit: int) -> tuple[list[Any], bool]:
+        """Let go of the nodes that ran when these ones, and those they came from, were made. Returns the nodes that
+        were looked at, ``limit`` at most, and whether these were all.
+
+        Anomaly mode has every node that is made inside a backward hold the node that ran then. Where that one holds
+        the new graph (a context, a checkpoint), the two keep each other and all their tensors, and no collection of
+        cycles sees it: the references are C++'s. Without anomaly mode nothing is held. 1 us for each such node; the
+        rest of the graph is not walked, because nodes that were made outside point at none that were made inside.
+        """
+        todo, seen = list(roots), list[Any]()
+        while todo and len(seen) < limit:
+            node = todo.pop()
+            metadata = getattr(node, "metadata", None)
+            seen.append(node)
+            if not metadata or _PARENT_KEY not in metadata:
+                continue
+            trace = metadata.get(_TRACE_KEY)
+            if isinstance(trace, ForwardTrace) and not trace.wished:
+                del metadata[_PARENT_KEY]
+                todo += [following for following, _ in node.next_functions if following is not None]
+        return seen, not todo
+
     # ---- answers
 
     def module_path(self, node: Any) -> str | None:
@@ -283,6 +309,7 @@ def _stack_taker(
 
     class Trace(ForwardTrace):
         __slots__ = ()
+        wished = False
 
         @staticmethod
         def mute() -> None:
