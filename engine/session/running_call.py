@@ -18,8 +18,8 @@ class Running:
     """A call between its begin and its end, and the calls around it (``chain``, outermost first, itself last)."""
 
     __slots__ = (
-        "backend", "begun", "call", "chain", "family", "inner", "leaves", "may_hit", "received", "screened",
-        "serial", "spoilt", "state", "thread",
+        "_edges", "_given", "_told", "_untold", "backend", "begun", "call", "chain", "family", "inner", "leaves",
+        "may_hit", "received", "screened", "serial", "spoilt", "state", "thread",
     )  # fmt: skip
 
     def __init__(self, backend: Backend, call: BackwardCall, serial: int, outer: Running | None, now: int) -> None:
@@ -36,6 +36,11 @@ class Running:
         self.leaves = Leaves(backend, call)
         # key -> (NaN, infinite) elements that flowed into it; only of nodes that do not show what they give
         self.received: dict[int, tuple[int, int]] = {}
+        # What came of these two, see ``given``: by node what it was given, and by consumer what it gave to which node.
+        self._given: dict[int, tuple[int, int]] = {}
+        self._told: dict[int, dict[int, tuple[int, int]]] = {}
+        self._untold: set[int] = set()  # consumers of which that is to be brought up to date
+        self._edges: dict[int, tuple[bool, tuple[int | None, ...]]] = {}  # see ``_below``
         self.screened = False  # all its gradients are looked at since it began
         self.thread: int = self.chain[0].call.thread
         self.may_hit: Callable[[str], bool] | None = None  # breakpoints can take nodes of that name; None: any node
@@ -51,26 +56,50 @@ class Running:
             if not self.spoilt and len(self.chain) > 1 and self.call.parent_key is not None:
                 self.chain[-2].inner.setdefault(self.call.parent_key, []).append(self.spoilt)
             self.spoilt[key] = counts
-        else:
-            self.spoilt.pop(key, None)
+        elif self.spoilt.pop(key, None) is None:
+            return
+        self._untold.add(key)
 
     def given(self, key: int) -> tuple[int, int]:
-        """(NaN, infinite) elements that the consumers of ``key`` passed to it. Asked at non-finite gradients only: it
-        goes over the edges of the nodes that passed some on."""
-        nan = inf = 0
-        for consumer, counts in self.spoilt.items():
+        """(NaN, infinite) elements that the consumers of ``key`` passed to it. Asked at every node from the first
+        non-finite gradient on: what a node passed on is added up once, where it went (a backend may read edges natively
+        each time)."""
+        while self._untold:
+            self._tell(self._untold.pop())
+        return self._given.get(key, (0, 0))
+
+    def _tell(self, consumer: int) -> None:
+        """Bring up to date what ``consumer`` gave."""
+        for to, (nan, inf) in self._told.pop(consumer, {}).items():
+            self._give(to, -nan, -inf)
+        counts, received = self.spoilt.get(consumer), self.received.get(consumer)
+        told: dict[int, tuple[int, int]] = {}
+        if counts is not None:
+            hides, below = self._below(consumer)
             whole = sum(n for n, _ in counts), sum(i for _, i in counts)
-            hides = self.call.ends_unseen(consumer)
-            for place, edge in enumerate(self.call.edges(consumer)):
-                if edge.to == key and (hides or place < len(counts)):
+            for place, behind in enumerate(below):
+                if behind is not None and (hides or place < len(counts)):
+                    nan, inf = told.get(behind, (0, 0))
                     more = whole if hides else counts[place]
-                    nan += more[0]
-                    inf += more[1]
-        for consumer, received in self.received.items():
-            if consumer not in self.spoilt and any(edge.to == key for edge in self.call.edges(consumer)):
-                nan += received[0]
-                inf += received[1]
-        return nan, inf
+                    told[behind] = nan + more[0], inf + more[1]
+        elif received is not None:
+            told = {behind: received for behind in self._below(consumer)[1] if behind is not None}
+        for to, (nan, inf) in told.items():
+            self._give(to, nan, inf)
+        if told:
+            self._told[consumer] = told
+
+    def _give(self, key: int, nan: int, inf: int) -> None:
+        before = self._given.get(key, (0, 0))
+        self._given[key] = before[0] + nan, before[1] + inf
+
+    def _below(self, key: int) -> tuple[bool, tuple[int | None, ...]]:
+        """Whether what the node gives is not shown, and the node behind each of its edges."""
+        found = self._edges.get(key)
+        if found is None:
+            call = self.call
+            found = self._edges[key] = call.ends_unseen(key), tuple([edge.to for edge in call.edges(key)])
+        return found
 
     def given_inside(self, key: int) -> tuple[int, int]:
         """(NaN, infinite) elements that passed through the calls which node ``key`` ran."""
@@ -86,6 +115,7 @@ class Running:
         """That many (NaN, infinite) elements flow into node ``key``: kept where what it makes of them is not shown."""
         if any(counts) and self.call.ends_unseen(key):
             self.received[key] = counts
+            self._untold.add(key)
 
     def place(self, phase: Phase, key: int | None = None) -> Place:
         """Where a thread stands that is at ``key`` of this call."""

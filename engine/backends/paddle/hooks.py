@@ -35,6 +35,7 @@ from adbg.engine.backends.paddle.failures import undefined_note
 from adbg.engine.backends.paddle.graph import PYLAYER
 from adbg.engine.backends.paddle.native import symbols
 from adbg.engine.backends.paddle.slots import (
+    Fed,
     arrived,
     edges_into,
     flat_slots,
@@ -77,6 +78,7 @@ class PaddleHooks(Hooks):
         self._entry_point = entry_point
         self._partial = bool(call.wanted)  # of ``paddle.grad``: only what leads to its inputs runs
         self._nodes: list[Any] = []
+        self._fed = Fed(call)
         self._handles: list[tuple[Any, Any]] = []  # (node, number of its pre-hook) or (None, handle)
         self._turns: dict[int, list[int]] = {}  # without pre-hooks: nodes whose turn comes when a node ended
         self._outs: dict[int, tuple[Any, ...]] = {}  # incoming gradients of nodes that are under way
@@ -167,13 +169,12 @@ class PaddleHooks(Hooks):
         """Without hooks in front of nodes: the predicted node before this one says when its turn comes."""
         if self.graph.is_custom(key):
             return  # the PyLayer's own backward is stood around
-        order = list(self.graph.order())
-        if key not in order:
-            return
-        earlier = order[: order.index(key)]
-        while earlier and self.graph.is_accumulate(earlier[-1]):
-            earlier.pop()
-        before = earlier[-1] if earlier else -1
+        order, place = self.graph.order(), self.graph.made_order.position[key] - 1
+        if place + 1 >= len(order):
+            return  # it does not run
+        while place >= 0 and self.graph.is_accumulate(order[place]):
+            place -= 1
+        before = order[place] if place >= 0 else -1
         self._turns.setdefault(before, []).append(key)
         if before >= 0:
             self._want_end(before)
@@ -187,10 +188,9 @@ class PaddleHooks(Hooks):
         if self.graph.is_accumulate(key) or self.graph.ends_unseen(key):
             self.flags[key] |= HIDES
             self.want(key, TRACK)
-            order = list(self.graph.order())
-            place = order.index(key) + 1 if key in order else len(order)
-            if place < len(order) and symbols.native() is not None:
-                self.want(order[place], TICK)
+            order, following = self.graph.order(), self.graph.made_order.position[key] + 1
+            if following < len(order) and symbols.native() is not None:
+                self.want(order[following], TICK)
         elif self.graph.is_custom(key):
             self.want(key, TRACK)  # its end is told by the function around PyLayer.backward
         else:
@@ -305,7 +305,7 @@ class PaddleHooks(Hooks):
         edited: Sequence[Any] | None = None
         bits = self.flags[key] if self.flags else 0
         try:
-            given, places = reached(self.graph, key, following, arriving)
+            given, places = reached(self.graph, self._fed, key, following, arriving)
             if bits & TAKEN_POST or (bits & SCREEN_OUT and any(bad(value) for value in given)):
                 replaced = self.sink.node_end(self.call, key, given, gradients)
                 if replaced is not None and len(replaced) == len(given):

@@ -79,26 +79,43 @@ def arrived(inputs: tuple[Any, ...], outputs: Sequence[Any]) -> tuple[Any, ...]:
     ])  # fmt: skip
 
 
+class Fed:
+    """How many edges lead into a slot of a node. Edges are read natively: those of a node once, when they are of
+    interest first."""
+
+    def __init__(self, graph: PaddleGraph) -> None:
+        self._graph = graph
+        self._from: dict[int, list[int]] = {}  # the nodes with an edge to a node, until these were counted
+        self._counts: Counter[tuple[int, int]] = Counter()
+        self._counted: set[int] = set()
+
+    def into(self, key: int, slot: int) -> int:
+        if not self._from and not self._counted:
+            for other, below in enumerate(self._graph.producers()):
+                for to in dict.fromkeys(below):
+                    self._from.setdefault(to, []).append(other)
+        for other in self._from.pop(key, ()):
+            if other not in self._counted:
+                self._counted.add(other)
+                self._counts.update((edge.to, edge.to_slot) for edge in self._graph.edges(other) if edge.to is not None)
+        return self._counts[key, slot]
+
+
 def reached(
-    graph: PaddleGraph, key: int, following: int | None, arriving: Sequence[Any]
+    graph: PaddleGraph, fed: Fed, key: int, following: int | None, arriving: Sequence[Any]
 ) -> tuple[tuple[Any, ...], list[int | None]]:
     """What node ``key`` gave, as far as it flows into node ``following``, whose turn it is, alone into its slot of
     ``arriving``; and by slot of that node, which of them it is."""
     places: list[int | None] = [None] * len(arriving)
     if graph.is_accumulate(key):
         return (), places
-    fed: Counter[int] = Counter()
-    if following is not None:
-        for other, below in enumerate(graph.producers()):
-            if following in below:
-                fed.update(edge.to_slot for edge in graph.edges(other) if edge.to == following)
     given: list[Any] = []
     for place, edge in enumerate(graph.edges(key)):
         if edge.to is None:
             given.append(None)
         elif edge.to != following or edge.to_slot >= len(arriving):
             given.append(Hidden(LATER))
-        elif fed[edge.to_slot] > 1:
+        elif fed.into(edge.to, edge.to_slot) > 1:
             given.append(Hidden(SUMMED_UP))
         else:
             places[edge.to_slot] = place

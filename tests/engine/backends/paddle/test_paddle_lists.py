@@ -4,6 +4,8 @@ slots without any (batch norm). The witness is a tensor's own hook, on what such
 from __future__ import annotations
 
 import functools
+import random
+from collections import Counter
 
 import pytest
 
@@ -14,6 +16,7 @@ from support.dialled import Dialled  # noqa: E402
 from support.front_end import where  # noqa: E402
 
 from adbg.engine.backends.base import Hidden, HookPlan  # noqa: E402
+from adbg.engine.backends.paddle.slots import Fed  # noqa: E402
 from adbg.engine.types import ValueState  # noqa: E402
 from tests.support.paddle_watch import Watch, watching  # noqa: E402
 
@@ -236,3 +239,67 @@ def test_what_is_part_of_a_sum_is_not_taken_for_the_whole():
     h = paddle.tanh(leaf())
     ((first, second),) = ends(lambda: paddle.concat([h, h]).sum().backward())
     assert isinstance(first, Hidden) and isinstance(second, Hidden) and "the sum" in first.why
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_edges_into_a_slot_are_all_counted_whoever_is_asked_first(seed):
+    """The witness is a walk over all edges."""
+    pick = random.Random(seed)
+    found = []
+
+    def begin(call):
+        wanted = Counter((edge.to, edge.to_slot) for key in range(len(call.walk())) for edge in call.edges(key))
+        asked = [(key, slot) for key in range(len(call.walk())) for slot in range(4)]
+        pick.shuffle(asked)
+        fed = Fed(call)
+        found.extend((fed.into(*each), wanted[each]) for each in asked)
+
+    watch = Watch(HookPlan(name=lambda other: other.startswith("Concat")))
+    watch.begin = begin
+    x = leaf()
+    values = [x, x * 2, paddle.tanh(x)]
+    for _ in range(12):
+        first, second = pick.sample(values, 2)
+        upper, lower = paddle.split(paddle.concat([first, second]), 2)
+        values += [upper, lower + first] if pick.random() < 0.5 else [paddle.stack([upper, lower, upper]).sum(0)]
+    with watching(watch):
+        sum(value.sum() for value in values[1:]).backward()
+    assert [got for got, _ in found] == [wanted for _, wanted in found]
+    assert max(got for got, _ in found) > 2 and len(found) > 100
+
+
+class Counted(list):
+    """How often somebody went over all of it."""
+
+    walks = 0
+
+    def __iter__(self):
+        self.walks += 1
+        return super().__iter__()
+
+    def index(self, *args):
+        self.walks += 1
+        return super().index(*args)
+
+
+@pytest.mark.parametrize("plan", [HookPlan(every=True), HookPlan(screen=True)], ids=["every", "screen"])
+def test_the_whole_graph_is_not_gone_over_for_each_list_nor_each_leaf(plan):
+    def walks(blocks):
+        kept = []
+
+        def begin(call):
+            call._order, call._producers = Counted(call.order()), Counted(call.producers())
+            kept.extend((call._order, call._producers))
+
+        watch = Watch(plan)
+        watch.begin = begin
+        x = leaf()
+        y, leaves = x, [leaf() for _ in range(blocks)]
+        with watching(watch):
+            for other in leaves:
+                y = paddle.concat([y * other, paddle.tanh(y)])[:4]
+            (y * float("nan")).sum().backward()
+        assert watch.last.hooked > 2 * blocks and any(name.startswith("Concat") for name in watch.last.ended)
+        return [each.walks for each in kept]
+
+    assert walks(24) == walks(4)
