@@ -31,9 +31,9 @@ def locals_of(frame: types.FrameType) -> dict[str, Any]:
 
 def forget_locals(frame: types.FrameType) -> None:
     """Let go of what was read of ``frame``. Names that an expression added beside the function's own stay. Where the
-    program holds that dict itself (``locals()``), or a tracer that writes it back may, it stays as it is."""
+    program holds that dict itself (``locals()``), or Python writes it back after a tracer or a profiler, it stays."""
     code = frame.f_code
-    if not _STAYS or not code.co_flags & _OPTIMIZED or sys.gettrace() is not None:
+    if not _STAYS or not code.co_flags & _OPTIMIZED or sys.gettrace() is not None or sys.getprofile() is not None:
         return
     values = frame.f_locals
     if sys.getrefcount(values) == _REFERENCES:

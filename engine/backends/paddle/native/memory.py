@@ -20,6 +20,7 @@ from adbg.engine.descriptors import Own, lifted
 from adbg.engine.outside import own
 
 _HIGHEST = 1 << 47  # user addresses end there
+_Opened = tuple[int, Own]  # by which process
 
 
 class ReadMemory:
@@ -27,21 +28,30 @@ class ReadMemory:
     and where the program closed it."""
 
     def __init__(self) -> None:
-        self._pid = 0
-        self._file: Own | None = None
+        self._opened: _Opened | None = None
 
     def read(self, address: int, size: int) -> bytes:
-        """Up to ``size`` bytes; b"" where nothing is mapped."""
+        """Up to ``size`` bytes; b"" where nothing is mapped, or the memory cannot be opened."""
         if not 4096 <= address < _HIGHEST:
             return b""
-        file = self._file
-        if file is None or self._pid != os.getpid() or not file.ours:
-            file = self._file = Own(lifted(os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)))
-            self._pid = os.getpid()
         try:
-            return os.pread(file.number, size, address)
+            opened = self._opened
+            if opened is None or opened[0] != os.getpid() or not opened[1].ours:
+                opened = self._open(opened)
+            return os.pread(opened[1].number, size, address)
         except own(OSError):
             return b""
+
+    def _open(self, before: _Opened | None) -> _Opened:
+        opened = os.getpid(), Own(lifted(os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)))
+        meanwhile = self._opened
+        if meanwhile is not None and meanwhile is not before:  # by another thread
+            opened[1].close()
+            return meanwhile
+        self._opened = opened
+        if before is not None:
+            before[1].close()  # the parent's, in a forked child
+        return opened
 
     @staticmethod
     def whole() -> memoryview:

@@ -2,8 +2,8 @@
 
 Paddle 3.3.1 never gives back its reference to the list it is answered with: at 20 frames some 4 kB an operator, for
 ever. While stacks are on the function is ours, and answers Paddle with one list a thread, refilled each time: Paddle
-reads it at once. A call from Python, recognised by its code naming the function, gets the function's own answer, and
-only that one may raise (``shield``). Runs on the threads of the forward; put in and taken out on any thread.
+reads it at once. Whoever else calls it (``asking``) gets the function's own answer, and only that one may raise
+(``shield``). Runs on the threads of the forward; put in and taken out on any thread.
 
 Python's function asks the file system about every file on the stack and makes the same texts again for each operator
 (19 us at 8 frames); here a text is made once for each line of code that is met (2.6 us then). So stacks cost less under
@@ -25,6 +25,7 @@ from collections.abc import Callable
 from typing import Any
 
 from adbg.engine.backends.common.shield import shield
+from adbg.engine.backends.paddle.native.asking import Asking
 from adbg.engine.outside import own
 from adbg.engine.own_files import own_folders
 
@@ -120,6 +121,7 @@ class StackTexts:
         self._original: Any = None
         self._ours: Any = None
         self._on = False
+        self._asking: Asking | None = None
         self._numbers = itertools.count(1)  # its next() is one step under Python's lock: no two threads get the same
 
     def put_in(self) -> None:
@@ -174,8 +176,10 @@ class StackTexts:
         return answer.lines
 
     def _function(self, original: Any) -> Any:
+        asking = self._asking = self._asking or Asking()
+
         def quick(f: types.FrameType | None, limit: int | None, caller: types.FrameType) -> list[str] | None:
-            if f is not None or limit is not None or not self._on or "format_stack" in caller.f_code.co_names:
+            if f is not None or limit is not None or not self._on or not asking.by_paddle(caller):
                 return None
             lines: list[str] = self._frames.format(caller) or original(caller, None)
             return self._completed(lines)
