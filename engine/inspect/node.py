@@ -4,12 +4,12 @@ others this says what was seen, and why the rest is missing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from adbg.engine.backends.base import BackwardCall, Graph, SavedValue
 from adbg.engine.errors import AdbgError, CommandError
-from adbg.engine.graph.index import index_of
+from adbg.engine.graph.index import GraphIndex, index_of
 from adbg.engine.inspect.context import StopContext
 from adbg.engine.inspect.graph import position_in, state_of
 from adbg.engine.inspect.value_text import is_tensor, norm_of
@@ -171,9 +171,27 @@ def contributions(stop: StopContext, graph: Graph, key: int) -> tuple[list[Contr
             meta = tensor_meta(stop, part.value)
             norm = norm_of(stop.backend, part.value, meta, GRADIENT_NORM)
             found.append(Contribution(part.slot, index.label(graph, part.from_key), meta, norm))
+    hidden = _hidden_parts(graph, index, key, summed)
+    if hidden:
+        known = {(part.slot, part.from_key) for part in parts}
+        found += [each for source, each in hidden if (each.slot, source) not in known]
+        if len(found) == sum(fed[slot] for slot in summed):
+            note = ""  # each is told of, known or not
     if not found and not note:
         note = "the parts of this sum were not kept: nothing asked for them before they were added"
     return found, note
+
+
+def _hidden_parts(
+    graph: BackwardCall, index: GraphIndex, key: int, summed: Collection[int]
+) -> list[tuple[int, Contribution]]:
+    """(consumer, part) of those whose gradients the framework does not show: they are in the sum all the same."""
+    meta = TensorMeta(None, state=ValueState.HIDDEN)
+    return [
+        (consumer, Contribution(slot, index.label(graph, consumer), meta, None))
+        for consumer, slot in index.consumers(graph, key)
+        if slot in summed and graph.ends_unseen(consumer)
+    ]
 
 
 # ------------------------------------------------------------------ what the forward pass left

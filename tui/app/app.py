@@ -274,8 +274,7 @@ class AdbgApp(TypeAhead[int], Painted):
         word = line.split()[0]
         if word == "next" and self.main.searching:
             self.main.action_search_next(1)
-            self.notify("n is the next match; Escape ends the search", timeout=2)
-            return
+            return self.notify("n is the next match; Escape ends the search", timeout=2)
         self.main.searching = False
         if word in STEPS:
             if self.debugger.state is State.RUNNING or self.runner.busy:

@@ -368,6 +368,6 @@ def contribution_lines(body: NodeBody) -> list[str]:
         return [f"  parts: {body.contributions_note}"] if body.contributions_note else []
     return [
         f"  part of grad_outputs[{part.slot}] from {part.from_node}: {shape_text(part.meta)}"
-        f"  norm {number_text(part.norm)}"
+        + (f"  norm {number_text(part.norm)}" if part.norm is not None else "")
         for part in body.contributions
     ]
