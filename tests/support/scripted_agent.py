@@ -291,7 +291,8 @@ class ScriptedAgent:
 
     def do_path(self, arguments: protocol.Path) -> protocol.PathBody:
         if not arguments.source:
-            return protocol.PathBody([1, 2, 3, 4], len(self.names), 3, [2, 3], 2, 0.3, 3)
+            slots = self.values.get("slots", [[2, 3]])
+            return protocol.PathBody([1, 2, 3, 4], len(self.names), 3, [2, 3], 2, 0.3, 3, slots=slots)
         if arguments.source > arguments.node:
             raise CommandError("no gradient flows from there")
         return protocol.PathBody([arguments.source, 2, 4, arguments.node], len(self.names))

@@ -430,6 +430,18 @@ def test_why(watched: Make) -> None:
     assert "first non-finite gradient flows into #3 ReluBackward0#1" in result.text
 
 
+def test_why_tells_each_gradient_of_a_node_by_itself(watched: Make) -> None:
+    """Two gradients that flow into two slots are no sum; one that is added twice counts twice."""
+    one = watched()
+    agent = one.stop_at("MmBackward0#1")
+    agent.values["slots"] = [[2], [3, 3]]
+    text = one.run("why").text
+    assert "grad_outputs[0] comes from #2 " in text
+    assert "grad_outputs[1] is the sum of 2 contributions: #3 ReluBackward0#1, #3 ReluBackward0#1" in text
+    agent.values["slots"] = [[], [2]]
+    assert "contributions" not in one.run("why").text
+
+
 def test_info(watched: Make) -> None:
     one = watched()
     one.stop_at("Mm")
