@@ -161,5 +161,6 @@ def test_the_panel_before_has_the_keys_again_when_the_wait_is_over() -> None:
         app.program.wait = ""
         await app.until(lambda: main.focused_panel == "value", "the panel before")
         assert app.program.typed == b"Ada\n"
+        await app.pilot.pause()  # the layout's last calls need the screen
 
     drive(WIDE, body)
