@@ -34,7 +34,8 @@ _HEAD = (
 # handed on: a line too many on stderr is noise, a line too few is lost. Both are in the log.
 _CONTINUATION = (
     rb"(?:\t*" + _FRAME + rb"|[ \t]*(?:={5,}[^\n]*|[\])}][\])}, \t{]*|,[ \t]*|\{[ \t]*|\{ *(?:Input|UnDef|NULL)[^\n]*"
-    rb"|\( \w+ ,[^\n]*|\[[ \t]*|# in Layer [^\n]*"  # the last is adbg's own, behind a forward stack
+    rb"|\( \w+ ,[^\n]*|\[[ \t]*"
+    rb"|# in Layer [^\n]*|# operator \d+|# Paddle keeps no stack[^\n]*"  # adbg's own, behind a forward stack
     rb"|Forward Debug Info \{[^\n]*|API_Name: [^\n]*|(?:Input|Output): ?\[[^\n]*|(?:grads\[|\w+, \[\{)[^\n]*"
     rb'|"[\w<>:]+",?|"(?:input|output|attribute)":\[|backend: [^\n]*'
     rb"|(?:Name|Initialized|Tensor_Ptr|Tensor_Impl_Ptr|TensorInfo|ADInfo|Type|Dtype|Place|Shape|DistAttr|SlotID|SlotSize"

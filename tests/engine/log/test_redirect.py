@@ -21,6 +21,7 @@ BLOCK = (
     b'   File "/t.py", line 4, in <module>\n'
     b"\t    y = Outer.apply(h)\n"
     b"\t  # in Layer ffn.gate\n"
+    b"\t  # operator 9\n"
     b"I1121 02:18:57.804463 15526 dygraph_functions.cc:45361] \n"
     b"==========================Running_AD_API: full==========================\n"
     b"I1121 02:18:57.804500 15526 dygraph_functions.cc:48957] \n"
