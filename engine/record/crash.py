@@ -58,11 +58,10 @@ def _with_brief(entries: list[Entry], path: Path) -> list[Entry]:
     except (OSError, struct.error):
         return entries
     last, when = (entries[-1].seq, entries[-1].time) if entries else (0, 0.0)
-    if number and begun >= when:
-        entries = [*entries, Entry(last + 1, begun, ("begin", str(number)))]
-        if ended:
-            entries.append(Entry(last + 2, ended, ("end", str(number))))
-    return entries
+    added = [Entry(last + 1, begun, ("begin", str(number)))] if number and begun >= when else []
+    if number and ended and ended >= when:  # it may have been looked into after its begin
+        added.append(Entry(last + 2, ended, ("end", str(number))))
+    return [*entries, *added]
 
 
 def crashed_labels(folder: str | os.PathLike[str]) -> list[str]:
@@ -123,20 +122,48 @@ def _node_lines(entries: Sequence[Entry]) -> list[str]:
         return [f"no node was hooked; last seen: {_entry_text(entries[-1])}"]
     last = nodes[-1]
     _, backward, index, name, depth, path, line, *values = (*last.fields, *[""] * 7)
-    running = last.fields[0] == "before"
-    state = "was running" if running else "had ended; a node that was not hooked may have run after it"
+    begun = last.fields[0] == "before"
     nested = f", nested {depth} deep" if depth not in ("", "0") else ""
-    lines = [f"last node seen: #{index} {name} of backward {backward}{nested}; it {state}"]
+    lines = [f"last node seen: #{index} {name} of backward {backward}{nested}; {_state(entries, last)}"]
     if line:
         lines.append(f"  made by {line}")
     if path:
         lines.append(f"  inside {path}")
-    role = "grad_outputs" if running else "grad_inputs"
+    role = "grad_outputs" if begun else "grad_inputs"
     lines += [f"  {role}[{number}]  {value}" for number, value in enumerate(filter(None, values))]
     earlier = [entry for entry in entries if entry.seq < last.seq][-SHOWN:]
     if earlier:
         lines += ["before it:", *(f"  {_entry_text(entry)}" for entry in earlier)]
+    later = [entry for entry in entries if entry.seq > last.seq][-SHOWN:]
+    if later:
+        lines += ["after it:", *(f"  {_entry_text(entry)}" for entry in later)]
     return lines
+
+
+def _state(entries: Sequence[Entry], last: Entry) -> str:
+    """Where the node was at the crash, ``last`` being the last entry of any node."""
+    kind, backward, _, name, *_ = (*last.fields, *[""] * 4)
+    if _ended(entries, backward, last.seq):
+        return "that backward had ended; the crash came later"
+    if kind == "after":
+        return "it had ended; a node that was not hooked may have run after it"
+    if any(_end_untold(entries, entry) for entry in entries if entry.fields[:4:3] == ("before", name)):
+        return "it was running, or had ended and a node that was not hooked ran after it (ends were not hooked)"
+    return "it was running"
+
+
+def _ended(entries: Sequence[Entry], backward: str, since: int) -> bool:
+    return any(entry.seq > since and entry.fields[:2] == ("end", backward) for entry in entries)
+
+
+def _end_untold(entries: Sequence[Entry], begun: Entry) -> bool:
+    """What came later tells that the node ended, but no entry says so: a breakpoint by name hooks the begin alone."""
+    _, backward, *node = (*begun.fields, *[""] * 4)[:4]
+    later = [entry.fields for entry in entries if entry.seq > begun.seq]
+    if any(fields[:4] == ("after", backward, *node) for fields in later):
+        return False
+    another = any(fields[:2] == ("before", backward) and fields[2:4] != (*node,) for fields in later)
+    return another or _ended(entries, backward, begun.seq)
 
 
 _STACK_LINE = re.compile(r'\s*File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>.+)')

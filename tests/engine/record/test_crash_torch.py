@@ -81,3 +81,20 @@ def test_a_good_end_and_an_exception_leave_no_journal(tmp_path: Path) -> None:
     assert done.status == 3 and "journal" not in done.stderr
     left = [path.name for path in (tmp_path / "run").iterdir()]
     assert not any(name.startswith(("journal", "faults", "crash")) for name in left), left
+
+
+def test_a_crash_after_the_backward_is_not_laid_to_its_node(tmp_path: Path) -> None:
+    script = tmp_path / "late.py"
+    script.write_text("""
+import ctypes, torch
+x = torch.ones(3, requires_grad=True)
+for _ in range(3):
+    (x * 2).exp().sum().backward()
+ctypes.string_at(0)
+""")
+    commands = ["-b", "MulBackward0", *["-e", "continue"] * 3]
+    done = adbg("run", "--batch", *commands, "--run-dir", str(tmp_path / "run"), script)
+    assert done.status == 139, done
+    assert "#3 MulBackward0 of backward 3; that backward had ended; the crash came later" in done.stderr
+    report = done.stderr.replace("adbg: ", "")
+    assert "backward 3 ends" in report.partition("after it:")[2] and "it was running" not in report

@@ -70,6 +70,45 @@ def test_a_crash_leaves_node_path_values_records_and_stack(tmp_path: Path, endin
     assert Path(keep_report(tmp_path, "0", text)).read_text() == text + "\n"
 
 
+NODE = ("MulBackward0", 0, "", "", "f32[2] norm 1")
+ENDED = "; that backward had ended; the crash came later"
+RUNNING = "; it was running"
+UNKNOWN = "; it was running, or had ended and a node that was not hooked ran after it (ends were not hooked)"
+
+
+@pytest.mark.parametrize(
+    ("story", "wanted", "later"),
+    [
+        ("begin 1, before 1 2", RUNNING, []),
+        ("begin 1, before 1 2, end 1", ENDED, ["backward 1 ends"]),
+        ("begin 1, before 1 2, after 1 2, end 1, begin 2, end 2, begin 3", ENDED, ["1 ends", "2 ends", "3 begins"]),
+        ("begin 1, before 1 2, begin 2, end 2", RUNNING, ["backward 2 begins", "backward 2 ends"]),  # inside the node
+        ("begin 1, before 1 2, end 1, begin 2, before 2 2", UNKNOWN, []),
+        ("begin 1, before 1 2, after 1 2, end 1, begin 2, before 2 2", RUNNING, []),
+        ("begin 1, before 1 1, before 1 2", UNKNOWN, []),
+        ("begin 1, before 1 1, begin 2, before 2 2", RUNNING, []),  # inside the node
+        ("begin 1, before 1 2, end 1, brief 2", ENDED, ["backward 1 ends", "backward 2 begins"]),
+        ("begin 1, before 1 2, brief 2", RUNNING, ["backward 2 begins"]),  # inside the node
+        ("brief 1, before 1 2, brief end", ENDED, ["backward 1 ends"]),  # looked into after its begin
+    ],
+)
+def test_a_node_whose_backward_ended_was_not_running(tmp_path: Path, story: str, wanted: str, later: list[str]) -> None:
+    journal = Journal(tmp_path, "0")
+    for event in story.split(", "):
+        kind, *numbers = event.split()
+        if kind != "brief":
+            journal.put(kind, *numbers, *(NODE if len(numbers) > 1 else ()))
+        elif numbers == ["end"]:
+            journal.brief_end()
+        else:
+            journal.brief_begin(int(numbers[0]))
+    text = crash_report(tmp_path, "0", tmp_path / "none", signal.SIGSEGV)
+    (line,) = [line for line in text.splitlines() if line.startswith("last node seen: #2 MulBackward0 of backward")]
+    assert line.endswith(wanted) and (wanted != RUNNING or "ended" not in line)
+    behind = text.partition("after it:")[2].splitlines()[1:]
+    assert all(any(each in entry for entry in behind) for each in later) and bool(behind) == bool(later)
+
+
 def test_without_hooked_nodes_the_report_says_so(tmp_path: Path) -> None:
     Journal(tmp_path, "0")
     text = crash_report(tmp_path, "0", tmp_path / "none", signal.SIGSEGV)
