@@ -75,10 +75,14 @@ class StderrTap:
                 with suppress(OSError, ValueError):
                     if stream is not None:
                         stream.flush()
-            begin = os.fstat(file.number).st_size
-            self._point(file, saved)
-            os.dup2(file.number, 2)
-            self._pipe = Own(_forward(file.number, saved.number, begin, (self.limit or -1) if keep else 0))
+            try:
+                begin = os.fstat(file.number).st_size
+                self._point(file, saved)
+                os.dup2(file.number, 2)
+                self._pipe = Own(_forward(file.number, saved.number, begin, (self.limit or -1) if keep else 0))
+            except BaseException:
+                self._undo(file)
+                raise
 
     def write(self, data: bytes) -> None:
         """A record among those in the file."""
@@ -100,17 +104,20 @@ class StderrTap:
         with self._lock:
             if self._file is None:
                 return
-            self._put_back(self._file)
-            for own in (self._pipe, self._file):
-                if own is not None:
-                    own.close()
-            self._file = self._pipe = None
-            self.path = ""
+            self._undo(self._file)
 
     def abandon(self) -> None:
         """In a forked child: its stderr is the real one. The parent's redirection stays."""
         self._lock = threading.Lock()  # another thread of the parent may have held it
         self.stop()
+
+    def _undo(self, file: Own) -> None:
+        self._put_back(file)
+        for own in (self._pipe, file):
+            if own is not None:
+                own.close()
+        self._file = self._pipe = None
+        self.path = ""
 
     def _put_back(self, file: Own) -> None:
         saved = self._saved
@@ -216,23 +223,41 @@ def _set_buffer(stream: io.TextIOWrapper, raw: io.RawIOBase) -> None:
 
 def _forward(file: int, saved: int, begin: int, keep: int) -> int:
     """Start the forwarder; returns the end of the pipe that is closed to stop it."""
-    reading, writing = map(lifted, os.pipe())
-    numbers = [str(n) for n in (file, saved, reading, begin, keep, os.getpid())]
+    ends = [Own(lifted(end)) for end in os.pipe()]
+    try:
+        _hand_on(file, saved, ends[0], begin, keep)
+    except BaseException:
+        for end in ends:
+            end.close()
+        raise
+    return ends[1].number
+
+
+def _hand_on(file: int, saved: int, reading: Own, begin: int, keep: int) -> None:
+    """Closes ``reading`` in the end."""
+    numbers = [str(n) for n in (file, saved, reading.number, begin, keep, os.getpid())]
     command = [sys.executable, "-I", "-S", str(Path(forwarder.__file__).resolve()), *numbers]
     try:
         subprocess.run(
             command,
-            pass_fds=(file, saved, reading),
+            pass_fds=(file, saved, reading.number),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             timeout=_STARTING,
             check=True,
         )
-        os.close(reading)
+        reading.close()
     except outside.own(OSError, ValueError, subprocess.SubprocessError):  # no usable interpreter: a thread does it
-        _forward_here(Own(lifted(os.dup(file))), Own(lifted(os.dup(saved))), Own(reading), begin, keep)
-    return writing
+        copies: list[Own] = []
+        try:
+            for number in (file, saved):
+                copies.append(Own(lifted(os.dup(number))))
+            _forward_here(copies[0], copies[1], reading, begin, keep)
+        except BaseException:
+            for copy in copies:
+                copy.close()
+            raise
 
 
 def _forward_here(file: Own, saved: Own, pipe: Own, begin: int, keep: int) -> None:

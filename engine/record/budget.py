@@ -32,12 +32,15 @@ def used(db: sqlite3.Connection) -> int:
 def prune(db: sqlite3.Connection) -> int:
     """Delete the oldest part of the calls and all that belongs to it, inside a transaction; the number of the first
     call that is still whole."""
-    first, last, seq_first, seq_last = db.execute(
-        "SELECT min(number), max(number), (SELECT min(seq) FROM node_event), (SELECT max(seq) FROM node_event)"
-        " FROM backward"
-    ).fetchone()
+    first, last = db.execute("SELECT min(number), max(number) FROM backward").fetchone()
     if first is None:
         first = last = 0
+    if first == last and _drop_graph(db):
+        return int(last + 1)
+    seq_first, seq_last = db.execute(
+        "SELECT min(low), max(high) FROM (SELECT min(seq) AS low, max(seq) AS high FROM node_event"
+        " UNION ALL SELECT min(seq), max(seq) FROM log)"
+    ).fetchone()
     cut = first + max(1, (last - first) // _PARTS) if last > first else first
     seq = db.execute("SELECT seq FROM backward WHERE number >= ? ORDER BY number LIMIT 1", (cut,)).fetchone()
     seq_cut = seq[0] if seq and last > first else 0
@@ -51,6 +54,21 @@ def prune(db: sqlite3.Connection) -> int:
         (seq_cut, KEPT_STOPS),
     )
     return int(cut)
+
+
+def _drop_graph(db: sqlite3.Connection) -> bool:
+    """The graph of the only call, where it is more than its events and its log: whole, since part of a graph would tell
+    of no node behind it."""
+    nodes, edges, events, logged = (_count(db, table) for table in ("node", "edge", "node_event", "log"))
+    if nodes + edges <= events + logged:
+        return False
+    db.execute("DELETE FROM edge")
+    db.execute("DELETE FROM node")
+    return True
+
+
+def _count(db: sqlite3.Connection, table: str) -> int:
+    return int(db.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
 
 
 class Shortened:

@@ -87,10 +87,12 @@ class RunWriter:
         if not self._limit or self._since < min(PRUNE_EVERY, self._limit // 2000):
             return 0
         self._since = first = 0
+        before, now = 0, budget.used(self._db)
         for _ in range(PRUNE_MOST):
-            if budget.used(self._db) <= self._limit:
+            if now <= self._limit or now == before:  # nothing is left that may go
                 break
             first = budget.prune(self._db)
+            before, now = now, budget.used(self._db)
         return first
 
     def stack_id(self, frames: Sequence[SourceLine]) -> int | None:

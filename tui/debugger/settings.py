@@ -169,18 +169,16 @@ class Settings:
         return Sent(self.list.version, self._error_stops, self._vlog, self._all_frames)
 
     def send(self, process: Process, wanted: Sent, earlier: Sent | None) -> protocol.Breakpoints:
-        """Give ``process`` the settings; of the VLOG requests only those that are not among ``earlier``. A program
-        without such a log is debugged all the same."""
+        """Give ``process`` the settings, or what has changed since it was given ``earlier``. A program without such a
+        log is debugged all the same."""
         with self._model.lock:
             requests = self.list.requests()
         states: protocol.Breakpoints = process.client.request(protocol.SetFunctionBreakpoints(requests))
-        if not wanted.error_stops:
-            process.client.request(protocol.SetExceptionBreakpoints([]))
+        if not wanted.error_stops or (earlier is not None and not earlier.error_stops):
+            process.client.request(protocol.SetExceptionBreakpoints(["error"] if wanted.error_stops else []))
         if wanted.all_frames or (earlier is not None and earlier.all_frames):
             process.client.request(protocol.Frames(wanted.all_frames))
-        for asked in wanted.vlog:
-            if earlier is not None and asked in earlier.vlog:
-                continue
+        for asked in _levels(wanted.vlog, earlier.vlog if earlier is not None else ()):
             try:
                 process.client.request(asked)
             except DebuggeeGone:
@@ -188,3 +186,10 @@ class Settings:
             except AdbgError as error:
                 self._model.notice("warning", f"{process.title}: {error}")
         return states
+
+
+def _levels(wanted: tuple[protocol.Vlog, ...], given: tuple[protocol.Vlog, ...]) -> tuple[protocol.Vlog, ...]:
+    """What makes the levels ``given`` the ``wanted`` ones: the rest of them, or "off" and all, where one is gone."""
+    if wanted[: len(given)] == given:
+        return wanted[len(given) :]
+    return (protocol.Vlog("off"), *wanted)

@@ -269,3 +269,48 @@ def test_stderr_that_the_program_puts_elsewhere_takes_python_along(tmp_path: Pat
     """
     done, _ = _run(tmp_path, ending)
     assert done.returncode == 0 and own.read_text() == "follows\nstill\n", done
+
+
+SHORT = """
+import os, resource, sys, time
+from adbg.engine.log.redirect import StderrTap
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+tap, taken, before = StderrTap(), [], os.fstat(2)
+try:
+    while True:
+        taken.append(os.dup(0))
+except OSError:
+    pass
+for _ in range(int(sys.argv[2])):
+    os.close(taken.pop(int(sys.argv[3])))
+try:
+    tap.start(sys.argv[1])
+except OSError:
+    print("refused")
+    assert not tap.on and tap.path == "" and tap.size == 0
+    assert os.path.samestat(os.fstat(2), before)
+    os.close(taken.pop())
+    numbers = [n for n in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{n}")]
+    assert not any(os.readlink(f"/proc/self/fd/{n}") == sys.argv[1] for n in numbers)
+os.write(2, b"from C\\n")
+print("from print", file=sys.stderr, flush=True)
+for number in taken:
+    os.close(number)
+tap.start(sys.argv[1])
+assert tap.on
+tap.stop()
+time.sleep(0.5)  # where a thread hands on, it is given the time
+"""
+
+
+@pytest.mark.parametrize("where", ["0", "-1"])
+def test_without_free_descriptors_all_stays_as_it_was(tmp_path: Path, where: str) -> None:
+    refused = []
+    for free in range(1, 12):
+        log = tmp_path / f"{free}"
+        command = [sys.executable, "-c", SHORT, str(log), str(free), where]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, (free, done.stderr)
+        assert done.stderr.count("from C") == done.stderr.count("from print") == 1, (free, done.stderr)
+        refused.append("refused" in done.stdout)
+    assert refused[0] and not refused[-1]

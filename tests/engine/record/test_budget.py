@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -80,6 +81,37 @@ def test_one_endless_call_is_pruned_too(tmp_path: Path) -> None:
     events = [event.index for event in RunReader(tmp_path / "run").events()]
     assert events == list(range(events[0], 60_001)) and 1000 < len(events) < 60_000
     assert on_disk(tmp_path / "run") < 2 * LIMIT
+
+
+def test_a_run_without_a_backward_is_pruned_too(tmp_path: Path) -> None:
+    recorder = Recorder.open(tmp_path / "run", 0, None, LIMIT)
+    for number in range(120_000):
+        recorder.log("x")
+        if number % 2000 == 0:
+            assert recorder.flush(20)
+    recorder.close()
+    reader = RunReader(tmp_path / "run")
+    assert 1000 < len(list(reader.log_index())) < 120_000
+    assert on_disk(tmp_path / "run") - reader.log_path.stat().st_blocks * 512 < LIMIT
+
+
+@pytest.mark.parametrize("backwards", [1, 2])
+def test_a_graph_beyond_the_budget_goes_whole(tmp_path: Path, backwards: int) -> None:
+    recorder = Recorder.open(tmp_path / "run", 0, None, LIMIT)
+    many = [dataclasses.replace(ROWS[0], index=index) for index in range(20_000)]
+    for number in range(1, backwards + 1):
+        recorder.backward_begin(number, nodes=len(many), roots=["A"])
+        recorder.graph(number, many, {}, {})
+        assert recorder.flush(20)
+        for index in range(6000):
+            recorder.node_event(number, index, "after", 1.0, 2.0)
+            if index % 1000 == 0:
+                assert recorder.flush(20)
+    recorder.close()
+    reader = RunReader(tmp_path / "run")
+    assert {len(reader.graph(number)) for number in range(1, backwards + 1)} <= {0}
+    assert [event.index for event in reader.events(backwards)][-1] == 5999
+    assert reader.info["pruned"] == backwards + 1
 
 
 def test_without_a_budget_all_is_kept(tmp_path: Path) -> None:
