@@ -272,9 +272,8 @@ class AdbgApp(TypeAhead[int], Painted):
     def action_run_command(self, line: str) -> None:
         """A key that is a command. A few steps wait for the one under way; the rest of a held key is dropped."""
         word = line.split()[0]
-        if word == "next" and self.main.searching:
-            self.main.action_search_next(1)
-            return self.notify("n is the next match; Escape ends the search", timeout=2)
+        if word == "next" and self.main.next_match():
+            return
         self.main.searching = False
         if word in STEPS:
             if self.debugger.state is State.RUNNING or self.runner.busy:

@@ -75,6 +75,13 @@ class PanelScreen(Screen[None]):
         if found is False:
             self.not_found(self._searched)
 
+    def next_match(self) -> bool:
+        """`n` behind a search; False when there was none."""
+        if self.searching:
+            self.action_search_next(1)
+            self.notify("n is the next match; Escape ends the search", timeout=2)
+        return self.searching
+
     def not_found(self, text: str) -> None:
         self.notify(f"{text!r} not found", severity="warning", timeout=2, markup=False)
 
