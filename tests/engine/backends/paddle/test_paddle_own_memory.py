@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("paddle.autograd")
 
-from adbg.engine.backends.paddle.native.memory import ReadMemory  # noqa: E402
+from adbg.engine.backends.paddle.native.memory import ReadMemory
 
 
 def on_memory() -> int:
