@@ -37,6 +37,7 @@ class LogSites:
         self._sites: list[tuple[int, int, list[tuple[int, int]]]] = []  # of each copy: level, unasked, written data
         self._bound: set[int] = set()  # levels of modules that sites were seen to point to after ``ask_again``
         self._asked: set[int] = set()  # addresses of sites that pointed to the global level
+        self._unrun: set[int] = set()  # of sites that had not run by then
         for name in _LIBRARIES:
             self._add(name)
 
@@ -68,21 +69,30 @@ class LogSites:
     def ask_again(self) -> None:
         """Every site that follows the global level looks for its module's when it runs next. 3 ms."""
         for level, unasked, data in self._sites:
+            self._unrun.update(_words(data, unasked))
             for address in list(_words(data, level)):
                 ctypes.c_uint64.from_address(address).value = unasked
                 self._asked.add(address)
 
     def follow(self) -> None:
-        """The sites that ``ask_again`` had look for their module's level follow the global one again."""
+        """The sites that ``ask_again`` had look for their module's level follow the global one again, and those that
+        ran first meanwhile. Sites that had a module's level before keep it: the script's own."""
         for level, unasked, data in self._sites:
-            for begin, end in data:
-                inside = [address for address in self._asked if begin <= address < end]
-                words = {address: ctypes.c_uint64.from_address(address).value for address in inside}
-                self._bound.update(set(words.values()) - {level, unasked})
-            for module in self._bound:  # those that ran first meanwhile too
-                for address in list(_words(data, module)):
-                    ctypes.c_uint64.from_address(address).value = level
+            asked, unrun = (_inside(data, addresses) for addresses in (self._asked, self._unrun))
+            self._bound.update({word.value for word in asked} - {level, unasked})
+            for word in (*asked, *unrun):
+                if word.value in self._bound:
+                    word.value = level
         self._asked.clear()
+        self._unrun.clear()
+
+
+def _inside(data: Sequence[tuple[int, int]], addresses: set[int]) -> list[ctypes.c_uint64]:
+    return [
+        ctypes.c_uint64.from_address(address)
+        for address in addresses
+        if any(begin <= address < end for begin, end in data)
+    ]
 
 
 def _mapped(name: str) -> tuple[str, list[tuple[int, int]]]:
