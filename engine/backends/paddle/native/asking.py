@@ -55,7 +55,7 @@ class Asking:
         addresses = _Buffer()
         count = self._backtrace(addresses, _DEEP)
         begin, end = self._begin, self._end
-        asked = any(begin < address < end for address in addresses[:count])
+        asked = any(begin < (address or 0) < end for address in addresses[:count])
         if asked and _always(caller):
             if len(self._sites) >= _MOST_SITES:
                 self._sites = set()
