@@ -673,7 +673,7 @@ def test_the_path_between_two_nodes() -> None:
 def test_where_a_gradient_comes_from() -> None:
     def visit(answers: Answers) -> None:
         body = ask(answers, "adbg/path", node=6)
-        assert body == protocol.PathBody([1, 2, 4, 6], 6, 4, [4], 2, pytest.approx(0.30103))
+        assert body == protocol.PathBody([1, 2, 4, 6], 6, 4, [4], 2, pytest.approx(0.30103), slots=[[4]])
         assert ask(answers, "adbg/path", node=4).contributions == [2, 3]
         assert ask(answers, "adbg/path", node=1) == protocol.PathBody([1], 6)
 
