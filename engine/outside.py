@@ -7,6 +7,7 @@ that runs on its threads catches with ``except own(OSError):`` and ``with suppre
 
 from __future__ import annotations
 
+import dis
 import os
 import signal
 import sys
@@ -55,10 +56,9 @@ def from_outside(error: BaseException) -> bool:
     """Whether the program raised ``error``, out of a signal handler or from another thread, and not the code that runs.
 
     Told by its traceback: a handler's frame was called with the frame that it interrupted. What another thread raises
-    has no frame of its own: it begins in adbg's code or in the standard library below it, and is bare or of a kind that
-    neither knows. What an expression of the user's raises, in whatever library, is its own.
+    has no frame of its own and no ``raise`` where it begins, and is bare or of a kind that nobody there knows.
     """
-    return by_handler(error) or (_in_adbg(error) and _is_foreign(error))
+    return by_handler(error) or (not _raised(error) and _is_foreign(error))
 
 
 def by_handler(error: BaseException) -> bool:
@@ -83,16 +83,28 @@ def by_handler(error: BaseException) -> bool:
     return False
 
 
+def _raised(error: BaseException) -> bool:
+    """Whether the code says so where it begins: another thread's comes between two instructions."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None or trace.tb_lasti < 0:
+        return False
+    return dis.opname[trace.tb_frame.f_code.co_code[trace.tb_lasti]] in ("RAISE_VARARGS", "RERAISE")
+
+
 def _in_adbg(error: BaseException) -> bool:
-    """Whether nothing but the standard library ran below adbg's code."""
+    """Whether nothing but the standard library and what adbg itself calls of a framework ran below adbg's code."""
     trace = error.__traceback__
     while trace is not None and not _is_own(trace.tb_frame):
         trace = trace.tb_next
     if trace is None:
         return False
     while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        if not _is_own(trace.tb_frame) and (not file.startswith(_PYTHON) or _PACKAGES in file):
+        frame = trace.tb_frame
+        file = frame.f_code.co_filename
+        top = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if not _is_own(frame) and top not in _KNOWN and (not file.startswith(_PYTHON) or _PACKAGES in file):
             return False
         trace = trace.tb_next
     return True
@@ -143,13 +155,16 @@ def _codes(handler: Any) -> Iterator[types.CodeType]:
 
 
 def _is_foreign(error: BaseException) -> bool:
+    """Another thread gives a class, so that what it raises has no argument, unless the class gives itself one."""
     kind = type(error)
     if kind.__module__ == "builtins":
         return not error.args and not isinstance(error, _BARE)
     top = kind.__module__.partition(".")[0]
     if top in _KNOWN or top in sys.stdlib_module_names:
         return False
-    return not any(base.__module__.partition(".")[0] in _KNOWN for base in kind.__mro__)
+    if any(base.__module__.partition(".")[0] in _KNOWN for base in kind.__mro__):
+        return False
+    return not error.args or _in_adbg(error)  # else a C extension's own
 
 
 _KNOWN = frozenset(("adbg", "torch", "paddle", "numpy"))
