@@ -225,7 +225,7 @@ def test_the_full_prompt_keeps_what_is_typed_whatever_ctrl_c_is_pressed_for(scri
     with start(45, 160, script) as terminal:
         terminal.wait_for("backward 1 begins")
         terminal.send("!")
-        terminal.wait_for("back to the screen")
+        terminal.wait_for(lambda text: "(adbg)" in text.partition("back to the screen")[2])
         terminal.send("ssc\x03")
         terminal.send("\x03p 40 + 2\r")
         text = terminal.wait_for("\n42")
