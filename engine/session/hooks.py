@@ -390,7 +390,7 @@ class BackendHooks:
         if key is not None:
             running.state.position = running.state.index_of(key)
         message = f"{text} [{evidence}]" if evidence and evidence not in text else text
-        session.shown.extend((named(error), named(call.original_error(error))))
+        session.shown.extend(named(each, self._backend) for each in (error, call.original_error(error)))
         point = session.point(running, reason, Phase.ERROR, key, ids, message, None)
         point.error = error
         point.frame = frame

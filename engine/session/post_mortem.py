@@ -22,6 +22,7 @@ from adbg.engine.session.stop_description import point_at_line
 from adbg.engine.types import Phase, StopReason
 
 if TYPE_CHECKING:
+    from adbg.engine.backends.base import Backend
     from adbg.engine.session.session import Session
 
 
@@ -29,7 +30,7 @@ def stop_at_uncaught(session: Session) -> None:
     """As the program ends: stop where the exception that ends it was raised, if there is one, and it was not shown as
     an error of a backward."""
     error = _uncaught()
-    if error is None or any(named(link) in session.shown for link in _chain(error)):
+    if error is None or _was_shown(session, error):
         return
     frame = failed_frame(error) or _innermost(error)
     if frame is not None and session.attached and not session.turn.mine():
@@ -61,10 +62,17 @@ def error_text(error: BaseException | None) -> str:
         return f"{type(error).__name__} (its __str__ raises)"
 
 
-def named(error: BaseException) -> tuple[int, type, str]:
+def named(error: BaseException, backend: Backend) -> tuple[int, type, str]:
     """An exception, told from others without keeping it alive: its frames hold tensors, and its address is used again.
-    Of the text only the beginning: a framework adds to it on its way."""
-    return id(error), type(error), error_text(error)[:60]
+    Of its text, in the words of the framework (Paddle's own changes on its way), the beginning."""
+    try:
+        return id(error), type(error), backend.error_text(error)[:60]
+    except own(Exception):
+        return id(error), type(error), ""
+
+
+def _was_shown(session: Session, error: BaseException) -> bool:
+    return any(named(link, backend) in session.shown for backend in session.backends for link in _chain(error))
 
 
 def _told(session: Session, error: BaseException) -> str:

@@ -72,7 +72,7 @@ def run(command: Sequence[str | Path], input: str = "", limit: float = LIMIT, **
     words = [str(word) for word in command]
     started = time.monotonic()
     limit = patience(limit)
-    process = subprocess.Popen(words, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True, **options)
+    process = subprocess.Popen(words, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True, errors="replace", **options)
     try:
         output, errors = process.communicate(input, timeout=limit)
     except subprocess.TimeoutExpired:

@@ -146,6 +146,7 @@ def _by_result(graph: PaddleGraph, message: str, returned: Mapping[str, str]) ->
             yield key, "its backward returned last, and Paddle could not read what it gave"
 
 
+_SHORT = re.compile(r"\A\((\w+)\) ")
 _SUMMARY = re.compile(r"Error Message Summary:\n-+\n(.*)", re.DOTALL)
 _WHERE = re.compile(r"\s*\(at /paddle/[^)]*\)")
 
@@ -159,7 +160,8 @@ def error_text(error: BaseException, origin: BaseException | None) -> str:
 
 def _plain(message: str) -> str:
     summary = _SUMMARY.search(message)
-    return _WHERE.sub("", summary[1] if summary is not None else message).strip()
+    text = summary[1] if summary is not None else _SHORT.sub(r"\1Error: ", message)  # the same at every level
+    return _WHERE.sub("", text).strip()
 
 
 def _changed(message: str) -> str:
