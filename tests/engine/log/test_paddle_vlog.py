@@ -308,7 +308,7 @@ for step in range(2):
 """
 
 
-@pytest.mark.xfail(strict=False, reason="in some runs the records of one node of the region are missing: not understood")
+@pytest.mark.xfail(strict=False, reason="some runs miss the records of one node")
 def test_a_backward_region_has_every_record_of_paddles_own_guard(tmp_path: Path) -> None:
     script = tmp_path / "guarded.py"
     script.write_text(GUARDED)
