@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import threading
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -300,15 +301,16 @@ from paddle.base.framework import backward_vlog_guard
 
 x = paddle.ones([2, 2])
 x.stop_gradient = False
+kept = []
 for step in range(2):
     with backward_vlog_guard(6) if "guard" in sys.argv else contextlib.nullcontext():
         y = paddle.exp(x)  # @here
-        y = paddle.matmul(y, y)
-    paddle.sin(y).sum().backward()
+        z = paddle.matmul(y, y)
+    paddle.sin(z).sum().backward()
+    kept.append((y, z))  # Paddle's guard knows nodes by address: a later one at that of a freed one is told of too
 """
 
 
-@pytest.mark.xfail(strict=False, reason="some runs miss the records of one node")
 def test_a_backward_region_has_every_record_of_paddles_own_guard(tmp_path: Path) -> None:
     script = tmp_path / "guarded.py"
     script.write_text(GUARDED)
@@ -323,5 +325,4 @@ def test_a_backward_region_has_every_record_of_paddles_own_guard(tmp_path: Path)
         return [record for record in plain if "PyTensorHook" not in record[1] and "Perform View" not in record[1]]
 
     assert done.status == 0 and len(told(guard)) > 40, str(done)
-    missing = [record for record in told(guard) if told(guard).count(record) > told(parse(log.encode())).count(record)]
-    assert not missing, missing
+    assert Counter(told(parse(log.encode()))) == Counter(told(guard)), "no record less, and none of another node"
