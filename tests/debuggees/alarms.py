@@ -82,8 +82,8 @@ duration = (time.perf_counter() - started) / 5
 
 def from_a_thread(delay, main):
     time.sleep(delay)
-    raised.append(None)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(main), ctypes.py_object(kind))
+    raised.append(None)  # behind it: who sees this has the exception waiting
 
 
 random.seed(5)
@@ -91,9 +91,10 @@ caught, others = 0, []
 for _ in range(TIMES):
     before = len(raised)
     delay = random.uniform(1e-5, duration)
+    worker = threading.Thread(target=from_a_thread, args=(delay, threading.get_ident()))
     try:
         if KIND == "thread":
-            threading.Thread(target=from_a_thread, args=(delay, threading.get_ident())).start()
+            worker.start()
         else:
             signal.setitimer(signal.ITIMER_REAL, delay)
         step()
@@ -107,5 +108,7 @@ for _ in range(TIMES):
             caught += 1
         else:
             others.append(repr(error)[:300])
+    if KIND == "thread":
+        worker.join()
 print("lost", len(raised) - caught - len(others), "others", others, "interrupted", len(raised))
 print("recording", recording(), "equal", gradients() == expected)
