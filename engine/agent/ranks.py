@@ -83,21 +83,19 @@ class HeldGroups:
         return replace(row, own=before if row.seconds == now else row.seconds)
 
     def at_least(self, seconds: float) -> list[p.GroupTimeout]:
+        """``seconds``, or what the program has set where that is more."""
         for backend in self._session.backends:
             for row in self._rows(backend):
-                if row.adjustable and row.seconds < seconds:
-                    self._set(backend, row, seconds)
-                    self._raised[_key(row)] = row.own, seconds
+                wanted = max(row.own, seconds)
+                if row.adjustable and row.seconds != wanted:
+                    self._set(backend, row, wanted)
+                    self._raised[_key(row)] = row.own, wanted
         return self.listing()
 
-    def put_back(self) -> list[p.GroupTimeout]:
+    def put_back(self) -> None:
         """What the program has changed itself meanwhile is left alone."""
-        for backend in self._session.backends:
-            for row in self._rows(backend):
-                if row.seconds != row.own:
-                    self._set(backend, row, row.own)
+        self.at_least(0.0)
         self._raised.clear()
-        return self.listing()
 
     def _rows(self, backend: Backend) -> list[p.GroupTimeout]:
         try:

@@ -172,7 +172,7 @@ class Requests:
 
     def _group_timeouts(self, seconds: float | None) -> list[p.GroupTimeout]:
         groups = self._agent.ranks.groups
-        return groups.listing() if seconds is None else groups.at_least(seconds) if seconds else groups.put_back()
+        return groups.listing() if seconds is None else groups.at_least(seconds)
 
     def _stacks(self, client: Client, arguments: p.Stacks) -> p.StacksBody:
         if arguments.on is not None:

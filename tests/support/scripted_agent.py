@@ -45,7 +45,7 @@ class ScriptedAgent:
         self.rank = rank
         self.requests: list[Any] = []
         self.position = 0
-        self.stopped = False
+        self.stopped = self.pausing = self.over = False
         self.breakpoints: list[protocol.BreakpointRequest] = []
         self.hits: dict[int, int] = {}
         self.silent: set[str] = set()  # commands that get no answer
@@ -117,7 +117,7 @@ class ScriptedAgent:
         self, index: int, reason: StopReason = StopReason.STEP, phase: Phase = Phase.BEFORE, **more: Any
     ) -> None:
         self.position = index
-        self.stopped = True
+        self.stopped, self.pausing = True, False
         node = self.node(index) if index else None
         stop = NodeStop(reason, phase, 7, 1, index, len(self.names), 0, self.rank, node=node, iteration=1, **more)
         self.event(protocol.Stopped(reason.value, 7, hitBreakpointIds=list(stop.breakpoints), adbg=stop))
@@ -143,6 +143,7 @@ class ScriptedAgent:
                 )
                 return
         self.event(protocol.BackwardEnd(1, 120.0))
+        self.over = True
         self.finished()
 
     def finished(self) -> None:
@@ -211,8 +212,16 @@ class ScriptedAgent:
         return protocol.Empty()
 
     def do_pause(self, arguments: protocol.Pause) -> protocol.Empty:
-        self.actions.put(lambda: self.stop_at(max(1, self.position), StopReason.PAUSE))
+        if arguments.on and self.stopped:
+            raise CommandError("the program is stopped already")
+        self.pausing = arguments.on
+        self.actions.put(self.pause)
         return protocol.Empty()
+
+    def pause(self) -> None:
+        """At the next node, if there is one."""
+        if self.pausing and not self.stopped and not self.over:
+            self.stop_at(max(1, self.position), StopReason.PAUSE)
 
     def do_evaluate(self, arguments: protocol.Evaluate) -> protocol.EvaluateBody:
         if arguments.context == "statement":

@@ -61,13 +61,13 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class GroupTimeoutsBody:
-    timeouts: list[GroupTimeout]
+    timeouts: list[GroupTimeout] = field(default_factory=list)
 
 
 @request("adbg/groupTimeouts", GroupTimeoutsBody)
 @dataclass(frozen=True, slots=True)
 class GroupTimeouts:
-    """``seconds``: let every group wait at least so long, from its next collective on; 0: as the program has it;
-    None: only ask. The end of the session puts everything back."""
+    """``seconds``: let every group wait at least so long, from its next collective on (0: as the program has it); None:
+    only ask. The end of the session puts everything back."""
 
     seconds: float | None = None
