@@ -40,7 +40,15 @@ class ScriptedAgent:
     """``path`` and ``token`` as in session.json. Nodes are 1 .. 5 (NAMES), each feeding the next; node 2 also feeds
     node 4."""
 
-    def __init__(self, path: str, token: str, rank: int = 0, main: bool = True, nodes: tuple[str, ...] = NAMES) -> None:
+    def __init__(
+        self,
+        path: str,
+        token: str,
+        rank: int = 0,
+        main: bool = True,
+        nodes: tuple[str, ...] = NAMES,
+        info: ProcessInfo | None = None,
+    ) -> None:
         self.names = nodes
         self.rank = rank
         self.requests: list[Any] = []
@@ -58,7 +66,7 @@ class ScriptedAgent:
         self.sock.connect(path)
         self.stream = self.sock.makefile("rb")
         self.actions: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        process = ProcessInfo(1000 + rank, rank, ["train.py"], "/usr/bin/python", "/tmp", "", [], main=main)
+        process = info or ProcessInfo(1000 + rank, rank, ["train.py"], "/usr/bin/python", "/tmp", "", [], main=main)
         self.process = process
         self.event(Hello(token, process))
         threading.Thread(target=self.serve, daemon=True).start()

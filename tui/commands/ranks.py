@@ -128,10 +128,10 @@ def _move(debugger: Debugger, chosen: dict[int, Process], line: str) -> CommandR
     if len(refused) == len(answers):
         raise next(iter(refused.values()))
     text = [f"rank {rank}: {error}" for rank, error in refused.items()]
-    if debugger.state is not State.STOPPED:
+    moved = {rank: process for rank, process in chosen.items() if rank not in refused}
+    if current in moved.values() or debugger.state is not State.STOPPED:
         return CommandResult("\n".join(text), running=True)
     # Another rank is shown, and goes on being shown: where these have stopped is told here.
-    moved = {rank: process for rank, process in chosen.items() if rank not in refused}
     with debugger.model.changed:
         debugger.model.changed.wait_for(lambda: all(_stood(p, before[rank]) for rank, p in moved.items()), AGAIN)
     for rank, process in moved.items():
