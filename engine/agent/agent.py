@@ -282,6 +282,7 @@ class _LateFacts(Observer):
             self._due = now + AGAIN
             self._agent.look_again()
             self._agent.record.look_again()
+            self._agent.ranks.groups.look_again()
 
     def before_stop(self) -> None:
         self._agent.look_again()

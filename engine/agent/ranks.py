@@ -67,6 +67,7 @@ class HeldGroups:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._wanted = 0.0
         # (framework, group, backend) -> the program's own value, and what adbg has set
         self._raised: dict[tuple[str, str, str], tuple[float, float]] = {}
 
@@ -84,6 +85,7 @@ class HeldGroups:
 
     def at_least(self, seconds: float) -> list[p.GroupTimeout]:
         """``seconds``, or what the program has set where that is more."""
+        self._wanted = seconds
         for backend in self._session.backends:
             for row in self._rows(backend):
                 wanted = max(row.own, seconds)
@@ -91,6 +93,11 @@ class HeldGroups:
                     self._set(backend, row, wanted)
                     self._raised[_key(row)] = row.own, wanted
         return self.listing()
+
+    def look_again(self) -> None:
+        """The program may have made groups since then."""
+        if self._wanted:
+            self.at_least(self._wanted)
 
     def put_back(self) -> None:
         """What the program has changed itself meanwhile is left alone."""

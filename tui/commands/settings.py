@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 _STOP = "`set stop all` (the default: ranks stop and go on together) or `set stop one`"
 _TIMEOUT = (
-    "`set group-timeout hold` (the default: raised while a rank is stopped), `keep` (never touched), or a number of "
-    "seconds that collectives wait at least from now on"
+    "`set group-timeout hold` (the default: raised while a rank is or may be stopped), `keep` (never touched), or a "
+    "number of seconds that collectives wait at least from now on"
 )
 
 
@@ -38,8 +38,12 @@ def setting(debugger: Debugger, argument: str) -> CommandResult | None:
             elif word:
                 stop_all.always = float(word) if word.isdecimal() else 0.0
                 stop_all.timeout = max(HELD_SECONDS, stop_all.always)
-            stop_all.timeouts_changed()
-        held = "are left alone" if stop_all.timeout is None else "are raised to a day while a rank is stopped"
+            stop_all.renew_timeouts()
+        held = (
+            "are left alone"
+            if stop_all.timeout is None
+            else "are raised to a day while a rank is stopped or may stop at a breakpoint"
+        )
         always = f", and wait at least {stop_all.always:g} s at all times" if stop_all.always else ""
         return CommandResult(f"the time-outs of process groups {held}{always}", word or "hold")
     return None

@@ -68,7 +68,9 @@ class Debugger:
         self.settings = Settings(self.model, entry)
         self.displays = DisplayList(self.model)
         self.ranks = Ranks(self.model)
-        self.stop_all = StopAll(self.model, self.ranks)
+        self.stop_all = StopAll(self.model, self.ranks, lambda: self.settings.can_stop)
+        self.settings.before_change = self.stop_all.renew_timeouts
+        self.ranks.each_round = self.stop_all.renew_timeouts
         self.incoming = Incoming(self.model, self.settings, program, self.ranks, self.stop_all)
         self._let_go = False
 
@@ -288,6 +290,9 @@ class Debugger:
             for process in self.processes:
                 if process.stop is None:
                     process.pause_wanted, process.let_go = True, False
+            self.stop_all.renew_timeouts()
+            for process in self.processes:
+                if process.stop is None:
                     process.client.send(protocol.Pause())
 
     def _after_resume(self, continued: bool) -> None:

@@ -10,6 +10,8 @@ from adbg.tui.debugger.ranks import Life, Rank, Ranks
 from adbg.tui.debugger.stop_all import StopAll
 from adbg.tui.text.ranks import RankRow
 
+SLACK = 1.0  # seconds before a stop in which the collective that it keeps waiting may have begun
+
 
 def rank_rows(ranks: Ranks, stop_all: StopAll, current: Process | None) -> list[RankRow]:
     """Every rank, also those that ended, in order."""
@@ -43,14 +45,16 @@ def _time_left(member: Rank, stood_since: float | None, now: float) -> tuple[flo
     if member.life is not Life.RUNNING or state is None or not state.timeouts or stood_since is None:
         return None, False
     at = state.collective
-    if at is None:
-        return max(0.0, min(row.own for row in state.timeouts) - (now - stood_since)), True
+    raised = member.process.timeout_since if member.process.timeout_held else now
+    if at is None:  # what a stop keeps waiting began about when it came
+        began = stood_since - SLACK
+        return max(0.0, min(_limit(row, began < raised) for row in state.timeouts) - (now - stood_since)), True
     if not at.running:
         return None, False
     rows = [row for row in state.timeouts if row.group == at.group] or state.timeouts
     waited = at.since + now - member.process.state_at
     began = now - waited
-    return max(0.0, min(_limit(row, began < stood_since) for row in rows) - waited), False
+    return max(0.0, min(_limit(row, began < raised) for row in rows) - waited), False
 
 
 def _limit(row: GroupTimeout, began_before: bool) -> float:

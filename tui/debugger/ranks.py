@@ -14,7 +14,7 @@ import contextlib
 import enum
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
@@ -60,6 +60,7 @@ class Ranks:
         self._watchers = 0
         self._thread: threading.Thread | None = None
         self._asked: dict[Process, Future[Any]] = {}
+        self.each_round: Callable[[], None] = lambda: None  # with the lock held: ranks may have told their numbers
 
     # ------------------------------------------------------------------ who is which
 
@@ -147,6 +148,7 @@ class Ranks:
                 if run is not self._model.run or not self._due():
                     self._thread = None
                     return
+                self.each_round()
             self.ask_once()
             time.sleep(PERIOD)
 

@@ -2,8 +2,8 @@
 
 When a rank stops, the others are asked to stop at their next node and are *held*: they stand there, can be asked and
 stepped, and are no stops of their own to be shown. A breakpoint that a rank hits on the way is. `continue` shows those
-first, then lets all go. A rank that waits in a collective comes to no node: its process group's time-out is raised for
-the collectives to come, where the framework has a way, and is put back when all go on.
+first, then lets all go. A rank that waits in a collective comes to no node: the time-outs of process groups are raised
+while a rank stands, or could come to a breakpoint, where the framework has a way, and put back when none can.
 
 Called with the model's lock held, on any thread: nothing here waits for an answer.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from typing import Any
 
 from adbg.engine.errors import DebuggeeGone
@@ -26,12 +27,13 @@ _BY_HAND = (StopReason.PAUSE, StopReason.STEP)  # no news where another rank is 
 
 
 class StopAll:
-    """``on``: `set stop all`, the default. ``timeout``: seconds that groups wait while a rank stands (None: as the
-    program has it); ``always``: and also while none does."""
+    """``on``: `set stop all`, the default. ``timeout``: seconds that groups wait while a rank stands or could come to a
+    breakpoint (None: as the program has it); ``always``: and also while none can. ``can_stop``: a breakpoint is set."""
 
-    def __init__(self, model: Model, ranks: Ranks) -> None:
+    def __init__(self, model: Model, ranks: Ranks, can_stop: Callable[[], bool]) -> None:
         self._model = model
         self._ranks = ranks
+        self._can_stop = can_stop
         self.on = True
         self.timeout: float | None = HELD_SECONDS
         self.always = 0.0
@@ -69,7 +71,7 @@ class StopAll:
             self.since = time.monotonic()
         if not self._ranks.several or self._ranks.of(process) is None:
             return
-        self._set_timeouts(self.timeout)
+        self.renew_timeouts()
         if self.on:
             for other in self._others(process):
                 self.hold(other)
@@ -82,11 +84,11 @@ class StopAll:
 
     def joined(self, process: Process) -> None:
         """A rank comes late: it does as the others do."""
+        self.renew_timeouts()
         current = self._model.run.current
-        if self._model.state is State.STOPPED and current is not None and current is not process:
-            self._set_timeouts(self.timeout)
-            if self.holds(process):
-                self.hold(process)
+        stands = self._model.state is State.STOPPED and current is not None and current is not process
+        if stands and self.holds(process):
+            self.hold(process)
 
     # ------------------------------------------------------------------ they go on
 
@@ -115,7 +117,7 @@ class StopAll:
         """A rank went on; when none stands any more, their groups wait as long as before."""
         if all(process.stop is None for process in self._ranks.connected().values()):
             self.since = None
-            self._set_timeouts(self.always)
+            self.renew_timeouts()
 
     def forget(self) -> None:
         """The program is started again."""
@@ -131,21 +133,19 @@ class StopAll:
 
     # ------------------------------------------------------------------ time-outs
 
-    def _set_timeouts(self, seconds: float | None) -> None:
+    def renew_timeouts(self) -> None:
+        """Have the groups of every rank wait as long as they are to wait now."""
+        wanted = self._seconds()
         for process in self._ranks.connected().values():
-            if process.timeout_held != (seconds or 0.0) and seconds is not None:
-                process.timeout_held = seconds
-                self._send(process, protocol.GroupTimeouts(seconds))
-
-    def timeouts_changed(self) -> None:
-        """The settings did."""
-        stands = self.since is not None
-        self._set_timeouts((self.timeout if stands else self.always) or 0.0)
-
-    def refresh_timeouts(self) -> None:
-        """Groups that were made since then: those of the last answers."""
-        for process in self._ranks.connected().values():
-            rows = process.state.timeouts if process.state is not None else ()
-            wanted = process.timeout_held
-            if any(row.adjustable and row.seconds != max(row.own, wanted) for row in rows):
+            if process.timeout_held != wanted:
+                process.timeout_held, process.timeout_since = wanted, time.monotonic()
                 self._send(process, protocol.GroupTimeouts(wanted))
+
+    def _seconds(self) -> float:
+        """A collective keeps the time-out that it began with: raised when the stop is there, it would be too late for
+        those that others began a moment before."""
+        if self.timeout is None or not self._ranks.several:
+            return 0.0
+        ranks = self._ranks.connected().values()
+        soon = self.since is not None or self._can_stop() or any(process.pause_wanted for process in ranks)
+        return self.timeout if soon else self.always

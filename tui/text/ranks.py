@@ -127,7 +127,7 @@ def timeouts_text(states: Iterable[RankState | None]) -> list[str]:
     for row in rows.values():
         text = f"group {row.group} ({row.backend}): a collective waits {seconds_text(row.own)} for the other ranks"
         if row.seconds != row.own:
-            text += f"; {seconds_text(row.seconds)} for those that begin while a rank is stopped"
+            text += f"; {seconds_text(row.seconds)} while adbg has stopped a rank, or may"
         elif not row.adjustable:
             text += f", and {row.framework} has no way to change that"
         lines.append(text)

@@ -160,7 +160,7 @@ def test_one_that_is_held_is_killed(watched: Make) -> None:
 
 def newcomer(one: Watched, rank: int, **facts: Any) -> ScriptedAgent:
     listener = one.program._listener
-    return ScriptedAgent(listener.config.socket, listener.token, rank, False, **facts)
+    return ScriptedAgent(listener.config.socket, listener.token, rank, False, ("AddBackward0#1",) * 5, **facts)
 
 
 def test_a_rank_that_comes_late_is_held_too(watched: Make) -> None:
@@ -195,17 +195,27 @@ def test_workers_and_launchers_are_no_ranks(watched: Make) -> None:
         each.gone()
 
 
-def test_time_outs_are_held_while_a_rank_stands(watched: Make) -> None:
-    one = stopped(watched, 2)
+def test_time_outs_are_held_while_a_rank_stands_or_may(watched: Make) -> None:
+    """From the moment a breakpoint is set: what the others wait in when the stop comes began before it."""
+    one = watched(ranks=2, prepare=only_rank_0_works)
+    one.start()
+    one.debugger.settings.add_breakpoint("Relu")
+    for agent in one.program.agents:
+        kinds = [type(request) for request in agent.requests]
+        assert kinds.index(protocol.GroupTimeouts) < len(kinds) - 1, "before the breakpoint itself"
+    one.debugger.begin()
+    one.settle(State.STOPPED)
     wait_until(lambda: all_stand(one), "the other stops too", 10)
     agents = one.program.agents
     one.debugger.resume(protocol.StepIn())
     one.settle(State.STOPPED)
     assert [[r.seconds for r in asked(agent, protocol.GroupTimeouts)] for agent in agents] == [[DAY]] * 2
     execute(one.debugger, "set group-timeout 90")
+    execute(one.debugger, "delete")
+    assert [[r.seconds for r in asked(agent, protocol.GroupTimeouts)] for agent in agents] == [[DAY]] * 2, "it stands"
     one.debugger.resume(protocol.Continue())
     one.settle(State.EXITED)
-    assert [[r.seconds for r in asked(agent, protocol.GroupTimeouts)] for agent in agents] == [[DAY, 90.0]] * 2
+    assert [r.seconds for r in asked(agents[0], protocol.GroupTimeouts)] == [DAY, 90.0], "the other had ended by then"
 
 
 def test_time_outs_are_kept(watched: Make) -> None:
