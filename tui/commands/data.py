@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from adbg.engine.errors import CommandError
 from adbg.engine.protocol.codec import to_json
-from adbg.tui.commands.settings import setting
+from adbg.tui.commands.session import setting
 from adbg.tui.commands.table import CommandResult, command, need, numbers_of, table_result
 from adbg.tui.debugger.reports import shown_text, tensor_view
 from adbg.tui.text.formatting import format_of, printed_text, shape_text, tensor_text

@@ -11,7 +11,7 @@ from adbg.engine.errors import AdbgError, CommandError
 from adbg.engine.names import ranks_text
 from adbg.engine.protocol.codec import to_json
 from adbg.tui.commands.table import CommandResult, command, execute, resolve, split, table_result
-from adbg.tui.debugger.rank_rows import rank_rows
+from adbg.tui.debugger.job.rows import rank_rows
 from adbg.tui.debugger.stop_view import as_error
 from adbg.tui.text.formatting import stop_title
 from adbg.tui.text.ranks import COLUMNS, cells, outliers, summary, timeouts_text, verdict_text
@@ -100,7 +100,7 @@ def on_ranks(chosen: Mapping[int, Process], ask: Callable[[Process], T]) -> dict
 
 
 def _on_ranks(debugger: Debugger, chosen: dict[int, Process], line: str) -> CommandResult:
-    from adbg.tui.debugger.one_rank import OneRank
+    from adbg.tui.debugger.job.one_rank import OneRank
 
     name = resolve(split(line)[0]).name
     if name not in _LOOKING | _MOVING:
@@ -116,7 +116,7 @@ def _on_ranks(debugger: Debugger, chosen: dict[int, Process], line: str) -> Comm
 
 def _move(debugger: Debugger, chosen: dict[int, Process], line: str) -> CommandResult:
     from adbg.tui.debugger.debugger import State
-    from adbg.tui.debugger.one_rank import OneRank
+    from adbg.tui.debugger.job.one_rank import OneRank
 
     current = debugger.run.current
     with debugger.model.changed:

@@ -42,12 +42,12 @@ from adbg.engine.types import NodeStop
 from adbg.tui.debugger import events
 from adbg.tui.debugger.displays import DisplayList
 from adbg.tui.debugger.incoming import Incoming
+from adbg.tui.debugger.job.ranks import Ranks
+from adbg.tui.debugger.job.stop_all import StopAll
 from adbg.tui.debugger.model import Model, Run, State
 from adbg.tui.debugger.process import Process
 from adbg.tui.debugger.program import Program
-from adbg.tui.debugger.ranks import Ranks
 from adbg.tui.debugger.settings import Settings
-from adbg.tui.debugger.stop_all import StopAll
 from adbg.tui.debugger.stop_view import StopView
 from adbg.tui.text.formatting import stop_title
 

@@ -20,12 +20,12 @@ from adbg.engine.types import ExitStatus, NodeStop
 from adbg.tui.debugger import events
 from adbg.tui.debugger.client import Client, initialize
 from adbg.tui.debugger.crashes import crash_reports
+from adbg.tui.debugger.job.ranks import Ranks
+from adbg.tui.debugger.job.stop_all import StopAll
 from adbg.tui.debugger.model import Model, Run, State
 from adbg.tui.debugger.process import Process
 from adbg.tui.debugger.program import Program
-from adbg.tui.debugger.ranks import Ranks
 from adbg.tui.debugger.settings import Sent, Settings
-from adbg.tui.debugger.stop_all import StopAll
 
 TAIL = 4096  # characters of the program's output that are kept
 

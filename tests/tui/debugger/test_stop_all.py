@@ -17,7 +17,7 @@ from adbg.engine.protocol.messages import ProcessInfo
 from adbg.tui.commands.table import execute
 from adbg.tui.debugger import events
 from adbg.tui.debugger.debugger import State
-from adbg.tui.debugger.ranks import Life
+from adbg.tui.debugger.job.ranks import Life
 
 Make = Callable[..., Watched]
 DAY = 86_400.0

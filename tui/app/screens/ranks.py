@@ -16,7 +16,7 @@ from adbg.tui.app import theme
 from adbg.tui.app.lines.line_panel import LinePanel
 from adbg.tui.app.panels.ranks import RanksPanel
 from adbg.tui.debugger.debugger import Debugger
-from adbg.tui.debugger.rank_rows import rank_rows
+from adbg.tui.debugger.job.rows import rank_rows
 from adbg.tui.text.ranks import summary, timeouts_text
 
 PERIOD = 0.5  # seconds between two looks at what is known; the ranks are asked once a second

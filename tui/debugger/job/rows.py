@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 from adbg.engine.protocol.messages import GroupTimeout
+from adbg.tui.debugger.job.ranks import Life, Rank, Ranks
+from adbg.tui.debugger.job.stop_all import StopAll
 from adbg.tui.debugger.process import Process
-from adbg.tui.debugger.ranks import Life, Rank, Ranks
-from adbg.tui.debugger.stop_all import StopAll
 from adbg.tui.text.ranks import RankRow
 
 SLACK = 1.0  # seconds before a stop in which the collective that it keeps waiting may have begun

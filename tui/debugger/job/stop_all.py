@@ -18,9 +18,9 @@ from typing import Any
 from adbg.engine.errors import DebuggeeGone
 from adbg.engine.protocol import messages as protocol
 from adbg.engine.types import NodeStop, StopReason
+from adbg.tui.debugger.job.ranks import Ranks
 from adbg.tui.debugger.model import Model, State
 from adbg.tui.debugger.process import Process
-from adbg.tui.debugger.ranks import Ranks
 
 HELD_SECONDS = 86_400.0  # how long a collective that begins while a rank stands waits for it: a day
 _BY_HAND = (StopReason.PAUSE, StopReason.STEP)  # no news where another rank is being looked at
