@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 import psutil
 
-from adbg.engine.attach.target import AttachError, examine
-from adbg.engine.errors import AdbgError, CommandError
+from adbg.engine.attach.target import examine
+from adbg.engine.errors import AdbgError, AttachError, CommandError
 from adbg.engine.launch.launch import prepare_session
 from adbg.engine.protocol.messages import Hello, ProcessInfo
 from adbg.engine.protocol.rendezvous import SessionConfig, trusted_config
@@ -32,6 +32,7 @@ from adbg.tui.text.attach import arrival_text, job_end_text, launches, lost_text
 AGAIN = 2.0  # seconds between two looks for ranks that came late
 YOUNG = 30.0  # seconds of age within which an interpreter may not be ready to be entered
 TRIES = 5  # for a young one
+MOMENT = 0.5  # seconds that the way in may be known later than the agent's hello
 ENDS = 2.0  # seconds from the end of a connection to that of its process
 
 
@@ -54,7 +55,7 @@ class FoundProgram:
         self._joined = False
         self._tries: dict[int, int] = {}
         self._listener: Listener | None = None
-        self._way = WayIn(self._arrived, self._refused)
+        self._way = WayIn(self._arrived, self._refused, self._note)
         self._watch: threading.Thread | None = None
         self._process: psutil.Process | None = None
         self._on_agent: OnAgent = lambda client, info: None
@@ -115,7 +116,7 @@ class FoundProgram:
         with contextlib.suppress(psutil.Error):
             self._process = psutil.Process(self._root)
         config = SessionConfig("", "", stacks=bool(self.stacks))
-        self._listener = listener = Listener(self._greet, config)
+        self._listener = listener = Listener(self._greet, config, self._way.refused)
         self.token, self.folder = listener.token, os.path.dirname(listener.config.socket)
         self._way.session_file = prepare_session(listener.config)
         if self.job:
@@ -133,6 +134,9 @@ class FoundProgram:
         if info.run_dir and not self.run_dir:
             self.run_dir = info.run_dir
         self._on_agent(client, info)
+
+    def _note(self, text: str) -> None:
+        self._on_note(text)
 
     # ------------------------------------------------------------------ what cannot be entered
 
@@ -192,6 +196,8 @@ class FoundProgram:
 
     def arrival(self, info: ProcessInfo) -> str:
         one = self._way.known(info.pid)
+        if one is not None:
+            one.entered.wait(MOMENT)  # its agent may be faster than the injector's last word
         command = info.argv or command_of(info.pid)
         names = [f"{framework.name} {framework.version}" for framework in info.frameworks]
         return arrival_text(

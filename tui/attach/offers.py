@@ -31,9 +31,18 @@ class Offer:
     @property
     def cells(self) -> tuple[str, ...]:
         seen = self.seen
-        program = self.program + (f"   [job of {len(self.ranks)} rank{'s' * (len(self.ranks) != 1)}]" if self.job else "")
+        count = len(self.ranks)
+        job = f"   [job of {count} rank{'s' * (count != 1)}]" if self.job else ""
         return process_cells(
-            seen.pid, seen.rank, seen.frameworks, seen.cpu, seen.memory, seen.age, seen.state, program, self.depth
+            seen.pid,
+            seen.rank,
+            seen.frameworks,
+            seen.cpu,
+            seen.memory,
+            seen.age,
+            seen.state,
+            self.program + job,
+            self.depth,
         )
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from adbg.engine.attach.enter import Progress, enter
-from adbg.engine.attach.target import AttachError, examine
-from adbg.engine.errors import AdbgError, DebuggeeGone
-from adbg.engine.protocol.messages import ProcessInfo
+from adbg.engine.attach.target import examine
+from adbg.engine.errors import AdbgError, AttachError, DebuggeeGone
+from adbg.engine.protocol.messages import ProcessInfo, Refused
 from adbg.engine.protocol.rendezvous import SessionConfig
 from adbg.tui.attach.processes import lives
 from adbg.tui.debugger.client import Client, connect
@@ -38,6 +38,7 @@ class One:
     Attributes:
         ms: from the begin to its agent's hello.
         way: ``Entry.way``, "" while that is not known.
+        refused: why no agent can start there, as the process itself says.
     """
 
     pid: int
@@ -46,7 +47,9 @@ class One:
     blocked: str = ""
     way: str = ""
     ms: float | None = None
+    refused: str = ""
     error: AdbgError | None = None
+    entered: threading.Event = field(default_factory=threading.Event)  # ``enter`` is through
     hello: threading.Event = field(default_factory=threading.Event)
     thread: threading.Thread | None = None
 
@@ -61,11 +64,15 @@ class WayIn:
     Args:
         on_agent: gets each agent, as ``Program.start`` says.
         on_failure: told of each process that could not be entered, on its thread.
+        on_note: gets a line for the user where something was left in a process.
     """
 
-    def __init__(self, on_agent: OnAgent, on_failure: Callable[[One], None]) -> None:
+    def __init__(
+        self, on_agent: OnAgent, on_failure: Callable[[One], None], on_note: Callable[[str], None] = lambda text: None
+    ) -> None:
         self._on_agent = on_agent
         self._on_failure = on_failure
+        self._on_note = on_note
         self._lock = threading.Lock()
         self._ones: dict[int, One] = {}
         self.cancelled = threading.Event()
@@ -119,6 +126,12 @@ class WayIn:
         else:
             self._on_agent(client, info)
 
+    def refused(self, refused: Refused) -> None:
+        """adbg's code ran there, and no agent can start."""
+        one = self.known(refused.pid)
+        if one is not None:
+            one.refused = refused.reason
+
     def _run(self, one: One) -> None:
         try:
             if not self._listens(one):
@@ -138,6 +151,7 @@ class WayIn:
         except DebuggeeGone:
             return False
         one.way = "listening"
+        one.entered.set()
         self.greeted(client, listening_process(one.pid, config))
         return True
 
@@ -151,14 +165,19 @@ class WayIn:
 
         entry = enter(target, self.session_file, tell, self.cancelled)
         one.way = entry.way
+        one.entered.set()
         try:
             self._wait_for_hello(one)
         finally:
-            entry.release()
+            left = entry.release()
+        if left and lives(one.pid):
+            self._on_note(f"a page that adbg mapped stays in process {one.pid}: {left}")
 
     def _wait_for_hello(self, one: One) -> None:
         limit = time.monotonic() + HELLO
         while not one.hello.wait(0.1):
+            if one.refused:
+                raise AttachError(f"process {one.pid} cannot be debugged: {one.refused}", "it runs on as before")
             if self.cancelled.is_set():
                 raise Cancelled(f"the attach was given up: process {one.pid} runs on as before")
             if not lives(one.pid):

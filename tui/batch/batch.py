@@ -220,8 +220,11 @@ class Batch:
         return now
 
     def _wait_stop(self) -> None:
-        """Until the program stands still and that was reported, or it ended or was let go."""
+        """Until the program stands still and that was reported, or it ended or was let go, or runs on where a stop was
+        asked for: that was told."""
         while not self.ended and not self._stands() and self.debugger.state is not State.DETACHED:
+            if self.debugger.run.quiet and self._take(0) is None:
+                return
             self._take(0.2)
 
     def _stands(self) -> bool:

@@ -41,7 +41,7 @@ class Attach:
 
     def run(self, parser: argparse.ArgumentParser, words: Sequence[str]) -> int:
         options = parser.parse_args(words)
-        from adbg.engine.attach.target import AttachError
+        from adbg.engine.errors import AttachError
         from adbg.tui.attach.way_in import Cancelled
 
         try:
