@@ -58,7 +58,7 @@ class Attach:
         if pid is None:
             chosen = self._choose(options)
             if chosen is None:
-                return 0 if options.json or options.front == "batch" else USAGE
+                return 0 if options.json else USAGE
             pid, job = chosen[0], job or chosen[1]
         check_options(options)
         program = FoundProgram(pid, options.stacks, job)
@@ -72,10 +72,10 @@ class Attach:
         from adbg.tui.attach.picker import pick
         from adbg.tui.cli.attach_list import print_json, print_list
 
-        if options.json or options.front == "batch":
+        if options.json:
             print_json()
             return None
-        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        if options.front == "batch" or not (sys.stdin.isatty() and sys.stdout.isatty()):
             print_list()
             complain(CommandError("no PID was given", "adbg attach PID, or adbg attach --job PID for all ranks"), USAGE)
             return None
