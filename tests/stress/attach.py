@@ -3,8 +3,8 @@
     python -m tests.stress.attach [--attaches 50] [--target WORD]... [--python PATH]... [--only-here] [--write]
 
 Each attach is: examine, enter, the agent's hello, detach, and a look at /proc at what is left. Ten attaches go to one
-process; then it ends, and its result is compared with that of a process of its own that nobody attached to. The tables
-are printed as Markdown; ``--write`` puts them into README.md and docs/attach.md too. Exit status 1 when an attach failed
+process; then it ends, and its result is compared with that of a process of its own that nobody attached to. The table
+is printed as Markdown; ``--write`` puts it into README.md and docs/attach.md too. Exit status 1 when an attach failed
 or left damage.
 """
 
@@ -100,7 +100,7 @@ def choose(words: Sequence[str], pythons: Sequence[str], only_here: bool) -> lis
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.stress.attach", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--attaches", type=int, default=50, metavar="N", help="of each target (default: 50)")
-    parser.add_argument("--target", action="append", default=[], metavar="WORD", help="only those with WORD in the name")
+    parser.add_argument("--target", action="append", default=[], metavar="WORD", help="only those with it in the name")
     parser.add_argument("--python", action="append", default=[], metavar="PATH", help="another Python to try")
     parser.add_argument("--only-here", action="store_true", help="no other Pythons")
     parser.add_argument("--write", action="store_true", help="put the tables into README.md and docs/attach.md")

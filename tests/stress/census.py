@@ -30,7 +30,7 @@ def census(pid: int) -> Census:
             continue  # closed meanwhile
     lines = (root / "maps").read_text().splitlines()
     parts = [line.split(None, 5) for line in lines]
-    pages = frozenset(each[0] for each in parts if "x" in each[1] and (len(each) < 6 or not each[5].startswith(("/", "["))))
+    pages = frozenset(part[0] for part in parts if "x" in part[1] and not (part[5:] and part[5].startswith(("/", "["))))
     status = dict(line.split(":\t", 1) for line in (root / "status").read_text().splitlines() if ":\t" in line)
     return Census(
         threads=frozenset(int(name) for name in os.listdir(root / "task")),
@@ -50,9 +50,9 @@ def left_behind(before: Census, after: Census) -> list[str]:
     if before.threads != after.threads:
         found.append(f"threads: {len(before.threads)} before, {len(after.threads)} after")
     if before.descriptors != after.descriptors:
-        changed = {n for n in {*before.descriptors, *after.descriptors} if before.descriptors.get(n) != after.descriptors.get(n)}
-        shown = [f"{n}: {before.descriptors.get(n, '-')} → {after.descriptors.get(n, '-')}" for n in sorted(changed)]
-        found.append("descriptors " + ", ".join(shown[:5]))
+        was, now = before.descriptors, after.descriptors
+        changed = sorted(n for n in {*was, *now} if was.get(n) != now.get(n))
+        found.append("descriptors " + ", ".join(f"{n}: {was.get(n, '-')} → {now.get(n, '-')}" for n in changed[:5]))
     if more := after.pages - before.pages:
         found.append(f"executable pages {', '.join(sorted(more))}")
     return found

@@ -88,7 +88,8 @@ class Running:
         """How the process fares, for a message."""
         status = self.process.poll()
         errors = "".join(self._errors).strip()[-500:]
-        return (f"status {status}" if status is not None else "it runs, but does not answer") + (f": {errors}" if errors else "")
+        state = "it runs, but does not answer" if status is None else f"status {status}"
+        return f"{state}: {errors}" if errors else state
 
     def poke(self) -> None:
         """A blocked target does a step. Raises Damage when it does not."""

@@ -53,9 +53,10 @@ def whole(rows: Sequence[Row], loads: tuple[float, float]) -> str:
 def conditions(rows: Sequence[Row], loads: tuple[float, float]) -> str:
     """One sentence on how it was measured."""
     processes = sum(row.processes for row in rows)
+    system = f"Linux {platform.release().split('-')[0]} {platform.machine()}"
     return (
         f"{sum(row.asked for row in rows)} attaches to {processes} processes on {os.cpu_count()} cores (load average "
-        f"{loads[0]:.1f} at the beginning, {loads[1]:.1f} at the end), Linux {platform.release().split('-')[0]} {platform.machine()}. "
+        f"{loads[0]:.1f} at the beginning, {loads[1]:.1f} at the end), {system}. "
         "Time from the first look at the process to the agent's hello; *gone after*: from the request to detach until "
         "/proc shows the threads, descriptors and pages of before (median). *Damage*: another result than a run of "
         "as many steps to which nobody attached, another exit status, or something left behind."
