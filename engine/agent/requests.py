@@ -148,7 +148,7 @@ class Requests:
 
     def _leave(self, client: Client, terminate: bool) -> None:
         client.connection.flush(0.5)
-        self._session.detach()
+        self._agent.let_go()
         self._agent.configured.set()
         if terminate:
             os.kill(os.getpid(), signal.SIGTERM)

@@ -68,6 +68,13 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def uninstall(self) -> None: ...
 
+    def prepare(self, late: bool) -> None:
+        """Once, before it is installed, on the thread that made it. ``late``: the program may be using the framework at
+        this moment, on other threads. What runs an operator then waits for a moment on a thread of the program."""
+
+    def leave(self) -> None:
+        """After ``uninstall``: this backend is not used again, and the process runs on without adbg."""
+
     def abandon(self) -> None:
         """``uninstall`` in a forked child, where locks may be held by threads that are not here: never waits for
         one."""
