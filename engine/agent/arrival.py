@@ -9,34 +9,36 @@ from __future__ import annotations
 import socket
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 
 from adbg.engine.agent import agent as agents
-from adbg.engine.agent.client import Client
 from adbg.engine.errors import AdbgError
 from adbg.engine.protocol.rendezvous import SessionConfig, read_config
 
 _arriving = threading.Lock()  # of this process: two sessions that come at once are served one after the other
 
 
-def arrive(session_file: str, sock: socket.socket, aside: Mapping[str, ModuleType]) -> None:
-    """Serve the front end at the other end of ``sock``, unless it is served already (``session_file`` was handed in
+def arrive(session_file: str, dial: Callable[[], socket.socket], aside: Mapping[str, ModuleType]) -> None:
+    """Serve the front end that ``dial`` connects to, unless it is served already (``session_file`` was handed in
     twice). ``aside``: what the program itself had imported as adbg, put back in the end.
 
-    Raises AdbgError: another front end debugs this process; OSError, ValueError: no such session any more.
+    Raises AdbgError: another front end debugs this process; OSError, ValueError: there is no such session any more.
     """
     config = read_config(Path(session_file))
     with _arriving:
         there = agents.current()
         if there is None:
-            LateAgent(config, aside).serve(sock, hello=True)
+            agent = LateAgent(config, aside)
+            try:
+                agent.serve(dial(), hello=True)
+            except BaseException:
+                agent.let_go()
+                raise
             return
-    if there.config.token == config.token:
-        sock.close()
-        return
-    raise AdbgError("another front end debugs this process", "end that one first: it has `detach`")
+    if there.config.token != config.token:
+        raise AdbgError("another front end debugs this process", "end that one first: it has `detach`")
 
 
 class LateAgent(agents.Agent):

@@ -25,7 +25,7 @@ THREAD = "adbg-attach"
 OLDEST = (3, 10)
 _ENGINE = "adbg.engine"
 _LARGEST = 1 << 20  # bytes of a session file
-_INTERVAL = 0.0005  # seconds after which a busy program's thread hands Python's lock on, while adbg is loaded
+_INTERVAL = 0.0001  # seconds after which a busy program's thread hands Python's lock on, while adbg is loaded
 _PATIENCE = 10.0  # seconds that the front end's socket has to take a connection, and a refusal
 
 
@@ -79,15 +79,15 @@ def _make_main(threading: Any, ident: int) -> None:
 def _enter(session_file: str) -> None:
     """On "adbg-attach": the front end, then adbg, then the agent. Nothing stays behind where one of them fails."""
     finder = _Finder()
-    sock: sockets.socket | None = None
-    token = ""
-    # Loading takes the lock some hundred times, and each time waits that long for it: 0.6 s with Python's 5 ms.
+    session: dict[str, Any] = {}
+    # Loading takes Python's lock some thousand times, and beside a busy thread waits that long for it each time: 10 s
+    # with Python's 5 ms.
     interval = sys.getswitchinterval()
     try:
         sys.meta_path.insert(0, finder)
         session = _trusted_session(session_file)
-        token = session["token"]
-        sock = _connected(session["socket"])
+        path = session["socket"]
+        _connected(path).close()  # it hears from us again when all is loaded; where the lock is held, that may be long
         if sys.version_info < OLDEST:
             raise RuntimeError(f"this Python is {sys.version.split()[0]}, adbg needs 3.10 or newer")
         sys.setswitchinterval(min(interval, _INTERVAL))
@@ -95,10 +95,10 @@ def _enter(session_file: str) -> None:
         aside = _aside(finder)
         from adbg.engine.agent.arrival import arrive
 
-        arrive(session_file, sock, aside)
+        arrive(session_file, lambda: _connected(path), aside)
     except BaseException as error:
-        if sock is not None:
-            _refuse(sock, token, error)
+        if session:
+            _refuse(session, error)
     finally:
         if sys.getswitchinterval() != interval:
             sys.setswitchinterval(interval)
@@ -154,20 +154,18 @@ def _connected(path: str) -> sockets.socket:
     return sock
 
 
-def _refuse(sock: sockets.socket, token: str, error: BaseException) -> None:
+def _refuse(session: dict[str, Any], error: BaseException) -> None:
     """Tell the front end why no agent comes. adbg's own codec may be what could not be loaded."""
     try:
         import json
 
-        sock.settimeout(_PATIENCE)
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        body = {"token": token, "pid": posix.getpid(), "reason": text}
+        body = {"token": session["token"], "pid": posix.getpid(), "reason": text}
         data = json.dumps({"seq": 1, "type": "event", "event": "adbg/refused", "body": body}).encode()
-        sock.sendall(b"Content-Length: %d\r\n\r\n" % len(data) + data)
-    except BaseException:  # it is gone, too
-        pass
-    finally:
-        sock.close()
+        with _connected(session["socket"]) as sock:
+            sock.sendall(b"Content-Length: %d\r\n\r\n" % len(data) + data)
+    except BaseException:  # nobody is there to be told
+        return
 
 
 # ------------------------------------------------------------------ adbg, by its files

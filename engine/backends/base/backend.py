@@ -61,6 +61,7 @@ class Backend(abc.ABC):
     version: str = ""
     dump_dialect: ClassVar[DumpDialect] = DumpDialect()
     capabilities: Capabilities = Capabilities()
+    late = False
 
     @abc.abstractmethod
     def install(self, sink: HookSink) -> None: ...
@@ -71,9 +72,11 @@ class Backend(abc.ABC):
     def prepare(self, late: bool) -> None:
         """Once, before it is installed, on the thread that made it. ``late``: the program may be using the framework at
         this moment, on other threads. What runs an operator then waits for a moment on a thread of the program."""
+        self.late = late
 
     def leave(self) -> None:
         """After ``uninstall``: this backend is not used again, and the process runs on without adbg."""
+        self.uninstall()
 
     def abandon(self) -> None:
         """``uninstall`` in a forked child, where locks may be held by threads that are not here: never waits for

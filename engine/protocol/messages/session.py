@@ -41,6 +41,16 @@ class Hello:
     process: ProcessInfo
 
 
+@event("adbg/refused")
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """In place of ``adbg/hello``, from a process that runs already: why no agent comes there."""
+
+    token: str
+    pid: int
+    reason: str
+
+
 @dataclass(frozen=True, slots=True)
 class InitializeBody:
     supportsConfigurationDoneRequest: bool = True
