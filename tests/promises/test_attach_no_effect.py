@@ -11,7 +11,6 @@ from support.patience import patience
 
 from adbg.engine.protocol import messages as p
 
-NAMES = {"torch": "torch training loop", "paddle": "Paddle training loop"}
 OLD_GRAPH = {"torch": "in the middle of a torch backward", "paddle": "in the middle of a Paddle backward"}
 STOPS = 3
 
@@ -42,7 +41,7 @@ def attach_look_and_leave(target: Running, spec: str) -> list[str]:
 
 @on_frameworks()
 def test_result_and_random_numbers(framework: str) -> None:
-    kind = catalog.kind(NAMES[framework])
+    kind = catalog.SLOW[framework]
     python = catalog.python_of(framework)
     with Running(kind, python) as target:
         for _ in range(2):

@@ -19,7 +19,6 @@ from support.frameworks import on_frameworks, only
 from support.program import wait_until
 
 TESTS = Path(__file__).resolve().parents[1]
-LOOPS = {"torch": "torch training loop", "paddle": "Paddle training loop"}
 
 
 @contextmanager
@@ -67,7 +66,7 @@ def check_result(target: Running) -> None:
 @pytest.mark.parametrize(("until", "spec"), [("stop", ["Relu*"]), ("armed", ["NoSuchNode"])], ids=["stop", "armed"])
 def test_killed(framework: str, until: str, spec: list[str]) -> None:
     """At a stop, and while the program runs with something armed; and the next front end is welcome."""
-    kind = catalog.kind(LOOPS[framework])
+    kind = catalog.SLOW[framework]
     with Running(kind, catalog.python_of(framework)) as target:
         before = census(target.pid)
         with front_end(target.pid, until, *spec) as front:

@@ -59,6 +59,11 @@ KINDS = (
     Kind("under cProfile", "plain", "profiled"),
     Kind("under sys.settrace", "plain", "traced"),
 )
+#: The training loops with a pause after every step: for tests, which have other things to do with the processors.
+SLOW = {
+    "torch": Kind("slow torch training loop", "with_torch", "slow loop"),
+    "paddle": Kind("slow Paddle training loop", "with_paddle", "slow loop"),
+}
 VERSIONED = ("tight Python loop", "time.sleep", "socket recv")  # tried with every Python that is found
 OLDEST, NEWEST = (3, 10), (3, 14)
 

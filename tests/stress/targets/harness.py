@@ -45,11 +45,13 @@ class Target:
             return self.steps >= self.wanted
         return os.path.exists(self._stop_file)
 
-    def run(self, step):
-        """``step()`` over and over."""
+    def run(self, step, pause=0.0):
+        """``step()`` over and over, with as many seconds in between."""
         print("READY", os.getpid(), flush=True)
         while not self.asked_to_end():
             self.add(step())
+            if pause and not self.witness:
+                time.sleep(pause)
         self.end()
 
     def run_blocked(self, wait, result):
@@ -78,10 +80,3 @@ class Target:
 def on_poke(action):
     """``action()`` runs on the main thread when SIGUSR1 comes, as a program's own handler would."""
     signal.signal(signal.SIGUSR1, lambda number, frame: action())
-
-
-def busy(seconds):
-    """Work in Python code for about that long."""
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        pass

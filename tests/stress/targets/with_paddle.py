@@ -12,7 +12,7 @@ def digest_of(*tensors):
     return b"".join(tensor.numpy().tobytes() for tensor in tensors)
 
 
-def loop():
+def loop(pause=0.0):
     model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 4))
     optimizer = paddle.optimizer.Adam(0.003, parameters=model.parameters())
 
@@ -24,7 +24,7 @@ def loop():
         optimizer.clear_grad()
         return digest_of(loss, *model.parameters())
 
-    target.run(step)
+    target.run(step, pause)
 
 
 def backward():
@@ -44,4 +44,4 @@ def backward():
     target.run(step)
 
 
-{"loop": loop, "backward": backward}[target.kind]()
+{"loop": loop, "slow loop": lambda: loop(0.02), "backward": backward}[target.kind]()

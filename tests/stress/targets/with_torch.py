@@ -33,10 +33,10 @@ class Training:
         return digest_of(loss, *self.model.parameters())
 
 
-def loop():
+def loop(pause=0.0):
     training = Training()
     target.facts.append(random_state)
-    target.run(training.step)
+    target.run(training.step, pause)
 
 
 def matmul():
@@ -99,4 +99,4 @@ def loader():
     target.run(step)
 
 
-{"loop": loop, "matmul": matmul, "backward": backward, "loader": loader}[target.kind]()
+{"loop": loop, "slow loop": lambda: loop(0.02), "matmul": matmul, "backward": backward, "loader": loader}[target.kind]()
