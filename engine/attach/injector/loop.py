@@ -8,26 +8,27 @@ JSON, by ``kind``:
 * ``entered``: ``way``, ``thread``; the snippet has run
 * ``released``: nothing of adbg's is mapped any more; ``left`` where that could not be, with ``why``
 * ``failed``: ``why``, and ``errno`` where the kernel refused; the target is as it was
-* ``paused``: ``step``; only with ``--pause-at``, for tests: it holds the target there until it is killed
+* ``paused``: ``step``; only with ``--pause-at NUMBER``, for tests: at that step it holds still until it is killed
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import platform
 import select
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from adbg.engine.attach.injector.choose import Chooser
 from adbg.engine.attach.injector.library import NotThere, instructions, libc_functions, python_functions
 from adbg.engine.attach.injector.machine import Machine, State, Unsuitable
-from adbg.engine.attach.injector.page import DATA, SIZE, Page, Stage, left_behind
+from adbg.engine.attach.injector.page import Page, Stage, left_behind
 from adbg.engine.attach.injector.ptrace import Gone, Memory
-from adbg.engine.attach.injector.visit import Ground, Unfit, Visit, VisitFailed, visiting
+from adbg.engine.attach.injector.visit import Abandoned, Ground, Unfit, Visit, VisitFailed, visiting
 from adbg.engine.attach.proc import Proc
 
 OTHER_WAY = 0.3  # seconds that the main thread has for its pending call before another way is tried beside it
@@ -109,6 +110,7 @@ class Injection:
         self._resting: dict[int, float] = {}
         self._ready_by = time.monotonic() + READY_TIME
         self._page: Page | None = None
+        self._litter: list[Page] = []  # of others before
         self._queued = False  # by this process
         self._thread_made = False
 
@@ -157,23 +159,22 @@ class Injection:
                 self._queue()
 
     def _take_over(self) -> None:
-        """What an injector left behind that was killed is used again, and goes when this one is done."""
-        page = left_behind(self._process, self._memory)
-        if page is None:
-            return
-        pid, started = page.owner
-        with contextlib.suppress(OSError, ValueError):
-            if pid != os.getpid() and Proc(pid).started() == started:
-                raise Failed(f"another adbg (process {pid}) is about to enter this process")
-        if page.stage is Stage.RUNNING:
-            return
-        page.cancel()
-        self._page = page
-        self._queued = page.queued
-        self._thread_made = page.thread in self._process.threads()
-        if not self._thread_made:
-            page.forget_thread()
-        self._fill(page)
+        """What injectors left behind that were killed goes when this one is done. A page that the process may still
+        look into is used again; the call that is queued there then runs this snippet."""
+        threads = self._process.threads()
+        for page in left_behind(self._process, self._memory):
+            pid, started = page.owner
+            with contextlib.suppress(OSError, ValueError):
+                if pid and pid != os.getpid() and Proc(pid).started() == started:
+                    raise Failed(f"another adbg (process {pid}) is about to enter this process")
+            if not page.in_use(threads):
+                self._litter.append(page)
+            elif page.stage is not Stage.RUNNING and self._page is None:
+                page.cancel()
+                self._page = page
+                self._queued = page.queued
+                self._thread_made = page.thread in threads
+                self._fill(page)
 
     def _fill(self, page: Page) -> None:
         owner = (os.getpid(), Proc(os.getpid()).started())
@@ -183,8 +184,7 @@ class Injection:
     def _prepare(self, visit: Visit) -> Page:
         """The page, and an interpreter that is up."""
         if self._page is None:
-            start = visit.map(SIZE, DATA)
-            self._page = Page(self._memory, start)
+            self._page = visit.map_page()
             self._fill(self._page)
             self._ground.step("filled")
         if not visit.function(self._page, self._functions["Py_IsInitialized"]) & 0xFFFFFFFF:
@@ -192,7 +192,7 @@ class Injection:
         return self._page
 
     def _queue(self) -> None:
-        with self._attempt(self._process.pid, lambda _state: "") as visit:
+        def add(visit: Visit) -> None:
             page = self._prepare(visit)
             page.set_queued(1)
             target = page.start + self._ground.machine.PENDING
@@ -202,83 +202,94 @@ class Injection:
             self._queued = True
             self._ground.step("queued")
 
-    def _start_thread(self) -> None:
-        now = time.monotonic()
-        for tid in self._chooser.waiting():
-            if self._thread_made or self._resting.get(tid, 0.0) > now:
-                continue
-            with self._attempt(tid, self._chooser.may_start_thread) as visit:
-                page = self._prepare(visit)
-                start = page.start + self._ground.machine.THREAD
-                self._ground.step("starting")
-                error = visit.function(page, self._functions["pthread_create"], page.spare, 0, start, 0) & 0xFFFFFFFF
-                if error:
-                    raise VisitFailed(f"the process can start no thread (errno {error})")
-                self._thread_made = True
-                self._ground.step("started")
+        self._attempt(self._process.pid, lambda _state: "", add)
 
-    @contextlib.contextmanager
-    def _attempt(self, tid: int, fit: Callable[[State], str]) -> Iterator[Visit]:
+    def _start_thread(self) -> None:
+        def start(visit: Visit) -> None:
+            page = self._prepare(visit)
+            code = page.start + self._ground.machine.THREAD
+            self._ground.step("starting")
+            error = visit.function(page, self._functions["pthread_create"], page.spare, 0, code, 0) & 0xFFFFFFFF
+            if error:
+                raise VisitFailed(f"it can start no thread (errno {error})")
+            self._thread_made = True
+            self._ground.step("started")
+
+        for tid in self._chooser.waiting():
+            if not self._thread_made:
+                self._attempt(tid, self._chooser.may_start_thread, start)
+
+    def _attempt(self, tid: int, fit: Callable[[State], str], do: Callable[[Visit], None]) -> None:
         """A visit that may come to nothing: then the thread has rest for a while."""
+        if self._resting.get(tid, 0.0) > time.monotonic():
+            return
         try:
             with visiting(self._ground, tid, fit) as visit:
-                yield visit
+                do(visit)
         except (Unfit, Unsuitable):
             self._resting[tid] = time.monotonic() + REST
         except NotReady:
             if time.monotonic() > self._ready_by:
                 raise Failed("its Python interpreter is not up, or is ending") from None
-        except Gone:
+        except Abandoned:
+            if self._page is not None:
+                self._page.keep()
+            raise
+        except (Gone, ProcessLookupError):  # that thread ended, or the process
             self._check_process()
 
     # ------------------------------------------------------------------ out
 
     def clean(self) -> str:
         """Take the page away when nobody needs it; "" or why it stays."""
-        page = self._page
-        if page is None:
-            return ""
-        page.cancel()
+        if self._page is not None:
+            self._page.cancel()
         end = time.monotonic() + LINGER
         while True:
-            why = self._used(page)
-            if not why and self._unmap(page):
+            why = self._used()
+            if not why and self._unmap():
                 return ""
             if time.monotonic() > end:
                 return why or "no thread of it could be used"
             self._check_process()
             self._pause(0.005 if time.monotonic() < end - LINGER + 1 else 0.2)
 
-    def _used(self, page: Page) -> str:
+    def _used(self) -> str:
+        page = self._page
+        if page is None:
+            return ""
         if page.queued:
             return "its main thread has a call of adbg's in its queue"
         if page.stage is Stage.RUNNING:
-            return "the snippet is being run"
+            return "something of it is being run"
         if self._thread_made and (not page.thread or page.thread in self._process.threads()):
             return "adbg's thread has not ended"
         return ""
 
-    def _unmap(self, page: Page) -> bool:
-        """Whether it was done. The main thread may be on its way out of the page, so that is the one to look at."""
-        for tid in self._process.threads():
-            main = tid == self._process.pid
-            if self._resting.get(tid, 0.0) > time.monotonic():
-                continue
-            if not main and ((self._queued and self._in_page(page)) or tid not in self._chooser.waiting()):
-                continue
-            with self._attempt(tid, lambda state: "it runs in the page" if page.holds(state.pc) else "") as visit:
-                self._ground.step("unmapping")
-                visit.unmap(page.start, SIZE)
-                self._page = None
-                self._ground.step("unmapped")
-            if self._page is None:
-                return True
-        return False
+    def _unmap(self) -> bool:
+        """Whether it was done. The main thread may be on its way out of a page, so that is the one to look at."""
+        pages = [*([] if self._page is None else [self._page]), *self._litter]
 
-    def _in_page(self, page: Page) -> bool:
-        """Whether the main thread may be in the page."""
+        def unmap(visit: Visit) -> None:
+            for page in pages:
+                self._ground.step("unmapping")
+                visit.unmap(page.start)
+                self._ground.step("unmapped")
+            pages.clear()
+            self._page = None
+            self._litter.clear()
+
+        for tid in self._process.threads() if pages else ():
+            if tid == self._process.pid or (tid in self._chooser.waiting() and not self._in_pages(pages)):
+                self._attempt(tid, lambda state: "it runs there" if _holds(pages, state.pc) else "", unmap)
+                if not pages:
+                    break
+        return not pages
+
+    def _in_pages(self, pages: list[Page]) -> bool:
+        """Whether the main thread may be in one."""
         call = self._chooser.main_waits_in()
-        return call is None or page.holds(call.pc)
+        return call is None or _holds(pages, call.pc)
 
     # ------------------------------------------------------------------
 
@@ -294,7 +305,7 @@ class Injection:
         except (OSError, KeyError, IndexError):
             alive = False
         if not alive:
-            raise Failed(f"process {self._process.pid} ended")
+            raise Failed("it ended")
 
     def sees_end(self) -> bool:
         try:
@@ -302,6 +313,10 @@ class Injection:
         except Failed:
             return True
         return False
+
+
+def _holds(pages: list[Page], address: int) -> bool:
+    return any(page.holds(address) for page in pages)
 
 
 class NotReady(Exception):
@@ -328,10 +343,11 @@ def run(front: FrontEnd, step: Callable[[str], None]) -> int:
 
 def main(words: list[str]) -> int:
     front = FrontEnd()
-    pause_at = words[words.index("--pause-at") + 1] if "--pause-at" in words else ""
+    pause_at = int(words[words.index("--pause-at") + 1]) if "--pause-at" in words else -1
+    steps = itertools.count()
 
     def step(name: str) -> None:
-        if name == pause_at:
+        if next(steps) == pause_at:
             front.say("paused", step=name)
             while True:
                 time.sleep(60)
@@ -342,6 +358,10 @@ def main(words: list[str]) -> int:
         front.say("cancelled")
     except (Failed, VisitFailed, NotThere, Gone) as error:
         front.say("failed", why=str(error), errno=getattr(error, "number", 0))
+    except (FileNotFoundError, ProcessLookupError):
+        front.say("failed", why="it ended", errno=0)
     except OSError as error:
         front.say("failed", why=error.strerror or str(error), errno=error.errno or 0)
+    except Exception as error:  # a defect: the front end shows it
+        front.say("failed", why=f"{type(error).__name__}: {error}", errno=0)
     return 1

@@ -9,8 +9,8 @@
 
 from __future__ import annotations
 
-import itertools
 import struct
+from collections.abc import Collection
 from enum import IntEnum
 
 from adbg.engine.attach.injector.ptrace import Memory
@@ -80,6 +80,10 @@ class Page:
         if self.stage is Stage.ARMED:
             self._put(0, Stage.CANCELLED)
 
+    def keep(self) -> None:
+        """For good: nobody can tell any more whether the target looks into it."""
+        self._put(0, Stage.RUNNING)
+
     def put(self, address: int, value: int) -> None:
         self._memory.write(address, struct.pack("<Q", value))
 
@@ -123,6 +127,10 @@ class Page:
         """8 bytes that a function may write to."""
         return self.start + DATA + 0x30
 
+    def in_use(self, threads: Collection[int]) -> bool:
+        """Whether something of the target, which has these threads, may still run or look into it."""
+        return self.queued or self.thread in threads or self.stage is Stage.RUNNING
+
     def holds(self, address: int) -> bool:
         return self.start <= address < self.start + SIZE
 
@@ -133,21 +141,21 @@ class Page:
         self._memory.write(self.start + DATA + offset, value.to_bytes(4, "little"))
 
 
-def left_behind(process: Proc, memory: Memory) -> Page | None:
-    """A region of an injector that was killed, or could not take its own away."""
-    maps = process.maps()
-    for code, data in itertools.pairwise(maps):
-        if _is_region(code, data) and memory.read(code.start, len(MARK)) == MARK:
-            return Page(memory, code.start)
-    return None
+def left_behind(process: Proc, memory: Memory) -> list[Page]:
+    """Regions of injectors that were killed, or could not take their own away."""
+    maps = [part for part in process.maps() if not part.path]
+    return [
+        Page(memory, part.start)
+        for part, after in zip(maps, [*maps[1:], None])
+        if _is_region(part, after) and memory.read(part.start, len(MARK)) == MARK
+    ]
 
 
-def _is_region(code: Mapping, data: Mapping) -> bool:
-    return (
-        not code.path
-        and code.access == "r-xp"
-        and code.end - code.start == DATA
-        and data.start == code.end
-        and data.access == "rw-p"
-        and data.end >= code.start + SIZE
+def _is_region(part: Mapping, after: Mapping | None) -> bool:
+    """A whole one, or one whose data was not mapped yet."""
+    if part.access != "r-xp" or part.end - part.start not in (DATA, SIZE):
+        return False
+    whole = part.end - part.start == SIZE
+    return whole or (
+        after is not None and (after.start, after.access) == (part.end, "rw-p") and after.end >= part.start + SIZE
     )

@@ -143,12 +143,12 @@ class Memory:
     def read(self, address: int, length: int) -> bytes:
         data = os.pread(self._file, length, address)
         if len(data) != length:
-            raise OSError(5, "cannot be read")
+            raise ProcessLookupError(3, "it ended") if not data else OSError(5, "its memory cannot be read")
         return data
 
     def write(self, address: int, data: bytes) -> None:
         if os.pwrite(self._file, data, address) != len(data):
-            raise OSError(5, "cannot be written")
+            raise OSError(5, "its memory cannot be written")
 
     def close(self) -> None:
         os.close(self._file)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from adbg.engine.attach.injector.machine import Machine, State
-from adbg.engine.attach.injector.page import Page
+from adbg.engine.attach.injector.page import DATA, MARK, SIZE, Page
 from adbg.engine.attach.injector.ptrace import ALL_SIGNALS, PRSTATUS, Gone, Memory, Thread, TookTooLong
 from adbg.engine.attach.proc import Mapping, Proc
 
@@ -32,6 +32,11 @@ _FAULTS = {4, 5, 7, 8, 11}  # SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV
 
 class VisitFailed(Exception):
     """What was asked of the thread did not work; it is home again."""
+
+
+class Abandoned(VisitFailed):
+    """A function that it was made to call did not return in time. It is home again, but what it waited for may still
+    look at the page's stack: that must stay."""
 
 
 class Unfit(VisitFailed):
@@ -106,21 +111,23 @@ class Visit:
         self._run_to(-1)
         return page.result
 
-    def map(self, size: int, code: int) -> int:
-        """New memory, of which the first ``code`` bytes can be run and not written; its address."""
+    def map_page(self) -> Page:
+        """New memory; what can be run of it cannot be written, and is marked at once: another injector may have to take
+        it away."""
         number = self._machine.MMAP
-        start = self.call(number, 0, size, _READ | _RUN, _FLAGS_PRIVATE, -1, 0)
+        start = self.call(number, 0, SIZE, _READ | _RUN, _FLAGS_PRIVATE, -1, 0)
         if -4096 < start < 0:
-            raise VisitFailed(f"the process may not map {size >> 10} KB of memory that can be run (errno {-start})")
+            raise VisitFailed(f"it may not map {SIZE >> 10} KB of memory that can be run (errno {-start})")
+        self._ground.memory.write(start, MARK)
         self._ground.step("mapped")
-        rest = self.call(number, start + code, size - code, _READ | _WRITE, _FLAGS_FIXED, -1, 0)
-        if rest != start + code:
-            self.unmap(start, size)
-            raise VisitFailed(f"the process may not map {size >> 10} KB of memory (errno {-rest})")
-        return start
+        rest = self.call(number, start + DATA, SIZE - DATA, _READ | _WRITE, _FLAGS_FIXED, -1, 0)
+        if rest != start + DATA:
+            self.unmap(start)
+            raise VisitFailed(f"it may not map {SIZE >> 10} KB of memory (errno {-rest})")
+        return Page(self._ground.memory, start)
 
-    def unmap(self, start: int, size: int) -> None:
-        self.call(self._machine.MUNMAP, start, size)
+    def unmap(self, start: int) -> None:
+        self.call(self._machine.MUNMAP, start, SIZE)
 
     # ------------------------------------------------------------------ home
 
@@ -202,7 +209,7 @@ class Visit:
                 # Else SIGSTOP, which cannot be blocked: it takes effect when the thread is let go.
         except TookTooLong:
             self._stop_again()
-            raise VisitFailed(f"what it was to do took more than {CALL_TIME:.0f} s") from None
+            raise Abandoned(f"what it was to do took more than {CALL_TIME:.0f} s") from None
 
     def _stop_again(self) -> None:
         self._thread.interrupt()
