@@ -14,6 +14,7 @@ from adbg.engine.attach.syscalls import NOT_RESTARTED, syscall_name
 from adbg.engine.errors import CommandError
 
 GAP = 0.1  # seconds between two looks: ten ticks of the clock that counts a thread's CPU time
+_WAITS = (("nanosleep", "clock_nanosleep"), ("futex", "futex"), ("poll", "poll"))  # kernel function -> system call
 _SLEEPING = ("S", "D", "I")
 
 
@@ -97,13 +98,14 @@ def _thread(folder: str, tid: int, machine: str, clock: float | None) -> OsThrea
     slept = None
     if clock is not None and state in _SLEEPING and (ran := _number(sched.get("se.exec_start", ""))) is not None:
         slept = max((clock - ran) / 1e3, 0.0)
+    wchan = _read(f"{folder}/wchan").strip("\n0")
     ran_ms = _number(sched.get("se.sum_exec_runtime", ""))
     return OsThread(
         tid=tid,
         name=stat[opened + 1 : closed],
         state=state,
-        syscall=_syscall(_read(f"{folder}/syscall"), machine),
-        wchan=_read(f"{folder}/wchan").strip("\n0"),
+        syscall=_restarted(_syscall(_read(f"{folder}/syscall"), machine), wchan),
+        wchan=wchan,
         cpu=None,
         cpu_seconds=ran_ms / 1e3 if ran_ms else (int(fields[11]) + int(fields[12])) / ticks,
         slept=slept,
@@ -123,6 +125,13 @@ def _clock(proc: str) -> float | None:
 def _syscall(text: str, machine: str) -> str:
     number = text.partition(" ")[0].strip()
     return syscall_name(int(number), machine) if number.isdigit() else ""
+
+
+def _restarted(name: str, wchan: str) -> str:
+    """A wait with a time-out that was interrupted (by a tracer) goes on as ``restart_syscall``: what it was before."""
+    if name != "restart_syscall":
+        return name
+    return next((call for part, call in _WAITS if part in wchan), name)
 
 
 def _pairs(path: str) -> Iterator[tuple[str, str]]:

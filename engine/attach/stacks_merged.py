@@ -182,7 +182,7 @@ def _thread(
 
 def _frames(facts: ThreadFacts | None, seen: SeenThread | None) -> tuple[Frame, ...]:
     """The agent's Python frames, with py-spy's native ones inside the innermost of them; else py-spy's alone."""
-    outside = tuple(_outside(f) for f in seen.frames if not f.file.startswith(_OWN)) if seen is not None else ()
+    outside = tuple(_outside(frame) for frame in seen.frames if not _own(frame)) if seen is not None else ()
     if facts is None:
         return outside
     python = tuple(Frame(f.function, f.file, f.line, f.owner, "", f.from_end) for f in facts.frames)
@@ -194,6 +194,11 @@ def _frames(facts: ThreadFacts | None, seen: SeenThread | None) -> tuple[Frame, 
         known = told.get((frame.function.rpartition(".")[2], frame.line)) if frame.owner != "native" else None
         mixed.append(replace(frame, from_end=known.from_end, owner=known.owner, file=known.file) if known else frame)
     return tuple(mixed)
+
+
+def _own(frame: SeenFrame) -> bool:
+    """Of adbg, or in disguise (``outside.DISGUISED``)."""
+    return frame.file.startswith(_OWN) or "_entry_function.<locals>" in frame.function
 
 
 def _outside(frame: SeenFrame) -> Frame:

@@ -159,16 +159,16 @@ def frames_shown(thread: Thread, whole: bool) -> list[Frame]:
     return own or [frame for frame in thread.frames if frame.owner != "native"][:FEW]
 
 
-def lines(view: ProcessThreads, whole: bool = False, title: str = "") -> list[Line]:
-    """The view, a line each. ``whole``: all frames of all threads, none folded."""
-    found = [Line(title or process_title(view), 0)]
+def lines(view: ProcessThreads, whole: bool = False, more: str = "`where all -v`") -> list[Line]:
+    """The view, a line each. ``whole``: all frames of all threads, none folded; ``more``: what shows these."""
+    found = [Line(process_title(view), 0)]
     found += [Line(f"  {note_text(note)}", 0) for note in view.notes]
     for threads in _groups(view.threads, whole):
-        found += _thread_lines(threads, whole)
+        found += _thread_lines(threads, whole, more)
     return found
 
 
-def _thread_lines(threads: Sequence[Thread], whole: bool) -> Iterator[Line]:
+def _thread_lines(threads: Sequence[Thread], whole: bool, more: str) -> Iterator[Line]:
     first = threads[0]
     if len(threads) > 1:
         tids = ", ".join(str(thread.tid) for thread in threads)
@@ -184,7 +184,7 @@ def _thread_lines(threads: Sequence[Thread], whole: bool) -> Iterator[Line]:
             yield Line(f"             {source}", 3, first, frame)
     hidden = len(first.frames) - len(shown)
     if hidden and not whole and first.frames[0] is not shown[0]:
-        yield Line(f"         … {hidden} more of libraries and native code: `where all -v`", 2, first)
+        yield Line(f"         … {hidden} more of libraries and native code: {more}", 2, first)
     if first.cut:
         yield Line(f"         … {first.cut} frames between are left out of a recursion", 2, first)
 
