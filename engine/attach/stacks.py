@@ -10,11 +10,16 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from adbg.engine.attach.stacks_callers import Callers
 from adbg.engine.attach.syscalls import NOT_RESTARTED, syscall_name
 from adbg.engine.errors import CommandError
 
 GAP = 0.1  # seconds between two looks: ten ticks of the clock that counts a thread's CPU time
 _WAITS = (("nanosleep", "clock_nanosleep"), ("futex", "futex"), ("poll", "poll"))  # kernel function -> system call
+# Python itself (PEP 475), and the loops of gloo and libuv in the frameworks' libraries: all call again after EINTR.
+_CALL_AGAIN = (
+    "libpython", "python", "select.cpython", "libtorch", "libc10", "libphi", "libpaddle", "libgloo", "libuv",
+)  # fmt: skip
 _SLEEPING = ("S", "D", "I")
 
 
@@ -32,6 +37,7 @@ class OsThread:
     slept: float | None  # seconds since it last ran; None while it runs, or where the kernel does not tell
     switches: int  # how often it gave up the CPU by itself
     woke: int  # of these, between two looks
+    library: str  # the innermost library on its stack above the C library; "" while it runs, or where nobody tells
     started: int  # ticks after boot: with ``tid``, which thread this is
 
     @property
@@ -40,8 +46,9 @@ class OsThread:
 
     @property
     def disturbed_by_a_halt(self) -> bool:
-        """Whether its system call would return EINTR after a debugger has held the thread."""
-        return self.syscall in NOT_RESTARTED
+        """Whether its system call would return EINTR after a debugger has held the thread, to code that is not known to
+        expect it."""
+        return self.syscall in NOT_RESTARTED and not self.library.startswith(_CALL_AGAIN)
 
 
 def threads_of(pid: int, gap: float = GAP, proc: str = "/proc") -> list[OsThread]:
@@ -77,15 +84,16 @@ def _look(pid: int, proc: str) -> dict[int, OsThread]:
         raise CommandError(f"the threads of process {pid} cannot be read: {error.strerror}") from None
     machine = os.uname().machine
     clock = _clock(proc)
+    callers = Callers(pid, proc)
     found = {}
     for tid in tids:
-        thread = _thread(f"{folder}/{tid}", tid, machine, clock)
+        thread = _thread(f"{folder}/{tid}", tid, machine, clock, callers)
         if thread is not None:
             found[tid] = thread
     return found
 
 
-def _thread(folder: str, tid: int, machine: str, clock: float | None) -> OsThread | None:
+def _thread(folder: str, tid: int, machine: str, clock: float | None, callers: Callers) -> OsThread | None:
     """None for one that ended meanwhile."""
     stat = _read(f"{folder}/stat")
     opened, closed = stat.find("("), stat.rfind(")")
@@ -111,6 +119,7 @@ def _thread(folder: str, tid: int, machine: str, clock: float | None) -> OsThrea
         slept=slept,
         switches=int(_number(dict(_pairs(f"{folder}/status")).get("voluntary_ctxt_switches", "")) or 0),
         woke=0,
+        library=callers.library(tid) if state in _SLEEPING else "",
         started=int(fields[19]),
     )
 

@@ -27,7 +27,7 @@ _TORCH_NODE = re.compile(r"torch::autograd::(?:generated::)?(\w+)::(?:apply|oper
 _PADDLE_NODE = re.compile(r"\b(\w*GradNode\w*)::operator\s*\(\)")
 _NO_NODES = ("Node", "PyNode", "Engine")  # of torch::autograd, beside the nodes themselves
 # Libraries whose frames say only how a thread waits, not for what.
-_BELOW = re.compile(r"^(?:libc|libpthread|ld-linux|libstdc\+\+|libgomp|libgcc_s|linux-vdso)\b")
+_BELOW = re.compile(r"^(?:libc|libpthread|ld-linux|libstdc\+\+|libgomp|libgcc_s|linux-vdso)(?=[.-]|$)")
 
 
 class NoteKind(enum.Enum):

@@ -23,9 +23,6 @@ from adbg.engine.errors import AdbgError, DebuggeeGone
 from adbg.engine.protocol.messages import AllThreadsBody
 
 ANSWER = 3.0  # seconds that an agent has to answer: one that holds the GIL for longer is read from outside
-# Threads whose loops take EINTR in their stride (gloo's and libuv's own code).
-_UNHURT = ("gloo_tcp_loop", "pt_tcpstore_uv")
-_RETRIED = ("selectors.py", "asyncio")  # files in which Python itself calls again after EINTR
 
 
 class Native(enum.Enum):
@@ -74,7 +71,7 @@ def read(
     if not pyspy.find():
         notes.append(Note(NoteKind.NO_PYSPY))
     else:
-        disturbed = _disturbed(kernel, facts) if native is Native.WHERE_HARMLESS else []
+        disturbed = _disturbed(kernel) if native is Native.WHERE_HARMLESS else []
         if disturbed:
             notes.append(Note(NoteKind.NATIVE_LEFT, ", ".join(disturbed)))
         seen, held = _seen(pid, native is not Native.NO and not disturbed, kernel, notes)
@@ -102,17 +99,9 @@ def _seen(
         return (), 0.0
 
 
-def _disturbed(kernel: Iterable[OsThread], facts: AllThreadsBody | None) -> list[str]:
+def _disturbed(kernel: Iterable[OsThread]) -> list[str]:
     """The threads whose system call a hold would end with EINTR, and which may not expect that."""
-    told = facts.threads if facts is not None else ()
-    inner = {each.native_id: each.frames[0].file for each in told if each.frames}
-    return [
-        f"{thread.name} {thread.tid} in {thread.syscall}"
-        for thread in kernel
-        if thread.disturbed_by_a_halt
-        and not thread.name.startswith(_UNHURT)
-        and not any(part in inner.get(thread.tid, "") for part in _RETRIED)
-    ]
+    return [f"{each.name} {each.tid} in {each.syscall}" for each in kernel if each.disturbed_by_a_halt]
 
 
 class _Sleeps:

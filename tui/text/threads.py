@@ -94,7 +94,9 @@ def doing(thread: Thread) -> str:
     elif system.slept is not None:
         text += f" {seconds_text(system.slept)}"
     text += f" in {where}" if where else ""
-    return text + (f": {inside}" if inside else "")
+    if inside:
+        return f"{text}: {inside}"
+    return f"{text}  ({system.library})" if system.library and not thread.python else text
 
 
 def headline(thread: Thread) -> str:
@@ -198,7 +200,8 @@ def _groups(threads: Sequence[Thread], whole: bool) -> Iterator[list[Thread]]:
     """Threads that run no Python and do the same go into one line."""
     grouped: dict[object, list[Thread]] = {}
     for thread in threads:
-        alike = (thread.name, doing(thread).split(" ")[0], thread.os.syscall if thread.os is not None else "")
+        system = thread.os
+        alike = (thread.name, system.state, system.syscall, system.library) if system is not None else ()
         key: object = thread.number if thread.python or whole else alike
         grouped.setdefault(key, []).append(thread)
     yield from grouped.values()
