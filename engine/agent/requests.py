@@ -22,6 +22,7 @@ from adbg.engine.errors import AdbgError, NotStopped, ProtocolError
 from adbg.engine.inspect.dispatch import Answers
 from adbg.engine.inspect.stack import running_stack
 from adbg.engine.inspect.tables import info, thread_states
+from adbg.engine.inspect.threads import Threads
 from adbg.engine.outside import own
 from adbg.engine.own_files import SHOWN
 from adbg.engine.protocol import codec as wire
@@ -52,10 +53,13 @@ class Requests:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._session = agent.session
+        threads = Threads(agent.session)
         self._here: dict[str, Callable[[Client, Any], Any]] = {
             "setExceptionBreakpoints": lambda client, a: p.Breakpoints(self._session.set_filters(a.filters)),
             "pause": self._pause,
             "threads": lambda client, a: p.ThreadsBody(thread_states(self._session)),
+            "adbg/allThreads": lambda client, a: threads.all(),
+            "adbg/threadNames": lambda client, a: threads.names(a),
             "adbg/vlog": self._vlog,
             "adbg/aids": lambda client, a: agent.aids.answer(a.name, a.value),
             "adbg/record": lambda client, a: agent.record.switch(a.on),

@@ -82,6 +82,8 @@ KEYS: tuple[Key, ...] = (
     Key("focusprevious", "shift+tab", "focus_panel(-1)", "previous panel", "Panels", where="main"),
     Key("consolefocus", "ctrl+x", "toggle_console", "into the console, or back", "Panels", priority=True),
     Key("output", "o", "output", "the program's output, and its input", "Program", hint="Output"),
+    Key("threads", "W", "threads", "every thread, and what it waits for (also while the program hangs)", "Program",
+        command="where all"),
     Key("command", "colon", "command", "command line", "adbg", hint="Cmd", priority=True),
     Key("prompt", "exclamation_mark", "full_prompt", "full prompt on the whole terminal", "adbg"),
     Key("main", "f5,escape", "main", "main screen; leave the zoom", "adbg", where="main"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import types
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -12,7 +13,7 @@ from adbg.engine.backends.base.graph import CreationWatch, Graph
 from adbg.engine.backends.base.hooks import BackwardCall, HookSink
 from adbg.engine.backends.base.native import Aids, NativeVlog
 from adbg.engine.errors import Unsupported
-from adbg.engine.types import TensorMeta, TensorStats, TensorWindow
+from adbg.engine.types import SourceLine, TensorMeta, TensorStats, TensorWindow
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +169,11 @@ class Backend(abc.ABC):
     def at_hand(self) -> tuple[BackwardCall, int | None] | None:
         """The call in one of whose nodes the calling thread runs Python code, and that node (None: it cannot be told
         which). A call that was not reported, for nothing was armed, is reported from now on: its end will be."""
+        return None
+
+    def node_at(self, frame: types.FrameType, called: types.FrameType | None) -> tuple[str, SourceLine | None] | None:
+        """The node whose Python code begins with ``frame``, and the forward line that made it where that is kept; None
+        for any other frame. Of a thread that runs: asked on another one. ``called``: the frame that it called."""
         return None
 
     def watch_creation(self) -> CreationWatch:

@@ -4,6 +4,7 @@ methods run on the thread that calls them, ``arm`` and ``set_stacks`` also on th
 from __future__ import annotations
 
 import contextlib
+import types
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
@@ -25,7 +26,7 @@ from adbg.engine.backends.paddle.creations import Creations
 from adbg.engine.backends.paddle.entry import EngineEntry
 from adbg.engine.backends.paddle.failures import error_text
 from adbg.engine.backends.paddle.flags import SharedFlags
-from adbg.engine.backends.paddle.graph import SAVED_NOTE, PaddleGraph, Services, root_tensors
+from adbg.engine.backends.paddle.graph import PYLAYER, SAVED_NOTE, PaddleGraph, Services, root_tensors
 from adbg.engine.backends.paddle.modules import Modules
 from adbg.engine.backends.paddle.native import symbols
 from adbg.engine.backends.paddle.native.census import census
@@ -35,6 +36,8 @@ from adbg.engine.backends.paddle.native.sites import log_sites
 from adbg.engine.backends.paddle.stacks import Stacks
 from adbg.engine.backends.paddle.vlog import PaddleVlog
 from adbg.engine.errors import Unsupported
+from adbg.engine.frames import locals_elsewhere
+from adbg.engine.types import SourceLine
 
 _LIMITS = (
     ("to_static", "a region compiled by paddle.jit.to_static is one node; static graphs have no backward to stop in"),
@@ -142,6 +145,12 @@ class PaddleBackend(FrameworkBackend):
 
     def user_mode(self) -> contextlib.AbstractContextManager[None]:
         return _UserMode(self._entry, self._grad_modes, self._vlog.silent)
+
+    def node_at(self, frame: types.FrameType, called: types.FrameType | None) -> tuple[str, SourceLine | None] | None:
+        if frame.f_code is not private.custom_backward:
+            return None
+        context = locals_elsewhere(frame, called).get("self")
+        return (PYLAYER + type(context).__name__.removesuffix("_backward"), None) if context is not None else None
 
     def optimized(self) -> Iterable[tuple[str, Any]]:
         for optimizer in of_kind(paddle.optimizer.Optimizer):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import types
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
@@ -16,10 +17,12 @@ from adbg.engine.backends.common.optimizers import of_kind
 from adbg.engine.backends.torch import private, tensors
 from adbg.engine.backends.torch.creations import Creations
 from adbg.engine.backends.torch.entry import EngineEntry
-from adbg.engine.backends.torch.graph import Services, TorchGraph, root_nodes
+from adbg.engine.backends.torch.graph import Services, TorchGraph, node_name, root_nodes
 from adbg.engine.backends.torch.modules import Modules
 from adbg.engine.backends.torch.spent import used_up
 from adbg.engine.backends.torch.stacks import FrameFilter, Stacks
+from adbg.engine.frames import locals_elsewhere
+from adbg.engine.types import SourceLine
 
 _LIMITS = (
     (
@@ -124,6 +127,16 @@ class TorchBackend(FrameworkBackend):
         graph = TorchGraph(list(nodes), self._services)
         graph.left_out = [tensor for tensor, _ in spent] if made else ()
         return graph
+
+    def node_at(self, frame: types.FrameType, called: types.FrameType | None) -> tuple[str, SourceLine | None] | None:
+        if frame.f_code is not private.custom_backward:
+            return None
+        node = locals_elsewhere(frame, called).get("self")
+        if node is None:
+            return None
+        trace = self._stacks.trace(node)
+        lines = self._stacks.user_lines([trace])[0] if trace is not None else ()
+        return node_name(node), lines[0] if lines else None
 
     def optimized(self) -> Iterable[tuple[str, Any]]:
         for optimizer in of_kind(torch.optim.Optimizer):

@@ -47,6 +47,8 @@ task_id: Callable[[], int] = _find("torch._C._current_graph_task_id", "tell nest
 current_node: Callable[[], Any] = (
     _find("torch._C._current_autograd_node", "the node that started a nested backward") or _nothing
 )
+#: The code in which the backward of every autograd.Function begins.
+custom_backward: Any = getattr(torch.autograd.function.BackwardCFunction.apply, "__code__", None)
 gather: Callable[[bool, bool, bool], Any] | None = _find(
     "torch._C._profiler.gather_traceback", "capture a forward stack in 0.4 us"
 )

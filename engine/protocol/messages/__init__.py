@@ -18,4 +18,5 @@ from adbg.engine.protocol.messages.info import *
 from adbg.engine.protocol.messages.registry import *
 from adbg.engine.protocol.messages.running import *
 from adbg.engine.protocol.messages.session import *
+from adbg.engine.protocol.messages.threads import *
 from adbg.engine.protocol.messages.values import *
