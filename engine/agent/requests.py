@@ -65,6 +65,8 @@ class Requests:
             "adbg/record": lambda client, a: agent.record.switch(a.on),
             "adbg/stacks": self._stacks,
             "adbg/frames": self._frames,
+            "adbg/state": lambda client, a: agent.ranks.state(),
+            "adbg/groupTimeouts": lambda client, a: p.GroupTimeoutsBody(self._group_timeouts(a.seconds)),
         }
         self._special: dict[str, Callable[[Client, Message, Any], None]] = {
             "initialize": self._initialize,
@@ -161,7 +163,7 @@ class Requests:
     # ---- without a tensor
 
     def _pause(self, client: Client, arguments: p.Pause) -> p.Empty:
-        self._session.pause()
+        self._session.pause(arguments.on)
         return p.Empty()
 
     def _vlog(self, client: Client, arguments: p.Vlog) -> p.VlogBody:
@@ -171,6 +173,10 @@ class Requests:
     def _frames(self, client: Client, arguments: p.Frames) -> p.Empty:
         self._session.change(lambda: SHOWN.set(arguments.all))
         return p.Empty()
+
+    def _group_timeouts(self, seconds: float | None) -> list[p.GroupTimeout]:
+        groups = self._agent.ranks.groups
+        return groups.listing() if seconds is None else groups.at_least(seconds)
 
     def _stacks(self, client: Client, arguments: p.Stacks) -> p.StacksBody:
         if arguments.on is not None:

@@ -13,6 +13,7 @@ from adbg.engine.backends.base.graph import CreationWatch, Graph
 from adbg.engine.backends.base.hooks import BackwardCall, HookSink
 from adbg.engine.backends.base.native import Aids, NativeVlog
 from adbg.engine.errors import Unsupported
+from adbg.engine.protocol.messages import GroupTimeout
 from adbg.engine.types import SourceLine, TensorMeta, TensorStats, TensorWindow
 
 
@@ -195,6 +196,14 @@ class Backend(abc.ABC):
     def rank(self) -> int | None:
         """Rank of this process in the framework's process group; None while it is in none. Asked per outermost call."""
         return None
+
+    def group_timeouts(self) -> Sequence[GroupTimeout]:
+        """How long the collectives of each process group of this process wait. On any thread."""
+        return ()
+
+    def set_group_timeout(self, group: str, backend: str, seconds: float) -> None:
+        """For the collectives that begin from now on."""
+        raise Unsupported(f"{self.name} has no way to set the time-out of a process group", "")
 
     def error_text(self, error: BaseException) -> str:
         """As ``BackwardCall.error_text``, of an exception of the forward."""

@@ -22,6 +22,7 @@ from adbg.engine.backends.common.backend import FrameworkBackend
 from adbg.engine.backends.common.optimizers import of_kind
 from adbg.engine.backends.paddle import private, tensors
 from adbg.engine.backends.paddle.aids import PaddleAids
+from adbg.engine.backends.paddle.collectives import groups
 from adbg.engine.backends.paddle.creations import Creations
 from adbg.engine.backends.paddle.entry import EngineEntry
 from adbg.engine.backends.paddle.failures import error_text
@@ -37,6 +38,7 @@ from adbg.engine.backends.paddle.stacks import Stacks
 from adbg.engine.backends.paddle.vlog import PaddleVlog
 from adbg.engine.errors import Unsupported
 from adbg.engine.frames import locals_elsewhere
+from adbg.engine.protocol.messages import GroupTimeout
 from adbg.engine.types import SourceLine
 
 _LIMITS = (
@@ -49,7 +51,7 @@ _LIMITS = (
     ("unique names", "Paddle's own (matmul2GradNode) stay off, they reset Adam's state; adbg numbers the nodes"),
     ("vlog", "from level 6 on Paddle itself switches unique names on, with that effect: vlog 5 has none (measured)"),
     ("execution order", "predicted for a dynamic graph on one thread; force-sequential nodes are not known to it"),
-    ("distributed", "a long stop of one rank runs into the process group's timeout on the others"),
+    ("distributed", "gloo gives up a collective after 30 s, and Paddle has no way to change that: stop all ranks"),
 )
 
 
@@ -174,6 +176,9 @@ class PaddleBackend(FrameworkBackend):
 
     def device_memory(self) -> Any:
         return paddle.device.cuda if paddle.is_compiled_with_cuda() else None
+
+    def group_timeouts(self) -> Sequence[GroupTimeout]:
+        return groups.timeouts()
 
     def why_off(self, capability: str) -> str:
         return SAVED_NOTE if capability == "saved_tensors" else super().why_off(capability)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -15,6 +15,7 @@ from adbg.engine.backends.base import Capabilities, Graph
 from adbg.engine.backends.common.backend import FrameworkBackend
 from adbg.engine.backends.common.optimizers import of_kind
 from adbg.engine.backends.torch import private, tensors
+from adbg.engine.backends.torch.collectives import groups
 from adbg.engine.backends.torch.creations import Creations
 from adbg.engine.backends.torch.entry import EngineEntry
 from adbg.engine.backends.torch.graph import Services, TorchGraph, node_name, root_nodes
@@ -22,6 +23,7 @@ from adbg.engine.backends.torch.modules import Modules
 from adbg.engine.backends.torch.spent import used_up
 from adbg.engine.backends.torch.stacks import FrameFilter, Stacks
 from adbg.engine.frames import locals_elsewhere
+from adbg.engine.protocol.messages import GroupTimeout
 from adbg.engine.types import SourceLine
 
 _LIMITS = (
@@ -40,7 +42,10 @@ _LIMITS = (
         "device threads",
         "nodes of several devices run in parallel: the predicted execution order is exact on one CPU thread",
     ),
-    ("distributed", "a long stop of one rank runs into the process group's timeout on the others"),
+    (
+        "distributed",
+        "a collective that waits already when a rank stops keeps its group's time-out; those called later wait longer",
+    ),
 )
 
 
@@ -154,6 +159,12 @@ class TorchBackend(FrameworkBackend):
         """Spawned ranks have no RANK in their environment."""
         group = torch.distributed
         return int(group.get_rank()) if group.is_available() and group.is_initialized() else None
+
+    def group_timeouts(self) -> Sequence[GroupTimeout]:
+        return groups.timeouts()
+
+    def set_group_timeout(self, group: str, backend: str, seconds: float) -> None:
+        groups.set_timeout(group, backend, seconds)
 
     def why_off(self, capability: str) -> str:
         if capability == "native_vlog":

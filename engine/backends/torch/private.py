@@ -100,6 +100,7 @@ has_any_global_hook: Any = _find(
 _mixin: Any = _find("torch.autograd.function._HookMixin", "put a hook on every node at a third of the price")
 hook_mixin: Any = _mixin if "_register_hook" in vars(_mixin or object) else None
 function_base: Any = _find("torch._C._FunctionBase", "recognise the node of an autograd.Function")
+process_groups: Any = _find("torch.distributed.distributed_c10d._world", "know the process groups and their time-outs")
 
 grad_mode: Callable[[], bool] = torch.is_grad_enabled
 set_grad_mode: Callable[[bool], None] = torch._C._set_grad_enabled
