@@ -165,6 +165,7 @@ class Incoming:
             run.frameworks_seen.add(body.framework.name)
             tell(events.FrameworkFound(process, body.framework))
         elif isinstance(body, protocol.ProgramEnds):
+            process.ended = True
             run.iterations = (run.iterations or 0) + body.iterations
         elif isinstance(body, protocol.Output):
             self._model.notice("warning" if body.category == "important" else "info", body.output.rstrip("\n"))

@@ -27,6 +27,7 @@ class Process:
         self.stop_serial = 0  # grows with every stop of this process
         self.configured = False  # its script was let go
         self.alive = True
+        self.ended = False  # its program said that it ends
         self.frameworks: tuple[Framework, ...] = tuple(info.frameworks)
         self.view = StopView(self, model)
 
