@@ -25,6 +25,7 @@ MOST = 2000  # rows in one answer
 FRAMES = 12
 _WRAPPERS = frozenset(("wrapper", "_wrap", "decorate_context", "_fn", "inner", "__call__", "_wrapped_call_impl"))
 _PYTHON = os.path.dirname(os.__file__) + os.sep + "multiprocessing"  # what starts a spawned rank
+_NAP = 0.001  # seconds without the GIL
 _LOOKED_AT = 64  # rows of that moment
 _TOLERANCE = 0.05  # seconds between the ledger's and the flight recorder's notice of one call
 
@@ -58,6 +59,7 @@ def answer(session: Session, ledger: Ledger, rank: int | None, request: Collecti
         frames=frames,
         call=call,
         cpu=_cpu(),
+        gil=_gil_wait(),
         backwards=sum(backend.backward_count for backend in session.backends),
         stopped=session.parked is not None,
         notes=notes,
@@ -127,8 +129,19 @@ def _main_thread() -> tuple[list[SourceLine], str]:
 
 
 def _cpu() -> float:
-    """Seconds that the main thread has computed."""
+    """Seconds that the main thread has computed, or was ready to: the machine may be busy with other work."""
     thread = threading.main_thread().native_id
     with suppress(OSError, ValueError, IndexError), open(f"/proc/self/task/{thread}/schedstat", "rb") as file:
-        return int(file.read().split()[0]) / 1e9
+        computed, waited = file.read().split()[:2]
+        return (int(computed) + int(waited)) / 1e9
     return time.process_time()
+
+
+def _gil_wait() -> float:
+    """Seconds, the least of a few tries."""
+    found = []
+    for _ in range(3):
+        begun = time.perf_counter()
+        time.sleep(_NAP)
+        found.append(time.perf_counter() - begun - _NAP)
+    return max(0.0, min(found))

@@ -8,6 +8,7 @@ from adbg.engine.hang.values import Life, RankFacts, Standing
 from adbg.engine.protocol.messages import Collective, CollectivesBody, ProcessGroup
 
 OPEN = frozenset(("called", "waiting"))
+HELD = 0.004  # seconds to get the GIL, from which on Python code holds it
 BUSY = 0.3  # share of the time above which a main thread computes
 
 
@@ -28,6 +29,8 @@ def standing(facts: RankFacts, group: str = "") -> Standing:
         at.call,
         None if before is None else moved(before, at),
         cpu,
+        at.gil < HELD,
+        newest(at, group) if waits is None else None,
         issued(at, group) if group else None,
         at.now - waits.begun if waits is not None and waits.begun else None,
     )
@@ -67,6 +70,12 @@ def moved(before: CollectivesBody, at: CollectivesBody) -> bool:
         or before.frames != at.frames
         or {group.name: group.issued for group in before.groups} != {group.name: group.issued for group in at.groups}
     )
+
+
+def newest(at: CollectivesBody, group: str) -> Collective | None:
+    """The last collective of ``group``, "" for any, that the process called."""
+    rows = [row for row in at.rows if row.group == group] or at.rows
+    return rows[-1] if rows else None
 
 
 def issued(at: CollectivesBody, group: str) -> int | None:

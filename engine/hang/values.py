@@ -57,6 +57,8 @@ class Standing:
         place, call: the innermost line of its main thread, and the framework's function called there.
         moved: something of it changed between the looks; None: looked at once.
         cpu: share of the time that its main thread computed; None: not known.
+        native: it computes outside of Python: in one call of a library's.
+        last: the newest collective that it called, if it waits in none.
         issued: number of the last collective that it issued in the group of the verdict; None: not known.
         seconds: how long it waits, as far as its begin is known.
     """
@@ -70,6 +72,8 @@ class Standing:
     call: str = ""
     moved: bool | None = None
     cpu: float | None = None
+    native: bool = False
+    last: Collective | None = None
     issued: int | None = None
     seconds: float | None = None
 

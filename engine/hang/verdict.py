@@ -12,6 +12,8 @@ from adbg.engine.protocol.messages import Collective, ProcessGroup
 
 _ALONE = ("send", "recv")
 
+KILLED = "the record of a rank that was killed ends like that of one which never came: both are said to be missing"
+
 Ledgers = Mapping[int, Sequence[Collective]]
 
 
@@ -27,17 +29,24 @@ def judge(ranks: Sequence[RankFacts]) -> HangVerdict:
     else:
         verdict = _somebody_waits(waiting, standings, groups, ranks)
         known = {facts.rank: standing(facts, verdict.group) for facts in ranks}
-        standings = {rank: replace(each, issued=known[rank].issued) for rank, each in standings.items()}
+        standings = {
+            rank: replace(each, issued=known[rank].issued, last=known[rank].last) for rank, each in standings.items()
+        }
     group = groups.get(verdict.group)
     if group is not None:
         verdict = replace(verdict, timeout=group.timeout, description=group.description)
+    if verdict.kind is not HangKind.MISSING:
+        notes = tuple(note for note in notes if note != KILLED)
     return replace(verdict, standings=tuple(standings.values()), notes=notes)
 
 
 def _nobody_waits(standings: Mapping[int, Standing]) -> HangVerdict:
+    died = tuple(each.rank for each in standings.values() if each.life is Life.DIED)
+    if died:
+        return HangVerdict(HangKind.DIED, 0.95, culprits=died)
     alive = [each for each in standings.values() if each.life is Life.RUNNING]
     still = [each for each in alive if each.moved is False]
-    computing = tuple(each.rank for each in still if (each.cpu or 0.0) > BUSY and each.call)
+    computing = tuple(each.rank for each in still if (each.cpu or 0.0) > BUSY and each.native)
     if computing:
         return HangVerdict(HangKind.LONG_KERNEL, 0.7, culprits=computing)
     stopped = tuple(each.rank for each in standings.values() if each.life is Life.STOPPED)
@@ -218,7 +227,7 @@ def _elsewhere(verdict: HangVerdict, absent: set[int], standings: Mapping[int, S
     resting = tuple(each.rank for each in running if not each.moved and (each.cpu or 0.0) <= BUSY)
     if resting:
         return replace(verdict, kind=HangKind.MISSING, culprits=resting)
-    computing = tuple(each.rank for each in running if each.moved is False and each.call and (each.cpu or 0.0) > BUSY)
+    computing = tuple(each.rank for each in running if each.moved is False and each.native and (each.cpu or 0.0) > BUSY)
     if computing:
         return replace(verdict, kind=HangKind.LONG_KERNEL, culprits=computing, confidence=min(verdict.confidence, 0.8))
     return replace(

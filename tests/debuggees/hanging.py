@@ -2,15 +2,16 @@
 ``FOLDER/rank<N>.log`` first, one line a call: the witness of what a verdict says. A folder of the caller's, since ranks
 that are killed leave it."""
 
+import multiprocessing
 import os
 import sys
 import threading
 import time
 
-import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
-from torch.distributed import all_reduce as early_bound  # by a name that is older than adbg's taps
+if __name__ != "__main__" or "RANK" in os.environ:  # what starts the ranks needs no torch
+    import torch
+    import torch.distributed as dist
+    from torch.distributed import all_reduce as early_bound  # by a name that is older than adbg's taps
 
 LONG = 1000.0  # seconds: until it is killed
 
@@ -23,6 +24,11 @@ class Rank:
 
     def note(self, *words):
         print(self.rank, *words, file=self.log)
+
+    def ready(self):
+        """What comes now hangs: told when it had the time to begin."""
+        path = os.path.join(self.folder, f"ready{self.rank}")
+        threading.Timer(0.3, lambda: open(path, "w").close()).start()
 
     def wait_for_all(self):
         """Until each rank came here, without a collective."""
@@ -39,7 +45,7 @@ class Rank:
 def mismatch(me):
     if me.rank == 0:
         me.note("all_reduce", "4", "hangs")
-        dist.all_reduce(me.value)
+        dist.all_reduce(me.value)  # alone
     else:
         me.note("broadcast", "4", "hangs")
         dist.broadcast(me.value, 0)
@@ -128,11 +134,12 @@ def ddp(me):
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))
     model(me.value).sum().backward()
     me.note("backward")
+    me.ready()
     if me.rank == 1:
         me.note("sleep")
-        time.sleep(LONG)
+        time.sleep(LONG)  # behind a backward
     me.note("backward", "hangs")
-    model(me.value).sum().backward()
+    model(me.value).sum().backward()  # hangs
 
 
 def cross(me):
@@ -159,7 +166,8 @@ def run(rank, cause, ranks, folder):
     me = Rank(rank, ranks, folder)
     me.steps(3)
     me.wait_for_all()
-    threading.Timer(0.3, lambda: open(os.path.join(folder, f"ready{rank}"), "w").close()).start()
+    if cause != "ddp":
+        me.ready()
     globals()[cause](me)
 
 
@@ -168,7 +176,7 @@ if __name__ == "__main__":
     if "RANK" in os.environ:  # a launcher's child
         run(int(os.environ["RANK"]), cause, ranks, folder)
     else:
-        context = mp.get_context("spawn")
+        context = multiprocessing.get_context("spawn")
         children = [context.Process(target=run, args=(rank, cause, ranks, folder)) for rank in range(ranks)]
         for child in children:
             child.start()

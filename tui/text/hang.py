@@ -38,7 +38,8 @@ _NEXT = {
 def hang_lines(verdict: HangVerdict, recorded: bool = False) -> list[str]:
     """The verdict: a sentence, where each rank stands, what tells so, what to do."""
     lines = [headline(verdict, recorded)]
-    rows = [_row(each, recorded) for each in verdict.standings]
+    several = len({each.waits.group for each in verdict.standings if each.waits is not None}) > 1
+    rows = [_row(each, recorded, several) for each in verdict.standings]
     if rows:
         table = table_text(("rank", "state", "collective", "line", "since"), rows)
         lines += [f"  {line}" for line in table.splitlines()]
@@ -74,7 +75,12 @@ def headline(verdict: HangVerdict, recorded: bool = False) -> str:
         HangKind.NOTHING: f"nothing hangs: {_progress(verdict.standings)}",
         HangKind.IDLE: "no rank waits in a collective, and none moves:"
         f" {who} {_verb(verdict.culprits, 'rest')} where the table says",
-        HangKind.DIED: f"{who} died: {waiting} {_verb(verdict.waiting, 'wait')} for it in {what} of {where}",
+        HangKind.DIED: f"{who} died: "
+        + (
+            f"{waiting} {_verb(verdict.waiting, 'wait')} for it in {what} of {where}"
+            if verdict.waiting
+            else "no other rank waits in a collective"
+        ),
         HangKind.STOPPED: f"{who} {_be(verdict.culprits)} stopped in this debugger"
         + (f": {waiting} {_verb(verdict.waiting, 'wait')} in {what} of {where}" if verdict.waiting else ""),
         HangKind.MISMATCH: _mismatch(verdict, where),
@@ -137,7 +143,7 @@ def _progress(standings: Sequence[Standing]) -> str:
     return ", ".join(parts) or "no rank is known"
 
 
-def _row(each: Standing, recorded: bool) -> tuple[object, ...]:
+def _row(each: Standing, recorded: bool, several: bool) -> tuple[object, ...]:
     row = each.waits
     if each.life not in (Life.RUNNING, Life.STOPPED):
         state = _LIFE.get(each.life, each.life.value) + (f" ({each.how})" if each.how else "")
@@ -153,9 +159,11 @@ def _row(each: Standing, recorded: bool) -> tuple[object, ...]:
         state = f"computes ({each.cpu:.0%})"
     else:
         state = "rests"
-    last = f"last was #{each.issued}" if each.issued is not None else "none known"
+    last = f"last: {_numbered(each.last)}" if each.last is not None else "none known"
     call = f" in {each.call}" if each.call and row is None else ""
     collective = _numbered(row) if row is not None else last
+    if several and row is not None:
+        collective += f" of group {row.group}"
     where = place_text(each.place) if each.place is not None else ""
     return each.rank, state, collective, where + call, _seconds(each.seconds) if each.seconds else ""
 

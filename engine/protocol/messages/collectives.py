@@ -63,7 +63,8 @@ class ProcessGroup:
 class CollectivesBody:
     """``rows`` are the newest, in order. ``since``: when this ledger began (seconds since the epoch), None: there is
     none. ``total`` rows were ever in it. ``frames``: the main thread's, innermost first, ``call`` the framework's
-    function it is in. ``cpu``: seconds that the main thread has computed; ``now`` when all this was looked at.
+    function it is in. ``cpu``: seconds that the main thread has computed, or waited for a processor to; ``now`` when all this was looked at.
+    ``gil``: seconds that it took to get the GIL, about a switch interval (5 ms) where Python code runs.
     ``notes``: what is not seen in this process."""
 
     rank: int | None
@@ -76,6 +77,7 @@ class CollectivesBody:
     frames: list[SourceLine] = field(default_factory=list)
     call: str = ""
     cpu: float = 0.0
+    gil: float = 0.0
     backwards: int = 0
     node: str = ""
     stopped: bool = False
