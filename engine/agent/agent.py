@@ -29,6 +29,7 @@ from adbg.engine.agent.unmatched import UnmatchedBreakpoints
 from adbg.engine.backends import REGISTRY
 from adbg.engine.backends.base import Backend
 from adbg.engine.capture.captures import Captures
+from adbg.engine.collectives.ledger import Ledger
 from adbg.engine.errors import ProtocolError
 from adbg.engine.log.levels import LogLevels
 from adbg.engine.log.narrator import Narrator
@@ -103,6 +104,8 @@ class Agent:
         self.session = session = Session(self, self.rank or 0)
         session.kept.limit = config.keep_gradients
         self.record = RunRecord(session, self, config, scratch)
+        self.ledger = Ledger(self._new_group)
+        self.record.opened = lambda recorder: self.ledger.record_into(recorder.collective)
         self.events = Events(self)
         self.captures = Captures(session, self.record.captures_folder)
         self.log_levels = LogLevels(Narrator(self.record.log), self.record.log_file, session.problems.problem)
@@ -112,8 +115,8 @@ class Agent:
         session.known_rank = self._known_rank
         node_log = NodeLog(self.log_levels, self.record.place_log)
         unmatched = UnmatchedBreakpoints(session, self)
-        session.observe(_LateFacts(self), self.captures, self.events, unmatched, self.log_levels, node_log, self.aids)
-        session.observe(self.ranks)
+        session.observe(_LateFacts(self), self.ledger, self.captures, self.events, unmatched, self.log_levels)
+        session.observe(node_log, self.aids, self.ranks)
         if main:
             self.record.open()
         session.set_stacks(config.stacks)
@@ -185,6 +188,11 @@ class Agent:
     def _known_rank(self) -> int | None:
         known = [backend.rank() for backend in self.session.backends]
         return next((r for r in (*known, _environment_rank()) if r is not None), self.rank)
+
+    def _new_group(self, groups: Sequence[p.ProcessGroup]) -> None:
+        """A process group is used for the first time: now this process has a rank, and something to be recorded."""
+        self.look_again()
+        self.record.note_groups(groups)
 
     def process_info(self) -> p.ProcessInfo:
         """Who this process is. ``argv`` as the interpreter was called; ``sys.argv`` may not be set yet at start."""

@@ -18,6 +18,7 @@ from adbg.engine.backends.base import Graph
 from adbg.engine.backends.common.shield import surely
 from adbg.engine.capture.captures import capture_at
 from adbg.engine.capture.dump import dump
+from adbg.engine.collectives.answer import answer as collectives_answer
 from adbg.engine.errors import AdbgError, NotStopped, ProtocolError
 from adbg.engine.inspect.dispatch import Answers
 from adbg.engine.inspect.stack import running_stack
@@ -67,6 +68,7 @@ class Requests:
             "adbg/frames": self._frames,
             "adbg/state": lambda client, a: agent.ranks.state(),
             "adbg/groupTimeouts": lambda client, a: p.GroupTimeoutsBody(self._group_timeouts(a.seconds)),
+            "adbg/collectives": lambda client, a: collectives_answer(agent.session, agent.ledger, agent.rank, a),
         }
         self._special: dict[str, Callable[[Client, Message, Any], None]] = {
             "initialize": self._initialize,

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from adbg.engine.backends.base.collectives import CollectiveTaps
 from adbg.engine.backends.base.graph import CreationWatch, Graph
 from adbg.engine.backends.base.hooks import BackwardCall, HookSink
 from adbg.engine.backends.base.native import Aids, NativeVlog
@@ -191,6 +192,11 @@ class Backend(abc.ABC):
 
     def aids(self) -> Aids | None:
         """The same object each time; None where the framework has none."""
+        return None
+
+    def collectives(self) -> CollectiveTaps | None:
+        """The same object each time; None where the framework has no collectives. ``install`` puts its taps in once
+        there is a process group, ``uninstall`` takes them out."""
         return None
 
     def rank(self) -> int | None:

@@ -22,7 +22,8 @@ from adbg.engine.backends.common.backend import FrameworkBackend
 from adbg.engine.backends.common.optimizers import of_kind
 from adbg.engine.backends.paddle import private, tensors
 from adbg.engine.backends.paddle.aids import PaddleAids
-from adbg.engine.backends.paddle.collectives import groups
+from adbg.engine.backends.paddle.collectives.groups import groups
+from adbg.engine.backends.paddle.collectives.taps import PaddleTaps
 from adbg.engine.backends.paddle.creations import Creations
 from adbg.engine.backends.paddle.entry import EngineEntry
 from adbg.engine.backends.paddle.failures import error_text
@@ -86,6 +87,7 @@ class PaddleBackend(FrameworkBackend):
         self._services = Services(self._modules, self._stacks)
         self._entry = EngineEntry(self._services)
         self._grad_modes: list[bool] = []
+        self._taps = PaddleTaps(self._stacks.frames.user_file)
         self._vlog = PaddleVlog(paddle.base.core, log_sites())
         self._check()
         self._aids = PaddleAids(paddle, self._flags)
@@ -117,7 +119,10 @@ class PaddleBackend(FrameworkBackend):
         else:
             self._modules.unwatch()
 
-    # ---- Paddle's own log and aids
+    # ---- Paddle's own log and aids, and its collectives
+
+    def collectives(self) -> PaddleTaps:
+        return self._taps
 
     def native_vlog(self) -> NativeVlog:
         return self._vlog

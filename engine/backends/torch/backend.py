@@ -15,7 +15,8 @@ from adbg.engine.backends.base import Capabilities, Graph
 from adbg.engine.backends.common.backend import FrameworkBackend
 from adbg.engine.backends.common.optimizers import of_kind
 from adbg.engine.backends.torch import private, tensors
-from adbg.engine.backends.torch.collectives import groups
+from adbg.engine.backends.torch.collectives.groups import groups
+from adbg.engine.backends.torch.collectives.taps import TorchTaps
 from adbg.engine.backends.torch.creations import Creations
 from adbg.engine.backends.torch.entry import EngineEntry
 from adbg.engine.backends.torch.graph import Services, TorchGraph, node_name, root_nodes
@@ -82,6 +83,7 @@ class TorchBackend(FrameworkBackend):
         self._services = Services(self._modules, self._stacks)
         self._entry = EngineEntry(self._services, self._frames)
         self._evaluating = _Evaluating()
+        self._taps = TorchTaps(self._frames.user_file)
         self.capabilities = _capabilities(self._stacks)
 
     # ---- in and out
@@ -154,6 +156,9 @@ class TorchBackend(FrameworkBackend):
     def device_memory(self) -> Any:
         cuda: Any = torch.cuda
         return cuda if cuda.is_initialized() else None
+
+    def collectives(self) -> TorchTaps:
+        return self._taps
 
     def rank(self) -> int | None:
         """Spawned ranks have no RANK in their environment."""
