@@ -29,6 +29,7 @@ from adbg.engine.backends import REGISTRY
 from adbg.engine.backends.base import Backend
 from adbg.engine.capture.captures import Captures
 from adbg.engine.errors import ProtocolError
+from adbg.engine.inspect.digest import DigestMoments
 from adbg.engine.log.levels import LogLevels
 from adbg.engine.log.narrator import Narrator
 from adbg.engine.log.node_log import NodeLog
@@ -101,6 +102,7 @@ class Agent:
         session.kept.limit = config.keep_gradients
         self.record = RunRecord(session, self, config, scratch)
         self.events = Events(self)
+        self.digests = DigestMoments(session)
         self.captures = Captures(session, self.record.captures_folder)
         self.log_levels = LogLevels(Narrator(self.record.log), self.record.log_file, session.problems.problem)
         self.log_levels.tap.limit = config.record_limit // 2
@@ -108,6 +110,7 @@ class Agent:
         node_log = NodeLog(self.log_levels, self.record.place_log)
         unmatched = UnmatchedBreakpoints(session, self)
         session.observe(_LateFacts(self), self.captures, self.events, unmatched, self.log_levels, node_log, self.aids)
+        session.observe(self.digests)
         if main:
             self.record.open()
         session.set_stacks(config.stacks)
@@ -183,6 +186,7 @@ class Agent:
             run_dir=self.config.run_dir if self.record.run_dir else "",
             frameworks=[_framework(backend) for backend in self.session.backends],
             main=self.main,
+            host=os.uname().nodename,
         )
 
     # ---- frameworks

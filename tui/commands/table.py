@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from adbg.tui.debugger.debugger import Debugger
 
 GROUPS = ("running", "breakpoints", "data", "stack", "graph", "information", "session")
-_MODULES = ("running", "breakpoints", "data", "stack", "graph", "capture", "information", "session")
+_MODULES = ("running", "breakpoints", "data", "stack", "graph", "capture", "information", "divergence", "session")
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from adbg.engine.backends.base import (
 )
 from adbg.engine.backends.common.backend import FrameworkBackend
 from adbg.engine.backends.common.optimizers import of_kind
-from adbg.engine.backends.paddle import private, tensors
+from adbg.engine.backends.paddle import bits, private, tensors
 from adbg.engine.backends.paddle.aids import PaddleAids
 from adbg.engine.backends.paddle.creations import Creations
 from adbg.engine.backends.paddle.entry import EngineEntry
@@ -71,6 +71,8 @@ class PaddleBackend(FrameworkBackend):
     norm = staticmethod(tensors.norm)
     nonfinite = staticmethod(tensors.nonfinite)
     text = staticmethod(tensors.text)
+    feed_bits = staticmethod(bits.feed_bits)
+    part_of = staticmethod(bits.part_of)
 
     def __init__(self) -> None:
         self.version = str(paddle.__version__)
@@ -165,6 +167,9 @@ class PaddleBackend(FrameworkBackend):
 
     def device_memory(self) -> Any:
         return paddle.device.cuda if paddle.is_compiled_with_cuda() else None
+
+    def reducer(self) -> str:
+        return self._modules.kind_among(paddle.DataParallel)
 
     def why_off(self, capability: str) -> str:
         return SAVED_NOTE if capability == "saved_tensors" else super().why_off(capability)

@@ -30,6 +30,7 @@ class ProcessInfo:
     frameworks: list[Framework] = field(default_factory=list)
     protocol: int = PROTOCOL_VERSION
     main: bool = True  # False: a Python child of the program that adbg launched
+    host: str = ""  # as uname -n has it; pids, files and run_dir are those of that host
 
 
 @event("adbg/hello")
