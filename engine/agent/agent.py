@@ -31,6 +31,7 @@ from adbg.engine.backends.base import Backend
 from adbg.engine.capture.captures import Captures
 from adbg.engine.collectives.ledger import Ledger
 from adbg.engine.errors import ProtocolError
+from adbg.engine.inspect.digest import DigestMoments
 from adbg.engine.log.levels import LogLevels
 from adbg.engine.log.narrator import Narrator
 from adbg.engine.log.node_log import NodeLog
@@ -107,6 +108,7 @@ class Agent:
         self.ledger = Ledger(self._new_group)
         self.record.opened = lambda recorder: self.ledger.record_into(recorder.collective)
         self.events = Events(self)
+        self.digests = DigestMoments(session)
         self.captures = Captures(session, self.record.captures_folder)
         self.log_levels = LogLevels(Narrator(self.record.log), self.record.log_file, session.problems.problem)
         self.log_levels.tap.limit = config.record_limit // 2
@@ -116,7 +118,7 @@ class Agent:
         node_log = NodeLog(self.log_levels, self.record.place_log)
         unmatched = UnmatchedBreakpoints(session, self)
         session.observe(_LateFacts(self), self.ledger, self.captures, self.events, unmatched, self.log_levels)
-        session.observe(node_log, self.aids, self.ranks)
+        session.observe(node_log, self.aids, self.ranks, self.digests)
         if main:
             self.record.open()
         session.set_stacks(config.stacks)
@@ -206,6 +208,7 @@ class Agent:
             frameworks=[_framework(backend) for backend in self.session.backends],
             main=self.main,
             parent=os.getppid(),
+            host=os.uname().nodename,
         )
 
     # ---- frameworks

@@ -20,6 +20,7 @@ from adbg.engine.capture.captures import capture_at
 from adbg.engine.capture.dump import dump
 from adbg.engine.collectives.answer import answer as collectives_answer
 from adbg.engine.errors import AdbgError, NotStopped, ProtocolError
+from adbg.engine.inspect.digest import position
 from adbg.engine.inspect.dispatch import Answers
 from adbg.engine.inspect.stack import running_stack
 from adbg.engine.inspect.tables import info, thread_states
@@ -80,6 +81,7 @@ class Requests:
             "adbg/info": self._info,
             "adbg/capture": self._capture,
             "adbg/dump": self._dump,
+            "adbg/digest": self._digest,
         }
 
     def commands(self) -> set[str]:
@@ -214,6 +216,26 @@ class Requests:
                 client.refuse(message, error)
 
         self._at_stop(client, message, "adbg/info", arguments, running)
+
+    def _digest(self, client: Client, message: Message, arguments: p.Digest) -> None:
+        if not arguments.what:
+            client.respond(message, position(self._session))
+            return
+
+        def later(error: AdbgError) -> None:
+            if arguments.wait <= 0:
+                client.refuse(message, error)
+                return
+            try:
+                self._agent.digests.wait_for(
+                    arguments,
+                    lambda body: client.respond(message, body),
+                    lambda problem: client.refuse(message, problem),
+                )
+            except AdbgError as problem:
+                client.refuse(message, problem)
+
+        self._at_stop(client, message, "adbg/digest", arguments, later)
 
     def _capture(self, client: Client, message: Message, arguments: p.Capture) -> None:
         captures = self._agent.captures

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -152,6 +152,19 @@ class Backend(abc.ABC):
         """The counter that in-place operations on a tensor move; None where it has none."""
         return None
 
+    def feed_bits(self, value: Any, put: Callable[[memoryview], object]) -> None:
+        """``put`` the bytes of all elements of a tensor, in C order and in pieces of some MB; valid until ``put``
+        returns. Numbers are not converted: NaNs keep their payload, zeros their sign.
+
+        Raises:
+            Unsupported: there are no bytes to read.
+        """
+        raise Unsupported(f"{self.name} does not give the bytes of a tensor")
+
+    def part_of(self, value: Any) -> str:
+        """What this rank holds of a tensor that is spread over ranks ("Shard(dim=0)"); "" where it holds all of it."""
+        return ""
+
     @abc.abstractmethod
     def user_mode(self) -> contextlib.AbstractContextManager[None]:
         """Evaluate user expressions here: grad mode on, as in user code; restored afterwards."""
@@ -211,6 +224,20 @@ class Backend(abc.ABC):
         """For the collectives that begin from now on."""
         raise Unsupported(f"{self.name} has no way to set the time-out of a process group", "")
 
+    def world(self) -> int | None:
+        """Ranks in the framework's process group; None while this process is in none. Any thread."""
+        return None
+
+    def collectives_begun(self) -> int | None:
+        """Sequence number of the last collective of the default process group: the same on every rank at the same place
+        of the program. None without a group, and where the framework does not number them. Any thread."""
+        return None
+
+    def reducer(self) -> str:
+        """The wrapper that reduces gradients between ranks within backward ("DistributedDataParallel"), "" for
+        none."""
+        return ""
+
     def error_text(self, error: BaseException) -> str:
         """As ``BackwardCall.error_text``, of an exception of the forward."""
         return f"{type(error).__name__}: {error}"
@@ -225,4 +252,8 @@ class Backend(abc.ABC):
 
     def parameters(self) -> Iterable[tuple[str, Any]]:
         """(name, parameter) of the modules seen so far."""
+        return ()
+
+    def buffers(self) -> Iterable[tuple[str, Any]]:
+        """(name, buffer) of the modules seen so far."""
         return ()

@@ -20,9 +20,9 @@ from adbg.engine.backends.base import (
 )
 from adbg.engine.backends.common.backend import FrameworkBackend
 from adbg.engine.backends.common.optimizers import of_kind
-from adbg.engine.backends.paddle import private, tensors
+from adbg.engine.backends.paddle import bits, private, tensors
 from adbg.engine.backends.paddle.aids import PaddleAids
-from adbg.engine.backends.paddle.collectives.groups import groups
+from adbg.engine.backends.paddle.collectives import groups
 from adbg.engine.backends.paddle.collectives.taps import PaddleTaps
 from adbg.engine.backends.paddle.creations import Creations
 from adbg.engine.backends.paddle.entry import EngineEntry
@@ -77,6 +77,8 @@ class PaddleBackend(FrameworkBackend):
     norm = staticmethod(tensors.norm)
     nonfinite = staticmethod(tensors.nonfinite)
     text = staticmethod(tensors.text)
+    feed_bits = staticmethod(bits.feed_bits)
+    part_of = staticmethod(bits.part_of)
 
     def __init__(self) -> None:
         self.version = str(paddle.__version__)
@@ -184,6 +186,9 @@ class PaddleBackend(FrameworkBackend):
 
     def group_timeouts(self) -> Sequence[GroupTimeout]:
         return groups.timeouts()
+
+    def reducer(self) -> str:
+        return self._modules.kind_among(paddle.DataParallel)
 
     def why_off(self, capability: str) -> str:
         return SAVED_NOTE if capability == "saved_tensors" else super().why_off(capability)

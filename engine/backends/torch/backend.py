@@ -14,8 +14,8 @@ import torch
 from adbg.engine.backends.base import Capabilities, Graph
 from adbg.engine.backends.common.backend import FrameworkBackend
 from adbg.engine.backends.common.optimizers import of_kind
-from adbg.engine.backends.torch import private, tensors
-from adbg.engine.backends.torch.collectives.groups import groups
+from adbg.engine.backends.torch import bits, private, tensors
+from adbg.engine.backends.torch.collectives import groups
 from adbg.engine.backends.torch.collectives.taps import TorchTaps
 from adbg.engine.backends.torch.creations import Creations
 from adbg.engine.backends.torch.entry import EngineEntry
@@ -73,6 +73,8 @@ class TorchBackend(FrameworkBackend):
     norm = staticmethod(tensors.norm)
     nonfinite = staticmethod(tensors.nonfinite)
     text = staticmethod(tensors.text)
+    feed_bits = staticmethod(bits.feed_bits)
+    part_of = staticmethod(bits.part_of)
 
     def __init__(self) -> None:
         self.version = str(torch.__version__)
@@ -170,6 +172,16 @@ class TorchBackend(FrameworkBackend):
 
     def set_group_timeout(self, group: str, backend: str, seconds: float) -> None:
         groups.set_timeout(group, backend, seconds)
+
+    def world(self) -> int | None:
+        group = torch.distributed
+        return int(group.get_world_size()) if group.is_available() and group.is_initialized() else None
+
+    def collectives_begun(self) -> int | None:
+        return private.sequence_number()
+
+    def reducer(self) -> str:
+        return self._modules.kind_among(torch.nn.parallel.DistributedDataParallel)
 
     def why_off(self, capability: str) -> str:
         if capability == "native_vlog":
