@@ -366,6 +366,7 @@ class ScriptedProgram:
     """A Program whose process is a ScriptedAgent (or several) behind a real Listener."""
 
     launched = True
+    attachment: Any = None
     detached_start = False
     command: tuple[str, ...] = ()
     stacks: bool | None = None

@@ -82,6 +82,8 @@ KEYS: tuple[Key, ...] = (
     Key("focusprevious", "shift+tab", "focus_panel(-1)", "previous panel", "Panels", where="main"),
     Key("consolefocus", "ctrl+x", "toggle_console", "into the console, or back", "Panels", priority=True),
     Key("output", "o", "output", "the program's output, and its input", "Program", hint="Output"),
+    Key("threads", "W", "threads", "every thread, and what it waits for (also while the program hangs)", "Program",
+        command="where all"),
     Key("ranks", "J,f9", "ranks", "the ranks of the job: where each is, what it waits for", "Program", where="main",
         command="info ranks"),
     Key("command", "colon", "command", "command line", "adbg", hint="Cmd", priority=True),

@@ -31,6 +31,7 @@ SUBJECTS = {
     "backward": "the backward calls that are running",
     "breakpoints": "breakpoints with their hits and matches",
     "threads": "the threads of the program, and where each is",
+    "locals": "the variables of the selected frame, of a thread that runs too (`thread 2`)",
     "params": "the parameters, and at a stop their gradients",
     "memory": "memory use of the program and its devices",
     "capabilities": "what adbg can do with the framework of the program",
@@ -68,6 +69,10 @@ def info(debugger: Debugger, argument: str) -> CommandResult:
         from adbg.tui.commands.breakpoints import breakpoint_table
 
         return breakpoint_table(debugger)
+    if subject == "locals":
+        from adbg.tui.commands.threads import locals_result
+
+        return locals_result(debugger)
     if subject == "display":
         from adbg.tui.commands.data import shown_table
 

@@ -44,8 +44,10 @@ def vlog(debugger: Debugger, argument: str) -> CommandResult:
     With Paddle, these are its own levels and modules (`vlog dygraph_functions=6,nodes=5`), and its log goes to the run
     directory instead of the program's stderr until `vlog off`. `vlog 6 at FILE:A-B` raises the level only while these
     lines run; `vlog bw 6 at FILE:A-B` only while the nodes made there run (nodes made before the command are found by
-    their stacks). On Paddle both trace the thread, so Python calls are slower. Regions are cumulative; `vlog off`
-    removes them too. A Paddle program that is started with `GLOG_v=4` or `GLOG_vmodule` begins at that level.
+    their stacks). On Paddle both trace the thread, so Python calls are slower; `vlog bw` uses Paddle's own
+    `backward_vlog_guard`, which knows nodes by address: one made later where a freed one was is logged too. Regions are
+    cumulative; `vlog off` removes them too. A Paddle program that is started with `GLOG_v=4` or `GLOG_vmodule` begins
+    at that level.
     """
     levels, place, at = f"{argument} ".partition(" at ")
     first, _, rest = levels.strip().partition(" ")

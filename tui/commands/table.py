@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from adbg.tui.debugger.debugger import Debugger
 
 GROUPS = ("running", "breakpoints", "data", "stack", "graph", "information", "session")
-_MODULES = ("running", "breakpoints", "data", "stack", "graph", "capture", "information", "session", "ranks")
+_MODULES = (
+    "running", "breakpoints", "data", "stack", "threads", "graph", "capture", "information", "divergence", "session",
+    "ranks",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

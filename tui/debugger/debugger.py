@@ -65,6 +65,7 @@ class Debugger:
         self.title = title
         self.entry = entry  # a start without breakpoints stops where the first backward begins
         self.model = Model()
+        self.model.restartable = program.launched
         self.settings = Settings(self.model, entry)
         self.displays = DisplayList(self.model)
         self.ranks = Ranks(self.model)
@@ -150,6 +151,27 @@ class Debugger:
         for process in waiting:
             self.incoming.configure(process)
 
+    def await_agent(self, seconds: float) -> bool:
+        """Wait until the first agent is connected or the program ended; false when ``seconds`` passed first.
+
+        Raises:
+            AdbgError: none will come, since the process that was found running cannot be entered.
+        """
+        attachment = self.program.attachment
+        if self.model.wait_ready(seconds):
+            return True
+        if attachment is not None and attachment.failure is not None:
+            with self.model.changed:
+                self.model.set_state(State.NEW)
+            raise attachment.failure
+        return False
+
+    @property
+    def entering(self) -> bool:
+        """adbg is getting into a program that was found running, and in no process of it so far."""
+        attachment = self.program.attachment
+        return attachment is not None and not self.run.joined and bool(attachment.entering)
+
     def restart(self) -> None:
         """End the program and start it again; breakpoints, displays and watches stay. ``begin`` lets the script run."""
         if not self.program.launched:
@@ -171,6 +193,8 @@ class Debugger:
             for process in processes:
                 process.resumed()
             self.model.set_state(State.DETACHED)
+        if self.program.attachment is not None:
+            self.program.attachment.stop_entering()
         for process in processes:
             with contextlib.suppress(AdbgError):
                 if not process.configured:
@@ -243,6 +267,7 @@ class Debugger:
                 raise model.absent()
             serial, stack = process.stop_serial, process.view.stack
             process.resumed()
+            self.run.quiet = False
             model.set_state(State.RUNNING)
             if isinstance(arguments, protocol.Continue):
                 self.stop_all.went_on()
@@ -286,6 +311,7 @@ class Debugger:
             raise CommandError("the program is already stopped")
         if self.state is not State.RUNNING:
             raise NotStopped("the program is not running", "`run` starts it")
+        self.run.quiet = False
         with self.model.changed:
             for process in self.processes:
                 if process.stop is None:
@@ -294,6 +320,8 @@ class Debugger:
             for process in self.processes:
                 if process.stop is None:
                     process.client.send(protocol.Pause())
+        if self.program.attachment is not None:
+            self.program.attachment.stop_asked(self.model)
 
     def _after_resume(self, continued: bool) -> None:
         """Show the next queued stop: at once after ``continue``; a stepped process is given a moment to stop again

@@ -66,7 +66,8 @@ class Incoming:
             lambda reason: self._lost(process, reason, run),
         )
         try:
-            self._adopt(process, initialize(client, self._program.token, self._program.stacks), run)
+            token = client.token or self._program.token
+            self._adopt(process, initialize(client, token, self._program.stacks), run)
         except AdbgError as error:
             if not isinstance(error, DebuggeeGone):
                 model.notice("error", f"process {info.pid} cannot be debugged: {error}")
@@ -92,6 +93,8 @@ class Incoming:
                     break
             states = settings.send(process, wanted, sent)
             sent = wanted
+        if self._program.attachment is not None:
+            model.notice("info", self._program.attachment.arrival(process.info))
         model.tell(events.ProcessJoined(process))
         self._drop_invalid(states)
         if begun:
@@ -252,7 +255,10 @@ class Incoming:
         if process in run.processes:
             model.tell(events.ProcessLeft(process))
         if not self._program.launched and not rest and model.state is not State.DETACHED:
-            self._ended(ExitStatus(reason=reason), run)
+            attachment = self._program.attachment
+            status = ExitStatus(reason=reason) if attachment is None else attachment.end_of(process.info.pid)
+            if status is not None:
+                self._ended(status, run)
 
     # ------------------------------------------------------------------ the program as a whole
 
