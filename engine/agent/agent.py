@@ -194,6 +194,7 @@ class Agent:
     def _new_group(self, groups: Sequence[p.ProcessGroup]) -> None:
         """A process group is used for the first time: now this process has a rank, and something to be recorded."""
         self.look_again()
+        self.ranks.groups.look_again()
         self.record.note_groups(groups)
 
     def process_info(self) -> p.ProcessInfo:
