@@ -85,7 +85,7 @@ def _ask(process: Process, history: bool) -> protocol.CollectivesBody | None:
 
 def _facts(rank: int, process: Process, before: Any, after: Any) -> RankFacts:
     if not process.alive:
-        life = Life.ENDED if process.ended else Life.DIED
+        life = Life.ENDED if process.said_end else Life.DIED
     elif after is None:
         life = Life.SILENT
     else:
