@@ -89,7 +89,7 @@ def _enter(session_file: str) -> None:
     session: dict[str, str] = {}
     # Loading takes Python's lock some thousand times, and beside a busy thread waits that long for it each time: 10 s
     # with Python's 5 ms.
-    interval = sys.getswitchinterval()
+    interval = ours = sys.getswitchinterval()
     with _Finder() as finder:
         try:
             session = _trusted_session(session_file)
@@ -98,6 +98,7 @@ def _enter(session_file: str) -> None:
             if sys.version_info < OLDEST:
                 raise RuntimeError(f"this Python is {sys.version.split()[0]}, adbg needs 3.10 or newer")
             sys.setswitchinterval(min(interval, _INTERVAL))
+            ours = sys.getswitchinterval()  # 0.0001 comes back as 9.999999999999999e-05
             finder.serve(session["package_path"], session["engine_path"])
             aside = _aside(session)
             from adbg.engine.agent.arrival import arrive
@@ -107,7 +108,7 @@ def _enter(session_file: str) -> None:
             if session:
                 _refuse(session, error)
         finally:
-            if sys.getswitchinterval() == _INTERVAL:  # else the program has chosen another one meanwhile
+            if sys.getswitchinterval() == ours != interval:  # else the program has chosen another one meanwhile
                 sys.setswitchinterval(interval)
 
 
