@@ -59,4 +59,5 @@ def test_links() -> None:
 
 
 def test_the_table_has_its_place() -> None:
-    assert table.insert(TEXT, "text").count("text\n<!-- /attach stress -->") == 1
+    for text in (TEXT, (ROOT / "README.md").read_text()):
+        assert table.insert(text, "text").count("text\n<!-- /attach stress -->") == 1
