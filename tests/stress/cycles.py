@@ -23,8 +23,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support.front_end import Peer  # noqa: E402
-from support.late import Late, Session, leave  # noqa: E402
+from support.front_end import Peer
+from support.late import Late, Session, leave
 
 STEPS = 2  # of each cycle: one with adbg, one without
 WARM = 4  # cycles at least before anything is counted
