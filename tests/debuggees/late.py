@@ -14,7 +14,7 @@ import warnings
 from collections import Counter
 
 warnings.simplefilter("ignore")
-from support import process_census as censuses  # noqa: E402
+from support import process_census as censuses
 
 NAME = sys.argv[1]
 framework = importlib.import_module(NAME)
@@ -92,7 +92,7 @@ def main():
             losses = [program.step() for _ in range(words[0])]
             answer = losses[-1]
         elif command == "old":
-            program.old.backward(retain_graph=True) if NAME == "torch" else program.old.backward(retain_graph=True)
+            program.old.backward(retain_graph=True)
             answer = program.x.grad.tolist()
         elif command == "attach":
             attach(*words)
@@ -103,7 +103,7 @@ def main():
             answer = censuses.differences(taken, censuses.take(NAME))
         elif command == "grown":
             now = censuses.objects()
-            answer = {kind: count for kind, count in (now - counted).items()}
+            answer = dict(now - counted)
             counted = now
         elif command == "sizes":
             answer = {
@@ -111,7 +111,7 @@ def main():
                 "objects": sum(censuses.objects().values()),
                 "threads": len(os.listdir("/proc/self/task")),
                 "descriptors": len(os.listdir("/proc/self/fd")),
-                "mappings": open("/proc/self/maps").read().count("\n"),
+                "mappings": len(censuses.lines_of("maps")),
             }
         elif command == "run":  # a statement of the test's
             exec(words[0], {"program": program, "framework": framework})

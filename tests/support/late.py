@@ -29,7 +29,7 @@ class Late:
         path = os.pathsep.join([str(ROOT / "tests"), known.get("PYTHONPATH", "")])
         command = [sys.executable, str(DEBUGGEES / "late.py"), framework]
         self.framework = framework
-        self._errors = tempfile.TemporaryFile("w+")
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,

@@ -42,7 +42,9 @@ def differences(before: Facts, after: Facts) -> list[str]:
         if isinstance(old, dict) and isinstance(new, dict):
             for key in sorted({**old, **new}, key=str):
                 if old.get(key, "(absent)") != new.get(key, "(absent)"):
-                    found.append(f"{name}: {key}: {_short(old.get(key, '(absent)'))} -> {_short(new.get(key, '(absent)'))}")
+                    found.append(
+                        f"{name}: {key}: {_short(old.get(key, '(absent)'))} -> {_short(new.get(key, '(absent)'))}"
+                    )
         elif old != new:
             found.append(f"{name}: {_short(old)} -> {_short(new)}")
     return found
@@ -73,15 +75,21 @@ def _short(value: object) -> str:
     return text if len(text) < 200 else text[:200] + "..."
 
 
+def lines_of(name: str) -> list[str]:
+    """Of this process's /proc."""
+    with open(f"/proc/self/{name}") as file:
+        return file.read().splitlines()
+
+
 def _of_the_system() -> Facts:
     facts: Facts = {}
-    tasks = sorted(open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task"))
+    tasks = sorted(lines_of(f"task/{task}/comm")[0] for task in os.listdir("/proc/self/task"))
     facts["system threads"] = tasks
     for number in sorted(map(int, os.listdir("/proc/self/fd"))):
         with contextlib.suppress(FileNotFoundError):  # that of the listing itself
             facts[f"descriptor {number}"] = os.readlink(f"/proc/self/fd/{number}")
     mapped = collections.Counter()
-    for line in open("/proc/self/maps"):
+    for line in lines_of("maps"):
         words = line.split(None, 5)
         if len(words) == 6 and words[5].startswith("/"):
             mapped[words[5].strip() + " " + words[1]] += 1
@@ -90,7 +98,7 @@ def _of_the_system() -> Facts:
         elif len(words) < 6 and "s" in words[1]:
             mapped["shared memory"] += 1
     facts.update({f"mapped {name}": count for name, count in mapped.items()})
-    for line in open("/proc/self/status"):
+    for line in lines_of("status"):
         if line.startswith(("SigCgt", "SigIgn", "SigBlk", "TracerPid", "Umask", "Seccomp", "NoNewPrivs")):
             name, value = line.split()[:2]
             # The C library takes signals 32 and 33 for itself as the first thread is made.
@@ -184,7 +192,7 @@ def _of_paddle() -> Facts:
 
     flags = core.globals()
     return {
-        "paddle flags": {name: flags[name] for name in flags.keys()},
+        "paddle flags": {name: flags[name] for name in list(flags.keys())},
         "paddle modes": (core._has_grad(), paddle.get_default_dtype(), paddle.in_dynamic_mode(), paddle.get_device()),
     }
 
@@ -197,4 +205,4 @@ def objects() -> collections.Counter[str]:
 
 def resident() -> int:
     """Bytes."""
-    return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return int(lines_of("statm")[0].split()[1]) * os.sysconf("SC_PAGE_SIZE")
