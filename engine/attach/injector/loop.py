@@ -8,7 +8,7 @@ JSON, by ``kind``:
 * ``entered``: ``way``, ``thread``; the snippet has run
 * ``released``: nothing of adbg's is mapped any more; ``left`` where that could not be, with ``why``
 * ``failed``: ``why``, and ``errno`` where the kernel refused; the target is as it was
-* ``paused``: ``step``; only with ``--pause-at NUMBER``, for tests: at that step it holds still until it is killed
+* ``paused``: ``step``; only with ``--pause-at NUMBER|NAME``, for tests: at that step it stays until it is killed
 """
 
 from __future__ import annotations
@@ -343,11 +343,11 @@ def run(front: FrontEnd, step: Callable[[str], None]) -> int:
 
 def main(words: list[str]) -> int:
     front = FrontEnd()
-    pause_at = int(words[words.index("--pause-at") + 1]) if "--pause-at" in words else -1
+    pause_at = words[words.index("--pause-at") + 1] if "--pause-at" in words else ""
     steps = itertools.count()
 
     def step(name: str) -> None:
-        if next(steps) == pause_at:
+        if pause_at in (name, str(next(steps))):
             front.say("paused", step=name)
             while True:
                 time.sleep(60)
