@@ -37,9 +37,11 @@ class Client:
     Args:
         sock: a connected unix stream socket; owned from now on.
         stream: a buffered reader of it, when one has read from it already.
+        token: of this agent's own session, "" for the front end's.
     """
 
-    def __init__(self, sock: socket.socket, stream: BinaryIO | None = None) -> None:
+    def __init__(self, sock: socket.socket, stream: BinaryIO | None = None, token: str = "") -> None:
+        self.token = token
         self._sock = sock
         self._stream: BinaryIO = stream if stream is not None else sock.makefile("rb")
         self._send_lock = threading.Lock()
@@ -286,7 +288,7 @@ def connect(pid: int) -> tuple[Client, SessionConfig]:
     except AdbgError:
         sock.close()
         raise
-    return Client(sock), config
+    return Client(sock, token=config.token), config
 
 
 def initialize(client: Client, token: str, stacks: bool | None, timeout: float = REQUEST_TIMEOUT) -> InitializeBody:
