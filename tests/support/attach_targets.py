@@ -86,18 +86,29 @@ def plain(tmp_path: Path, kind: str) -> dict[str, Any]:
         return running.end()
 
 
-def inject(pid: int, started: int, code: str, pause_at: int | str = -1) -> list[dict[str, Any]]:
-    """Run the injector; all that it says. Where it pauses it is killed."""
+@contextlib.contextmanager
+def injecting(pid: int, started: int, code: str, pause_at: int | str = -1) -> Iterator[subprocess.Popen[str]]:
+    """The injector at work; killed in the end if it is not done."""
     with subprocess.Popen(
         [sys.executable, "-I", "-S", str(INJECTOR), str(ROOT), "--pause-at", str(pause_at)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
+        try:
+            assert process.stdin is not None
+            process.stdin.write(json.dumps({"pid": pid, "started": started, "snippet": code, "ready": 0.5}) + "\n")
+            process.stdin.flush()
+            yield process
+        finally:
+            process.kill()
+
+
+def inject(pid: int, started: int, code: str, pause_at: int | str = -1) -> list[dict[str, Any]]:
+    """Run the injector; all that it says. Where it pauses it is killed."""
+    lines = []
+    with injecting(pid, started, code, pause_at) as process:
         assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(json.dumps({"pid": pid, "started": started, "snippet": code}) + "\n")
-        process.stdin.flush()
-        lines = []
         for text in process.stdout:
             lines.append(json.loads(text))
             if lines[-1]["kind"] == "paused":
@@ -105,7 +116,7 @@ def inject(pid: int, started: int, code: str, pause_at: int | str = -1) -> list[
             elif lines[-1]["kind"] == "entered":
                 process.stdin.write("release\n")
                 process.stdin.flush()
-        return lines
+    return lines
 
 
 def kinds(lines: list[dict[str, Any]]) -> list[str]:

@@ -1,8 +1,8 @@
 """What the injector does, from its order on stdin to its end.
 
-The order is one line of JSON: ``pid``, ``started``, ``snippet``. Then a line ``release``, or the end of stdin, says
-that the snippet's page is not needed any more, and before the snippet has begun, that it is not to. Out come lines of
-JSON, by ``kind``:
+The order is one line of JSON: ``pid``, ``started``, ``snippet``, and ``ready``, the seconds that an interpreter may take
+to start. Then a line ``release``, or the end of stdin, says that the snippet's page is not needed any more, and before
+the snippet has begun, that it is not to. Out come lines of JSON, by ``kind``:
 
 * ``queued``: ``way``, ``thread``; everything is in place, and the interpreter has to come to it
 * ``entered``: ``way``, ``thread``; the snippet has run
@@ -108,7 +108,7 @@ class Injection:
         self._ground = Ground(self._process, self._memory, kind, call_and_return, go_home, step)
         self._chooser = Chooser(self._process, kind)
         self._resting: dict[int, float] = {}
-        self._ready_by = time.monotonic() + READY_TIME
+        self._ready_by = time.monotonic() + order.get("ready", READY_TIME)
         self._page: Page | None = None
         self._litter: list[Page] = []  # of others before
         self._queued = False  # by this process
