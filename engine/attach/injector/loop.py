@@ -1,8 +1,8 @@
 """What the injector does, from its order on stdin to its end.
 
-The order is one line of JSON: ``pid``, ``started``, ``snippet``, and ``ready``, the seconds that an interpreter may take
-to start. Then a line ``release``, or the end of stdin, says that the snippet's page is not needed any more, and before
-the snippet has begun, that it is not to. Out come lines of JSON, by ``kind``:
+The order is one line of JSON: ``pid``, ``started``, ``snippet``, and ``ready``, the seconds that an interpreter may
+take to start. Then a line ``release``, or the end of stdin, says that the snippet's page is not needed any more, and
+before the snippet has begun, that it is not to. Out come lines of JSON, by ``kind``:
 
 * ``queued``: ``way``, ``thread``; everything is in place, and the interpreter has to come to it
 * ``entered``: ``way``, ``thread``; the snippet has run
