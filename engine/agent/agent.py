@@ -22,13 +22,16 @@ from adbg.engine.agent import import_watch as importwatch
 from adbg.engine.agent.aids import AidSwitches
 from adbg.engine.agent.client import Client
 from adbg.engine.agent.events import Events
+from adbg.engine.agent.ranks import RankFacts
 from adbg.engine.agent.requests import Requests
 from adbg.engine.agent.run_record import RunRecord
 from adbg.engine.agent.unmatched import UnmatchedBreakpoints
 from adbg.engine.backends import REGISTRY
 from adbg.engine.backends.base import Backend
 from adbg.engine.capture.captures import Captures
+from adbg.engine.collectives.ledger import Ledger
 from adbg.engine.errors import ProtocolError
+from adbg.engine.inspect.digest import DigestMoments
 from adbg.engine.log.levels import LogLevels
 from adbg.engine.log.narrator import Narrator
 from adbg.engine.log.node_log import NodeLog
@@ -102,14 +105,20 @@ class Agent:
         self.session = session = Session(self, self.rank or 0)
         session.kept.limit = config.keep_gradients
         self.record = RunRecord(session, self, config, scratch)
+        self.ledger = Ledger(self._new_group)
+        self.record.opened = lambda recorder: self.ledger.record_into(recorder.collective)
         self.events = Events(self)
+        self.digests = DigestMoments(session)
         self.captures = Captures(session, self.record.captures_folder)
         self.log_levels = LogLevels(Narrator(self.record.log), self.record.log_file, session.problems.problem)
         self.log_levels.tap.limit = config.record_limit // 2
         self.aids = AidSwitches(session)
+        self.ranks = RankFacts(session)
+        session.known_rank = self._known_rank
         node_log = NodeLog(self.log_levels, self.record.place_log)
         unmatched = UnmatchedBreakpoints(session, self)
-        session.observe(_LateFacts(self), self.captures, self.events, unmatched, self.log_levels, node_log, self.aids)
+        session.observe(_LateFacts(self), self.ledger, self.captures, self.events, unmatched, self.log_levels)
+        session.observe(node_log, self.aids, self.ranks, self.digests)
         if main:
             self.record.open()
         session.set_stacks(config.stacks)
@@ -168,14 +177,24 @@ class Agent:
 
     def look_again(self) -> None:
         """A spawned child may have learnt its rank since it began, and records from its first backward on."""
-        known = [backend.rank() for backend in self.session.backends]
-        rank = next((r for r in (*known, _environment_rank()) if r is not None), self.rank)
+        rank = self._known_rank()
         if rank == self.rank and not self.record.due:
             return
+        if rank != self.rank:
+            self.session.change(self.session.table.learn_rank)
         self.rank, self.session.rank = rank, rank or 0
         if self.record.due:
             self.record.open()
         self.event(p.ProcessChanged(self.process_info()))
+
+    def _known_rank(self) -> int | None:
+        known = [backend.rank() for backend in self.session.backends]
+        return next((r for r in (*known, _environment_rank()) if r is not None), self.rank)
+
+    def _new_group(self, groups: Sequence[p.ProcessGroup]) -> None:
+        """A process group is used for the first time: now this process has a rank, and something to be recorded."""
+        self.look_again()
+        self.record.note_groups(groups)
 
     def process_info(self) -> p.ProcessInfo:
         """Who this process is. ``argv`` as the interpreter was called; ``sys.argv`` may not be set yet at start."""
@@ -188,6 +207,8 @@ class Agent:
             run_dir=self.config.run_dir if self.record.run_dir else "",
             frameworks=[_framework(backend) for backend in self.session.backends],
             main=self.main,
+            parent=os.getppid(),
+            host=os.uname().nodename,
         )
 
     # ---- frameworks
@@ -300,6 +321,7 @@ class _LateFacts(Observer):
             self._due = now + AGAIN
             self._agent.look_again()
             self._agent.record.look_again()
+            self._agent.ranks.groups.look_again()
 
     def before_stop(self) -> None:
         self._agent.look_again()

@@ -20,6 +20,7 @@ from adbg.tui.app.messages import Read
 from adbg.tui.app.panels.status_bar import Status
 from adbg.tui.app.screens.main import MainScreen
 from adbg.tui.app.screens.output import OutputScreen
+from adbg.tui.app.screens.ranks import RanksScreen
 from adbg.tui.app.stop_reader import StopReader
 from adbg.tui.commands.startup import stop_commands
 from adbg.tui.debugger import events
@@ -75,6 +76,7 @@ class EventFeed:
         self.put = self._incoming.append
         self.output = ScreenText()
         self._input = InputWatch(debugger)
+        main.open_ranks = self._open_ranks
         self._tip_due = True
         self._began_at: float | None = None
         self._shown: tuple[int, Process | None] = (-1, None)  # the run and its process that are shown
@@ -122,6 +124,9 @@ class EventFeed:
         self.main.vlog.poll()
         self.main.heed_log()
         self._tick_status()
+
+    def _open_ranks(self) -> None:
+        self.main.app.push_screen(RanksScreen(self.debugger, self._run_line))
 
     def _program_wrote(self, pieces: list[str]) -> None:
         """Take in what the program wrote; empties ``pieces``."""
@@ -343,7 +348,8 @@ class EventFeed:
             if self.debugger.stop is None:  # what the panels show is of the other one
                 self.reader.forget()
         self._shown = (run, process)
-        status.process = f"process {process.number} rank {process.rank}"
+        held = len(self.debugger.stop_all.standing())
+        status.process = f"process {process.number} rank {process.rank}" + (f", {held} held" if held else "")
 
     def ask_memory(self) -> None:
         """Resident memory of the current process, once a second (read from /proc, the program is not touched)."""

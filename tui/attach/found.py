@@ -118,7 +118,11 @@ class FoundProgram:
         config = SessionConfig("", "", stacks=bool(self.stacks))
         self._listener = listener = Listener(self._greet, config, self._way.refused)
         self.token, self.folder = listener.token, os.path.dirname(listener.config.socket)
-        self._way.session_file = prepare_session(listener.config)
+        try:
+            self._way.session_file = prepare_session(listener.config)
+        except BaseException:  # no room on the disk, say: the folder must not stay
+            listener.close()
+            raise
         if self.job:
             self._enter_ranks(self._ranks()[1])
             self._watch = threading.Thread(target=self._look_again, name="adbg-job", daemon=True)

@@ -43,6 +43,8 @@ from adbg.engine.types import NodeStop
 from adbg.tui.debugger import events
 from adbg.tui.debugger.displays import DisplayList
 from adbg.tui.debugger.incoming import Incoming
+from adbg.tui.debugger.job.ranks import Ranks
+from adbg.tui.debugger.job.stop_all import StopAll
 from adbg.tui.debugger.model import Model, Run, State
 from adbg.tui.debugger.process import Process
 from adbg.tui.debugger.program import Program
@@ -67,7 +69,11 @@ class Debugger:
         self.model.restartable = program.launched
         self.settings = Settings(self.model, entry)
         self.displays = DisplayList(self.model)
-        self.incoming = Incoming(self.model, self.settings, program)
+        self.ranks = Ranks(self.model)
+        self.stop_all = StopAll(self.model, self.ranks, lambda: self.settings.can_stop)
+        self.settings.before_change = self.stop_all.renew_timeouts
+        self.ranks.each_round = self.stop_all.renew_timeouts
+        self.incoming = Incoming(self.model, self.settings, program, self.ranks, self.stop_all)
         self._let_go = False
 
     # ------------------------------------------------------------------ where it stands
@@ -120,6 +126,7 @@ class Debugger:
                 raise CommandError("the program is already running", "`restart` ends it and starts it again")
             run = model.run = Run(model.run.number + 1)
             self.settings.list.forget_hits()
+            self.stop_all.forget()
             model.set_state(State.STARTING)
         try:
             self.incoming.listen(run)
@@ -249,6 +256,16 @@ class Debugger:
             return
         with model.changed:
             process, stop = self.current, self.stop
+            if process is not None and isinstance(arguments, protocol.Continue) and self.stop_all.holds(process):
+                if self.model.waiting:  # their stops come first: nobody moves before they were seen
+                    model.show_next()
+                    return
+                gone = self.stop_all.release()
+                for other in gone:
+                    model.tell(events.Resumed(other))
+                if stop is None and gone:
+                    self.stop_all.went_on()
+                    return
             if process is None or stop is None:
                 if self.state is State.RUNNING:
                     raise NotStopped("the program is running", "`pause` stops it at the next node")
@@ -257,6 +274,8 @@ class Debugger:
             process.resumed()
             self.run.quiet = False
             model.set_state(State.RUNNING)
+            if isinstance(arguments, protocol.Continue):
+                self.stop_all.went_on()
         try:
             process.client.request(arguments)
         except AdbgError:
@@ -274,11 +293,14 @@ class Debugger:
             others = list(self.run.waiting)
             self.run.waiting.clear()
             unseen = [(process, process.stop) for process in others]
-            for process in others:
+            together = self.current is not None and self.stop_all.holds(self.current)
+            for process in () if together else others:
                 process.resumed()
         for process, stop in unseen:
             if stop is not None:
                 self.model.notice("info", f"{process.title} goes on from a stop not shown: {stop_title(stop)}")
+            if together:
+                continue  # with the others
             with contextlib.suppress(DebuggeeGone):
                 process.client.request(protocol.Continue())
                 self.model.tell(events.Resumed(process))
@@ -295,9 +317,14 @@ class Debugger:
         if self.state is not State.RUNNING:
             raise NotStopped("the program is not running", "`run` starts it")
         self.run.quiet = False
-        for process in self.processes:
-            if process.stop is None:
-                process.client.send(protocol.Pause())
+        with self.model.changed:
+            for process in self.processes:
+                if process.stop is None:
+                    process.pause_wanted, process.let_go = True, False
+            self.stop_all.renew_timeouts()
+            for process in self.processes:
+                if process.stop is None:
+                    process.client.send(protocol.Pause())
         if self.program.attachment is not None:
             self.program.attachment.stop_asked(self.model)
 
@@ -325,7 +352,8 @@ class Debugger:
             for process in self.processes:
                 if process.number == number:
                     old = run.current
-                    if old is not None and old is not process and old.stop is not None:
+                    seen = old is not None and self.stop_all.holds(old)  # and it stands until all go on
+                    if old is not None and old is not process and old.stop is not None and not seen:
                         run.waiting.insert(0, old)
                     if process in run.waiting:
                         run.waiting.remove(process)
