@@ -9,11 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
+from support.hanging import HangingJob
+from support.program import run
 
 from adbg.engine.hang.values import HangKind, HangVerdict
 from adbg.tui.text.hang import hang_lines
-from support.hanging import HangingJob
-from support.program import run
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 SCRIPT = "hanging.py"

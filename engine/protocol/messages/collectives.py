@@ -63,9 +63,9 @@ class ProcessGroup:
 class CollectivesBody:
     """``rows`` are the newest, in order. ``since``: when this ledger began (seconds since the epoch), None: there is
     none. ``total`` rows were ever in it. ``frames``: the main thread's, innermost first, ``call`` the framework's
-    function it is in. ``cpu``: seconds that the main thread has computed, or waited for a processor to; ``now`` when all this was looked at.
-    ``gil``: seconds that it took to get the GIL, about a switch interval (5 ms) where Python code runs.
-    ``notes``: what is not seen in this process."""
+    function it is in. ``cpu``: seconds that the main thread has computed, or waited for a processor to; ``now`` when
+    all this was looked at. ``gil``: seconds that it took to get the GIL, about a switch interval (5 ms) where Python
+    code runs. ``notes``: what is not seen in this process."""
 
     rank: int | None
     pid: int
