@@ -241,7 +241,7 @@ class AdbgApp(OtherScreens, Painted):
         if result is None:
             return
         if result.action == "help":
-            self.action_help()
+            self.action_screen("help")
         if self._leave_after_detach and event.line == "detach":
             self.exit(0)
         if result.quit:
@@ -386,7 +386,7 @@ class AdbgApp(OtherScreens, Painted):
             self.push_screen(CommandPalette(placeholder="a command …"))
 
     def on_command_input_for_program(self, event: CommandInput.ForProgram) -> None:
-        self._type_in(event.data)
+        self.type_in(event.data)
 
     def action_ask_quit(self) -> None:
         if not self.debugger.alive:
