@@ -23,7 +23,9 @@ from adbg.engine.types import SourceLine
 
 MOST = 2000  # rows in one answer
 FRAMES = 12
-_WRAPPERS = frozenset(("wrapper", "_wrap", "decorate_context", "_fn", "inner", "__call__", "_wrapped_call_impl"))
+_WRAPPERS = frozenset(
+    ("wrapper", "_wrap", "decorate_context", "_fn", "inner", "__impl__", "__call__", "_wrapped_call_impl")
+)
 _PYTHON = os.path.dirname(os.__file__) + os.sep + "multiprocessing"  # what starts a spawned rank
 _NAP = 0.001  # seconds without the GIL
 _LOOKED_AT = 64  # rows of that moment
