@@ -13,7 +13,7 @@ import time
 
 
 def main(framework, rank, folder):
-    faulthandler.register(signal.SIGUSR1, open(f"{folder}/stacks{rank}", "w"), all_threads=True)
+    faulthandler.register(signal.SIGUSR1, open(f"{folder}/stacks{rank}", "w"), all_threads=True)  # noqa: SIM115
     total = {"torch": with_torch, "paddle": with_paddle}[framework](rank, folder)
     print("done", total, flush=True)
 

@@ -65,5 +65,5 @@ def say(text):
 
 
 if __name__ == "__main__":
-    faulthandler.register(signal.SIGUSR1, open(sys.argv[2], "w"), all_threads=True)
+    faulthandler.register(signal.SIGUSR1, open(sys.argv[2], "w"), all_threads=True)  # noqa: SIM115
     {"deadlock": deadlock, "gil": gil, "epoll": epoll}[sys.argv[1]]()

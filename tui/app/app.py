@@ -39,7 +39,7 @@ from adbg.tui.app.panels.source import CodePanel
 from adbg.tui.app.panels.value import ValuePanel
 from adbg.tui.app.screens.dialogs import BreakpointScreen, QuitScreen, TooSmall, fields_of
 from adbg.tui.app.screens.main import MainScreen
-from adbg.tui.app.screens.opening import OtherScreens
+from adbg.tui.app.screens.opening import OtherScreens, type_in
 from adbg.tui.app.stop_reader import StopReader
 from adbg.tui.app.terminal import leave_on_signals
 from adbg.tui.app.typeahead import StepsAhead
@@ -386,7 +386,7 @@ class AdbgApp(OtherScreens, Painted):
             self.push_screen(CommandPalette(placeholder="a command …"))
 
     def on_command_input_for_program(self, event: CommandInput.ForProgram) -> None:
-        self._type_in(event.data)
+        type_in(self, event.data)
 
     def action_ask_quit(self) -> None:
         if not self.debugger.alive:

@@ -20,9 +20,9 @@ from adbg.engine.backends.base import (
 )
 from adbg.engine.backends.common.backend import FrameworkBackend
 from adbg.engine.backends.common.optimizers import of_kind
-from adbg.engine.backends.paddle import bits, private, tensors
+from adbg.engine.backends.paddle import private, tensors
 from adbg.engine.backends.paddle.aids import PaddleAids
-from adbg.engine.backends.paddle.collectives import groups
+from adbg.engine.backends.paddle.collectives import bits, groups
 from adbg.engine.backends.paddle.collectives.taps import PaddleTaps
 from adbg.engine.backends.paddle.creations import Creations
 from adbg.engine.backends.paddle.entry import EngineEntry

@@ -14,8 +14,8 @@ import torch
 from adbg.engine.backends.base import Capabilities, Graph
 from adbg.engine.backends.common.backend import FrameworkBackend
 from adbg.engine.backends.common.optimizers import of_kind
-from adbg.engine.backends.torch import bits, private, tensors
-from adbg.engine.backends.torch.collectives import groups
+from adbg.engine.backends.torch import private, tensors
+from adbg.engine.backends.torch.collectives import bits, groups
 from adbg.engine.backends.torch.collectives.taps import TorchTaps
 from adbg.engine.backends.torch.creations import Creations
 from adbg.engine.backends.torch.entry import EngineEntry

@@ -34,13 +34,7 @@ class OtherScreens(TypeAhead[int]):
 
     def action_output(self) -> None:
         typing = self.debugger.alive and self.debugger.program.launched
-        self.push_screen(OutputScreen(self.feed.output, self._type_in, typing))
-
-    def _type_in(self, data: bytes) -> None:
-        try:
-            self.debugger.program.write_stdin(data)
-        except (AdbgError, OSError) as error:
-            self.notify(str(error), severity="error", markup=False)
+        self.push_screen(OutputScreen(self.feed.output, partial(type_in, self), typing))
 
     def action_threads(self) -> None:
         """Every thread; the line that is chosen there is shown in the source panel."""
@@ -51,3 +45,11 @@ class OtherScreens(TypeAhead[int]):
                 self.main.action_panel("source", zoom=False)
 
         self.push_screen(ThreadsScreen(self.lookups.ask, partial(read_all, self.debugger)), chosen)
+
+
+def type_in(app: OtherScreens, data: bytes) -> None:
+    """Into the program's terminal; why it cannot be is shown."""
+    try:
+        app.debugger.program.write_stdin(data)
+    except (AdbgError, OSError) as error:
+        app.notify(str(error), severity="error", markup=False)
