@@ -140,6 +140,7 @@ class MethodTaps(CollectiveTaps):
 
         @functools.wraps(call)
         def tap(group: Any, *args: Any, **kwargs: Any) -> Any:
+            row = None
             try:
                 known = groups.get(id(group)) or meet(group, sink)
                 if number is not None:
@@ -178,14 +179,17 @@ class MethodTaps(CollectiveTaps):
                 ]  # fmt: skip
                 add(row)
             except own(Exception):  # an odd call of the script's: the framework says what is wrong with it
-                return call(group, *args, **kwargs)
+                pass
             try:
                 work = call(group, *args, **kwargs)
             except BaseException as error:
-                resume(row, group)
-                row[ENDED], row[STATE] = time(), "failed"
+                if row is not None:
+                    resume(row, group)
+                    row[ENDED], row[STATE] = time(), "failed"
                 strip_own(error)
                 raise
+            if row is None:
+                return work
             if work is None or whole or known.backend == "GLOO":  # Paddle's gloo: it is over
                 row[ENDED], row[STATE] = time(), "done"
                 if whole:
