@@ -7,8 +7,11 @@ exception with all its frames). What adbg has read there it lets go of. On the t
 
 from __future__ import annotations
 
+import gc
+import itertools
 import sys
 import types
+from collections.abc import Callable
 from typing import Any
 
 _STAYS = sys.version_info < (3, 13)  # PEP 667: from there on nothing is filled
@@ -41,6 +44,61 @@ def forget_locals(frame: types.FrameType) -> None:
             values.pop(name, None)
 
 
+def locals_elsewhere(frame: types.FrameType, called: types.FrameType | None) -> dict[str, Any]:
+    """``locals_of`` for a function that another thread runs now. ``called``: the frame that it called, None for the
+    innermost one.
+
+    That thread may go on between any two instructions here. What was read is let go of in one call that nothing comes
+    between, and only while nobody else holds it. Where ``called`` was given ``frame`` (a tracer or a profiler, at whose
+    end Python writes those values back), it stays until that function returns.
+    """
+    code = frame.f_code
+    if not _STAYS or not code.co_flags & _OPTIMIZED:
+        return dict(frame.f_locals)
+    if (get := _get_var()) is not None:  # 3.12: each for itself, nothing is filled
+        return {name: value for name in _names(code) if (value := get(frame, name)) is not _NOTHING}
+    found = dict(frame.f_locals)
+    if called is None or sum(each is frame for each in gc.get_referents(called)) <= _BY_CALLED:
+        _drop(frame.f_locals, _names(code))
+    return found
+
+
+def _names(code: types.CodeType) -> tuple[str, ...]:
+    return (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
+
+
+def _drop(values: dict[str, Any], names: tuple[str, ...]) -> None:
+    """Remove ``names`` while only ``_HELD`` references to ``values`` are there. All in C: no other thread runs between
+    the count and the removal."""
+    alone = map(_HELD.__eq__, map(sys.getrefcount, itertools.repeat(values)))
+    list(map(values.pop, itertools.compress(names, alone), itertools.repeat(None)))
+
+
+_NOTHING = object()
+
+
+def _get_var() -> Callable[[types.FrameType, str], Any] | None:
+    """``PyFrame_GetVarString`` of Python 3.12; None for other versions."""
+    if sys.version_info[:2] != (3, 12):
+        return None
+    try:
+        import ctypes
+
+        read = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.c_char_p)(
+            ("PyFrame_GetVarString", ctypes.pythonapi)
+        )
+    except (ImportError, AttributeError):
+        return None
+
+    def get(frame: types.FrameType, name: str) -> Any:
+        try:
+            return read(frame, name.encode())
+        except (NameError, UnicodeEncodeError):  # it has no value now
+            return _NOTHING
+
+    return get
+
+
 def forget_stack() -> None:
     """The same for all functions that run on this thread."""
     frame: types.FrameType | None = sys._getframe(1)
@@ -59,4 +117,22 @@ def _unheld() -> int:
     return _references()
 
 
+def _held() -> int:
+    """References to the locals of a frame that only it holds, as ``_drop`` counts them."""
+    frame = sys._getframe(1)
+
+    def count(values: dict[str, Any]) -> int:
+        pop, each = values.pop, itertools.repeat(values)
+        del pop
+        return next(map(sys.getrefcount, each)) + 1  # by ``values.pop``
+
+    return count(frame.f_locals)
+
+
+def _held_by_frame() -> int:
+    return _held()
+
+
 _REFERENCES = _unheld()
+_HELD = _held_by_frame() if _STAYS else 0
+_BY_CALLED = int(sys.version_info < (3, 11))  # of a frame to the one that called it, as the collector sees them

@@ -18,11 +18,13 @@ from adbg.engine.backends.base import Graph
 from adbg.engine.backends.common.shield import surely
 from adbg.engine.capture.captures import capture_at
 from adbg.engine.capture.dump import dump
+from adbg.engine.collectives.answer import answer as collectives_answer
 from adbg.engine.errors import AdbgError, NotStopped, ProtocolError
 from adbg.engine.inspect.digest import position
 from adbg.engine.inspect.dispatch import Answers
 from adbg.engine.inspect.stack import running_stack
 from adbg.engine.inspect.tables import info, thread_states
+from adbg.engine.inspect.threads import Threads
 from adbg.engine.outside import own
 from adbg.engine.own_files import SHOWN
 from adbg.engine.protocol import codec as wire
@@ -53,15 +55,21 @@ class Requests:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._session = agent.session
+        threads = Threads(agent.session)
         self._here: dict[str, Callable[[Client, Any], Any]] = {
             "setExceptionBreakpoints": lambda client, a: p.Breakpoints(self._session.set_filters(a.filters)),
             "pause": self._pause,
             "threads": lambda client, a: p.ThreadsBody(thread_states(self._session)),
+            "adbg/allThreads": lambda client, a: threads.all(),
+            "adbg/threadNames": lambda client, a: threads.names(a),
             "adbg/vlog": self._vlog,
             "adbg/aids": lambda client, a: agent.aids.answer(a.name, a.value),
             "adbg/record": lambda client, a: agent.record.switch(a.on),
             "adbg/stacks": self._stacks,
             "adbg/frames": self._frames,
+            "adbg/state": lambda client, a: agent.ranks.state(),
+            "adbg/groupTimeouts": lambda client, a: p.GroupTimeoutsBody(self._group_timeouts(a.seconds)),
+            "adbg/collectives": lambda client, a: collectives_answer(agent.session, agent.ledger, agent.rank, a),
         }
         self._special: dict[str, Callable[[Client, Message, Any], None]] = {
             "initialize": self._initialize,
@@ -150,7 +158,7 @@ class Requests:
 
     def _leave(self, client: Client, terminate: bool) -> None:
         client.connection.flush(0.5)
-        self._session.detach()
+        self._agent.let_go()
         self._agent.configured.set()
         if terminate:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -159,7 +167,7 @@ class Requests:
     # ---- without a tensor
 
     def _pause(self, client: Client, arguments: p.Pause) -> p.Empty:
-        self._session.pause()
+        self._session.pause(arguments.on)
         return p.Empty()
 
     def _vlog(self, client: Client, arguments: p.Vlog) -> p.VlogBody:
@@ -169,6 +177,10 @@ class Requests:
     def _frames(self, client: Client, arguments: p.Frames) -> p.Empty:
         self._session.change(lambda: SHOWN.set(arguments.all))
         return p.Empty()
+
+    def _group_timeouts(self, seconds: float | None) -> list[p.GroupTimeout]:
+        groups = self._agent.ranks.groups
+        return groups.listing() if seconds is None else groups.at_least(seconds)
 
     def _stacks(self, client: Client, arguments: p.Stacks) -> p.StacksBody:
         if arguments.on is not None:

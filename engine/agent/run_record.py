@@ -8,9 +8,11 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from adbg.engine.protocol import messages as p
+from adbg.engine.protocol.codec import to_json
 from adbg.engine.protocol.rendezvous import SessionConfig
 from adbg.engine.record.files import vlog_path
 from adbg.engine.record.journal import Journal, open_journal
@@ -36,6 +38,7 @@ class RunRecord:
         self.recorder: Recorder | None = None
         self.journal: Journal | None = None
         self.due = bool(config.run_dir)  # the record is still to be opened
+        self.opened: Callable[[Recorder], None] = lambda recorder: None  # told once
 
     def open(self) -> None:
         session = self._session
@@ -60,6 +63,7 @@ class RunRecord:
         if self.recorder is not None:
             self._recording = Recording(self.recorder)
             session.observe(self._recording)
+            self.opened(self.recorder)
 
     @property
     def run_dir(self) -> str:
@@ -106,6 +110,11 @@ class RunRecord:
         """Bytes that a framework wrote into the VLOG itself get their place among the events."""
         if self.recorder is not None:
             self.recorder.log_range(offset, length)
+
+    def note_groups(self, groups: Sequence[p.ProcessGroup]) -> None:
+        """Into run.json: the process groups, whose collectives the record has."""
+        if self.recorder is not None:
+            self.recorder.update_info(process_groups=[to_json(group) for group in groups])
 
     def look_again(self) -> None:
         """Now and then: the program may have closed what a crash would write to."""

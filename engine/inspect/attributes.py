@@ -11,7 +11,7 @@ import ast
 import builtins
 import itertools
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from adbg.engine.errors import CommandError
@@ -31,7 +31,7 @@ _CLASS_DICT = type.__dict__["__dict__"]
 _DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 
 
-class _Unknown(Exception):
+class Unknown(Exception):
     """Only code of the program's could tell."""
 
 
@@ -39,8 +39,8 @@ def attributes(stop: StopContext, request: protocol.Attributes) -> protocol.Attr
     """Names behind the dot of ``request.expression``: a chain of names, attributes and items. None of anything else."""
     try:
         tree = ast.parse(request.expression.strip(), mode="eval").body
-        value = _value(stop, tree, request.frameId)
-    except (_Unknown, CommandError, SyntaxError, ValueError, MemoryError, RecursionError):
+        value = follow(tree, lambda name: _named(stop, name, request.frameId), types_alone=True)
+    except (Unknown, CommandError, SyntaxError, ValueError, MemoryError, RecursionError):
         return protocol.AttributesBody([])
     found = list(itertools.islice(_names(value), MOST))
     found.sort(key=lambda each: (rank(each.name), each.type == ""))
@@ -50,30 +50,39 @@ def attributes(stop: StopContext, request: protocol.Attributes) -> protocol.Attr
 # ---------------------------------------------------------------------- following the chain
 
 
-def _value(stop: StopContext, tree: ast.expr, frame_id: int) -> Any:
+def _named(stop: StopContext, name: str, frame_id: int) -> Any:
+    found = stop.namespace(frame_id, reads=True).globals_for([name])
+    if name in found:
+        return found[name]
+    if name in vars(builtins):
+        return vars(builtins)[name]
+    raise Unknown
+
+
+def follow(tree: ast.expr, named: Callable[[str], Any], types_alone: bool = False) -> Any:
+    """The value that a chain of names, attributes and items stands for. ``types_alone``: any value of its type will do.
+
+    Raises:
+        Unknown: it is something else, or only code of the program's could tell.
+    """
     if isinstance(tree, ast.Name):
-        found = stop.namespace(frame_id, reads=True).globals_for([tree.id])
-        if tree.id in found:
-            return found[tree.id]
-        if tree.id in vars(builtins):
-            return vars(builtins)[tree.id]
-        raise _Unknown
+        return named(tree.id)
     if isinstance(tree, ast.Attribute):
-        return _attribute(_value(stop, tree.value, frame_id), tree.attr)
+        return _attribute(follow(tree.value, named, types_alone), tree.attr, types_alone)
     if isinstance(tree, ast.Subscript):
         try:
             key = ast.literal_eval(tree.slice)
         except ValueError:
-            raise _Unknown from None
+            raise Unknown from None
         if type(key) in (int, str):
-            return _item(_value(stop, tree.value, frame_id), key)
-    raise _Unknown
+            return _item(follow(tree.value, named, types_alone), key)
+    raise Unknown
 
 
-def _attribute(value: Any, name: str) -> Any:
+def _attribute(value: Any, name: str, types_alone: bool) -> Any:
     if type(value) is SavedNames:
         return _item(value, name)
-    if name in _SAME and _is_a(value, "Tensor"):
+    if types_alone and name in _SAME and _is_a(value, "Tensor"):
         return value
     for held in (*_dicts(value), *(_class_dicts(value) if _is_class(value) else ())):
         if name in held:
@@ -85,11 +94,11 @@ def _attribute(value: Any, name: str) -> Any:
                 try:
                     return member.__get__(value, type(value))
                 except AttributeError:
-                    raise _Unknown from None
+                    raise Unknown from None
             if hasattr(type(member), "__get__"):  # a property, a method
-                raise _Unknown
+                raise Unknown
             return member
-    raise _Unknown
+    raise Unknown
 
 
 def _item(value: Any, key: int | str) -> Any:
@@ -108,7 +117,7 @@ def _item(value: Any, key: int | str) -> Any:
             return dict.__getitem__(value, key)
     except (LookupError, TypeError):
         pass
-    raise _Unknown
+    raise Unknown
 
 
 # ---------------------------------------------------------------------- names

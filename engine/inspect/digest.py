@@ -45,7 +45,7 @@ def digest_at(session: Session, stop: StopContext, request: protocol.Digest) -> 
 def position(session: Session) -> protocol.DigestBody:
     """Where this process is, in iterations and collectives. Any thread."""
     iteration = sum(backend.iteration for backend in session.backends)
-    counts = [backend.collectives() for backend in session.backends]
+    counts = [backend.collectives_begun() for backend in session.backends]
     worlds = [backend.world() for backend in session.backends]
     reducer = next(filter(None, (backend.reducer() for backend in session.backends)), "")
     return protocol.DigestBody(

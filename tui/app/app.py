@@ -38,21 +38,19 @@ from adbg.tui.app.panels.console import CommandInput, History
 from adbg.tui.app.panels.source import CodePanel
 from adbg.tui.app.panels.value import ValuePanel
 from adbg.tui.app.screens.dialogs import BreakpointScreen, QuitScreen, TooSmall, fields_of
-from adbg.tui.app.screens.help import HelpScreen, live_keys
 from adbg.tui.app.screens.main import MainScreen
-from adbg.tui.app.screens.output import OutputScreen
+from adbg.tui.app.screens.opening import OtherScreens, type_in
 from adbg.tui.app.stop_reader import StopReader
 from adbg.tui.app.terminal import leave_on_signals
-from adbg.tui.app.typeahead import StepsAhead, TypeAhead
+from adbg.tui.app.typeahead import StepsAhead
 from adbg.tui.app.value_actions import ValueActions
-from adbg.tui.commands.table import TABLE
 from adbg.tui.debugger.debugger import Debugger, State
 
 TICK = 1 / 30  # seconds
 STEPS = ("step", "next", "finish", "after", "continue", "until")
 
 
-class AdbgApp(TypeAhead[int], Painted):
+class AdbgApp(OtherScreens, Painted):
     """See the module. ``history_file`` "" keeps the console's history to this session."""
 
     CSS_PATH = "app.tcss"
@@ -93,7 +91,7 @@ class AdbgApp(TypeAhead[int], Painted):
         main.relayout()
         main.retitle()
         main.relist()
-        main.graph.waiting = "starting the program …"
+        main.graph.waiting = "starting the program …" if self.debugger.program.launched else "attaching …"
         main.graph.focus()
         leave_on_signals(self.debugger.let_go, self.exit)
         self.set_interval(TICK, self._tick)
@@ -369,11 +367,6 @@ class AdbgApp(TypeAhead[int], Painted):
 
     # ---- other screens, leaving
 
-    def action_help(self) -> None:
-        keys = live_keys([self, self.main, *self.main.walk_children(LinePanel)], self)
-        rows = [(row.group, f"{row.name} {row.args}".strip(), row.summary) for row in TABLE.commands()]
-        self.push_screen(HelpScreen(keys, rows))
-
     async def action_full_prompt(self) -> None:
         """The line REPL's prompt on the whole terminal, until an empty line or Ctrl-D."""
         from adbg.tui.app.full_prompt import converse
@@ -392,18 +385,8 @@ class AdbgApp(TypeAhead[int], Painted):
         if self.use_command_palette and not any(isinstance(s, CommandPalette) for s in self.screen_stack):
             self.push_screen(CommandPalette(placeholder="a command …"))
 
-    def action_output(self) -> None:
-        typing = self.debugger.alive and self.debugger.program.launched
-        self.push_screen(OutputScreen(self.feed.output, self._type_in, typing))
-
-    def _type_in(self, data: bytes) -> None:
-        try:
-            self.debugger.program.write_stdin(data)
-        except (AdbgError, OSError) as error:
-            self.notify(str(error), severity="error", markup=False)
-
     def on_command_input_for_program(self, event: CommandInput.ForProgram) -> None:
-        self._type_in(event.data)
+        type_in(self, event.data)
 
     def action_ask_quit(self) -> None:
         if not self.debugger.alive:

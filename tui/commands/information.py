@@ -31,11 +31,13 @@ SUBJECTS = {
     "backward": "the backward calls that are running",
     "breakpoints": "breakpoints with their hits and matches",
     "threads": "the threads of the program, and where each is",
+    "locals": "the variables of the selected frame, of a thread that runs too (`thread 2`)",
     "params": "the parameters, and at a stop their gradients",
     "memory": "memory use of the program and its devices",
     "capabilities": "what adbg can do with the framework of the program",
     "names": "names that a breakpoint can use: nodes, modules, parameters, lines",
     "processes": "the processes of the program that adbg is connected to",
+    "ranks": "the ranks of the job: state, backward, node, last collective, memory, and when a waiting one gives up",
     "display": "displays and watches",
     "stop": "this stop, as it was reported",
     "program": "the program, its state and its run directory",
@@ -67,12 +69,20 @@ def info(debugger: Debugger, argument: str) -> CommandResult:
         from adbg.tui.commands.breakpoints import breakpoint_table
 
         return breakpoint_table(debugger)
+    if subject == "locals":
+        from adbg.tui.commands.threads import locals_result
+
+        return locals_result(debugger)
     if subject == "display":
         from adbg.tui.commands.data import shown_table
 
         return shown_table(debugger)
     if subject == "processes":
         return process_table(debugger)
+    if subject == "ranks":
+        from adbg.tui.commands.ranks import rank_table
+
+        return rank_table(debugger)
     if subject == "stop":
         stop = debugger.view.need_stop()
         return CommandResult(stop_report(debugger.view), to_json(stop))

@@ -32,17 +32,27 @@ def frame_text(frame: StackFrame) -> str:
     return f"{frame.name}  {file_text(frame.source.path or frame.source.name)}:{frame.line}"
 
 
-@command("where", "bt", "w", group="stack", completes="")
+@command("where", "bt", "w", group="stack", args="[all [-v] [native|python]]", completes="")
 def where(debugger: Debugger, argument: str) -> CommandResult:
     """Print the stack: the node (frame 0), the nodes around it, the forward call that made it, the live Python stack.
 
-    While the program runs, only the live frames are shown.
+    While the program runs, only the live frames are shown: of the main thread, or of the one that `thread N` chose.
+    `where all` shows every thread and what it waits for, also of a process that hangs (see `threads`).
     """
+    word, _, rest = argument.strip().partition(" ")
+    if word == "all":
+        from adbg.tui.commands.threads import where_all
+
+        return where_all(debugger, rest)
     no_argument(argument, "where")
-    frames = debugger.view.frames()
+    view = debugger.view
+    view.read_thread()
+    frames = view.frames()
     process = debugger.current
-    selected = process.view.frame if process is not None and process.stop is not None else -1
+    selected = view.frame if view.chosen is not None or view.stop is not None else -1
     lines, kind = [], ""
+    if view.chosen is not None:
+        lines.append(f"thread {view.chosen.number}  {view.chosen.name}")
     for number, frame in enumerate(frames):
         if frame.kind != kind:
             kind = frame.kind
@@ -68,7 +78,7 @@ def _selected(debugger: Debugger, index: int) -> CommandResult:
 
 
 def _move(debugger: Debugger, argument: str, sign: int) -> CommandResult:
-    debugger.view.need_stop()
+    debugger.view.need_frames()
     process = debugger.current
     count = count_of(argument)
     now = process.view.frame if process is not None else 0
@@ -102,7 +112,7 @@ def down(debugger: Debugger, argument: str) -> CommandResult:
 @command("frame", group="stack", args="[N]")
 def frame(debugger: Debugger, argument: str) -> CommandResult:
     """Select frame N (0 is the node); without N, show the selected frame."""
-    debugger.view.need_stop()
+    debugger.view.need_frames()
     process = debugger.current
     if not argument:
         return _selected(debugger, process.view.frame if process is not None else 0)

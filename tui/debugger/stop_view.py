@@ -3,9 +3,11 @@ not run on the events thread or a reader thread (in the app: a worker thread).""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from adbg.engine.attach.stacks_merged import Frame, Thread
 from adbg.engine.errors import AdbgError, CommandError, NotStopped
 from adbg.engine.protocol import messages as protocol
 from adbg.engine.protocol.messages import EvaluateBody, GraphBody, InfoBody, NodeBody, StackFrame, StackTraceBody
@@ -50,6 +52,7 @@ class StopView:
         self._process = process
         self._model = model
         self.stack = Stack()
+        self.chosen: Thread | None = None  # a thread that runs, which ``frames`` speak of
         self.selected = 0  # the node that panels show: its index, 0 for the one of the stop
         self._graph_cache: tuple[int, list[GraphRow]] | None = None  # (version, rows)
 
@@ -68,6 +71,11 @@ class StopView:
                 raise _not_begun()
             raise NotStopped("the program is not stopped", "`pause` stops it at the next node, `break SPEC` at a node")
         return stop
+
+    def need_frames(self) -> None:
+        """Raises NotStopped where neither a stop nor a chosen thread has frames to select."""
+        if self.chosen is None:
+            self.need_stop()
 
     def request(self, arguments: Any, timeout: float = 30.0) -> Any:
         """Send a request of the protocol; returns its body.
@@ -90,7 +98,7 @@ class StopView:
         """Frame 0 is the node, then enclosing nodes, forward frames, live frames. Cached for the stop; works while
         the program runs too (live frames only, not cached)."""
         process = self._process
-        if self.stack.frames is not None and process.stop is not None:
+        if self.stack.frames is not None and (process.stop is not None or self.chosen is not None):
             return self.stack.frames
         serial, stop = process.stop_serial, process.stop
         body: StackTraceBody = self.request(protocol.StackTrace(stop.thread if stop is not None else 0))
@@ -103,6 +111,64 @@ class StopView:
 
     def forget_frames(self) -> None:
         self.stack = Stack()
+        self.chosen = None
+
+    # ------------------------------------------------------------------ a thread that runs
+
+    def choose_thread(self, thread: Thread | None) -> None:
+        """Frames and names are those of ``thread`` from now on; None: of the stop again."""
+        self.forget_frames()
+        if thread is not None:
+            self.chosen = thread
+            self.stack = Stack(tuple(_live_frame(frame) for frame in thread.frames if frame.from_end))
+
+    def read_thread(self) -> None:
+        """Where the chosen thread is now. Raises CommandError when it ended."""
+        if self.chosen is None:
+            return
+        body: protocol.AllThreadsBody = self.request(protocol.AllThreads())
+        facts = next((each for each in body.threads if each.id == self.chosen.ident), None)
+        if facts is None:
+            name = self.chosen.name
+            self.choose_thread(None)
+            raise CommandError(f"thread {name} has ended", "`where all` lists those that run")
+        now = tuple(Frame(f.function, f.file, f.line, f.owner, "", f.from_end) for f in facts.frames)
+        self.choose_thread(replace(self.chosen, frames=now))
+
+    def thread_names(self, expression: str = "") -> list[protocol.Variable]:
+        """Locals of the selected frame of the chosen thread, or the value of a chain of names there.
+
+        Raises:
+            CommandError: it has returned since, or code of the program's would run.
+        """
+        assert self.chosen is not None
+        frames = [frame for frame in self.chosen.frames if frame.from_end]
+        if not frames:
+            raise CommandError("that thread runs no Python", "`where all` shows what it waits in")
+        frame = frames[self.stack.selected]
+        arguments = protocol.ThreadNames(self.chosen.ident, frame.from_end, frame.function, frame.file, expression)
+        body: protocol.ThreadNamesBody = self.request(arguments)
+        return body.variables
+
+    def local_variables(self) -> list[protocol.Variable]:
+        """Locals of the selected frame of the stop; of a node, those of the innermost live frame."""
+        self.need_stop()
+        frames = self.frames()
+        live = [frame for frame in frames[self.stack.selected :] if frame.locals]
+        if not live:
+            raise CommandError("no frame here has locals", "`where` shows the stack")
+        scopes: protocol.ScopesBody = self.request(protocol.Scopes(live[0].id))
+        found = next((scope for scope in scopes.scopes if scope.name == "Locals"), None)
+        if found is None:
+            return []
+        body: protocol.VariablesBody = self.request(protocol.Variables(found.variablesReference))
+        return body.variables
+
+    def _refuse_for_thread(self, what: str) -> None:
+        if self.chosen is not None:
+            raise CommandError(
+                f"{what} needs a stop: thread {self.chosen.name} runs", "`pause` stops it at the next node"
+            )
 
     @property
     def frame(self) -> int:
@@ -133,11 +199,12 @@ class StopView:
 
     def source_line(self) -> SourceLine | None:
         """The Python line to show: of the selected frame, else the forward line of the node, else the live line."""
-        stop = self.need_stop()
+        self.need_frames()
         frames = self.stack.frames
         frame = frames[self.stack.selected] if frames else None
         if frame is not None and frame.source is not None and frame.line:
             return SourceLine(frame.source.path, frame.line, frame.name)
+        stop = self.need_stop()
         if stop.node is not None and stop.node.forward is not None:
             return stop.node.forward
         return stop.location
@@ -161,17 +228,24 @@ class StopView:
         """``context`` "statement" executes Python statements. ``at_node``: where conditions are evaluated, whatever
         frame is selected. ``node``: the number of another node. ``stats``: those of a tensor too. The long default: an
         expression may take minutes."""
+        if self.chosen is not None and not at_node:
+            if context == "statement" or node:
+                self._refuse_for_thread("a statement" if context == "statement" else "another node")
+            (found,) = self.thread_names(expression)
+            return EvaluateBody(found.value, found.type)
         frame = 0 if at_node else self.frame_id()
         body: EvaluateBody = self.request(protocol.Evaluate(expression, frame, context, node, stats), timeout)
         return body
 
     def set_value(self, target: str, value: str) -> protocol.SetVariableBody:
         """``set TARGET = EXPR``."""
+        self._refuse_for_thread("a change")
         body: protocol.SetVariableBody = self.request(protocol.SetExpression(target, value, self.frame_id()), 600.0)
         return body
 
     def tensor(self, expression: str, **options: Any) -> TensorView:
         """Meta, statistics, window: options are the fields of ``protocol.Tensor``."""
+        self._refuse_for_thread("the numbers of a tensor")
         arguments = replace(protocol.Tensor(expression, frameId=self.frame_id()), **options)
         view: TensorView = self.request(arguments, 600.0)
         return view
@@ -227,6 +301,11 @@ class StopView:
             return index
         body: protocol.FindBody = self.request(protocol.Find(text))
         return body.index
+
+
+def _live_frame(frame: Frame) -> StackFrame:
+    source = protocol.Source(os.path.basename(frame.file), frame.file)
+    return StackFrame(0, frame.function, frame.line, 0, source, "live", True)
 
 
 def _not_begun() -> NotStopped:

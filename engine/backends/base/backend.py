@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from adbg.engine.backends.base.collectives import CollectiveTaps
 from adbg.engine.backends.base.graph import CreationWatch, Graph
 from adbg.engine.backends.base.hooks import BackwardCall, HookSink
 from adbg.engine.backends.base.native import Aids, NativeVlog
 from adbg.engine.errors import Unsupported
-from adbg.engine.types import TensorMeta, TensorStats, TensorWindow
+from adbg.engine.protocol.messages import GroupTimeout
+from adbg.engine.types import SourceLine, TensorMeta, TensorStats, TensorWindow
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +64,22 @@ class Backend(abc.ABC):
     version: str = ""
     dump_dialect: ClassVar[DumpDialect] = DumpDialect()
     capabilities: Capabilities = Capabilities()
+    late = False
 
     @abc.abstractmethod
     def install(self, sink: HookSink) -> None: ...
 
     @abc.abstractmethod
     def uninstall(self) -> None: ...
+
+    def prepare(self, late: bool) -> None:
+        """Once, before it is installed, on the thread that made it. ``late``: the program may be using the framework at
+        this moment, on other threads. What runs an operator then waits for a moment on a thread of the program."""
+        self.late = late
+
+    def leave(self) -> None:
+        """After ``uninstall``: this backend is not used again, and the process runs on without adbg."""
+        self.uninstall()
 
     def abandon(self) -> None:
         """``uninstall`` in a forked child, where locks may be held by threads that are not here: never waits for
@@ -173,6 +186,11 @@ class Backend(abc.ABC):
         which). A call that was not reported, for nothing was armed, is reported from now on: its end will be."""
         return None
 
+    def node_at(self, frame: types.FrameType, called: types.FrameType | None) -> tuple[str, SourceLine | None] | None:
+        """The node whose Python code begins with ``frame``, and the forward line that made it where that is kept; None
+        for any other frame. Of a thread that runs: asked on another one. ``called``: the frame that it called."""
+        return None
+
     def watch_creation(self) -> CreationWatch:
         """Follow which nodes the calling thread makes from now on (``holds``), and what any thread makes (``strays``).
 
@@ -189,15 +207,28 @@ class Backend(abc.ABC):
         """The same object each time; None where the framework has none."""
         return None
 
+    def collectives(self) -> CollectiveTaps | None:
+        """The same object each time; None where the framework has no collectives. ``install`` puts its taps in once
+        there is a process group, ``uninstall`` takes them out."""
+        return None
+
     def rank(self) -> int | None:
         """Rank of this process in the framework's process group; None while it is in none. Asked per outermost call."""
         return None
+
+    def group_timeouts(self) -> Sequence[GroupTimeout]:
+        """How long the collectives of each process group of this process wait. On any thread."""
+        return ()
+
+    def set_group_timeout(self, group: str, backend: str, seconds: float) -> None:
+        """For the collectives that begin from now on."""
+        raise Unsupported(f"{self.name} has no way to set the time-out of a process group", "")
 
     def world(self) -> int | None:
         """Ranks in the framework's process group; None while this process is in none. Any thread."""
         return None
 
-    def collectives(self) -> int | None:
+    def collectives_begun(self) -> int | None:
         """Sequence number of the last collective of the default process group: the same on every rank at the same place
         of the program. None without a group, and where the framework does not number them. Any thread."""
         return None

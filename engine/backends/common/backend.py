@@ -57,8 +57,14 @@ class FrameworkBackend(Backend):
 
     def install(self, sink: HookSink) -> None:
         self._entry.install(sink)
+        taps = self.collectives()
+        if taps is not None:
+            taps.install()
 
     def uninstall(self) -> None:
+        taps = self.collectives()
+        if taps is not None:
+            taps.uninstall()
         self.set_stacks(False)
         self._entry.uninstall()
 

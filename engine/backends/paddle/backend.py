@@ -4,6 +4,7 @@ methods run on the thread that calls them, ``arm`` and ``set_stacks`` also on th
 from __future__ import annotations
 
 import contextlib
+import types
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
@@ -19,13 +20,15 @@ from adbg.engine.backends.base import (
 )
 from adbg.engine.backends.common.backend import FrameworkBackend
 from adbg.engine.backends.common.optimizers import of_kind
-from adbg.engine.backends.paddle import bits, private, tensors
+from adbg.engine.backends.paddle import private, tensors
 from adbg.engine.backends.paddle.aids import PaddleAids
+from adbg.engine.backends.paddle.collectives import bits, groups
+from adbg.engine.backends.paddle.collectives.taps import PaddleTaps
 from adbg.engine.backends.paddle.creations import Creations
 from adbg.engine.backends.paddle.entry import EngineEntry
 from adbg.engine.backends.paddle.failures import error_text
 from adbg.engine.backends.paddle.flags import SharedFlags
-from adbg.engine.backends.paddle.graph import SAVED_NOTE, PaddleGraph, Services, root_tensors
+from adbg.engine.backends.paddle.graph import PYLAYER, SAVED_NOTE, PaddleGraph, Services, root_tensors
 from adbg.engine.backends.paddle.modules import Modules
 from adbg.engine.backends.paddle.native import symbols
 from adbg.engine.backends.paddle.native.census import census
@@ -35,6 +38,9 @@ from adbg.engine.backends.paddle.native.sites import log_sites
 from adbg.engine.backends.paddle.stacks import Stacks
 from adbg.engine.backends.paddle.vlog import PaddleVlog
 from adbg.engine.errors import Unsupported
+from adbg.engine.frames import locals_elsewhere
+from adbg.engine.protocol.messages import GroupTimeout
+from adbg.engine.types import SourceLine
 
 _LIMITS = (
     ("to_static", "a region compiled by paddle.jit.to_static is one node; static graphs have no backward to stop in"),
@@ -46,7 +52,7 @@ _LIMITS = (
     ("unique names", "Paddle's own (matmul2GradNode) stay off, they reset Adam's state; adbg numbers the nodes"),
     ("vlog", "from level 6 on Paddle itself switches unique names on, with that effect: vlog 5 has none (measured)"),
     ("execution order", "predicted for a dynamic graph on one thread; force-sequential nodes are not known to it"),
-    ("distributed", "a long stop of one rank runs into the process group's timeout on the others"),
+    ("distributed", "gloo gives up a collective after 30 s, and Paddle has no way to change that: stop all ranks"),
 )
 
 
@@ -83,6 +89,7 @@ class PaddleBackend(FrameworkBackend):
         self._services = Services(self._modules, self._stacks)
         self._entry = EngineEntry(self._services)
         self._grad_modes: list[bool] = []
+        self._taps = PaddleTaps(self._stacks.frames.user_file)
         self._vlog = PaddleVlog(paddle.base.core, log_sites())
         self._check()
         self._aids = PaddleAids(paddle, self._flags)
@@ -114,7 +121,10 @@ class PaddleBackend(FrameworkBackend):
         else:
             self._modules.unwatch()
 
-    # ---- Paddle's own log and aids
+    # ---- Paddle's own log and aids, and its collectives
+
+    def collectives(self) -> PaddleTaps:
+        return self._taps
 
     def native_vlog(self) -> NativeVlog:
         return self._vlog
@@ -145,6 +155,12 @@ class PaddleBackend(FrameworkBackend):
     def user_mode(self) -> contextlib.AbstractContextManager[None]:
         return _UserMode(self._entry, self._grad_modes, self._vlog.silent)
 
+    def node_at(self, frame: types.FrameType, called: types.FrameType | None) -> tuple[str, SourceLine | None] | None:
+        if frame.f_code is not private.custom_backward:
+            return None
+        context = locals_elsewhere(frame, called).get("self")
+        return (PYLAYER + type(context).__name__.removesuffix("_backward"), None) if context is not None else None
+
     def optimized(self) -> Iterable[tuple[str, Any]]:
         for optimizer in of_kind(paddle.optimizer.Optimizer):
             held = getattr(optimizer, "_parameter_list", None) or ()
@@ -167,6 +183,9 @@ class PaddleBackend(FrameworkBackend):
 
     def device_memory(self) -> Any:
         return paddle.device.cuda if paddle.is_compiled_with_cuda() else None
+
+    def group_timeouts(self) -> Sequence[GroupTimeout]:
+        return groups.timeouts()
 
     def reducer(self) -> str:
         return self._modules.kind_among(paddle.DataParallel)

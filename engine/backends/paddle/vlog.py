@@ -102,7 +102,11 @@ class PaddleVlog(NativeVlog):
             self._apply()
 
     def begin_nodes(self, level: int) -> None:
-        """By the guard that Paddle has for it, whose level holds from before the node's hooks to behind its edges."""
+        """By the guard that Paddle has for it, whose level holds from before the node's hooks to behind its edges.
+
+        3.3.1 keeps the nodes' addresses for ever, so a node made later where a freed one was is told of too. That is
+        left as it is: what the guard keeps has no function that takes out one address.
+        """
         start = getattr(getattr(self._core, "eager", None), "_start_capture_backward_vlog_subgraph", None)
         if start is not None and self._sites is not None:
             self._making.append(level)

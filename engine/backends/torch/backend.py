@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterable
+import types
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -13,13 +14,18 @@ import torch
 from adbg.engine.backends.base import Capabilities, Graph
 from adbg.engine.backends.common.backend import FrameworkBackend
 from adbg.engine.backends.common.optimizers import of_kind
-from adbg.engine.backends.torch import bits, private, tensors
+from adbg.engine.backends.torch import private, tensors
+from adbg.engine.backends.torch.collectives import bits, groups
+from adbg.engine.backends.torch.collectives.taps import TorchTaps
 from adbg.engine.backends.torch.creations import Creations
 from adbg.engine.backends.torch.entry import EngineEntry
-from adbg.engine.backends.torch.graph import Services, TorchGraph, root_nodes
+from adbg.engine.backends.torch.graph import Services, TorchGraph, node_name, root_nodes
 from adbg.engine.backends.torch.modules import Modules
 from adbg.engine.backends.torch.spent import used_up
 from adbg.engine.backends.torch.stacks import FrameFilter, Stacks
+from adbg.engine.frames import locals_elsewhere
+from adbg.engine.protocol.messages import GroupTimeout
+from adbg.engine.types import SourceLine
 
 _LIMITS = (
     (
@@ -37,7 +43,10 @@ _LIMITS = (
         "device threads",
         "nodes of several devices run in parallel: the predicted execution order is exact on one CPU thread",
     ),
-    ("distributed", "a long stop of one rank runs into the process group's timeout on the others"),
+    (
+        "distributed",
+        "a collective that waits already when a rank stops keeps its group's time-out; those called later wait longer",
+    ),
 )
 
 
@@ -76,6 +85,7 @@ class TorchBackend(FrameworkBackend):
         self._services = Services(self._modules, self._stacks)
         self._entry = EngineEntry(self._services, self._frames)
         self._evaluating = _Evaluating()
+        self._taps = TorchTaps(self._frames.user_file)
         self.capabilities = _capabilities(self._stacks)
 
     # ---- in and out
@@ -127,6 +137,16 @@ class TorchBackend(FrameworkBackend):
         graph.left_out = [tensor for tensor, _ in spent] if made else ()
         return graph
 
+    def node_at(self, frame: types.FrameType, called: types.FrameType | None) -> tuple[str, SourceLine | None] | None:
+        if frame.f_code is not private.custom_backward:
+            return None
+        node = locals_elsewhere(frame, called).get("self")
+        if node is None:
+            return None
+        trace = self._stacks.trace(node)
+        lines = self._stacks.user_lines([trace])[0] if trace is not None else ()
+        return node_name(node), lines[0] if lines else None
+
     def optimized(self) -> Iterable[tuple[str, Any]]:
         for optimizer in of_kind(torch.optim.Optimizer):
             groups = getattr(optimizer, "param_groups", None) or ()
@@ -139,16 +159,25 @@ class TorchBackend(FrameworkBackend):
         cuda: Any = torch.cuda
         return cuda if cuda.is_initialized() else None
 
+    def collectives(self) -> TorchTaps:
+        return self._taps
+
     def rank(self) -> int | None:
         """Spawned ranks have no RANK in their environment."""
         group = torch.distributed
         return int(group.get_rank()) if group.is_available() and group.is_initialized() else None
 
+    def group_timeouts(self) -> Sequence[GroupTimeout]:
+        return groups.timeouts()
+
+    def set_group_timeout(self, group: str, backend: str, seconds: float) -> None:
+        groups.set_timeout(group, backend, seconds)
+
     def world(self) -> int | None:
         group = torch.distributed
         return int(group.get_world_size()) if group.is_available() and group.is_initialized() else None
 
-    def collectives(self) -> int | None:
+    def collectives_begun(self) -> int | None:
         return private.sequence_number()
 
     def reducer(self) -> str:
