@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from adbg.engine.errors import AdbgError, CommandError, NotStopped
 from adbg.engine.protocol import messages as protocol
 from adbg.engine.types import NodeStop, Phase
-from adbg.tui.commands.table import CommandResult, choice_of, command, words_of
+from adbg.tui.commands.table import CommandResult, choice_of, words_of
 from adbg.tui.text.divergence import (
     Comparison,
     Differing,
@@ -41,18 +41,6 @@ FETCHED = 8 << 20  # bytes of a rank's differing blocks that are compared elemen
 
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked", "._mean", "._variance")  # of torch, of Paddle
 _EXAMPLE = "for example: rank diff params"
-
-
-@command("rank", group="information", args="diff params|grads|buffers [NAME]")
-def rank(debugger: Debugger, argument: str) -> CommandResult:
-    """Compare ranks: `rank diff params`, `rank diff grads 'fc1.*'`.
-
-    All parameters, gradients or buffers are hashed on every rank, bit by bit, and the first that differ are named in
-    forward order.
-    """
-    word, _, rest = argument.strip().partition(" ")
-    choice_of(word, ("diff",), "rank")
-    return diff(debugger, rest)
 
 
 def diff(debugger: Debugger, argument: str) -> CommandResult:
