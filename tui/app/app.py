@@ -91,7 +91,7 @@ class AdbgApp(OtherScreens, Painted):
         main.relayout()
         main.retitle()
         main.relist()
-        main.graph.waiting = "starting the program …" if self.debugger.program.launched else "attaching …"
+        main.graph.waiting = "starting the program …"
         main.graph.focus()
         leave_on_signals(self.debugger.let_go, self.exit)
         self.set_interval(TICK, self._tick)
@@ -241,7 +241,7 @@ class AdbgApp(OtherScreens, Painted):
         if result is None:
             return
         if result.action == "help":
-            self.action_help()
+            self.action_screen("help")
         if self._leave_after_detach and event.line == "detach":
             self.exit(0)
         if result.quit:
@@ -386,7 +386,7 @@ class AdbgApp(OtherScreens, Painted):
             self.push_screen(CommandPalette(placeholder="a command …"))
 
     def on_command_input_for_program(self, event: CommandInput.ForProgram) -> None:
-        self._type_in(event.data)
+        self.type_in(event.data)
 
     def action_ask_quit(self) -> None:
         if not self.debugger.alive:

@@ -10,7 +10,7 @@ paddle = pytest.importorskip("paddle.autograd") and pytest.importorskip("paddle"
 
 import numpy as np  # noqa: E402
 
-from adbg.engine.backends.paddle import bits  # noqa: E402
+from adbg.engine.backends.paddle.collectives import bits  # noqa: E402
 
 
 def bits_of(value: Any) -> bytes:

@@ -11,7 +11,7 @@ from adbg.engine.errors import Unsupported
 
 torch = pytest.importorskip("torch")
 
-from adbg.engine.backends.torch import bits  # noqa: E402
+from adbg.engine.backends.torch.collectives import bits  # noqa: E402
 from adbg.engine.inspect.digest import _Hashed, _Window  # noqa: E402
 
 
