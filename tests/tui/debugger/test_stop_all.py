@@ -165,6 +165,7 @@ def newcomer(one: Watched, rank: int, **facts: Any) -> ScriptedAgent:
 
 def test_a_rank_that_comes_late_is_held_too(watched: Make) -> None:
     one = stopped(watched, 2)
+    wait_until(lambda: all_stand(one), "the other stops too: nobody else is to be held any more", 10)
     late = newcomer(one, 2)
     wait_until(lambda: 2 in one.debugger.ranks.processes(), "it joins", 10)
     wait_until(lambda: asked(late, protocol.Pause), "it is asked to stop", 10)

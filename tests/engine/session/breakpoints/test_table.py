@@ -421,10 +421,13 @@ def test_on_another_rank_a_breakpoint_costs_nothing() -> None:
 def test_a_rank_that_is_learnt_late() -> None:
     """Until then a breakpoint on some ranks is armed; by the time that a node is reached the rank is known."""
     rank: list[int | None] = [None]
-    table = ranked(rank, "Bmm rank 1", "Bmm rank 0")
+    table = ranked(rank, "Bmm rank 1", "Bmm rank 0", "Add rank 0")
     assert table.armed
+    before = table.plan(1).name
+    assert before is not None and before("AddBackward0")
     rank[0] = 1
-    assert not table.plan(1).empty
+    now = table.plan(2).name
+    assert now is not None and now("BmmBackward0") and not now("AddBackward0"), "hooked for another rank only"
     assert ids(table.check(node(), never)) == [1]
     rank[0] = 2
     table.learn_rank()
