@@ -98,6 +98,7 @@ class PaddleBackend(FrameworkBackend):
 
     def prepare(self, late: bool) -> None:
         super().prepare(late)
+        self._stacks.history.late = late
         if late and not symbols.checked():
             self._entry.checks = LateChecks(self._check)
         else:
@@ -131,6 +132,7 @@ class PaddleBackend(FrameworkBackend):
         self.uninstall()
 
     def set_stacks(self, on: bool) -> None:
+        self._stacks.history.switched(on)
         self._stacks.set(on)
         if on:
             self._modules.watch()

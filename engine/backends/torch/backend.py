@@ -96,7 +96,12 @@ class TorchBackend(FrameworkBackend):
         self._stacks.abandon()
         self.uninstall()
 
+    def prepare(self, late: bool) -> None:
+        super().prepare(late)
+        self._stacks.history.late = late
+
     def set_stacks(self, on: bool) -> None:
+        self._stacks.history.switched(on)
         self._stacks.set(on)
 
     # ---- tensors
