@@ -29,6 +29,7 @@ from adbg.engine.agent.unmatched import UnmatchedBreakpoints
 from adbg.engine.backends import REGISTRY
 from adbg.engine.backends.base import Backend
 from adbg.engine.capture.captures import Captures
+from adbg.engine.collectives.answer import latest
 from adbg.engine.collectives.ledger import Ledger
 from adbg.engine.errors import ProtocolError
 from adbg.engine.inspect.digest import DigestMoments
@@ -116,6 +117,7 @@ class Agent:
         self.log_levels.tap.limit = config.record_limit // 2
         self.aids = AidSwitches(session)
         self.ranks = RankFacts(session)
+        self.ranks.last_collective = lambda: latest(self.ledger)
         session.known_rank = self._known_rank
         node_log = NodeLog(self.log_levels, self.record.place_log)
         unmatched = UnmatchedBreakpoints(session, self)
@@ -196,6 +198,7 @@ class Agent:
     def _new_group(self, groups: Sequence[p.ProcessGroup]) -> None:
         """A process group is used for the first time: now this process has a rank, and something to be recorded."""
         self.look_again()
+        self.ranks.groups.look_again()
         self.record.note_groups(groups)
 
     def process_info(self) -> p.ProcessInfo:

@@ -173,10 +173,10 @@ class PaddleBackend(FrameworkBackend):
     def user_mode(self) -> contextlib.AbstractContextManager[None]:
         return _UserMode(self._entry, self._grad_modes, self._vlog.silent)
 
-    def node_at(self, frame: types.FrameType, called: types.FrameType | None) -> tuple[str, SourceLine | None] | None:
+    def node_at(self, frame: types.FrameType, innermost: types.FrameType) -> tuple[str, SourceLine | None] | None:
         if frame.f_code is not private.custom_backward:
             return None
-        context = locals_elsewhere(frame, called).get("self")
+        context = locals_elsewhere(frame, innermost).get("self")
         return (PYLAYER + type(context).__name__.removesuffix("_backward"), None) if context is not None else None
 
     def optimized(self) -> Iterable[tuple[str, Any]]:
