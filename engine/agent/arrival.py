@@ -18,6 +18,10 @@ from adbg.engine.errors import AdbgError
 from adbg.engine.protocol.rendezvous import SessionConfig, read_config
 
 LEAVING = 2.0  # seconds that the agent of a front end which is gone has to leave
+_UNDER_WAY = (
+    "a backward was running when adbg came: its own nodes run unseen, for they cannot be hooked from outside; one that "
+    "it calls, or the next one, is the first that can stop"
+)
 _arriving = threading.Lock()  # of this process: two sessions that come at once are served one after the other
 
 
@@ -55,6 +59,10 @@ class LateAgent(agents.Agent):
         self._leaving = threading.Lock()
         self.left = threading.Event()
         super().__init__(config, main=False)
+
+    def joined(self) -> None:
+        if any(backend.under_way for backend in self.session.backends):
+            self.session.problems.problem(_UNDER_WAY)
 
     def let_go(self) -> None:
         with self._leaving:
