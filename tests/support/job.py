@@ -3,7 +3,7 @@
 ``torchrun`` ends a job of which one rank dies; this one lets the others live, as mpirun and many schedulers can.
 """
 
-LAUNCHER = '''
+LAUNCHER = """
 import os, subprocess, sys, socket
 
 count, command = int(sys.argv[1]), sys.argv[2:]
@@ -19,4 +19,4 @@ for rank in range(count):
 codes = [rank.wait() for rank in ranks]
 print("LAUNCHER saw", codes, flush=True)
 sys.exit(5)
-'''
+"""
