@@ -93,6 +93,7 @@ class PaddleBackend(FrameworkBackend):
         self._entry = EngineEntry(self._services)
         self._grad_modes: list[bool] = []
         self._taps = PaddleTaps(self._stacks.frames.user_file)
+        self._late_checks: LateChecks | None = None
         self._vlog = PaddleVlog(paddle.base.core, log_sites())
         self._aids = PaddleAids(paddle, self._flags)
         self.capabilities = _capabilities(self._stacks, hooks=True)
@@ -102,7 +103,7 @@ class PaddleBackend(FrameworkBackend):
         self._stacks.history.late = late
         self.under_way = late and in_engine(CALLERS)
         if late and not symbols.checked():
-            self._entry.checks = LateChecks(self._check)
+            self._entry.checks = self._late_checks = LateChecks(self._check)
         else:
             symbols.postpone(False)
             self._check()
@@ -120,6 +121,8 @@ class PaddleBackend(FrameworkBackend):
     # ---- in and out
 
     def leave(self) -> None:
+        if self._late_checks is not None:  # on a thread of the program they may be under way, and open descriptors
+            self._late_checks.leave()
         super().leave()
         self._vlog.leave()
         symbols.leave()

@@ -47,6 +47,11 @@ class LateChecks:
                     symbols.postpone(True)
             return True
 
+    def leave(self) -> None:
+        """No check begins any more, and none runs."""
+        with self._lock:
+            self._done = True
+
 
 def _profiling() -> bool:
     """The program's profiler would show what is done here as the program's."""
