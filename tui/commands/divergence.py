@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from adbg.engine.errors import AdbgError, CommandError, NotStopped
 from adbg.engine.protocol import messages as protocol
 from adbg.engine.types import NodeStop, Phase
-from adbg.tui.commands.table import CommandResult, choice_of, command, words_of
+from adbg.tui.commands.table import CommandResult, choice_of, words_of
 from adbg.tui.text.divergence import (
     Comparison,
     Differing,
@@ -43,20 +43,9 @@ STATISTICS = ("running_mean", "running_var", "num_batches_tracked", "._mean", ".
 _EXAMPLE = "for example: rank diff params"
 
 
-@command("rank", group="information", args="diff params|grads|buffers [NAME]")
-def rank(debugger: Debugger, argument: str) -> CommandResult:
-    """Compare ranks: `rank diff params`, `rank diff grads 'fc1.*'`.
-
-    All parameters, gradients or buffers are hashed on every rank, bit by bit, and the first that differ are named in
-    forward order.
-    """
-    word, _, rest = argument.strip().partition(" ")
-    choice_of(word, ("diff",), "rank")
-    return diff(debugger, rest)
-
-
 def diff(debugger: Debugger, argument: str) -> CommandResult:
-    """``rank diff params|grads|buffers [NAME]``, NAME being a tensor or a glob."""
+    """``rank diff params|grads|buffers [NAME]``, NAME being a tensor or a glob: all of that kind are hashed on every
+    rank, bit by bit, and the first that differ are named in forward order."""
     words = words_of(argument)
     if not 1 <= len(words) <= 2:
         raise CommandError("expected what to compare", _EXAMPLE)
@@ -84,13 +73,8 @@ def diff(debugger: Debugger, argument: str) -> CommandResult:
 
 
 def _ranks(debugger: Debugger) -> dict[int, Process]:
-    """By rank the process that trains: one that has a framework, the first of several (workers inherit RANK)."""
-    found: dict[int, Process] = {}
-    for process in debugger.processes:
-        number = process.info.rank
-        if number is not None and process.frameworks:
-            found.setdefault(number, process)
-    return dict(sorted(found.items()))
+    """Those that have a framework."""
+    return {number: process for number, process in debugger.ranks.connected().items() if process.frameworks}
 
 
 def _joined(debugger: Debugger) -> dict[int, Process]:
@@ -127,7 +111,7 @@ def _stopped(debugger: Debugger, ranks: Mapping[int, Process]) -> bool:
     stopped = [number for number in ranks if number not in running]
     raise NotStopped(
         f"{ranks_text(stopped)} stopped, {ranks_text(running)} running: they cannot be compared so",
-        "`continue all` to compare running ranks, or a breakpoint that all ranks reach: b backward-end",
+        "`continue all` to compare running ranks, or `set stop one` and a breakpoint that all reach: b backward-end",
     )
 
 
@@ -175,7 +159,10 @@ def _at_stops(
     if len(set(places.values())) == 1:
         return bodies, []
     told = "; ".join(f"rank {number}: {', '.join(filter(None, map(str, place)))}" for number, place in places.items())
-    return bodies, [f"the ranks do not stand at the same place, which alone makes values differ: {told}"]
+    return bodies, [
+        f"the ranks do not stand at the same place, which alone makes values differ: {told}; with `set stop one` and a "
+        "breakpoint that all reach (b backward-end), they do"
+    ]
 
 
 def _where(stop: NodeStop | None, what: str, launched: bool) -> tuple[str, ...]:

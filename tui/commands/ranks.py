@@ -29,10 +29,8 @@ AGAIN = 5.0  # seconds that a rank which was stepped by itself is waited for
 _LOOKING = {"print", "set", "!", "where", "up", "down", "frame", "list", "info", "node", "graph", "path", "why", "dump"}
 _MOVING = {"continue", "step", "next", "finish", "until", "after"}
 
-SUBCOMMANDS: dict[str, Callable[[Debugger, str], CommandResult]] = {}  # `rank WORD …`
 
-
-@command("rank", group="session", args="[RANKS [COMMAND]]", completes="rank")
+@command("rank", group="session", args="[RANKS [COMMAND] | diff params|grads|buffers [NAME]]", completes="rank")
 def rank(debugger: Debugger, argument: str) -> CommandResult:
     """Select a rank, or run a command on several ranks at once: `rank 2`, `rank 0,2 p norm(grad_outputs[0])`.
 
@@ -40,13 +38,17 @@ def rank(debugger: Debugger, argument: str) -> CommandResult:
     numbers are compared bit by bit, tensors by their statistics and by what is printed of them. `rank all step`,
     `next`, `finish`, `after`, `until` and `continue` move these ranks and leave the others where they are. Without
     RANKS, list the ranks: state, backward, node, last collective, memory, and when a waiting one gives up.
+    `rank diff params` and `rank diff grads 'fc1.*'` hash all parameters, gradients or buffers on every rank, bit by
+    bit, and name the first that differ in forward order.
     """
     word, _, line = argument.strip().partition(" ")
     line = line.strip()
     if not word:
         return rank_table(debugger)
-    if word in SUBCOMMANDS:
-        return SUBCOMMANDS[word](debugger, line)
+    if word == "diff":
+        from adbg.tui.commands.divergence import diff
+
+        return diff(debugger, line)
     chosen = debugger.ranks.chosen(word)
     if line:
         return _on_ranks(debugger, chosen, line)
