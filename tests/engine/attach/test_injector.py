@@ -92,7 +92,7 @@ class Patient(FrontEnd):
 
 @pytest.mark.parametrize("kind", ["tight", "recv"])
 def test_signals_come_as_they_would(tmp_path: Path, kind: str) -> None:
-    """One is sent at every step, the first time. They are queued and counted, not merged, so one that is lost or doubled shows."""
+    """One is sent at every step. They are queued and counted, not merged, so one that is lost or doubled shows."""
     sent: list[str] = []
     with target(tmp_path, kind) as running:
 
