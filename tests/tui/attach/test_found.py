@@ -252,7 +252,9 @@ def test_a_stop_that_does_not_come_is_told(
     one = attach(1000)
     one.debugger.start()
     ready(one, 1)
-    world.agents[1000].do_pause = lambda arguments: protocol.Empty()  # type: ignore[attr-defined]
+    agent = world.agents[1000]
+    agent.do_pause = lambda arguments: protocol.Empty()  # type: ignore[attr-defined]
+    agent.do_allThreads = lambda arguments: protocol.AllThreadsBody([])  # type: ignore[attr-defined]
     keyboard = Interrupts(one.debugger)
     one.debugger.begin()
     assert "any backward reaches" in keyboard.press()
