@@ -29,6 +29,7 @@ from adbg.engine.agent.unmatched import UnmatchedBreakpoints
 from adbg.engine.backends import REGISTRY
 from adbg.engine.backends.base import Backend
 from adbg.engine.capture.captures import Captures
+from adbg.engine.collectives.answer import latest
 from adbg.engine.collectives.ledger import Ledger
 from adbg.engine.errors import ProtocolError
 from adbg.engine.inspect.digest import DigestMoments
@@ -48,6 +49,8 @@ AGAIN = 0.2  # seconds between two looks at what a process learns late: 9 us of 
 
 _current: Agent | None = None
 _registered = False  # with ``os`` and ``atexit``, for all agents of this process
+
+_behind: set[str] = set()  # frameworks whose own clean-up comes later than ``_at_exit``
 
 Factories = Mapping[str, Callable[[], Backend]]
 
@@ -114,6 +117,7 @@ class Agent:
         self.log_levels.tap.limit = config.record_limit // 2
         self.aids = AidSwitches(session)
         self.ranks = RankFacts(session)
+        self.ranks.last_collective = lambda: latest(self.ledger)
         session.known_rank = self._known_rank
         node_log = NodeLog(self.log_levels, self.record.place_log)
         unmatched = UnmatchedBreakpoints(session, self)
@@ -194,6 +198,7 @@ class Agent:
     def _new_group(self, groups: Sequence[p.ProcessGroup]) -> None:
         """A process group is used for the first time: now this process has a rank, and something to be recorded."""
         self.look_again()
+        self.ranks.groups.look_again()
         self.record.note_groups(groups)
 
     def process_info(self) -> p.ProcessInfo:
@@ -226,9 +231,7 @@ class Agent:
         except own(Exception) as error:
             self.session.problems.defect("a framework cannot be debugged", error)
             return
-        # Asked before the framework's own clean-up, which it registered while it was imported.
-        atexit.unregister(_at_exit)
-        atexit.register(_at_exit)
+        _stay_ahead(backend.name)
         framework = _framework(backend)
         self.event(p.FrameworkLoaded(framework))
         if self.record.recorder is not None:
@@ -335,6 +338,15 @@ def _register_once() -> None:
         _registered = True
         os.register_at_fork(after_in_child=_forked)
         atexit.register(_close)
+        atexit.register(_at_exit)
+        _behind.update(name for name in REGISTRY if name in sys.modules)
+
+
+def _stay_ahead(framework: str) -> None:
+    """Be asked before the framework's own clean-up, which it registered while it was imported."""
+    if framework not in _behind:
+        _behind.add(framework)
+        atexit.unregister(_at_exit)
         atexit.register(_at_exit)
 
 

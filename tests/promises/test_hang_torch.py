@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
+import sys
 from pathlib import Path
 
 import pytest
 from support.hanging import HangingJob
 from support.program import run
 
+from adbg.engine.hang.recorded import facts_of_run
 from adbg.engine.hang.values import HangKind, HangVerdict
+from adbg.engine.hang.verdict import judge
 from adbg.tui.text.hang import hang_lines
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
@@ -70,21 +72,14 @@ def test_gradients_of_ddp_are_seen_and_a_killed_job_is_explained(tmp_path: Path)
         resting = next(each for each in verdict.standings if each.rank == 1)
         assert resting.place is not None and resting.place.line == line_of("time.sleep(LONG)  # behind a backward")
         # the ledger's own thread writes it down when it was the same at two looks
-        limit = time.monotonic() + 30
-        while not _explained(job)["waiting"]:
-            assert time.monotonic() < limit, "the record has no collective that hangs"
-            time.sleep(0.2)
+        job.until(lambda: bool(judge(facts_of_run(job.run_dir)).waiting), "the row of the collective that hangs")
         job.kill()
         job.until(lambda: not any(p.alive for p in job.debugger.run.processes if p.info.rank is not None), "their end")
-        found = _explained(job)
-        assert (found["kind"], found["culprits"], found["waiting"]) == ("missing-rank", [1], [0])
-        assert (found["collective"]["op"], found["collective"]["seq"]) == (row.op, row.seq)
-
-
-def _explained(job: HangingJob) -> dict[str, object]:
-    outcome = run("-m", "adbg", "runs", "why", str(job.run_dir), "--json")
-    found: dict[str, object] = json.loads(outcome.stdout) if outcome.status == 0 else {"waiting": []}
-    return found
+    outcome = run([sys.executable, "-m", "adbg", "runs", "why", str(job.run_dir), "--json"])
+    found = json.loads(outcome.stdout)
+    assert (found["type"], found["kind"]) == ("hang", "missing-rank")
+    assert (found["culprits"], found["waiting"]) == ([1], [0])
+    assert (found["collective"]["op"], found["collective"]["seq"]) == (row.op, row.seq)
 
 
 def test_four_ranks_that_wait_round_about(tmp_path: Path) -> None:

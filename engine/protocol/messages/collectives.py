@@ -61,11 +61,15 @@ class ProcessGroup:
 
 @dataclass(frozen=True, slots=True)
 class CollectivesBody:
-    """``rows`` are the newest, in order. ``since``: when this ledger began (seconds since the epoch), None: there is
-    none. ``total`` rows were ever in it. ``frames``: the main thread's, innermost first, ``call`` the framework's
-    function it is in. ``cpu``: seconds that the main thread has computed, or waited for a processor to; ``now`` when
-    all this was looked at. ``gil``: seconds that it took to get the GIL, about a switch interval (5 ms) where Python
-    code runs. ``notes``: what is not seen in this process."""
+    """Attributes:
+    now: when all this was looked at, in seconds since the epoch.
+    since: when this ledger began; None: there is none. ``total`` rows were ever in it.
+    rows: the newest, in order.
+    frames: the main thread's, innermost first; ``call`` the framework's function that it is in.
+    cpu: seconds that the main thread has computed, or waited for a processor.
+    gil: seconds that it took to get the GIL, about a switch interval (5 ms) where Python code runs.
+    notes: what is not seen in this process.
+    """
 
     rank: int | None
     pid: int
