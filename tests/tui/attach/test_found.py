@@ -14,7 +14,7 @@ from support.scripted_agent import ScriptedAgent
 from support.watched_debugger import Watched
 
 from adbg.engine.attach.enter import Progress
-from adbg.engine.errors import AdbgError, AttachError, DebuggeeGone
+from adbg.engine.errors import AdbgError, AttachError, CommandError, DebuggeeGone, NotStopped
 from adbg.engine.protocol import messages as protocol
 from adbg.engine.protocol.messages import Refused
 from adbg.engine.protocol.rendezvous import read_config
@@ -23,6 +23,7 @@ from adbg.tui.attach.found import FoundProgram
 from adbg.tui.attach.processes import Seen, Table
 from adbg.tui.attach.way_in import Cancelled
 from adbg.tui.commands.startup import run_startup
+from adbg.tui.commands.table import execute
 from adbg.tui.debugger import events
 from adbg.tui.debugger.debugger import State
 from adbg.tui.debugger.signals import Interrupts
@@ -148,6 +149,19 @@ def test_one_process(world: World, attach: Callable[..., Watched]) -> None:
     world.agents[1000].gone()
     assert one.wait(events.Exited).status.status == 0, "its own status is not adbg's"
     assert "exit status is not known" in one.of(events.Exited)[0].status.reason
+
+
+def test_it_runs_before_the_first_command(world: World, attach: Callable[..., Watched]) -> None:
+    """It was found running: nothing about it has to be started."""
+    world.ways[1000] = joins(0)
+    one = attach(1000)
+    one.debugger.start()
+    ready(one, 1)
+    assert execute(one.debugger, "info processes").value[0]["state"] == "running"
+    with pytest.raises(NotStopped, match="is running"):
+        one.debugger.view.need_stop()
+    with pytest.raises(CommandError, match="cannot restart it"):
+        execute(one.debugger, "restart")
 
 
 def test_a_connection_that_breaks_is_not_the_end_of_the_process(
