@@ -158,7 +158,7 @@ def test_it_runs_before_the_first_command(world: World, attach: Callable[..., Wa
     one.debugger.start()
     ready(one, 1)
     assert execute(one.debugger, "info processes").value[0]["state"] == "running"
-    with pytest.raises(NotStopped, match="is running"):
+    with pytest.raises(NotStopped, match="the program is not stopped"):
         one.debugger.view.need_stop()
     with pytest.raises(CommandError, match="cannot restart it"):
         execute(one.debugger, "restart")
