@@ -11,7 +11,7 @@ PYTEST ?=
 
 export PYTHON
 .DEFAULT_GOAL := help
-.PHONY: help bench-against demo demo-paddle quick test test-torch test-paddle stress lint bench pictures clean
+.PHONY: help stress-attach bench-against demo demo-paddle quick test test-torch test-paddle stress lint bench pictures clean
 
 help:
 	@echo "make demo      install into .venv and open the debugger on a transformer whose gradient turns NaN"
@@ -21,6 +21,7 @@ help:
 	@echo "make test-torch, make test-paddle   the tests of one framework: in .venv, in .venv-paddle"
 	@echo "make stress    the tests on a busy machine: LOAD=10 processes run beside them; PYTEST=\"-k signals\" selects"
 	@echo "           ADBG_TIMES=200 make test PYTEST=tests/promises/test_own_exceptions.py   200 interruptions for each case"
+	@echo "make stress-attach   50 attaches to each kind of process, with every Python that is found: success, latency, damage"
 	@echo "make lint      the first three of these"
 	@echo "make bench     what the debugger costs, per training step (writes bench-results/)"
 	@echo "make bench-against BASE=CHECKOUT   the same for two checkouts, side by side"
@@ -67,6 +68,11 @@ stress:
 lint:
 	@$(call environment,torch,dev); "$$python" .ci/lint.py
 
+# N=50 attaches to every kind of process, with every Python that is found; WRITE=--write puts the table into the pages.
+stress-attach:
+	@$(call environment,paddle,dev); VENV_PADDLE=$${python%/bin/python*}; export VENV_PADDLE; \
+	$(call environment,torch,dev); exec "$$python" -m tests.stress.attach --attaches $(or $(N),50) $(WRITE)
+
 # BASE=../other-checkout with environments of its own (.venv, .venv-paddle)
 bench-against:
 	@$(call environment,torch,dev); "$$python" tests/bench/compare.py --base "$(BASE)"
@@ -76,6 +82,8 @@ bench:
 	@$(call environment,torch,dev); "$$python" tests/bench/run_bench.py
 	@$(call environment,paddle,dev); "$$python" tests/bench/run_bench.py --framework paddle
 	@$(call environment,torch,dev); "$$python" tests/bench/bench_log.py
+	@$(call environment,torch,dev); "$$python" -m tests.bench.bench_attach
+	@$(call environment,paddle,dev); "$$python" -m tests.bench.bench_attach --framework paddle
 
 pictures:
 	@$(call environment,paddle,); paddle=$$python; \

@@ -72,10 +72,18 @@ class DebuggeeGone(AdbgError):
     ID = 6
 
 
+class AttachError(AdbgError):
+    """A process cannot be entered, or entering it failed; it runs on as it was."""
+
+    ID = 8
+
+
 _KINDS = {
     kind.ID: kind
-    for kind in (ProtocolError, NotStopped, Unsupported, BackendError, CommandError, DebuggeeGone, UnknownName)
-}
+    for kind in (
+        ProtocolError, NotStopped, Unsupported, BackendError, CommandError, DebuggeeGone, UnknownName, AttachError,
+    )
+}  # fmt: skip
 
 
 def error_of_id(number: object) -> type[AdbgError]:

@@ -130,3 +130,31 @@ def _likeness(target: str, name: str) -> float:
     if len(target) > 2 and (target in name or (len(name) > 2 and name in target)):
         return max(0.75, matcher.ratio())
     return matcher.ratio() if matcher.real_quick_ratio() >= 0.6 else 0.0
+
+
+_RANKS = re.compile(r"\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?)*\Z", re.ASCII)
+
+
+def ranks_of(text: str) -> tuple[int, ...] | None:
+    """ "0,2-3" -> (0, 2, 3); None for anything else."""
+    if not _RANKS.match(text):
+        return None
+    found: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        numbers = range(int(first), int(last or first) + 1)
+        if not numbers:
+            return None
+        found.update(numbers)
+    return tuple(sorted(found))
+
+
+def ranks_text(ranks: Iterable[int]) -> str:
+    """(0, 2, 3, 4) -> "0,2-4"; what ``ranks_of`` reads."""
+    parts: list[list[int]] = []
+    for rank in sorted(ranks):
+        if parts and rank == parts[-1][-1] + 1:
+            parts[-1].append(rank)
+        else:
+            parts.append([rank])
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(map(str, run)) for run in parts)

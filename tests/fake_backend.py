@@ -12,6 +12,7 @@ fails.
 
 from __future__ import annotations
 
+import array
 import contextlib
 import heapq
 import itertools
@@ -550,6 +551,10 @@ class FakeBackend(Backend):
         if value is None:
             return TensorMeta(None, state=ValueState.UNDEFINED)
         return TensorMeta(value.shape, "f32", "cpu", 4 * value.numel(), value.numel())
+
+    def feed_bits(self, value: Any, put: Callable[[memoryview], object]) -> None:
+        for part in (value.values[:2], value.values[2:]):
+            put(memoryview(array.array("f", part)).cast("B"))
 
     def stats(self, value: Any, exact: bool = False, bins: int = 16) -> TensorStats:
         values = value.values

@@ -22,13 +22,17 @@ from adbg.engine.agent import import_watch as importwatch
 from adbg.engine.agent.aids import AidSwitches
 from adbg.engine.agent.client import Client
 from adbg.engine.agent.events import Events
+from adbg.engine.agent.ranks import RankFacts
 from adbg.engine.agent.requests import Requests
 from adbg.engine.agent.run_record import RunRecord
 from adbg.engine.agent.unmatched import UnmatchedBreakpoints
 from adbg.engine.backends import REGISTRY
 from adbg.engine.backends.base import Backend
 from adbg.engine.capture.captures import Captures
+from adbg.engine.collectives.answer import latest
+from adbg.engine.collectives.ledger import Ledger
 from adbg.engine.errors import ProtocolError
+from adbg.engine.inspect.digest import DigestMoments
 from adbg.engine.log.levels import LogLevels
 from adbg.engine.log.narrator import Narrator
 from adbg.engine.log.node_log import NodeLog
@@ -44,7 +48,9 @@ LEAVING = 1.0  # seconds that a front end which hung up has to be gone
 AGAIN = 0.2  # seconds between two looks at what a process learns late: 9 us of a backward call's begin
 
 _current: Agent | None = None
-_fork_registered = False
+_registered = False  # with ``os`` and ``atexit``, for all agents of this process
+
+_behind: set[str] = set()  # frameworks whose own clean-up comes later than ``_at_exit``
 
 Factories = Mapping[str, Callable[[], Backend]]
 
@@ -85,6 +91,8 @@ class Agent:
     """One process's agent: the session, its observers, and the client that is connected. ``scratch``: the folder of a
     session that a front end made, "" for none; what would go beside the record lies there when nothing is recorded."""
 
+    late = False  # the program ran before adbg came, and may be in the middle of anything
+
     def __init__(
         self, config: SessionConfig, main: bool = True, backends: Factories | None = None, scratch: str = ""
     ) -> None:
@@ -100,25 +108,31 @@ class Agent:
         self.session = session = Session(self, self.rank or 0)
         session.kept.limit = config.keep_gradients
         self.record = RunRecord(session, self, config, scratch)
+        self.ledger = Ledger(self._new_group)
+        self.record.opened = lambda recorder: self.ledger.record_into(recorder.collective)
         self.events = Events(self)
+        self.digests = DigestMoments(session)
         self.captures = Captures(session, self.record.captures_folder)
         self.log_levels = LogLevels(Narrator(self.record.log), self.record.log_file, session.problems.problem)
         self.log_levels.tap.limit = config.record_limit // 2
         self.aids = AidSwitches(session)
+        self.ranks = RankFacts(session)
+        self.ranks.last_collective = lambda: latest(self.ledger)
+        session.known_rank = self._known_rank
         node_log = NodeLog(self.log_levels, self.record.place_log)
         unmatched = UnmatchedBreakpoints(session, self)
-        session.observe(_LateFacts(self), self.captures, self.events, unmatched, self.log_levels, node_log, self.aids)
+        session.observe(_LateFacts(self), self.ledger, self.captures, self.events, unmatched, self.log_levels)
+        session.observe(node_log, self.aids, self.ranks, self.digests)
         if main:
             self.record.open()
         session.set_stacks(config.stacks)
         self._requests = Requests(self)
+        self._watcher: importwatch.ImportWatcher | None = None
         _current = self
-        _register_fork()
-        atexit.register(self.close)
-        atexit.register(self._at_exit)
+        _register_once()
         self._hook_breakpoint()
         if backends is None:
-            importwatch.watch({name: self._importer(make) for name, make in REGISTRY.items()})
+            self._watcher = importwatch.watch({name: self._importer(make) for name, make in REGISTRY.items()})
         else:
             for make in backends.values():
                 self._add_backend(make)
@@ -147,8 +161,12 @@ class Agent:
     def _gone(self, client: Client) -> None:
         if self.client is client:
             self.client = None
-            self.session.detach()
+            self.let_go()
         self.configured.set()
+
+    def let_go(self) -> None:
+        """The client leaves, or is gone: the program runs on without it, and waits for another one."""
+        self.session.detach()
 
     def event(self, body: Any, droppable: bool = False) -> None:
         """Send an event to the client, if there is one. Never blocks, never raises."""
@@ -163,14 +181,25 @@ class Agent:
 
     def look_again(self) -> None:
         """A spawned child may have learnt its rank since it began, and records from its first backward on."""
-        known = [backend.rank() for backend in self.session.backends]
-        rank = next((r for r in (*known, _environment_rank()) if r is not None), self.rank)
+        rank = self._known_rank()
         if rank == self.rank and not self.record.due:
             return
+        if rank != self.rank:
+            self.session.change(self.session.table.learn_rank)
         self.rank, self.session.rank = rank, rank or 0
         if self.record.due:
             self.record.open()
         self.event(p.ProcessChanged(self.process_info()))
+
+    def _known_rank(self) -> int | None:
+        known = [backend.rank() for backend in self.session.backends]
+        return next((r for r in (*known, _environment_rank()) if r is not None), self.rank)
+
+    def _new_group(self, groups: Sequence[p.ProcessGroup]) -> None:
+        """A process group is used for the first time: now this process has a rank, and something to be recorded."""
+        self.look_again()
+        self.ranks.groups.look_again()
+        self.record.note_groups(groups)
 
     def process_info(self) -> p.ProcessInfo:
         """Who this process is. ``argv`` as the interpreter was called; ``sys.argv`` may not be set yet at start."""
@@ -183,6 +212,8 @@ class Agent:
             run_dir=self.config.run_dir if self.record.run_dir else "",
             frameworks=[_framework(backend) for backend in self.session.backends],
             main=self.main,
+            parent=os.getppid(),
+            host=os.uname().nodename,
         )
 
     # ---- frameworks
@@ -195,13 +226,12 @@ class Agent:
             return
         try:
             backend = make()
+            backend.prepare(self.late)
             self.session.add_backend(backend)
         except own(Exception) as error:
             self.session.problems.defect("a framework cannot be debugged", error)
             return
-        # Asked before the framework's own clean-up, which it registered while it was imported.
-        atexit.unregister(self._at_exit)
-        atexit.register(self._at_exit)
+        _stay_ahead(backend.name)
         framework = _framework(backend)
         self.event(p.FrameworkLoaded(framework))
         if self.record.recorder is not None:
@@ -212,14 +242,16 @@ class Agent:
 
     def _hook_breakpoint(self) -> None:
         """The built-in ``breakpoint()`` stops here too; PYTHONBREAKPOINT, where set, decides as ever."""
+        self._hook = None
         if not os.environ.get("PYTHONBREAKPOINT"):
             import adbg
 
-            sys.breakpointhook = adbg.breakpoint
+            self._hook = sys.breakpointhook = adbg.breakpoint
 
     # ---- end
 
-    def _at_exit(self) -> None:
+    def before_end(self) -> None:
+        """The program ends, perhaps by an exception that nothing caught."""
         if os.getpid() != self._pid or self.client is None:
             return
         try:
@@ -246,8 +278,28 @@ class Agent:
             client.connection.flush(1.0)
             client.connection.close()
         self.record.close()
-        atexit.unregister(self.close)
-        atexit.unregister(self._at_exit)
+
+    def leave(self) -> None:
+        """The program runs on without adbg: nothing of it may stay. Calls that run now take their hooks off as they
+        end."""
+        global _current
+        parked = self.session.parked
+        self.session.detach()
+        if parked is not None:
+            parked.over.wait(PATIENCE)
+        if self._watcher is not None:
+            self._watcher.leave()
+        if sys.breakpointhook == self._hook:
+            sys.breakpointhook = self._breakpointhook
+        self.record.close()
+        for backend in self.session.backends:
+            try:
+                backend.leave()
+            except own(Exception) as error:
+                self.session.problems.defect(f"something of adbg's is left in {backend.name}", error)
+        self.log_levels.leave()
+        if _current is self:
+            _current = None
 
     def abandon(self) -> None:
         """In a forked child: no threads, no client, nothing armed, nothing recorded."""
@@ -272,16 +324,40 @@ class _LateFacts(Observer):
             self._due = now + AGAIN
             self._agent.look_again()
             self._agent.record.look_again()
+            self._agent.ranks.groups.look_again()
 
     def before_stop(self) -> None:
         self._agent.look_again()
 
 
-def _register_fork() -> None:
-    global _fork_registered
-    if not _fork_registered:
-        _fork_registered = True
+def _register_once() -> None:
+    """Python takes back no ``register_at_fork`` and keeps the place of what was unregistered with ``atexit``: one entry
+    each for the life of the process, which does nothing while there is no agent."""
+    global _registered
+    if not _registered:
+        _registered = True
         os.register_at_fork(after_in_child=_forked)
+        atexit.register(_close)
+        atexit.register(_at_exit)
+        _behind.update(name for name in REGISTRY if name in sys.modules)
+
+
+def _stay_ahead(framework: str) -> None:
+    """Be asked before the framework's own clean-up, which it registered while it was imported."""
+    if framework not in _behind:
+        _behind.add(framework)
+        atexit.unregister(_at_exit)
+        atexit.register(_at_exit)
+
+
+def _close() -> None:
+    if _current is not None:
+        _current.close()
+
+
+def _at_exit() -> None:
+    if _current is not None:
+        _current.before_end()
 
 
 def _forked() -> None:

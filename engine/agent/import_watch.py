@@ -20,13 +20,15 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
-def watch(callbacks: Mapping[str, Callable[[], None]]) -> None:
+def watch(callbacks: Mapping[str, Callable[[], None]]) -> ImportWatcher | None:
     """Call ``callbacks[name]`` once, right after top-level module ``name`` finished importing; at once if it is
     imported already.
 
     The callback runs on the importing thread, and before the ``import`` statement returns. Other threads may import
     the module while it runs. What it raises is printed as one line and never breaks the import. An import that fails
     leaves the watch in place.
+
+    Returns what watches the imports to come; None where there are none.
     """
     pending: dict[str, Callable[[], None]] = {}
     for name, callback in callbacks.items():
@@ -37,8 +39,11 @@ def watch(callbacks: Mapping[str, Callable[[], None]]) -> None:
             threading.Thread(target=_after_import, args=(name, callback), name="adbg-importwatch", daemon=True).start()
         else:
             _call(name, callback)
-    if pending:
-        sys.meta_path.insert(0, ImportWatcher(pending))
+    if not pending:
+        return None
+    watcher = ImportWatcher(pending)
+    sys.meta_path.insert(0, watcher)
+    return watcher
 
 
 class ImportWatcher:
@@ -101,14 +106,23 @@ class ImportWatcher:
         elif "exec_module" in getattr(loader, "__dict__", ()):
             del loader.exec_module
 
+    def leave(self) -> None:
+        """No callback comes any more. An import that is under way goes on through this finder."""
+        with self._lock:
+            self._pending.clear()
+            self._take_out()
+
+    def _take_out(self) -> None:
+        try:
+            sys.meta_path.remove(self)
+        except own(ValueError):
+            pass
+
     def _imported(self, name: str, module: ModuleType) -> None:
         with self._lock:
             callback = self._pending.pop(name, None)
             if not self._pending:
-                try:
-                    sys.meta_path.remove(self)
-                except own(ValueError):
-                    pass
+                self._take_out()
         if callback is None:
             return
         # The import system still holds this module's lock and would make any other thread that imports it wait for the

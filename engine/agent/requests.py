@@ -18,7 +18,9 @@ from adbg.engine.backends.base import Graph
 from adbg.engine.backends.common.shield import surely
 from adbg.engine.capture.captures import capture_at
 from adbg.engine.capture.dump import dump
+from adbg.engine.collectives.answer import answer as collectives_answer
 from adbg.engine.errors import AdbgError, NotStopped, ProtocolError
+from adbg.engine.inspect.digest import position
 from adbg.engine.inspect.dispatch import Answers
 from adbg.engine.inspect.stack import running_stack
 from adbg.engine.inspect.tables import info, thread_states
@@ -65,6 +67,9 @@ class Requests:
             "adbg/record": lambda client, a: agent.record.switch(a.on),
             "adbg/stacks": self._stacks,
             "adbg/frames": self._frames,
+            "adbg/state": lambda client, a: agent.ranks.state(),
+            "adbg/groupTimeouts": lambda client, a: p.GroupTimeoutsBody(self._group_timeouts(a.seconds)),
+            "adbg/collectives": lambda client, a: collectives_answer(agent.session, agent.ledger, agent.rank, a),
         }
         self._special: dict[str, Callable[[Client, Message, Any], None]] = {
             "initialize": self._initialize,
@@ -76,6 +81,7 @@ class Requests:
             "adbg/info": self._info,
             "adbg/capture": self._capture,
             "adbg/dump": self._dump,
+            "adbg/digest": self._digest,
         }
 
     def commands(self) -> set[str]:
@@ -152,7 +158,7 @@ class Requests:
 
     def _leave(self, client: Client, terminate: bool) -> None:
         client.connection.flush(0.5)
-        self._session.detach()
+        self._agent.let_go()
         self._agent.configured.set()
         if terminate:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -161,7 +167,7 @@ class Requests:
     # ---- without a tensor
 
     def _pause(self, client: Client, arguments: p.Pause) -> p.Empty:
-        self._session.pause()
+        self._session.pause(arguments.on)
         return p.Empty()
 
     def _vlog(self, client: Client, arguments: p.Vlog) -> p.VlogBody:
@@ -171,6 +177,10 @@ class Requests:
     def _frames(self, client: Client, arguments: p.Frames) -> p.Empty:
         self._session.change(lambda: SHOWN.set(arguments.all))
         return p.Empty()
+
+    def _group_timeouts(self, seconds: float | None) -> list[p.GroupTimeout]:
+        groups = self._agent.ranks.groups
+        return groups.listing() if seconds is None else groups.at_least(seconds)
 
     def _stacks(self, client: Client, arguments: p.Stacks) -> p.StacksBody:
         if arguments.on is not None:
@@ -206,6 +216,26 @@ class Requests:
                 client.refuse(message, error)
 
         self._at_stop(client, message, "adbg/info", arguments, running)
+
+    def _digest(self, client: Client, message: Message, arguments: p.Digest) -> None:
+        if not arguments.what:
+            client.respond(message, position(self._session))
+            return
+
+        def later(error: AdbgError) -> None:
+            if arguments.wait <= 0:
+                client.refuse(message, error)
+                return
+            try:
+                self._agent.digests.wait_for(
+                    arguments,
+                    lambda body: client.respond(message, body),
+                    lambda problem: client.refuse(message, problem),
+                )
+            except AdbgError as problem:
+                client.refuse(message, problem)
+
+        self._at_stop(client, message, "adbg/digest", arguments, later)
 
     def _capture(self, client: Client, message: Message, arguments: p.Capture) -> None:
         captures = self._agent.captures

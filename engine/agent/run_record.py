@@ -8,16 +8,21 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from adbg.engine.protocol import messages as p
+from adbg.engine.protocol.codec import to_json
 from adbg.engine.protocol.rendezvous import SessionConfig
 from adbg.engine.record.files import vlog_path
 from adbg.engine.record.journal import Journal, open_journal
 from adbg.engine.record.observers import CrashNotes, Recording
-from adbg.engine.record.recorder import Recorder
 from adbg.engine.session.problems import Outlet
 from adbg.engine.session.session import Session
+
+if TYPE_CHECKING:
+    from adbg.engine.record.recorder import Recorder
 
 _NOT_RECORDED = "the run was started without a run directory"
 
@@ -36,10 +41,13 @@ class RunRecord:
         self.recorder: Recorder | None = None
         self.journal: Journal | None = None
         self.due = bool(config.run_dir)  # the record is still to be opened
+        self.opened: Callable[[Recorder], None] = lambda recorder: None  # told once
 
     def open(self) -> None:
         session = self._session
         if self.due:
+            from adbg.engine.record.recorder import Recorder  # with sqlite: 2 MB that a program without a record spares
+
             self.due = False
             self.recorder = Recorder.open(
                 self._run_dir,
@@ -60,6 +68,7 @@ class RunRecord:
         if self.recorder is not None:
             self._recording = Recording(self.recorder)
             session.observe(self._recording)
+            self.opened(self.recorder)
 
     @property
     def run_dir(self) -> str:
@@ -106,6 +115,11 @@ class RunRecord:
         """Bytes that a framework wrote into the VLOG itself get their place among the events."""
         if self.recorder is not None:
             self.recorder.log_range(offset, length)
+
+    def note_groups(self, groups: Sequence[p.ProcessGroup]) -> None:
+        """Into run.json: the process groups, whose collectives the record has."""
+        if self.recorder is not None:
+            self.recorder.update_info(process_groups=[to_json(group) for group in groups])
 
     def look_again(self) -> None:
         """Now and then: the program may have closed what a crash would write to."""

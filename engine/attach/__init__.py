@@ -1,1 +1,2 @@
-"""Getting into a process that runs, and what can be read of one from outside."""
+"""Getting into a process that runs already and was prepared for nothing. Runs in the front end, but for ``injector/``,
+which is a process of its own; none of it is loaded into the program."""

@@ -1,3 +1,3 @@
-"""The folder that ``adbg run`` puts on the program's PYTHONPATH: ``sitecustomize.py`` is how adbg gets in. Nothing
-else may lie here.
+"""How adbg gets into a Python process. ``adbg run`` puts this folder on the program's PYTHONPATH, where Python finds
+``sitecustomize.py``; a process that runs already has ``attach.py`` run, by its path. Nothing else may lie here.
 """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from xml.sax.saxutils import escape
+from html import escape
 
 from adbg.engine.capture.drawing import COLOURS, STRAY, Drawing, DrawnEdge, DrawnNode
 from adbg.engine.graph.region import BOUNDARY
@@ -162,4 +162,4 @@ def _edge(edge: DrawnEdge, spots: Mapping[int, Spot]) -> str:
 
 def _clean(text: str) -> str:
     """Escaped, and without the control characters that XML 1.0 has no way to write."""
-    return escape("".join(c for c in text if c >= " " or c in "\t\n"))
+    return escape("".join(c for c in text if c >= " " or c in "\t\n"), quote=False)

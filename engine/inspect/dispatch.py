@@ -13,6 +13,7 @@ from typing import Any
 from adbg.engine.errors import AdbgError, BackendError, ProtocolError
 from adbg.engine.inspect.attributes import attributes
 from adbg.engine.inspect.context import BreakpointsOf, StopContext
+from adbg.engine.inspect.digest import bytes_at, digest_at
 from adbg.engine.inspect.evaluate import evaluate, set_expression, value_at
 from adbg.engine.inspect.graph import find_node, gradient_path, graph_page
 from adbg.engine.inspect.node import node_body
@@ -86,6 +87,8 @@ _ANSWERS: dict[str, Callable[[Answers, Any], Any]] = {
     "adbg/path": lambda a, request: gradient_path(a.stop, request),
     "adbg/node": lambda a, request: node_body(a.stop, request),
     "adbg/tensor": lambda a, request: tensor_view(a.stop, request),
+    "adbg/digest": lambda a, request: digest_at(a.session, a.stop, request),
+    "adbg/bytes": lambda a, request: bytes_at(a.session, request),
     "adbg/info": lambda a, request: info(a.session, request.what, a.stop),
 }
 COMMANDS = {command: protocol.REQUESTS[command] for command in _ANSWERS}

@@ -137,7 +137,7 @@ def _params(session: Session, stop: StopContext | None) -> InfoBody:
     rows: list[list[object]] = []
     missing = registered = strangers = 0
     for backend in session.backends:
-        known = _parameters(backend)
+        known = named_parameters(backend)
         registered += len(known)
         if stop is None:
             for name, value in known:
@@ -190,7 +190,7 @@ def _leaves(stop: StopContext) -> dict[int, tuple[str, Any]]:
     return found
 
 
-def _parameters(backend: Backend) -> list[tuple[str, object]]:
+def named_parameters(backend: Backend) -> list[tuple[str, object]]:
     """Raises CommandError when the program keeps changing its modules meanwhile."""
     for _ in range(5):
         try:

@@ -246,6 +246,10 @@ class LogLevels(Observer):
                 self._problem(error.message)
         self.tap.stop()
 
+    def leave(self) -> None:
+        """After ``detach``: the process runs on without adbg."""
+        self.tap.leave()
+
     def abandon(self) -> None:
         """In a forked child: its stderr is the real one, so its framework writes what the script asks for and no
         more. The parent's redirection stays."""

@@ -14,6 +14,8 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
+import types
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -22,6 +24,7 @@ from adbg.engine.descriptors import Own, lifted
 from adbg.engine.log import forwarder
 from adbg.engine.outside import suppress
 
+_WRITING = 5.0  # seconds that a write of the program's to its stderr is waited for, when adbg leaves
 _STARTING = 5.0  # seconds the forwarder's interpreter has to start; 0.02 on an idle machine
 
 
@@ -33,8 +36,7 @@ class StderrTap:
         self.limit = 0  # bytes of a file that is kept; 0 for any number
         self._file: Own | None = None
         self._pipe: Own | None = None
-        # The real stderr. Never closed again: while Python's stream is on it, the program may take its number
-        # (``sys.stderr.fileno()``, ``faulthandler.enable()``), and would later write to whatever got that number next.
+        # The real stderr. Kept while adbg is in the process: a thread of the program may be about to write to it.
         self._saved: Own | None = None
         self._streams: list[tuple[io.BufferedWriter, io.FileIO, _RealStderr]] = []
         self._unbuffered: list[tuple[io.TextIOWrapper, io.FileIO, _RealStderr]] = []
@@ -106,6 +108,18 @@ class StderrTap:
                 return
             self._undo(self._file)
 
+    def leave(self) -> None:
+        """``stop``, and nothing is kept."""
+        with self._lock:
+            if self._file is not None:
+                self._undo(self._file)
+            saved, self._saved = self._saved, None
+            deadline = time.monotonic() + _WRITING
+            while _writing() and time.monotonic() < deadline:  # no new write begins: the streams are put back
+                time.sleep(0.01)
+            if saved is not None and not _writing():
+                saved.close()
+
     def abandon(self) -> None:
         """In a forked child: its stderr is the real one. The parent's redirection stays."""
         self._lock = threading.Lock()  # another thread of the parent may have held it
@@ -176,6 +190,17 @@ class _RealStderr(io.RawIOBase):
 
     def isatty(self) -> bool:
         return os.isatty(self._number())
+
+
+def _writing() -> bool:
+    """Whether a thread is in a write that goes to the real stderr by its number."""
+    for innermost in sys._current_frames().values():
+        frame: types.FrameType | None = innermost
+        while frame is not None:
+            if frame.f_code is _RealStderr.write.__code__:
+                return True
+            frame = frame.f_back
+    return False
 
 
 def _is_stderr(raw: object) -> TypeGuard[io.FileIO]:

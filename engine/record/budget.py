@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 from adbg.engine.outside import suppress
 
 LIMIT = 2 << 30  # bytes of one process
+KEPT_COLLECTIVES = 20_000  # newest rows of the ledger that outlive the calls of their time
 KEPT_STOPS = 10_000  # newest stops that outlive the calls they belong to
 _PARTS = 64  # of what is kept, one goes at a time: a second's work at most
 _HOLE = 16 << 20  # a log loses its beginning in pieces of this size
@@ -53,6 +54,7 @@ def prune(db: sqlite3.Connection) -> int:
         "DELETE FROM stop WHERE seq < ? AND seq < (SELECT seq FROM stop ORDER BY seq DESC LIMIT 1 OFFSET ?)",
         (seq_cut, KEPT_STOPS),
     )
+    db.execute("DELETE FROM collective WHERE id <= (SELECT max(id) FROM collective) - ?", (KEPT_COLLECTIVES,))
     return int(cut)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-SCHEMA = 2  # 1: an edge's slot was its place in the list, ``to_slot`` and null edges were not kept
+SCHEMA = 3  # 1: an edge's slot was its place in the list, ``to_slot`` and null edges were not kept; 2: no collectives
 
 # Times are seconds since the epoch, ``idx`` counts from 1 in execution order, ``us`` are microseconds. One counter
 # numbers ``seq`` over node_event, stop, log, artifact and both ends of a backward: sorting by it gives what happened in
@@ -36,6 +36,9 @@ CREATE TABLE IF NOT EXISTS stop (seq INTEGER PRIMARY KEY, time REAL, backward IN
     phase TEXT, body TEXT);
 CREATE TABLE IF NOT EXISTS artifact (seq INTEGER PRIMARY KEY, time REAL, kind TEXT, path TEXT, text TEXT);
 CREATE TABLE IF NOT EXISTS log (seq INTEGER PRIMARY KEY, offset INTEGER, length INTEGER);
+CREATE TABLE IF NOT EXISTS collective (id INTEGER PRIMARY KEY, grp TEXT, seq INTEGER, op TEXT, shape TEXT, dtype TEXT,
+    reduce TEXT, peer INTEGER, asynchronous INTEGER, state TEXT, file TEXT, line INTEGER, function TEXT, thread INTEGER,
+    node TEXT, backward INTEGER, begun REAL, ended REAL, source TEXT);
 """
 
 _EVENTS = re.compile(r"events-r(\d+(?:-\d+)?)\.sqlite\Z")

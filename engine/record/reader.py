@@ -12,7 +12,9 @@ from typing import Any
 
 from adbg.engine.errors import CommandError
 from adbg.engine.protocol.codec import from_json
+from adbg.engine.protocol.messages import Collective
 from adbg.engine.record import files as runfiles
+from adbg.engine.record.collectives import read_collectives
 from adbg.engine.record.files import labels
 from adbg.engine.types import Edge, GraphRow, NodeStop, SourceLine
 
@@ -203,6 +205,10 @@ class RunReader:
         """(seq, time, stop), in order."""
         rows = self._db.execute("SELECT seq, time, body FROM stop ORDER BY seq")
         return [(seq, time, from_json(NodeStop, json.loads(body), "stop")) for seq, time, body in rows]
+
+    def collectives(self, last: int = 0) -> list[Collective]:
+        """The ledger of collectives, in order; the ``last`` rows, 0 for all."""
+        return read_collectives(self._db, last)
 
     def artifacts(self) -> list[tuple[int, float, str, str, str]]:
         """(seq, time, kind, path, text), in order."""

@@ -22,7 +22,9 @@ from typing import Any
 
 from adbg.engine.outside import own, suppress
 from adbg.engine.protocol.codec import to_json
+from adbg.engine.protocol.messages import Collective
 from adbg.engine.record.budget import LIMIT
+from adbg.engine.record.collectives import collective_row
 from adbg.engine.record.files import SCHEMA, process_start
 from adbg.engine.record.writer import RunWriter
 from adbg.engine.types import BriefRun, GraphRow, NodeStop, SourceLine
@@ -194,6 +196,13 @@ class Recorder:
     def stop(self, stop: NodeStop) -> None:
         self._put(("stop", next(self._seq), time.time(), stop), urgent=True)
 
+    def collective(self, row: Collective) -> None:
+        """A row of the ledger, handed in again when it ended later."""
+        if len(self._queue) > MAX_EVENTS:
+            self._dropped += 1
+            return
+        self._put(("collective", row))
+
     def artifact(self, kind: str, path: str, text: str = "") -> None:
         self._put(("artifact", next(self._seq), time.time(), kind, path, text))
 
@@ -336,6 +345,8 @@ class _Batch:
             seq, now, stop = values
             body = json.dumps(to_json(stop), separators=(",", ":"))
             self._row(kind, (seq, now, stop.backward, stop.index, stop.reason.value, stop.phase.value, body))
+        elif kind == "collective":
+            self._row(kind, collective_row(values[0]))
         elif kind == "info":
             self._info.update(values[0])
         elif kind == "flush":

@@ -31,6 +31,7 @@ _WIDTH = {
     "stop": 7,
     "artifact": 5,
     "log": 3,
+    "collective": 19,
 }
 _INSERT = {t: f"INSERT OR REPLACE INTO {t} VALUES ({','.join('?' * n)})" for t, n in _WIDTH.items()}
 

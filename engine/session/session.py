@@ -59,17 +59,16 @@ class Session:
         self.notify = Notify()
         self._observers: list[Observer] = []
         self.rank = rank
-        self.table = BreakpointTable()
+        self.known_rank: Callable[[], int | None] = lambda: None  # None: the rank is a guess so far
+        self.table = BreakpointTable(lambda: self.known_rank())
         self.turn = Turn()
         self.parked: Parked | None = None
         self.kept = KeptGradients()
         self.shown: collections.deque[tuple[int, type, str]] = collections.deque(maxlen=100)  # exceptions stopped at
         self.goal: Goal | None = None
         self.until: BreakpointTable | None = None
-        self.attached = False
-        self.deciding = False
-        self.entry = False
-        self.pausing = False
+        self.attached = self.deciding = False
+        self.entry = self.pausing = False
         self.stacks = False
         self.backends: list[Backend] = []
         self.hooks: list[BackendHooks] = []
@@ -123,7 +122,7 @@ class Session:
             self.attached = False
             self.goal = self.until = None
             self.entry = self.pausing = False
-            self.table = BreakpointTable()
+            self.table = BreakpointTable(lambda: self.known_rank())
             SHOWN.set(False)
             self.kept.clear()
             for observer in self._observers:
@@ -392,12 +391,12 @@ class Session:
                 self.hook(running)
         parked.leave(then)
 
-    def pause(self) -> None:
-        """Stop at the next node of any thread."""
+    def pause(self, on: bool = True) -> None:
+        """Stop at the next node of any thread; ``on`` False: no more, if it has not stopped yet."""
         with self._guard:
-            if self.parked is not None:
+            if on and self.parked is not None:
                 raise CommandError("the program is stopped already", "look around, or continue")
-            self.pausing = True
+            self.pausing = on
             self.rearm()
 
     def set_breakpoints(self, requests: Sequence[p.BreakpointRequest]) -> list[p.BreakpointState]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
-from bench_program import Workload
 from torch import nn
 from torch.nn import functional as F
+from workload import Workload
 
 State = tuple[torch.Tensor, torch.Tensor]
 

@@ -7,9 +7,9 @@ from itertools import pairwise
 from typing import Any
 
 import paddle
-from bench_program import Workload
 from paddle import nn
 from paddle.nn import functional as F
+from workload import Workload
 
 
 class SmallOps(nn.Layer):

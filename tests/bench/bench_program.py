@@ -18,8 +18,9 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from workload import Workload
 
 from adbg.engine.agent import agent as agents
 from adbg.engine.protocol import messages as p
@@ -28,14 +29,6 @@ from adbg.engine.protocol.rendezvous import read_config
 SETTLE = 0.05  # seconds
 SLOW = {"DebugMode", "vlog 6 adbg", "vlog 6 file"}  # modes whose turns have an eighth of the steps
 Mode = Callable[[], contextlib.AbstractContextManager[object]]
-
-
-@dataclass(frozen=True)
-class Workload:
-    """``step`` runs forward, backward and the optimiser once; ``nodes`` execute in its backward."""
-
-    step: Callable[[], None]
-    nodes: int
 
 
 def make_modes(agent: agents.Agent) -> dict[str, Mode]:

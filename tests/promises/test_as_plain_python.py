@@ -143,7 +143,7 @@ def test_attach(tmp_path: Path) -> None:
 
 
 def test_attach_to_nobody() -> None:
-    for pid, wanted in ((str(os.getpid()), "listen"), ("999999999", "999999999")):
+    for pid, wanted in ((str(os.getpid()), "started this adbg"), ("999999999", "999999999")):
         outcome = adbg("attach", "--batch", pid)
         assert outcome.status == 2, str(outcome)
         assert wanted in outcome.stderr, str(outcome)

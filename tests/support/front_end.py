@@ -39,8 +39,13 @@ class FrontEnd:
         self.peers: list[Peer] = []
 
     def accept(self) -> Peer:
-        """The next agent that dials."""
-        peer = Peer(self._sock.accept()[0], self.config.token)
+        """The next agent that dials. One that comes late looks first whether somebody is here, without a word."""
+        while True:
+            sock = self._sock.accept()[0]
+            if sock.recv(1, socket.MSG_PEEK):
+                break
+            sock.close()
+        peer = Peer(sock, self.config.token)
         self.peers.append(peer)
         return peer
 

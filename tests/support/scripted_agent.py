@@ -40,12 +40,20 @@ class ScriptedAgent:
     """``path`` and ``token`` as in session.json. Nodes are 1 .. 5 (NAMES), each feeding the next; node 2 also feeds
     node 4."""
 
-    def __init__(self, path: str, token: str, rank: int = 0, main: bool = True, nodes: tuple[str, ...] = NAMES) -> None:
+    def __init__(
+        self,
+        path: str,
+        token: str,
+        rank: int = 0,
+        main: bool = True,
+        nodes: tuple[str, ...] = NAMES,
+        info: ProcessInfo | None = None,
+    ) -> None:
         self.names = nodes
         self.rank = rank
         self.requests: list[Any] = []
         self.position = 0
-        self.stopped = False
+        self.stopped = self.pausing = self.over = False
         self.breakpoints: list[protocol.BreakpointRequest] = []
         self.hits: dict[int, int] = {}
         self.silent: set[str] = set()  # commands that get no answer
@@ -58,7 +66,7 @@ class ScriptedAgent:
         self.sock.connect(path)
         self.stream = self.sock.makefile("rb")
         self.actions: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        process = ProcessInfo(1000 + rank, rank, ["train.py"], "/usr/bin/python", "/tmp", "", [], main=main)
+        process = info or ProcessInfo(1000 + rank, rank, ["train.py"], "/usr/bin/python", "/tmp", "", [], main=main)
         self.process = process
         self.event(Hello(token, process))
         threading.Thread(target=self.serve, daemon=True).start()
@@ -117,7 +125,7 @@ class ScriptedAgent:
         self, index: int, reason: StopReason = StopReason.STEP, phase: Phase = Phase.BEFORE, **more: Any
     ) -> None:
         self.position = index
-        self.stopped = True
+        self.stopped, self.pausing = True, False
         node = self.node(index) if index else None
         stop = NodeStop(reason, phase, 7, 1, index, len(self.names), 0, self.rank, node=node, iteration=1, **more)
         self.event(protocol.Stopped(reason.value, 7, hitBreakpointIds=list(stop.breakpoints), adbg=stop))
@@ -143,6 +151,7 @@ class ScriptedAgent:
                 )
                 return
         self.event(protocol.BackwardEnd(1, 120.0))
+        self.over = True
         self.finished()
 
     def finished(self) -> None:
@@ -211,8 +220,16 @@ class ScriptedAgent:
         return protocol.Empty()
 
     def do_pause(self, arguments: protocol.Pause) -> protocol.Empty:
-        self.actions.put(lambda: self.stop_at(max(1, self.position), StopReason.PAUSE))
+        if arguments.on and self.stopped:
+            raise CommandError("the program is stopped already")
+        self.pausing = arguments.on
+        self.actions.put(self.pause)
         return protocol.Empty()
+
+    def pause(self) -> None:
+        """At the next node, if there is one."""
+        if self.pausing and not self.stopped and not self.over:
+            self.stop_at(max(1, self.position), StopReason.PAUSE)
 
     def do_evaluate(self, arguments: protocol.Evaluate) -> protocol.EvaluateBody:
         if arguments.context == "statement":
@@ -349,6 +366,7 @@ class ScriptedProgram:
     """A Program whose process is a ScriptedAgent (or several) behind a real Listener."""
 
     launched = True
+    attachment: Any = None
     detached_start = False
     command: tuple[str, ...] = ()
     stacks: bool | None = None

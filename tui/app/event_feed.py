@@ -20,6 +20,7 @@ from adbg.tui.app.messages import Read
 from adbg.tui.app.panels.status_bar import Status
 from adbg.tui.app.screens.main import MainScreen
 from adbg.tui.app.screens.output import OutputScreen
+from adbg.tui.app.screens.ranks import RanksScreen
 from adbg.tui.app.stop_reader import StopReader
 from adbg.tui.commands.startup import stop_commands
 from adbg.tui.debugger import events
@@ -27,7 +28,9 @@ from adbg.tui.debugger.debugger import Debugger, State
 from adbg.tui.debugger.end_notes import end_notes
 from adbg.tui.debugger.input_watch import InputWatch
 from adbg.tui.debugger.process import Process
+from adbg.tui.debugger.reports import entering_rows
 from adbg.tui.text import cells as figures
+from adbg.tui.text.attach import entering_summary
 from adbg.tui.text.evidence import stop_message
 from adbg.tui.text.formatting import exit_sentence, exit_text, stop_title, trace_text
 from adbg.tui.text.quantities import size
@@ -73,6 +76,7 @@ class EventFeed:
         self.put = self._incoming.append
         self.output = ScreenText()
         self._input = InputWatch(debugger)
+        main.open_ranks = self._open_ranks
         self._tip_due = True
         self._began_at: float | None = None
         self._shown: tuple[int, Process | None] = (-1, None)  # the run and its process that are shown
@@ -120,6 +124,9 @@ class EventFeed:
         self.main.vlog.poll()
         self.main.heed_log()
         self._tick_status()
+
+    def _open_ranks(self) -> None:
+        self.main.app.push_screen(RanksScreen(self.debugger, self._run_line))
 
     def _program_wrote(self, pieces: list[str]) -> None:
         """Take in what the program wrote; empties ``pieces``."""
@@ -278,12 +285,14 @@ class EventFeed:
             return  # it was restarted meanwhile
         for note in end_notes(self.debugger):
             self.main.say(note, "warn")
-        self.main.say("restart runs it again, q quits", "dim")
+        again = "restart runs it again, " if self.debugger.program.launched else ""
+        self.main.say(f"{again}q quits", "dim")
         self.reader.lookups.drop()
         self.main.bar.status.went_on()
         self.main.set_past(bool(self.main.graph.model.total))
         if not self.main.graph.model.total:
-            self.main.graph.waiting = "the program never stopped: B sets a breakpoint, `restart` runs it again"
+            hint = ": B sets a breakpoint, `restart` runs it again" if again else ""
+            self.main.graph.waiting = f"the program never stopped{hint}"
             self.main.graph.refresh()
         if self.main.banner.clear(tip_only=True):
             self.main.relayout()
@@ -304,6 +313,7 @@ class EventFeed:
     def _tick_status(self) -> None:
         status = self.main.bar.status
         status.state = self.debugger.state.value
+        self._tick_entering(status)
         status.title = self.debugger.title
         status.log_lines = len(self.main.vlog.store)
         status.processes = max(len(self.debugger.processes), 1)
@@ -316,6 +326,17 @@ class EventFeed:
         status.elapsed = time.monotonic() - self._began_at if self._began_at is not None else None
         self.main.bar.show()
 
+    def _tick_entering(self, status: Status) -> None:
+        """While adbg gets into a program that was found running."""
+        if not self.debugger.entering:
+            return
+        status.state = "attaching"
+        rows = entering_rows(self.debugger, time.monotonic())
+        text = entering_summary(rows) if rows else self.main.graph.waiting
+        if text != self.main.graph.waiting:
+            self.main.graph.waiting = text
+            self.main.graph.refresh()
+
     def _tick_process(self, status: Status) -> None:
         """Which process is shown; another one than before is said."""
         process = self.debugger.current
@@ -327,7 +348,8 @@ class EventFeed:
             if self.debugger.stop is None:  # what the panels show is of the other one
                 self.reader.forget()
         self._shown = (run, process)
-        status.process = f"process {process.number} rank {process.rank}"
+        held = len(self.debugger.stop_all.standing())
+        status.process = f"process {process.number} rank {process.rank}" + (f", {held} held" if held else "")
 
     def ask_memory(self) -> None:
         """Resident memory of the current process, once a second (read from /proc, the program is not touched)."""

@@ -21,13 +21,16 @@ from adbg.tui.commands.table import execute
 from adbg.tui.debugger import events
 from adbg.tui.debugger.debugger import Debugger, State
 from adbg.tui.debugger.end_notes import end_notes
+from adbg.tui.debugger.reports import entering_rows
 from adbg.tui.debugger.signals import handed_on, letting_go
+from adbg.tui.text.attach import entering_summary
 
 TIMED_OUT = 124
 FAILED = 125
 USAGE = 2
 FAILED_ON = 3
 IDLE = 0.1  # seconds without an event after which a half line of output is passed on
+ENTERING_AGAIN = 10.0  # seconds after which it is said again that a process is waited for
 FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 LETTING_GO = ("SIGINT", "SIGTERM", "SIGHUP")
 
@@ -65,6 +68,7 @@ class Batch:
         self._ended = 0  # the start of the program whose end was seen last
         self.reported: NodeStop | None = None  # the stop reported last
         self._quit = False
+        self._joined = False  # a process did, and that was reported
         self.shown: set[int] = set()  # breakpoints whose hit was reported
 
     @property
@@ -124,7 +128,6 @@ class Batch:
 
     def _follow(self) -> int:
         self._wait_ready()
-        self._say_attached()
         for number, line in enumerate(self.debugger.startup):
             if self.ended and self.debugger.state is not State.EXITED:
                 break
@@ -190,8 +193,11 @@ class Batch:
         program = self.debugger.program
         if program.detached_start:
             return  # a launcher: its Python children come when they come
-        limit = time.monotonic() + READY_TIMEOUT
-        while not self.ended and not self.debugger.model.wait_ready(0):
+        limit, told = time.monotonic() + READY_TIMEOUT, float("-inf")
+        while not self.ended and not (self.debugger.await_agent(0) and self._told_of_joining()):
+            if self.debugger.entering:
+                limit = time.monotonic() + READY_TIMEOUT
+                told = self._say_entering(told)
             if time.monotonic() > limit:
                 self.writer.notice(
                     "warning", f"no agent came up within {READY_TIMEOUT:g} s; the program runs unwatched"
@@ -199,17 +205,26 @@ class Batch:
                 return
             self._take(0.05)
 
-    def _say_attached(self) -> None:
-        """A program that is attached to says nothing of it, and may not stop for hours."""
-        program, process = self.debugger.program, self.debugger.current
-        if not program.launched and not self.ended and process is not None and self.debugger.model.wait_ready(0):
-            stacks = getattr(program, "stacks", None)
-            more = "" if stacks else "; forward lines and modules are off: `stacks on` (or --stacks) keeps them"
-            self.writer.notice("info", f"attached to process {process.info.pid}{more}")
+    def _told_of_joining(self) -> bool:
+        """What is known of a process that was found running has been reported: it may not stop for hours, and the
+        commands may be none."""
+        return self._joined or self.debugger.program.attachment is None
+
+    def _say_entering(self, told: float) -> float:
+        """Once a process has been waited for a moment, and then now and again; the time when it was said last."""
+        now = time.monotonic()
+        rows = entering_rows(self.debugger, now)
+        if now - told < ENTERING_AGAIN or not any(queued and seconds >= 1 for _, queued, _, seconds in rows):
+            return told
+        self.writer.notice("info", entering_summary(rows))
+        return now
 
     def _wait_stop(self) -> None:
-        """Until the program stands still and that was reported, or it ended or was let go."""
+        """Until the program stands still and that was reported, or it ended or was let go, or runs on where a stop was
+        asked for: that was told."""
         while not self.ended and not self._stands() and self.debugger.state is not State.DETACHED:
+            if self.debugger.run.quiet and self._take(0) is None:
+                return
             self._take(0.2)
 
     def _stands(self) -> bool:
@@ -280,6 +295,10 @@ class Batch:
 
     def _give_up(self) -> int:
         self.deadline = None
+        if not self.debugger.program.launched:
+            said = f"--timeout {self.timeout:g} s passed: adbg lets go of the program, which runs on"
+            self.writer.notice("error", said)
+            return TIMED_OUT  # closing detaches
         self.writer.notice("error", f"the program ran longer than --timeout {self.timeout:g} s and is killed")
         with contextlib.suppress(AdbgError):
             self.debugger.kill()
@@ -328,6 +347,8 @@ class Batch:
             writer.trace(event)
         elif isinstance(event, events.Notice):
             writer.notice(event.level, event.text)
+        elif isinstance(event, events.ProcessJoined):
+            self._joined = True
         elif isinstance(event, events.Stopped):
             if event.stop is self.debugger.stop:  # not one in the middle of `step 5`, which went on from there
                 self._at_stop(event)

@@ -164,6 +164,26 @@ class Exited(Line):
     failed_on: Annotated[tuple[int, ...], "breakpoints of `--fail-on` that were hit: adbg's own exit status is 3"] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Process(Line):
+    """A Python process of the user, or a launcher, as `adbg attach --json` without a number lists them."""
+
+    TYPE = "process"
+    pid: Annotated[int, "its number"]
+    parent: Annotated[int, "that of its parent"]
+    rank: Annotated[int | None, "as its launcher told it; null: none did"]
+    frameworks: Annotated[list[str], "those whose libraries it has loaded"]
+    program: Annotated[str, "script or module with its arguments"]
+    argv: Annotated[list[str], "its whole command line"]
+    cpu: Annotated[float, "per cent of one core, over a fifth of a second"]
+    memory: Annotated[int, "resident bytes"]
+    age: Annotated[float, "seconds since it began"]
+    state: Annotated[str, "`running`, `sleeping`, `disk-sleep`, `stopped`, …"]
+    ranks: Annotated[list[int], "of a launcher: the processes that `adbg attach --job` of it enters"]
+    obstacle: Annotated[str, "why adbg cannot get into it; empty when it can"]
+    cwd: Annotated[str, "its working directory"]
+
+
 LINES: tuple[type[Line], ...] = (
     BackwardBegins,
     BackwardEnds,
@@ -175,6 +195,7 @@ LINES: tuple[type[Line], ...] = (
     Output,
     Notice,
     Exited,
+    Process,
 )
 
 

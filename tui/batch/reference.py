@@ -85,6 +85,21 @@ EXAMPLES: tuple[lines.Line, ...] = (
     lines.Output(stream="stdout", text="iteration 14  loss    nan  gradient norm    nan\n"),
     lines.Notice(level="warning", text="breakpoint 2 (inf) was never hit: no inf was seen"),
     lines.Exited(code=137, signal="SIGKILL"),
+    lines.Process(
+        pid=4711,
+        parent=4700,
+        rank=1,
+        frameworks=["torch"],
+        program="train.py --epochs 2",
+        argv=["/usr/bin/python3", "-u", "train.py", "--epochs", "2"],
+        cpu=99.8,
+        memory=612368384,
+        age=5021.4,
+        state="running",
+        ranks=[],
+        obstacle="",
+        cwd="/home/me",
+    ),
 )
 NESTED = {lines.Node: "node", SourceLine: "forward, location", Evidence: "evidence"}
 

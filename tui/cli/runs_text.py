@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
 from adbg.engine.errors import CommandError
+from adbg.engine.hang.recorded import facts_of_run
+from adbg.engine.hang.verdict import judge
 from adbg.engine.launch.command_line import without_interpreter
+from adbg.engine.protocol.codec import to_json
 from adbg.engine.record.budget import beginning
 from adbg.engine.record.crash import report_path
 from adbg.engine.record.files import labels
@@ -17,6 +21,7 @@ from adbg.engine.record.reader import RunReader
 from adbg.engine.record.runs import RunSummary, delete_run, find_run, list_runs, runs_root, script_of, summary
 from adbg.engine.types import ExitStatus
 from adbg.tui.text.formatting import file_text, place_in_run, table_text
+from adbg.tui.text.hang import hang_lines
 from adbg.tui.text.quantities import duration, size
 
 SHOWN = 20  # backward calls and stops of each process that `show` lists
@@ -27,6 +32,16 @@ DAY = 86400.0
 def show_run(name: str, root: str | None) -> int:
     """Raises CommandError when no run, or several, are called so."""
     print("\n".join(run_lines(str(find_run(name, root)))))
+    return 0
+
+
+def why_hung(name: str, root: str | None, as_json: bool) -> int:
+    """Raises CommandError when no run, or several, are called so, or it has no collectives."""
+    verdict = judge(facts_of_run(find_run(name, root)))
+    if as_json:
+        print(json.dumps({"type": "hang", **to_json(verdict)}))
+    else:
+        print("\n".join(hang_lines(verdict, recorded=True)))
     return 0
 
 
@@ -127,6 +142,11 @@ def _reader_lines(reader: RunReader) -> list[str]:
         table = table_text(("backward", "nodes", "time", "called at", "error"), rows)
         lines += ["    " + line for line in table.splitlines()]
     lines += [f"    … and {len(calls) - SHOWN} more"] if len(calls) > SHOWN else []
+    collectives = reader.collectives()
+    if collectives:
+        waits = [row for row in collectives if row.ended is None and row.state in ("called", "waiting")]
+        ended = f", {len(waits)} did not end: `adbg runs why` compares the ranks" if waits else ""
+        lines.append(f"  {len(collectives)} collective{'s' if len(collectives) != 1 else ''} recorded{ended}")
     stops = list(reader.stops())
     lines.append(f"  {len(stops)} stop{'s' if len(stops) != 1 else ''} recorded")
     lines += [f"    {stop.reason.value}: {place_in_run(stop)}" for _, _, stop in stops[:SHOWN]]

@@ -112,8 +112,8 @@ def break_(debugger: Debugger, argument: str) -> CommandResult:
     SPEC is a node name (`BmmBackward0`, `Bmm*`, `MmBackward0#3`), at a stop also the address of a node (`0x55d0…`, as
     Paddle's log has it), `#112` (the 112th node to run), `model.py:16` (the forward line), `module:layers.3.*`,
     `param:fc.*`, `nan`, `inf`, `nonfinite`, `backward`, `backward-end` or `error`. Suffixes: `before` (default) or
-    `after`, `every N`, `ignore N`, `backward N` (only in the N-th backward),
-    `if EXPR`. A SPEC that matches no node is kept, since later graphs may have one.
+    `after`, `every N`, `ignore N`, `backward N` (only in the N-th backward), `rank 0,2-3` (only on these ranks of a
+    job), `if EXPR`. A SPEC that matches no node is kept, since later graphs may have one.
     """
     return _add(debugger, argument or _here(debugger))
 

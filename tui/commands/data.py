@@ -6,6 +6,8 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from adbg.engine.errors import CommandError
+from adbg.engine.protocol.codec import to_json
+from adbg.tui.commands.session import setting
 from adbg.tui.commands.table import CommandResult, command, need, numbers_of, table_result
 from adbg.tui.debugger.reports import shown_text, tensor_view
 from adbg.tui.text.formatting import format_of, printed_text, shape_text, tensor_text
@@ -48,24 +50,27 @@ def print_(debugger: Debugger, argument: str) -> CommandResult:
         view = tensor_view(debugger.view, expression, form, node)
         if view.meta is None:
             raise CommandError(f"{expression} is not a tensor: /{form} does not apply to {view.text[:60]}")
-        from adbg.engine.protocol.codec import to_json
-
         return CommandResult(tensor_text(view), to_json(view))
     body = debugger.view.evaluate(expression, node=node, stats=not form)
     value: Any = body.value
     if value is None and body.tensor is not None:
         value = {"tensor": shape_text(body.tensor), "shape": list(body.tensor.shape or ()), "dtype": body.tensor.dtype}
-    return CommandResult(body.result if form else printed_text(body, expression), value)
+    exact = to_json([body.tensor, body.stats]) if body.tensor is not None else None
+    return CommandResult(body.result if form else printed_text(body, expression), value, exact=exact)
 
 
-@command("set", group="data", args="TARGET = EXPR", completes="expression")
+@command("set", group="data", args="TARGET = EXPR | SETTING VALUE", completes="expression")
 def set_(debugger: Debugger, argument: str) -> CommandResult:
     """Set a gradient or a variable to the value of EXPR.
 
     `set grad_outputs[0] = EXPR` before the node, or `set grad_inputs[0] = EXPR` after it, changes the gradient that
     the backward continues with: shape, dtype and device are checked, and the value is cloned. Any other target is
-    assigned in the selected frame.
+    assigned in the selected frame. Without `=`, a setting of adbg's: `set stop all|one` (whether ranks stop and go on
+    together), `set group-timeout hold|keep|SECONDS` (how long collectives wait while a rank is stopped).
     """
+    changed = setting(debugger, argument)
+    if changed is not None:
+        return changed
     target, value = _assignment(argument)
     body = debugger.view.set_value(target, value)
     debugger.tell_edited()

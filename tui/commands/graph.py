@@ -137,13 +137,21 @@ def path(debugger: Debugger, argument: str) -> CommandResult:
     return CommandResult("\n".join([head, *path_lines(rows, found)]), found)
 
 
-@command("why", group="graph", args="[NODE]", completes="node")
+@command("why", group="graph", args="[NODE | hang [SECONDS]]", completes="node")
 def why(debugger: Debugger, argument: str) -> CommandResult:
     """Show where the gradient of a node comes from: the shortest path from the root, and what else contributes.
+
+    `why hang` compares the ranks of the job instead, stopped or not, and says why they wait: it looks at each twice,
+    SECONDS apart (1).
 
     Each node on the path is shown with its module, its forward line and its gradient's norm, if known. The path leads
     through the node that made the first non-finite gradient, if there is one; the other paths are counted.
     """
+    word, _, rest = argument.partition(" ")
+    if word == "hang":
+        from adbg.tui.commands.hang import why_hang
+
+        return why_hang(debugger, rest.strip())
     index = debugger.view.find_node(argument) or 1
     body: protocol.PathBody = debugger.view.request(protocol.Path(index))
     feeders = body.contributions

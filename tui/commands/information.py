@@ -37,6 +37,7 @@ SUBJECTS = {
     "capabilities": "what adbg can do with the framework of the program",
     "names": "names that a breakpoint can use: nodes, modules, parameters, lines",
     "processes": "the processes of the program that adbg is connected to",
+    "ranks": "the ranks of the job: state, backward, node, last collective, memory, and when a waiting one gives up",
     "display": "displays and watches",
     "stop": "this stop, as it was reported",
     "program": "the program, its state and its run directory",
@@ -78,6 +79,10 @@ def info(debugger: Debugger, argument: str) -> CommandResult:
         return shown_table(debugger)
     if subject == "processes":
         return process_table(debugger)
+    if subject == "ranks":
+        from adbg.tui.commands.ranks import rank_table
+
+        return rank_table(debugger)
     if subject == "stop":
         stop = debugger.view.need_stop()
         return CommandResult(stop_report(debugger.view), to_json(stop))

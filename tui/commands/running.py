@@ -86,8 +86,9 @@ def restart(debugger: Debugger, argument: str) -> CommandResult:
 def continue_(debugger: Debugger, argument: str) -> CommandResult:
     """Run to the next breakpoint.
 
-    With N, the breakpoint that stopped here ignores its next N-1 hits. `continue all` resumes all stopped processes,
-    not only the current one. With `&`, the prompt returns at once while the program runs.
+    With N, the breakpoint that stopped here ignores its next N-1 hits. The ranks of a job go on together, once the
+    stops of all were shown; with `set stop one`, and of processes that are no ranks, only the current one does.
+    `continue all` resumes all stopped processes at once. With `&`, the prompt returns at once while the program runs.
     """
     argument, background = _background(argument)
     if argument == "all":

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -90,6 +91,17 @@ def stop_commands(debugger: Debugger) -> list[str]:
     return lines
 
 
+def _agent_came(debugger: Debugger, cancelled: threading.Event) -> bool:
+    """Within ``READY_TIMEOUT``; a process that is being entered is waited for as long as that takes."""
+    limit = time.monotonic() + READY_TIMEOUT
+    while not debugger.await_agent(0.1):
+        if debugger.entering:
+            limit = time.monotonic() + READY_TIMEOUT
+        if cancelled.is_set() or time.monotonic() > limit:
+            return cancelled.is_set()
+    return True
+
+
 def run_startup(debugger: Debugger, report: Report, cancelled: threading.Event | None = None) -> None:
     """Start the program, run ``debugger.startup``, and start the script if no command did so.
 
@@ -102,7 +114,7 @@ def run_startup(debugger: Debugger, report: Report, cancelled: threading.Event |
     """
     cancelled = cancelled or threading.Event()
     debugger.start()
-    if not debugger.model.wait_ready(READY_TIMEOUT) and not debugger.program.detached_start:
+    if not _agent_came(debugger, cancelled) and not debugger.program.detached_start:
         debugger.model.notice(
             "warning", f"no agent connected within {READY_TIMEOUT:g} s; the program runs without the debugger"
         )

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from adbg.tui.debugger.debugger import Debugger
 
 GROUPS = ("running", "breakpoints", "data", "stack", "graph", "information", "session")
-_MODULES = ("running", "breakpoints", "data", "stack", "threads", "graph", "capture", "information", "session")
+_MODULES = (
+    "running", "breakpoints", "data", "stack", "threads", "graph", "capture", "information", "session", "ranks",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ class CommandResult:
         background: with ``running``: do not wait (``continue &``).
         quit: leave adbg.
         action: something only a front end can do, e.g. "help" (the app opens its help), "palette".
+        exact: what tells this answer from another one where ``value`` and ``text`` are rounded.
     """
 
     text: str = ""
@@ -48,6 +51,7 @@ class CommandResult:
     background: bool = False
     quit: bool = False
     action: str = ""
+    exact: Any = None
 
 
 Run = Callable[["Debugger", str], CommandResult]

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 from adbg.engine.errors import AdbgError, DebuggeeGone, ProtocolError, error_of_id
 from adbg.engine.protocol import codec as wire
-from adbg.engine.protocol.messages import EVENTS, PROTOCOL_VERSION, REQUESTS, Hello, Initialize, InitializeBody
+from adbg.engine.protocol.messages import EVENTS, PROTOCOL_VERSION, REQUESTS, Hello, Initialize, InitializeBody, Refused
 from adbg.engine.protocol.rendezvous import SessionConfig, check_peer, new_token, private_dir, trusted_config
 
 HELLO_TIMEOUT = 5.0  # seconds within which a new connection must identify itself
@@ -37,9 +37,11 @@ class Client:
     Args:
         sock: a connected unix stream socket; owned from now on.
         stream: a buffered reader of it, when one has read from it already.
+        token: of this agent's own session, "" for the front end's.
     """
 
-    def __init__(self, sock: socket.socket, stream: BinaryIO | None = None) -> None:
+    def __init__(self, sock: socket.socket, stream: BinaryIO | None = None, token: str = "") -> None:
+        self.token = token
         self._sock = sock
         self._stream: BinaryIO = stream if stream is not None else sock.makefile("rb")
         self._send_lock = threading.Lock()
@@ -197,12 +199,19 @@ class Listener:
     Args:
         on_agent: called with (client, hello) for each trusted agent, on a thread of that agent's own; the client is
             not started.
+        on_refused: called with what a process that runs already says where no agent can start, on such a thread.
         config: its ``run_dir`` and ``stacks`` are kept; ``self.config`` is it with the socket and the token, for
             the launcher.
     """
 
-    def __init__(self, on_agent: Callable[[Client, Hello], None], config: SessionConfig | None = None) -> None:
+    def __init__(
+        self,
+        on_agent: Callable[[Client, Hello], None],
+        config: SessionConfig | None = None,
+        on_refused: Callable[[Refused], None] = lambda refused: None,
+    ) -> None:
         self._on_agent = on_agent
+        self._on_refused = on_refused
         self.directory: Path = private_dir()
         self.token = new_token()
         self.socket_path = self.directory / "client.sock"
@@ -238,21 +247,26 @@ class Listener:
             threading.Thread(target=self._greet, args=(sock,), name="adbg-greet", daemon=True).start()
 
     def _greet(self, sock: socket.socket) -> None:
-        """Read ``adbg/hello`` and compare the token; close the connection on anything else."""
+        """Read ``adbg/hello`` (or why none comes) and compare the token; close the connection on anything else."""
         try:
             sock.settimeout(HELLO_TIMEOUT)
             stream = sock.makefile("rb")
             message = wire.read_message(stream)
-            if message is None or message.get("event") != Hello.EVENT:  # type: ignore[attr-defined]
+            name = str(message.get("event")) if message is not None else ""
+            if message is None or name not in (Hello.EVENT, Refused.EVENT):  # type: ignore[attr-defined]
                 raise ProtocolError("no adbg/hello")
-            hello: Hello = wire.from_json(Hello, message.get("body"), "adbg/hello")
+            hello: Hello | Refused = wire.from_json(EVENTS[name], message.get("body"), name)
             if not hmac.compare_digest(hello.token.encode(), self.token.encode()):
                 raise ProtocolError("wrong token")
             sock.settimeout(None)
         except (OSError, ProtocolError):
             sock.close()
             return
-        self._on_agent(Client(sock, stream), hello)
+        if isinstance(hello, Refused):
+            sock.close()
+            self._on_refused(hello)
+        else:
+            self._on_agent(Client(sock, stream), hello)
 
 
 def connect(pid: int) -> tuple[Client, SessionConfig]:
@@ -274,7 +288,7 @@ def connect(pid: int) -> tuple[Client, SessionConfig]:
     except AdbgError:
         sock.close()
         raise
-    return Client(sock), config
+    return Client(sock, token=config.token), config
 
 
 def initialize(client: Client, token: str, stacks: bool | None, timeout: float = REQUEST_TIMEOUT) -> InitializeBody:

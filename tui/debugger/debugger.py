@@ -33,6 +33,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,6 +43,8 @@ from adbg.engine.types import NodeStop
 from adbg.tui.debugger import events
 from adbg.tui.debugger.displays import DisplayList
 from adbg.tui.debugger.incoming import Incoming
+from adbg.tui.debugger.job.ranks import Ranks
+from adbg.tui.debugger.job.stop_all import StopAll
 from adbg.tui.debugger.model import Model, Run, State
 from adbg.tui.debugger.process import Process
 from adbg.tui.debugger.program import Program
@@ -63,9 +66,14 @@ class Debugger:
         self.title = title
         self.entry = entry  # a start without breakpoints stops where the first backward begins
         self.model = Model()
+        self.model.restartable = program.launched
         self.settings = Settings(self.model, entry)
         self.displays = DisplayList(self.model)
-        self.incoming = Incoming(self.model, self.settings, program)
+        self.ranks = Ranks(self.model)
+        self.stop_all = StopAll(self.model, self.ranks, lambda: self.settings.can_stop)
+        self.settings.before_change = self.stop_all.renew_timeouts
+        self.ranks.each_round = self.stop_all.renew_timeouts
+        self.incoming = Incoming(self.model, self.settings, program, self.ranks, self.stop_all)
         self._let_go = False
 
     # ------------------------------------------------------------------ where it stands
@@ -118,6 +126,7 @@ class Debugger:
                 raise CommandError("the program is already running", "`restart` ends it and starts it again")
             run = model.run = Run(model.run.number + 1)
             self.settings.list.forget_hits()
+            self.stop_all.forget()
             model.set_state(State.STARTING)
         try:
             self.incoming.listen(run)
@@ -143,6 +152,31 @@ class Debugger:
         for process in waiting:
             self.incoming.configure(process)
 
+    def await_agent(self, seconds: float) -> bool:
+        """Wait until the first agent is connected or the program ended, of a job that was found running all that do not
+        keep the others waiting; false when ``seconds`` passed first.
+
+        Raises:
+            AdbgError: none will come, since the process that was found running cannot be entered.
+        """
+        attachment = self.program.attachment
+        if self.model.wait_ready(seconds):
+            if attachment is None or not attachment.gathering or not self.alive:
+                return True
+            time.sleep(min(seconds, 0.05))
+            return False
+        if attachment is not None and attachment.failure is not None:
+            with self.model.changed:
+                self.model.set_state(State.NEW)
+            raise attachment.failure
+        return False
+
+    @property
+    def entering(self) -> bool:
+        """adbg is getting into a program that was found running, and in no process of it so far."""
+        attachment = self.program.attachment
+        return attachment is not None and not self.run.joined and bool(attachment.entering)
+
     def restart(self) -> None:
         """End the program and start it again; breakpoints, displays and watches stay. ``begin`` lets the script run."""
         if not self.program.launched:
@@ -164,6 +198,8 @@ class Debugger:
             for process in processes:
                 process.resumed()
             self.model.set_state(State.DETACHED)
+        if self.program.attachment is not None:
+            self.program.attachment.stop_entering()
         for process in processes:
             with contextlib.suppress(AdbgError):
                 if not process.configured:
@@ -220,13 +256,26 @@ class Debugger:
             return
         with model.changed:
             process, stop = self.current, self.stop
+            if process is not None and isinstance(arguments, protocol.Continue) and self.stop_all.holds(process):
+                if self.model.waiting:  # their stops come first: nobody moves before they were seen
+                    model.show_next()
+                    return
+                gone = self.stop_all.release()
+                for other in gone:
+                    model.tell(events.Resumed(other))
+                if stop is None and gone:
+                    self.stop_all.went_on()
+                    return
             if process is None or stop is None:
                 if self.state is State.RUNNING:
                     raise NotStopped("the program is running", "`pause` stops it at the next node")
                 raise model.absent()
             serial, stack = process.stop_serial, process.view.stack
             process.resumed()
+            self.run.quiet = False
             model.set_state(State.RUNNING)
+            if isinstance(arguments, protocol.Continue):
+                self.stop_all.went_on()
         try:
             process.client.request(arguments)
         except AdbgError:
@@ -244,11 +293,14 @@ class Debugger:
             others = list(self.run.waiting)
             self.run.waiting.clear()
             unseen = [(process, process.stop) for process in others]
-            for process in others:
+            together = self.current is not None and self.stop_all.holds(self.current)
+            for process in () if together else others:
                 process.resumed()
         for process, stop in unseen:
             if stop is not None:
                 self.model.notice("info", f"{process.title} goes on from a stop not shown: {stop_title(stop)}")
+            if together:
+                continue  # with the others
             with contextlib.suppress(DebuggeeGone):
                 process.client.request(protocol.Continue())
                 self.model.tell(events.Resumed(process))
@@ -264,9 +316,17 @@ class Debugger:
             raise CommandError("the program is already stopped")
         if self.state is not State.RUNNING:
             raise NotStopped("the program is not running", "`run` starts it")
-        for process in self.processes:
-            if process.stop is None:
-                process.client.send(protocol.Pause())
+        self.run.quiet = False
+        with self.model.changed:
+            for process in self.processes:
+                if process.stop is None:
+                    process.pause_wanted, process.let_go = True, False
+            self.stop_all.renew_timeouts()
+            for process in self.processes:
+                if process.stop is None:
+                    process.client.send(protocol.Pause())
+        if self.program.attachment is not None:
+            self.program.attachment.stop_asked(self.model)
 
     def _after_resume(self, continued: bool) -> None:
         """Show the next queued stop: at once after ``continue``; a stepped process is given a moment to stop again
@@ -292,7 +352,8 @@ class Debugger:
             for process in self.processes:
                 if process.number == number:
                     old = run.current
-                    if old is not None and old is not process and old.stop is not None:
+                    seen = old is not None and self.stop_all.holds(old)  # and it stands until all go on
+                    if old is not None and old is not process and old.stop is not None and not seen:
                         run.waiting.insert(0, old)
                     if process in run.waiting:
                         run.waiting.remove(process)

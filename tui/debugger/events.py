@@ -47,6 +47,11 @@ class StopQueued:
 
 
 @dataclass(frozen=True, slots=True)
+class RanksChanged:
+    """What is known of the ranks was asked again, or one of them is held with the others."""
+
+
+@dataclass(frozen=True, slots=True)
 class Resumed:
     process: Process
 
@@ -167,6 +172,7 @@ Event = (
     | ProcessLeft
     | Stopped
     | StopQueued
+    | RanksChanged
     | Resumed
     | Output
     | Trace

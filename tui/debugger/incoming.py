@@ -20,6 +20,8 @@ from adbg.engine.types import ExitStatus, NodeStop
 from adbg.tui.debugger import events
 from adbg.tui.debugger.client import Client, initialize
 from adbg.tui.debugger.crashes import crash_reports
+from adbg.tui.debugger.job.ranks import Ranks
+from adbg.tui.debugger.job.stop_all import StopAll
 from adbg.tui.debugger.model import Model, Run, State
 from adbg.tui.debugger.process import Process
 from adbg.tui.debugger.program import Program
@@ -31,10 +33,12 @@ TAIL = 4096  # characters of the program's output that are kept
 class Incoming:
     """``run`` is the start of the program that a report is about; reports about an earlier one are dropped."""
 
-    def __init__(self, model: Model, settings: Settings, program: Program) -> None:
+    def __init__(self, model: Model, settings: Settings, program: Program, ranks: Ranks, stop_all: StopAll) -> None:
         self._model = model
         self._settings = settings
         self._program = program
+        self._ranks = ranks
+        self._stop_all = stop_all
         self._decoders: dict[str, codecs.IncrementalDecoder] = {}
 
     def listen(self, run: Run) -> None:
@@ -62,7 +66,8 @@ class Incoming:
             lambda reason: self._lost(process, reason, run),
         )
         try:
-            self._adopt(process, initialize(client, self._program.token, self._program.stacks), run)
+            token = client.token or self._program.token
+            self._adopt(process, initialize(client, token, self._program.stacks), run)
         except AdbgError as error:
             if not isinstance(error, DebuggeeGone):
                 model.notice("error", f"process {info.pid} cannot be debugged: {error}")
@@ -88,10 +93,15 @@ class Incoming:
                     break
             states = settings.send(process, wanted, sent)
             sent = wanted
+        if self._program.attachment is not None:
+            model.notice("info", self._program.attachment.arrival(process.info))
         model.tell(events.ProcessJoined(process))
         self._drop_invalid(states)
         if begun:
             self.configure(process)
+        with model.changed:
+            self._stop_all.joined(process)
+        self._ranks.wake()
         if stopped is not None:
             self._parked(process, stopped, run)
 
@@ -160,11 +170,13 @@ class Incoming:
             self._breakpoint_changed(process, body)
         elif isinstance(body, protocol.ProcessChanged):
             process.info = body.process
+            self._ranks.wake()
         elif isinstance(body, protocol.FrameworkLoaded):
             process.frameworks = (*process.frameworks, body.framework)
             run.frameworks_seen.add(body.framework.name)
             tell(events.FrameworkFound(process, body.framework))
         elif isinstance(body, protocol.ProgramEnds):
+            process.said_end = True
             run.iterations = (run.iterations or 0) + body.iterations
         elif isinstance(body, protocol.Output):
             self._model.notice("warning" if body.category == "important" else "info", body.output.rstrip("\n"))
@@ -190,12 +202,16 @@ class Incoming:
             run.ever_stopped = True
             if run is not model.run or not model.alive:
                 return
-            if model.state is State.STOPPED and (run.current is not process or run.waiting):
+            if self._stop_all.arrived(process, stop):
+                model.changed.notify_all()
+            elif model.state is State.STOPPED and (run.current is not process or run.waiting):
                 if process not in run.waiting:
                     run.waiting.append(process)
                 model.tell(events.StopQueued(process, stop))
-                return
-            model.make_current(process)
+            else:
+                model.make_current(process)
+                self._stop_all.hold_others(process)
+        model.tell(events.RanksChanged())
 
     def _breakpoint_changed(self, process: Process, body: protocol.BreakpointChanged) -> None:
         breakpoints = self._settings.list
@@ -217,6 +233,7 @@ class Incoming:
         model = self._model
         with model.changed:
             process.alive = False
+            process.changed_at = time.monotonic()
             if run is not model.run:
                 return
             process.resumed()
@@ -226,15 +243,22 @@ class Incoming:
             rest = model.processes
             if process is run.current:
                 run.current = rest[0] if rest else process
+                standing = next((other for other in rest if other.stop is not None), None)
                 if run.waiting:
                     model.show_next()
+                elif standing is not None:
+                    model.make_current(standing)
                 elif model.state is State.STOPPED:
                     model.set_state(State.RUNNING)
+                    self._stop_all.went_on()
             model.changed.notify_all()
         if process in run.processes:
             model.tell(events.ProcessLeft(process))
         if not self._program.launched and not rest and model.state is not State.DETACHED:
-            self._ended(ExitStatus(reason=reason), run)
+            attachment = self._program.attachment
+            status = ExitStatus(reason=reason) if attachment is None else attachment.end_of(process.info.pid)
+            if status is not None:
+                self._ended(status, run)
 
     # ------------------------------------------------------------------ the program as a whole
 

@@ -53,6 +53,7 @@ class Run:
     exit: ExitStatus | None = None  # None while it runs
     ended_by: str = ""  # the command that ended the program: "kill" or "restart"
     ever_stopped: bool = False
+    quiet: bool = False  # a stop was asked for, none came, and that was told
     backwards_seen: int = 0
     iterations: int | None = None  # outermost backward calls of the processes that ended by themselves, once one did
     frameworks_seen: set[str] = field(default_factory=set)
@@ -74,6 +75,7 @@ class Model:
         self.changed = threading.Condition(self.lock)
         self.run = Run()
         self.delivery = Delivery()
+        self.restartable = True  # adbg started the program
         self._state = State.NEW
 
     @property
@@ -110,10 +112,13 @@ class Model:
 
     def absent(self) -> NotStopped:
         """Why no process can be asked, and what to do."""
+        again = "`restart` starts it again" if self.restartable else "`quit` leaves; `adbg attach` lists what runs"
         if self._state is State.EXITED:
-            return NotStopped("the program has ended", "`restart` starts it again")
+            return NotStopped("the program has ended", again)
         if self._state is State.DETACHED:
-            return NotStopped("the debugger is detached from the program", "`restart` starts it again")
+            return NotStopped("the debugger is detached from the program", again)
+        if self._state in (State.NEW, State.STARTING) and not self.restartable:
+            return NotStopped("adbg is not in the program yet", "a line above says what it waits for")
         if self._state in (State.NEW, State.STARTING):
             return NotStopped("the program has not started yet", "`run` starts it")
         return NotStopped("no process of the program is connected")

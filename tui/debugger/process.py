@@ -5,9 +5,10 @@ Changed under the model's lock only; any thread may read single attributes (they
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
-from adbg.engine.protocol.messages import Framework, ProcessInfo
+from adbg.engine.protocol.messages import Framework, ProcessInfo, RankState
 from adbg.engine.types import NodeStop
 from adbg.tui.debugger.client import Client
 from adbg.tui.debugger.stop_view import StopView
@@ -27,6 +28,14 @@ class Process:
         self.stop_serial = 0  # grows with every stop of this process
         self.configured = False  # its script was let go
         self.alive = True
+        self.said_end = False  # it said that it ends, and was not cut off
+        self.pause_wanted = False  # asked to stop at its next node
+        self.let_go = False  # and then asked not to: a stop may still be on its way
+        self.timeout_held = 0.0  # seconds that its process groups were asked to wait at least,
+        self.timeout_since = 0.0  # and since when
+        self.state: RankState | None = None  # what it told last of itself
+        self.state_at = 0.0  # when it told that
+        self.changed_at = time.monotonic()  # when something of it changed
         self.frameworks: tuple[Framework, ...] = tuple(info.frameworks)
         self.view = StopView(self, model)
 
@@ -48,8 +57,10 @@ class Process:
     def parked(self, stop: NodeStop) -> None:
         self.stop = stop
         self.stop_serial += 1
+        self.changed_at = time.monotonic()
         self.view.forget_frames()
 
     def resumed(self) -> None:
         self.stop = None
+        self.changed_at = time.monotonic()
         self.view.forget_frames()

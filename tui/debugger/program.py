@@ -1,4 +1,4 @@
-"""The program that is debugged: started by adbg, or found running. The debugger treats both alike.
+"""The program that is debugged: started by adbg, or found running (``tui/attach``). The debugger treats both alike.
 
 ``start`` returns once the program runs (or is found); agents then come through the callbacks, on the listener's
 threads. Output and the end come on the launcher's output thread.
@@ -6,26 +6,65 @@ threads. Output and the end come on the launcher's output thread.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from adbg.engine.errors import AdbgError, CommandError, DebuggeeGone
+from adbg.engine.errors import AdbgError
 from adbg.engine.protocol.messages import Hello, ProcessInfo
 from adbg.engine.protocol.rendezvous import KEEP, SessionConfig
 from adbg.engine.record.budget import LIMIT
 from adbg.engine.types import ExitStatus
-from adbg.tui.debugger.client import Client, Listener, connect
+from adbg.tui.debugger.client import Client, Listener
 
 if TYPE_CHECKING:
     from adbg.engine.launch.launch import Launched
+    from adbg.tui.debugger.model import Model
 
 OnAgent = Callable[[Client, ProcessInfo], None]
 OnOutput = Callable[[str, bytes], None]
 OnExit = Callable[[ExitStatus], None]
 OnNote = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Entering:
+    """A process that adbg is getting into. ``queued``: it has to run Python first; ``blocked``: what its main thread
+    waits in, as far as known; ``since``: ``time.monotonic`` of the beginning."""
+
+    pid: int
+    since: float
+    queued: bool = False
+    blocked: str = ""
+
+
+class Attachment(Protocol):
+    """How adbg gets into a program that it did not start. Any thread."""
+
+    @property
+    def entering(self) -> Sequence[Entering]:
+        """Those that are under way."""
+
+    @property
+    def gathering(self) -> bool:
+        """Processes that were found are expected to join at any moment."""
+
+    @property
+    def failure(self) -> AdbgError | None:
+        """Why there is no process to debug and none will come."""
+
+    def stop_entering(self) -> None:
+        """Get into no further process; those under way are given up and left as they were."""
+
+    def arrival(self, info: ProcessInfo) -> str:
+        """What to tell the user about a process that joined."""
+
+    def end_of(self, pid: int) -> ExitStatus | None:
+        """The last process that was connected is gone: how the program ended; None while others may come."""
+
+    def stop_asked(self, model: Model) -> None:
+        """The user asked for a stop: when none comes soon, that is told."""
 
 
 class Program(Protocol):
@@ -34,6 +73,10 @@ class Program(Protocol):
     launched: bool  # adbg started it: it may be restarted, and quitting ends it
     run_dir: str  # "" when nothing is recorded
     stacks: bool | None  # asked of each agent; None: as its configuration says
+
+    @property
+    def attachment(self) -> Attachment | None:
+        """None when adbg started it."""
 
     @property
     def token(self) -> str:
@@ -102,6 +145,7 @@ class StartedProgram:
     """A program that adbg starts; each ``start`` has a process, a socket and a run directory of its own."""
 
     launched = True
+    attachment: Attachment | None = None
     stacks: bool | None = None
 
     def __init__(self, script: Script) -> None:
@@ -206,58 +250,3 @@ class StartedProgram:
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.close()
-
-
-class FoundProgram:
-    """``adbg attach PID``: a program that called ``adbg.listen()`` or lost its front end and listens."""
-
-    launched = False
-    detached_start = False
-    command: Sequence[str] = ()
-    folder = ""
-
-    def __init__(self, pid: int, stacks: bool | None = None) -> None:
-        self.pid = pid
-        self.stacks = stacks
-        self.run_dir = ""
-        self.token = ""
-
-    def check(self) -> None:
-        """Raises CommandError when the process does not exist."""
-        import psutil
-
-        if not psutil.pid_exists(self.pid):
-            raise CommandError(f"no process {self.pid}", "`pgrep -af python` lists the running Python programs")
-
-    def start(self, on_agent: OnAgent, on_output: OnOutput, on_exit: OnExit, on_note: OnNote) -> None:
-        self.check()
-        try:
-            client, config = connect(self.pid)
-        except DebuggeeGone:
-            raise CommandError(
-                f"process {self.pid} runs, but no adbg agent listens in it",
-                "call `import adbg; adbg.listen()` in the program, or start it with `adbg run`",
-            ) from None
-        self.token = config.token
-        self.run_dir = config.run_dir
-        info = ProcessInfo(self.pid, 0, [], "", "", config.run_dir)
-        on_agent(client, info)
-
-    def write_stdin(self, data: bytes) -> None:
-        raise CommandError("an attached program keeps its own terminal", "type there")
-
-    def take_unread(self) -> str:
-        return ""
-
-    def input_wait(self) -> str:
-        return ""
-
-    def resize(self, rows: int, cols: int) -> None:
-        pass
-
-    def signal(self, signum: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signum)
-
-    def close(self) -> None:
-        pass

@@ -5,11 +5,16 @@ Caller's thread, which must not be the dispatcher's.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from adbg.engine.errors import AdbgError
 from adbg.engine.protocol.messages import NodeBody
 from adbg.engine.types import NodeStop, TensorView
 from adbg.tui.debugger.stop_view import Shown, StopView
 from adbg.tui.text.formatting import stop_lines, tensor_text
+
+if TYPE_CHECKING:
+    from adbg.tui.debugger.debugger import Debugger
 
 
 def value_text(view: StopView, expression: str, form: str = "") -> str:
@@ -35,6 +40,13 @@ def stop_report(view: StopView, stop: NodeStop | None = None) -> str:
         except AdbgError:
             body = None  # the stop itself is known all the same
     return "\n".join(stop_lines(stop, body))
+
+
+def entering_rows(debugger: Debugger, now: float) -> list[tuple[int, bool, str, float]]:
+    """(pid, queued, what its main thread waits in, seconds) of the processes that adbg is getting into."""
+    attachment = debugger.program.attachment
+    rows = attachment.entering if attachment is not None else ()
+    return [(row.pid, row.queued, row.blocked, now - row.since) for row in rows]
 
 
 def shown_text(row: Shown) -> str:

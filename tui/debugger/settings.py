@@ -6,7 +6,7 @@ Methods that change a setting wait for every agent's answer. A process that join
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from adbg.engine.errors import AdbgError, CommandError, DebuggeeGone
@@ -36,6 +36,7 @@ class Settings:
         self._error_stops = True
         self._vlog: tuple[protocol.Vlog, ...] = ()
         self._all_frames = False
+        self.before_change: Callable[[], None] = lambda: None  # of the breakpoints; with the lock held
 
     # ------------------------------------------------------------------ breakpoints
 
@@ -43,6 +44,11 @@ class Settings:
     def breakpoints(self) -> tuple[Breakpoint, ...]:
         with self._model.lock:
             return self.list.rows()
+
+    @property
+    def can_stop(self) -> bool:
+        """Some breakpoint may stop the program. With the lock held."""
+        return any(row.enabled and not row.trace for row in self.list.rows())
 
     def breakpoint(self, number: int) -> Breakpoint:
         with self._model.lock:
@@ -103,6 +109,7 @@ class Settings:
     def _mirror(self) -> None:
         """Send the list to every process and take in what each reports about it."""
         with self._model.lock:
+            self.before_change()
             requests = self.list.requests()
         for process in self._model.processes:
             try:

@@ -30,10 +30,12 @@ class Interrupts:
         self._pressed = float("-inf")
         self._stops: list[int] = []  # of each process, when it was pressed last
         self._one_by_one = threading.Lock()
+        self.prompt_wanted = threading.Event()  # a program that was found running does not stop: give the prompt back
 
     def forget(self) -> None:
         """The next one is the first."""
         self._pressed = float("-inf")
+        self.prompt_wanted.clear()
 
     def press(self, busy: Callable[[], bool] = lambda: False) -> str:
         """Deal with one Ctrl-C; what to tell the user. ``busy``: a command is being executed. May take ``ARRIVES``
@@ -58,12 +60,28 @@ class Interrupts:
                 return STOPPED
         if not debugger.alive:
             return "no program is running"
+        if debugger.program.attachment is not None:
+            return self._at_attached(again)
         if again or debugger.state is not State.RUNNING or not debugger.run.joined:
             self.forget()
             debugger.interrupt()
             return "SIGINT sent to the program"
         debugger.pause()
         return "pausing at the next node; Ctrl-C again within 2 s interrupts the program (SIGINT)"
+
+    def _at_attached(self, again: bool) -> str:
+        """Never SIGINT: it would end a program that is somebody's job."""
+        debugger = self._debugger
+        attachment = debugger.program.attachment
+        if attachment is not None and not debugger.run.joined:
+            attachment.stop_entering()
+            return "giving up; the program runs on"
+        if again:
+            self.forget()
+            self.prompt_wanted.set()
+            return "the program stops at its next node; it runs on meanwhile (`interrupt` sends it SIGINT)"
+        debugger.pause()
+        return "pausing at the next node that any backward reaches; Ctrl-C again within 2 s stops waiting for it"
 
     def _at_stop(self, busy: Callable[[], bool], again: bool) -> str:
         if not busy():

@@ -19,6 +19,8 @@ from adbg.tui.debugger import events
 from adbg.tui.debugger.debugger import Debugger, State
 from adbg.tui.debugger.end_notes import end_notes
 from adbg.tui.debugger.reports import shown_text, stop_report
+from adbg.tui.repl.passthrough import terminal_size
+from adbg.tui.text.cells import elide
 from adbg.tui.text.formatting import exit_sentence, trace_text
 
 BOLD, RED, DIM, PLAIN = "\x1b[1m", "\x1b[31m", "\x1b[2m", "\x1b[0m"
@@ -39,6 +41,7 @@ class Printer:
         self._exit_told = False
         self._open_line = False  # the program's last output does not end in a line end
         self._begun = ""  # that line
+        self._live = ""  # a line that is written over again and again, as it stands now
 
     def start(self) -> None:
         self._debugger.model.subscribe(self._queue.put)
@@ -56,10 +59,20 @@ class Printer:
 
     def say(self, text: str, style: str = "") -> None:
         """One write, so that lines of two threads do not mix."""
-        start = "\n" if self._open_line else ""
-        self._open_line = False
+        start = "\n" if self._open_line else "\r\x1b[K" if self._live else ""
+        self._open_line, self._live = False, ""
         body = f"{style}{text}{PLAIN}" if style and self.colour else text
         self._write(f"{start}{body}\n")
+
+    def live(self, text: str) -> None:
+        """Show ``text`` in a line that the next one replaces; "" takes it away. Cut to the width of the terminal: a
+        line that wraps cannot be written over."""
+        size = terminal_size()
+        text = elide(text, (size[1] if size else 80) - 1)
+        if text == self._live or (not self.colour and text):
+            return
+        self._live = text
+        self._write(f"\r\x1b[K{DIM}{text}{PLAIN}" if text else "\r\x1b[K")
 
     def say_input_wait(self) -> None:
         """That the program waits for input; then its question again, so that the answer stands behind it."""

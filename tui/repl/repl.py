@@ -10,6 +10,7 @@ import contextlib
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -19,11 +20,13 @@ from adbg.tui.commands.startup import opens_block, run_startup
 from adbg.tui.commands.table import execute, repeatable
 from adbg.tui.debugger.debugger import Debugger, State
 from adbg.tui.debugger.input_watch import InputWatch
+from adbg.tui.debugger.reports import entering_rows
 from adbg.tui.debugger.signals import Interrupts, handed_on, letting_go
 from adbg.tui.repl.blocks import commands_in, incomplete, python_of
 from adbg.tui.repl.passthrough import keys_for_program, read_keys, terminal_size
 from adbg.tui.repl.printer import DIM, RED, Printer
 from adbg.tui.repl.prompt import prompt_session
+from adbg.tui.text.attach import entering_summary
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
@@ -96,7 +99,7 @@ class Repl:
     def _starting(self) -> str:
         debugger = self.debugger
         if not debugger.program.launched:
-            return f"attaching to {debugger.title}; Ctrl-C pauses it"
+            return f"attaching to {debugger.title}"
         where = (
             "where the first backward begins"
             if debugger.settings.stop_at_entry
@@ -210,7 +213,8 @@ class Repl:
         with self._ctrl_c(), keys_for_program(fd):
             self._type(self._typed_after())
             told, watch = False, InputWatch(debugger)
-            while not (self.printer.settled() and (until is None or until.is_set())):
+            while not ((self.printer.settled() or self._free(until)) and (until is None or until.is_set())):
+                self._show_entering()
                 if until is not None and until.is_set() and debugger.state is State.NEW:
                     return
                 keys = read_keys(fd, 0.05)
@@ -225,10 +229,24 @@ class Repl:
                 if now is not None and now != size:
                     size = now
                     debugger.program.resize(*now)
+            self.printer.live("")
         # As on a terminal shared by program and debugger: what the program did not read goes to the prompt.
         if debugger.state in (State.STOPPED, State.EXITED):
             *lines, self.begun = (self.begun + debugger.program.take_unread()).split("\n")
             self.ahead += lines
+
+    def _free(self, until: threading.Event | None) -> bool:
+        """A program that was found running has a terminal of its own: while no stop is waited for, or no more, the
+        prompt is there."""
+        debugger = self.debugger
+        if debugger.program.attachment is None or debugger.state is not State.RUNNING:
+            return False
+        starting = until is not None and not debugger.settings.breakpoints
+        return starting or debugger.run.quiet or self.interrupts.prompt_wanted.is_set()
+
+    def _show_entering(self) -> None:
+        rows = entering_rows(self.debugger, time.monotonic()) if self.debugger.entering else []
+        self.printer.live(entering_summary(rows) if rows else "")
 
     def _type(self, keys: bytes) -> None:
         if keys:

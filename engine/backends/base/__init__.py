@@ -1,6 +1,7 @@
 """The contract of a backend: what the engine asks of a framework, and what a framework reports. No framework here."""
 
 from adbg.engine.backends.base.backend import Backend, Capabilities, DoctorLine, DumpDialect
+from adbg.engine.backends.base.collectives import CollectiveTaps, KnownGroup, LedgerSink, Method
 from adbg.engine.backends.base.graph import CreationWatch, Graph, SavedValue, Stray
 from adbg.engine.backends.base.hooks import BackwardCall, Hidden, HookPlan, HookSink, Part
 from adbg.engine.backends.base.native import Aid, Aids, NativeVlog
@@ -11,6 +12,7 @@ __all__ = [
     "Backend",
     "BackwardCall",
     "Capabilities",
+    "CollectiveTaps",
     "CreationWatch",
     "DoctorLine",
     "DumpDialect",
@@ -18,6 +20,9 @@ __all__ = [
     "Hidden",
     "HookPlan",
     "HookSink",
+    "KnownGroup",
+    "LedgerSink",
+    "Method",
     "NativeVlog",
     "Part",
     "SavedValue",

@@ -5,14 +5,16 @@ from __future__ import annotations
 import abc
 import contextlib
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from adbg.engine.backends.base.collectives import CollectiveTaps
 from adbg.engine.backends.base.graph import CreationWatch, Graph
 from adbg.engine.backends.base.hooks import BackwardCall, HookSink
 from adbg.engine.backends.base.native import Aids, NativeVlog
 from adbg.engine.errors import Unsupported
+from adbg.engine.protocol.messages import GroupTimeout
 from adbg.engine.types import SourceLine, TensorMeta, TensorStats, TensorWindow
 
 
@@ -62,12 +64,22 @@ class Backend(abc.ABC):
     version: str = ""
     dump_dialect: ClassVar[DumpDialect] = DumpDialect()
     capabilities: Capabilities = Capabilities()
+    late = False
 
     @abc.abstractmethod
     def install(self, sink: HookSink) -> None: ...
 
     @abc.abstractmethod
     def uninstall(self) -> None: ...
+
+    def prepare(self, late: bool) -> None:
+        """Once, before it is installed, on the thread that made it. ``late``: the program may be using the framework at
+        this moment, on other threads. What runs an operator then waits for a moment on a thread of the program."""
+        self.late = late
+
+    def leave(self) -> None:
+        """After ``uninstall``: this backend is not used again, and the process runs on without adbg."""
+        self.uninstall()
 
     def abandon(self) -> None:
         """``uninstall`` in a forked child, where locks may be held by threads that are not here: never waits for
@@ -140,6 +152,19 @@ class Backend(abc.ABC):
         """The counter that in-place operations on a tensor move; None where it has none."""
         return None
 
+    def feed_bits(self, value: Any, put: Callable[[memoryview], object]) -> None:
+        """``put`` the bytes of all elements of a tensor, in C order and in pieces of some MB; valid until ``put``
+        returns. Numbers are not converted: NaNs keep their payload, zeros their sign.
+
+        Raises:
+            Unsupported: there are no bytes to read.
+        """
+        raise Unsupported(f"{self.name} does not give the bytes of a tensor")
+
+    def part_of(self, value: Any) -> str:
+        """What this rank holds of a tensor that is spread over ranks ("Shard(dim=0)"); "" where it holds all of it."""
+        return ""
+
     @abc.abstractmethod
     def user_mode(self) -> contextlib.AbstractContextManager[None]:
         """Evaluate user expressions here: grad mode on, as in user code; restored afterwards."""
@@ -182,9 +207,36 @@ class Backend(abc.ABC):
         """The same object each time; None where the framework has none."""
         return None
 
+    def collectives(self) -> CollectiveTaps | None:
+        """The same object each time; None where the framework has no collectives. ``install`` puts its taps in once
+        there is a process group, ``uninstall`` takes them out."""
+        return None
+
     def rank(self) -> int | None:
         """Rank of this process in the framework's process group; None while it is in none. Asked per outermost call."""
         return None
+
+    def group_timeouts(self) -> Sequence[GroupTimeout]:
+        """How long the collectives of each process group of this process wait. On any thread."""
+        return ()
+
+    def set_group_timeout(self, group: str, backend: str, seconds: float) -> None:
+        """For the collectives that begin from now on."""
+        raise Unsupported(f"{self.name} has no way to set the time-out of a process group", "")
+
+    def world(self) -> int | None:
+        """Ranks in the framework's process group; None while this process is in none. Any thread."""
+        return None
+
+    def collectives_begun(self) -> int | None:
+        """Sequence number of the last collective of the default process group: the same on every rank at the same place
+        of the program. None without a group, and where the framework does not number them. Any thread."""
+        return None
+
+    def reducer(self) -> str:
+        """The wrapper that reduces gradients between ranks within backward ("DistributedDataParallel"), "" for
+        none."""
+        return ""
 
     def error_text(self, error: BaseException) -> str:
         """As ``BackwardCall.error_text``, of an exception of the forward."""
@@ -200,4 +252,8 @@ class Backend(abc.ABC):
 
     def parameters(self) -> Iterable[tuple[str, Any]]:
         """(name, parameter) of the modules seen so far."""
+        return ()
+
+    def buffers(self) -> Iterable[tuple[str, Any]]:
+        """(name, buffer) of the modules seen so far."""
         return ()

@@ -34,6 +34,8 @@ class Named(Protocol):
 
     def parameters(self) -> Iterable[tuple[str, Any]]: ...
 
+    def buffers(self) -> Iterable[tuple[str, Any]]: ...
+
 
 class Watching(Protocol):
     """What follows the making of nodes."""
@@ -55,8 +57,14 @@ class FrameworkBackend(Backend):
 
     def install(self, sink: HookSink) -> None:
         self._entry.install(sink)
+        taps = self.collectives()
+        if taps is not None:
+            taps.install()
 
     def uninstall(self) -> None:
+        taps = self.collectives()
+        if taps is not None:
+            taps.uninstall()
         self.set_stacks(False)
         self._entry.uninstall()
 
@@ -79,6 +87,9 @@ class FrameworkBackend(Backend):
 
     def parameters(self) -> Iterable[tuple[str, Any]]:
         return self._modules.parameters()
+
+    def buffers(self) -> Iterable[tuple[str, Any]]:
+        return self._modules.buffers()
 
     # ---- tensors: the rest are the functions of a backend's own module ``tensors``
 

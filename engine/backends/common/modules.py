@@ -60,13 +60,28 @@ class SeenModules(abc.ABC):
         for root in roots:
             self._learn(root)
 
-    def parameters(self) -> Iterable[tuple[str, Any]]:
-        """(name, parameter), outermost modules in the order in which they were seen."""
+    def roots(self) -> Iterable[Any]:
+        """The outermost modules, in the order in which they were seen."""
         self.refresh()
         for known in list(self._roots):
             root = known()
             if root is not None:
-                yield from root.named_parameters()
+                yield root
+
+    def parameters(self) -> Iterable[tuple[str, Any]]:
+        """(name, parameter)."""
+        for root in self.roots():
+            yield from root.named_parameters()
+
+    def buffers(self) -> Iterable[tuple[str, Any]]:
+        """(name, buffer)."""
+        for root in self.roots():
+            yield from root.named_buffers()
+
+    def kind_among(self, *kinds: Any) -> str:
+        """The name of the first of ``kinds`` of which one of the modules is; "" for none."""
+        modules = {type(module) for root in self.roots() for module in (root, *root.children())}
+        return next((kind.__name__ for kind in kinds if any(issubclass(each, kind) for each in modules)), "")
 
 
 def _outermost(kind: Any) -> list[Any]:

@@ -22,6 +22,8 @@ from adbg.engine.backends.common.backend import FrameworkBackend
 from adbg.engine.backends.common.optimizers import of_kind
 from adbg.engine.backends.paddle import private, tensors
 from adbg.engine.backends.paddle.aids import PaddleAids
+from adbg.engine.backends.paddle.collectives import bits, groups
+from adbg.engine.backends.paddle.collectives.taps import PaddleTaps
 from adbg.engine.backends.paddle.creations import Creations
 from adbg.engine.backends.paddle.entry import EngineEntry
 from adbg.engine.backends.paddle.failures import error_text
@@ -30,13 +32,16 @@ from adbg.engine.backends.paddle.graph import PYLAYER, SAVED_NOTE, PaddleGraph, 
 from adbg.engine.backends.paddle.modules import Modules
 from adbg.engine.backends.paddle.native import symbols
 from adbg.engine.backends.paddle.native.census import census
+from adbg.engine.backends.paddle.native.census import leave as leave_census
 from adbg.engine.backends.paddle.native.grad_fn import node_of
+from adbg.engine.backends.paddle.native.later import LateChecks
 from adbg.engine.backends.paddle.native.own import aids_aside, aids_tell
 from adbg.engine.backends.paddle.native.sites import log_sites
 from adbg.engine.backends.paddle.stacks import Stacks
 from adbg.engine.backends.paddle.vlog import PaddleVlog
 from adbg.engine.errors import Unsupported
 from adbg.engine.frames import locals_elsewhere
+from adbg.engine.protocol.messages import GroupTimeout
 from adbg.engine.types import SourceLine
 
 _LIMITS = (
@@ -49,7 +54,7 @@ _LIMITS = (
     ("unique names", "Paddle's own (matmul2GradNode) stay off, they reset Adam's state; adbg numbers the nodes"),
     ("vlog", "from level 6 on Paddle itself switches unique names on, with that effect: vlog 5 has none (measured)"),
     ("execution order", "predicted for a dynamic graph on one thread; force-sequential nodes are not known to it"),
-    ("distributed", "a long stop of one rank runs into the process group's timeout on the others"),
+    ("distributed", "gloo gives up a collective after 30 s, and Paddle has no way to change that: stop all ranks"),
 )
 
 
@@ -74,6 +79,8 @@ class PaddleBackend(FrameworkBackend):
     norm = staticmethod(tensors.norm)
     nonfinite = staticmethod(tensors.nonfinite)
     text = staticmethod(tensors.text)
+    feed_bits = staticmethod(bits.feed_bits)
+    part_of = staticmethod(bits.part_of)
 
     def __init__(self) -> None:
         self.version = str(paddle.__version__)
@@ -84,13 +91,22 @@ class PaddleBackend(FrameworkBackend):
         self._services = Services(self._modules, self._stacks)
         self._entry = EngineEntry(self._services)
         self._grad_modes: list[bool] = []
+        self._taps = PaddleTaps(self._stacks.frames.user_file)
         self._vlog = PaddleVlog(paddle.base.core, log_sites())
-        self._check()
         self._aids = PaddleAids(paddle, self._flags)
         self.capabilities = _capabilities(self._stacks, hooks=True)
 
+    def prepare(self, late: bool) -> None:
+        super().prepare(late)
+        if late and not symbols.checked():
+            self._entry.checks = LateChecks(self._check)
+        else:
+            symbols.postpone(False)
+            self._check()
+
     def _check(self) -> None:
-        """Before the script's first operator: adbg's own are in none of its logs, and shift none of its numbers."""
+        """Before the script's first operator, or between two of its: adbg's own are in none of its logs, and shift none
+        of its numbers."""
         self._vlog.quiet(True)
         try:
             symbols.native()
@@ -99,6 +115,12 @@ class PaddleBackend(FrameworkBackend):
             self._vlog.quiet(False)
 
     # ---- in and out
+
+    def leave(self) -> None:
+        super().leave()
+        self._vlog.leave()
+        symbols.leave()
+        leave_census()
 
     def abandon(self) -> None:
         self._flags.abandon()
@@ -115,7 +137,10 @@ class PaddleBackend(FrameworkBackend):
         else:
             self._modules.unwatch()
 
-    # ---- Paddle's own log and aids
+    # ---- Paddle's own log and aids, and its collectives
+
+    def collectives(self) -> PaddleTaps:
+        return self._taps
 
     def native_vlog(self) -> NativeVlog:
         return self._vlog
@@ -174,6 +199,12 @@ class PaddleBackend(FrameworkBackend):
 
     def device_memory(self) -> Any:
         return paddle.device.cuda if paddle.is_compiled_with_cuda() else None
+
+    def group_timeouts(self) -> Sequence[GroupTimeout]:
+        return groups.timeouts()
+
+    def reducer(self) -> str:
+        return self._modules.kind_among(paddle.DataParallel)
 
     def why_off(self, capability: str) -> str:
         return SAVED_NOTE if capability == "saved_tensors" else super().why_off(capability)

@@ -11,6 +11,7 @@ from typing import Any
 import paddle
 from paddle.autograd import py_layer as _py_layer
 from paddle.base import core
+from paddle.distributed.communication import group as _group
 
 from adbg.engine.backends.common.private_use import PrivateUses
 
@@ -26,6 +27,9 @@ custom_backward: Any = getattr(getattr(py_layer_backward, "backward", None), "__
 _has_grad: Callable[[], bool] | None = _find(core, "core._has_grad", "leave the grad mode as it is")
 _set_has_grad: Callable[[bool], None] | None = _find(
     core, "core._set_has_grad", "put the grad mode back after an exception in a hook"
+)
+process_groups: Any = _find(
+    _group, "group._GroupManager", "know the process groups, and how long their collectives wait"
 )
 
 

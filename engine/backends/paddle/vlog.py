@@ -102,7 +102,11 @@ class PaddleVlog(NativeVlog):
             self._apply()
 
     def begin_nodes(self, level: int) -> None:
-        """By the guard that Paddle has for it, whose level holds from before the node's hooks to behind its edges."""
+        """By the guard that Paddle has for it, whose level holds from before the node's hooks to behind its edges.
+
+        3.3.1 keeps the nodes' addresses for ever, so a node made later where a freed one was is told of too. That is
+        left as it is: what the guard keeps has no function that takes out one address.
+        """
         start = getattr(getattr(self._core, "eager", None), "_start_capture_backward_vlog_subgraph", None)
         if start is not None and self._sites is not None:
             self._making.append(level)
@@ -154,6 +158,11 @@ class PaddleVlog(NativeVlog):
             self._person = None
             self._raised.clear()
             self._apply()
+
+    def leave(self) -> None:
+        """After ``restore``: Paddle's own function back; where somebody wrapped ours meanwhile, ours stays below it."""
+        if self._core.set_vlog_level is self._wrapped:
+            self._core.set_vlog_level = self._set
 
     def abandon(self) -> None:
         self._lock = threading.RLock()
@@ -248,7 +257,7 @@ class PaddleVlog(NativeVlog):
 
         set_vlog_level.__doc__ = original.__doc__
         set_vlog_level.adbg_original = original  # type: ignore[attr-defined]
-        self._core.set_vlog_level = set_vlog_level
+        self._wrapped = self._core.set_vlog_level = set_vlog_level
 
 
 def _of(levels: Mapping[str, int], name: str) -> int:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -15,6 +15,8 @@ from adbg.engine.backends.base import Capabilities, Graph
 from adbg.engine.backends.common.backend import FrameworkBackend
 from adbg.engine.backends.common.optimizers import of_kind
 from adbg.engine.backends.torch import private, tensors
+from adbg.engine.backends.torch.collectives import bits, groups
+from adbg.engine.backends.torch.collectives.taps import TorchTaps
 from adbg.engine.backends.torch.creations import Creations
 from adbg.engine.backends.torch.entry import EngineEntry
 from adbg.engine.backends.torch.graph import Services, TorchGraph, node_name, root_nodes
@@ -22,6 +24,7 @@ from adbg.engine.backends.torch.modules import Modules
 from adbg.engine.backends.torch.spent import used_up
 from adbg.engine.backends.torch.stacks import FrameFilter, Stacks
 from adbg.engine.frames import locals_elsewhere
+from adbg.engine.protocol.messages import GroupTimeout
 from adbg.engine.types import SourceLine
 
 _LIMITS = (
@@ -40,7 +43,10 @@ _LIMITS = (
         "device threads",
         "nodes of several devices run in parallel: the predicted execution order is exact on one CPU thread",
     ),
-    ("distributed", "a long stop of one rank runs into the process group's timeout on the others"),
+    (
+        "distributed",
+        "a collective that waits already when a rank stops keeps its group's time-out; those called later wait longer",
+    ),
 )
 
 
@@ -67,6 +73,8 @@ class TorchBackend(FrameworkBackend):
     norm = staticmethod(tensors.norm)
     nonfinite = staticmethod(tensors.nonfinite)
     text = staticmethod(tensors.text)
+    feed_bits = staticmethod(bits.feed_bits)
+    part_of = staticmethod(bits.part_of)
 
     def __init__(self) -> None:
         self.version = str(torch.__version__)
@@ -77,6 +85,7 @@ class TorchBackend(FrameworkBackend):
         self._services = Services(self._modules, self._stacks)
         self._entry = EngineEntry(self._services, self._frames)
         self._evaluating = _Evaluating()
+        self._taps = TorchTaps(self._frames.user_file)
         self.capabilities = _capabilities(self._stacks)
 
     # ---- in and out
@@ -150,10 +159,29 @@ class TorchBackend(FrameworkBackend):
         cuda: Any = torch.cuda
         return cuda if cuda.is_initialized() else None
 
+    def collectives(self) -> TorchTaps:
+        return self._taps
+
     def rank(self) -> int | None:
         """Spawned ranks have no RANK in their environment."""
         group = torch.distributed
         return int(group.get_rank()) if group.is_available() and group.is_initialized() else None
+
+    def group_timeouts(self) -> Sequence[GroupTimeout]:
+        return groups.timeouts()
+
+    def set_group_timeout(self, group: str, backend: str, seconds: float) -> None:
+        groups.set_timeout(group, backend, seconds)
+
+    def world(self) -> int | None:
+        group = torch.distributed
+        return int(group.get_world_size()) if group.is_available() and group.is_initialized() else None
+
+    def collectives_begun(self) -> int | None:
+        return private.sequence_number()
+
+    def reducer(self) -> str:
+        return self._modules.kind_among(torch.nn.parallel.DistributedDataParallel)
 
     def why_off(self, capability: str) -> str:
         if capability == "native_vlog":

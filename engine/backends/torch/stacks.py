@@ -8,9 +8,7 @@ wish is kept apart from ours.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sys
 import threading
 import traceback
 import types
@@ -78,28 +76,9 @@ def _symbolized(captures: list[Any]) -> list[list[dict[str, Any]]]:
     """Frames innermost first, without our own. One capture costs 28 us, 600 at once 1.2 us each."""
     if private.symbolize is None:
         return [[] for _ in captures]
-    with _no_inductor():
+    with private.no_inductor():
         symbolized = private.symbolize(captures)
     return [[frame for frame in frames if frame["filename"] != __file__] for frames in symbolized]
-
-
-@contextlib.contextmanager
-def _no_inductor() -> Iterator[None]:
-    """symbolize_tracebacks asks ``hasattr(torch, "_inductor")`` for the lines of compiled code, and torch answers by
-    importing it: 823 modules and 0.7-1.1 s, in a script that compiles nothing. An empty attribute in its place for
-    these 60 us keeps it out.
-    """
-    if "torch._inductor" in sys.modules:
-        yield
-        return
-    empty = types.SimpleNamespace()
-    names = vars(torch)
-    names.setdefault("_inductor", empty)
-    try:
-        yield
-    finally:
-        if names.get("_inductor") is empty:  # another thread may have imported the real one
-            del names["_inductor"]
 
 
 class FrameFilter(user_files.FrameFilter):

@@ -13,8 +13,11 @@ Order of a session: (agent dials out: event ``adbg/hello``) -> ``initialize`` ->
 from __future__ import annotations
 
 from adbg.engine.protocol.messages.breakpoints import *
+from adbg.engine.protocol.messages.collectives import *
+from adbg.engine.protocol.messages.digests import *
 from adbg.engine.protocol.messages.graph import *
 from adbg.engine.protocol.messages.info import *
+from adbg.engine.protocol.messages.ranks import *
 from adbg.engine.protocol.messages.registry import *
 from adbg.engine.protocol.messages.running import *
 from adbg.engine.protocol.messages.session import *

@@ -47,9 +47,10 @@ class StepOut:
 @request("pause", Empty)
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Stop at the next node."""
+    """Stop at the next node; ``on`` False: not there after all. A stop may be on its way already."""
 
     threadId: int = 0
+    on: bool = True
 
 
 @request("adbg/after", Empty)

@@ -30,6 +30,8 @@ class ProcessInfo:
     frameworks: list[Framework] = field(default_factory=list)
     protocol: int = PROTOCOL_VERSION
     main: bool = True  # False: a Python child of the program that adbg launched
+    parent: int = 0  # pid of its parent: a child of a process with the same rank is a worker of that rank
+    host: str = ""  # as uname -n has it; pids, files and run_dir are those of that host
 
 
 @event("adbg/hello")
@@ -39,6 +41,16 @@ class Hello:
 
     token: str
     process: ProcessInfo
+
+
+@event("adbg/refused")
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """In place of ``adbg/hello``, from a process that runs already: why no agent comes there."""
+
+    token: str
+    pid: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@
     HEAD    = NAME | "op:" NAME | "#" N | FILE ":" LINE | "module:" GLOB | "param:" GLOB
             | "nan" | "inf" | "nonfinite" | "backward" [N] | "backward-end" | "error"
             | "'" FILE ":" LINE "'"                              (quotes: for a path with spaces)
-    SUFFIX  = "before" | "after" | "every" N | "ignore" N | "backward" N | "if" EXPR
+    SUFFIX  = "before" | "after" | "every" N | "ignore" N | "backward" N | "rank" RANKS | "if" EXPR
+    RANKS   = N { "," N } | N "-" N, mixed: 0,2-3
 
 Suffixes come in any order, each at most once. EXPR is a Python expression. It reaches to the end of the text; suffixes
 may follow it, and then EXPR is the longest text that is a Python expression with nothing but suffixes behind it. So
@@ -25,7 +26,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from adbg.engine.errors import CommandError
-from adbg.engine.names import closest_names, file_matches, is_address, name_matches, path_matches, short_names
+from adbg.engine.names import (
+    closest_names,
+    file_matches,
+    is_address,
+    name_matches,
+    path_matches,
+    ranks_of,
+    ranks_text,
+    short_names,
+)
 from adbg.engine.outside import own
 from adbg.engine.places import parse_lines
 from adbg.engine.types import NodeInfo, Phase, SourceLine, SpecKind
@@ -60,6 +70,7 @@ class Spec:
     every: int = 1
     ignore: int = 0
     backward: int = 0  # 0: in all backward calls
+    ranks: tuple[int, ...] = ()  # (): on all of them
 
     @property
     def of_node(self) -> bool:
@@ -95,6 +106,8 @@ class Spec:
             parts.append(self.phase.value)
         if self.backward:
             parts.append(f"backward {self.backward}")
+        if self.ranks:
+            parts.append(f"rank {ranks_text(self.ranks)}")
         if self.ignore:
             parts.append(f"ignore {self.ignore}")
         if self.every > 1:
@@ -125,9 +138,9 @@ _HEADS = (
     "a node name (Bmm, Bmm*, MmBackward0#3), #N, FILE:LINE, module:GLOB, param:GLOB, "
     "nan, inf, nonfinite, backward, backward-end or error"
 )
-_SUFFIXES = "before, after, if EXPR, every N, ignore N or backward N"
+_SUFFIXES = "before, after, if EXPR, every N, ignore N, backward N or rank N,N"
 _NAME = re.compile(r"[\w:*?\[\]!<>.,\-]*[\w*?\]](#[\d*?\[\]!\-]+)?\Z")
-_TAIL = re.compile(r"\s+(?:before|after|(?:every|ignore|backward)\s+\d+)\s*\Z")
+_TAIL = re.compile(r"\s+(?:before|after|(?:every|ignore|backward)\s+\d+|rank\s+\d[\d,\-]*)\s*\Z")
 
 
 def parse_spec(text: str) -> Spec:
@@ -153,9 +166,8 @@ def parse_spec(text: str) -> Spec:
         )
     if kind in _NODE_KINDS and suffixes.phase is Phase.BEFORE:
         suffixes.phase = None
-    return Spec(
-        kind, pattern, number, suffixes.phase, suffixes.condition, suffixes.every, suffixes.ignore, suffixes.backward
-    )
+    counts = (suffixes.every, suffixes.ignore, suffixes.backward, suffixes.ranks)
+    return Spec(kind, pattern, number, suffixes.phase, suffixes.condition, *counts)
 
 
 def _bad(spec: str, problem: str, expected: str, example: str) -> CommandError:
@@ -234,6 +246,7 @@ class _Suffixes:
     every: int = 1
     ignore: int = 0
     backward: int = 0
+    ranks: tuple[int, ...] = ()
     seen: set[str] = field(default_factory=set)
 
     def parse(self, rest: str) -> None:
@@ -248,6 +261,8 @@ class _Suffixes:
                 rest = self._condition(rest)
             elif name in ("every", "ignore", "backward"):
                 rest = self._number(name, rest)
+            elif name == "rank":
+                rest = self._ranks(rest)
             else:
                 raise self._unknown(name)
 
@@ -259,7 +274,9 @@ class _Suffixes:
         self.seen.add(name)
 
     def _unknown(self, name: str) -> CommandError:
-        close = difflib.get_close_matches(name.lower(), ("before", "after", "if", "every", "ignore", "backward"), 1)
+        close = difflib.get_close_matches(
+            name.lower(), ("before", "after", "if", "every", "ignore", "backward", "rank"), 1
+        )
         problem = f"unexpected {name!r}" + (f", did you mean {close[0]!r}?" if close else "")
         return _bad(self.spec, problem, _SUFFIXES, "Bmm* after if norm(grad_outputs[0]) > 1 every 10")
 
@@ -272,6 +289,15 @@ class _Suffixes:
                 self.spec, f"{name!r} needs a number, got {got}", f"{name} N with N at least {least}", f"Bmm* {name} 3"
             )
         setattr(self, name, int(words[0]))
+        return words[1] if len(words) > 1 else ""
+
+    def _ranks(self, rest: str) -> str:
+        words = rest.split(None, 1)
+        found = ranks_of(words[0]) if words else None
+        if not found:
+            got = repr(words[0]) if words else "nothing"
+            raise _bad(self.spec, f"'rank' needs ranks, got {got}", "rank N, rank N,N or rank N-N", "Bmm* rank 0,2")
+        self.ranks = found
         return words[1] if len(words) > 1 else ""
 
     def _condition(self, rest: str) -> str:

@@ -31,9 +31,12 @@ _REMEMBERED_LEAVES = 100_000
 class _Armed:
     """The enabled breakpoints, sorted by what they look at. Immutable but for ``by_name``, a cache."""
 
-    def __init__(self, rules: Iterable[Rule]) -> None:
-        live = [rule for rule in rules if rule.spec is not None and rule.request.enabled]
-        self.rules = tuple((rule, rule.spec) for rule in live if rule.spec)
+    def __init__(self, rules: Iterable[Rule], rank: int | None = None) -> None:
+        live = [(rule, rule.spec) for rule in rules if rule.spec is not None and rule.request.enabled]
+        self.rules = tuple(pair for pair in live if rank is None or not pair[1].ranks or rank in pair[1].ranks)
+        self.in_some_ranks = rank is None and any(
+            spec.ranks for _, spec in self.rules
+        )  # which one this is, shows later
         self.named = self._of(SpecKind.NAME)
         self.slow = self._of(SpecKind.LINE, SpecKind.MODULE, SpecKind.PARAMETER)
         self.values = self._of(SpecKind.NAN, SpecKind.INF, SpecKind.NONFINITE)
@@ -87,7 +90,8 @@ class _SeenNames:
 class BreakpointTable:
     """All breakpoints of one agent, thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, rank: Callable[[], int | None] = lambda: None) -> None:
+        self.rank = rank  # of this process, None while it is not known: a breakpoint on some ranks may then be on it
         self._lock = threading.Lock()
         self._rules: dict[int, Rule] = {}
         self._filters: dict[int, Rule] = {}
@@ -116,7 +120,8 @@ class BreakpointTable:
         states = []
         with self._lock:
             for rule in self._rules.values():
-                note = unmatched_name(rule.spec, names) if rule.spec is not None and not rule.counts.hits else ""
+                spec = rule.spec
+                note = unmatched_name(spec, names) if spec and not rule.counts.hits and self._here(spec) else ""
                 if note:
                     rule.counts.note = note
                     states.append(rule.state())
@@ -127,13 +132,13 @@ class BreakpointTable:
     @property
     def uncompared(self) -> bool:
         """Some breakpoint names nodes, and was not compared with those of a whole backward yet."""
-        return any(_compares(rule) for rule in self._rules.values())
+        return any(self._compares(rule) for rule in self._rules.values())
 
     def meet(self, graph: Graph) -> None:
         """Compare with a backward that begins those breakpoints that a walk of the graph is needed for. Once each: the
         walk describes every node."""
         with self._lock:
-            rules = [rule for rule in self._rules.values() if _compares(rule) and not _by_name_alone(rule.spec)]
+            rules = [rule for rule in self._rules.values() if self._compares(rule) and not _by_name_alone(rule.spec)]
         counted = count_matches(graph, {rule.request.id: rule.spec for rule in rules if rule.spec is not None})
         with self._lock:
             for rule in rules:
@@ -149,7 +154,7 @@ class BreakpointTable:
         with self._lock:
             for rule in self._rules.values():
                 counts, by_name = rule.counts, _by_name_alone(rule.spec)
-                if rule.spec is None or not _compares(rule) or (by_name and not names):
+                if rule.spec is None or not self._compares(rule) or (by_name and not names):
                     continue
                 counts.compared = True
                 if by_name and not counts.matches:
@@ -158,6 +163,15 @@ class BreakpointTable:
                 if rule.state().met is False:
                     unmet.append(rule.state())
         return unmet
+
+    def _compares(self, rule: Rule) -> bool:
+        """Not one for a single backward: its graph may be long in coming."""
+        spec, due = rule.spec, rule.request.enabled and not rule.counts.compared
+        return spec is not None and spec.of_node and not spec.backward and due and self._here(spec)
+
+    def _here(self, spec: Spec) -> bool:
+        """On this rank. One that is not known yet counts as 0."""
+        return not spec.ranks or (self.rank() or 0) in spec.ranks
 
     # ---------------------------------------------------------------- what is armed
 
@@ -215,8 +229,13 @@ class BreakpointTable:
             self._swap()
             return states
 
+    def learn_rank(self) -> None:
+        """The rank may be known now."""
+        with self._lock:
+            self._swap()
+
     def _swap(self) -> None:
-        armed = _Armed((*self._filters.values(), *self._rules.values()))
+        armed = _Armed((*self._filters.values(), *self._rules.values()), self.rank())
         self._seen.watch(spec.pattern for _, spec in armed.named)
         self._armed = armed
 
@@ -241,6 +260,8 @@ class BreakpointTable:
 
     def plan(self, backward: int = 0) -> HookPlan:
         """What must be hooked for the enabled breakpoints (in call ``backward``; 0: in any)."""
+        if self._armed.in_some_ranks:
+            self.learn_rank()
         armed = self._armed
         if armed.in_some_calls and backward:
             return self._plan([spec for _, spec in armed.rules if spec.backward in (0, backward)])
@@ -309,7 +330,7 @@ class BreakpointTable:
         armed = self._armed
         hits = []
         for rule, spec in self._candidates(armed, event):
-            if spec.backward in (0, event.backward):
+            if spec.backward in (0, event.backward) and self._here(spec):
                 rule.counts.met = True
                 hit = self._count(rule, spec, event, *condition_holds(rule.conditions, evaluate))
                 if hit is not None:
@@ -373,12 +394,6 @@ class BreakpointTable:
         return Hit(
             request.id, spec.normalised(), stop_reason(spec.kind, event), request.trace, request.temporary, error
         )
-
-
-def _compares(rule: Rule) -> bool:
-    """Not one for a single backward: its graph may be long in coming."""
-    spec = rule.spec
-    return spec is not None and spec.of_node and not spec.backward and rule.request.enabled and not rule.counts.compared
 
 
 def _by_name_alone(spec: Spec | None) -> bool:

@@ -70,7 +70,6 @@ def test_every_option_that_takes_a_value_is_known_to_the_splitter() -> None:
         (["run", "--batch", "--"], "after --"),
         (["run", "--batch", "--", "no-such-program-here"], "cannot start"),
         (["run", "--batch", "-c"], "-c"),
-        (["attach", "--batch"], "PID"),
         (["log"], "FILE"),
         (["runs", "delete"], "which run"),
         (["profile", "train.py"], "has no profiler"),

@@ -268,7 +268,8 @@ def test_choosing_a_process_by_hand(watched: Make) -> None:
     first = one.debugger.current
     other = next(p for p in one.debugger.processes if p is not first)
     one.debugger.select_process(other.number)
-    assert one.debugger.current is other and first in one.debugger.model.waiting
+    assert one.debugger.current is other and first is not None and first.stop is not None
+    assert not one.debugger.model.waiting, "the first was seen: it stands until all go on"
     with pytest.raises(CommandError, match="no process 9"):
         one.debugger.select_process(9)
 

@@ -94,7 +94,7 @@ class LogView:
             words.append(f"{store.behind / 1e6:.0f} MB to read")
         if store.unpacking:
             words.append("unpacking")
-        if store.error and len(store):
+        if store.error and store.size:
             words.append(store.error)
         if self._folds.depth < OPEN:
             words.append(f"folded at {self._folds.depth}")

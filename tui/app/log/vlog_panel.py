@@ -169,7 +169,7 @@ class VlogPanel(LinePanel):
             words.append(f"filtered {self.view.filter.position / max(len(self.store), 1):.0%} · esc stops")
         if self.following:
             words.append("FOLLOW")
-        cut = [self.store.error] if self.store.error and len(self.store) else []
+        cut = [self.store.error] if self.store.error and self.store.size else []
         return " · ".join([*words, *self.view.words(), *cut])
 
     # ---- moving

@@ -53,7 +53,7 @@ class Status:
         self.breakpoint, self.edited, self.partial = "", False, False
 
 
-_STATE_STYLE = {"stopped": "stopped", "running": "running", "starting": "running"}
+_STATE_STYLE = {"stopped": "stopped", "running": "running", "starting": "running", "attaching": "running"}
 _BAD = (StopReason.NAN, StopReason.INF, StopReason.ERROR)
 
 
@@ -68,7 +68,7 @@ def state_field(status: Status) -> Spans:
         return [(f" ● EXITED {'' if code is None else code} ".replace("  ", " "), "alert" if code else "exited")]
     if status.input_wait:
         return [(" ▶ WAITS FOR INPUT ", "stopped")]
-    sign = {"running": "▶", "starting": "…"}.get(status.state, "○")
+    sign = {"running": "▶", "starting": "…", "attaching": "…"}.get(status.state, "○")
     return [(f" {sign} {status.state.upper()} ", _STATE_STYLE.get(status.state, "exited"))]
 
 

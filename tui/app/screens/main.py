@@ -6,6 +6,7 @@ Panels are attributes, known from the beginning: answers may come while the scre
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from textual.app import ComposeResult
@@ -66,6 +67,7 @@ class MainScreen(PanelScreen):
         self.hints = Hints(id="hints")
         self.arrangement = Arrangement()
         self.focused_panel = "graph"
+        self.open_ranks: Callable[[], None] | None = None  # set by who knows the ranks
         self.terminal: Size | None = None
         self._last_panel = "graph"  # the one before the console
         self._quiet = True  # the log was, when the sizes were chosen
@@ -313,6 +315,11 @@ class MainScreen(PanelScreen):
         if self.arrangement.zoomed:
             self._arrange(replace(self.arrangement, zoomed=""))
             self.retitle()
+
+    def action_ranks(self) -> None:
+        """All ranks of the job."""
+        if self.open_ranks is not None:
+            self.open_ranks()
 
     # ---- tabs
 

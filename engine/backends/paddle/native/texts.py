@@ -10,7 +10,8 @@ Python's function asks the file system about every file on the stack and makes t
 adbg than with Paddle's own flag.
 
 Each text ends with a number of its own, counted over the process: Paddle tells no order in which it makes nodes, and
-keeps the text on them (0.3 us).
+keeps the text on them (0.3 us). While Paddle writes such texts to files of the program's (``dumps``), it gets Python's
+own, without number and Layer.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Any
 
 from adbg.engine.backends.common.shield import shield
 from adbg.engine.backends.paddle.native.asking import Asking
+from adbg.engine.backends.paddle.native.dumps import writing_stacks
 from adbg.engine.outside import own
 from adbg.engine.own_files import own_folders
 
@@ -122,6 +124,7 @@ class StackTexts:
         self._ours: Any = None
         self._on = False
         self._asking: Asking | None = None
+        self._writing: Callable[[], bool] | None = None
         self._numbers = itertools.count(1)  # its next() is one step under Python's lock: no two threads get the same
 
     def put_in(self) -> None:
@@ -164,12 +167,14 @@ class StackTexts:
         return self._answer.count
 
     def _completed(self, lines: list[str]) -> list[str]:
-        for hear in self._listeners:
-            try:
-                hear(lines)
-            except own(Exception):  # a Layer that answers oddly: nothing of that may reach Paddle
-                continue
-        lines.append(f"{ORDER}{next(self._numbers)}\n")
+        writing = self._writing = self._writing or writing_stacks()
+        if not writing():
+            for hear in self._listeners:
+                try:
+                    hear(lines)
+                except own(Exception):  # a Layer that answers oddly: nothing of that may reach Paddle
+                    continue
+            lines.append(f"{ORDER}{next(self._numbers)}\n")
         answer = self._answer
         answer.count += 1
         answer.lines[:] = lines

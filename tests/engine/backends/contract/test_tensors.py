@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import struct
 from typing import Any
 
 import pytest
@@ -214,3 +215,10 @@ def test_statistics_of_many_elements_are_of_a_sample(world: World) -> None:
     assert sample.zero + sample.positive == sample.sampled and sample.mean == pytest.approx(2.5, rel=0.01)
     exact = world.backend.stats(many, exact=True)
     assert (exact.sampled, exact.zero, exact.positive, exact.mean) == (None, most, most, 2.5)
+
+
+@pytest.mark.parametrize("values", [*VALUES, [NAN, -0.0, INF]])
+def test_bits_are_those_of_memory(world: World, values: list[float]) -> None:
+    pieces: list[bytes] = []
+    world.backend.feed_bits(world.tensor(values), lambda piece: pieces.append(bytes(piece)))
+    assert b"".join(pieces) == struct.pack(f"{len(values)}f", *values)

@@ -44,6 +44,7 @@ SUFFIXES = {
     "every 7": {"every": 7},
     "ignore 2": {"ignore": 2},
     "backward 3": {"backward": 3},
+    "rank 0,2-4": {"ranks": (0, 2, 3, 4)},
     "if index > 2": {"condition": "index > 2"},
 }
 
@@ -233,3 +234,15 @@ def test_closest_names() -> None:
     assert closest_names("softmax*", names) == ["SoftmaxBackward0", "LogSoftmaxBackward0"]
     assert closest_names("zzz", names) == []
     assert closest_names("", names) == []
+
+
+@pytest.mark.parametrize("ranks", ["", "x", "1,", "-1", "2-1", "1-", "0 1", "1234567"])
+def test_ranks_that_are_none(ranks: str) -> None:
+    with pytest.raises(CommandError):
+        parse_spec(f"Mm rank {ranks}")
+
+
+def test_a_condition_before_ranks() -> None:
+    spec = parse_spec("Mm if index > 1 rank 0,1 every 2")
+    assert (spec.condition, spec.ranks, spec.every) == ("index > 1", (0, 1), 2)
+    assert parse_spec(spec.normalised()) == spec

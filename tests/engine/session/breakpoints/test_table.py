@@ -400,3 +400,54 @@ def test_states_are_wire_values() -> None:
 def test_a_state_says_what_its_spec_looks_at(spec: str, kind: SpecKind | None, file: str, line: int) -> None:
     (state,) = BreakpointTable().replace([BreakpointRequest(spec, 1)])
     assert (state.kind, state.file, state.line, state.verified) == (kind, file, line, kind is not None)
+
+
+# ------------------------------------------------------------------ on some ranks
+
+
+def ranked(rank: list[int | None], *specs: str) -> BreakpointTable:
+    table = BreakpointTable(lambda: rank[0])
+    states = table.replace([BreakpointRequest(spec, id) for id, spec in enumerate(specs, 1)])
+    assert all(state.verified for state in states)
+    return table
+
+
+def test_on_another_rank_a_breakpoint_costs_nothing() -> None:
+    assert not ranked([0], "Bmm rank 1", "param:fc.* rank 2-3").armed
+    here = ranked([1], "Bmm rank 1")
+    assert here.armed and ids(here.check(node(), never)) == [1]
+
+
+def test_a_rank_that_is_learnt_late() -> None:
+    """Until then a breakpoint on some ranks is armed; by the time that a node is reached the rank is known."""
+    rank: list[int | None] = [None]
+    table = ranked(rank, "Bmm rank 1", "Bmm rank 0")
+    assert table.armed
+    rank[0] = 1
+    assert not table.plan(1).empty
+    assert ids(table.check(node(), never)) == [1]
+    rank[0] = 2
+    table.learn_rank()
+    assert not table.armed and not table.check(node(), never)
+
+
+def test_a_program_without_ranks_is_rank_0() -> None:
+    table = ranked([None], "Bmm rank 1", "Bmm rank 0")
+    assert ids(table.check(node(), never)) == [2]
+
+
+def test_what_is_for_other_ranks_is_not_said_to_match_nothing() -> None:
+    table = ranked([0], "Nope rank 1", "Bmm")
+    table.plan(1)
+    table.check(node(), never)
+    assert not table.compared() and not table.unmatched()
+    assert [state.id for state in ranked_after(table)] == [3]
+
+
+def ranked_after(table: BreakpointTable) -> list[BreakpointState]:
+    """The same with one more, on this rank."""
+    table.replace([BreakpointRequest(spec, id) for id, spec in enumerate(("Nope rank 1", "Bmm", "Nope rank 0"), 1)])
+    plan = table.plan(1)
+    assert plan.name is not None
+    plan.name("BmmBackward0")
+    return table.compared()

@@ -1,0 +1,1 @@
+"""paddle.distributed: taps on the methods of its process groups."""

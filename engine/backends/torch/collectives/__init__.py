@@ -1,0 +1,1 @@
+"""torch.distributed: taps on what Python calls, torch's own flight recorder for the rest."""

@@ -1,0 +1,93 @@
+"""``why hang``: each rank is looked at twice, a moment apart, and the looks are compared."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from adbg.engine.errors import AdbgError, CommandError
+from adbg.engine.hang.values import HangVerdict, Life, RankFacts
+from adbg.engine.hang.verdict import judge
+from adbg.engine.protocol import messages as protocol
+from adbg.engine.protocol.codec import to_json
+from adbg.tui.commands.table import CommandResult
+from adbg.tui.text.hang import hang_lines
+
+if TYPE_CHECKING:
+    from adbg.tui.debugger.debugger import Debugger
+    from adbg.tui.debugger.process import Process
+
+APART = 1.0  # seconds between the looks
+ANSWER = 5.0  # seconds for an answer: where the GIL is held none comes
+
+
+def why_hang(debugger: Debugger, argument: str) -> CommandResult:
+    """``why hang [SECONDS]``."""
+    apart = APART
+    if argument:
+        try:
+            apart = float(argument)
+        except ValueError:
+            raise CommandError(f"expected seconds, got {argument!r}", "for example: why hang 5") from None
+        if not 0.1 <= apart <= 60:
+            raise CommandError("the looks are 0.1 to 60 seconds apart", "for example: why hang 5")
+    return verdict_result(verdict_of(debugger, apart))
+
+
+def verdict_result(verdict: HangVerdict, recorded: bool = False) -> CommandResult:
+    return CommandResult("\n".join(hang_lines(verdict, recorded=recorded)), to_json(verdict))
+
+
+def verdict_of(debugger: Debugger, apart: float = APART) -> HangVerdict:
+    processes = list(debugger.run.processes)
+    if not any(process.alive for process in processes):
+        raise debugger.model.absent()
+    return judge(look_twice(processes, apart))
+
+
+def look_twice(processes: Sequence[Process], apart: float) -> list[RankFacts]:
+    """What is known of each rank. All are asked at the same time."""
+    alive = [process for process in processes if process.alive]
+    with ThreadPoolExecutor(max(1, len(alive)), "adbg-look") as pool:
+        before = list(pool.map(lambda process: _ask(process, history=False), alive))
+        time.sleep(apart)
+        after = list(pool.map(lambda process: _ask(process, history=True), alive))
+    looks = {process.number: (first, second) for process, first, second in zip(alive, before, after)}
+    found: dict[int, tuple[Process, Any, Any]] = {}
+    for process in processes:
+        first, second = looks.get(process.number, (None, None))
+        rank = second.rank if second is not None and second.rank is not None else process.info.rank
+        if rank is None and (second is None or not second.groups):
+            continue
+        known = found.get(rank or 0)
+        if known is None or _speaks_for(process, second) > _speaks_for(known[0], known[2]):
+            found[rank or 0] = (process, first, second)
+    if not found and alive:
+        process = alive[0]
+        found[0] = (process, *looks[process.number])
+    return [_facts(rank, *each) for rank, each in sorted(found.items())]
+
+
+def _speaks_for(process: Process, body: protocol.CollectivesBody | None) -> tuple[bool, bool, bool]:
+    """Of two processes with one rank (a data loader's worker has its parent's), the one that is the rank itself."""
+    return body is not None and bool(body.groups), process.alive, bool(process.frameworks)
+
+
+def _ask(process: Process, history: bool) -> protocol.CollectivesBody | None:
+    try:
+        body: protocol.CollectivesBody = process.client.request(protocol.Collectives(2000, history), ANSWER)
+    except AdbgError:
+        return None
+    return body
+
+
+def _facts(rank: int, process: Process, before: Any, after: Any) -> RankFacts:
+    if not process.alive:
+        life = Life.ENDED if process.said_end else Life.DIED
+    elif after is None:
+        life = Life.SILENT
+    else:
+        life = Life.STOPPED if process.stop is not None else Life.RUNNING
+    return RankFacts(rank, life, process.info.pid, after, before)

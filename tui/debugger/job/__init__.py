@@ -1,0 +1,1 @@
+"""The processes of a program as the ranks of one job."""
