@@ -21,7 +21,7 @@ SCRIPT = "paddle_hanging.py"
 
 def test_different_operations_are_named_with_both_lines(tmp_path: Path) -> None:
     with HangingJob(SCRIPT, "mismatch", 2, tmp_path) as job:
-        verdict = job.verdict()
+        verdict = job.verdict(waiting=2)
         assert verdict.kind is HangKind.MISMATCH and verdict.confidence > 0.9
         source = (Path(__file__).parents[1] / "debuggees" / SCRIPT).read_text().splitlines()
         for each in verdict.standings:
@@ -47,7 +47,7 @@ def test_gradients_of_data_parallel_and_a_killed_job(tmp_path: Path) -> None:
 
 def test_two_groups_in_other_orders(tmp_path: Path) -> None:
     with HangingJob(SCRIPT, "deadlock", 2, tmp_path) as job:
-        verdict = job.verdict()
+        verdict = job.verdict(waiting=2)
         assert (verdict.kind, verdict.cycle) == (HangKind.DEADLOCK, (0, 1))
         for each in verdict.standings:
             assert each.waits is not None and each.waits.group.endswith(job.called(each.rank)[-1][-1])
