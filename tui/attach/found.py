@@ -41,6 +41,7 @@ class FoundProgram:
 
     launched = False
     detached_start = False
+    joining = ""
     command: Sequence[str] = ()
 
     def __init__(self, pid: int, stacks: bool | None = None, job: bool = False) -> None:
@@ -192,6 +193,10 @@ class FoundProgram:
     @property
     def entering(self) -> tuple[Entering, ...]:
         return self._way.entering
+
+    @property
+    def gathering(self) -> bool:
+        return self._way.gathering
 
     def stop_entering(self) -> None:
         if not self._joined and self.failure is None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from adbg.engine.errors import AdbgError, CommandError
 from adbg.engine.names import ranks_text
 from adbg.engine.protocol.codec import to_json
-from adbg.tui.commands.divergence import diff
 from adbg.tui.commands.table import CommandResult, command, execute, resolve, split, table_result
 from adbg.tui.debugger.job.rows import rank_rows
 from adbg.tui.debugger.stop_view import as_error
@@ -30,8 +29,6 @@ AGAIN = 5.0  # seconds that a rank which was stepped by itself is waited for
 _LOOKING = {"print", "set", "!", "where", "up", "down", "frame", "list", "info", "node", "graph", "path", "why", "dump"}
 _MOVING = {"continue", "step", "next", "finish", "until", "after"}
 
-SUBCOMMANDS: dict[str, Callable[[Debugger, str], CommandResult]] = {"diff": diff}  # `rank WORD …`
-
 
 @command("rank", group="session", args="[RANKS [COMMAND] | diff params|grads|buffers [NAME]]", completes="rank")
 def rank(debugger: Debugger, argument: str) -> CommandResult:
@@ -39,16 +36,19 @@ def rank(debugger: Debugger, argument: str) -> CommandResult:
 
     RANKS is `all`, or numbers as in `0,2` or `1-3`. The answers come as one table, and those that differ are marked;
     numbers are compared bit by bit, tensors by their statistics and by what is printed of them. `rank all step`,
-    `next`, `finish`, `after`, `until` and `continue` move these ranks and leave the others where they are. `rank diff
-    params` (`grads`, `buffers`) hashes them on every rank, bit by bit, and names the first that differ. Without
+    `next`, `finish`, `after`, `until` and `continue` move these ranks and leave the others where they are. Without
     RANKS, list the ranks: state, backward, node, last collective, memory, and when a waiting one gives up.
+    `rank diff params` and `rank diff grads 'fc1.*'` hash all parameters, gradients or buffers on every rank, bit by
+    bit, and name the first that differ in forward order.
     """
     word, _, line = argument.strip().partition(" ")
     line = line.strip()
     if not word:
         return rank_table(debugger)
-    if word in SUBCOMMANDS:
-        return SUBCOMMANDS[word](debugger, line)
+    if word == "diff":
+        from adbg.tui.commands.divergence import diff
+
+        return diff(debugger, line)
     chosen = debugger.ranks.chosen(word)
     if line:
         return _on_ranks(debugger, chosen, line)

@@ -134,10 +134,12 @@ class StopAll:
     # ------------------------------------------------------------------ time-outs
 
     def renew_timeouts(self) -> None:
-        """Have the groups of every rank wait as long as they are to wait now."""
+        """Have the groups of every rank wait as long as they are to wait now, those too that were made since then."""
         wanted = self._seconds()
         for process in self._ranks.connected().values():
-            if process.timeout_held != wanted:
+            rows = process.state.timeouts if process.state is not None else ()
+            late = wanted and any(row.adjustable and row.seconds != max(row.own, wanted) for row in rows)
+            if process.timeout_held != wanted or late:
                 process.timeout_held, process.timeout_since = wanted, time.monotonic()
                 self._send(process, protocol.GroupTimeouts(wanted))
 
