@@ -1,7 +1,7 @@
 """Two ranks of Paddle (gloo), started with PADDLE_TRAINER_ID in their environment as its launcher does, that train the
 same small model wrapped in DataParallel; before iteration 3 rank 1 adds 0.5 to one weight.
 
-``paddle_diverging.py FOLDER PORT``: before its third backward each rank writes hash-RANK.json, as ``diverging.py`` does.
+``paddle_diverging.py FOLDER PORT``: before its third backward each rank writes hash-RANK.json as ``diverging.py`` does.
 """
 
 import hashlib
