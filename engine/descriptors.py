@@ -14,8 +14,12 @@ import fcntl
 import os
 import resource
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from adbg.engine.outside import own, suppress
+
+if TYPE_CHECKING:
+    import socket
 
 _HIGH = 600  # below 1024, the usual limit, over the 256 up to which daemons like to close
 
@@ -101,6 +105,13 @@ def never_freed(value: object) -> None:
     """For an object that closes a descriptor when it is freed (at the interpreter's end, in a forked child): by its
     number, whosever that is then. ``Own.close`` closes it instead."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
+
+
+def freed(sock: socket.socket) -> None:
+    """Its descriptor is closed (``Own.close``): the object may go, it closes nothing."""
+    if sock.fileno() >= 0:
+        sock.detach()
+        ctypes.pythonapi.Py_DecRef(ctypes.py_object(sock))
 
 
 def on_file(path: str | os.PathLike[str]) -> list[Own]:

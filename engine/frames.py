@@ -7,7 +7,6 @@ exception with all its frames). What adbg has read there it lets go of. On the t
 
 from __future__ import annotations
 
-import gc
 import itertools
 import sys
 import types
@@ -44,23 +43,30 @@ def forget_locals(frame: types.FrameType) -> None:
             values.pop(name, None)
 
 
-def locals_elsewhere(frame: types.FrameType, called: types.FrameType | None) -> dict[str, Any]:
-    """``locals_of`` for a function that another thread runs now. ``called``: the frame that it called, None for the
-    innermost one.
+def locals_elsewhere(frame: types.FrameType, innermost: types.FrameType) -> dict[str, Any]:
+    """``locals_of`` for a function that another thread runs now; ``innermost``: where that thread is.
 
     That thread may go on between any two instructions here. What was read is let go of in one call that nothing comes
-    between, and only while nobody else holds it. Where ``called`` was given ``frame`` (a tracer or a profiler, at whose
-    end Python writes those values back), it stays until that function returns.
+    between, and only while nobody else holds it. At the end of a tracer or a profiler Python writes the values of the
+    frame that it was given back into the function: they stay until that returns.
     """
     code = frame.f_code
     if not _STAYS or not code.co_flags & _OPTIMIZED:
         return dict(frame.f_locals)
     if (get := _get_var()) is not None:  # 3.12: each for itself, nothing is filled
         return {name: value for name in _names(code) if (value := get(frame, name)) is not _NOTHING}
-    found = dict(frame.f_locals)
-    if called is None or sum(each is frame for each in gc.get_referents(called)) <= _BY_CALLED:
-        _drop(frame.f_locals, _names(code))
-    return found
+    found: dict[str, Any] = {}
+    given = False  # to the function that the one at hand has called: the one at hand
+    here: types.FrameType | None = innermost
+    while here is not None:
+        found, caller = dict(here.f_locals), here.f_back
+        if not given and here.f_code.co_flags & _OPTIMIZED:
+            _drop(here.f_locals, _names(here.f_code))
+        if here is frame:
+            return found
+        given = any(value is caller for value in found.values())
+        here = caller
+    return {}  # it has returned
 
 
 def _names(code: types.CodeType) -> tuple[str, ...]:
@@ -135,4 +141,3 @@ def _held_by_frame() -> int:
 
 _REFERENCES = _unheld()
 _HELD = _held_by_frame() if _STAYS else 0
-_BY_CALLED = int(sys.version_info < (3, 11))  # of a frame to the one that called it, as the collector sees them

@@ -50,6 +50,8 @@ AGAIN = 0.2  # seconds between two looks at what a process learns late: 9 us of 
 _current: Agent | None = None
 _registered = False  # with ``os`` and ``atexit``, for all agents of this process
 
+_behind: set[str] = set()  # frameworks whose own clean-up comes later than ``_at_exit``
+
 Factories = Mapping[str, Callable[[], Backend]]
 
 
@@ -229,9 +231,7 @@ class Agent:
         except own(Exception) as error:
             self.session.problems.defect("a framework cannot be debugged", error)
             return
-        # Asked before the framework's own clean-up, which it registered while it was imported.
-        atexit.unregister(_at_exit)
-        atexit.register(_at_exit)
+        _stay_ahead(backend.name)
         framework = _framework(backend)
         self.event(p.FrameworkLoaded(framework))
         if self.record.recorder is not None:
@@ -338,6 +338,15 @@ def _register_once() -> None:
         _registered = True
         os.register_at_fork(after_in_child=_forked)
         atexit.register(_close)
+        atexit.register(_at_exit)
+        _behind.update(name for name in REGISTRY if name in sys.modules)
+
+
+def _stay_ahead(framework: str) -> None:
+    """Be asked before the framework's own clean-up, which it registered while it was imported."""
+    if framework not in _behind:
+        _behind.add(framework)
+        atexit.unregister(_at_exit)
         atexit.register(_at_exit)
 
 

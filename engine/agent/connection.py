@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from adbg.engine.descriptors import Own, lifted, never_freed
+from adbg.engine.descriptors import Own, freed, lifted, never_freed
 from adbg.engine.errors import AdbgError, ProtocolError
 from adbg.engine.outside import own, suppress
 from adbg.engine.protocol import codec as wire
@@ -206,6 +206,7 @@ class Connection:
             self._wake.notify_all()
         self._shut()
         self._own.close()
+        freed(self._sock)
         self._on_gone()
 
     def _shut(self) -> None:

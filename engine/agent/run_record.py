@@ -10,6 +10,7 @@ import platform
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from adbg.engine.protocol import messages as p
 from adbg.engine.protocol.codec import to_json
@@ -17,9 +18,11 @@ from adbg.engine.protocol.rendezvous import SessionConfig
 from adbg.engine.record.files import vlog_path
 from adbg.engine.record.journal import Journal, open_journal
 from adbg.engine.record.observers import CrashNotes, Recording
-from adbg.engine.record.recorder import Recorder
 from adbg.engine.session.problems import Outlet
 from adbg.engine.session.session import Session
+
+if TYPE_CHECKING:
+    from adbg.engine.record.recorder import Recorder
 
 _NOT_RECORDED = "the run was started without a run directory"
 
@@ -43,6 +46,8 @@ class RunRecord:
     def open(self) -> None:
         session = self._session
         if self.due:
+            from adbg.engine.record.recorder import Recorder  # with sqlite: 2 MB that a program without a record spares
+
             self.due = False
             self.recorder = Recorder.open(
                 self._run_dir,

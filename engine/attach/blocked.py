@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 
-from adbg.engine.attach.injector.x86_64 import X86_64
 from adbg.engine.attach.proc import Proc
+from adbg.engine.attach.syscalls import syscall_name
 
-_NAMES = {"x86_64": {**X86_64.WAITS, X86_64.FUTEX: "futex"}}
+# A call with a time-out that a stop has interrupted goes on under another name; the kernel's function tells the first.
+_RESUMED = "restart_syscall"
+_WAITS = {"nanosleep": "clock_nanosleep", "poll": "poll", "futex": "futex", "select": "select"}
 
 
 def blocked_in(pid: int) -> str:
@@ -17,8 +19,10 @@ def blocked_in(pid: int) -> str:
         call = process.call(pid)
         if call is None:
             return ""
-        machine = os.uname().machine
-        name = _NAMES.get(machine, {}).get(call.number)
-        return name or process.waits_in(pid) or f"system call {call.number}"
+        name = syscall_name(call.number, os.uname().machine) if call.number >= 0 else "a page fault"
+        if name == _RESUMED:
+            waits = process.waits_in(pid)
+            name = next((name for part, name in _WAITS.items() if part in waits), waits or name)
+        return name
     except (OSError, ValueError, IndexError):
         return ""

@@ -6,7 +6,9 @@ paths in session.json. Nothing of the program's environment, folder or ``sys.pat
 the process is as it was, and the front end hears why.
 
 This file is run by itself, by its path, before adbg is there: it imports nothing but the standard library, and what it
-imports at its top is part of every interpreter.
+imports at its top is part of every interpreter. To the point where the front end can be told that something is wrong it
+uses modules in C alone (``_socket``, ``_json``), and those that every interpreter has imported before the program
+began: a program may have a ``socket.py`` and a ``json.py`` of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import sys
 TYPE_CHECKING = False  # typing.TYPE_CHECKING costs the 5 ms of importing typing
 if TYPE_CHECKING:
     import socket as sockets
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
 THREAD = "adbg-attach"
@@ -41,8 +43,14 @@ def _arrive(session_file: str) -> None:
     """On a thread that Python's ``threading`` does not know: whoever asks for its name there leaves an entry in the
     module's table. So the work is done on one that it does know."""
     try:
-        threading = _threading()
-        threading.Thread(target=_enter, args=(session_file,), name=THREAD, daemon=True).start()
+        thread = _threading().Thread(target=_enter, args=(session_file,), name=THREAD, daemon=True)
+    except BaseException:  # the program has something else of that name; to be said
+        thread = None
+    try:
+        if thread is None:
+            _enter(session_file)
+        else:
+            thread.start()
     except BaseException:  # a raw thread that raises writes to the program's stderr
         return
 
@@ -51,8 +59,8 @@ def _threading() -> Any:
     """The module. The thread that imports it first is its main thread (until Python 3.13): where the program has not
     imported it, this one is not to be that."""
     known = "threading" in sys.modules
-    import threading
-
+    with _Finder():
+        import threading
     if not known and sys.version_info < (3, 13):
         _make_main(threading, next(reversed(sys._current_frames())))
     return threading
@@ -78,40 +86,38 @@ def _make_main(threading: Any, ident: int) -> None:
 
 def _enter(session_file: str) -> None:
     """On "adbg-attach": the front end, then adbg, then the agent. Nothing stays behind where one of them fails."""
-    finder = _Finder()
-    session: dict[str, Any] = {}
+    session: dict[str, str] = {}
     # Loading takes Python's lock some thousand times, and beside a busy thread waits that long for it each time: 10 s
     # with Python's 5 ms.
-    interval = sys.getswitchinterval()
-    try:
-        sys.meta_path.insert(0, finder)
-        session = _trusted_session(session_file)
-        path = session["socket"]
-        _connected(path).close()  # it hears from us again when all is loaded; where the lock is held, that may be long
-        if sys.version_info < OLDEST:
-            raise RuntimeError(f"this Python is {sys.version.split()[0]}, adbg needs 3.10 or newer")
-        sys.setswitchinterval(min(interval, _INTERVAL))
-        finder.serve(session.get("package_path") or "", session["engine_path"])
-        aside = _aside(finder)
-        from adbg.engine.agent.arrival import arrive
+    interval = ours = sys.getswitchinterval()
+    with _Finder() as finder:
+        try:
+            session = _trusted_session(session_file)
+            path = session["socket"]
+            _connected(path).close()  # it hears from us when all is loaded; where the lock is held, that may be long
+            if sys.version_info < OLDEST:
+                raise RuntimeError(f"this Python is {sys.version.split()[0]}, adbg needs 3.10 or newer")
+            sys.setswitchinterval(min(interval, _INTERVAL))
+            ours = sys.getswitchinterval()  # 0.0001 comes back as 9.999999999999999e-05
+            finder.serve(session["package_path"], session["engine_path"])
+            aside = _aside(session)
+            from adbg.engine.agent.arrival import arrive
 
-        arrive(session_file, lambda: _connected(path), aside)
-    except BaseException as error:
-        if session:
-            _refuse(session, error)
-    finally:
-        if sys.getswitchinterval() != interval:
-            sys.setswitchinterval(interval)
-        finder.leave()
+            arrive(session_file, lambda: _dialled(path), aside)
+        except BaseException as error:
+            if session:
+                _refuse(session, error)
+        finally:
+            if sys.getswitchinterval() == ours != interval:  # else the program has chosen another one meanwhile
+                sys.setswitchinterval(interval)
 
 
 # ------------------------------------------------------------------ the front end
 
 
-def _trusted_session(path: str) -> dict[str, Any]:
-    """session.json as plain values, where nobody but this user could have made it: neither folder, file nor socket is
-    a link or another user's, and nobody else may enter the folder or read the file. Raises OSError, ValueError."""
-    import json
+def _trusted_session(path: str) -> dict[str, str]:
+    """Texts of session.json, where nobody but this user could have made it: neither folder, file nor socket is a link
+    or another user's, and nobody else may enter the folder or read the file. Raises OSError, ValueError."""
     import os
     import stat
 
@@ -120,15 +126,26 @@ def _trusted_session(path: str) -> dict[str, Any]:
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(fd, encoding="utf-8") as file:
         _check_own(os.fstat(fd), stat.S_ISREG, path)
-        session = json.loads(file.read(_LARGEST))
-    if not isinstance(session, dict) or not all(
-        isinstance(session.get(name), str) and session[name] for name in ("socket", "token", "engine_path")
-    ):
+        text = file.read(_LARGEST)
+    session = {name: _text_of(text, name) for name in ("socket", "token", "engine_path", "package_path")}
+    if not all(session[name] for name in ("socket", "token", "engine_path")):
         raise ValueError(path + " is not a session file")
+    session["package_path"] = session["package_path"] or os.path.dirname(session["engine_path"])
     if os.path.dirname(session["socket"]) != folder:
         raise ValueError("the socket does not lie beside " + path)
     _check_own(os.lstat(session["socket"]), stat.S_ISSOCK, session["socket"], 0)
     return session
+
+
+def _text_of(text: str, name: str) -> str:
+    """The string that a flat JSON object, as ``json.dump`` writes it, has under ``name``, "" for none. Inside a string
+    every quotation mark has a backslash before it, so this is found nowhere else."""
+    from _json import scanstring
+
+    key = f'"{name}": "'
+    place = text.find(key)
+    found: str = scanstring(text, place + len(key))[0] if place >= 0 else ""
+    return found
 
 
 def _check_own(state: Any, kind: Any, path: str, closed: int = 0o077) -> None:
@@ -136,17 +153,16 @@ def _check_own(state: Any, kind: Any, path: str, closed: int = 0o077) -> None:
         raise ValueError(path + " is not this user's alone")
 
 
-def _connected(path: str) -> sockets.socket:
-    """Raises OSError when nobody listens there any more, or it is another user."""
-    import socket
-    import struct
+def _connected(path: str) -> Any:
+    """A ``_socket.socket``. Raises OSError when nobody listens there any more, or it is another user."""
+    import _socket
 
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     try:
         sock.settimeout(_PATIENCE)
         sock.connect(path)
-        _, user, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        if user != posix.geteuid():
+        peer = sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)  # pid, user, group
+        if int.from_bytes(peer[4:8], sys.byteorder) != posix.geteuid():
             raise PermissionError("another user listens at " + path)
     except BaseException:
         sock.close()
@@ -154,48 +170,80 @@ def _connected(path: str) -> sockets.socket:
     return sock
 
 
-def _refuse(session: dict[str, Any], error: BaseException) -> None:
+def _dialled(path: str) -> sockets.socket:
+    """The same for the agent. Raises OSError."""
+    import socket
+
+    sock = socket.socket(fileno=_connected(path).detach())
+    sock.settimeout(_PATIENCE)
+    return sock
+
+
+def _refuse(session: dict[str, str], error: BaseException) -> None:
     """Tell the front end why no agent comes. adbg's own codec may be what could not be loaded."""
     try:
-        import json
+        from _json import encode_basestring_ascii as quoted
 
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        body = {"token": session["token"], "pid": posix.getpid(), "reason": text}
-        data = json.dumps({"seq": 1, "type": "event", "event": "adbg/refused", "body": body}).encode()
-        with _connected(session["socket"]) as sock:
+        for name, file in _stand_ins():
+            text += f"; the program's own {name} ({file}) stands in for the standard library's"
+        body = f'{{"token": {quoted(session["token"])}, "pid": {posix.getpid()}, "reason": {quoted(text)}}}'
+        data = f'{{"seq": 1, "type": "event", "event": "adbg/refused", "body": {body}}}'.encode()
+        sock = _connected(session["socket"])
+        try:
             sock.sendall(b"Content-Length: %d\r\n\r\n" % len(data) + data)
+        finally:
+            sock.close()
     except BaseException:  # nobody is there to be told
         return
+
+
+def _stand_ins() -> Iterator[tuple[str, str]]:
+    """(name, file) of modules of the program's that it has imported under a name of the standard library's."""
+    import os
+
+    library = os.path.dirname(os.path.realpath(os.__file__)) + "/"
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if name in sys.stdlib_module_names and isinstance(file, str):
+            path = os.path.realpath(file)
+            if not path.startswith(library) or "/site-packages/" in path:
+                yield name, file
 
 
 # ------------------------------------------------------------------ adbg, by its files
 
 
 class _Finder:
-    """At ``sys.meta_path[0]`` while adbg is loaded, for this thread alone. It finds adbg by its folders, and the
-    standard library in its own: a program whose folder has a ``queue.py`` beside it must not have that run by adbg."""
+    """At ``sys.meta_path[0]`` while adbg is loaded (``with``), for this thread alone. It finds adbg by its folders, and
+    the standard library in its own: a program whose folder has a ``queue.py`` beside it must not have that run by
+    adbg."""
 
     def __init__(self) -> None:
         self._thread = _thread.get_ident()
         self._folders: dict[str, str] = {}
         self._library: Sequence[str] | None = None
 
-    def serve(self, package_path: str, engine_path: str) -> None:
-        import os
+    def __enter__(self) -> _Finder:
+        sys.meta_path.insert(0, self)
+        return self
 
-        self._folders = {"adbg": package_path or os.path.dirname(engine_path), _ENGINE: engine_path}
+    def __exit__(self, *_: object) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def serve(self, package_path: str, engine_path: str) -> None:
+        self._folders = {"adbg": package_path, _ENGINE: engine_path}
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
         if _thread.get_ident() != self._thread:
             return None
+        from _frozen_importlib_external import PathFinder, spec_from_file_location
+
         folder = self._folders.get(fullname)
         if folder is not None:
-            from importlib.util import spec_from_file_location
-
             return spec_from_file_location(fullname, folder + "/__init__.py", submodule_search_locations=[folder])
         if path is None and fullname in sys.stdlib_module_names:
-            from importlib.machinery import PathFinder
-
             return PathFinder.find_spec(fullname, self._library_path())
         return None
 
@@ -208,17 +256,13 @@ class _Finder:
             self._library = [entry for entry in sys.path if entry in folders] or list(dict.fromkeys(folders))
         return self._library
 
-    def leave(self) -> None:
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
 
-
-def _aside(finder: _Finder) -> dict[str, Any]:
+def _aside(session: dict[str, str]) -> dict[str, Any]:
     """Take out what the program knows as ``adbg``, where that is not this adbg: it gets it back when this one leaves.
     Raises RuntimeError where that one is at work."""
     import os
 
-    wanted = finder._folders["adbg"]
+    wanted = session["package_path"]
     other = sys.modules.get("adbg")
     where = os.path.dirname(os.path.abspath(getattr(other, "__file__", None) or ""))
     if other is None or os.path.realpath(where) == os.path.realpath(wanted):

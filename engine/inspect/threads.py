@@ -88,7 +88,7 @@ class Threads:
                     cut=max(len(stack) - INNER - OUTER, 0),
                     call=call if call < INNER else -1,
                     call_name=call_name,
-                    node=self._node(ident, stack),
+                    node=self._node(ident, innermost, stack),
                     unmoved=now - before[1] if before is not None and before[0] == place else None,
                 )
             )
@@ -97,13 +97,13 @@ class Threads:
         own_threads = [each.native_id or 0 for each in known.values() if str(each.name).startswith("adbg-")]
         return AllThreadsBody(sorted(found, key=lambda each: (each.id != main, each.name, each.id)), own_threads)
 
-    def _node(self, ident: int, stack: Sequence[_Placed]) -> RunningNode | None:
+    def _node(self, ident: int, innermost: types.FrameType, stack: Sequence[_Placed]) -> RunningNode | None:
         """The innermost node that runs on the thread: that of a Python function that a node calls, else the hooked
         one."""
         with suppress(Exception):
             for place in stack:
                 for backend in self._session.backends:
-                    found = backend.node_at(place.frame, place.called)
+                    found = backend.node_at(place.frame, innermost)
                     if found is not None:
                         return self._hooked(ident, found[0]) or RunningNode(found[0], forward=found[1])
             return self._hooked(ident)
@@ -129,13 +129,12 @@ class Threads:
         Raises:
             CommandError: the frame is not there any more, or the expression would run code of the program's.
         """
-        innermost = sys._current_frames().get(request.thread)
-        stack = _outwards(innermost)
+        stack = _outwards(sys._current_frames().get(request.thread))
         place = len(stack) - request.from_end
         frame = stack[place] if 0 <= place < len(stack) else None
         if frame is None or frame.f_code.co_name != request.function or _file(frame) != request.file:
             raise CommandError(f"{request.function} does not run on that thread any more", "`where` shows where it is")
-        values = locals_elsewhere(frame, stack[place - 1] if place else None)
+        values = locals_elsewhere(frame, stack[0])
         backends = self._session.backends
         if request.expression:
             return ThreadNamesBody([_value(request.expression, values, frame.f_globals, backends)])
@@ -147,13 +146,12 @@ class Threads:
 
 
 class _Placed:
-    """A frame of the program's, the one that it called, and where it is."""
+    """A frame of the program's, and where it is."""
 
-    __slots__ = ("called", "frame", "from_end", "owner")
+    __slots__ = ("frame", "from_end", "owner")
 
-    def __init__(self, frame: types.FrameType, called: types.FrameType | None, owner: str, from_end: int) -> None:
+    def __init__(self, frame: types.FrameType, owner: str, from_end: int) -> None:
         self.frame = frame
-        self.called = called
         self.owner = owner
         self.from_end = from_end
 
@@ -176,8 +174,7 @@ def _program_frames(innermost: types.FrameType, roots: tuple[str, ...]) -> list[
             continue
         if owner == USER and _installed(frame.f_code.co_filename):
             owner = _LIBRARY
-        called = stack[place - 1] if place else None
-        found.append(_Placed(frame, called, owner if owner in (USER, FRAMEWORK) else _LIBRARY, len(stack) - place))
+        found.append(_Placed(frame, owner if owner in (USER, FRAMEWORK) else _LIBRARY, len(stack) - place))
     return found
 
 

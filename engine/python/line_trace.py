@@ -8,6 +8,7 @@ is there already (a Python debugger, coverage) is left alone, and the region is 
 
 from __future__ import annotations
 
+import collections
 import ctypes
 import sys
 import threading
@@ -19,7 +20,34 @@ from adbg.engine.outside import own
 from adbg.engine.places import Lines
 
 _MOST_CODES = 50_000  # code objects whose verdict is kept: a program may compile some at every step
-_CALLBACKS: list[Any] = []  # the interpreter's queue of calls has their plain addresses: none is ever freed
+
+
+class MainThread:
+    """Has the main thread call something between two instructions. The interpreter's queue of calls has a plain
+    address: one function of C for all calls, which is never freed."""
+
+    def __init__(self) -> None:
+        self._waiting: collections.deque[Callable[[FrameType], None]] = collections.deque()
+        self._function: Any = None
+
+    def call(self, what: Callable[[FrameType], None]) -> bool:
+        """``what(frame)``, once the main thread runs Python; False where the interpreter's queue is full. It must not
+        raise."""
+        if self._function is None:
+            self._function = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._called)
+        self._waiting.append(what)
+        if ctypes.pythonapi.Py_AddPendingCall(self._function, None):
+            self._waiting.remove(what)
+            return False
+        return True
+
+    def _called(self, _argument: Any) -> int:
+        if self._waiting:
+            self._waiting.popleft()(sys._getframe(1))
+        return 0
+
+
+MAIN_THREAD = MainThread()  # of this process
 
 
 class LineRegions:
@@ -32,7 +60,6 @@ class LineRegions:
         # Whether a code object holds a line of a region, by its address: equal code of two files compares equal.
         self._known: dict[int, tuple[CodeType, bool]] = {}
         self._inside: dict[FrameType, list[int]] = {}  # regions that a frame is in, by place in the list
-        self._callback: Any = None
         self._queued = False
         self._lock = threading.Lock()
 
@@ -83,21 +110,17 @@ class LineRegions:
         that thread is busy."""
         if self._queued:
             return
-        if self._callback is None:
-            self._callback = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._called)
-            _CALLBACKS.append(self._callback)
         self._queued = True
-        if ctypes.pythonapi.Py_AddPendingCall(self._callback, None):
+        if not MAIN_THREAD.call(self._called):
             self._queued = False
             self._problem("the lines are not watched: the interpreter's queue of calls is full")
 
-    def _called(self, _argument: Any) -> int:
+    def _called(self, frame: FrameType) -> None:
         self._queued = False
         try:
-            self._here(sys._getframe(1))
+            self._here(frame)
         except own(Exception) as error:  # must not surface in whatever the thread does
             self._problem(f"the lines are not watched: {type(error).__name__}: {error}")
-        return 0
 
     def _here(self, frame: FrameType | None) -> None:
         """On this thread, in the frames that run already too."""

@@ -26,6 +26,7 @@ from typing import IO, Any
 
 from adbg.engine.descriptors import Own, lifted
 from adbg.engine.outside import own, suppress
+from adbg.engine.record.signal_stack import SignalStack
 
 SLOTS, SLOT = 64, 1024
 HEAD = struct.Struct("<QdH")
@@ -66,6 +67,7 @@ class Journal:
         self._faults: IO[str] | None = None
         self._faults_file: Own | None = None
         self._held = 0  # references to it that are not ``faulthandler``'s
+        self._stack = SignalStack()
         self._handlers: dict[int, bytes] = {}  # what ``faulthandler`` put in, as sigaction tells
 
     def put(self, *fields: object) -> None:
@@ -100,13 +102,14 @@ class Journal:
         """Have ``faulthandler`` write into this folder, unless the program uses it already."""
         if faulthandler.is_enabled():
             return
-        with suppress(OSError, ValueError, RuntimeError):
+        with suppress(OSError, ValueError, RuntimeError, AttributeError):
             path = faults_path(self.folder, self.label)
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             self._faults_file = Own(lifted(fd))
             self._faults = open(self._faults_file.number, "w", closefd=False)  # noqa: SIM115  kept open
             self._held = sys.getrefcount(self._faults)
             faulthandler.enable(self._faults)
+            self._stack.widen()
             self._handlers = {number: _action(number).raw[:8] for number in CRASHES}
 
     def check_faults(self) -> None:
@@ -149,6 +152,8 @@ class Journal:
             if self._in_use():
                 faulthandler.disable()
             self._faults = None
+            with suppress(OSError, AttributeError):
+                self._stack.put_back()
         if self._faults_file is not None:
             self._faults_file.close()
 

@@ -6,19 +6,21 @@ Called under the turn, the brief calls on any thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from adbg.engine.backends.base import Backend, HookPlan
 from adbg.engine.graph.index import index_of
 from adbg.engine.outside import own
 from adbg.engine.protocol.messages import BreakpointState
 from adbg.engine.record.journal import Journal
-from adbg.engine.record.recorder import Recorder
 from adbg.engine.session.observers import Observer
 from adbg.engine.session.post_mortem import error_text
 from adbg.engine.session.running_call import Running, Visit
 from adbg.engine.session.stop_point import PausedPoint
 from adbg.engine.types import BriefCall, BriefRun, Phase
+
+if TYPE_CHECKING:
+    from adbg.engine.record.recorder import Recorder  # with sqlite, where something is recorded
 
 MOST_NODES = 20_000  # of one graph in the record: 0.2 s when the program continues
 PAGE = 1000

@@ -13,7 +13,8 @@ import time
 
 
 def main(framework, rank, folder):
-    faulthandler.register(signal.SIGUSR1, open(f"{folder}/stacks{rank}", "w"), all_threads=True)  # noqa: SIM115
+    stacks = open(f"{folder}/stacks{rank}", "w")  # noqa: SIM115  (the handler writes to it)
+    faulthandler.register(signal.SIGUSR1, stacks, all_threads=True)
     total = {"torch": with_torch, "paddle": with_paddle}[framework](rank, folder)
     print("done", total, flush=True)
 

@@ -65,5 +65,6 @@ def say(text):
 
 
 if __name__ == "__main__":
-    faulthandler.register(signal.SIGUSR1, open(sys.argv[2], "w"), all_threads=True)  # noqa: SIM115
+    stacks = open(sys.argv[2], "w")  # noqa: SIM115  (the handler writes to it)
+    faulthandler.register(signal.SIGUSR1, stacks, all_threads=True)
     {"deadlock": deadlock, "gil": gil, "epoll": epoll}[sys.argv[1]]()

@@ -29,10 +29,12 @@ train()
 print("half", os.getpid(), flush=True)
 weight = paddle.ones([4])
 weight.stop_gradient = False
-while not os.path.exists(sys.argv[1]):
+while True:
     weight.clear_grad()
     (weight * 3).sin().sum().backward()  # @backward
     time.sleep(0.01)
+    if os.path.exists(sys.argv[1]):
+        break
 train()
 result.add(weight.grad)
 result.close()

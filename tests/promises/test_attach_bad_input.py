@@ -7,14 +7,13 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from stress import catalog
-from stress.attaching import Session, attach_and_detach
+from stress.attaching import attach_and_detach
 from stress.census import census, left_behind
 from stress.running import Running
 from support.frameworks import only_here
@@ -196,13 +195,10 @@ def test_modules_that_it_has_imported_already(name: str, tmp_path: Path) -> None
     with surrounded(tmp_path, f"import {name}") as (program, notes):
         before = notes.read_text()
         assert f"script {name}\n" in before, "the shadow is in use"
-        with Session() as session:
-            started = time.monotonic()
-            try:
-                session.begin(program.pid, patience(20))
-            except Exception as error:
-                print(f"not in after {time.monotonic() - started:.0f} s: {error}")
-                assert "no hello" not in str(error), "it must be said why"
+        attached = attach_and_detach(program.pid)
+        assert not attached.left, attached
+        if attached.error:
+            assert f"own {name} ({tmp_path}/script/{name}.py) stands in" in attached.error
         assert notes.read_text() == before
         (tmp_path / "current" / "stop").touch()
         assert program.stdout is not None

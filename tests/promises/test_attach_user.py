@@ -35,6 +35,9 @@ def running(*command: str | Path, until: str, **options: object) -> Iterator[sub
                 raise AssertionError(process.stderr and process.stderr.read())
             yield process
         finally:
+            process.terminate()  # a launcher takes its ranks with it
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(patience(10))
             process.kill()
 
 
@@ -126,7 +129,7 @@ def test_all_ranks_of_a_launcher(tmp_path: Path) -> None:
             told = [line["text"] for line in outcome.of("notice") if line["text"].startswith("attached")]
             assert len(told) == 2, str(outcome)
             (processes,) = outcome.of("result", command="info processes")
-            assert {row[1] for row in processes["rows"]} == set(ranks), str(outcome)
+            assert {row["pid"] for row in processes["value"]} == set(ranks), str(outcome)
         finish.touch()
         output, errors = launcher.communicate(timeout=patience(LIMIT))
         assert launcher.returncode == 0, errors

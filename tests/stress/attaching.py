@@ -39,7 +39,7 @@ class Session:
 
     def __init__(self) -> None:
         self.agents: queue.Queue[tuple[Client, p.Hello]] = queue.Queue()
-        self.listener = Listener(lambda client, hello: self.agents.put((client, hello)))
+        self.listener = Listener(lambda client, hello: self.agents.put((client, hello)), on_refused=self._refused)
         self.file = prepare_session(self.listener.config)
         self.cancelled = threading.Event()
         self.progress: list[Any] = []
@@ -47,6 +47,9 @@ class Session:
         self.entry: Any = None
         self.failed = ""
         self.lost = threading.Event()
+
+    def _refused(self, refused: p.Refused) -> None:
+        self.failed = refused.reason
 
     def _enter(self, pid: int) -> None:
         try:

@@ -39,7 +39,7 @@ from adbg.tui.app.panels.source import CodePanel
 from adbg.tui.app.panels.value import ValuePanel
 from adbg.tui.app.screens.dialogs import BreakpointScreen, QuitScreen, TooSmall, fields_of
 from adbg.tui.app.screens.main import MainScreen
-from adbg.tui.app.screens.opening import OtherScreens, type_in
+from adbg.tui.app.screens.opening import OtherScreens
 from adbg.tui.app.stop_reader import StopReader
 from adbg.tui.app.terminal import leave_on_signals
 from adbg.tui.app.typeahead import StepsAhead
@@ -91,7 +91,7 @@ class AdbgApp(OtherScreens, Painted):
         main.relayout()
         main.retitle()
         main.relist()
-        main.graph.waiting = "starting the program …" if self.debugger.program.launched else "attaching …"
+        main.graph.waiting = "starting the program …"
         main.graph.focus()
         leave_on_signals(self.debugger.let_go, self.exit)
         self.set_interval(TICK, self._tick)
@@ -241,7 +241,7 @@ class AdbgApp(OtherScreens, Painted):
         if result is None:
             return
         if result.action == "help":
-            self.action_help()
+            self.action_screen("help")
         if self._leave_after_detach and event.line == "detach":
             self.exit(0)
         if result.quit:
@@ -386,7 +386,7 @@ class AdbgApp(OtherScreens, Painted):
             self.push_screen(CommandPalette(placeholder="a command …"))
 
     def on_command_input_for_program(self, event: CommandInput.ForProgram) -> None:
-        type_in(self, event.data)
+        self.type_in(event.data)
 
     def action_ask_quit(self) -> None:
         if not self.debugger.alive:

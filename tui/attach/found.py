@@ -194,6 +194,10 @@ class FoundProgram:
     def entering(self) -> tuple[Entering, ...]:
         return self._way.entering
 
+    @property
+    def gathering(self) -> bool:
+        return self._way.gathering
+
     def stop_entering(self) -> None:
         if not self._joined and self.failure is None:
             self.failure = Cancelled(f"the attach was given up: {self.title} runs on as before")

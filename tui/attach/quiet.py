@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 
+from adbg.engine.attach.stacks_merged import merge
 from adbg.engine.errors import AdbgError
 from adbg.engine.protocol import messages as protocol
 from adbg.tui.debugger.model import Model, State
 from adbg.tui.debugger.process import Process
 from adbg.tui.text.attach import no_node_text
+from adbg.tui.text.threads import frame_line, frames_shown
 
 QUIET = 5.0  # seconds without a stop
+FRAMES = 6  # of the main thread that are told
 ANSWER = 3.0  # seconds for the stack: an agent answers at once unless a C call holds Python's lock
 
 
@@ -42,10 +45,11 @@ def _tell(model: Model, process: Process) -> None:
 
 
 def main_stack(process: Process) -> list[str]:
-    """The main thread's place: "step train.py:7".
+    """The user's frames of the main thread, innermost first: "step  train.py:7".
 
     Raises:
         AdbgError: no answer.
     """
-    body: protocol.InfoBody = process.client.request(protocol.Info("threads"), ANSWER)
-    return [str(row[-1]) for row in body.rows if row[1] == "MainThread" and row[-1]]
+    facts: protocol.AllThreadsBody = process.client.request(protocol.AllThreads(), ANSWER)
+    main = [thread for thread in merge((), facts, ()) if thread.name == "MainThread"]
+    return [frame_line(frame) for thread in main for frame in frames_shown(thread, False)[:FRAMES]]

@@ -22,6 +22,7 @@ from adbg.tui.debugger.client import Client, connect
 from adbg.tui.debugger.program import Entering
 
 HELLO = 30.0  # seconds from the entry to the agent's hello: imports of adbg's engine under a busy interpreter
+LONG = 3.0  # seconds in the queue after which the others of a job begin without it
 GIVE_UP = 5.0  # seconds that those under way have to end when they are given up
 
 OnAgent = Callable[[Client, ProcessInfo], None]
@@ -51,6 +52,7 @@ class One:
     error: AdbgError | None = None
     entered: threading.Event = field(default_factory=threading.Event)  # ``enter`` is through
     hello: threading.Event = field(default_factory=threading.Event)
+    joined: threading.Event = field(default_factory=threading.Event)  # it is one of the session's processes
     thread: threading.Thread | None = None
 
     @property
@@ -84,6 +86,14 @@ class WayIn:
     def entering(self) -> tuple[Entering, ...]:
         """Those that are under way."""
         return tuple(Entering(o.pid, o.since, o.queued, o.blocked) for o in self._all() if o.under_way)
+
+    @property
+    def gathering(self) -> bool:
+        """One of them may join any moment; one that has been queued for ``LONG`` is not waited for."""
+        now = time.monotonic()
+        return any(
+            not (o.joined.is_set() or o.error is not None or (o.queued and now - o.since > LONG)) for o in self._all()
+        )
 
     def _all(self) -> list[One]:
         with self._lock:
@@ -125,6 +135,8 @@ class WayIn:
             client.close()
         else:
             self._on_agent(client, info)
+        if one is not None:
+            one.joined.set()
 
     def refused(self, refused: Refused) -> None:
         """adbg's code ran there, and no agent can start."""

@@ -44,7 +44,8 @@ _EXAMPLE = "for example: rank diff params"
 
 
 def diff(debugger: Debugger, argument: str) -> CommandResult:
-    """``rank diff params|grads|buffers [NAME]``, NAME being a tensor or a glob."""
+    """``rank diff params|grads|buffers [NAME]``, NAME being a tensor or a glob: all of that kind are hashed on every
+    rank, bit by bit, and the first that differ are named in forward order."""
     words = words_of(argument)
     if not 1 <= len(words) <= 2:
         raise CommandError("expected what to compare", _EXAMPLE)

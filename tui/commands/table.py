@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 GROUPS = ("running", "breakpoints", "data", "stack", "graph", "information", "session")
 _MODULES = (
-    "running", "breakpoints", "data", "stack", "threads", "graph", "capture", "information", "divergence", "session",
-    "ranks",
+    "running", "breakpoints", "data", "stack", "threads", "graph", "capture", "information", "session", "ranks",
 )  # fmt: skip
 
 

@@ -33,6 +33,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -152,14 +153,18 @@ class Debugger:
             self.incoming.configure(process)
 
     def await_agent(self, seconds: float) -> bool:
-        """Wait until the first agent is connected or the program ended; false when ``seconds`` passed first.
+        """Wait until the first agent is connected or the program ended, of a job that was found running all that do not
+        keep the others waiting; false when ``seconds`` passed first.
 
         Raises:
             AdbgError: none will come, since the process that was found running cannot be entered.
         """
         attachment = self.program.attachment
         if self.model.wait_ready(seconds):
-            return True
+            if attachment is None or not attachment.gathering or not self.alive:
+                return True
+            time.sleep(min(seconds, 0.05))
+            return False
         if attachment is not None and attachment.failure is not None:
             with self.model.changed:
                 self.model.set_state(State.NEW)

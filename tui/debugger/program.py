@@ -48,6 +48,10 @@ class Attachment(Protocol):
         """Those that are under way."""
 
     @property
+    def gathering(self) -> bool:
+        """Processes that were found are expected to join at any moment."""
+
+    @property
     def failure(self) -> AdbgError | None:
         """Why there is no process to debug and none will come."""
 

@@ -1,4 +1,4 @@
-"""``python -I -S FOLDER ROOT [--pause-at NUMBER]``: FOLDER is this one, ROOT has adbg in it. Talks on its pipes."""
+"""``python -I -S FOLDER ROOT [--pause-at STEP]``: FOLDER is this one, ROOT has adbg in it. Talks on its pipes."""
 
 import sys
 

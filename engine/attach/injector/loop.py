@@ -1,14 +1,14 @@
 """What the injector does, from its order on stdin to its end.
 
-The order is one line of JSON: ``pid``, ``started``, ``snippet``. Then a line ``release``, or the end of stdin, says
-that the snippet's page is not needed any more, and before the snippet has begun, that it is not to. Out come lines of
-JSON, by ``kind``:
+The order is one line of JSON: ``pid``, ``started``, ``snippet``, and ``ready``, the seconds that an interpreter may
+take to start. Then a line ``release``, or the end of stdin, says that the snippet's page is not needed any more, and
+before the snippet has begun, that it is not to. Out come lines of JSON, by ``kind``:
 
 * ``queued``: ``way``, ``thread``; everything is in place, and the interpreter has to come to it
 * ``entered``: ``way``, ``thread``; the snippet has run
 * ``released``: nothing of adbg's is mapped any more; ``left`` where that could not be, with ``why``
 * ``failed``: ``why``, and ``errno`` where the kernel refused; the target is as it was
-* ``paused``: ``step``; only with ``--pause-at NUMBER``, for tests: at that step it holds still until it is killed
+* ``paused``: ``step``; only with ``--pause-at NUMBER|NAME``, for tests: at that step it stays until it is killed
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Injection:
         self._ground = Ground(self._process, self._memory, kind, call_and_return, go_home, step)
         self._chooser = Chooser(self._process, kind)
         self._resting: dict[int, float] = {}
-        self._ready_by = time.monotonic() + READY_TIME
+        self._ready_by = time.monotonic() + order.get("ready", READY_TIME)
         self._page: Page | None = None
         self._litter: list[Page] = []  # of others before
         self._queued = False  # by this process
@@ -343,11 +343,11 @@ def run(front: FrontEnd, step: Callable[[str], None]) -> int:
 
 def main(words: list[str]) -> int:
     front = FrontEnd()
-    pause_at = int(words[words.index("--pause-at") + 1]) if "--pause-at" in words else -1
+    pause_at = words[words.index("--pause-at") + 1] if "--pause-at" in words else ""
     steps = itertools.count()
 
     def step(name: str) -> None:
-        if next(steps) == pause_at:
+        if pause_at in (name, str(next(steps))):
             front.say("paused", step=name)
             while True:
                 time.sleep(60)

@@ -186,9 +186,9 @@ class Backend(abc.ABC):
         which). A call that was not reported, for nothing was armed, is reported from now on: its end will be."""
         return None
 
-    def node_at(self, frame: types.FrameType, called: types.FrameType | None) -> tuple[str, SourceLine | None] | None:
+    def node_at(self, frame: types.FrameType, innermost: types.FrameType) -> tuple[str, SourceLine | None] | None:
         """The node whose Python code begins with ``frame``, and the forward line that made it where that is kept; None
-        for any other frame. Of a thread that runs: asked on another one. ``called``: the frame that it called."""
+        for any other frame. Of a thread that runs, and is at ``innermost``: asked on another one."""
         return None
 
     def watch_creation(self) -> CreationWatch:

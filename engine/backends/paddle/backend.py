@@ -32,7 +32,9 @@ from adbg.engine.backends.paddle.graph import PYLAYER, SAVED_NOTE, PaddleGraph, 
 from adbg.engine.backends.paddle.modules import Modules
 from adbg.engine.backends.paddle.native import symbols
 from adbg.engine.backends.paddle.native.census import census
+from adbg.engine.backends.paddle.native.census import leave as leave_census
 from adbg.engine.backends.paddle.native.grad_fn import node_of
+from adbg.engine.backends.paddle.native.later import LateChecks
 from adbg.engine.backends.paddle.native.own import aids_aside, aids_tell
 from adbg.engine.backends.paddle.native.sites import log_sites
 from adbg.engine.backends.paddle.stacks import Stacks
@@ -91,12 +93,20 @@ class PaddleBackend(FrameworkBackend):
         self._grad_modes: list[bool] = []
         self._taps = PaddleTaps(self._stacks.frames.user_file)
         self._vlog = PaddleVlog(paddle.base.core, log_sites())
-        self._check()
         self._aids = PaddleAids(paddle, self._flags)
         self.capabilities = _capabilities(self._stacks, hooks=True)
 
+    def prepare(self, late: bool) -> None:
+        super().prepare(late)
+        if late and not symbols.checked():
+            self._entry.checks = LateChecks(self._check)
+        else:
+            symbols.postpone(False)
+            self._check()
+
     def _check(self) -> None:
-        """Before the script's first operator: adbg's own are in none of its logs, and shift none of its numbers."""
+        """Before the script's first operator, or between two of its: adbg's own are in none of its logs, and shift none
+        of its numbers."""
         self._vlog.quiet(True)
         try:
             symbols.native()
@@ -105,6 +115,12 @@ class PaddleBackend(FrameworkBackend):
             self._vlog.quiet(False)
 
     # ---- in and out
+
+    def leave(self) -> None:
+        super().leave()
+        self._vlog.leave()
+        symbols.leave()
+        leave_census()
 
     def abandon(self) -> None:
         self._flags.abandon()
@@ -155,10 +171,10 @@ class PaddleBackend(FrameworkBackend):
     def user_mode(self) -> contextlib.AbstractContextManager[None]:
         return _UserMode(self._entry, self._grad_modes, self._vlog.silent)
 
-    def node_at(self, frame: types.FrameType, called: types.FrameType | None) -> tuple[str, SourceLine | None] | None:
+    def node_at(self, frame: types.FrameType, innermost: types.FrameType) -> tuple[str, SourceLine | None] | None:
         if frame.f_code is not private.custom_backward:
             return None
-        context = locals_elsewhere(frame, called).get("self")
+        context = locals_elsewhere(frame, innermost).get("self")
         return (PYLAYER + type(context).__name__.removesuffix("_backward"), None) if context is not None else None
 
     def optimized(self) -> Iterable[tuple[str, Any]]:

@@ -22,6 +22,7 @@ from adbg.engine.backends.paddle import private
 from adbg.engine.backends.paddle.call import PaddleCall
 from adbg.engine.backends.paddle.failures import described
 from adbg.engine.backends.paddle.graph import PYLAYER, Services, root_tensors, surveyed
+from adbg.engine.backends.paddle.native.later import LateChecks
 from adbg.engine.backends.paddle.open import Open, Threads, flag, given
 from adbg.engine.backends.paddle.tensors import is_tensor
 from adbg.engine.outside import by_handler, own
@@ -35,6 +36,7 @@ class EngineEntry:
     """Counts and reports backward calls."""
 
     def __init__(self, services: Services) -> None:
+        self.checks: LateChecks | None = None  # what is to be tried out before a call is looked into
         self.armed = False
         self.count = 0
         self.iteration = 0
@@ -171,6 +173,8 @@ class EngineEntry:
         entry = sys._getframe(1)
         if state.open:
             self._prune(entry)
+        elif self.checks is not None and self.checks.try_now(entry.f_back):
+            self.checks = None
         if state.passing:
             opened = Open(entry, (), {}, partial, 0, "")
             opened.passing = True

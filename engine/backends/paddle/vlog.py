@@ -159,6 +159,11 @@ class PaddleVlog(NativeVlog):
             self._raised.clear()
             self._apply()
 
+    def leave(self) -> None:
+        """After ``restore``: Paddle's own function back; where somebody wrapped ours meanwhile, ours stays below it."""
+        if self._core.set_vlog_level is self._wrapped:
+            self._core.set_vlog_level = self._set
+
     def abandon(self) -> None:
         self._lock = threading.RLock()
         self.quiet(False)
@@ -252,7 +257,7 @@ class PaddleVlog(NativeVlog):
 
         set_vlog_level.__doc__ = original.__doc__
         set_vlog_level.adbg_original = original  # type: ignore[attr-defined]
-        self._core.set_vlog_level = set_vlog_level
+        self._wrapped = self._core.set_vlog_level = set_vlog_level
 
 
 def _of(levels: Mapping[str, int], name: str) -> int:

@@ -137,10 +137,10 @@ class TorchBackend(FrameworkBackend):
         graph.left_out = [tensor for tensor, _ in spent] if made else ()
         return graph
 
-    def node_at(self, frame: types.FrameType, called: types.FrameType | None) -> tuple[str, SourceLine | None] | None:
+    def node_at(self, frame: types.FrameType, innermost: types.FrameType) -> tuple[str, SourceLine | None] | None:
         if frame.f_code is not private.custom_backward:
             return None
-        node = locals_elsewhere(frame, called).get("self")
+        node = locals_elsewhere(frame, innermost).get("self")
         if node is None:
             return None
         trace = self._stacks.trace(node)

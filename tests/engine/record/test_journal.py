@@ -218,3 +218,42 @@ def test_custom_backwards_under_way_are_told_from_the_stacks() -> None:
     ]
     assert open_customs(stack) == "train.py:46 > train.py:24"
     assert open_customs(stack[:2]) == ""
+
+
+STACKS = """
+import ctypes, faulthandler, os, signal, sys
+from pathlib import Path
+from adbg.engine.record.journal import Journal
+
+class Stack(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
+
+libc = ctypes.CDLL(None)
+libc.sigaltstack.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+libc.memset.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t)
+
+def stack():
+    now = Stack()
+    assert libc.sigaltstack(None, ctypes.byref(now)) == 0
+    return now.base, now.flags, now.size
+
+def maps():
+    return len(open("/proc/self/maps").read().splitlines())
+
+faulthandler.enable(); faulthandler.disable()  # its own stack stays with it for ever, with adbg or without
+before, mapped = stack(), maps()
+journal = Journal(Path(sys.argv[1]), "0")
+held = maps()
+journal.watch_faults()
+base, flags, size = stack()
+libc.memset(base, 1, size)  # all of it is there
+print("ROOM", size >= 1 << 20 and base != before[0], flush=True)
+journal.close()
+print("BACK", stack() == before, maps() == held, flush=True)
+"""
+
+
+def test_handlers_behind_it_have_room_and_the_stack_of_before_is_put_back(tmp_path: Path) -> None:
+    """``faulthandler``'s own 16 to 30 KB are too few for Paddle's handler, which ran on into the heap."""
+    done = subprocess.run([sys.executable, "-c", STACKS, str(tmp_path)], timeout=60, check=True, capture_output=True)
+    assert done.stdout.decode().split() == ["ROOM", "True", "BACK", "True", "True"], done.stderr.decode()

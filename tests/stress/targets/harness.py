@@ -46,10 +46,12 @@ class Target:
         return os.path.exists(self._stop_file)
 
     def run(self, step, pause=0.0):
-        """``step()`` over and over, with as many seconds in between."""
-        print("READY", os.getpid(), flush=True)
+        """``step()`` over and over, with as many seconds in between. READY comes after two of them: by then a framework
+        has the threads, files and generated code that it makes at first use."""
         while not self.asked_to_end():
             self.add(step())
+            if self.steps == 2:
+                print("READY", os.getpid(), flush=True)
             if pause and not self.witness:
                 time.sleep(pause)
         self.end()

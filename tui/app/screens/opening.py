@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,41 +16,50 @@ from adbg.tui.app.screens.output import OutputScreen
 from adbg.tui.app.screens.threads import ThreadsScreen
 from adbg.tui.app.typeahead import TypeAhead
 from adbg.tui.commands.table import TABLE
-from adbg.tui.commands.threads import read_all
 from adbg.tui.debugger.debugger import Debugger
 
 
 class OtherScreens(TypeAhead[int]):
-    """The actions of an app that open them."""
+    """An app that opens them by their names."""
 
     debugger: Debugger
     main: MainScreen
     lookups: Lookups
     feed: Any  # the app's EventFeed, which is above this room
 
-    def action_help(self) -> None:
-        keys = live_keys([self, self.main, *self.main.walk_children(LinePanel)], self)
-        rows = [(row.group, f"{row.name} {row.args}".strip(), row.summary) for row in TABLE.commands()]
-        self.push_screen(HelpScreen(keys, rows))
+    def action_screen(self, name: str) -> None:
+        """ "help", "output", "threads"."""
+        _OPEN[name](self)
 
-    def action_output(self) -> None:
-        typing = self.debugger.alive and self.debugger.program.launched
-        self.push_screen(OutputScreen(self.feed.output, partial(type_in, self), typing))
-
-    def action_threads(self) -> None:
-        """Every thread; the line that is chosen there is shown in the source panel."""
-
-        def chosen(place: SourceLine | None) -> None:
-            if place is not None:
-                self.main.code.show(place)
-                self.main.action_panel("source", zoom=False)
-
-        self.push_screen(ThreadsScreen(self.lookups.ask, partial(read_all, self.debugger)), chosen)
+    def type_in(self, data: bytes) -> None:
+        """Hand what was typed to the program."""
+        try:
+            self.debugger.program.write_stdin(data)
+        except (AdbgError, OSError) as error:
+            self.notify(str(error), severity="error", markup=False)
 
 
-def type_in(app: OtherScreens, data: bytes) -> None:
-    """Into the program's terminal; why it cannot be is shown."""
-    try:
-        app.debugger.program.write_stdin(data)
-    except (AdbgError, OSError) as error:
-        app.notify(str(error), severity="error", markup=False)
+def _help(app: OtherScreens) -> None:
+    keys = live_keys([app, app.main, *app.main.walk_children(LinePanel)], app)
+    rows = [(row.group, f"{row.name} {row.args}".strip(), row.summary) for row in TABLE.commands()]
+    app.push_screen(HelpScreen(keys, rows))
+
+
+def _output(app: OtherScreens) -> None:
+    typing = app.debugger.alive and app.debugger.program.launched
+    app.push_screen(OutputScreen(app.feed.output, app.type_in, typing))
+
+
+def _threads(app: OtherScreens) -> None:
+    """Every thread; the line that is chosen there is shown in the source panel."""
+    from adbg.tui.commands.threads import read_all  # at the top it would come before the other commands of the table
+
+    def chosen(place: SourceLine | None) -> None:
+        if place is not None:
+            app.main.code.show(place)
+            app.main.action_panel("source", zoom=False)
+
+    app.push_screen(ThreadsScreen(app.lookups.ask, partial(read_all, app.debugger)), chosen)
+
+
+_OPEN: dict[str, Callable[[OtherScreens], None]] = {"help": _help, "output": _output, "threads": _threads}

@@ -126,6 +126,9 @@ class Census:
         if [names[:1] for names in known] != [("AddGradNode",), ("ScaleGradNode",), ("GradNodeAccumulation",)]:
             raise LookupError("a node does not tell its class as expected")
 
+    def close(self) -> None:
+        self._memory.close()
+
     def _call(self, roots: Sequence[int]) -> int:
         """Have the map made; the address of the first entry of its list. ``_free`` it."""
         scratch = self._scratch
@@ -213,6 +216,8 @@ private.USES.append(_USE)
 def census() -> Census | None:
     """The census, or None where a check failed. Checked once, by the backend as it is made."""
     if not _census:
+        if symbols.postponed():
+            return None
         with _lock:
             if not _census:
                 try:
@@ -222,3 +227,10 @@ def census() -> Census | None:
                     _census.append(None)
                     _USE.present, _USE.problem = False, str(error) or type(error).__name__
     return _census[0]
+
+
+def leave() -> None:
+    """adbg leaves the process: no descriptor of it stays."""
+    for counted in _census:
+        if counted is not None:
+            counted.close()

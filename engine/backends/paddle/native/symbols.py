@@ -260,6 +260,9 @@ class NativeNodes:
         meta = words[(id(tensor) + at) >> 3] if at >= 0 else self._autograd_meta(id(tensor) + layout.tensor_offset)
         return words[(meta + layout.node_offset) >> 3] if meta else 0
 
+    def close(self) -> None:
+        self._memory.close()
+
     # ---- forward stacks
 
     def trace(self, address: int) -> str:
@@ -324,8 +327,32 @@ def _note(fired: list[tuple[int, float]], rank: int, gradient: Any) -> None:
 
 _lock = threading.Lock()
 _native: list[NativeNodes | None] = []
+_postponed = False
 _SYMBOL_USES = [PrivateUse(f"libpaddle {name}", purpose, True) for name, (_, purpose) in _SYMBOLS.items()]
 private.USES.extend(_SYMBOL_USES)
+
+
+def postpone(on: bool) -> None:
+    """On: nothing is checked for now, and what would have to be is not used: the program is at work with Paddle, on
+    other threads. Until it is off."""
+    global _postponed
+    _postponed = on
+
+
+def postponed() -> bool:
+    return _postponed
+
+
+def checked() -> bool:
+    """Nothing is to be tried out any more in this process."""
+    return bool(_native)
+
+
+def leave() -> None:
+    """adbg leaves the process: no descriptor of it stays."""
+    for native in _native:
+        if native is not None:
+            native.close()
 
 
 def abandon() -> None:
@@ -336,8 +363,10 @@ def abandon() -> None:
 
 def native() -> NativeNodes | None:
     """The hooks in front of nodes, or None where a check failed (``native_problem``). Checked once, 3 ms, as the
-    backend is made."""
+    backend is made, or at the first backward after adbg came to a program that runs already."""
     if not _native:
+        if _postponed:
+            return None
         with _lock:
             if not _native:
                 try:
@@ -355,7 +384,9 @@ def native() -> NativeNodes | None:
 
 def native_problem() -> str:
     """Why there are no hooks in front of nodes; "" when there are."""
-    return "" if native() is not None else _SYMBOL_USES[0].problem
+    if native() is not None:
+        return ""
+    return _SYMBOL_USES[0].problem if _native else "adbg tries them out when the next backward begins"
 
 
 def mechanism() -> str:
