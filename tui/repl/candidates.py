@@ -105,6 +105,13 @@ class Candidates:
             yield from self._lines(last)
         elif kind == "process":
             yield from _starting(last, [(str(p.number), p.title) for p in self._debugger.processes])
+        elif kind == "rank":
+            ranks, _, line = argument.partition(" ")
+            if line or argument.endswith(" "):
+                yield from self._candidates(line.lstrip()) if ranks != "diff" else ()
+            else:
+                known = [(str(rank), process.title) for rank, process in self._debugger.ranks.connected().items()]
+                yield from _starting(last, [*known, ("all", "every rank"), ("diff", "params, grads or buffers")])
         elif kind == "vlog":
             yield from _starting(last, [(w, "") for w in ("0", "3", "4", "5", "6", "off")])
 

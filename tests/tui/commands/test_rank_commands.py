@@ -133,3 +133,17 @@ def test_info_ranks(watched: Make) -> None:
         (rank, "stopped", "ReluBackward0#1") for rank in range(3)
     ]
     assert execute(one.debugger, "rank").value == table.value or table.text.startswith("3 ranks: 3 stopped")
+
+
+def test_what_can_be_typed(watched: Make) -> None:
+    from adbg.tui.repl.candidates import Candidates
+
+    one = standing(watched)
+    candidates = Candidates(one.debugger)
+
+    def offered(line: str) -> list[str]:
+        return [candidate.text for candidate in candidates.of(line)]
+
+    assert {"0", "1", "2", "all", "diff"} <= set(offered("rank "))
+    assert offered("rank a") == ["all"]
+    assert "step" in offered("rank all st") and "where" in offered("rank 0,2 whe")
