@@ -68,6 +68,17 @@ def test_both_stop_and_the_last_bit_shows_and_detach_leaves_nothing() -> None:
     assert told(outcome.program_output, "TIMEOUT") == {0: f"{SHORT}.0", 1: f"{SHORT}.0"}
 
 
+@only("torch", "torchrun, which gives each rank a session of its own")
+def test_kill_ends_the_ranks_too() -> None:
+    with watched(torchrun(2, debuggee("ranks"), 1_000_000, 60)) as (debugger, wrote):
+        wait_until(lambda: len(told(wrote(), "RANK")) == 2 and len(debugger.ranks.connected()) == 2, "two ranks", 120)
+        pids = [int(text.split()[1]) for text in told(wrote(), "RANK").values()]
+        assert all(map(alive, pids))
+        debugger.kill()
+        assert debugger.model.wait_state(State.EXITED, timeout=patience(60))
+        wait_until(lambda: not any(map(alive, pids)), "no rank runs on", 30)
+
+
 LIVES = """
 import multiprocessing, os, pathlib, sys, time
 from datetime import timedelta

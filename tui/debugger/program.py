@@ -6,9 +6,11 @@ threads. Output and the end come on the launcher's output thread.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from signal import SIGKILL
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from adbg.engine.errors import AdbgError
@@ -165,6 +167,7 @@ class StartedProgram:
         self._listener: Listener | None = None
         self._openings = Openings(script.session, script.listen)
         self._program: Launched | None = None
+        self._agents: list[tuple[Client, ProcessInfo]] = []  # that ever connected, of this start
         # The same at every start: on other hosts there are copies of session.json.
         self._token = new_token()
 
@@ -174,7 +177,10 @@ class StartedProgram:
         self._close_listener()
         warning = self._make_run_dir()
 
+        agents = self._agents = []
+
         def greet(client: Client, hello: Hello) -> None:
+            agents.append((client, hello.process))
             on_agent(client, hello.process)
 
         listener = Listener(greet, self._config(), folder=self._openings.folder)
@@ -266,8 +272,13 @@ class StartedProgram:
             self._program.resize(rows, cols)
 
     def signal(self, signum: int) -> None:
+        here = [] if signum != SIGKILL else [info for client, info in self._agents if not client.lost]
         if self._program is not None:
             self._program.signal(signum)
+        for info in here:
+            if info.host in ("", os.uname().nodename):
+                with contextlib.suppress(OSError):  # torchrun gives each rank a session of its own: they would run on
+                    os.kill(info.pid, SIGKILL)
 
     def close(self) -> None:
         self._close_listener()
