@@ -143,7 +143,7 @@ def test_the_one_that_is_shown_is_killed(watched: Make) -> None:
     wait_until(lambda: all_stand(one), "the others stop too", 10)
     one.program.agents[0].gone()
     one.wait(events.Stopped, 2)
-    assert one.debugger.current is not None and one.debugger.current.rank == 1
+    assert one.debugger.current is not None and one.debugger.current.rank in (1, 2), "whoever joined first"
     assert [row.life for row in one.debugger.ranks.members()] == [Life.LOST, Life.STOPPED, Life.STOPPED]
     with pytest.raises(CommandError, match="rank 0 has ended"):
         execute(one.debugger, "rank 0 p index")
