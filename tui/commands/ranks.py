@@ -26,7 +26,10 @@ AT_ONCE = 64  # questions
 AGAIN = 5.0  # seconds that a rank which was stepped by itself is waited for
 
 # What acts on one process; everything else is for the whole program.
-_LOOKING = {"print", "set", "!", "where", "up", "down", "frame", "list", "info", "node", "graph", "path", "why", "dump"}
+_LOOKING = {
+    "print", "set", "!", "where", "thread", "threads", "up", "down", "frame", "list", "info", "node", "graph", "path",
+    "why", "dump",
+}  # fmt: skip
 _MOVING = {"continue", "step", "next", "finish", "until", "after"}
 
 
@@ -110,6 +113,7 @@ def _on_ranks(debugger: Debugger, chosen: dict[int, Process], line: str) -> Comm
             "`break SPEC rank 0,2` stops on some ranks" if name in ("break", "tbreak", "trace") else "leave out `rank`"
         )
         raise CommandError(f"`{name}` is for the whole program, not for single ranks", hint)
+    debugger.stop_all.wait_all(chosen.values())
     if name in _MOVING:
         return _move(debugger, chosen, line)
     answers = on_ranks(chosen, lambda process: execute(OneRank(debugger, process), line))

@@ -232,6 +232,36 @@ def test_the_main_thread_stays_it_where_adbg_imports_threading_first() -> None:
         assert err == "" and process.returncode == 0
 
 
+TRACED = """
+import sys, threading
+seen = framework._seen = set()
+def trace(frame, event, argument):
+    seen.add(frame.f_code.co_filename)
+    return None
+threading.settrace(trace)
+threading.setprofile(trace)
+"""
+
+
+@only("torch", "the threads are the same for every framework")
+def test_a_program_that_traces_its_threads_does_not_trace_adbgs() -> None:
+    with Late("torch") as program, Session() as session:
+        program.ask("run", TRACED)
+        peer = session.enter(program)
+        peer.begin(TANH)
+        program.post("train", 1)
+        peer.stopped()
+        peer.set()
+        peer.request("continue")
+        program.answer()
+        leave(peer)
+        program.ask("run", "import sys; print('SEEN', *sorted(framework._seen), file=sys.stderr)")
+        (line,) = [line for line in program.errors().splitlines() if line.startswith("SEEN")]
+        files = [Path(word).name for word in line.split()[1:] if "/engine/" in word]
+        assert "threading.py" in line  # it does trace
+        assert set(files) <= {"attach.py", "connection.py"}, line  # their first line each
+
+
 FORKS = """
 import os, sys
 reading, writing = os.pipe()
