@@ -1,7 +1,7 @@
 """``make bench``, the part about attaching: how soon a front end is in, and what the training loop's steps cost before,
 while somebody is attached with nothing armed, and after.
 
-    python -m tests.bench.bench_attach [--framework NAME] [--rounds N] [--seconds S] [--out FOLDER]
+    python -m tests.bench.bench_attach [--framework NAME] [--clock wall|cpu] [--rounds N] [--seconds S] [--out FOLDER]
 
 A second process of the same program, to which nobody ever attaches, takes turns with the first in every round: each
 figure is a ratio of medians to its steps in the same round. Writes bench-results/bench-attach.md and .json.
@@ -38,11 +38,12 @@ RANKS = 4
 class Trainers:
     """Processes that train side by side: one program, or the ranks of one job. ``with`` ends them."""
 
-    def __init__(self, framework: str, model: str, ranks: int = 0) -> None:
+    def __init__(self, framework: str, model: str, ranks: int = 0, clock: str = "wall") -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="adbg-bench-")
         folder = Path(self._folder.name)
         self.gauge = Gauge(str(folder / "gauge"))
-        command = [sys.executable, str(HERE / "bench_attach_program.py"), framework, model, str(folder / "gauge")]
+        command = [sys.executable, str(HERE / "bench_attach_program.py"), framework, model, clock]
+        command.append(str(folder / "gauge"))
         jobs = [[str(rank), str(ranks), str(folder / "meet")] for rank in range(ranks)] or [[]]
         kept = {name: value for name, value in os.environ.items() if not name.startswith("ADBG_")}
         self.processes = []
@@ -102,10 +103,12 @@ class Holding:
             session.close()
 
 
-def steps(framework: str, model: str, rounds: int, seconds: float, ranks: int = 0) -> dict[str, list[float]]:
+def steps(
+    framework: str, model: str, rounds: int, seconds: float, ranks: int = 0, clock: str = "wall"
+) -> dict[str, list[float]]:
     """Ratios, one a round, of the steps of a process that is attached to again and again to those of its twin."""
     found: dict[str, list[float]] = {"before": [], "attached, nothing armed": [], "after detach": [], "seconds": []}
-    with Trainers(framework, model, ranks) as twin, Trainers(framework, model, ranks) as target:
+    with Trainers(framework, model, ranks, clock) as twin, Trainers(framework, model, ranks, clock) as target:
         for _ in range(rounds):
             found["before"].append(target.median(seconds) / twin.median(seconds))
         for _ in range(rounds):
@@ -168,6 +171,8 @@ def table(all_steps: dict[str, dict[str, list[float]]], attached: list[Attached]
 def main() -> int:
     parser = argparse.ArgumentParser(description="What attaching costs.")
     parser.add_argument("--framework", choices=sorted(MODELS), default="torch")
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: what a busy machine can tell")
+    parser.add_argument("--model", action="append", help="one of them, or job; default: all")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=0.4, help="of training in each turn")
     parser.add_argument("--attaches", type=int, default=20)
@@ -176,17 +181,20 @@ def main() -> int:
     load = os.getloadavg()[0]
     all_steps = {}
     for model in MODELS[options.framework]:
+        if options.model and model not in options.model:
+            continue
         print(f"{model} …", file=sys.stderr, flush=True)
-        all_steps[model] = steps(options.framework, model, options.rounds, options.seconds)
-    if options.framework == "torch":
+        all_steps[model] = steps(options.framework, model, options.rounds, options.seconds, 0, options.clock)
+    if options.framework == "torch" and (not options.model or "job" in options.model):
         name = f"job of {RANKS} ranks, gloo"
         print(f"{name} …", file=sys.stderr, flush=True)
-        all_steps[name] = steps("torch", "job", options.rounds, options.seconds * 2, RANKS)
+        all_steps[name] = steps("torch", "job", options.rounds, options.seconds * 2, RANKS, options.clock)
     print("attach and detach …", file=sys.stderr, flush=True)
     attached = latencies(options.framework, options.attaches)
     conditions = (
         f"Medians (quartiles) of {options.rounds} rounds. {options.framework}, Python {platform.python_version()}, "
-        f"{os.cpu_count()} cores, load average {load:.1f} at the beginning. Bold: over the target."
+        f"{os.cpu_count()} cores, {'processor' if options.clock == 'cpu' else 'wall'} time of a step, load average "
+        f"{load:.1f} at the beginning. Bold: over the target."
     )
     text = table(all_steps, attached, conditions)
     options.out.mkdir(exist_ok=True)

@@ -1,9 +1,10 @@
 """The program that bench_attach.py attaches to: it was started with nothing of adbg's, and trains.
 
-    python bench_attach_program.py FRAMEWORK MODEL GAUGE [RANK WORLD MEETING]
+    python bench_attach_program.py FRAMEWORK MODEL CLOCK GAUGE [RANK WORLD MEETING]
 
 It trains while the gauge says so, and writes how long each step took into it. With RANK it is one process of a job of
-WORLD over gloo, which DistributedDataParallel has share its gradients.
+WORLD over gloo, which DistributedDataParallel has share its gradients. CLOCK is ``wall`` or ``cpu`` (of all threads of
+the process): on a busy machine only the second says anything.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ def workload_step(framework: str, model: str) -> Callable[[], None]:
 
 
 def main() -> None:
-    framework, model, file, *job = sys.argv[1:]
+    framework, model, clock, file, *job = sys.argv[1:]
+    now = time.process_time if clock == "cpu" else time.perf_counter
     if framework == "torch":
         import torch
 
@@ -71,14 +73,14 @@ def main() -> None:
         step()
     if first:
         gauge.ready()
-    while (now := wanted()) != END:
-        if now != RUN:
+    while (word := wanted()) != END:
+        if word != RUN:
             time.sleep(0.001)
             continue
-        started = time.perf_counter()
+        started = now()
         step()
         if first:
-            gauge.note(time.perf_counter() - started)
+            gauge.note(now() - started)
 
 
 if __name__ == "__main__":
