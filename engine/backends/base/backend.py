@@ -65,6 +65,7 @@ class Backend(abc.ABC):
     dump_dialect: ClassVar[DumpDialect] = DumpDialect()
     capabilities: Capabilities = Capabilities()
     late = False
+    under_way = False  # a backward ran as a late one was made: its own nodes cannot be hooked from outside
 
     @abc.abstractmethod
     def install(self, sink: HookSink) -> None: ...
