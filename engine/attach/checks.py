@@ -16,6 +16,8 @@ from adbg.engine.attach.proc import Mapping, Proc
 from adbg.engine.errors import AttachError
 
 LIST = "`adbg attach` without a number lists your Python processes"
+UNTESTED = "ADBG_ATTACH_UNTESTED"
+TRY = f"set {UNTESTED}=1"
 _MACHINES = {"x86_64": elf.X86_64, "aarch64": elf.AARCH64}
 _STARTING = 1.0  # seconds that a process may take to map its interpreter
 _SYS_PTRACE = 19
@@ -127,7 +129,7 @@ def check_machine(process: Proc, executable: str, untested: bool) -> None:
     if found.machine == elf.AARCH64 and not untested:
         raise AttachError(
             f"process {pid} runs on aarch64: the way in was written from the ABI documents and has never been run",
-            "add --untested to try it, on a process that may be lost; or call adbg.listen() in the script",
+            f"{TRY} to try it, on a process that may be lost; or call adbg.listen() in the script",
         )
 
 
@@ -175,7 +177,7 @@ def check_threading(process: Proc, maps: list[Mapping], untested: bool) -> None:
     if not untested and _FREE_THREADED in python_symbols(process, maps, _FREE_THREADED):
         raise AttachError(
             f"process {process.pid} runs a free-threaded Python (without a GIL), on which adbg has never been run",
-            "add --untested to try it, on a process that may be lost; or use a Python with a GIL",
+            f"{TRY} to try it, on a process that may be lost; or use a Python with a GIL",
         )
 
 

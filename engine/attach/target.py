@@ -29,11 +29,13 @@ class Target:
 
 
 def examine(pid: int, untested: bool = False, root: Path = PROC) -> Target:
-    """Look at process ``pid`` from outside. ``untested``: also what adbg was written for but never run on.
+    """Look at process ``pid`` from outside. ``untested``: also what adbg was written for but never run
+    on; the environment can say so, too.
 
     Raises:
         AttachError: adbg cannot enter it.
     """
+    untested = untested or os.environ.get(checks.UNTESTED) == "1"
     process = Proc(pid, root)
     try:
         status = checks.check_exists(process)

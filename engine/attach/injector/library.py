@@ -8,6 +8,7 @@ import os
 from adbg.engine.attach import elf
 from adbg.engine.attach.injector.machine import Machine
 from adbg.engine.attach.injector.page import LIBC, OPTIONAL, PYTHON
+from adbg.engine.attach.injector.ptrace import Memory
 from adbg.engine.attach.proc import Mapping, Proc
 
 NEEDED = ("Py_IsInitialized", "Py_AddPendingCall", *(name for name in PYTHON if name not in OPTIONAL))
@@ -56,7 +57,16 @@ def libc_functions(process: Proc, maps: list[Mapping]) -> dict[str, int]:
     return found
 
 
-def instructions(process: Proc, maps: list[Mapping], machine: Machine) -> tuple[int, int]:
+def _in_vdso(maps: list[Mapping], memory: Memory, wanted: bytes) -> int:
+    """The same in the code that the kernel maps into every process; 0 where it is not there either."""
+    for mapping in maps:
+        if mapping.path == "[vdso]":
+            place = memory.read(mapping.start, mapping.end - mapping.start).find(wanted)
+            return mapping.start + place if place >= 0 else 0
+    return 0
+
+
+def instructions(process: Proc, maps: list[Mapping], machine: Machine, memory: Memory) -> tuple[int, int]:
     """Where CALL_AND_RETURN and GO_HOME are."""
     found: list[int] = []
     for wanted in (machine.CALL_AND_RETURN, machine.GO_HOME):
@@ -69,6 +79,10 @@ def instructions(process: Proc, maps: list[Mapping], machine: Machine) -> tuple[
                     found.append(mapping.start + place - mapping.offset)
                     break
         else:
+            place = _in_vdso(maps, memory, wanted)
+            if place:
+                found.append(place)
+                continue
             raise NotThere(f"the libc of process {process.pid} lacks instructions that adbg needs")
     return found[0], found[1]
 

@@ -89,6 +89,10 @@ def machine() -> Machine:
         from adbg.engine.attach.injector.x86_64 import X86_64
 
         return X86_64()
+    if name == "aarch64":
+        from adbg.engine.attach.injector.aarch64 import AArch64
+
+        return AArch64()
     raise Failed(f"adbg has no code for {name}")
 
 
@@ -105,7 +109,7 @@ class Injection:
         kind = machine()
         maps = self._process.maps()
         self._functions = python_functions(self._process, maps) | libc_functions(self._process, maps)
-        call_and_return, go_home = instructions(self._process, maps, kind)
+        call_and_return, go_home = instructions(self._process, maps, kind, self._memory)
         self._ground = Ground(self._process, self._memory, kind, call_and_return, go_home, step)
         self._chooser = Chooser(self._process, kind)
         self._resting: dict[int, float] = {}

@@ -109,6 +109,21 @@ class Thread:
         _ptrace(GETREGSET, self.tid, kind, ctypes.addressof(vector))
         return buffer.raw[: vector.length]
 
+    def read_registers(self, kind: int) -> bytes:
+        """A register set; empty where there is none of the kind."""
+        try:
+            return self.registers(kind)
+        except OSError:
+            return b""
+
+    def word(self, address: int) -> int:
+        """Eight bytes of the target's memory, from a multiple of four."""
+        value = ctypes.c_uint64()
+        part = _Vector(ctypes.addressof(value), 8)
+        there = _Vector(address, 8)
+        _libc.process_vm_readv(self.tid, ctypes.byref(part), 1, ctypes.byref(there), 1, 0)
+        return value.value
+
     def set_registers(self, kind: int, data: bytes) -> None:
         buffer = ctypes.create_string_buffer(data, len(data))
         vector = _Vector(ctypes.addressof(buffer), len(data))

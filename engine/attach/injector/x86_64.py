@@ -97,11 +97,7 @@ class X86_64(Machine):
     )
 
     def state(self, thread: Thread, signals_wait: bool) -> State:
-        try:
-            shadow = thread.registers(_SHADOW_STACK)
-        except OSError:
-            shadow = b""
-        if shadow.strip(b"\0"):
+        if thread.read_registers(_SHADOW_STACK).strip(b"\0"):
             raise Unsuitable("it has a shadow stack, which adbg cannot write to")
         data = thread.registers(PRSTATUS)
         if len(data) != _LAYOUT.size:

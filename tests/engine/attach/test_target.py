@@ -140,7 +140,9 @@ def test_a_free_threaded_python(monkeypatch: pytest.MonkeyPatch) -> None:
     with running(SLEEP) as process:
         monkeypatch.setattr(checks, "_FREE_THREADED", "Py_Initialize")  # which every interpreter has
         assert "runs a free-threaded Python" in refusal(process.pid).message
-        assert examine(process.pid, untested=True)
+        assert "set ADBG_ATTACH_UNTESTED=1 to try it" in refusal(process.pid).hint
+        monkeypatch.setenv("ADBG_ATTACH_UNTESTED", "1")
+        assert examine(process.pid)
 
 
 def test_the_program_of_another_session(tmp_path: Path) -> None:
