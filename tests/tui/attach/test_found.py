@@ -245,6 +245,21 @@ def test_ranks_that_come_late_and_the_end_of_the_job(world: World, attach: Calla
     assert "exit status is not known" in one.wait(events.Exited).status.reason
 
 
+def test_a_launcher_that_outlives_its_ranks(world: World, attach: Callable[..., Watched]) -> None:
+    """The job ends with it, not with the last connection."""
+    world.launcher = 900
+    world.ways = {1000: joins(0)}
+    one = attach(900, job=True)
+    one.debugger.start()
+    ready(one, 1)
+    world.dead.add(1000)
+    world.agents[1000].gone()
+    one.wait(events.ProcessLeft)
+    assert not one.of(events.Exited)
+    world.dead.add(900)
+    assert "the job of process 900 ended" in one.wait(events.Exited).status.reason
+
+
 def test_nothing_is_entered_after_detach(world: World, attach: Callable[..., Watched]) -> None:
     world.launcher = 900
     world.ways = {1000: joins(0), 1001: waits}

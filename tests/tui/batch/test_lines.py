@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +57,10 @@ def test_a_real_run_prints_what_is_documented(tmp_path: Path) -> None:
     asked = commands("c", "display index", "watch index", "trace Mul*", "s", "info breakpoints", "p nope", "kill")
     outcome = adbg("run", "--batch", "--json", "-b", "nan", *asked, str(script))
     ended = adbg("run", "--batch", "--json", "-b", "#4000", str(script))
-    seen = {check(line) for line in outcome.lines + ended.lines}
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        listed = adbg("attach", "--json")
+        other.kill()
+    seen = {check(line) for line in outcome.lines + ended.lines + listed.lines}
     assert seen == set(lines.LINES), f"{outcome}{ended}"
     (stop,) = outcome.of("stopped", reason="nan")
     (found,) = stop["evidence"]
