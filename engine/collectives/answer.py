@@ -11,7 +11,7 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import replace
 
 from adbg.engine.collectives.ledger import Ledger
@@ -23,7 +23,9 @@ from adbg.engine.types import SourceLine
 
 MOST = 2000  # rows in one answer
 FRAMES = 12
-_WRAPPERS = frozenset(("wrapper", "_wrap", "decorate_context", "_fn", "inner", "__call__", "_wrapped_call_impl"))
+_WRAPPERS = frozenset(
+    ("wrapper", "_wrap", "decorate_context", "_fn", "inner", "__impl__", "__call__", "_wrapped_call_impl")
+)
 _PYTHON = os.path.dirname(os.__file__) + os.sep + "multiprocessing"  # what starts a spawned rank
 _NAP = 0.001  # seconds without the GIL
 _LOOKED_AT = 64  # rows of that moment
@@ -97,12 +99,14 @@ def merged(rows: Iterable[Collective], history: Iterable[Collective]) -> list[Co
     ahead: dict[str, collections.deque[int]] = {}
     for place, row in enumerate(mine):
         ahead.setdefault(row.group, collections.deque()).append(place)
+    history = sorted(history, key=_begun)
+    numbers = {(row.group, row.seq) for row in history}
     found: list[Collective] = []
-    for theirs in sorted(history, key=_begun):
+    for theirs in history:
         places = ahead.get(theirs.group, collections.deque())
         while places and _begun(mine[places[0]]) < _begun(theirs) - _TOLERANCE:
             places.popleft()
-        same = _same(mine, places, theirs)
+        same = _same(mine, places, theirs, numbers)
         if same is None:
             found.append(theirs)
             continue
@@ -117,9 +121,12 @@ def _begun(row: Collective) -> float:
     return row.begun or float("inf")
 
 
-def _same(mine: list[Collective], places: Iterable[int], theirs: Collective) -> int | None:
-    """The place of the ledger's row of it, among those that were noted at about that moment: with the same number
-    where the ledger is in line, else the first of the same form in the same thread."""
+def _same(
+    mine: list[Collective], places: Iterable[int], theirs: Collective, numbers: Container[tuple[str, int]]
+) -> int | None:
+    """The place of the ledger's row of it, among those that were noted at about that moment in the same thread: with
+    the same number, else the first of the same form, where the ledger's count is out of line. ``numbers``: all that
+    the framework knows."""
     latest = _begun(theirs) + _TOLERANCE
     form = None
     for place in itertools.islice(places, _LOOKED_AT):
@@ -130,7 +137,7 @@ def _same(mine: list[Collective], places: Iterable[int], theirs: Collective) -> 
             continue
         if ours.seq == theirs.seq:
             return place
-        if form is None and ours.shape == theirs.shape:
+        if form is None and ours.shape == theirs.shape and (ours.group, ours.seq) not in numbers:
             form = place
     return form
 

@@ -3,7 +3,7 @@
 The taps of a backend put rows in on the program's threads and do nothing else there. "adbg-ledger" hands them to the
 recorder four times a second, and again when they end, so that a process that is killed in a collective leaves its row
 behind; a process that is killed loses at most the rows of a quarter second. Once a second that thread looks at what the
-framework itself counts: a collective that C++ called, and that hangs, comes into the ledger so (0.1 ms).
+framework itself counts, and at frames: a collective that C++ called, and that hangs, comes into the ledger so.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from adbg.engine.backends.base import Backend, CollectiveTaps, KnownGroup
-from adbg.engine.backends.base.collectives import GROUP, ID, SEQ, STATE, LiveRow, row_value
+from adbg.engine.backends.base.collectives import GROUP, ID, SEQ, STATE, THREAD, LiveRow, row_value
 from adbg.engine.outside import own, suppress
 from adbg.engine.protocol.messages import Collective, ProcessGroup
 from adbg.engine.session.observers import Observer
@@ -29,6 +29,7 @@ LOOK = 4  # passes between two looks at the framework's own counters
 _OVER = frozenset(("done", "failed"))
 
 Record = Callable[[Collective], None]
+Seen = tuple[dict[str, "int | None"], list[Collective]]
 
 
 class Ledger(Observer):
@@ -39,6 +40,7 @@ class Ledger(Observer):
         self.number = itertools.count(1).__next__
         self.inside: dict[int, list[int]] = {}
         self.taps: list[CollectiveTaps] = []
+        self._backends: list[Backend] = []
         self.since: float | None = None
         self.beside: dict[tuple[str, int], Collective] = {}  # that C++ called and that hung, by group and number
         self._new_group = new_group
@@ -47,7 +49,7 @@ class Ledger(Observer):
         self._recorded = 0  # id of the last row that the recorder has
         self._open: dict[int, LiveRow] = {}  # rows that it has without their end
         self._passing = threading.Lock()
-        self._over = threading.Event()
+        self._ending = threading.Event()
         self._watcher: threading.Thread | None = None
 
     @property
@@ -78,7 +80,7 @@ class Ledger(Observer):
         try:
             if self._watcher is None:
                 self._watcher = threading.Thread(
-                    target=self._watch, args=(self._over,), name="adbg-ledger", daemon=True
+                    target=self._watch, args=(self._ending,), name="adbg-ledger", daemon=True
                 )
                 self._watcher.start()
             if group.name not in self._groups:
@@ -115,25 +117,43 @@ class Ledger(Observer):
                 record(row_value(row))
 
     def _watch(self, over: threading.Event) -> None:
-        issued: dict[str, int | None] = {}
+        seen: Seen = ({}, [])
         for turn in itertools.count():
             if over.wait(PASS):
                 return
             with suppress(Exception):
                 self.hand_over()
                 if turn % LOOK == 0:
-                    issued = self._look(issued)
+                    seen = self._look(seen)
 
     # ---- what C++ called, on "adbg-ledger"
 
-    def _look(self, before: dict[str, int | None]) -> dict[str, int | None]:
+    def _look(self, before: Seen) -> Seen:
+        """One look at what has no row; ``before``: what the look before found. A row is made of what both have."""
         now = {group.name: group.issued for taps in self.taps for group in taps.groups()}
         behind = {name for name, number in now.items() if number and number > self._known_of(name)}
-        if self.beside or (behind and now == before):
-            for taps in self.taps:
-                for found in taps.history():
-                    self._take(found, found.group in behind)
-        return now
+        known = {key: row for key, row in self.beside.items() if row.seq}
+        told = [row for taps in self.taps for row in taps.history()] if known or (behind and now == before[0]) else []
+        for found in told:
+            if found.state == "done":
+                self._over(known.get((found.group, found.seq)), found)
+            elif found.group in behind and found.seq > self._known_of(found.group):
+                self._hangs((found.group, found.seq), found)
+        mine = {row[THREAD] for row in self._open.values()}
+        calls = sum(backend.backward_count for backend in self._backends)  # the same line again is another call
+        in_frames = [
+            replace(row, id=self.total, backward=calls)
+            for taps in self.taps
+            for row in taps.in_frames()
+            if row.thread not in mine
+        ]
+        for found in in_frames:
+            if found in before[1]:
+                self._hangs((found.group, -found.thread), found)
+        for key, row in list(self.beside.items()):
+            if not row.seq and row.thread not in {found.thread for found in in_frames}:
+                self._over(self.beside.get(key), replace(row, state="done", ended=time.time()))
+        return now, in_frames
 
     def _known_of(self, group: str) -> int:
         """Number of the last collective of a group that has a row."""
@@ -143,19 +163,21 @@ class Ledger(Observer):
                 return max(int(row[SEQ]), known)
         return known
 
-    def _take(self, found: Collective, behind: bool) -> None:
-        key = found.group, found.seq
-        before = self.beside.get(key)
-        new = behind and found.state != "done" and found.seq > self._known_of(found.group)
-        if not new and (before is None or before.state == found.state):
+    def _hangs(self, key: tuple[str, int], found: Collective) -> None:
+        if key not in self.beside:
+            begun = found.begun or time.time() - PASS * LOOK
+            row = self.beside[key] = replace(found, id=self.number(), begun=begun)
+            if self._record is not None:
+                self._record(row)
+
+    def _over(self, known: Collective | None, found: Collective) -> None:
+        if known is None:
             return
-        row = replace(found, id=before.id if before is not None else self.number())
+        for key, row in list(self.beside.items()):
+            if row is known:
+                del self.beside[key]
         if self._record is not None:
-            self._record(row)
-        if found.state == "done":
-            del self.beside[key]
-        else:
-            self.beside[key] = row
+            self._record(replace(known, state=found.state, ended=found.ended))
 
     # ---- as an observer
 
@@ -164,6 +186,7 @@ class Ledger(Observer):
         if taps is not None:
             taps.sink = self
             self.taps.append(taps)
+            self._backends.append(backend)
 
     def backward_begin(self, running: Running) -> None:
         self._entered(running.call.thread, running.call.number)
@@ -192,10 +215,10 @@ class Ledger(Observer):
 
     def detach(self) -> None:
         """The taps come out with their backend. What was written down stays in the record alone."""
-        self._over.set()
+        self._ending.set()
         self.hand_over()
         self._watcher = None
-        self._over = threading.Event()
+        self._ending = threading.Event()
         self._groups.clear()
         self._open.clear()
         self.rows.clear()

@@ -9,7 +9,8 @@ Two ways in, one protocol:
 * ``adbg.listen()``: the agent listens on ``<runtime dir>/<pid>/agent.sock`` and writes ``session.json`` beside it;
   ``adbg attach PID`` reads that file, and trusts it only where no other user could have made it.
 
-No TCP port is ever opened.
+On another host the socket is one that ssh forwards, or one whose connections go through TLS to a port that was asked
+for (``engine/launch/hosts``): agents dial unix sockets only. No TCP port is opened unless ``--listen`` asks for it.
 """
 
 from __future__ import annotations
@@ -30,13 +31,17 @@ from adbg.engine.errors import AdbgError
 
 SESSION_VARIABLE = "ADBG_SESSION"  # path of session.json; inherited by the program's children
 KEEP = 256 << 20  # bytes of copies of gradients
+SOCKET = "client.sock"  # the front end's, beside session.json
+LONGEST = 107  # bytes of a socket's path on Linux
 MAIN_VARIABLE = "ADBG_MAIN"  # "1" only in the launched process itself; the bootstrap removes it
 
 
 @dataclass(frozen=True, slots=True)
 class SessionConfig:
     """What the agent needs to know. ``run_dir`` "" records nothing; ``record_limit``: bytes that each process may keep
-    there, 0 for any number; ``keep_gradients``: bytes of copies of the last stops' gradients, 0 for none."""
+    there, 0 for any number; ``keep_gradients``: bytes of copies of the last stops' gradients, 0 for none. ``address``
+    ("HOST:PORT") and ``fingerprint`` (of its certificate) are for ``adbg join`` on other hosts: agents use ``socket``.
+    """
 
     socket: str
     token: str
@@ -46,6 +51,8 @@ class SessionConfig:
     package_path: str = ""  # folder that holds adbg/__init__.py
     record_limit: int = 2 << 30
     keep_gradients: int = KEEP
+    address: str = ""
+    fingerprint: str = ""
 
 
 def new_token() -> str:
@@ -59,6 +66,34 @@ def private_dir(prefix: str = "adbg-") -> Path:
         if base and len(base) < 60 and os.path.isdir(base) and os.access(base, os.W_OK):
             return Path(tempfile.mkdtemp(prefix=prefix, dir=base))
     raise AdbgError("cannot create a folder for the debugger's socket", "set TMPDIR to a short, writable path")
+
+
+def session_dir(path: Path) -> Path:
+    """The folder ``path`` for a session, made if need be; what an ended session left there is removed.
+
+    Raises:
+        AdbgError: it is another user's or open to others, holds something else, or a session runs there.
+    """
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+        _check_own(path, path.lstat(), stat.S_ISDIR)
+        if len(os.fsencode(path / SOCKET)) > LONGEST:
+            raise AdbgError(f"the path of {path} is too long for a socket in it", "choose a folder with a shorter path")
+        _check_unused(path / SOCKET)
+        for name in (SOCKET, "session.json"):
+            (path / name).unlink(missing_ok=True)
+    except OSError as error:
+        raise AdbgError(f"cannot use {path} for the session: {error.strerror}", "choose another folder") from None
+    return path
+
+
+def _check_unused(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        try:
+            sock.connect(str(path))
+        except OSError:
+            return
+    raise AdbgError(f"a session runs in {path.parent}", "end that one, or choose another folder")
 
 
 def listen_dir(pid: int) -> Path:
@@ -113,6 +148,22 @@ def write_config(path: Path, config: SessionConfig) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(fd, "w") as file:
         json.dump(asdict(config), file)
+
+
+def copied_config(path: Path) -> SessionConfig:
+    """A session file that was brought here from another host.
+
+    Raises:
+        AdbgError: it is another user's, or others may read the token in it.
+        OSError or ValueError: there is none.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(fd, encoding="utf-8") as file:
+        state = os.fstat(fd)
+        if state.st_uid == os.getuid() and stat.S_ISREG(state.st_mode) and state.st_mode & 0o077:
+            raise AdbgError(f"other users may read the token in {path}: not used", f"chmod 600 {path}")
+        _check_own(path, state, stat.S_ISREG)
+        return _config_of(json.load(file))
 
 
 def read_config(path: Path) -> SessionConfig:

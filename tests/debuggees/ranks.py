@@ -2,7 +2,8 @@
 
     torchrun --nproc-per-node N ranks.py STEPS [TIMEOUT]
 
-Each rank prints its pid, and at the end its numbers. Rank 1's weight differs in its last bit from the others'.
+Each rank prints its pid, and at the end its numbers, and how long its group waits. One number of rank 1 differs in its
+last bit from the others'.
 """
 
 import os
@@ -24,7 +25,7 @@ weight = torch.randn(4, 4)
 if rank == 1:
     weight[0, 0] = torch.nextafter(weight[0, 0], torch.tensor(9.0))
 weight.requires_grad_()
-scale = float(weight[0, 0])
+scale = weight[0, 0].item()
 for step in range(steps):
     weight.grad = None
     loss = (weight @ torch.ones(4, 1)).tanh().sum()
@@ -32,5 +33,7 @@ for step in range(steps):
     dist.all_reduce(weight.grad)
     with torch.no_grad():
         weight -= 0.01 * weight.grad
-print(f"END {rank} {float(weight.detach().double().sum())!r}", flush=True)
+print(f"END {rank} {weight.detach().double().sum().item()!r}", flush=True)
+backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+print(f"TIMEOUT {rank} {backend.options._timeout.total_seconds()}", flush=True)
 dist.destroy_process_group()

@@ -1,22 +1,46 @@
-"""A job of ranks over gloo, each a process with RANK in its environment, and a launcher that ends with them.
+"""Jobs of ranks over gloo: by a framework's own launcher, and by one that lets the others live when a rank dies, as
+mpirun and many schedulers can."""
 
-``torchrun`` ends a job of which one rank dies; this one lets the others live, as mpirun and many schedulers can.
+from __future__ import annotations
+
+import re
+import socket
+import sys
+from pathlib import Path
+
+#: LAUNCHER COUNT FOLDER SCRIPT: as many ranks, and one more when the file FOLDER/late appears. Its own status is 5.
+LAUNCHER = """
+import os, pathlib, subprocess, sys, time
+
+count, folder, script = int(sys.argv[1]), pathlib.Path(sys.argv[2]), sys.argv[3]
+
+def start(rank):
+    told = {"RANK": str(rank), "WORLD_SIZE": str(count)}
+    return subprocess.Popen([sys.executable, script, str(folder)], env={**os.environ, **told})
+
+ranks = [start(rank) for rank in range(count)]
+while any(rank.poll() is None for rank in ranks):
+    if len(ranks) == count and (folder / "late").exists():
+        ranks.append(start(count))
+    time.sleep(0.05)
+print("LAUNCHER saw", [rank.wait() for rank in ranks], flush=True)
+sys.exit(5)
 """
 
-LAUNCHER = '''
-import os, subprocess, sys, socket
 
-count, command = int(sys.argv[1]), sys.argv[2:]
-with socket.socket() as free:
-    free.bind(("127.0.0.1", 0))
-    port = str(free.getsockname()[1])
-names = os.environ.get("RANK_NAMES", "RANK WORLD_SIZE").split()
-ranks = []
-for rank in range(count):
-    told = {names[0]: str(rank), names[1]: str(count), "LOCAL_RANK": str(rank)}
-    meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    ranks.append(subprocess.Popen([sys.executable, *command], env={**os.environ, **told, **meet}))
-codes = [rank.wait() for rank in ranks]
-print("LAUNCHER saw", codes, flush=True)
-sys.exit(5)
-'''
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+def torchrun(count: int, script: Path, *words: object) -> list[str]:
+    """The command; each job has a port of its own."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(count)]
+    return [*launcher, "--master-port", str(free_port()), str(script), *map(str, words)]
+
+
+def told(output: str, word: str) -> dict[int, str]:
+    """What each rank printed behind ``word``: "END 1 0.5" -> {1: "0.5"}."""
+    return {int(rank): text.strip() for rank, text in re.findall(rf"^{word} (\d+) (.*)$", output, re.MULTILINE)}

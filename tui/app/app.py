@@ -91,7 +91,7 @@ class AdbgApp(OtherScreens, Painted):
         main.relayout()
         main.retitle()
         main.relist()
-        main.graph.waiting = "starting the program …" if self.debugger.program.launched else "attaching …"
+        main.graph.waiting = "starting the program …"
         main.graph.focus()
         leave_on_signals(self.debugger.let_go, self.exit)
         self.set_interval(TICK, self._tick)

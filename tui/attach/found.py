@@ -41,6 +41,7 @@ class FoundProgram:
 
     launched = False
     detached_start = False
+    joining = ""
     command: Sequence[str] = ()
 
     def __init__(self, pid: int, stacks: bool | None = None, job: bool = False) -> None:

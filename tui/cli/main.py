@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from adbg.engine.errors import AdbgError, CommandError
 from adbg.tui.cli.attach import Attach
 from adbg.tui.cli.doctor import Doctor
+from adbg.tui.cli.join import Join
 from adbg.tui.cli.log import Log
 from adbg.tui.cli.profile import Profile
 from adbg.tui.cli.run import Run
@@ -26,6 +27,7 @@ _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # what a fil
 SUBCOMMANDS: dict[str, Subcommand] = {
     "run": Run(),
     "attach": Attach(),
+    "join": Join(),
     "log": Log(),
     "runs": Runs(),
     "profile": Profile(),

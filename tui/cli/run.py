@@ -11,7 +11,7 @@ from adbg.tui.cli.front_end import add_front_end, check_options, choose_front_en
 # Options that take a value: what follows them is not the script.
 VALUED = {
     *("-b", "--break", "-e", "--execute", "-x", "--command-file", "--fail-on"),
-    *("--run-dir", "--timeout", "--python", "--record-limit", "--keep-gradients"),
+    *("--run-dir", "--timeout", "--python", "--record-limit", "--keep-gradients", "--session", "--listen"),
 }
 
 
@@ -41,6 +41,7 @@ class Run:
         )
         record.add_argument("--no-record", action="store_true", help="record nothing")
 
+        add_hosts(parser)
         memory = parser.add_argument_group("memory")
         memory.add_argument(
             "--keep-gradients",
@@ -58,6 +59,10 @@ class Run:
                 missing, "for example: adbg run train.py, adbg run -m package.train, adbg run -- torchrun train.py"
             )
         check_options(options)
+        if options.listen:
+            from adbg.engine.launch.hosts.tunnel import parse_address
+
+            parse_address(options.listen)
         from adbg.engine.launch.command_line import is_interpreter, python_command
         from adbg.engine.protocol.rendezvous import KEEP
         from adbg.engine.record.budget import LIMIT
@@ -79,8 +84,26 @@ class Run:
             stacks=options.stacks is not False,
             python=kind != "command" or is_interpreter(command[0]),
             size=terminal_size() or (24, 80),
+            session=options.session,
+            listen=options.listen,
         )
         return run_front_end(front, StartedProgram(script), options, startup, script.title)
+
+
+def add_hosts(parser: argparse.ArgumentParser) -> None:
+    hosts = parser.add_argument_group("processes on other hosts (docs/hosts.md)")
+    hosts.add_argument(
+        "--session",
+        metavar="DIR",
+        default="",
+        help="keep the session's socket and session.json in DIR, for `adbg join`",
+    )
+    hosts.add_argument(
+        "--listen",
+        metavar="HOST:PORT",
+        default="",
+        help="open that TCP port for `adbg join` (TLS and the session's token; default: no port)",
+    )
 
 
 def _size(text: str) -> int:

@@ -73,13 +73,8 @@ def diff(debugger: Debugger, argument: str) -> CommandResult:
 
 
 def _ranks(debugger: Debugger) -> dict[int, Process]:
-    """By rank the process that trains: one that has a framework, the first of several (workers inherit RANK)."""
-    found: dict[int, Process] = {}
-    for process in debugger.processes:
-        number = process.info.rank
-        if number is not None and process.frameworks:
-            found.setdefault(number, process)
-    return dict(sorted(found.items()))
+    """Those that have a framework."""
+    return {number: process for number, process in debugger.ranks.connected().items() if process.frameworks}
 
 
 def _joined(debugger: Debugger) -> dict[int, Process]:
@@ -116,7 +111,7 @@ def _stopped(debugger: Debugger, ranks: Mapping[int, Process]) -> bool:
     stopped = [number for number in ranks if number not in running]
     raise NotStopped(
         f"{ranks_text(stopped)} stopped, {ranks_text(running)} running: they cannot be compared so",
-        "`continue all` to compare running ranks, or a breakpoint that all ranks reach: b backward-end",
+        "`continue all` to compare running ranks, or `set stop one` and a breakpoint that all reach: b backward-end",
     )
 
 
@@ -164,7 +159,10 @@ def _at_stops(
     if len(set(places.values())) == 1:
         return bodies, []
     told = "; ".join(f"rank {number}: {', '.join(filter(None, map(str, place)))}" for number, place in places.items())
-    return bodies, [f"the ranks do not stand at the same place, which alone makes values differ: {told}"]
+    return bodies, [
+        f"the ranks do not stand at the same place, which alone makes values differ: {told}; with `set stop one` and a "
+        "breakpoint that all reach (b backward-end), they do"
+    ]
 
 
 def _where(stop: NodeStop | None, what: str, launched: bool) -> tuple[str, ...]:

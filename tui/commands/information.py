@@ -170,11 +170,13 @@ def process_table(debugger: Debugger) -> CommandResult:
             stop_title(process.stop) if process.stop is not None else "running" if debugger.run.begun else "not started"
         )
         names = ", ".join(f"{f.name} {f.version}" for f in process.frameworks)
-        rows.append((mark, process.number, process.info.pid, process.info.rank, names, where))
+        rows.append((mark, process.number, process.info.pid, process.info.rank, names, where, process.info.host))
     if not rows:
         return CommandResult("no process of the program is connected", [])
-    value = [{"number": r[1], "pid": r[2], "rank": r[3], "frameworks": r[4], "state": r[5]} for r in rows]
-    return table_result(("", "num", "pid", "rank", "frameworks", "state"), rows, "", value)
+    value = [{"number": r[1], "pid": r[2], "rank": r[3], "frameworks": r[4], "state": r[5], "host": r[6]} for r in rows]
+    columns: tuple[str, ...] = ("", "num", "pid", "rank", "frameworks", "state", "host")
+    shown = 7 if len({row[6] for row in rows}) > 1 else 6  # where all are on one host nobody asks for its name
+    return table_result(columns[:shown], [row[:shown] for row in rows], "", value)
 
 
 def program_result(debugger: Debugger) -> CommandResult:
@@ -184,11 +186,17 @@ def program_result(debugger: Debugger) -> CommandResult:
         "state": debugger.state.value,
         "recorded in": debugger.program.run_dir or "nothing is recorded",
     }
+    if debugger.program.joining:
+        facts["other hosts"] = debugger.program.joining
     process = debugger.current
     if process is not None:
         facts["pid"] = str(process.info.pid)
         facts["python"] = process.info.python
         facts["working directory"] = process.info.cwd
+        if process.info.host:
+            facts["host"] = process.info.host
+        if process.info.run_dir not in ("", debugger.program.run_dir):
+            facts["records in"] = f"{process.info.run_dir} on {process.info.host}"
         facts["frameworks"] = ", ".join(f"{f.name} {f.version}" for f in process.frameworks) or "none imported yet"
     if debugger.run.exit_code is not None:
         facts["exit status"] = str(debugger.run.exit_code)

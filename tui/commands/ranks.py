@@ -113,6 +113,7 @@ def _on_ranks(debugger: Debugger, chosen: dict[int, Process], line: str) -> Comm
             "`break SPEC rank 0,2` stops on some ranks" if name in ("break", "tbreak", "trace") else "leave out `rank`"
         )
         raise CommandError(f"`{name}` is for the whole program, not for single ranks", hint)
+    debugger.stop_all.wait_all(chosen.values())
     if name in _MOVING:
         return _move(debugger, chosen, line)
     answers = on_ranks(chosen, lambda process: execute(OneRank(debugger, process), line))

@@ -22,7 +22,15 @@ from typing import Any, BinaryIO
 from adbg.engine.errors import AdbgError, DebuggeeGone, ProtocolError, error_of_id
 from adbg.engine.protocol import codec as wire
 from adbg.engine.protocol.messages import EVENTS, PROTOCOL_VERSION, REQUESTS, Hello, Initialize, InitializeBody, Refused
-from adbg.engine.protocol.rendezvous import SessionConfig, check_peer, new_token, private_dir, trusted_config
+from adbg.engine.protocol.rendezvous import (
+    SOCKET,
+    SessionConfig,
+    check_peer,
+    new_token,
+    private_dir,
+    session_dir,
+    trusted_config,
+)
 
 HELLO_TIMEOUT = 5.0  # seconds within which a new connection must identify itself
 REQUEST_TIMEOUT = 30.0
@@ -201,7 +209,8 @@ class Listener:
             not started.
         on_refused: called with what a process that runs already says where no agent can start, on such a thread.
         config: its ``run_dir`` and ``stacks`` are kept; ``self.config`` is it with the socket and the token, for
-            the launcher.
+            the launcher. A token that it has is kept too.
+        folder: where the socket goes; "" for a new folder.
     """
 
     def __init__(
@@ -209,12 +218,13 @@ class Listener:
         on_agent: Callable[[Client, Hello], None],
         config: SessionConfig | None = None,
         on_refused: Callable[[Refused], None] = lambda refused: None,
+        folder: str = "",
     ) -> None:
         self._on_agent = on_agent
         self._on_refused = on_refused
-        self.directory: Path = private_dir()
-        self.token = new_token()
-        self.socket_path = self.directory / "client.sock"
+        self.directory: Path = session_dir(Path(os.path.abspath(folder))) if folder else private_dir()
+        self.token = config.token if config is not None and config.token else new_token()
+        self.socket_path = self.directory / SOCKET
         self._closed = False
         base = config or SessionConfig("", "")
         self.config = replace(base, socket=str(self.socket_path), token=self.token)

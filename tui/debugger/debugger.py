@@ -331,7 +331,7 @@ class Debugger:
     def _after_resume(self, continued: bool) -> None:
         """Show the next queued stop: at once after ``continue``; a stepped process is given a moment to stop again
         first."""
-        if not self.model.waiting:
+        if not self.model.waiting and not (continued and self.stop_all.standing()):
             return
         if continued:
             self._show_waiting()
@@ -342,8 +342,13 @@ class Debugger:
 
     def _show_waiting(self) -> None:
         with self.model.changed:
-            if self.state is State.RUNNING:
+            if self.state is not State.RUNNING:
+                return
+            standing = self.stop_all.standing()
+            if self.model.waiting or not standing:
                 self.model.show_next()
+            else:  # a process that is no rank went on: the ranks stand until they are let go
+                self.model.make_current(standing[0])
 
     def select_process(self, number: int) -> Process:
         """Make another process the current one; it need not be stopped."""

@@ -210,7 +210,7 @@ class Incoming:
                 model.tell(events.StopQueued(process, stop))
             else:
                 model.make_current(process)
-                self._stop_all.hold_others(process)
+                self._stop_all.hold_others(process, stop)
         model.tell(events.RanksChanged())
 
     def _breakpoint_changed(self, process: Process, body: protocol.BreakpointChanged) -> None:

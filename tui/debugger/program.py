@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from adbg.engine.errors import AdbgError
 from adbg.engine.protocol.messages import Hello, ProcessInfo
-from adbg.engine.protocol.rendezvous import KEEP, SessionConfig
+from adbg.engine.protocol.rendezvous import KEEP, SessionConfig, new_token
 from adbg.engine.record.budget import LIMIT
 from adbg.engine.types import ExitStatus
 from adbg.tui.debugger.client import Client, Listener
 
 if TYPE_CHECKING:
+    from adbg.engine.launch.hosts.tunnel import Door
     from adbg.engine.launch.launch import Launched
     from adbg.tui.debugger.model import Model
 
@@ -91,6 +92,10 @@ class Program(Protocol):
         """argv of the program that adbg started; () of an attached one."""
 
     @property
+    def joining(self) -> str:
+        """How processes of other hosts get in, in one line; "" where they do not."""
+
+    @property
     def detached_start(self) -> bool:
         """No agent is waited for: the program is a launcher, whose Python children come later."""
 
@@ -125,6 +130,8 @@ class Script:
         mode: "pty" (TUI, REPL) or "split" (batch), as ``engine.launch`` says.
         record: make a run directory; ``run_dir`` chooses it, "" makes a new one.
         python: the command is a Python interpreter running the script, so its own agent will come.
+        session: folder of the session's socket and session.json, "" for a new one.
+        listen: "HOST:PORT" to open for processes on other hosts, "" for no port.
     """
 
     command: Sequence[str]
@@ -139,6 +146,8 @@ class Script:
     python: bool = True
     env: Mapping[str, str] | None = None
     size: tuple[int, int] = field(default=(24, 80))
+    session: str = ""
+    listen: str = ""
 
 
 class StartedProgram:
@@ -154,24 +163,32 @@ class StartedProgram:
         self.size = script.size
         self.folder = ""
         self._listener: Listener | None = None
+        self._door: Door | None = None
         self._program: Launched | None = None
+        # The same at every start: on other hosts there are copies of session.json.
+        self._token = new_token()
 
     def start(self, on_agent: OnAgent, on_output: OnOutput, on_exit: OnExit, on_note: OnNote) -> None:
         from adbg.engine.launch.launch import LaunchRequest, launch
 
-        self.close()
+        self._close_listener()
         warning = self._make_run_dir()
 
         def greet(client: Client, hello: Hello) -> None:
             on_agent(client, hello.process)
 
-        listener = Listener(greet, self._config())
+        listener = Listener(greet, self._config(), folder=self.script.session)
         self._listener = listener
         self.folder = self.run_dir or os.path.dirname(listener.config.socket)
 
+        try:
+            config = self._opened(listener.config)
+        except BaseException:
+            self.close()
+            raise
         request = LaunchRequest(
             command=self.script.command,
-            config=listener.config,
+            config=config,
             mode=self.script.mode,
             rows=self.size[0],
             cols=self.size[1],
@@ -184,12 +201,39 @@ class StartedProgram:
             raise
         if warning:
             on_note(warning)
+        if self.joining:
+            on_note(f"processes of other hosts join by {self.joining}")
+
+    def _opened(self, config: SessionConfig) -> SessionConfig:
+        """``config`` with the port for other hosts, when one is asked for. It stays open over a restart."""
+        if not self.script.listen:
+            return config
+        from adbg.engine.launch.hosts.tunnel import Door, parse_address
+
+        host, port = parse_address(self.script.listen)
+        if self._door is None:
+            self._door = Door((host, port), config.socket, config.token)
+        self._door.path = config.socket
+        name = os.uname().nodename if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+        return replace(config, address=f"{name}:{self._door.port}", fingerprint=self._door.fingerprint)
+
+    @property
+    def session_file(self) -> str:
+        """What ``adbg join`` on another host needs a copy of."""
+        return os.path.join(os.path.dirname(self._listener.config.socket), "session.json") if self._listener else ""
+
+    @property
+    def joining(self) -> str:
+        if not self.script.session and not self.script.listen:
+            return ""
+        by = f"; port {self._door.port} is open (TLS, and the token)" if self._door is not None else ""
+        return f"`adbg join session.json -- COMMAND` there, with a copy of {self.session_file}{by}"
 
     def _config(self) -> SessionConfig:
         script = self.script
         return SessionConfig(
             "",
-            "",
+            self._token,
             self.run_dir,
             script.stacks,
             record_limit=script.record_limit,
@@ -247,6 +291,12 @@ class StartedProgram:
             self._program.signal(signum)
 
     def close(self) -> None:
+        self._close_listener()
+        door, self._door = self._door, None
+        if door is not None:
+            door.close()
+
+    def _close_listener(self) -> None:
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.close()

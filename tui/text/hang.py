@@ -99,7 +99,9 @@ def headline(verdict: HangVerdict, recorded: bool = False) -> str:
         + _unknown(verdict),
     }
     text = texts[kind]
-    if recorded and kind is not HangKind.NOTHING:
+    if recorded and kind is HangKind.NOTHING:
+        text = "when the record ends, no rank is in a collective"
+    elif recorded:
         text = f"when the record ends: {text}"
     return text + (sure if kind is not HangKind.NOTHING else "")
 

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import abc
 import functools
+import os
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from threading import get_ident
 from time import time
 from typing import Any
 
 from adbg.engine.backends.base.collectives import ENDED, GROUP, STATE, CollectiveTaps, KnownGroup, LedgerSink, Method
 from adbg.engine.backends.common.tracebacks import strip_own
-from adbg.engine.outside import own, suppress
+from adbg.engine.outside import DISGUISED, own, suppress
+from adbg.engine.own_files import own_folders
+from adbg.engine.protocol.messages import Collective, ProcessGroup
+from adbg.engine.types import SourceLine
 
+GRADIENTS = "all_reduce (of gradients, by C++)"
 _UNWAITED = 4096  # works that nobody waited for, remembered at most
 
 Place = tuple[str, int, str]  # file, line, function
@@ -49,6 +54,29 @@ def outwards(frame: types.FrameType | None) -> Iterator[types.FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
+
+
+def in_engine(
+    innermost: types.FrameType | None, entries: Container[tuple[str, str]], user_file: Callable[[str], str | None]
+) -> Place | None:
+    """The user's line that called a backward whose C++ code this thread runs now; None: it is elsewhere. ``entries``:
+    (file without its folders, function) of the framework's last Python frame before that."""
+    own_code = own_folders()
+    for frame in outwards(innermost):
+        code = frame.f_code
+        if code.co_filename.startswith(own_code) or code in DISGUISED:
+            continue
+        if (os.path.basename(code.co_filename), code.co_name) in entries:
+            return user_place(frame, user_file)
+        return None
+    return None
+
+
+def of_gradients(group: ProcessGroup, thread: int, place: Place) -> Collective:
+    """What a thread that rests in the C++ code of a backward is most likely in, in a job of several ranks."""
+    file, line, function = place
+    where = SourceLine(file, line, function) if file else None
+    return Collective(0, group.name, 0, GRADIENTS, state="waiting", place=where, thread=thread, source="frames")
 
 
 def user_place(frame: types.FrameType | None, user_file: Callable[[str], str | None]) -> Place:
@@ -112,6 +140,7 @@ class MethodTaps(CollectiveTaps):
 
         @functools.wraps(call)
         def tap(group: Any, *args: Any, **kwargs: Any) -> Any:
+            row = None
             try:
                 known = groups.get(id(group)) or meet(group, sink)
                 if number is not None:
@@ -150,14 +179,17 @@ class MethodTaps(CollectiveTaps):
                 ]  # fmt: skip
                 add(row)
             except own(Exception):  # an odd call of the script's: the framework says what is wrong with it
-                return call(group, *args, **kwargs)
+                pass
             try:
                 work = call(group, *args, **kwargs)
             except BaseException as error:
-                resume(row, group)
-                row[ENDED], row[STATE] = time(), "failed"
+                if row is not None:
+                    resume(row, group)
+                    row[ENDED], row[STATE] = time(), "failed"
                 strip_own(error)
                 raise
+            if row is None:
+                return work
             if work is None or whole or known.backend == "GLOO":  # Paddle's gloo: it is over
                 row[ENDED], row[STATE] = time(), "done"
                 if whole:

@@ -62,13 +62,13 @@ class ProcessGroup:
 @dataclass(frozen=True, slots=True)
 class CollectivesBody:
     """Attributes:
-        now: when all this was looked at, in seconds since the epoch.
-        since: when this ledger began; None: there is none. ``total`` rows were ever in it.
-        rows: the newest, in order.
-        frames: the main thread's, innermost first; ``call`` the framework's function that it is in.
-        cpu: seconds that the main thread has computed, or waited for a processor.
-        gil: seconds that it took to get the GIL, about a switch interval (5 ms) where Python code runs.
-        notes: what is not seen in this process.
+    now: when all this was looked at, in seconds since the epoch.
+    since: when this ledger began; None: there is none. ``total`` rows were ever in it.
+    rows: the newest, in order.
+    frames: the main thread's, innermost first; ``call`` the framework's function that it is in.
+    cpu: seconds that the main thread has computed, or waited for a processor.
+    gil: seconds that it took to get the GIL, about a switch interval (5 ms) where Python code runs.
+    notes: what is not seen in this process.
     """
 
     rank: int | None

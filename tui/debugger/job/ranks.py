@@ -4,8 +4,9 @@ A rank is a process that says one (RANK and its like in its environment, or the 
 rank with the same environment is its worker, no rank; a launcher has none. One that the launcher starts again takes the
 place of the one that ended.
 
-Thread "adbg-ranks" asks every rank for its state once a second while there are several, or somebody watches; the answer
-costs a rank 0.1 ms and needs no stop. One that does not answer is not asked again until it does.
+Thread "adbg-ranks" asks every rank for its state once a second while there are several, or somebody watches. The answer
+needs no stop, and costs the rank 0.3 to 0.6 ms of a processor (measured on two busy cores). One that does not answer is
+not asked again until it does.
 """
 
 from __future__ import annotations

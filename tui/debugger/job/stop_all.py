@@ -1,9 +1,11 @@
 """Ranks stop together and go on together: a rank that stands keeps the others waiting in their next collective anyway.
 
 When a rank stops, the others are asked to stop at their next node and are *held*: they stand there, can be asked and
-stepped, and are no stops of their own to be shown. A breakpoint that a rank hits on the way is. `continue` shows those
-first, then lets all go. A rank that waits in a collective comes to no node: the time-outs of process groups are raised
-while a rank stands, or could come to a breakpoint, where the framework has a way, and put back when none can.
+stepped, and are no stops of their own to be shown. A breakpoint that a rank hits on the way is: ranks do the same, so
+they are given half a second to come to the one that the first stopped at, which is a better place to compare them.
+`continue` shows those first, then lets all go. A rank that waits in a collective comes to no node: the time-outs of
+process groups are raised while a rank stands, or could come to a breakpoint, where the framework has a way, and put
+back when none can.
 
 Called with the model's lock held, on any thread: nothing here waits for an answer.
 """
@@ -11,8 +13,9 @@ Called with the model's lock held, on any thread: nothing here waits for an answ
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from adbg.engine.errors import DebuggeeGone
@@ -24,6 +27,8 @@ from adbg.tui.debugger.process import Process
 
 HELD_SECONDS = 86_400.0  # how long a collective that begins while a rank stands waits for it: a day
 _BY_HAND = (StopReason.PAUSE, StopReason.STEP)  # no news where another rank is being looked at
+GRACE = 0.5  # seconds in which the others may come to the breakpoint that one stopped at
+SETTLED = 3.0  # seconds in which they are likely to stand, or to wait for the one that does
 
 
 class StopAll:
@@ -64,7 +69,7 @@ class StopAll:
         stands = model.state is State.STOPPED and model.run.current is not process
         return stands or (model.state is State.RUNNING and led)
 
-    def hold_others(self, process: Process) -> None:
+    def hold_others(self, process: Process, stop: NodeStop) -> None:
         """``process`` is shown at its stop."""
         self.leader = None
         if self.since is None:
@@ -72,9 +77,31 @@ class StopAll:
         if not self._ranks.several or self._ranks.of(process) is None:
             return
         self.renew_timeouts()
-        if self.on:
-            for other in self._others(process):
-                self.hold(other)
+        if self.on and stop.reason in (*_BY_HAND, StopReason.ERROR):
+            self._hold_all(process)
+        elif self.on:
+            late = threading.Timer(GRACE, self._hold_late, (process, stop))
+            late.daemon = True
+            late.start()
+
+    def _hold_late(self, process: Process, stop: NodeStop) -> None:
+        with self._model.changed:
+            if process.stop is stop and self.holds(process):
+                self._hold_all(process)
+
+    def _hold_all(self, process: Process) -> None:
+        for other in self._others(process):
+            self.hold(other)
+
+    def wait_all(self, processes: Collection[Process], seconds: float = SETTLED) -> None:
+        """Those of ``processes`` that are on their way to a stop get there, unless they wait in a collective."""
+        limit = time.monotonic() + seconds
+        with self._model.changed:
+            while self.on and self.since is not None and any(map(_on_its_way, processes)):
+                left = limit - time.monotonic()
+                if left <= 0:
+                    return
+                self._model.changed.wait(min(left, 0.05))
 
     def hold(self, process: Process) -> None:
         """At its next node."""
@@ -151,3 +178,8 @@ class StopAll:
         ranks = self._ranks.connected().values()
         soon = self.since is not None or self._can_stop() or any(process.pause_wanted for process in ranks)
         return self.timeout if soon else self.always
+
+
+def _on_its_way(process: Process) -> bool:
+    at = process.state.collective if process.state is not None else None
+    return process.alive and process.stop is None and not (at is not None and at.running)

@@ -118,13 +118,17 @@ class PaddleTaps(MethodTaps):
         return []
 
     def in_frames(self) -> list[Collective]:
-        return calls_in_frames(self._user_file, _facts)
+        world = next((group for group in self.groups() if len(group.ranks) > 1), None)
+        return calls_in_frames(self._user_file, _facts, world)
 
     @property
     def notes(self) -> list[str]:
         if not _groups():
             return []
-        return ["Paddle tells nothing of collectives that C++ calls: the gradients of DataParallel are not shown"]
+        return [
+            "Paddle does not tell of collectives that C++ calls (the gradients of DataParallel): that a rank is in"
+            " one is inferred where its main thread rests in backward"
+        ]
 
 
 def _groups() -> list[Any]:

@@ -36,28 +36,41 @@ def _dump(**what: bool) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+#: The recorder's own number of each group that was ever made in this process, to the group's name; "" where none of its
+#: collectives is in the recorder any more. A name may come again: the highest number is the group that exists.
+_names: dict[str, str] = {}
+
+
 def is_on() -> bool:
     return bool(issued())
 
 
 def issued() -> dict[str, int]:
     """Number of the last collective that each group issued, as far as the recorder is on."""
+    status = dict(_dump(includeCollectives=False, includeStackTraces=False).get("pg_status") or {})
+    if any(number not in _names for number in status):
+        _names.update(dict.fromkeys(map(str, status), ""))
+        for entry in _dump(includeStackTraces=False).get("entries") or ():
+            _names[str(entry["pg_id"])] = str(entry["process_group"][0])
     found: dict[str, int] = {}
-    for name, status in dict(_dump(includeCollectives=False, includeStackTraces=False).get("pg_status") or {}).items():
-        last = status.get("last_enqueued_collective")
-        if isinstance(last, int) and last >= 0:
-            found[str(name)] = last
+    for number in sorted(status, key=int):
+        last = status[number].get("last_enqueued_collective")
+        if _names.get(number) and isinstance(last, int) and last >= 0:
+            found[_names[number]] = last
     return found
 
 
 def history(user_file: Callable[[str], str | None], groups: Mapping[str, ProcessGroup]) -> list[Collective]:
-    """Everything that is still in it, in order."""
+    """Everything that is still in it of the groups that exist, in order."""
+    entries = [entry for entry in _dump().get("entries") or () if str(entry["process_group"][0]) in groups]
+    newest = {str(entry["process_group"][0]): entry["pg_id"] for entry in entries}
     rows = []
-    for entry in _dump().get("entries") or ():
-        try:
-            rows.append(_row(entry, user_file, groups))
-        except own(Exception):  # one entry of another form
-            continue
+    for entry in entries:
+        if entry["pg_id"] == newest[str(entry["process_group"][0])]:
+            try:
+                rows.append(_row(entry, user_file, groups))
+            except own(Exception):  # one entry of another form
+                continue
     return rows
 
 

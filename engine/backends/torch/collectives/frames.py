@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from adbg.engine.backends.base.collectives import short_dtype, short_reduce
-from adbg.engine.backends.common.taps import outwards, user_place
+from adbg.engine.backends.common.taps import in_engine, of_gradients, outwards, user_place
 from adbg.engine.frames import locals_of
 from adbg.engine.outside import own
 from adbg.engine.protocol.messages import Collective, ProcessGroup
@@ -25,10 +25,20 @@ _OPS = frozenset((
 _TENSORS = ("tensor", "input_tensor", "input", "output", "object_tensor")
 
 
-def calls_in_frames(user_file: Callable[[str], str | None], facts: Callable[[Any], ProcessGroup]) -> list[Collective]:
-    """The innermost of each thread, with its sequence number not known (0)."""
+_ENGINE = frozenset((("graph.py", "_engine_run_backward"),))
+
+
+def calls_in_frames(
+    user_file: Callable[[str], str | None], facts: Callable[[Any], ProcessGroup], world: ProcessGroup | None
+) -> list[Collective]:
+    """The innermost of each thread, with its sequence number not known (0). ``world``: the group of the whole job,
+    where it has several ranks and nothing else tells of what C++ calls."""
     found = []
     for thread, innermost in sys._current_frames().items():
+        place = in_engine(innermost, _ENGINE, user_file) if world is not None else None
+        if place is not None and world is not None:
+            found.append(of_gradients(world, thread, place))
+            continue
         for frame in outwards(innermost):
             code = frame.f_code
             if code.co_name in _OPS and code.co_filename.endswith(_FILE):

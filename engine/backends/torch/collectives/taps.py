@@ -128,7 +128,8 @@ class TorchTaps(MethodTaps):
         return flight.history(self._user_file, {each.name: each for each in self.groups()})
 
     def in_frames(self) -> list[Collective]:
-        return calls_in_frames(self._user_file, _facts)
+        world = None if flight.is_on() else next((each for each in self.groups() if len(each.ranks) > 1), None)
+        return calls_in_frames(self._user_file, _facts, world)
 
     @property
     def notes(self) -> list[str]:
