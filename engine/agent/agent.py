@@ -164,6 +164,9 @@ class Agent:
             self.let_go()
         self.configured.set()
 
+    def joined(self) -> None:
+        """A client is here, and the hooks are in."""
+
     def let_go(self) -> None:
         """The client leaves, or is gone: the program runs on without it, and waits for another one."""
         self.session.detach()

@@ -17,6 +17,11 @@ from adbg.engine.agent import agent as agents
 from adbg.engine.errors import AdbgError
 from adbg.engine.protocol.rendezvous import SessionConfig, read_config
 
+LEAVING = 2.0  # seconds that the agent of a front end which is gone has to leave
+_UNDER_WAY = (
+    "a backward was running when adbg came: its own nodes run unseen, for they cannot be hooked from outside; one that "
+    "it calls, or the next one, is the first that can stop"
+)
 _arriving = threading.Lock()  # of this process: two sessions that come at once are served one after the other
 
 
@@ -29,6 +34,9 @@ def arrive(session_file: str, dial: Callable[[], socket.socket], aside: Mapping[
     config = read_config(Path(session_file))
     with _arriving:
         there = agents.current()
+        if isinstance(there, LateAgent) and there.config.token != config.token:
+            there.left.wait(LEAVING)  # its front end may have ended, or been killed, a moment ago
+            there = agents.current()
         if there is None:
             agent = LateAgent(config, aside)
             try:
@@ -49,14 +57,18 @@ class LateAgent(agents.Agent):
     def __init__(self, config: SessionConfig, aside: Mapping[str, ModuleType]) -> None:
         self._aside = aside
         self._leaving = threading.Lock()
-        self._left = False
+        self.left = threading.Event()
         super().__init__(config, main=False)
+
+    def joined(self) -> None:
+        if any(backend.under_way for backend in self.session.backends):
+            self.session.problems.problem(_UNDER_WAY)
 
     def let_go(self) -> None:
         with self._leaving:
-            if not self._left:
-                self._left = True
+            if not self.left.is_set():
                 self.leave()
+                self.left.set()
 
     def leave(self) -> None:
         """Take everything of adbg's out of the process."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import io
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -123,6 +124,7 @@ class Connection:
     # ---- reader
 
     def _read(self) -> None:
+        _untraced()
         stream = io.BufferedReader(_Incoming(self._sock, self._own), 1 << 16)
         try:
             while not self._gone:
@@ -146,6 +148,7 @@ class Connection:
     # ---- writer
 
     def _write(self) -> None:
+        _untraced()
         try:
             while True:
                 batch = self._next_batch()
@@ -213,6 +216,12 @@ class Connection:
         if self._own.ours:
             with suppress(OSError):
                 self._sock.shutdown(socket.SHUT_RDWR)
+
+
+def _untraced() -> None:
+    """A program that has its threads traced or profiled (``threading.settrace``) does not mean adbg's."""
+    sys.settrace(None)
+    sys.setprofile(None)
 
 
 class _Incoming(io.RawIOBase):

@@ -139,6 +139,7 @@ class Requests:
         client.initialized = True
         self._session.attach()
         client.event(p.Initialized())
+        self._agent.joined()
 
     def _configuration_done(self, client: Client, message: Message, arguments: p.ConfigurationDone) -> None:
         if client.configured:

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from adbg.engine.attach import checks
 from adbg.engine.attach.blocked import blocked_in
 from adbg.engine.attach.proc import Proc
+from adbg.engine.attach.remote_exec import RemoteScript
 from adbg.engine.attach.snippet import snippet
 from adbg.engine.attach.target import Target
 from adbg.engine.errors import AdbgError, AttachError
@@ -79,6 +80,8 @@ def enter(target: Target, session_file: Path, tell: Callable[[Progress], None], 
     if _listens(target.pid):
         tell(Progress("entered", "listening"))
         return Entry("listening")
+    if target.traced_by:  # ``examine`` lets that pass where there is a way beside the tracer
+        return _by_script(RemoteScript(target, snippet(session_file)), target, tell, cancelled)
     injector = Injector(target, snippet(session_file))
     try:
         return _follow(injector, target, tell, cancelled)
@@ -87,13 +90,34 @@ def enter(target: Target, session_file: Path, tell: Callable[[Progress], None], 
         raise
 
 
+def _by_script(
+    script: RemoteScript, target: Target, tell: Callable[[Progress], None], cancelled: threading.Event
+) -> Entry:
+    told: Progress | None = None
+    looked = time.monotonic()
+    while not script.ran:
+        if cancelled.wait(0.02) or not Proc(target.pid).folder.exists():
+            script.cancel()
+            if cancelled.is_set():
+                raise _cancelled(target)
+            raise AttachError(f"process {target.pid} ended before adbg was in", checks.LIST)
+        if time.monotonic() > looked + TELL:
+            looked = time.monotonic()
+            progress = Progress("queued", "remote_exec", target.pid, blocked_in(target.pid))
+            if progress != told:
+                tell(progress)
+                told = progress
+    tell(Progress("entered", "remote_exec", target.pid))
+    return Entry("remote_exec")
+
+
 def _follow(injector: Injector, target: Target, tell: Callable[[Progress], None], cancelled: threading.Event) -> Entry:
     told: Progress | None = None
     way, thread, looked = "", target.pid, 0.0
     while True:
         line = injector.next_line(0.05)
         if cancelled.is_set():
-            raise EntryCancelled(f"adbg does not enter process {target.pid}: it was told not to", "")
+            raise _cancelled(target)
         if line is None:
             if not way or (told is not None and time.monotonic() < looked + TELL):
                 continue
@@ -111,6 +135,10 @@ def _follow(injector: Injector, target: Target, tell: Callable[[Progress], None]
         if progress != told:
             tell(progress)
             told = progress
+
+
+def _cancelled(target: Target) -> EntryCancelled:
+    return EntryCancelled(f"adbg does not enter process {target.pid}: it was told not to", "")
 
 
 def _failure(target: Target, line: dict[str, Any]) -> AttachError:

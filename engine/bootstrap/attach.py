@@ -86,6 +86,8 @@ def _make_main(threading: Any, ident: int) -> None:
 
 def _enter(session_file: str) -> None:
     """On "adbg-attach": the front end, then adbg, then the agent. Nothing stays behind where one of them fails."""
+    sys.settrace(None)  # of this thread alone: a program that traces its threads (coverage) does not mean this one
+    sys.setprofile(None)
     session: dict[str, str] = {}
     # Loading takes Python's lock some thousand times, and beside a busy thread waits that long for it each time: 10 s
     # with Python's 5 ms.

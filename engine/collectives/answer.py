@@ -27,6 +27,7 @@ _WRAPPERS = frozenset(
     ("wrapper", "_wrap", "decorate_context", "_fn", "inner", "__impl__", "__call__", "_wrapped_call_impl")
 )
 _PYTHON = os.path.dirname(os.__file__) + os.sep + "multiprocessing"  # what starts a spawned rank
+_OPEN = ("called", "waiting")
 _NAP = 0.001  # seconds without the GIL
 _LOOKED_AT = 64  # rows of that moment
 _TOLERANCE = 0.05  # seconds between the ledger's and the flight recorder's notice of one call
@@ -44,12 +45,11 @@ def answer(session: Session, ledger: Ledger, rank: int | None, request: Collecti
             except own(Exception):  # a form that this version does not have
                 history = []
             rows = merged(rows, history)
-            seen = {row.thread for row in rows if row.state in ("called", "waiting")}
             with suppress(Exception):
-                rows += [row for row in taps.in_frames() if row.thread not in seen]
+                rows = with_frames(rows, taps.in_frames())
             notes += taps.notes
     if not request.history:
-        rows = [row for row in rows if row.state in ("called", "waiting")] + rows[-1:]
+        rows = [row for row in rows if row.state in _OPEN] + rows[-1:]
     return CollectivesBody(
         rank=rank,
         pid=os.getpid(),
@@ -83,7 +83,7 @@ def latest(ledger: Ledger) -> CollectiveAt | None:
         op=found.op,
         seq=found.seq,
         group=found.group,
-        running=found.state in ("called", "waiting"),
+        running=found.state in _OPEN,
         since=max(0.0, now - begun),
         shape=None if found.shape is None else list(found.shape),
         dtype=found.dtype,
@@ -115,6 +115,18 @@ def merged(rows: Iterable[Collective], history: Iterable[Collective]) -> list[Co
         state = "done" if theirs.state == "done" and ours.state in ("issued", "unknown") else ours.state
         mine[same] = replace(ours, seq=theirs.seq or ours.seq, state=state, ended=ours.ended or theirs.ended)
     return sorted([*mine, *found], key=_begun)
+
+
+def with_frames(rows: list[Collective], in_frames: Iterable[Collective]) -> list[Collective]:
+    """And what the frames tell: of a collective that the flight recorder has too, the operator and the root."""
+    rows = list(rows)
+    for found in in_frames:
+        place = next((at for at, row in enumerate(rows) if row.thread == found.thread and row.state in _OPEN), None)
+        if place is None:
+            rows.append(found)
+        elif rows[place].source == "flight recorder" and rows[place].op == found.op:
+            rows[place] = replace(rows[place], reduce=found.reduce, peer=found.peer)
+    return rows
 
 
 def _begun(row: Collective) -> float:

@@ -16,6 +16,11 @@ import sys
 import threading
 
 kind, end = sys.argv[1:3]
+if kind == "vectors":
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    import numpy
+
+    matrix = numpy.arange(1.0, 300 * 300 + 1).reshape(300, 300) ** 0.5
 faulthandler.enable()  # gives the main thread a signal stack
 libc = ctypes.CDLL(None, use_errno=True)
 data = bytes(range(256)) * 256
@@ -55,6 +60,10 @@ def poll():
     return libc.poll(None, 0, 100), ctypes.get_errno()
 
 
+def vectors():  # its sums are in vector registers all the time
+    return hashlib.sha256((matrix @ matrix).tobytes()).hexdigest()
+
+
 def held():  # in C, with the interpreter's lock
     return sum(range(15_000_000))
 
@@ -65,6 +74,7 @@ work = {
     "sleep": sleep,
     "poll": poll,
     "held": held,
+    "vectors": vectors,
     "lock": lambda: lock.acquire(timeout=0.1),
 }[kind]
 reader, writer = os.pipe2(os.O_NONBLOCK)

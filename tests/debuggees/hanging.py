@@ -14,6 +14,7 @@ if __name__ != "__main__" or "RANK" in os.environ:  # what starts the ranks need
     from torch.distributed import all_reduce as early_bound  # by a name that is older than adbg's taps
 
 LONG = 1000.0  # seconds: until it is killed
+_LAST = ("hangs", "sleep", "mm", "works", "waits", "dies", "ends")  # what a rank notes last
 
 
 class Rank:
@@ -24,6 +25,8 @@ class Rank:
 
     def note(self, *words):
         print(self.rank, *words, file=self.log)
+        if words[-1] in _LAST:
+            self.ready()
 
     def ready(self):
         """What comes now hangs: told when it had the time to begin."""
@@ -62,6 +65,7 @@ def missing(me):
 
 
 def counts(me):
+    me.ready()
     batches = 5 if me.rank == 0 else 4
     for _ in range(batches):
         me.note("all_reduce", "4", "batch")
@@ -102,6 +106,7 @@ def deadlock(me):
     """Two groups of both ranks, in the other order on each."""
     one, two = dist.new_group(list(range(me.ranks))), dist.new_group(list(range(me.ranks)))
     first, second = (one, two) if me.rank == 0 else (two, one)
+    me.ready()
     for group in (first, second):
         me.note("all_reduce", "4", group.group_name)
         dist.all_reduce(me.value, group=group)
@@ -110,6 +115,7 @@ def deadlock(me):
 def ring(me):
     """Four ranks, pairs as groups: each waits in the pair with its neighbour on the right."""
     pairs = [dist.new_group([rank, (rank + 1) % me.ranks]) for rank in range(me.ranks)]
+    me.ready()
     for pair in (me.rank, (me.rank - 1) % me.ranks):
         me.note("all_reduce", "4", pairs[pair].group_name)
         dist.all_reduce(me.value, group=pairs[pair])
@@ -134,7 +140,6 @@ def ddp(me):
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))
     model(me.value).sum().backward()
     me.note("backward")
-    me.ready()
     if me.rank == 1:
         me.note("sleep")
         time.sleep(LONG)  # behind a backward
@@ -144,12 +149,14 @@ def ddp(me):
 
 def cross(me):
     """Each receives from the other."""
+    me.ready()
     me.note("recv", 1 - me.rank)
     dist.recv(me.value, 1 - me.rank)
 
 
 def fine(me):
     """Nothing hangs: a step every few milliseconds, until the folder is told to end it."""
+    me.ready()
     while not os.path.exists(os.path.join(me.folder, "end")):
         dist.all_reduce(me.value)
         time.sleep(0.005)
@@ -166,8 +173,6 @@ def run(rank, cause, ranks, folder):
     me = Rank(rank, ranks, folder)
     me.steps(3)
     me.wait_for_all()
-    if cause != "ddp":
-        me.ready()
     globals()[cause](me)
 
 

@@ -124,6 +124,7 @@ def main(words: Sequence[str] | None = None) -> int:
     for framework in options.framework or ["torch"]:
         outcome = run(framework, options.cycles, injected if options.injected else Session.enter)
         print(outcome.line(), flush=True)
+        print("  resident, MB:", *(f"{sizes['resident'] / (1 << 20):.1f}" for sizes in outcome.sizes), flush=True)
         for what in outcome.grown():
             print(f"  grown: {what}", flush=True)
         bad = bad or not outcome.same or bool(outcome.grown())

@@ -46,8 +46,17 @@ class HangingJob:
             assert time.monotonic() < limit, f"{what} did not come"
             time.sleep(0.05)
 
-    def verdict(self) -> HangVerdict:
-        return verdict_of(self.debugger, 0.5)
+    def verdict(self, waiting: int = 1) -> HangVerdict:
+        """The first in which so many ranks wait."""
+        found = [verdict_of(self.debugger, 0.5)]
+
+        def settled() -> bool:
+            if len(found[-1].waiting) < waiting:
+                found.append(verdict_of(self.debugger, 0.5))
+            return len(found[-1].waiting) >= waiting
+
+        self.until(settled, f"{waiting} that wait")
+        return found[-1]
 
     def called(self, rank: int) -> list[list[str]]:
         """What the rank itself noted before each call, without its number: the second witness."""

@@ -44,7 +44,7 @@ def hang_lines(verdict: HangVerdict, recorded: bool = False) -> list[str]:
         table = table_text(("rank", "state", "collective", "line", "since"), rows)
         lines += [f"  {line}" for line in table.splitlines()]
     lines += _source_lines(verdict)
-    if verdict.divergence is not None:
+    if verdict.divergence is not None and not _shown(verdict.divergence, verdict.standings):
         lines += _divergence_lines(verdict.divergence)
     if verdict.calls:
         counted = ", ".join(f"rank {rank} {_times(number)}" for rank, number in sorted(verdict.calls.items()))
@@ -183,6 +183,12 @@ def _source_lines(verdict: HangVerdict) -> list[str]:
         if source:
             lines.append(f"  {place_text(place)}:  {source.partition(' ')[2].strip()}")
     return lines[:6]
+
+
+def _shown(found: Divergence, standings: Iterable[Standing]) -> bool:
+    """Whether the table has these rows: the ranks wait where they differ."""
+    waits = {each.rank: each.waits for each in standings}
+    return all(waits.get(rank) == row for rank, row in found.rows.items())
 
 
 def _divergence_lines(found: Divergence) -> list[str]:

@@ -35,6 +35,7 @@ OTHER_WAY = 0.3  # seconds that the main thread has for its pending call before 
 AGAIN = 0.05  # seconds between two looks for a thread that waits
 REST = 1.0  # seconds before a thread that could not be used is stopped again
 READY_TIME = 10.0  # seconds that an interpreter may take to start
+TRACER_TIME = 5.0  # seconds that another tracer may have it: py-spy reads native stacks in 0.1 to 2 s
 LINGER = 600.0  # seconds that a queued call may keep this process after the front end has gone
 
 
@@ -113,6 +114,7 @@ class Injection:
         self._litter: list[Page] = []  # of others before
         self._queued = False  # by this process
         self._thread_made = False
+        self._refused_by = 0.0  # when another tracer must have gone; 0: there was none
 
     # ------------------------------------------------------------------ in
 
@@ -237,6 +239,19 @@ class Injection:
             raise
         except (Gone, ProcessLookupError):  # that thread ended, or the process
             self._check_process()
+        except PermissionError:
+            self._wait_for_tracer()
+            self._resting[tid] = time.monotonic() + AGAIN
+
+    def _wait_for_tracer(self) -> None:
+        """Raises PermissionError where it is not somebody who reads the stacks now and then, as py-spy does."""
+        traced = self._process.status().get("TracerPid", "0") != "0"
+        if not traced and self._refused_by:  # it has just gone
+            self._refused_by = 0.0
+        elif not self._refused_by and traced:
+            self._refused_by = time.monotonic() + TRACER_TIME
+        elif time.monotonic() > self._refused_by:
+            raise PermissionError(1, "it may not be traced")
 
     # ------------------------------------------------------------------ out
 

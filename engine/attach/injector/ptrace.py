@@ -36,7 +36,7 @@ def _ptrace(request: int, tid: int, address: int = 0, data: int = 0) -> int:
     result: int = _libc.ptrace(request, tid, address, data)
     if result == -1:
         number = ctypes.get_errno()
-        raise ProcessLookupError(number, os.strerror(number)) if number == 3 else OSError(number, os.strerror(number))
+        raise OSError(number, os.strerror(number))  # which makes it a ProcessLookupError, a PermissionError
     return result
 
 

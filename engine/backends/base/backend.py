@@ -65,6 +65,7 @@ class Backend(abc.ABC):
     dump_dialect: ClassVar[DumpDialect] = DumpDialect()
     capabilities: Capabilities = Capabilities()
     late = False
+    under_way = False  # a backward ran as a late one was made: its own nodes cannot be hooked from outside
 
     @abc.abstractmethod
     def install(self, sink: HookSink) -> None: ...
@@ -254,6 +255,10 @@ class Backend(abc.ABC):
         """(name, parameter) of the modules seen so far."""
         return ()
 
+    def weights(self) -> Iterable[tuple[str, Any]]:
+        """The parameters that ranks share: without running statistics, which Paddle has among them."""
+        return self.parameters()
+
     def buffers(self) -> Iterable[tuple[str, Any]]:
-        """(name, buffer) of the modules seen so far."""
+        """(name, buffer) of the modules seen so far, with running statistics that are among the parameters."""
         return ()

@@ -20,6 +20,7 @@ from adbg.engine.backends.base import (
 )
 from adbg.engine.backends.common.backend import FrameworkBackend
 from adbg.engine.backends.common.optimizers import of_kind
+from adbg.engine.backends.common.under_way import in_engine
 from adbg.engine.backends.paddle import private, tensors
 from adbg.engine.backends.paddle.aids import PaddleAids
 from adbg.engine.backends.paddle.collectives import bits, groups
@@ -34,7 +35,7 @@ from adbg.engine.backends.paddle.native import symbols
 from adbg.engine.backends.paddle.native.census import census
 from adbg.engine.backends.paddle.native.census import leave as leave_census
 from adbg.engine.backends.paddle.native.grad_fn import node_of
-from adbg.engine.backends.paddle.native.later import LateChecks
+from adbg.engine.backends.paddle.native.later import CALLERS, LateChecks
 from adbg.engine.backends.paddle.native.own import aids_aside, aids_tell
 from adbg.engine.backends.paddle.native.sites import log_sites
 from adbg.engine.backends.paddle.stacks import Stacks
@@ -92,14 +93,17 @@ class PaddleBackend(FrameworkBackend):
         self._entry = EngineEntry(self._services)
         self._grad_modes: list[bool] = []
         self._taps = PaddleTaps(self._stacks.frames.user_file)
+        self._late_checks: LateChecks | None = None
         self._vlog = PaddleVlog(paddle.base.core, log_sites())
         self._aids = PaddleAids(paddle, self._flags)
         self.capabilities = _capabilities(self._stacks, hooks=True)
 
     def prepare(self, late: bool) -> None:
         super().prepare(late)
+        self._stacks.history.late = late
+        self.under_way = late and in_engine(CALLERS)
         if late and not symbols.checked():
-            self._entry.checks = LateChecks(self._check)
+            self._entry.checks = self._late_checks = LateChecks(self._check)
         else:
             symbols.postpone(False)
             self._check()
@@ -117,6 +121,8 @@ class PaddleBackend(FrameworkBackend):
     # ---- in and out
 
     def leave(self) -> None:
+        if self._late_checks is not None:  # on a thread of the program they may be under way, and open descriptors
+            self._late_checks.leave()
         super().leave()
         self._vlog.leave()
         symbols.leave()
@@ -131,6 +137,7 @@ class PaddleBackend(FrameworkBackend):
         self.uninstall()
 
     def set_stacks(self, on: bool) -> None:
+        self._stacks.history.switched(on)
         self._stacks.set(on)
         if on:
             self._modules.watch()
@@ -202,6 +209,13 @@ class PaddleBackend(FrameworkBackend):
 
     def group_timeouts(self) -> Sequence[GroupTimeout]:
         return groups.timeouts()
+
+    def weights(self) -> Iterable[tuple[str, Any]]:
+        statistics = self._modules.statistics()
+        return [(name, value) for name, value in self.parameters() if value is not statistics.get(name)]
+
+    def buffers(self) -> Iterable[tuple[str, Any]]:
+        return [*super().buffers(), *self._modules.statistics().items()]
 
     def reducer(self) -> str:
         return self._modules.kind_among(paddle.DataParallel)

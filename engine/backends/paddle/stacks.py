@@ -17,6 +17,7 @@ from typing import Any
 
 import paddle
 
+from adbg.engine.backends.common.stack_history import StackHistory
 from adbg.engine.backends.common.user_files import EXPRESSION, FrameFilter
 from adbg.engine.backends.paddle.flags import SharedFlags, read_flags
 from adbg.engine.backends.paddle.native import symbols
@@ -31,7 +32,7 @@ _FEATURE = "forward stacks"
 _NUMBERED = re.compile(r"(?P<op>[a-z][a-z0-9_]*?)(?P<number>\d+)GradNode\Z")
 _COMPILED = re.compile(r"#(\w+)_[0-9a-f]{5}\Z")  # what to_static makes of a function's name
 _ASKED = "an expression at a stop made this node"
-_UNTOLD = "Paddle keeps none on it: it was made before stacks were on, or by an operator that keeps none"
+_UNTOLD = "Paddle keeps none on it: {}, or by an operator that keeps none"
 _HIGHER = "Paddle made this node by itself, for a higher derivative: such nodes keep no stack"
 _OF_HIGHER = re.compile(r"(?:Double|Triple)GradNode")
 
@@ -61,6 +62,7 @@ class Stacks:
 
     def __init__(self, flags: SharedFlags) -> None:
         self.on = False
+        self.history = StackHistory()
         self._were_on = False
         self._flags = flags
         self.frames = FrameFilter(os.path.dirname(paddle.__file__))
@@ -131,8 +133,8 @@ class Stacks:
         text, _ = ordered(native.trace(node.node_ptr()))  # its number is its own: lines are kept by the rest
         if not text:
             if not self.on:
-                return (), "stacks are off; switch them on before the forward runs"
-            return (), _HIGHER if _OF_HIGHER.search(node.name()) else _UNTOLD
+                return (), self.history.off
+            return (), _HIGHER if _OF_HIGHER.search(node.name()) else _UNTOLD.format(self.history.missing)
         if self._lines_version != SHOWN.version:
             self._lines_version, self._lines = SHOWN.version, {}
         known = self._lines.get(text)

@@ -14,6 +14,7 @@ import torch
 from adbg.engine.backends.base import Capabilities, Graph
 from adbg.engine.backends.common.backend import FrameworkBackend
 from adbg.engine.backends.common.optimizers import of_kind
+from adbg.engine.backends.common.under_way import in_engine
 from adbg.engine.backends.torch import private, tensors
 from adbg.engine.backends.torch.collectives import bits, groups
 from adbg.engine.backends.torch.collectives.taps import TorchTaps
@@ -96,7 +97,13 @@ class TorchBackend(FrameworkBackend):
         self._stacks.abandon()
         self.uninstall()
 
+    def prepare(self, late: bool) -> None:
+        super().prepare(late)
+        self._stacks.history.late = late
+        self.under_way = late and in_engine(("run_backward",))
+
     def set_stacks(self, on: bool) -> None:
+        self._stacks.history.switched(on)
         self._stacks.set(on)
 
     # ---- tensors

@@ -101,6 +101,7 @@ class EngineEntry:
         if self._ours is not None and torch.autograd.Variable._execution_engine is self._ours:
             torch.autograd.Variable._execution_engine = self._original
             self._ours = None
+            DISGUISED.difference_update(self.codes)  # ``codes`` stays: calls that began before are under way
         self._registration.uninstall()
 
     def _in_chain(self) -> bool:

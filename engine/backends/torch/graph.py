@@ -403,8 +403,8 @@ def _no_stack(stacks: Stacks) -> str:
     if not stacks.possible:
         return "this torch has no C++ stack capture (see adbg doctor)"
     if not stacks.on:
-        return "recording is off (`stacks on` records it for new nodes)"
-    return "recorded before forward stacks were on, or inside torch.compile"
+        return stacks.history.off
+    return f"{stacks.history.missing}, or inside torch.compile"
 
 
 def root_nodes(outputs: Sequence[Any]) -> list[Any]:

@@ -20,6 +20,7 @@ import torch
 import torch.fx.traceback
 
 from adbg.engine.backends.common import user_files
+from adbg.engine.backends.common.stack_history import StackHistory
 from adbg.engine.backends.torch import private
 from adbg.engine.backends.torch.modules import Modules, RunningModules
 from adbg.engine.types import SourceLine
@@ -93,6 +94,7 @@ class Stacks:
 
     def __init__(self, modules: Modules, frames: FrameFilter) -> None:
         self.on = False
+        self.history = StackHistory()
         self._modules = modules
         self._frames = frames
         self._wish = (False, True)  # what the script asked of torch's anomaly mode: (on, check for NaN)

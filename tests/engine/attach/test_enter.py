@@ -129,6 +129,20 @@ def test_somebody_traces_it_by_now(tmp_path: Path) -> None:
         assert len(running.end()["seen"]) == 1
 
 
+def test_somebody_reads_its_stacks_now(tmp_path: Path) -> None:
+    """A tracer that goes soon, such as py-spy, is waited for."""
+    with target(tmp_path, "tight") as running:
+        tracer = (
+            "import ctypes, time; libc = ctypes.CDLL(None)\n"
+            f"assert libc.ptrace(0x4206, {running.pid}, None, None) == 0; print(1, flush=True); time.sleep(0.7)"
+        )
+        with subprocess.Popen([sys.executable, "-c", tracer], stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None and process.stdout.readline()
+            lines = inject(running.pid, running.started, touch(tmp_path / "ran"))
+        assert kinds(lines) == ["entered", "released"] and (tmp_path / "ran").read_text() == "x"
+        assert len(running.end()["seen"]) == 1
+
+
 def test_an_interpreter_that_is_not_up(tmp_path: Path) -> None:
     """libpython is mapped, and nobody has started the interpreter."""
     library = Path(sysconfig.get_config_var("LIBDIR") or "/") / str(sysconfig.get_config_var("LDLIBRARY"))

@@ -197,3 +197,17 @@ def test_numbers_that_are_not_known_compare_the_calls_at_hand() -> None:
 
 def test_a_rank_that_died_is_told_where_nobody_waits_for_it() -> None:
     assert of(rank(0, rows(*STEPS), moved=True), RankFacts(1, Life.DIED, 11)).kind is HangKind.DIED
+
+
+def test_a_row_of_the_ledger_waits_whatever_the_main_thread_does() -> None:
+    """The collective may be another thread's: its own row tells."""
+    verdict = of(rank(0, rows(*STEPS, waits=True), cpu=0.9, moved=True), rank(1, rows(STEPS[0])))
+    assert (verdict.kind, verdict.waiting, verdict.culprits) == (HangKind.MISSING, (0,), (1,))
+
+
+def test_what_was_issued_before_and_is_waited_for_only_now_is_no_hang() -> None:
+    facts = rank(0, rows(*STEPS, waits=True))
+    assert facts.before is not None
+    issued = [*facts.before.rows[:-1], replace(facts.before.rows[-1], state="issued")]
+    verdict = of(replace(facts, before=replace(facts.before, rows=issued)), rank(1, rows(STEPS[0]), moved=True))
+    assert verdict.kind is HangKind.NOTHING

@@ -8,17 +8,17 @@ others that begin one meanwhile wait.
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
 
 import paddle
 
+from adbg.engine.backends.common.under_way import in_engine
 from adbg.engine.backends.paddle.native import symbols
 from adbg.engine.outside import suppress
 
-_CALLS = {"run_backward", "run_partial_grad"}  # what the Python code around the engine calls
+CALLERS = ("run_backward", "run_partial_grad")  # what the Python code around the engine calls
 
 
 class LateChecks:
@@ -36,7 +36,7 @@ class LateChecks:
         with self._lock:
             if self._done:
                 return True
-            if _profiling() or _in_engine(caller):
+            if _profiling() or in_engine(CALLERS, caller):
                 return False
             symbols.postpone(False)
             try:
@@ -47,21 +47,14 @@ class LateChecks:
                     symbols.postpone(True)
             return True
 
+    def leave(self) -> None:
+        """No check begins any more, and none runs."""
+        with self._lock:
+            self._done = True
+
 
 def _profiling() -> bool:
     """The program's profiler would show what is done here as the program's."""
     with suppress(Exception):
         return bool(paddle.profiler.utils.in_profiler_mode())
-    return False
-
-
-def _in_engine(caller: FrameType | None) -> bool:
-    """Whether a thread may be in Paddle's engine, in a call that adbg did not see begin."""
-    here = threading.get_ident()
-    for ident, innermost in sys._current_frames().items():
-        frame = caller.f_back if ident == here and caller is not None else innermost
-        while frame is not None:
-            if not _CALLS.isdisjoint(frame.f_code.co_names):
-                return True
-            frame = frame.f_back
     return False

@@ -113,7 +113,7 @@ def test_stack_is_innermost_first_and_says_why_there_is_none():
             "test_stack_is_innermost_first_and_says_why_there_is_none",
         ]
         assert why == ""
-        assert stacks["SinBackward0#1"] == ((), "recorded before forward stacks were on, or inside torch.compile")
+        assert stacks["SinBackward0#1"] == ((), "made before stacks were on, or inside torch.compile")
         backend.set_stacks(False)
         a.cos().sum().backward()
         assert stacks["CosBackward0#1"][0] == () and "off" in stacks["CosBackward0#1"][1]

@@ -1,0 +1,93 @@
+"""The words of a verdict."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from adbg.engine.hang.values import Divergence, HangKind, HangVerdict, Life, Standing
+from adbg.engine.protocol.messages import Collective
+from adbg.engine.types import SourceLine
+from adbg.tui.text.hang import hang_lines, headline, ranks_text
+
+ROW = Collective(4, "0", 4, "all_reduce", (4,), "float32", "SUM", state="waiting", place=SourceLine("/t.py", 3, "step"))
+OTHER = replace(ROW, op="broadcast", reduce="", peer=0, place=SourceLine("/t.py", 6, "step"))
+VERDICT = HangVerdict(
+    HangKind.MISSING,
+    0.95,
+    group="0",
+    description="default_pg",
+    group_ranks=(0, 1, 2, 3),
+    collective=ROW,
+    waiting=(0, 1, 2),
+    culprits=(3,),
+    standings=(
+        Standing(0, Life.RUNNING, 10, waits=ROW, place=ROW.place, seconds=12.0),
+        Standing(3, Life.RUNNING, 13, place=SourceLine("/t.py", 9, "load"), call="torch.save", moved=False, cpu=0.0),
+    ),
+    timeout=60.0,
+)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "text"),
+    [
+        (
+            VERDICT,
+            "rank 3 did not come to all_reduce float32[4] SUM #4 of group default_pg (ranks 0-3): ranks 0-2 wait",
+        ),
+        (replace(VERDICT, kind=HangKind.DIED, waiting=()), "rank 3 died: no other rank waits in a collective"),
+        (
+            replace(VERDICT, kind=HangKind.COUNTS, calls={0: 5, 1: 5, 2: 5, 3: 4}),
+            "different counts in group default_pg (ranks 0-3): rank 3 called all_reduce float32[4] SUM 4 times, the"
+            " others 5 times",
+        ),
+        (
+            replace(VERDICT, kind=HangKind.DEADLOCK, cycle=(0, 2, 1)),
+            "deadlock: rank 0 waits for rank 2, rank 2 waits for rank 1, rank 1 waits for rank 0",
+        ),
+        (
+            replace(VERDICT, kind=HangKind.MISMATCH, divergence=Divergence("0", 4, ("op",), {0: ROW, 1: OTHER})),
+            "mismatch at #4 in group default_pg (ranks 0-3): the operation differs (rank 0 all_reduce float32[4] SUM,"
+            " rank 1 broadcast float32[4] root rank 0)",
+        ),
+        (
+            replace(VERDICT, kind=HangKind.STOPPED),
+            "rank 3 is stopped in this debugger: ranks 0-2 wait in all_reduce float32[4] SUM #4 of group default_pg"
+            " (ranks 0-3)",
+        ),
+        (
+            replace(VERDICT, kind=HangKind.UNKNOWN, culprits=(), missing=(3,), confidence=0.4),
+            "ranks 0-2 wait in all_reduce float32[4] SUM #4 of group default_pg (ranks 0-3), probably for rank 3: adbg"
+            " is not in that process (confidence 0.4)",
+        ),
+    ],
+)
+def test_headlines(verdict: HangVerdict, text: str) -> None:
+    assert headline(verdict) == text
+
+
+def test_the_table_the_time_out_and_what_to_do() -> None:
+    text = "\n".join(hang_lines(VERDICT))
+    assert "waits  all_reduce float32[4] SUM #4" in text and "in torch.save" in text
+    assert "the process group gives up after 60 s: 48 s are left" in text and "next: " in text
+    recorded = "\n".join(hang_lines(VERDICT, recorded=True))
+    assert recorded.startswith("when the record ends: ") and "gives up" not in recorded
+
+
+def test_a_divergence_that_the_table_shows_is_not_told_twice() -> None:
+    found = Divergence("0", 4, ("op",), {0: ROW, 3: OTHER})
+    here = replace(VERDICT, kind=HangKind.MISMATCH, divergence=found)
+    both = (VERDICT.standings[0], replace(VERDICT.standings[1], waits=OTHER))
+    assert "first divergence (#4):" in "\n".join(hang_lines(here))
+    assert "first divergence" not in "\n".join(hang_lines(replace(here, standings=both)))
+
+
+def test_ranks() -> None:
+    assert [ranks_text(each) for each in ((), (2,), (0, 1, 2, 5), (3, 1))] == [
+        "",
+        "rank 2",
+        "ranks 0-2, 5",
+        "ranks 1, 3",
+    ]
