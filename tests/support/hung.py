@@ -90,9 +90,10 @@ def own_word(pid: int, file: Path) -> list[list[Place]]:
     for line in text.splitlines():
         if "most recent call first" in line:
             stacks.append([])
-        elif found := re.match(r'\s+File "(.*)", line (\d+) in (\S+)', line):
-            if not found[1].startswith(f"{ROOT / 'engine'}{os.sep}"):  # where adbg stands around a call
-                stacks[-1].append((found[3], int(found[2])))
+            continue
+        found = re.match(r'\s+File "(.*)", line (\d+) in (\S+)', line)
+        if found and not found[1].startswith(f"{ROOT / 'engine'}{os.sep}"):  # where adbg stands around a call
+            stacks[-1].append((found[3], int(found[2])))
     return stacks
 
 
