@@ -83,17 +83,17 @@ def _look(pid: int, proc: str) -> dict[int, OsThread]:
     except OSError as error:
         raise CommandError(f"the threads of process {pid} cannot be read: {error.strerror}") from None
     machine = os.uname().machine
-    clock = _clock(proc)
+    clocks = _Clocks(proc)
     callers = Callers(pid, proc)
     found = {}
     for tid in tids:
-        thread = _thread(f"{folder}/{tid}", tid, machine, clock, callers)
+        thread = _thread(f"{folder}/{tid}", tid, machine, clocks, callers)
         if thread is not None:
             found[tid] = thread
     return found
 
 
-def _thread(folder: str, tid: int, machine: str, clock: float | None, callers: Callers) -> OsThread | None:
+def _thread(folder: str, tid: int, machine: str, clocks: _Clocks, callers: Callers) -> OsThread | None:
     """None for one that ended meanwhile."""
     stat = _read(f"{folder}/stat")
     opened, closed = stat.find("("), stat.rfind(")")
@@ -104,8 +104,9 @@ def _thread(folder: str, tid: int, machine: str, clock: float | None, callers: C
     ticks = os.sysconf("SC_CLK_TCK")
     sched = dict(_pairs(f"{folder}/sched"))
     slept = None
-    if clock is not None and state in _SLEEPING and (ran := _number(sched.get("se.exec_start", ""))) is not None:
-        slept = max((clock - ran) / 1e3, 0.0)
+    ran = _number(sched.get("se.exec_start", "")) if state in _SLEEPING and len(fields) > 36 else None
+    if ran is not None and (now := clocks.of(int(fields[36]))) is not None:
+        slept = max((now - ran) / 1e3, 0.0)
     wchan = _read(f"{folder}/wchan").strip("\n0")
     ran_ms = _number(sched.get("se.sum_exec_runtime", ""))
     return OsThread(
@@ -124,11 +125,32 @@ def _thread(folder: str, tid: int, machine: str, clock: float | None, callers: C
     )
 
 
-def _clock(proc: str) -> float | None:
-    """The scheduler's clock now, in ms: when this very thread last began to run. It is not the time since boot (36 s
-    less here), and no file has it. None where the kernel does not tell."""
-    os.sched_yield()
-    return _number(dict(_pairs(f"{proc}/thread-self/sched")).get("se.exec_start", ""))
+class _Clocks:
+    """The scheduler's clock of each processor, in ms: they are up to seconds apart (what a processor spent on
+    interrupts, or lent to other machines, is left out), and no file has them. A thread that has just begun to run tells
+    that of its processor, so this one goes to each for a moment."""
+
+    def __init__(self, proc: str) -> None:
+        self._path = f"{proc}/thread-self/sched"
+        self._known: dict[int, float | None] = {}
+
+    def of(self, processor: int) -> float | None:
+        """None where the kernel does not tell."""
+        if processor not in self._known:
+            self._known[processor] = self._ask(processor)
+        return self._known[processor]
+
+    def _ask(self, processor: int) -> float | None:
+        try:
+            mine = os.sched_getaffinity(0)
+            os.sched_setaffinity(0, (processor,))  # of this thread alone
+        except OSError:  # it may not run there
+            return None
+        try:
+            os.sched_yield()
+            return _number(dict(_pairs(self._path)).get("se.exec_start", ""))
+        finally:
+            os.sched_setaffinity(0, mine)
 
 
 def _syscall(text: str, machine: str) -> str:

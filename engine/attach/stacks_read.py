@@ -22,7 +22,9 @@ from adbg.engine.attach.stacks_merged import Note, NoteKind, ProcessThreads, mer
 from adbg.engine.errors import AdbgError, DebuggeeGone
 from adbg.engine.protocol.messages import AllThreadsBody
 
-_GLANCE = 0.002  # seconds of CPU that a thread takes to go back to sleep, at most: 0.02 ms a hold, 0.8 ms an entry here
+# Seconds of CPU that a thread takes to go back to sleep, at most: 0.02 ms a hold, 0.8 ms an entry here, and some ms
+# where the machine itself is one of several on a processor.
+_GLANCE = 0.02
 _OF_A_HOLD, _OF_AN_ENTRY = 4, 60  # times that a thread is woken, at most: 2 and 20 here
 ANSWER = 3.0  # seconds that an agent has to answer: one that holds the GIL for longer is read from outside
 

@@ -42,6 +42,7 @@ def with_torch(rank, folder):
 def with_paddle(rank, folder):
     import paddle.distributed as dist
 
+    os.chdir(folder)  # its store writes a log there
     dist.gloo_init_parallel_env(rank, 2, f"127.0.0.1:{sys.argv[4]}")
     late(rank, folder)
     dist.gloo_barrier()  # @paddle

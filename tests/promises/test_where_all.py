@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.frameworks import only
 from support.hung import debugged, needs_pyspy, own_word, places, plain
 from support.patience import patience
 from support.program import marked, wait_until
@@ -160,21 +161,21 @@ def missing_rank(framework: str, folder: Path, function: str, holder: str) -> No
         assert debugger.run.exit_code == 0
 
 
-@pytest.mark.torch
+@only("torch", "Paddle's barrier keeps the GIL, so another test tells of it")
 def test_a_collective_that_waits_for_a_rank_torch(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     missing_rank("torch", tmp_path, "torch.distributed.all_reduce", "")
 
 
 @needs_pyspy
-@pytest.mark.paddle
+@only("paddle", "torch's all_reduce lets the GIL go, so another test tells of it")
 def test_a_collective_that_waits_for_a_rank_paddle(tmp_path: Path) -> None:
     """Paddle's own barrier keeps the GIL while it waits: no code of adbg's can run, and all is read from outside."""
     pytest.importorskip("paddle")
     missing_rank("paddle", tmp_path, "gloo_barrier", "MainThread")
 
 
-@pytest.mark.torch
+@only("torch", "a loader of processes waits in Python's own code, which is the same for every framework")
 def test_a_loader_that_waits_for_its_worker(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     with debugged("hanging_loader", until="hangs 0") as debugger:

@@ -18,7 +18,7 @@ from adbg.engine.attach import stacks_pyspy
 from adbg.tui.debugger.debugger import Debugger
 from adbg.tui.debugger.program import Script, StartedProgram
 from support.patience import patience
-from support.program import debuggee, wait_until
+from support.program import ROOT, debuggee, wait_until
 
 needs_pyspy = pytest.mark.skipif(not stacks_pyspy.find(), reason="py-spy is not installed: pip install py-spy")
 Place = tuple[str, int]  # function, line
@@ -90,8 +90,10 @@ def own_word(pid: int, file: Path) -> list[list[Place]]:
     for line in text.splitlines():
         if "most recent call first" in line:
             stacks.append([])
-        elif found := re.match(r'\s+File ".*", line (\d+) in (\S+)', line):
-            stacks[-1].append((found[2], int(found[1])))
+            continue
+        found = re.match(r'\s+File "(.*)", line (\d+) in (\S+)', line)
+        if found and not found[1].startswith(f"{ROOT / 'engine'}{os.sep}"):  # where adbg stands around a call
+            stacks[-1].append((found[3], int(found[2])))
     return stacks
 
 

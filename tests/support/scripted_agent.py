@@ -371,6 +371,7 @@ class ScriptedProgram:
     command: tuple[str, ...] = ()
     stacks: bool | None = None
     folder = ""
+    joining = ""
 
     def __init__(self, ranks: int = 1, prepare: Callable[[ScriptedAgent], None] | None = None) -> None:
         self.ranks = ranks

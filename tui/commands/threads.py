@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from adbg.engine.attach.stacks_merged import ProcessThreads, Thread
@@ -12,37 +15,50 @@ from adbg.engine.protocol import messages as protocol
 from adbg.engine.protocol.codec import to_json
 from adbg.engine.protocol.messages import AllThreadsBody
 from adbg.tui.commands.table import CommandResult, command, table_result, words_of
+from adbg.tui.debugger.job.one_rank import OneRank
 from adbg.tui.text.threads import call_text, doing, lines, text_of
 
 if TYPE_CHECKING:
     from adbg.tui.debugger.debugger import Debugger
     from adbg.tui.debugger.process import Process
 
+AT_ONCE = 2  # processes: py-spy takes a CPU for each
 _USAGE = "where all [-v] [native | python]"
 
 
-def read_all(debugger: Debugger, native: Native = Native.WHERE_HARMLESS) -> list[ProcessThreads]:
-    """The threads of the current process; of those that adbg is only entering, where none is connected.
+def read_all(debugger: Debugger, native: Native = Native.WHERE_HARMLESS, every: bool = False) -> list[ProcessThreads]:
+    """The threads of the current process; with ``every`` then those of the other ones, and of those that adbg is only
+    entering. These are read too where no process is connected.
 
     Raises:
-        AdbgError: there is none, or it cannot be read.
+        AdbgError: there is none, or none can be read.
     """
-    process = debugger.current
-    if process is not None and process.alive:
-        return [of_process(process, native)]
-    pids = _without_agent(debugger)
-    if not pids:
+    current = debugger.current
+    questions: list[Callable[[], ProcessThreads]] = []
+    if current is not None and current.alive:
+        every = every and not isinstance(debugger, OneRank)
+        others = [each for each in debugger.processes if each is not current] if every else []
+        questions = [partial(of_process, each, native) for each in (current, *others)]
+    if every or not questions:
+        questions += [partial(read, pid, None, native) for pid in _without_agent(debugger)]
+    if not questions:
         raise debugger.model.absent()
-    found: list[ProcessThreads] = []
-    problem: AdbgError | None = None
-    for pid in pids:
-        try:
-            found.append(read(pid, None, native))
-        except AdbgError as error:
-            problem = error
-    if not found and problem is not None:
-        raise problem
+    if len(questions) == 1:
+        return [questions[0]()]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        answers = list(pool.map(_answer, questions))
+    found = [answer for answer in answers if isinstance(answer, ProcessThreads)]
+    problems = [answer for answer in answers if isinstance(answer, AdbgError)]
+    if not found and problems:
+        raise problems[0]
     return found
+
+
+def _answer(question: Callable[[], ProcessThreads]) -> ProcessThreads | AdbgError:
+    try:
+        return question()
+    except AdbgError as error:
+        return error
 
 
 def of_process(process: Process, native: Native = Native.WHERE_HARMLESS) -> ProcessThreads:
@@ -74,7 +90,7 @@ def where_all(debugger: Debugger, argument: str) -> CommandResult:
             native = Native.YES if word == "native" else Native.NO
         else:
             raise CommandError(f"`where all` does not know {word!r}", _USAGE)
-    views = read_all(debugger, native)
+    views = read_all(debugger, native, every=True)
     return CommandResult(text_of(views, whole), [value_of(view) for view in views])
 
 
@@ -82,11 +98,12 @@ def where_all(debugger: Debugger, argument: str) -> CommandResult:
 def threads(debugger: Debugger, argument: str) -> CommandResult:
     """Show what every thread of the process does: the same as `where all`.
 
-    It needs no stop, works while adbg is still waiting to get into a process, and for one whose GIL is held. Per
-    thread: what it waits in and for how long, who holds the GIL, the last call that began and did not end, the node
-    that runs with its forward line, and the lines of your own code; `-v` shows all frames. Native frames are read by
-    py-spy where that is installed: it holds the process for about a second, and is not asked where that would disturb a
-    system call (`native` asks it all the same, `python` never does).
+    It shows every process of the session, the current one first (`rank 1 where all` shows one alone). It needs no
+    stop, works while adbg is still waiting to get into a process, and for one whose GIL is held. Per thread: what it
+    waits in and for how long, who holds the GIL, the last call that began and did not end, the node that runs with
+    its forward line, and the lines of your own code; `-v` shows all frames. Native frames are read by py-spy where
+    that is installed: it holds the process for about a second, and is not asked where that would disturb a system
+    call (`native` asks it all the same, `python` never does).
     """
     return where_all(debugger, argument)
 

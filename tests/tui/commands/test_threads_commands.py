@@ -10,6 +10,7 @@ from support.scripted_agent import ScriptedAgent
 from support.watched_debugger import Watched
 
 from adbg.engine.attach import stacks_pyspy, stacks_read
+from adbg.engine.attach.stacks_merged import ProcessThreads
 from adbg.engine.errors import AdbgError, CommandError, DebuggeeGone, NotStopped
 from adbg.engine.protocol import messages as protocol
 from adbg.engine.protocol.messages import AllThreadsBody, ThreadFacts, ThreadFrame
@@ -141,18 +142,35 @@ def test_before_an_agent_is_there(monkeypatch: pytest.MonkeyPatch, watched: Call
         execute(one.debugger, "where all")
     asked: list[int] = []
 
-    def read(pid: int, ask: Any, native: Any) -> str:
+    def read(pid: int, ask: Any, native: Any) -> ProcessThreads:
         asked.append(pid)
         if pid == 1:
             raise DebuggeeGone("there is no process 1 any more")
-        return f"process {pid}"
+        return ProcessThreads(pid)
 
     monkeypatch.setattr("adbg.tui.commands.threads.read", read)
     one.program.pids = (1, 2)  # type: ignore[attr-defined]
-    assert read_all(one.debugger) == ["process 2"] and asked == [1, 2]
+    assert [view.pid for view in read_all(one.debugger)] == [2] and sorted(asked) == [1, 2]
     one.program.pids = (1,)  # type: ignore[attr-defined]
     with pytest.raises(DebuggeeGone):
         read_all(one.debugger)
+
+
+def test_every_process_of_a_job_is_shown_the_current_one_first(
+    watched: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stacks_pyspy, "find", lambda: "")
+    monkeypatch.setattr(stacks_read, "threads_of", lambda pid, gap=0: [])
+    one = watched(ranks=2, prepare=lambda agent: setattr(agent, "on_begin", lambda: None))
+    one.start()
+    one.debugger.begin(False)
+    for agent in one.program.agents:
+        Threaded(agent)
+    one.run("process 2")
+    assert [view["process"] for view in one.run("where all").value] == [2, 1]
+    assert [view.number for view in read_all(one.debugger)] == [2]
+    text = one.run("rank 0 where all").text
+    assert text.count("MainThread") == 1
 
 
 def test_locals_at_a_stop(watched: Callable[..., Watched]) -> None:

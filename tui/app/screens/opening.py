@@ -59,7 +59,7 @@ def _threads(app: OtherScreens) -> None:
             app.main.code.show(place)
             app.main.action_panel("source", zoom=False)
 
-    app.push_screen(ThreadsScreen(app.lookups.ask, partial(read_all, app.debugger)), chosen)
+    app.push_screen(ThreadsScreen(app.lookups.ask, partial(read_all, app.debugger, every=True)), chosen)
 
 
 _OPEN: dict[str, Callable[[OtherScreens], None]] = {"help": _help, "output": _output, "threads": _threads}
