@@ -202,7 +202,7 @@ def _own(frame: SeenFrame) -> bool:
 
 
 def _outside(frame: SeenFrame) -> Frame:
-    if frame.module:
+    if frame.module or frame.file == "?":
         return Frame(frame.function, frame.file, frame.line, "native", os.path.basename(frame.module))
     return Frame(frame.function, frame.file, frame.line, owner_of(frame.file))
 

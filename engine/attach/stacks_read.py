@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from adbg.engine.attach import stacks_pyspy as pyspy
@@ -22,6 +22,8 @@ from adbg.engine.attach.stacks_merged import Note, NoteKind, ProcessThreads, mer
 from adbg.engine.errors import AdbgError, DebuggeeGone
 from adbg.engine.protocol.messages import AllThreadsBody
 
+_GLANCE = 0.002  # seconds of CPU that a thread takes to go back to sleep, at most: 0.02 ms a hold, 0.8 ms an entry here
+_OF_A_HOLD, _OF_AN_ENTRY = 4, 60  # times that a thread is woken, at most: 2 and 20 here
 ANSWER = 3.0  # seconds that an agent has to answer: one that holds the GIL for longer is read from outside
 
 
@@ -90,7 +92,7 @@ def _seen(
         except AdbgError as error:
             notes.append(Note(NoteKind.PYSPY_FAILED, error.message))
         finally:
-            _SLEEPS.remember(pid, kernel, begun)
+            _SLEEPS.remember(pid, kernel, begun, _OF_A_HOLD)
     try:
         return pyspy.dump(pid, False), 0.0
     except AdbgError as error:
@@ -104,37 +106,58 @@ def _disturbed(kernel: Iterable[OsThread]) -> list[str]:
     return [f"{each.name} {each.tid} in {each.syscall}" for each in kernel if each.disturbed_by_a_halt]
 
 
+@dataclass(frozen=True, slots=True)
+class _Slept:
+    """A thread that slept when something of adbg's was about to wake it, ``when`` (of the monotonic clock)."""
+
+    thread: OsThread
+    when: float
+    wakings: int
+
+    def since(self, now: OsThread) -> float | None:
+        """How long it has slept by the monotonic clock; None when it has run for reasons of its own."""
+        before = self.thread
+        woken = now.switches - before.switches > self.wakings
+        if woken or not now.sleeps or now.syscall != before.syscall or now.cpu_seconds - before.cpu_seconds > _GLANCE:
+            return None
+        return (before.slept or 0.0) + time.monotonic() - self.when
+
+
 class _Sleeps:
-    """How long threads slept before adbg itself had them woken: a hold wakes every thread for a moment, and the kernel
-    counts from there."""
+    """How long threads slept before adbg itself had them woken: a tracer wakes every thread that it holds for a moment,
+    and the kernel counts from there."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, int, int], tuple[int, float, float]] = {}  # -> (switches, slept, when)
+        self._known: dict[tuple[int, int, int], _Slept] = {}
         self._lock = threading.Lock()
 
-    def remember(self, pid: int, before: Sequence[OsThread], when: float) -> None:
-        """The process was held; ``before``: its threads at ``when``."""
-        slept = {(each.tid, each.started): each for each in before if each.sleeps and each.slept is not None}
-        with contextlib.suppress(AdbgError):
-            after = threads_of(pid, 0)
-            with self._lock:
-                for now in after:
-                    old = slept.get((now.tid, now.started))
-                    if old is not None and old.slept is not None and now.sleeps and now.switches - old.switches <= 2:
-                        self._known[pid, now.tid, now.started] = (now.switches, old.slept, when)
+    def remember(self, pid: int, before: Sequence[OsThread], when: float, wakings: int) -> None:
+        """The process is, or was, held: each of its threads up to ``wakings`` times."""
+        with self._lock:
+            for each in before:
+                if each.sleeps and each.slept is not None:
+                    self._known[pid, each.tid, each.started] = _Slept(each, when, wakings)
 
     def corrected(self, pid: int, threads: Sequence[OsThread]) -> list[OsThread]:
-        now = time.monotonic()
         found = []
         with self._lock:
             for thread in threads:
                 known = self._known.get((pid, thread.tid, thread.started))
-                if known is not None and thread.slept is not None and known[0] == thread.switches:
-                    thread = replace(thread, slept=max(thread.slept, known[1] + now - known[2]))
-                elif known is not None:
-                    del self._known[pid, thread.tid, thread.started]
+                if known is not None and thread.slept is not None:
+                    slept = known.since(thread)
+                    if slept is None:
+                        del self._known[pid, thread.tid, thread.started]
+                    else:
+                        thread = replace(thread, slept=max(thread.slept, slept))
                 found.append(thread)
         return found
 
 
 _SLEEPS = _Sleeps()
+
+
+def before_entering(pid: int) -> None:
+    """adbg is about to get in, by stopping threads of the process: how long they sleep is read before."""
+    when = time.monotonic()
+    with contextlib.suppress(AdbgError):
+        _SLEEPS.remember(pid, _SLEEPS.corrected(pid, threads_of(pid, 0)), when, _OF_AN_ENTRY)

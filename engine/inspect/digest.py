@@ -19,7 +19,7 @@ from adbg.engine.backends.base import Backend, Graph
 from adbg.engine.errors import AdbgError, CommandError, NotStopped, Unsupported
 from adbg.engine.graph.index import index_of
 from adbg.engine.inspect.context import StopContext
-from adbg.engine.inspect.tables import named_parameters
+from adbg.engine.inspect.tables import steadily
 from adbg.engine.outside import own
 from adbg.engine.protocol import messages as protocol
 from adbg.engine.session.observers import Observer
@@ -206,9 +206,9 @@ def _tensors(session: Session, what: str) -> Iterable[tuple[str, Any, Backend]]:
     models that use the same name, the second is "name (2)"."""
     seen: dict[str, int] = {}
     for backend in session.backends:
-        pairs = list(backend.buffers()) if what == "buffers" else [*named_parameters(backend)]
+        pairs = steadily(backend.buffers if what == "buffers" else backend.weights)
         if what != "buffers":
-            known = {id(value) for _, value in pairs}
+            known = {id(value) for _, value in (*pairs, *steadily(backend.parameters))}
             pairs += [(place, value) for place, value in backend.optimized() if id(value) not in known]
         for name, value in pairs:
             count = seen[name] = seen.get(name, 0) + 1

@@ -10,7 +10,7 @@ import dataclasses
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from adbg.engine.backends.base import Backend
@@ -191,10 +191,15 @@ def _leaves(stop: StopContext) -> dict[int, tuple[str, Any]]:
 
 
 def named_parameters(backend: Backend) -> list[tuple[str, object]]:
-    """Raises CommandError when the program keeps changing its modules meanwhile."""
+    """See ``steadily``."""
+    return steadily(backend.parameters)
+
+
+def steadily(read: Callable[[], Iterable[tuple[str, object]]]) -> list[tuple[str, object]]:
+    """What ``read`` gives of the modules. Raises CommandError when the program keeps changing them meanwhile."""
     for _ in range(5):
         try:
-            return list(backend.parameters())
+            return list(read())
         except RuntimeError:  # a dict of a module changed while it was read
             continue
     raise CommandError("the program is changing its modules", "try again, or `pause` first")

@@ -14,12 +14,27 @@ from support.program import marked, wait_until
 
 from adbg.engine.attach import stacks_pyspy
 from adbg.engine.attach.stacks_merged import NoteKind, ProcessThreads, Thread
-from adbg.engine.attach.stacks_read import Native, read
+from adbg.engine.attach.stacks_read import Native, before_entering, read
 from adbg.engine.errors import CommandError
 from adbg.tui.commands.table import execute
 from adbg.tui.commands.threads import read_all
 from adbg.tui.debugger.debugger import Debugger, State
 from adbg.tui.text.threads import doing, text_of
+
+
+@needs_pyspy
+def test_sleep_is_counted_from_before_adbg_came(tmp_path: Path) -> None:
+    """Getting in and reading native frames wake the threads; what they did before still counts. Its own clock is the
+    witness: the program says when it began to wait."""
+    with plain("hangs", "deadlock", tmp_path / "stacks") as hung:
+        began = time.monotonic()
+        wait_until(lambda: all(t.os and t.os.sleeps for t in read(hung.pid, native=Native.NO).threads), "it sleeps")
+        time.sleep(1.0)
+        before_entering(hung.pid)
+        for _ in range(3):
+            stacks_pyspy.dump(hung.pid, native=True)
+        main = threads_of(read(hung.pid, native=Native.NO))["MainThread"].os
+        assert main is not None and main.slept == pytest.approx(time.monotonic() - began, abs=1.0)
 
 
 def threads_of(view: ProcessThreads) -> dict[str, Thread]:

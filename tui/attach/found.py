@@ -16,6 +16,7 @@ import psutil
 
 from adbg.engine.attach.target import examine
 from adbg.engine.errors import AdbgError, AttachError, CommandError
+from adbg.engine.launch.hosts.openings import Openings
 from adbg.engine.launch.launch import prepare_session
 from adbg.engine.protocol.messages import Hello, ProcessInfo
 from adbg.engine.protocol.rendezvous import SessionConfig, trusted_config
@@ -41,11 +42,13 @@ class FoundProgram:
 
     launched = False
     detached_start = False
-    joining = ""
     command: Sequence[str] = ()
 
-    def __init__(self, pid: int, stacks: bool | None = None, job: bool = False) -> None:
+    def __init__(
+        self, pid: int, stacks: bool | None = None, job: bool = False, openings: Openings | None = None
+    ) -> None:
         self.pid = pid
+        self._openings = openings or Openings()
         self.stacks = stacks
         self.job = job
         self.run_dir = ""
@@ -66,6 +69,10 @@ class FoundProgram:
     @property
     def attachment(self) -> FoundProgram:
         return self
+
+    @property
+    def joining(self) -> str:
+        return self._openings.joining
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -117,13 +124,16 @@ class FoundProgram:
         with contextlib.suppress(psutil.Error):
             self._process = psutil.Process(self._root)
         config = SessionConfig("", "", stacks=bool(self.stacks))
-        self._listener = listener = Listener(self._greet, config, self._way.refused)
+        self._listener = listener = Listener(self._greet, config, self._way.refused, self._openings.folder)
         self.token, self.folder = listener.token, os.path.dirname(listener.config.socket)
         try:
-            self._way.session_file = prepare_session(listener.config)
+            self._way.session_file = prepare_session(self._openings.opened(listener.config))
         except BaseException:  # no room on the disk, say: the folder must not stay
             listener.close()
+            self._openings.close()
             raise
+        if self.joining:
+            on_note(f"processes of other hosts join by {self.joining}")
         if self.job:
             self._enter_ranks(self._ranks()[1])
             self._watch = threading.Thread(target=self._look_again, name="adbg-job", daemon=True)
@@ -207,13 +217,14 @@ class FoundProgram:
         one = self._way.known(info.pid)
         if one is not None:
             one.entered.wait(MOMENT)  # its agent may be faster than the injector's last word
-        command = info.argv or command_of(info.pid)
+        here = info.host in ("", os.uname().nodename)
+        command = info.argv or (command_of(info.pid) if here else [])
         names = [f"{framework.name} {framework.version}" for framework in info.frameworks]
         return arrival_text(
             info.pid,
             info.rank,
             program_name(command) if command else "",
-            names or frameworks_in(mapped_files(info.pid)),
+            names or (frameworks_in(mapped_files(info.pid)) if here else []),
             info.python,
             one.way if one is not None else "",
             one.ms if one is not None else None,
@@ -225,6 +236,8 @@ class FoundProgram:
         """A process closes its connection a moment before it ends."""
         if self.job and lives(self._root):
             return None
+        if self._way.known(pid) is None:  # of another host
+            return ExitStatus(reason=f"the connection to process {pid} of another host ended")
         gone = threading.Event()
         for _ in range(int(ENDS / 0.05)):
             if not lives(pid):
@@ -274,3 +287,4 @@ class FoundProgram:
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.close()
+        self._openings.close()

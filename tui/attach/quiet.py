@@ -1,16 +1,19 @@
-"""A stop was asked for and no backward comes: the user is told, with what the program does instead."""
+"""Nothing comes, neither a stop nor the process itself: the user is told, with what the program does instead."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Callable
 
 from adbg.engine.attach.stacks_merged import merge
+from adbg.engine.attach.stacks_read import Native, read
 from adbg.engine.errors import AdbgError
 from adbg.engine.protocol import messages as protocol
 from adbg.tui.debugger.model import Model, State
 from adbg.tui.debugger.process import Process
 from adbg.tui.text.attach import no_node_text
-from adbg.tui.text.threads import frame_line, frames_shown
+from adbg.tui.text.threads import frame_line, frames_shown, text_of
 
 QUIET = 5.0  # seconds without a stop
 FRAMES = 6  # of the main thread that are told
@@ -27,6 +30,20 @@ def tell_when_quiet(model: Model) -> None:
         for process, serial in asked:
             if process.alive and process.stop_serial == serial:
                 _tell(model, process)
+
+    threading.Thread(target=watch, name="adbg-quiet", daemon=True).start()
+
+
+def tell_when_queued(
+    pid: int, waits: Callable[[], bool], cancelled: threading.Event, say: Callable[[str], object]
+) -> None:
+    """Watch a process that adbg cannot get into yet, on a thread of its own; after ``QUIET`` seconds say once what its
+    threads do. Nothing is stopped for it: adbg is getting in meanwhile."""
+
+    def watch() -> None:
+        if not cancelled.wait(QUIET) and waits():
+            with contextlib.suppress(AdbgError):
+                say(text_of([read(pid, None, Native.NO)]))
 
     threading.Thread(target=watch, name="adbg-quiet", daemon=True).start()
 

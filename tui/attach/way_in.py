@@ -13,11 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from adbg.engine.attach.enter import Progress, enter
+from adbg.engine.attach.stacks_read import before_entering
 from adbg.engine.attach.target import examine
 from adbg.engine.errors import AdbgError, AttachError, DebuggeeGone
 from adbg.engine.protocol.messages import ProcessInfo, Refused
 from adbg.engine.protocol.rendezvous import SessionConfig
 from adbg.tui.attach.processes import lives
+from adbg.tui.attach.quiet import tell_when_queued
 from adbg.tui.debugger.client import Client, connect
 from adbg.tui.debugger.program import Entering
 
@@ -169,8 +171,11 @@ class WayIn:
 
     def _enter(self, one: One) -> None:
         target = examine(one.pid)
+        before_entering(one.pid)
 
         def tell(progress: Progress) -> None:
+            if progress.kind == "queued" and not one.queued:
+                tell_when_queued(one.pid, lambda: one.queued and one.under_way, self.cancelled, self._on_note)
             one.queued = progress.kind == "queued"
             one.blocked = progress.blocked
             one.way = progress.way or one.way

@@ -7,7 +7,15 @@ import sys
 from collections.abc import Sequence
 
 from adbg.engine.errors import AdbgError, CommandError
-from adbg.tui.cli.front_end import add_front_end, check_options, choose_front_end, run_front_end, startup_lines
+from adbg.tui.cli.front_end import (
+    add_front_end,
+    add_hosts,
+    check_hosts,
+    check_options,
+    choose_front_end,
+    run_front_end,
+    startup_lines,
+)
 from adbg.tui.cli.subcommand import USAGE, complain
 
 INTERRUPTED = 130
@@ -38,6 +46,7 @@ class Attach:
             "ranks: attach to all ranks",
         )
         add_front_end(parser)
+        add_hosts(parser)
 
     def run(self, parser: argparse.ArgumentParser, words: Sequence[str]) -> int:
         options = parser.parse_args(words)
@@ -52,6 +61,7 @@ class Attach:
             return complain(error, USAGE)
 
     def _run(self, options: argparse.Namespace) -> int:
+        from adbg.engine.launch.hosts.openings import Openings
         from adbg.tui.attach.found import FoundProgram
 
         pid, job = options.pid, options.job
@@ -61,7 +71,8 @@ class Attach:
                 return 0 if options.json else USAGE
             pid, job = chosen[0], job or chosen[1]
         check_options(options)
-        program = FoundProgram(pid, options.stacks, job)
+        check_hosts(options)
+        program = FoundProgram(pid, options.stacks, job, Openings(options.session, options.listen))
         program.check()
         front = choose_front_end(options)
         startup = startup_lines(options, front)

@@ -88,6 +88,30 @@ def check_options(options: argparse.Namespace) -> None:
             raise CommandError(f"--{name} works with --batch only", f"adbg run --batch --{name} …")
 
 
+def add_hosts(parser: argparse.ArgumentParser) -> None:
+    hosts = parser.add_argument_group("processes on other hosts (docs/hosts.md)")
+    hosts.add_argument(
+        "--session",
+        metavar="DIR",
+        default="",
+        help="keep the session's socket and session.json in DIR, for `adbg join`",
+    )
+    hosts.add_argument(
+        "--listen",
+        metavar="HOST:PORT",
+        default="",
+        help="open that TCP port for `adbg join` (TLS and the session's token; default: no port)",
+    )
+
+
+def check_hosts(options: argparse.Namespace) -> None:
+    """Raises CommandError for an address that is none."""
+    if options.listen:
+        from adbg.engine.launch.hosts.tunnel import parse_address
+
+        parse_address(options.listen)
+
+
 def choose_front_end(options: argparse.Namespace) -> str:
     """ "tui", "repl", "batch", or "pipe": the commands of --repl come from stdin, which is not a terminal.
 

@@ -9,23 +9,26 @@ from collections.abc import Sequence
 from functools import partial
 
 from adbg.engine.errors import CommandError
+from adbg.tui.cli.attach import process_number
 
 
 class Join:
-    """Start a command on this host whose Python processes join a session that runs on another.
+    """Have processes of this host join a session that runs on another: those of a command, or ones that run already.
 
     SESSION is a copy of that session's session.json (`adbg run --session DIR` puts it into DIR). They are reached
     through a unix socket that ssh forwards (`--via SOCKET`), or the port of `adbg run --listen`. docs/hosts.md has
     both, step by step.
     """
 
-    usage = "adbg join [OPTIONS] SESSION -- COMMAND…"
+    usage = "adbg join [OPTIONS] SESSION -- COMMAND… | adbg join [OPTIONS] [--job] --pid PID SESSION"
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("session", metavar="SESSION", help="a copy of session.json, or the folder that has it")
         parser.add_argument(
             "--via", metavar="SOCKET|HOST:PORT", default="", help="the way there (default: as session.json says)"
         )
+        parser.add_argument("--pid", type=process_number, metavar="PID", help="a process that runs already")
+        parser.add_argument("--job", action="store_true", help="PID is a launcher: all ranks below it")
         record = parser.add_mutually_exclusive_group()
         record.add_argument(
             "--run-dir", metavar="DIR", default="", help="record on this host into DIR (default: a new one)"
@@ -38,6 +41,13 @@ class Join:
             place = own.index("--")
             own, command = own[:place], own[place + 1 :]
         options = parser.parse_args(own)
+        if options.pid is not None:
+            if dashes:
+                raise CommandError("--pid and a command exclude each other")
+            from adbg.engine.launch.hosts.join import Joining
+            from adbg.tui.attach.far import join_running
+
+            return join_running(Joining(options.session, via=options.via), options.pid, options.job)
         if not command:
             raise CommandError(
                 "the command after -- is missing", "for example: adbg join session.json -- torchrun --node-rank 1 …"

@@ -6,7 +6,15 @@ import argparse
 from collections.abc import Sequence
 
 from adbg.engine.errors import CommandError
-from adbg.tui.cli.front_end import add_front_end, check_options, choose_front_end, run_front_end, startup_lines
+from adbg.tui.cli.front_end import (
+    add_front_end,
+    add_hosts,
+    check_hosts,
+    check_options,
+    choose_front_end,
+    run_front_end,
+    startup_lines,
+)
 
 # Options that take a value: what follows them is not the script.
 VALUED = {
@@ -59,10 +67,7 @@ class Run:
                 missing, "for example: adbg run train.py, adbg run -m package.train, adbg run -- torchrun train.py"
             )
         check_options(options)
-        if options.listen:
-            from adbg.engine.launch.hosts.tunnel import parse_address
-
-            parse_address(options.listen)
+        check_hosts(options)
         from adbg.engine.launch.command_line import is_interpreter, python_command
         from adbg.engine.protocol.rendezvous import KEEP
         from adbg.engine.record.budget import LIMIT
@@ -88,22 +93,6 @@ class Run:
             listen=options.listen,
         )
         return run_front_end(front, StartedProgram(script), options, startup, script.title)
-
-
-def add_hosts(parser: argparse.ArgumentParser) -> None:
-    hosts = parser.add_argument_group("processes on other hosts (docs/hosts.md)")
-    hosts.add_argument(
-        "--session",
-        metavar="DIR",
-        default="",
-        help="keep the session's socket and session.json in DIR, for `adbg join`",
-    )
-    hosts.add_argument(
-        "--listen",
-        metavar="HOST:PORT",
-        default="",
-        help="open that TCP port for `adbg join` (TLS and the session's token; default: no port)",
-    )
 
 
 def _size(text: str) -> int:

@@ -281,10 +281,10 @@ def _notes(found: Comparison, bodies: Mapping[int, protocol.DigestBody], ranks: 
     if found.what == "grads" and found.compared:
         notes.append(_reduced(bodies, ranks))
     if any(each.name.endswith(STATISTICS) for each in found.differing):
-        notes.append(
-            "running statistics (BatchNorm) are those of each rank's own data; DistributedDataParallel sends rank 0's "
-            "to the others when a forward begins, and they part again in it"
-        )
+        note = "running statistics (BatchNorm) are those of each rank's own data"
+        if any(body.reducer == "DistributedDataParallel" for body in bodies.values()):
+            note += "; DistributedDataParallel sends rank 0's to the others when a forward begins, and they part again"
+        notes.append(note)
     return notes
 
 

@@ -166,9 +166,7 @@ def process_table(debugger: Debugger) -> CommandResult:
     rows = []
     for process in debugger.processes:
         mark = "▸" if process is debugger.current else ""
-        where = (
-            stop_title(process.stop) if process.stop is not None else "running" if debugger.run.begun else "not started"
-        )
+        where = stop_title(process.stop) if process.stop is not None else _state_word(debugger)
         names = ", ".join(f"{f.name} {f.version}" for f in process.frameworks)
         rows.append((mark, process.number, process.info.pid, process.info.rank, names, where, process.info.host))
     if not rows:
@@ -177,6 +175,11 @@ def process_table(debugger: Debugger) -> CommandResult:
     columns: tuple[str, ...] = ("", "num", "pid", "rank", "frameworks", "state", "host")
     shown = 7 if len({row[6] for row in rows}) > 1 else 6  # where all are on one host nobody asks for its name
     return table_result(columns[:shown], [row[:shown] for row in rows], "", value)
+
+
+def _state_word(debugger: Debugger) -> str:
+    """Of a process that does not stand still; one that was found has been running all the time."""
+    return "running" if debugger.run.begun or not debugger.program.launched else "not started"
 
 
 def program_result(debugger: Debugger) -> CommandResult:

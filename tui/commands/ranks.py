@@ -26,7 +26,10 @@ AT_ONCE = 64  # questions
 AGAIN = 5.0  # seconds that a rank which was stepped by itself is waited for
 
 # What acts on one process; everything else is for the whole program.
-_LOOKING = {"print", "set", "!", "where", "up", "down", "frame", "list", "info", "node", "graph", "path", "why", "dump"}
+_LOOKING = {
+    "print", "set", "!", "where", "thread", "threads", "up", "down", "frame", "list", "info", "node", "graph", "path",
+    "why", "dump",
+}  # fmt: skip
 _MOVING = {"continue", "step", "next", "finish", "until", "after"}
 
 

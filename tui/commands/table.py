@@ -100,6 +100,9 @@ class Table:
         with _LOADING:
             for module in _MODULES:
                 importlib.import_module(f"adbg.tui.commands.{module}")
+            order = {f"adbg.tui.commands.{module}": place for place, module in enumerate(_MODULES)}
+            rows = sorted(self.rows.items(), key=lambda each: order.get(each[1].run.__module__, len(order)))
+            self.rows = dict(rows)  # one that somebody needed by itself was imported first
             self.loaded = True
 
     def add(self, command: Command) -> None:

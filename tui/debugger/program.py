@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from adbg.engine.errors import AdbgError
+from adbg.engine.launch.hosts.openings import Openings
 from adbg.engine.protocol.messages import Hello, ProcessInfo
 from adbg.engine.protocol.rendezvous import KEEP, SessionConfig, new_token
 from adbg.engine.record.budget import LIMIT
@@ -19,7 +20,6 @@ from adbg.engine.types import ExitStatus
 from adbg.tui.debugger.client import Client, Listener
 
 if TYPE_CHECKING:
-    from adbg.engine.launch.hosts.tunnel import Door
     from adbg.engine.launch.launch import Launched
     from adbg.tui.debugger.model import Model
 
@@ -163,7 +163,7 @@ class StartedProgram:
         self.size = script.size
         self.folder = ""
         self._listener: Listener | None = None
-        self._door: Door | None = None
+        self._openings = Openings(script.session, script.listen)
         self._program: Launched | None = None
         # The same at every start: on other hosts there are copies of session.json.
         self._token = new_token()
@@ -177,12 +177,12 @@ class StartedProgram:
         def greet(client: Client, hello: Hello) -> None:
             on_agent(client, hello.process)
 
-        listener = Listener(greet, self._config(), folder=self.script.session)
+        listener = Listener(greet, self._config(), folder=self._openings.folder)
         self._listener = listener
         self.folder = self.run_dir or os.path.dirname(listener.config.socket)
 
         try:
-            config = self._opened(listener.config)
+            config = self._openings.opened(listener.config)
         except BaseException:
             self.close()
             raise
@@ -204,30 +204,9 @@ class StartedProgram:
         if self.joining:
             on_note(f"processes of other hosts join by {self.joining}")
 
-    def _opened(self, config: SessionConfig) -> SessionConfig:
-        """``config`` with the port for other hosts, when one is asked for. It stays open over a restart."""
-        if not self.script.listen:
-            return config
-        from adbg.engine.launch.hosts.tunnel import Door, parse_address
-
-        host, port = parse_address(self.script.listen)
-        if self._door is None:
-            self._door = Door((host, port), config.socket, config.token)
-        self._door.path = config.socket
-        name = os.uname().nodename if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
-        return replace(config, address=f"{name}:{self._door.port}", fingerprint=self._door.fingerprint)
-
-    @property
-    def session_file(self) -> str:
-        """What ``adbg join`` on another host needs a copy of."""
-        return os.path.join(os.path.dirname(self._listener.config.socket), "session.json") if self._listener else ""
-
     @property
     def joining(self) -> str:
-        if not self.script.session and not self.script.listen:
-            return ""
-        by = f"; port {self._door.port} is open (TLS, and the token)" if self._door is not None else ""
-        return f"`adbg join session.json -- COMMAND` there, with a copy of {self.session_file}{by}"
+        return self._openings.joining
 
     def _config(self) -> SessionConfig:
         script = self.script
@@ -292,9 +271,7 @@ class StartedProgram:
 
     def close(self) -> None:
         self._close_listener()
-        door, self._door = self._door, None
-        if door is not None:
-            door.close()
+        self._openings.close()
 
     def _close_listener(self) -> None:
         listener, self._listener = self._listener, None

@@ -67,7 +67,7 @@ class StopView:
         if stop is None:
             if not self._model.alive:
                 raise self._model.absent()
-            if not self._model.run.begun:
+            if not self._model.run.begun and self._model.restartable:
                 raise _not_begun()
             raise NotStopped("the program is not stopped", "`pause` stops it at the next node, `break SPEC` at a node")
         return stop
@@ -88,7 +88,7 @@ class StopView:
         try:
             return self._process.client.request(arguments, timeout)
         except NotStopped:
-            if self._model.run.begun:
+            if self._model.run.begun or not self._model.restartable:
                 raise
             raise _not_begun() from None
 

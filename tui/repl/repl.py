@@ -56,6 +56,7 @@ class Repl:
         self.interrupts = Interrupts(debugger)
         self.ahead: list[str] = []  # lines typed while the program ran, which it did not read
         self.begun = ""  # the beginning of another one
+        self._kept = ""  # typed while a program runs that does not read it
         self._keyboard: Input | None = None  # the prompt's
 
     # ------------------------------------------------------------------ main thread
@@ -230,6 +231,10 @@ class Repl:
                     size = now
                     debugger.program.resize(*now)
             self.printer.live("")
+        kept, self._kept = self._kept, ""
+        if kept:
+            *lines, self.begun = (self.begun + kept).split("\n")
+            self.ahead += lines
         # As on a terminal shared by program and debugger: what the program did not read goes to the prompt.
         if debugger.state in (State.STOPPED, State.EXITED):
             *lines, self.begun = (self.begun + debugger.program.take_unread()).split("\n")
@@ -249,7 +254,9 @@ class Repl:
         self.printer.live(entering_summary(rows) if rows else "")
 
     def _type(self, keys: bytes) -> None:
-        if keys:
+        if self.debugger.program.attachment is not None:
+            self._kept += keys.decode("utf-8", "ignore")  # it has a terminal of its own: for the next prompt
+        elif keys:
             with contextlib.suppress(AdbgError):
                 self.debugger.program.write_stdin(keys)
 

@@ -254,8 +254,9 @@ def comparison_text(found: Comparison, place: str, elements: Elements | None, no
         lines += _first_lines(found.differing[0], elements)
     lines += [f"note: {note}" for note in notes]
     if len(found.differing) > 1:
-        heads = ["tensor", "shape", "odd"] + [f"rank {rank}" for rank in found.ranks]
-        lines.append(table_text(heads, [_cells(each, found.ranks) for each in found.differing[:ROWS]]))
+        apart = any(odd_ranks(each) for each in found.differing[:ROWS])
+        heads = ["tensor", "shape", *(["odd"] if apart else []), *(f"rank {rank}" for rank in found.ranks)]
+        lines.append(table_text(heads, [_cells(each, found.ranks, apart) for each in found.differing[:ROWS]]))
         if len(found.differing) > ROWS:
             lines.append(f"... and {len(found.differing) - ROWS} more")
     lines += [f"not compared: {name}: {why}" for name, why in found.unlike[:_REASONS]]
@@ -307,7 +308,7 @@ def _digest_text(digest: str) -> str:
     return "no gradient" if digest == ABSENT else digest[:_SHOWN]
 
 
-def _cells(each: Differing, ranks: Sequence[int]) -> list[str]:
-    odd = ",".join(map(str, odd_ranks(each)))
+def _cells(each: Differing, ranks: Sequence[int], apart: bool) -> list[str]:
+    odd = [",".join(map(str, odd_ranks(each)))] if apart else []
     digests = [_digest_text(each.digests[rank]) for rank in ranks]
-    return [each.name, f"{each.dtype}[{', '.join(map(str, each.shape))}]", odd, *digests]
+    return [each.name, f"{each.dtype}[{', '.join(map(str, each.shape))}]", *odd, *digests]

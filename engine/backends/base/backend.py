@@ -255,6 +255,10 @@ class Backend(abc.ABC):
         """(name, parameter) of the modules seen so far."""
         return ()
 
+    def weights(self) -> Iterable[tuple[str, Any]]:
+        """The parameters that ranks share: without running statistics, which Paddle has among them."""
+        return self.parameters()
+
     def buffers(self) -> Iterable[tuple[str, Any]]:
-        """(name, buffer) of the modules seen so far."""
+        """(name, buffer) of the modules seen so far, with running statistics that are among the parameters."""
         return ()

@@ -210,6 +210,13 @@ class PaddleBackend(FrameworkBackend):
     def group_timeouts(self) -> Sequence[GroupTimeout]:
         return groups.timeouts()
 
+    def weights(self) -> Iterable[tuple[str, Any]]:
+        statistics = self._modules.statistics()
+        return [(name, value) for name, value in self.parameters() if value is not statistics.get(name)]
+
+    def buffers(self) -> Iterable[tuple[str, Any]]:
+        return [*super().buffers(), *self._modules.statistics().items()]
+
     def reducer(self) -> str:
         return self._modules.kind_among(paddle.DataParallel)
 

@@ -103,6 +103,17 @@ class Modules(SeenModules):
 
     # ---- answers
 
+    def statistics(self) -> dict[str, Any]:
+        """The running means and variances of BatchNorm, which Paddle keeps as parameters, by name."""
+        found = {}
+        for root in self.roots():
+            for path, layer in root.named_sublayers(include_self=True):
+                for name in ("_mean", "_variance"):
+                    value = vars(layer).get("_parameters", {}).get(name)
+                    if value is not None and value.stop_gradient:
+                        found[f"{path}.{name}" if path else name] = value
+        return found
+
     @staticmethod
     def told(text: str) -> str | None:
         """The path of the Layer in the text of a node's stack."""

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from adbg.engine.errors import AdbgError, CommandError
-from adbg.engine.launch.hosts.tunnel import Passage, dial, parse_address
+from adbg.engine.launch.hosts.tunnel import Carrier, Clear, Passage, dial, parse_address
 from adbg.engine.launch.launch import prepare_session, program_environment
 from adbg.engine.protocol.rendezvous import SOCKET, SessionConfig, copied_config, private_dir
 
@@ -40,7 +40,7 @@ class Joining:
     """
 
     session: str
-    command: Sequence[str]
+    command: Sequence[str] = ()
     via: str = ""
     run_dir: Callable[[], str] = str
 
@@ -51,8 +51,8 @@ def join(asked: Joining) -> int:
     Raises:
         AdbgError: the session cannot be reached, or the command not be started.
     """
-    with joined(asked) as session_file:
-        status = _run(asked.command, program_environment(os.environ, session_file, main=False))
+    with joined(asked) as way:
+        status = _run(asked.command, program_environment(os.environ, way.session_file, main=False))
     if status < 0:
         with contextlib.suppress(OSError):  # SIGKILL has no handler
             signal.signal(-status, signal.SIG_DFL)
@@ -60,35 +60,36 @@ def join(asked: Joining) -> int:
     return status
 
 
+class Joined:
+    """The way to the session, while it is open. ``session_file`` is for processes of this host."""
+
+    def __init__(self, folder: Path, asked: Joining, on_peer: Callable[[int], None]) -> None:
+        config = _config(asked.session)
+        path, address = _way(config, asked.via)
+        connect: Callable[[], Carrier] = partial(_unix, path)
+        if address:
+            connect = partial(dial, parse_address(address), config.fingerprint, config.token)
+        connect().raw.close()
+        self.passage = Passage(folder / SOCKET, connect, on_peer)
+        here = replace(config, socket=str(folder / SOCKET), run_dir=asked.run_dir(), address="")
+        self.session_file = prepare_session(replace(here, engine_path="", package_path=""))
+
+
 @contextlib.contextmanager
-def joined(asked: Joining) -> Iterator[Path]:
-    """A session.json for processes of this host, while the block runs. The way is tried once first.
+def joined(asked: Joining, on_peer: Callable[[int], None] = lambda pid: None) -> Iterator[Joined]:
+    """The way is tried once first.
 
     Raises:
         AdbgError: the session cannot be reached.
     """
-    config = _config(asked.session)
     folder = private_dir("adbg-join-")
-    passage: Passage | None = None
+    way: Joined | None = None
     try:
-        path, address = _way(config, asked.via)
-        if address:
-            connect = partial(dial, parse_address(address), config.fingerprint, config.token)
-            connect().raw.close()
-            path = str(folder / SOCKET)
-            passage = Passage(folder / SOCKET, connect)
-        else:
-            _try(path)
-        here = replace(
-            config, socket=str(folder / SOCKET), run_dir=asked.run_dir(), engine_path="", package_path="", address=""
-        )
-        session_file = prepare_session(here)
-        if not address:  # by its name: ssh may make the socket anew
-            (folder / SOCKET).symlink_to(os.path.abspath(path))
-        yield session_file
+        way = Joined(folder, asked, on_peer)
+        yield way
     finally:
-        if passage is not None:
-            passage.close()
+        if way is not None:
+            way.passage.close()
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -127,14 +128,16 @@ def _way(config: SessionConfig, via: str) -> tuple[str, str]:
     )
 
 
-def _try(path: str) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-        try:
-            sock.connect(path)
-        except OSError as error:
-            raise AdbgError(
-                f"no session answers at {path}: {error.strerror}", "is ssh still forwarding it, and `adbg run` running?"
-            ) from None
+def _unix(path: str) -> Clear:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.connect(path)
+    except OSError as error:
+        sock.close()
+        raise AdbgError(
+            f"no session answers at {path}: {error.strerror}", "is ssh still forwarding it, and `adbg run` running?"
+        ) from None
+    return Clear(sock)
 
 
 def _run(command: Sequence[str], env: dict[str, str]) -> int:

@@ -14,6 +14,7 @@ import os
 import select
 import socket
 import ssl
+import struct
 import threading
 import time
 from collections.abc import Callable
@@ -121,9 +122,31 @@ class Secured:
         self._incoming.write(data)
 
 
-def carry(secured: Secured, plain: socket.socket) -> None:
-    """Move bytes both ways until either side ends; what has come by then is delivered."""
+class Clear:
+    """A unix socket (one that ssh forwards) in the place of a ``Secured``: nothing is wrapped."""
+
+    def __init__(self, raw: socket.socket) -> None:
+        self.raw = raw
+        self.outbox = bytearray()
+        self.inbox = bytearray()
+        self.ended = False
+
+    def seal(self, data: bytes | memoryview) -> None:
+        self.outbox += data
+
+    def arrived(self, data: bytes) -> None:
+        self.inbox += data
+        self.ended = not data
+
+
+Carrier = Secured | Clear
+
+
+def carry(secured: Carrier, plain: socket.socket, first: Callable[[], None] = lambda: None) -> None:
+    """Move bytes both ways until either side ends; what has come by then is delivered. ``first``: called when the plain
+    side has sent something."""
     raw = secured.raw
+    spoken = False
     for sock in (raw, plain):
         sock.setblocking(False)
     ended = False
@@ -138,6 +161,9 @@ def carry(secured: Secured, plain: socket.socket) -> None:
                 data = plain.recv(_PIECE)
                 ended = not data
                 secured.seal(data)
+                if data and not spoken:
+                    spoken = True
+                    first()
             if raw in readable:
                 secured.arrived(raw.recv(_PIECE))
             if raw in writable:
@@ -272,10 +298,21 @@ def dial(address: tuple[str, int], fingerprint: str, token: str) -> Secured:
 
 
 class Passage:
-    """A unix socket (0600, in a private folder) whose connections go to the door of a session elsewhere."""
+    """A unix socket (0600, in a private folder) whose connections go to a session elsewhere.
 
-    def __init__(self, path: Path, connect: Callable[[], Secured]) -> None:
+    Args:
+        path: of the socket.
+        connect: opens the way there, once a connection.
+        on_peer: told the process that has begun to speak, on a thread of its connection.
+    """
+
+    def __init__(
+        self, path: Path, connect: Callable[[], Carrier], on_peer: Callable[[int], None] = lambda pid: None
+    ) -> None:
         self._connect = connect
+        self._on_peer = on_peer
+        self.speaking = 0  # connections on which something was said, and that are open
+        self._lock = threading.Lock()
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._sock.bind(str(path))
         os.chmod(path, 0o600)
@@ -297,8 +334,32 @@ class Passage:
 
     def _through(self, plain: socket.socket) -> None:
         try:
-            secured = self._connect()
+            carrier = self._connect()
         except AdbgError:
             plain.close()  # the agent says that nobody answers, and the program runs on
             return
-        carry(secured, plain)
+        pid = peer_of(plain)
+        spoke = False
+
+        def first() -> None:
+            nonlocal spoke
+            spoke = True
+            with self._lock:
+                self.speaking += 1
+            self._on_peer(pid)
+
+        try:
+            carry(carrier, plain, first)
+        finally:
+            if spoke:
+                with self._lock:
+                    self.speaking -= 1
+
+
+def peer_of(sock: socket.socket) -> int:
+    """The process at the other end of a unix socket; 0 where the system does not tell."""
+    option = getattr(socket, "SO_PEERCRED", None)
+    if option is None:
+        return 0
+    pid: int = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, option, struct.calcsize("3i")))[0]
+    return pid

@@ -73,6 +73,12 @@ def test_adbgs_own_threads_and_frames_are_left_out() -> None:
     assert [thread.tid for thread in threads] == [5, 7]
 
 
+def test_a_frame_of_no_library_is_native() -> None:
+    stub = SeenThread(72, 9, "", False, (SeenFrame("0x7fb190e52142", "?", 0), SeenFrame("load", "/t/train.py", 3)))
+    (thread,) = merge([kernel(9)], None, [stub])
+    assert [frame.owner for frame in thread.frames] == ["native", "user"]
+
+
 def test_a_thread_whose_native_id_only_pyspy_knows() -> None:
     foreign = ThreadFacts(72, 0, "thread 72", False, "running", [ThreadFrame("hook", "/t/train.py", 3, "user", 1)])
     threads = merge([kernel(5), kernel(9)], AllThreadsBody([MAIN, foreign]), [SeenThread(72, 9, "", True, ())])

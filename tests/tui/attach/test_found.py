@@ -14,7 +14,7 @@ from support.scripted_agent import ScriptedAgent
 from support.watched_debugger import Watched
 
 from adbg.engine.attach.enter import Progress
-from adbg.engine.errors import AdbgError, AttachError, DebuggeeGone
+from adbg.engine.errors import AdbgError, AttachError, CommandError, DebuggeeGone, NotStopped
 from adbg.engine.protocol import messages as protocol
 from adbg.engine.protocol.messages import Refused
 from adbg.engine.protocol.rendezvous import read_config
@@ -23,6 +23,7 @@ from adbg.tui.attach.found import FoundProgram
 from adbg.tui.attach.processes import Seen, Table
 from adbg.tui.attach.way_in import Cancelled
 from adbg.tui.commands.startup import run_startup
+from adbg.tui.commands.table import execute
 from adbg.tui.debugger import events
 from adbg.tui.debugger.debugger import State
 from adbg.tui.debugger.signals import Interrupts
@@ -150,6 +151,19 @@ def test_one_process(world: World, attach: Callable[..., Watched]) -> None:
     assert "exit status is not known" in one.of(events.Exited)[0].status.reason
 
 
+def test_it_runs_before_the_first_command(world: World, attach: Callable[..., Watched]) -> None:
+    """It was found running: nothing about it has to be started."""
+    world.ways[1000] = joins(0)
+    one = attach(1000)
+    one.debugger.start()
+    ready(one, 1)
+    assert execute(one.debugger, "info processes").value[0]["state"] == "running"
+    with pytest.raises(NotStopped, match="the program is not stopped"):
+        one.debugger.view.need_stop()
+    with pytest.raises(CommandError, match="cannot restart it"):
+        execute(one.debugger, "restart")
+
+
 def test_a_connection_that_breaks_is_not_the_end_of_the_process(
     world: World, attach: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,7 +266,9 @@ def test_a_stop_that_does_not_come_is_told(
     one = attach(1000)
     one.debugger.start()
     ready(one, 1)
-    world.agents[1000].do_pause = lambda arguments: protocol.Empty()  # type: ignore[attr-defined]
+    agent = world.agents[1000]
+    agent.do_pause = lambda arguments: protocol.Empty()  # type: ignore[attr-defined]
+    agent.do_allThreads = lambda arguments: protocol.AllThreadsBody([])  # type: ignore[attr-defined]
     keyboard = Interrupts(one.debugger)
     one.debugger.begin()
     assert "any backward reaches" in keyboard.press()

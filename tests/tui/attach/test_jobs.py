@@ -78,7 +78,7 @@ def test_spawned_ranks_are_told_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     ranks = [Seen(20 + n, 10, spawned, frameworks=("torch",)) for n in range(2)]
     named = Seen(30, 20, spawned, name="pt_data_worker", frameworks=("torch",))
     forked = Seen(31, 21, spawned, frameworks=("torch",))
-    monkeypatch.setattr(jobs, "_connections", lambda pid: set())
+    monkeypatch.setattr(jobs, "_connections", lambda pid: {"to a store of data"} if pid == 30 else set())
     assert pids(table(parent, *ranks, named, forked), 10) == [20, 21]
 
 

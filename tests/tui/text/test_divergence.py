@@ -135,3 +135,6 @@ def test_the_text() -> None:
     assert comparison_text(compare("params", same), "here", None, []).startswith(
         "the same bits on all ranks: 1 parameter"
     )
+    four = {n: body(row("a", "9" if n == 2 else "1"), row("b", "9" if n == 2 else "1")) for n in range(4)}
+    text = comparison_text(compare("params", four), "here", None, [])
+    assert "(rank 2 stands apart)" in text and text.splitlines()[-1].split()[:3] == ["b", "f32[2]", "2"]

@@ -16,6 +16,7 @@ from adbg.tui.app.screens.output import OutputScreen
 from adbg.tui.app.screens.threads import ThreadsScreen
 from adbg.tui.app.typeahead import TypeAhead
 from adbg.tui.commands.table import TABLE
+from adbg.tui.commands.threads import read_all
 from adbg.tui.debugger.debugger import Debugger
 
 
@@ -52,7 +53,6 @@ def _output(app: OtherScreens) -> None:
 
 def _threads(app: OtherScreens) -> None:
     """Every thread; the line that is chosen there is shown in the source panel."""
-    from adbg.tui.commands.threads import read_all  # at the top it would come before the other commands of the table
 
     def chosen(place: SourceLine | None) -> None:
         if place is not None:

@@ -11,7 +11,7 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
 
-from adbg.engine.attach.stacks_merged import ProcessThreads
+from adbg.engine.attach.stacks_merged import ProcessThreads, Thread
 from adbg.engine.types import SourceLine
 from adbg.tui.app.keymap import bindings
 from adbg.tui.app.lines.line_panel import LinePanel
@@ -24,6 +24,11 @@ Ask = Callable[[str, Any, Question, Callable[[Read], None]], None]
 _STYLES = ("title", "bold", "dim", "")
 
 
+def _key(thread: Thread) -> int:
+    """What tells a thread from the others of its process, also where its id in the system is not known."""
+    return thread.tid or thread.ident
+
+
 class ThreadsText(LinePanel):
     """The lines of the view; space folds the frames of the thread under the cursor."""
 
@@ -34,7 +39,7 @@ class ThreadsText(LinePanel):
         self.whole = False
         self._views: list[ProcessThreads] = []
         self._lines: list[Line] = []
-        self._folded: set[tuple[int, int]] = set()  # (pid, tid)
+        self._folded: set[tuple[int, int]] = set()  # (pid, thread)
         self.waiting = "reading the threads …"
 
     def show(self, views: list[ProcessThreads]) -> None:
@@ -43,8 +48,8 @@ class ThreadsText(LinePanel):
         self._views = views
         self._make()
         if here is not None and here.thread is not None:
-            tid, frame = here.thread.tid, here.frame
-            same = [row for row, line in enumerate(self._lines) if line.thread is not None and line.thread.tid == tid]
+            key, frame = _key(here.thread), here.frame
+            same = [row for row, line in enumerate(self._lines) if line.thread is not None and _key(line.thread) == key]
             exact = [row for row in same if frame is not None and self._lines[row].frame == frame]
             self.select(next(iter(exact or same), 0))
 
@@ -52,7 +57,7 @@ class ThreadsText(LinePanel):
         found = []
         for view in self._views:
             for line in lines(view, self.whole, "v"):
-                folded = line.thread is not None and (view.pid, line.thread.tid) in self._folded
+                folded = line.thread is not None and (view.pid, _key(line.thread)) in self._folded
                 if not (folded and line.level > 1):
                     found.append(line)
         self._lines = found
@@ -80,7 +85,7 @@ class ThreadsText(LinePanel):
             return
         for view in self._views:
             if line.thread in view.threads:
-                key = (view.pid, line.thread.tid)
+                key = (view.pid, _key(line.thread))
                 self._folded ^= {key}
                 self._make()
                 row = next(i for i, each in enumerate(self._lines) if each.thread is line.thread)
