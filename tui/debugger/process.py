@@ -5,6 +5,7 @@ Changed under the model's lock only; any thread may read single attributes (they
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING
 
@@ -50,9 +51,10 @@ class Process:
 
     @property
     def title(self) -> str:
-        """ "process 2 (rank 1, pid 4711)"; without a rank that is not known."""
+        """ "process 2 (rank 1, pid 4711)"; without a rank that is not known, with the host where that is another."""
         rank = "" if self.info.rank is None else f"rank {self.info.rank}, "
-        return f"process {self.number} ({rank}pid {self.info.pid})"
+        there = f" on {self.info.host}" if self.info.host not in ("", os.uname().nodename) else ""
+        return f"process {self.number} ({rank}pid {self.info.pid}{there})"
 
     def parked(self, stop: NodeStop) -> None:
         self.stop = stop
