@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from adbg.engine.attach import checks
+from adbg.engine.attach import bundle, checks
 from adbg.engine.attach.blocked import blocked_in
 from adbg.engine.attach.proc import Proc
 from adbg.engine.attach.remote_exec import RemoteScript
@@ -80,6 +80,8 @@ def enter(target: Target, session_file: Path, tell: Callable[[Progress], None], 
     if _listens(target.pid):
         tell(Progress("entered", "listening"))
         return Entry("listening")
+    with contextlib.suppress(OSError):  # without it, imports are slow
+        bundle.write(session_file)
     if target.traced_by:  # ``examine`` lets that pass where there is a way beside the tracer
         return _by_script(RemoteScript(target, snippet(session_file)), target, tell, cancelled)
     injector = Injector(target, snippet(session_file))

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 THREAD = "adbg-attach"
 OLDEST = (3, 10)
 _ENGINE = "adbg.engine"
-_LARGEST = 1 << 20  # bytes of a session file
-_INTERVAL = 0.0001  # seconds after which a busy program's thread hands Python's lock on, while adbg is loaded
+_LARGEST = 64 << 20  # bytes of a file of the session: its code has 4 MB
+_CODE = "attach.code"  # protocol.rendezvous.CODE
 _PATIENCE = 10.0  # seconds that the front end's socket has to take a connection, and a refusal
 
 
@@ -42,28 +42,108 @@ def begin(session_file: str) -> None:
 def _arrive(session_file: str) -> None:
     """On a thread that Python's ``threading`` does not know: whoever asks for its name there leaves an entry in the
     module's table. So the work is done on one that it does know."""
+    sys.settrace(None)  # of this thread alone: a program that traces its threads (coverage) does not mean this one
+    sys.setprofile(None)
+    entry = _Entry()
     try:
-        thread = _threading().Thread(target=_enter, args=(session_file,), name=THREAD, daemon=True)
-    except BaseException:  # the program has something else of that name; to be said
-        thread = None
-    try:
-        if thread is None:
-            _enter(session_file)
-        else:
-            thread.start()
-    except BaseException:  # a raw thread that raises writes to the program's stderr
+        entry.look(session_file)
+        thread = entry.threading().Thread(target=entry.enter, args=(session_file,), name=THREAD, daemon=True)
+    except BaseException as error:
+        if entry.session:
+            _refuse(entry.session, error)
+        entry.leave()
         return
+    try:
+        thread.start()
+    except BaseException:  # a raw thread that raises writes to the program's stderr
+        entry.leave()
 
 
-def _threading() -> Any:
-    """The module. The thread that imports it first is its main thread (until Python 3.13): where the program has not
-    imported it, this one is not to be that."""
-    known = "threading" in sys.modules
-    with _Finder():
-        import threading
-    if not known and sys.version_info < (3, 13):
-        _make_main(threading, next(reversed(sys._current_frames())))
-    return threading
+class _Turns:
+    """How long a thread of this program keeps Python's lock when another one wants it: as long as the others keep it,
+    while adbg is loaded.
+
+    That takes 0.3 s of Python and some file operations, and after each of these the lock has to be had again. Beside a
+    busy Python thread the last count: with Python's 5 ms they took 10 s. Beside one that keeps the lock in C calls,
+    whatever anybody wants, each turn of ours is followed by a whole call: 120 s beside calls of 1 s with those 5 ms.
+    """
+
+    SHORT = 0.0001  # seconds
+    LONG = 0.25
+    LOOK = 0.005  # seconds: a waiting thread gets its turn within
+
+    def __init__(self) -> None:
+        self._before = sys.getswitchinterval()
+        self._set(min(self._before, self.SHORT))
+
+    def _set(self, seconds: float) -> None:
+        sys.setswitchinterval(seconds)
+        self._ours = sys.getswitchinterval()  # 0.0001 comes back as 9.999999999999999e-05
+
+    def choose(self) -> None:
+        """As the others show: a gap between two looks at the clock is a turn of theirs."""
+        from time import monotonic
+
+        longest = self.SHORT
+        begun = last = monotonic()
+        while last - begun < self.LOOK:
+            now = monotonic()
+            if now - last > longest:
+                longest = now - last
+            last = now
+        self._set(min(longest, self.LONG))
+
+    def leave(self) -> None:
+        if sys.getswitchinterval() == self._ours != self._before:  # else the program has chosen another one meanwhile
+            sys.setswitchinterval(self._before)
+
+
+class _Entry:
+    """Two threads do it, one after the other. ``session`` is empty until the front end can be told of an error."""
+
+    def __init__(self) -> None:
+        self.session: dict[str, str] = {}
+        self._turns = _Turns()
+        self._finder = _Finder()
+
+    def look(self, session_file: str) -> None:
+        """Raises OSError, ValueError: nobody is there, or it may be somebody else."""
+        self._turns.choose()
+        session = _trusted_session(session_file)
+        _connected(session["socket"]).close()  # it hears from us when all is loaded: where the lock is held, late
+        self.session = session
+        if sys.version_info < OLDEST:
+            raise RuntimeError(f"this Python is {sys.version.split()[0]}, adbg needs 3.10 or newer")
+        self._finder.serve(session)
+
+    def threading(self) -> Any:
+        """The module. The thread that imports it first is its main thread (until Python 3.13): where the program has
+        not imported it, this one is not to be that."""
+        known = "threading" in sys.modules
+        with self._finder:
+            import threading
+        if not known and sys.version_info < (3, 13):
+            _make_main(threading, next(reversed(sys._current_frames())))
+        return threading
+
+    def enter(self, session_file: str) -> None:
+        """On "adbg-attach": adbg, then the agent. Nothing stays behind where one of them fails."""
+        sys.settrace(None)
+        sys.setprofile(None)
+        try:
+            with self._finder:
+                aside = _aside(self.session)
+                from adbg.engine.agent.arrival import arrive
+
+                path = self.session["socket"]
+                arrive(session_file, lambda: _dialled(path), aside)
+        except BaseException as error:
+            _refuse(self.session, error)
+        finally:
+            self.leave()
+
+    def leave(self) -> None:
+        self._turns.leave()
 
 
 def _make_main(threading: Any, ident: int) -> None:
@@ -84,36 +164,6 @@ def _make_main(threading: Any, ident: int) -> None:
         threading._shutdown_locks.add(main._tstate_lock)
 
 
-def _enter(session_file: str) -> None:
-    """On "adbg-attach": the front end, then adbg, then the agent. Nothing stays behind where one of them fails."""
-    sys.settrace(None)  # of this thread alone: a program that traces its threads (coverage) does not mean this one
-    sys.setprofile(None)
-    session: dict[str, str] = {}
-    # Loading takes Python's lock some thousand times, and beside a busy thread waits that long for it each time: 10 s
-    # with Python's 5 ms.
-    interval = ours = sys.getswitchinterval()
-    with _Finder() as finder:
-        try:
-            session = _trusted_session(session_file)
-            path = session["socket"]
-            _connected(path).close()  # it hears from us when all is loaded; where the lock is held, that may be long
-            if sys.version_info < OLDEST:
-                raise RuntimeError(f"this Python is {sys.version.split()[0]}, adbg needs 3.10 or newer")
-            sys.setswitchinterval(min(interval, _INTERVAL))
-            ours = sys.getswitchinterval()  # 0.0001 comes back as 9.999999999999999e-05
-            finder.serve(session["package_path"], session["engine_path"])
-            aside = _aside(session)
-            from adbg.engine.agent.arrival import arrive
-
-            arrive(session_file, lambda: _dialled(path), aside)
-        except BaseException as error:
-            if session:
-                _refuse(session, error)
-        finally:
-            if sys.getswitchinterval() == ours != interval:  # else the program has chosen another one meanwhile
-                sys.setswitchinterval(interval)
-
-
 # ------------------------------------------------------------------ the front end
 
 
@@ -125,10 +175,7 @@ def _trusted_session(path: str) -> dict[str, str]:
 
     folder = os.path.dirname(path)
     _check_own(os.lstat(folder), stat.S_ISDIR, folder)
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(fd, encoding="utf-8") as file:
-        _check_own(os.fstat(fd), stat.S_ISREG, path)
-        text = file.read(_LARGEST)
+    text = _own_file(path).decode()
     session = {name: _text_of(text, name) for name in ("socket", "token", "engine_path", "package_path")}
     if not all(session[name] for name in ("socket", "token", "engine_path")):
         raise ValueError(path + " is not a session file")
@@ -137,6 +184,28 @@ def _trusted_session(path: str) -> dict[str, str]:
         raise ValueError("the socket does not lie beside " + path)
     _check_own(os.lstat(session["socket"]), stat.S_ISSOCK, session["socket"], 0)
     return session
+
+
+def _own_file(path: str) -> bytes:
+    """With as few operations as can be (``_Turns``). Raises OSError, ValueError."""
+    import os
+    import stat
+
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        state = os.fstat(fd)
+        _check_own(state, stat.S_ISREG, path)
+        if state.st_size > _LARGEST:
+            raise ValueError(path + " is too large")
+        data = b""
+        while len(data) < state.st_size:
+            part = os.read(fd, state.st_size - len(data))
+            if not part:
+                raise ValueError(path + " is not complete")
+            data += part
+        return data
+    finally:
+        os.close(fd)
 
 
 def _text_of(text: str, name: str) -> str:
@@ -219,14 +288,16 @@ def _stand_ins() -> Iterator[tuple[str, str]]:
 class _Finder:
     """At ``sys.meta_path[0]`` while adbg is loaded (``with``), for this thread alone. It finds adbg by its folders, and
     the standard library in its own: a program whose folder has a ``queue.py`` beside it must not have that run by
-    adbg."""
+    adbg. What ``engine/attach/bundle.py`` has brought along is not read again."""
 
     def __init__(self) -> None:
-        self._thread = _thread.get_ident()
+        self._thread = 0
         self._folders: dict[str, str] = {}
         self._library: Sequence[str] | None = None
+        self._brought: dict[str, tuple[str, bool, bytes | None]] = {}
 
     def __enter__(self) -> _Finder:
+        self._thread = _thread.get_ident()
         sys.meta_path.insert(0, self)
         return self
 
@@ -234,20 +305,60 @@ class _Finder:
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
-    def serve(self, package_path: str, engine_path: str) -> None:
-        self._folders = {"adbg": package_path, _ENGINE: engine_path}
+    def serve(self, session: dict[str, str]) -> None:
+        self._folders = {"adbg": session["package_path"], _ENGINE: session["engine_path"]}
+        try:
+            self._bring(session["socket"].rpartition("/")[0] + "/" + _CODE)
+        except (OSError, ValueError, EOFError, TypeError):
+            self._brought = {}  # imports are slow then, and right
+
+    def _bring(self, path: str) -> None:
+        """Code of another version of Python is not touched; the standard library's is used where both have the same
+        one."""
+        import marshal
+        import os
+        from _frozen_importlib_external import MAGIC_NUMBER
+
+        data = _own_file(path)
+        if not data.startswith(MAGIC_NUMBER):
+            return
+        modules, version, place, library = marshal.loads(memoryview(data)[len(MAGIC_NUMBER) :])
+        self._brought = {**library, **modules} if (version, place) == (sys.version, os.__file__) else modules
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
         if _thread.get_ident() != self._thread:
             return None
         from _frozen_importlib_external import PathFinder, spec_from_file_location
 
+        if fullname in self._brought:
+            return self._spec_of(fullname)
         folder = self._folders.get(fullname)
         if folder is not None:
             return spec_from_file_location(fullname, folder + "/__init__.py", submodule_search_locations=[folder])
         if path is None and fullname in sys.stdlib_module_names:
             return PathFinder.find_spec(fullname, self._library_path())
         return None
+
+    def _spec_of(self, fullname: str) -> Any:
+        """What ``PathFinder`` would have found, so that nobody can tell the module from another; its loader has the
+        code in its hands, once."""
+        from _frozen_importlib_external import ExtensionFileLoader, SourceFileLoader, spec_from_file_location
+
+        path, package, code = self._brought[fullname]
+        if code is None:
+            return spec_from_file_location(fullname, path, loader=ExtensionFileLoader(fullname, path))
+        loader = SourceFileLoader(fullname, path)
+        folders = [path.rpartition("/")[0]] if package else None
+        spec = spec_from_file_location(fullname, path, loader=loader, submodule_search_locations=folders)
+
+        def given(_name: str) -> Any:
+            import marshal
+
+            del loader.get_code
+            return marshal.loads(code)
+
+        loader.get_code = given  # type: ignore[method-assign,assignment]
+        return spec
 
     def _library_path(self) -> Sequence[str]:
         """Where ``os`` came from, and the extension modules beside it, by the interpreter's own word."""

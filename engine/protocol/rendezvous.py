@@ -32,6 +32,7 @@ from adbg.engine.errors import AdbgError
 SESSION_VARIABLE = "ADBG_SESSION"  # path of session.json; inherited by the program's children
 KEEP = 256 << 20  # bytes of copies of gradients
 SOCKET = "client.sock"  # the front end's, beside session.json
+CODE = "attach.code"  # what a process that is attached to loads adbg from, beside session.json
 LONGEST = 107  # bytes of a socket's path on Linux
 MAIN_VARIABLE = "ADBG_MAIN"  # "1" only in the launched process itself; the bootstrap removes it
 
@@ -80,7 +81,7 @@ def session_dir(path: Path) -> Path:
         if len(os.fsencode(path / SOCKET)) > LONGEST:
             raise AdbgError(f"the path of {path} is too long for a socket in it", "choose a folder with a shorter path")
         _check_unused(path / SOCKET)
-        for name in (SOCKET, "session.json"):
+        for name in (SOCKET, CODE, "session.json"):
             (path / name).unlink(missing_ok=True)
     except OSError as error:
         raise AdbgError(f"cannot use {path} for the session: {error.strerror}", "choose another folder") from None

@@ -39,7 +39,7 @@ def test_numbers() -> None:
     assert f"`{page.MARK.decode().rstrip(chr(0))}`" in TEXT
     assert f"does not stop within {visit.STOP_TIME:.0f} s" in TEXT
     assert f"does not return within {visit.CALL_TIME:.0f} s" in TEXT
-    assert f"to {attach._INTERVAL * 1e3:g} ms" in TEXT
+    assert f"to {attach._Turns.SHORT * 1e3:g} ms" in TEXT and f"{attach._Turns.LONG * 1e3:g} ms at most" in TEXT
 
 
 def test_ptrace_requests() -> None:

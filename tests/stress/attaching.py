@@ -18,8 +18,8 @@ from adbg.tui.debugger.client import Client, Listener, initialize
 from .census import Census, census, left_behind
 from .running import patience
 
-HELLO = 30.0  # seconds to the agent's hello
-GONE = 10.0  # seconds after the detach within which nothing may be left
+HELLO = 180.0  # seconds to the agent's hello
+GONE = 30.0  # seconds after the detach within which nothing may be left
 
 
 @dataclass(slots=True)

@@ -30,7 +30,7 @@ def check(row: Row) -> None:
 
 @pytest.mark.parametrize("kind", cases())
 def test_kind(kind: Kind) -> None:
-    check(measure(kind, catalog.python_of(kind.framework), ATTACHES))
+    check(measure(kind, catalog.python_of(kind.framework), 1 if kind.holds_gil else ATTACHES))
 
 
 @pytest.mark.torch

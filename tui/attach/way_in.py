@@ -23,7 +23,7 @@ from adbg.tui.attach.quiet import tell_when_queued
 from adbg.tui.debugger.client import Client, connect
 from adbg.tui.debugger.program import Entering
 
-HELLO = 30.0  # seconds from the entry to the agent's hello: imports of adbg's engine under a busy interpreter
+HELLO = 180.0  # seconds from the entry to the agent's hello: beside C calls that keep the lock for 1 s it takes 30
 LONG = 3.0  # seconds in the queue after which the others of a job begin without it
 GIVE_UP = 5.0  # seconds that those under way have to end when they are given up
 

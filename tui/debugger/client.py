@@ -23,6 +23,7 @@ from adbg.engine.errors import AdbgError, DebuggeeGone, ProtocolError, error_of_
 from adbg.engine.protocol import codec as wire
 from adbg.engine.protocol.messages import EVENTS, PROTOCOL_VERSION, REQUESTS, Hello, Initialize, InitializeBody, Refused
 from adbg.engine.protocol.rendezvous import (
+    CODE,
     SOCKET,
     SessionConfig,
     check_peer,
@@ -32,7 +33,7 @@ from adbg.engine.protocol.rendezvous import (
     trusted_config,
 )
 
-HELLO_TIMEOUT = 5.0  # seconds within which a new connection must identify itself
+HELLO_TIMEOUT = 30.0  # seconds within which a new connection must identify itself: an agent may wait for its lock
 REQUEST_TIMEOUT = 30.0
 
 EventCallback = Callable[[Any], None]
@@ -241,9 +242,9 @@ class Listener:
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)  # wakes accept()
         self._sock.close()
-        for path in (self.socket_path, self.directory / "session.json"):
+        for name in (SOCKET, CODE, "session.json"):
             with contextlib.suppress(OSError):
-                path.unlink()
+                (self.directory / name).unlink()
         with contextlib.suppress(OSError):
             self.directory.rmdir()
 
