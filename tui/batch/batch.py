@@ -139,7 +139,15 @@ class Batch:
             self._command(line)
             if self._quit:
                 return self._leave()
+        if self._only_watches:
+            self._wait_stop()
         return self._run_out()
+
+    @property
+    def _only_watches(self) -> bool:
+        """``attach -b SPEC`` without a command: the first stop is the answer, then the program is let go."""
+        found = self.debugger.program.attachment is not None
+        return found and bool(self._asked) and len(self.debugger.startup) == len(self.required)
 
     # ------------------------------------------------------------------ commands
 

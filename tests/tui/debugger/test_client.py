@@ -132,7 +132,7 @@ def test_a_refusal_comes_as_the_error_it_is(session: Session) -> None:
 
 def test_every_kind_of_error_has_a_number_of_its_own() -> None:
     kinds = {value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, AdbgError)}
-    assert len({kind.ID for kind in kinds}) == len(kinds) == 8
+    assert len({kind.ID for kind in kinds}) == len(kinds) == 9
     assert all(errors.error_of_id(kind.ID) is kind for kind in kinds)
     assert errors.error_of_id(99) is errors.error_of_id(None) is AdbgError
 
