@@ -66,7 +66,7 @@ def test_a_training_that_nobody_prepared(framework: str, tmp_path: Path) -> None
         assert [stop["reason"] for stop in outcome.of("stopped")][-2:] == ["breakpoint", "step"], str(outcome)
         assert outcome.of("stopped")[-1]["location"]["line"] == marked(name, "backward")
         assert outcome.of("result", command="p float(grad_outputs[0].sum())")[0]["value"] == 4.0
-        watched = adbg("attach", "--batch", "--json", "-b", "Sin*", str(process.pid))  # no command: it waits for that
+        watched = adbg("attach", "--batch", "--json", "-b", "Sin*", str(process.pid))  # waits for that
         assert [stop["reason"] for stop in watched.of("stopped")] == ["breakpoint"] and watched.status == 0, str(
             watched
         )
