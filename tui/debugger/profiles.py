@@ -1,0 +1,64 @@
+"""Profiles of the program: what is said of them, and those profilers that are a process beside it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from adbg.engine.errors import AdbgError
+from adbg.engine.protocol import messages as protocol
+from adbg.profiles import registry
+from adbg.profiles.base import Profiler
+from adbg.profiles.region import Region
+from adbg.tui.debugger.process import Process
+from adbg.tui.text.profile import state_text
+
+LIVE = ("waiting", "ready", "running")
+
+
+class Profiles:
+    """Told of every change on the thread that reads the agent's messages. ``notice`` says (level, text)."""
+
+    def __init__(self, notice: Callable[[str, str], None]) -> None:
+        self._notice = notice
+        self._beside: dict[Process, Profiler] = {}
+        self.states: dict[Process, protocol.ProfileState] = {}
+
+    def changed(self, process: Process, state: protocol.ProfileState) -> None:
+        self.states[process] = state
+        if state.state == "ready":
+            threading.Thread(target=self._start, args=(process, state), name="adbg-profile", daemon=True).start()
+        elif state.state not in LIVE:
+            profiler = self._beside.pop(process, None)
+            if profiler is not None:
+                threading.Thread(target=self._stop, args=(profiler, state), name="adbg-profile", daemon=True).start()
+            else:
+                self._say(state)
+
+    def _say(self, state: protocol.ProfileState) -> None:
+        good = state.state == "done" and not state.warnings
+        self._notice("info" if good else "warning", state_text(state))
+
+    def _start(self, process: Process, state: protocol.ProfileState) -> None:
+        region = state.region
+        problem = ""
+        try:
+            profiler = registry.make(state.profiler)
+            profiler.pid = state.pid
+            profiler.start(Region(region.kind, region.count, region.warmup, region.place, region.spec), state.folder)
+            self._beside[process] = profiler
+        except AdbgError as error:
+            problem = str(error)
+        try:
+            process.client.request(protocol.Profile("go", folder=problem))
+        except AdbgError:
+            return  # the program is gone: its end is told
+
+    def _stop(self, profiler: Profiler, state: protocol.ProfileState) -> None:
+        from dataclasses import replace
+
+        try:
+            artifact = profiler.stop()
+            self._say(replace(state, file=artifact.file))
+        except (AdbgError, OSError) as error:
+            self._say(replace(state, state="failed", why=str(error)))
