@@ -1,10 +1,10 @@
 """The node timer: how long each node of the backward graph ran, and how long nothing did between two of them.
 
 From the hooks that adbg has anyway. They cost some microseconds a node, which is as long as a small node takes, so this
-cost is measured on the program itself and subtracted: only every second backward call is hooked, and what a hooked call
-takes longer than a plain one, divided by its nodes, is the cost of one node. What part of it lies inside a node's own
-time (behind the stamp at its begin, and before that at its end) cannot be more than the shortest node took: so much is
-taken off each node, the rest off each gap.
+cost is measured on the program itself and subtracted. Only every second backward call is hooked; the others tell how
+long a call takes without hooks. Off each node's time comes what adbg still did behind the stamp of its begin (a second
+stamp tells). Off the gaps comes as much each that nodes and gaps add up to what a call takes that is not hooked. What
+stays in a node's time is the framework's way into the hook behind it, under 1 us.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from adbg.profiles.base import Artifact, Availability, Profiler
 from adbg.profiles.region import Region
 
 FILE = "nodes.json"
-HOW = "hooked calls less plain ones of the same line, by the number of nodes"
+HOW = "every second call runs without hooks: nodes and gaps add up to what these take"
 _Key = tuple[str, int, str]  # line of the backward call, index in the execution order, name
 _MOST = 4096  # values that are kept of one node: more would only make the median finer
 
@@ -75,6 +75,7 @@ class NodeTimer(Profiler, Observer):
         self._iterations: list[dict[str, Any]] = []
         self._calls: dict[int, _Call] = {}  # by serial of the running call
         self._hook_next: dict[str, bool] = {}
+        self._behind: list[int] = []  # ns from the stamp of a node's begin to the end of our own work
         self._ended: dict[int, int] = {}  # by thread: when its last outermost call ended
         self.framework = ""
 
@@ -134,6 +135,9 @@ class NodeTimer(Profiler, Observer):
         if call is not None:
             call.gap = (visit.started_ns - call.last) / 1000
             call.inner = 0
+            behind = self._behind
+            if len(behind) < _MOST:
+                behind.append(perf_counter_ns() - visit.running.state.parked_ns - visit.started_ns)
 
     def node_end(self, visit: Visit) -> None:
         call = self._calls.get(visit.running.serial)
@@ -205,53 +209,69 @@ class NodeTimer(Profiler, Observer):
 
     # ------------------------------------------------------------ what came of it
 
-    def cost(self) -> tuple[float, float, int, int]:
-        """Microseconds that measuring one node costs, those of them inside the node's own time, and how many hooked
-        and plain calls say so. (0, 0) where there is nothing to compare."""
-        costs, hooked_calls, plain_calls = [], 0, 0
+    def costs(self) -> dict[str, dict[str, float]]:
+        """By line of the backward call: what measuring a node costs there, in microseconds. "inside" its time, in the
+        gap before it, and in all, from what hooked and plain calls take; 0 where there are none to compare."""
+        inside = median(self._behind) / 1000 if self._behind else 0.0
+        found = {}
         for place in {row["place"] for row in self._iterations}:
             mine = [row for row in self._iterations if row["place"] == place]
             # the first hooked call of a line also describes its nodes, and warms up what they use
-            hooked = [row for row in mine if row["hooked"]][1:]
+            hooked = [row for row in mine if row["hooked"] and row["nodes"]]
+            hooked = hooked[1:] or hooked
             plain = [row["backward_us"] for row in mine if not row["hooked"]]
-            nodes = [row["nodes"] for row in hooked if row["nodes"]]
-            if nodes and plain:
+            cost = found[place] = {
+                "inside_us": inside, "gap_us": 0.0, "node_us": 0.0, "hooked": len(hooked), "plain": len(plain),
+            }  # fmt: skip
+            if hooked and plain:
                 longer = median(row["backward_us"] for row in hooked) - median(plain)
-                costs.append(max(longer, 0.0) / median(nodes))
-                hooked_calls += len(hooked)
-                plain_calls += len(plain)
-        if not costs:
-            return 0.0, 0.0, hooked_calls, plain_calls
-        each = median(costs)
-        shortest = min((median(row.us) for row in self._rows.values()), default=0.0)
-        return each, min(shortest, each), hooked_calls, plain_calls
+                cost["node_us"] = max(longer, 0.0) / median(row["nodes"] for row in hooked)
+                cost["plain_us"] = median(plain)
+                cost["gap_us"] = self._gap_cost(place, inside, cost["plain_us"], len([r for r in mine if r["hooked"]]))
+        return found
+
+    def _gap_cost(self, place: str, inside: float, plain: float, calls: int) -> float:
+        """How much to take off every gap, so that nodes and gaps of one call take ``plain`` microseconds."""
+        nodes, gaps = 0.0, []
+        for (where, index, _), row in self._rows.items():
+            if where == place and row.facts["depth"] == 0:
+                share = row.calls / calls
+                nodes += share * (median(row.us) - inside)
+                if index > 1:
+                    gaps.append((median(row.gaps), share))
+        rest = max(plain - nodes, 0.0)
+        low, high = 0.0, max((gap for gap, _ in gaps), default=0.0)
+        for _ in range(40):
+            middle = (low + high) / 2
+            left = sum(share * max(gap - middle, 0.0) for gap, share in gaps)
+            low, high = (middle, high) if left > rest else (low, middle)
+        return high
 
     def _write(self) -> int:
         """Returns how many nodes were seen; 0: nothing is written."""
         if not self._rows:
             return 0
-        each, inside, hooked, plain = self.cost()
-        rows = []
-        for row in list(self._rows.values()):
+        costs, rows = self.costs(), []
+        for (place, index, _), row in list(self._rows.items()):
+            cost = costs.get(place) or next(iter(costs.values()))
             us, gap = median(row.us), median(row.gaps)
-            own_us = inside + each * row.inner / row.calls
+            own_us = cost["inside_us"] + cost["node_us"] * row.inner / row.calls
             rows.append({
                 **row.facts,
                 "calls": row.calls,
                 "us": max(us - own_us, 0.0),
                 "raw_us": us,
                 "total_us": max(row.total - own_us * row.calls, 0.0),
-                "gap_us": max(gap - (each - inside), 0.0),
+                "gap_us": max(gap - cost["gap_us"], 0.0) if index > 1 else 0.0,
                 "raw_gap_us": gap,
                 "nested": row.inner > 0,
                 "forward_us": None,
             })  # fmt: skip
-        cost = {"per_node_us": each, "inside_node_us": inside, "how": HOW, "hooked": hooked, "plain": plain}
         found = {
             "adbg_nodes": 1,
             "framework": self.framework,
             "iterations": list(self._iterations),
-            "cost": cost,
+            "cost": {"how": HOW, "by_line": costs},
             "nodes": rows,
         }
         path = os.path.join(self._folder, FILE)
