@@ -13,15 +13,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from adbg.engine.errors import AdbgError, CommandError
-from adbg.engine.outside import own
+from adbg.engine.backends.base import Backend
+from adbg.engine.errors import AdbgError, CommandError, Unsupported
+from adbg.engine.outside import own, suppress
 from adbg.engine.protocol import messages as p
 from adbg.engine.python.line_trace import MAIN_THREAD, LineRegions
 from adbg.engine.session.observers import Observer
 from adbg.engine.session.running_call import Running
 from adbg.engine.session.session import Session
-from adbg.engine.session.stop_point import PausedPoint
-from adbg.engine.types import BriefCall, BriefRun
 from adbg.profiles import machine, registry
 from adbg.profiles.base import Artifact, Profiler, region_meta
 from adbg.profiles.folders import make_folder, parent_folder, write_meta
@@ -156,6 +155,8 @@ class Profiling(Observer):
             self._now = Measurement(profiler, region, folder, placing)
             if isinstance(profiler, Observer):
                 self._session.observe(profiler)
+            for backend in self._session.backends:
+                self._watch(backend)
             if lines is not None:
                 self._lines.add(lines, self._entered_lines, self._left_lines)
 
@@ -266,6 +267,8 @@ class Profiling(Observer):
 
     def _over(self, now: Measurement) -> None:
         self._now, self._last = None, now
+        for backend in self._session.backends:
+            self._watch(backend)
         if not self._lines.empty:
             self._lines.clear()
         if self._session.attached:
@@ -280,25 +283,29 @@ class Profiling(Observer):
     def active(self) -> bool:
         return self._now is not None
 
-    @property
-    def arms(self) -> bool:
-        return self._now is not None and self._now.region.kind in ("iterations", "backward", "run")
+    def backend_added(self, backend: Backend) -> None:
+        self._watch(backend)
 
-    def before_backward(self) -> None:
-        """An outermost backward begins on this thread."""
+    def _watch(self, backend: Backend) -> None:
+        """Arming would walk every graph: a tenth of a small step's time."""
+        with suppress(Unsupported):
+            backend.watch_iterations(self._tick if self._now is not None else None)
+
+    def _tick(self, begins: bool) -> None:
+        """An outermost backward begins or has ended on this thread."""
+        try:
+            if begins:
+                self._backward_begins()
+            else:
+                self._boundary()
+        except own(Exception) as error:
+            self._session.problems.defect("the bound of a profile was missed", error)
+
+    def _backward_begins(self) -> None:
         now = self._now
         if now is not None and now.state == "waiting" and now.region.kind == "backward":
             self._begin()
             now.counted = threading.get_ident()
-
-    def backward_end(self, running: Running, us: float, error: BaseException | None) -> None:
-        if running.call.depth == 0:
-            self._boundary()
-
-    def brief_begin(self, call: BriefCall) -> None: ...
-
-    def brief_end(self, run: BriefRun) -> None:
-        self._boundary()
 
     def _boundary(self) -> None:
         """An outermost backward ended on this thread."""
@@ -334,8 +341,6 @@ class Profiling(Observer):
                 self._finish(now, "")
         else:
             now.profiler.pause()
-
-    def stopped(self, point: PausedPoint, changed: Sequence[p.BreakpointState]) -> None: ...
 
     def resumed(self, running: Running) -> None:
         self._goes_on()
