@@ -1,5 +1,6 @@
-"""What a profiler is: it says whether it can run here, measures a region, and leaves an artifact. Standard library only:
-this loads into the program.
+"""What a profiler is: it says whether it can run here, measures a region, and leaves an artifact.
+
+Standard library only: this loads into the program.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class Profiler(abc.ABC):
     name = ""
     what = ""  # one line for `profile list` and `adbg doctor`
     format = ""
+    file = ""  # its name in the artifact's folder
     where: Where = "program"
     bound = False  # measures the thread that starts it
     pid = 0  # of the process to be measured, for one that runs outside it
@@ -63,20 +65,20 @@ class Profiler(abc.ABC):
             ProfileError: another profiler runs, or the tool refuses.
         """
 
-    def pause(self) -> None:
+    def pause(self) -> None:  # noqa: B027  most have nothing to do
         """The program stops at a breakpoint: the time until ``resume`` is none of its own. On its thread."""
 
-    def resume(self) -> None:
+    def resume(self) -> None:  # noqa: B027
         """It continues."""
 
-    def checkpoint(self) -> None:
+    def checkpoint(self) -> None:  # noqa: B027
         """Save what was measured so far, in case the process is killed. Called now and then."""
 
     @abc.abstractmethod
     def stop(self) -> Artifact:
         """End, and write what was measured. Raises ProfileError, OSError."""
 
-    def abandon(self) -> None:
+    def abandon(self) -> None:  # noqa: B027
         """In a forked child: let go, write nothing."""
 
 

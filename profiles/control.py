@@ -8,6 +8,7 @@ two instructions of the main thread.
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ from adbg.engine.session.observers import Observer
 from adbg.engine.session.running_call import Running
 from adbg.engine.session.session import Session
 from adbg.profiles import machine, registry
-from adbg.profiles.base import Artifact, Profiler, region_meta
+from adbg.profiles.base import META, Artifact, Profiler, region_meta
 from adbg.profiles.folders import make_folder, parent_folder, write_meta
 from adbg.profiles.placing import Placing, parse_cores
 from adbg.profiles.region import Region
@@ -81,11 +82,12 @@ class Measurement:
     def meta(self, frameworks: Sequence[str]) -> dict[str, Any]:
         artifact = self.artifact
         facts = self.machine.facts()
-        self.warnings = [*self.warnings, *machine.warnings(facts)]
+        if self.state != "running":
+            self.warnings = [*self.warnings, *machine.warnings(facts)]
         return {
             "adbg": 1,
             "profiler": self.profiler.name,
-            "path": artifact.file if artifact is not None else "",
+            "file": artifact.file if artifact is not None else self.profiler.file,
             "format": self.profiler.format,
             "region": region_meta(self.region),
             "state": self.state,
@@ -174,7 +176,10 @@ class Profiling(Observer):
     def program_starts(self) -> None:
         """On the main thread, right before the script's first instruction."""
         now = self._now
-        if now is not None and (now.region.kind == "run" or (now.region.kind == "iterations" and not now.region.warmup)):
+        if now is None:
+            return
+        region = now.region
+        if region.kind == "run" or (region.kind == "iterations" and not region.warmup):
             self._begin()
 
     def _stop_now(self) -> None:
@@ -219,6 +224,7 @@ class Profiling(Observer):
                 if now.profiler.where == "outside":
                     self._hold(now)
                 now.start()
+                self._write_meta(now)  # a killed process leaves this one
             except own(Exception) as error:
                 self._failed(now, error)
                 return
@@ -231,7 +237,7 @@ class Profiling(Observer):
         now.state = "ready"
         self._tell(now)
         if not now.go.wait(HELD):
-            now.warnings.append("the profiler beside the program did not begin in time: the begin of the region is missing")
+            now.warnings.append(f"{now.profiler.name} did not begin in time: the begin of the region is missing")
 
     def _finish(self, now: Measurement, why: str) -> None:
         """Stop, write, tell. ``why``: what ended it early."""
@@ -247,19 +253,23 @@ class Profiling(Observer):
                     if not now.artifact.file and now.profiler.where != "outside":
                         now.state, now.why = "partial", why or "nothing ran in the region: there is nothing to show"
                 now.placing.restore()
-                write_meta(now.folder, now.meta([backend.name for backend in self._session.backends]))
+                self._write_meta(now)
             except own(Exception) as error:
                 self._failed(now, error)
                 return
             self._over(now)
         self._tell(now)
 
+    def _write_meta(self, now: Measurement) -> None:
+        write_meta(now.folder, now.meta([backend.name for backend in self._session.backends]))
+
     def _failed(self, now: Measurement, error: BaseException) -> None:
         now.state = "failed"
         now.why = str(error) if isinstance(error, AdbgError) else f"{type(error).__name__}: {error}"
         now.placing.restore()
         try:
-            os.rmdir(now.folder)  # where nothing was written
+            if set(os.listdir(now.folder)) <= {META}:  # nothing was measured
+                shutil.rmtree(now.folder)
         except OSError:
             pass
         self._over(now)

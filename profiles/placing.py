@@ -49,10 +49,8 @@ class Placing:
         wanted = frozenset(cores)
         allowed = frozenset(os.sched_getaffinity(0))
         if not wanted <= allowed:
-            listed = ", ".join(map(str, sorted(allowed)))
-            raise ProfileError(
-                f"this process may not run on core {', '.join(map(str, sorted(wanted - allowed)))}", f"it may on {listed}"
-            )
+            refused, listed = (", ".join(map(str, sorted(cores))) for cores in (wanted - allowed, allowed))
+            raise ProfileError(f"this process may not run on core {refused}", f"it may on {listed}")
         for thread in _threads():
             try:
                 self._cores.setdefault(thread, frozenset(os.sched_getaffinity(thread)))

@@ -38,6 +38,7 @@ class CProfile(Profiler):
     name = "cprofile"
     what = "Python and C functions of the thread that calls backward: calls and time of each"
     format = "pstats"
+    file = FILE
     bound = True
 
     def __init__(self) -> None:

@@ -66,6 +66,7 @@ class NodeTimer(Profiler, Observer):
     name = "nodes"
     what = "nodes of the backward graph: time of each and the gaps between them, adbg's own cost subtracted"
     format = "nodes"
+    file = FILE
     timing = True
 
     def __init__(self) -> None:

@@ -17,6 +17,7 @@ class PaddleProfiler(Profiler):
     name = "paddle"
     what = "operators and kernels, as paddle.profiler times them"
     format = "chrome"
+    file = FILE
     bound = True
 
     def __init__(self) -> None:

@@ -31,6 +31,7 @@ class PySpy(Profiler):
     name = "py-spy"
     what = "Python stacks of all threads, and native frames, sampled from outside; also of a program that hangs"
     format = "collapsed"
+    file = FILE
     where = "outside"
 
     def __init__(self) -> None:
@@ -74,7 +75,7 @@ class PySpy(Profiler):
                 self._child = None
                 raise ProfileError(
                     f"py-spy cannot read process {self.pid}: {last[0].strip()}",
-                    "it needs the right to trace it: run adbg as the same user or root, and see kernel.yama.ptrace_scope",
+                    "it needs the right to trace it: run adbg as that user or root, and see kernel.yama.ptrace_scope",
                 )
             if select.select([child.stdout], [], [], 0.05)[0]:
                 self._said += os.read(child.stdout.fileno(), 4096)
@@ -89,7 +90,8 @@ class PySpy(Profiler):
             except subprocess.TimeoutExpired:
                 child.kill()
                 child.communicate()
-                raise ProfileError(f"py-spy did not write its file within {ENDS:.0f} s", "try a shorter region") from None
+                said = f"py-spy did not write its file within {ENDS:.0f} s"
+                raise ProfileError(said, "try a shorter region") from None
             self._said += output
         path = os.path.join(self._folder, FILE)
         there = os.path.exists(path) and os.path.getsize(path) > 0

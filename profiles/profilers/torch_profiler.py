@@ -17,6 +17,7 @@ class TorchProfiler(Profiler):
     name = "torch"
     what = "operators and kernels, as torch.profiler times them"
     format = "chrome"
+    file = FILE
     bound = True
 
     def __init__(self) -> None:

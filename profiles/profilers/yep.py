@@ -22,7 +22,6 @@ FILE = "profile.prof"
 MAPS = "maps"  # beside it: libprofiler writes the memory map at its end only, and a killed process has none
 LIBRARIES = ("libprofiler.so.0", "libprofiler.so")
 HINT = "install gperftools: apt-get install libgoogle-perftools-dev (or its like), then pip install 'adbg[profilers]'"
-_EMPTY = 8 * (5 + 3)  # bytes: the header and the trailer, without a sample
 
 
 def library() -> Any:
@@ -78,6 +77,7 @@ class Yep(Profiler):
     name = "yep"
     what = "C and C++ functions of all threads, sampled by CPU time (gperftools)"
     format = "gperftools"
+    file = FILE
 
     def __init__(self) -> None:
         self._folder = ""
@@ -127,10 +127,9 @@ class Yep(Profiler):
 
 def _samples(path: str) -> int:
     """Stacks in the file: header of five words, then (count, depth, addresses…), ended by (0, 1, 0)."""
-    word = ctypes.sizeof(ctypes.c_void_p)
     with open(path, "rb") as file:
         data = file.read()
-    words = memoryview(data[: len(data) // word * word]).cast("N")
+    words = memoryview(data[: len(data) // 8 * 8]).cast("Q")
     place, stacks = 5, 0
     while place + 2 < len(words):
         count, depth = words[place], words[place + 1]

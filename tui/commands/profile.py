@@ -75,4 +75,3 @@ def parse(words: list[str]) -> protocol.Profile:
 
 def _is_region(word: str) -> bool:
     return word in ("run", "backward", "stop", "node") or word.isdigit() or ":" in word
-

@@ -236,6 +236,7 @@ class Incoming:
 
     def _lost(self, process: Process, reason: str, run: Run) -> None:
         model = self._model
+        self._profiles.lost(process)
         with model.changed:
             process.alive = False
             process.changed_at = time.monotonic()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 from adbg.engine.errors import AdbgError
 from adbg.engine.protocol import messages as protocol
 from adbg.profiles import registry
-from adbg.profiles.base import Profiler
+from adbg.profiles.base import META, Profiler
+from adbg.profiles.folders import write_meta
 from adbg.profiles.region import Region
 from adbg.tui.debugger.process import Process
 from adbg.tui.text.profile import state_text
@@ -35,6 +39,27 @@ class Profiles:
             else:
                 self._say(state)
 
+    def lost(self, process: Process) -> None:
+        """Its connection ended. What it has saved until then is kept."""
+        state = self.states.pop(process, None)
+        if state is None or state.state not in LIVE:
+            return
+        ended = replace(state, state="partial", why="the program ended in the region, without a word")
+        profiler = self._beside.pop(process, None)
+        if profiler is not None:
+            threading.Thread(target=self._stop, args=(profiler, ended), name="adbg-profile", daemon=True).start()
+            return
+        file, kept = registry.make(state.profiler).file, False
+        try:
+            kept = os.path.getsize(os.path.join(state.folder, file)) > 0
+            with open(os.path.join(state.folder, META)) as text:
+                meta = json.load(text)
+            write_meta(state.folder, {**meta, "state": "partial", "why": ended.why})
+        except (OSError, ValueError):
+            pass
+        what = "what was saved until then is kept" if kept else "nothing was saved before"
+        self._say(replace(ended, file=file if kept else "", why=f"{ended.why}: {what}"))
+
     def _say(self, state: protocol.ProfileState) -> None:
         good = state.state == "done" and not state.warnings
         self._notice("info" if good else "warning", state_text(state))
@@ -55,8 +80,6 @@ class Profiles:
             return  # the program is gone: its end is told
 
     def _stop(self, profiler: Profiler, state: protocol.ProfileState) -> None:
-        from dataclasses import replace
-
         try:
             artifact = profiler.stop()
             self._say(replace(state, file=artifact.file))

@@ -93,8 +93,8 @@ class Backend(abc.ABC):
         True: every call is reported. Called from the reader thread: an atomic flag."""
 
     def watch_iterations(self, tell: Callable[[bool], None] | None) -> None:
-        """``tell(True)`` as an outermost backward begins, ``tell(False)`` as it ends, armed or not, on its thread; None:
-        not any more. It costs a call each, where arming walks the graph."""
+        """``tell(True)`` as an outermost backward begins, ``tell(False)`` as it ends, on its thread, armed or not;
+        None: no more. It costs a call each, where arming walks the graph."""
         raise Unsupported(f"{self.name} does not tell of backward calls that are not armed")
 
     @property
