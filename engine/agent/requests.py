@@ -67,6 +67,7 @@ class Requests:
             "adbg/record": lambda client, a: agent.record.switch(a.on),
             "adbg/stacks": self._stacks,
             "adbg/frames": self._frames,
+            "adbg/profile": lambda client, a: agent.profile(a),
             "adbg/state": lambda client, a: agent.ranks.state(),
             "adbg/groupTimeouts": lambda client, a: p.GroupTimeoutsBody(self._group_timeouts(a.seconds)),
             "adbg/collectives": lambda client, a: collectives_answer(agent.session, agent.ledger, agent.rank, a),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 from adbg.engine.backends.base import Backend, BackwardCall, Capabilities, CreationWatch, DoctorLine, HookSink
@@ -19,6 +19,7 @@ class Entry(Protocol):
     """The entry into a framework's engine."""
 
     armed: bool
+    tick: Callable[[bool], None] | None
     count: int
     iteration: int
 
@@ -70,6 +71,9 @@ class FrameworkBackend(Backend):
 
     def arm(self, armed: bool) -> None:
         self._entry.armed = armed
+
+    def watch_iterations(self, tell: Callable[[bool], None] | None) -> None:
+        self._entry.tick = tell
 
     @property
     def backward_count(self) -> int:
