@@ -17,13 +17,13 @@ VALUED = {
 
 
 class Profile:
-    """Run a script with a profiler on all of it, or on a few iterations.
+    """Run a script with a profiler on all of it, or on a few iterations; or show a saved profile.
 
     An iteration is from the end of one outermost backward call to the end of the next. What was measured lies in
     the run directory; `adbg doctor` lists the profilers.
     """
 
-    usage = "adbg profile [OPTIONS] SCRIPT [ARGS…] | -m MODULE [ARGS…] | -c CODE [ARGS…]"
+    usage = "adbg profile [OPTIONS] SCRIPT [ARGS…] | -m MODULE [ARGS…] | -c CODE [ARGS…] | FILE"
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         add = parser.add_argument
@@ -46,6 +46,10 @@ class Profile:
         add("--open", action="store_true", help="show the report at the end")
 
     def run(self, parser: argparse.ArgumentParser, words: Sequence[str]) -> int:
+        from adbg.tui.cli import profile_report
+
+        if profile_report.file_of(words) is not None:
+            return profile_report.run(parser, words)
         own, kind, target = split_run(words, VALUED)
         options = parser.parse_args(own)
         if not kind:
