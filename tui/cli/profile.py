@@ -49,7 +49,9 @@ class Profile:
         from adbg.tui.cli import profile_report
 
         if profile_report.file_of(words) is not None:
-            return profile_report.run(parser, words)
+            reader = argparse.ArgumentParser(prog=parser.prog, allow_abbrev=False)
+            profile_report.prepare_parser(reader)
+            return profile_report.run(reader, words)
         own, kind, target = split_run(words, VALUED)
         options = parser.parse_args(own)
         if not kind:
