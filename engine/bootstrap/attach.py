@@ -5,8 +5,7 @@ not held. The thread connects to the front end first; only then is adbg loaded, 
 the program's environment, folder or ``sys.path`` is asked. Where anything goes wrong the front end hears why.
 
 This file is run by itself, by its path, before adbg is there. Until the front end can be told that something is wrong
-it uses modules in C alone (``_socket``, ``_json``), and those that every interpreter has imported before the program
-began: a program may have a ``socket.py`` of its own.
+it uses modules in C alone (``_socket``, ``_json``), and those that every interpreter has imported at its start.
 """
 
 from __future__ import annotations
@@ -303,7 +302,7 @@ def _refuse(session: dict[str, str], error: BaseException) -> None:
     try:
         from _json import encode_basestring_ascii as quoted
 
-        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        text = getattr(error, "message", "") or f"{type(error).__name__}: {error}".removesuffix(": ")
         for name, file in _stand_ins():
             text += f"; the program's own {name} ({file}) stands in for the standard library's"
         body = f'{{"token": {quoted(session["token"])}, "pid": {posix.getpid()}, "reason": {quoted(text)}}}'

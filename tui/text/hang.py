@@ -51,7 +51,8 @@ def hang_lines(verdict: HangVerdict, recorded: bool = False) -> list[str]:
         row = verdict.collective
         lines.append(f"calls of {_short(row)} at {place_text(row.place if row else None)}: {counted}")
     if verdict.missing:
-        lines.append(f"not known: {ranks_text(verdict.missing)} of the group (adbg is not in that process)")
+        where = ranks_text(verdict.missing)
+        lines.append(f"not known: {where} of the group: adbg is not there (`adbg attach --job PID` goes to all ranks)")
     if verdict.timeout and verdict.kind is not HangKind.NOTHING and not recorded:
         waited = max((each.seconds or 0.0 for each in verdict.standings), default=0.0)
         lines.append(f"the process group gives up after {_seconds(verdict.timeout)}: {_left(verdict.timeout - waited)}")
