@@ -14,7 +14,6 @@ import os
 import select
 import socket
 import ssl
-import struct
 import threading
 import time
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from pathlib import Path
 
 from adbg.engine.errors import AdbgError, CommandError
 from adbg.engine.launch.hosts.certificate import client_context, fingerprint_of, make_certificate, server_context
+from adbg.engine.protocol.rendezvous import peer_of
 
 GREETING = 5.0  # seconds for the handshake and the token
 STRANGERS = 32  # connections at a time that have not shown the token; of more the oldest is hung up on
@@ -338,7 +338,7 @@ class Passage:
         except AdbgError:
             plain.close()  # the agent says that nobody answers, and the program runs on
             return
-        pid = peer_of(plain)
+        pid = peer_of(plain)[0]
         spoke = False
 
         def first() -> None:
@@ -354,12 +354,3 @@ class Passage:
             if spoke:
                 with self._lock:
                     self.speaking -= 1
-
-
-def peer_of(sock: socket.socket) -> int:
-    """The process at the other end of a unix socket; 0 where the system does not tell."""
-    option = getattr(socket, "SO_PEERCRED", None)
-    if option is None:
-        return 0
-    pid: int = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, option, struct.calcsize("3i")))[0]
-    return pid
