@@ -10,13 +10,14 @@ from adbg.engine.protocol.messages import Collective, CollectivesBody, ProcessGr
 OPEN = frozenset(("called", "waiting"))
 HELD = 0.004  # seconds to get the GIL, from which on Python code holds it
 BUSY = 0.3  # share of the time above which a main thread computes
+LONG = 1.0  # seconds in a collective after which a rank that was looked at once waits in it
 
 
 def standing(facts: RankFacts, group: str = "") -> Standing:
     at, before = facts.at, facts.before
     if at is None:
         return Standing(facts.rank, facts.life, facts.pid, facts.how)
-    waits = waits_in(at, before)
+    waits = waits_in(at, before, facts.recorded)
     cpu = None if before is None else share(before, at)
     life = Life.STOPPED if at.stopped and facts.life is Life.RUNNING else facts.life
     return Standing(
@@ -36,7 +37,7 @@ def standing(facts: RankFacts, group: str = "") -> Standing:
     )
 
 
-def waits_in(at: CollectivesBody, before: CollectivesBody | None) -> Collective | None:
+def waits_in(at: CollectivesBody, before: CollectivesBody | None, recorded: bool) -> Collective | None:
     """The oldest collective that the process is in, and was in at the look before.
 
     One that only the framework's recorder knows may be asynchronous: it counts where the main thread rests.
@@ -45,8 +46,9 @@ def waits_in(at: CollectivesBody, before: CollectivesBody | None) -> Collective 
         if row.state not in OPEN:
             continue
         if before is None:
-            return row
-        if row.source == "ledger":
+            if recorded or (row.begun is not None and at.now - row.begun >= LONG):
+                return row
+        elif row.source == "ledger":
             if any(each.id == row.id and each.state == row.state for each in before.rows):
                 return row
         elif (row.begun is None or row.begun < before.now) and _rests(before, at):

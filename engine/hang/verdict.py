@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from adbg.engine.hang.divergence import differences, first_divergence, uneven
-from adbg.engine.hang.standing import BUSY, groups_of, members, standing
+from adbg.engine.hang.divergence import differences, family, first_divergence, is_over, uneven
+from adbg.engine.hang.standing import BUSY, groups_of, issued, members, standing
 from adbg.engine.hang.values import Divergence, HangKind, HangVerdict, Life, RankFacts, Standing
-from adbg.engine.protocol.messages import Collective, ProcessGroup
+from adbg.engine.protocol.messages import Collective, CollectivesBody, ProcessGroup
 
 _ALONE = ("send", "recv")
+_ROOTED = ("broadcast", "reduce", "gather", "scatter")  # a rank's part may be over before all have come
+_UNSURE = 0.4  # confidence
 
 KILLED = "the record of a rank that was killed ends like that of one which never came: both are said to be missing"
+
+UNKNOWN_RANK = "a process of the run whose rank is not known is left out"
 
 Ledgers = Mapping[int, Sequence[Collective]]
 
@@ -49,12 +53,13 @@ def _nobody_waits(standings: Mapping[int, Standing]) -> HangVerdict:
     computing = tuple(each.rank for each in still if (each.cpu or 0.0) > BUSY and each.native)
     if computing:
         return HangVerdict(HangKind.LONG_KERNEL, 0.7, culprits=computing)
+    lost = tuple(each.rank for each in standings.values() if each.life is Life.LOST)
     stopped = tuple(each.rank for each in standings.values() if each.life is Life.STOPPED)
-    if stopped and not alive:
+    if stopped and not alive and not lost:
         return HangVerdict(HangKind.STOPPED, 0.95, culprits=stopped)
     silent = tuple(each.rank for each in standings.values() if each.life is Life.SILENT)
-    if silent:
-        return HangVerdict(HangKind.UNKNOWN, 0.3, culprits=silent)
+    if silent or lost:
+        return HangVerdict(HangKind.UNKNOWN, 0.3, culprits=tuple(sorted((*silent, *lost))))
     resting = tuple(each.rank for each in still if (each.cpu or 0.0) <= BUSY)
     if alive and len(resting) == len(alive):
         return HangVerdict(HangKind.IDLE, 0.6, culprits=resting)
@@ -67,11 +72,12 @@ def _somebody_waits(
     groups: dict[str, ProcessGroup],
     ranks: Sequence[RankFacts],
 ) -> HangVerdict:
-    ledgers = {facts.rank: facts.at.rows for facts in ranks if facts.at is not None}
-    first = _first_waiting(waiting)
+    bodies = {facts.rank: facts.at for facts in ranks if facts.at is not None}
+    ledgers = {rank: body.rows for rank, body in bodies.items()}
+    first = _first_waiting(waiting, standings)
     group = waiting[first].group
     everyone = members(group, groups, ranks)
-    edges = wait_for(waiting, groups, ranks, ledgers)
+    edges = wait_for(waiting, groups, ranks, bodies)
     absent = edges.get(first, set())
     verdict = HangVerdict(
         HangKind.UNKNOWN,
@@ -84,20 +90,38 @@ def _somebody_waits(
     )
     found = (
         _gone(verdict, absent, standings)
-        or _differs(verdict, waiting, ledgers)
+        or _differs(verdict, waiting, ledgers, groups.get(group))
         or _cycle(verdict, waiting, edges)
-        or _elsewhere(verdict, _ends_of(first, edges, waiting), standings)
     )
-    return found if found is not None else replace(verdict, confidence=0.4)
+    if found is not None:
+        return found
+    proven = _proven(waiting[first], _number(waiting[first], bodies[first]), absent, waiting, bodies)
+    if absent and not proven:
+        return replace(verdict, culprits=tuple(sorted(absent)), confidence=_UNSURE)
+    ends = _ends_of(first, {**edges, first: proven}, waiting)
+    return _elsewhere(verdict, ends, standings, ranks) or replace(verdict, confidence=_UNSURE)
 
 
-def _first_waiting(waiting: Mapping[int, Collective]) -> int:
-    """The rank whose collective has waited longest: in one group the lowest number, else the earliest begin."""
-    return min(waiting, key=lambda rank: (waiting[rank].begun or 0.0, waiting[rank].seq, rank))
+def _first_waiting(waiting: Mapping[int, Collective], standings: Mapping[int, Standing]) -> int:
+    """The rank to begin with: of each group the one in the lowest number, of these the one that has waited longest, by
+    its own clock. Of sends, receives and what has no number, each stands for itself."""
+
+    def waited(rank: int) -> float:
+        seconds = standings[rank].seconds
+        return float("inf") if seconds is None else seconds
+
+    firsts: dict[tuple[str, int], int] = {}
+    for rank in sorted(waiting, key=lambda rank: (waiting[rank].seq, -waited(rank), rank)):
+        row = waiting[rank]
+        firsts.setdefault((row.group, -1 if row.seq else rank), rank)
+    return min(firsts.values(), key=lambda rank: (-waited(rank), rank))
 
 
 def wait_for(
-    waiting: Mapping[int, Collective], groups: dict[str, ProcessGroup], ranks: Sequence[RankFacts], ledgers: Ledgers
+    waiting: Mapping[int, Collective],
+    groups: dict[str, ProcessGroup],
+    ranks: Sequence[RankFacts],
+    bodies: Mapping[int, CollectivesBody],
 ) -> dict[int, set[int]]:
     """By rank that waits, the ranks that it waits for: members of its group that are not in that collective, and have
     not been; of a send or receive, the other end."""
@@ -108,20 +132,26 @@ def wait_for(
             meets = there is not None and there.op != row.op and there.op in _ALONE and there.peer == rank
             edges[rank] = set() if meets or row.peer is None else {row.peer}
             continue
+        number = _number(row, bodies[rank])
         edges[rank] = {
             other
             for other in members(row.group, groups, ranks)
-            if other != rank and not _was_in(row, waiting.get(other), ledgers.get(other, ()))
+            if other != rank and not _was_in(row, number, waiting.get(other), bodies.get(other))
         }
     return edges
 
 
-def _was_in(row: Collective, theirs: Collective | None, ledger: Sequence[Collective]) -> bool:
+def _number(row: Collective, body: CollectivesBody) -> int:
+    """Of a collective that a rank waits in; of one that only its frames tell of that of its group; 0: not known."""
+    return row.seq or issued(body, row.group) or 0
+
+
+def _was_in(row: Collective, number: int, theirs: Collective | None, body: CollectivesBody | None) -> bool:
     if theirs is not None and theirs.group == row.group:
         if row.seq and theirs.seq:
             return theirs.seq >= row.seq and not (theirs.seq == row.seq and differences(row, theirs))
         return not differences(row, theirs)
-    return bool(row.seq) and any(each.group == row.group and each.seq >= row.seq for each in ledger)
+    return bool(number) and body is not None and (issued(body, row.group) or 0) >= number
 
 
 def _gone(verdict: HangVerdict, absent: set[int], standings: Mapping[int, Standing]) -> HangVerdict | None:
@@ -133,18 +163,25 @@ def _gone(verdict: HangVerdict, absent: set[int], standings: Mapping[int, Standi
     return None
 
 
-def _differs(verdict: HangVerdict, waiting: Mapping[int, Collective], ledgers: Ledgers) -> HangVerdict | None:
+def _differs(
+    verdict: HangVerdict, waiting: Mapping[int, Collective], ledgers: Ledgers, group: ProcessGroup | None
+) -> HangVerdict | None:
     """The ranks are in different collectives of one group, at one number."""
-    divergence = first_divergence(ledgers, verdict.group)
+    divergence = first_divergence(ledgers, verdict.group, verdict.group_ranks)
     row = verdict.collective
     if divergence is not None and row is not None and (not row.seq or divergence.seq <= row.seq):
-        called, calls = uneven(divergence, ledgers)
+        over = is_over(divergence.rows.values())
+        legal = divergence.differ == ("shape",) and (group is None or group.backend != "gloo")
+        if over or (legal and family(row.op) in ("all_gather", "reduce_scatter")):
+            verdict = replace(verdict, confidence=min(verdict.confidence, 0.6))
+        called, calls, start = uneven(divergence, ledgers)
         if calls:
             least = min(calls.values())
             fewer = tuple(rank for rank, number in calls.items() if number == least)
             return replace(
-                verdict, kind=HangKind.COUNTS, culprits=fewer, calls=calls, divergence=divergence, collective=called
-            )
+                verdict, kind=HangKind.COUNTS, culprits=fewer, calls=calls, calls_from=start, divergence=divergence,
+                collective=called,
+            )  # fmt: skip
         return replace(verdict, kind=HangKind.MISMATCH, culprits=_odd(divergence), divergence=divergence)
     here = {rank: each for rank, each in waiting.items() if each.group == verdict.group and each.op not in _ALONE}
     if row is None or row.op in _ALONE:
@@ -213,8 +250,22 @@ def _ends_of(first: int, edges: Mapping[int, set[int]], waiting: Mapping[int, Co
     return ends
 
 
-def _elsewhere(verdict: HangVerdict, absent: set[int], standings: Mapping[int, Standing]) -> HangVerdict | None:
+def _proven(
+    row: Collective, number: int, absent: set[int], waiting: Iterable[int], bodies: Mapping[int, CollectivesBody]
+) -> set[int]:
+    """Of the ranks that are not in it, those that have not been: they are in another, or their group's number tells.
+    Where a rank's part cannot be over before all have come, and where there is one alone, it is so of each."""
+    if row.op not in _ROOTED or len(absent) < 2:
+        return absent
+    told = {rank for rank in absent if number and rank in bodies and issued(bodies[rank], row.group) is not None}
+    return absent & (told | set(waiting))
+
+
+def _elsewhere(
+    verdict: HangVerdict, absent: set[int], standings: Mapping[int, Standing], ranks: Sequence[RankFacts]
+) -> HangVerdict | None:
     """The ranks that are waited for are somewhere else: computing, on their way, or at rest."""
+    recorded = {facts.rank for facts in ranks if facts.recorded}
     known = [standings[rank] for rank in sorted(absent) if rank in standings]
     gone = _gone(verdict, absent, standings)
     if gone is not None:
@@ -223,14 +274,17 @@ def _elsewhere(verdict: HangVerdict, absent: set[int], standings: Mapping[int, S
     if not running:
         silent = tuple(each.rank for each in known if each.life is Life.SILENT)
         culprits = silent or tuple(sorted(absent))
-        return replace(verdict, culprits=culprits, confidence=0.4) if culprits else None
-    resting = tuple(each.rank for each in running if not each.moved and (each.cpu or 0.0) <= BUSY)
+        return replace(verdict, culprits=culprits, confidence=_UNSURE) if culprits else None
+    seen = [each for each in running if each.moved is not None or each.rank in recorded]
+    if not seen:  # each answered once: what it does is not known
+        return replace(verdict, culprits=tuple(each.rank for each in running), confidence=_UNSURE)
+    resting = tuple(each.rank for each in seen if not each.moved and (each.cpu or 0.0) <= BUSY)
     if resting:
         return replace(verdict, kind=HangKind.MISSING, culprits=resting)
-    computing = tuple(each.rank for each in running if each.moved is False and each.native and (each.cpu or 0.0) > BUSY)
+    computing = tuple(each.rank for each in seen if each.moved is False and each.native and (each.cpu or 0.0) > BUSY)
     if computing:
         return replace(verdict, kind=HangKind.LONG_KERNEL, culprits=computing, confidence=min(verdict.confidence, 0.8))
     return replace(
-        verdict, kind=HangKind.SLOW, culprits=tuple(each.rank for each in running),
+        verdict, kind=HangKind.SLOW, culprits=tuple(each.rank for each in seen),
         confidence=min(verdict.confidence, 0.8),
     )  # fmt: skip
