@@ -133,15 +133,33 @@ def _check_own(path: Path, state: os.stat_result, kind: Callable[[int], bool]) -
 def check_peer(sock: socket.socket, pid: int) -> None:
     """Raises AdbgError when another user's process, or not process ``pid``, is at the other end (where the system
     tells)."""
-    option = getattr(socket, "SO_PEERCRED", None)
-    if option is None:
+    known = _peer(sock)
+    if known is None:
         return
-    peer, user, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, option, struct.calcsize("3i")))
+    peer, user = known
     if user != os.getuid() or peer not in (pid, 0):  # 0: of another pid namespace
         raise AdbgError(
             f"process {peer} of user {user} answers in place of process {pid}: not used",
             "call adbg.listen() again, in the process to be debugged",
         )
+
+
+def peer_pid(sock: socket.socket) -> int:
+    """The process at the other end: what carries the connection, where the agent is on another host. 0: not known."""
+    try:
+        known = _peer(sock)
+    except OSError:
+        return 0
+    return 0 if known is None else known[0]
+
+
+def _peer(sock: socket.socket) -> tuple[int, int] | None:
+    """(pid, user) of the process at the other end of a unix socket; None where the system does not tell."""
+    option = getattr(socket, "SO_PEERCRED", None)
+    if option is None:
+        return None
+    peer, user, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, option, struct.calcsize("3i")))
+    return peer, user
 
 
 def write_config(path: Path, config: SessionConfig) -> None:
