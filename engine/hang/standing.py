@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from adbg.engine.hang.values import Life, RankFacts, Standing
 from adbg.engine.protocol.messages import Collective, CollectivesBody, ProcessGroup
 
+ALONE = ("send", "recv")  # of two ranks
 OPEN = frozenset(("called", "waiting"))
 HELD = 0.004  # seconds to get the GIL, from which on Python code holds it
 BUSY = 0.3  # share of the time above which a main thread computes
@@ -81,9 +82,12 @@ def newest(at: CollectivesBody, group: str) -> Collective | None:
 
 
 def issued(at: CollectivesBody, group: str) -> int | None:
-    """Number of the last collective of a group that the process issued."""
-    numbers = [row.seq for row in at.rows if row.group == group and row.seq]
-    numbers += [found.issued for found in at.groups if found.name == group and found.issued is not None]
+    """Number of the last collective of a group that the process issued. Where it sends or receives in that group, its
+    rows alone tell: gloo counts these too, and each rank has as many of its own."""
+    mine = [row for row in at.rows if row.group == group]
+    numbers = [row.seq for row in mine if row.seq]
+    if all(row.op not in ALONE for row in mine):
+        numbers += [found.issued for found in at.groups if found.name == group and found.issued is not None]
     return max(numbers, default=None)
 
 

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from adbg.engine.hang.divergence import differences, family, first_divergence, is_over, uneven
-from adbg.engine.hang.standing import BUSY, groups_of, issued, members, standing
+from adbg.engine.hang.standing import ALONE, BUSY, groups_of, issued, members, standing
 from adbg.engine.hang.values import Divergence, HangKind, HangVerdict, Life, RankFacts, Standing
 from adbg.engine.protocol.messages import Collective, CollectivesBody, ProcessGroup
 
-_ALONE = ("send", "recv")
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")  # a rank's part may be over before all have come
 _UNSURE = 0.4  # confidence
 
@@ -127,9 +126,9 @@ def wait_for(
     not been; of a send or receive, the other end."""
     edges: dict[int, set[int]] = {}
     for rank, row in waiting.items():
-        if row.op in _ALONE:
+        if row.op in ALONE:
             there = waiting.get(row.peer) if row.peer is not None else None
-            meets = there is not None and there.op != row.op and there.op in _ALONE and there.peer == rank
+            meets = there is not None and there.op != row.op and there.op in ALONE and there.peer == rank
             edges[rank] = set() if meets or row.peer is None else {row.peer}
             continue
         number = _number(row, bodies[rank])
@@ -142,7 +141,8 @@ def wait_for(
 
 
 def _number(row: Collective, body: CollectivesBody) -> int:
-    """Of a collective that a rank waits in; of one that only its frames tell of that of its group; 0: not known."""
+    """Of a collective that a rank waits in; of one that only its frames tell of, how many its group counts, with this
+    one or without (one of C++'s, on Paddle); 0: not known."""
     return row.seq or issued(body, row.group) or 0
 
 
@@ -151,7 +151,8 @@ def _was_in(row: Collective, number: int, theirs: Collective | None, body: Colle
         if row.seq and theirs.seq:
             return theirs.seq >= row.seq and not (theirs.seq == row.seq and differences(row, theirs))
         return not differences(row, theirs)
-    return bool(number) and body is not None and (issued(body, row.group) or 0) >= number
+    theirs_now = 0 if body is None else issued(body, row.group) or 0
+    return bool(number) and theirs_now >= (number if row.seq else number + 1)
 
 
 def _gone(verdict: HangVerdict, absent: set[int], standings: Mapping[int, Standing]) -> HangVerdict | None:
@@ -183,8 +184,8 @@ def _differs(
                 collective=called,
             )  # fmt: skip
         return replace(verdict, kind=HangKind.MISMATCH, culprits=_odd(divergence), divergence=divergence)
-    here = {rank: each for rank, each in waiting.items() if each.group == verdict.group and each.op not in _ALONE}
-    if row is None or row.op in _ALONE:
+    here = {rank: each for rank, each in waiting.items() if each.group == verdict.group and each.op not in ALONE}
+    if row is None or row.op in ALONE:
         return None
     differ = {name for each in here.values() if not (each.seq and row.seq) for name in differences(row, each)}
     if not differ:
@@ -215,7 +216,7 @@ def _cycle(
         path = _back_to(start, edges)
         if path and len({(waiting[rank].group, waiting[rank].op, waiting[rank].seq) for rank in path}) > 1:
             return replace(verdict, kind=HangKind.DEADLOCK, culprits=tuple(path), cycle=tuple(path))
-        if path and all(waiting[rank].op in _ALONE for rank in path):
+        if path and all(waiting[rank].op in ALONE for rank in path):
             return replace(verdict, kind=HangKind.DEADLOCK, culprits=tuple(path), cycle=tuple(path))
     return None
 
@@ -254,11 +255,13 @@ def _proven(
     row: Collective, number: int, absent: set[int], waiting: Iterable[int], bodies: Mapping[int, CollectivesBody]
 ) -> set[int]:
     """Of the ranks that are not in it, those that have not been: they are in another, or their group's number tells.
-    Where a rank's part cannot be over before all have come, and where there is one alone, it is so of each."""
-    if row.op not in _ROOTED or len(absent) < 2:
+    Where there is one alone, it is that; of an operation whose parts are over together, each is where none is told."""
+    if len(absent) < 2 or (row.seq and row.op not in _ROOTED):
         return absent
-    told = {rank for rank in absent if number and rank in bodies and issued(bodies[rank], row.group) is not None}
-    return absent & (told | set(waiting))
+    numbers = {rank: issued(bodies[rank], row.group) for rank in absent if rank in bodies}
+    told = {rank for rank, theirs in numbers.items() if theirs is not None and theirs < number}
+    told |= absent & set(waiting)
+    return told or (set() if row.op in _ROOTED else absent)
 
 
 def _elsewhere(

@@ -182,7 +182,8 @@ def _row(each: Standing, recorded: bool, several: bool) -> tuple[object, ...]:
     if several and row is not None:
         collective += f" of group {row.group}"
     where = place_text(each.place) if each.place is not None else ""
-    return each.rank, state, collective, where + call, _seconds(each.seconds) if each.seconds else ""
+    since = _seconds(each.seconds) if each.seconds and not recorded else ""
+    return each.rank, state, collective, where + call, since
 
 
 def _source_lines(verdict: HangVerdict) -> list[str]:

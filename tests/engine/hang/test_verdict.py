@@ -350,3 +350,22 @@ def test_of_two_groups_the_one_that_has_waited_longest_is_judged(skew: float) ->
         later(rank(2, old, groups=pairs), skew), later(rank(3, [], groups=pairs), skew),
     )  # fmt: skip
     assert (verdict.group, verdict.culprits) == ("b", (3,))
+
+
+def test_numbers_of_a_group_with_sends_are_those_of_its_rows() -> None:
+    """gloo counts sends and receives with the collectives: the ends of a pipeline have fewer than its middle."""
+    p2p = replace(ROW, op="send", seq=0, peer=1)
+    done, waits = rows(*STEPS), rows(*STEPS, ("barrier", 9), waits=True)
+    verdict = of(
+        issuing(rank(0, [p2p, p2p, *waits], 3), 5),
+        issuing(rank(1, [*[p2p] * 4, *waits], 3), 7),
+        issuing(rank(2, [p2p, p2p, *done], 3), 4),
+    )
+    assert (verdict.kind, verdict.culprits) == (HangKind.MISSING, (2,))
+
+
+def test_a_call_of_cpp_that_its_group_does_not_count_is_waited_for() -> None:
+    """Paddle's reducer: frames alone tell of its all_reduce; both ranks have counted 5 of Python's."""
+    waits = replace(ROW, seq=0, state="waiting", begun=None, ended=None, source="frames")
+    verdict = of(issuing(rank(0, [*rows(*STEPS), waits]), 5), issuing(rank(1, rows(*STEPS)), 5))
+    assert (verdict.kind, verdict.culprits) == (HangKind.MISSING, (1,))

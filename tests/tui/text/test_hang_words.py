@@ -83,6 +83,7 @@ def test_the_table_the_time_out_and_what_to_do() -> None:
     assert "the process group gives up after 60 s: 48 s are left" in text and "next: " in text
     recorded = "\n".join(hang_lines(VERDICT, recorded=True))
     assert recorded.startswith("when the record ends: ") and "gives up" not in recorded
+    assert "12 s" in text and "12 s" not in recorded  # how long a record was kept tells nothing of a wait
 
 
 def test_a_divergence_that_the_table_shows_is_not_told_twice() -> None:
