@@ -208,7 +208,7 @@ class Agent:
         """A process group is used for the first time: now this process has a rank, and something to be recorded."""
         self.look_again()
         self.ranks.groups.look_again()
-        self.record.note_groups(groups)
+        self.record.note_groups(groups, self.rank)
 
     def process_info(self) -> p.ProcessInfo:
         """Who this process is. ``argv`` as the interpreter was called; ``sys.argv`` may not be set yet at start."""

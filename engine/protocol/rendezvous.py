@@ -173,6 +173,14 @@ def peer_of(sock: socket.socket) -> tuple[int, int | None]:
     return pid, user
 
 
+def peer_pid(sock: socket.socket) -> int:
+    """The process at the other end: what carries the connection, where the agent is on another host. 0: not known."""
+    try:
+        return peer_of(sock)[0]
+    except OSError:
+        return 0
+
+
 def write_config(path: Path, config: SessionConfig) -> None:
     """Write ``config`` readable by its owner only."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

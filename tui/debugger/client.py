@@ -29,6 +29,7 @@ from adbg.engine.protocol.rendezvous import (
     SessionConfig,
     check_peer,
     new_token,
+    peer_pid,
     private_dir,
     session_dir,
     trusted_config,
@@ -48,10 +49,14 @@ class Client:
         sock: a connected unix stream socket; owned from now on.
         stream: a buffered reader of it, when one has read from it already.
         token: of this agent's own session, "" for the front end's.
+
+    Attributes:
+        peer: pid of the process at the other end, as this host's kernel knows it; 0: not known.
     """
 
     def __init__(self, sock: socket.socket, stream: BinaryIO | None = None, token: str = "") -> None:
         self.token = token
+        self.peer = peer_pid(sock)
         self._sock = sock
         self._stream: BinaryIO = stream if stream is not None else sock.makefile("rb")
         self._send_lock = threading.Lock()
