@@ -61,12 +61,16 @@ def _in_force(processes: Sequence[Process], verdict: HangVerdict) -> float | Non
         return verdict.timeout
     longest = max(waiting, key=lambda each: each.seconds or 0.0)
     process = next((each for each in processes if each.info.pid == longest.pid), None)
-    if process is None or process.state is None or not process.timeout_held:
+    if process is None or not process.timeout_held:
         return verdict.timeout
     if longest.seconds is not None and time.monotonic() - longest.seconds > process.timeout_since:
         return verdict.timeout  # it began when that was set
     assert longest.waits is not None
-    rows = [row for row in process.state.timeouts if row.group == longest.waits.group] or process.state.timeouts
+    try:
+        known = process.client.request(protocol.GroupTimeouts(), ANSWER).timeouts
+    except AdbgError:
+        return None
+    rows = [row for row in known if row.group == longest.waits.group] or known
     return min((row.own for row in rows), default=verdict.timeout)
 
 

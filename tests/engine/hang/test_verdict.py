@@ -369,3 +369,14 @@ def test_a_call_of_cpp_that_its_group_does_not_count_is_waited_for() -> None:
     waits = replace(ROW, seq=0, state="waiting", begun=None, ended=None, source="frames")
     verdict = of(issuing(rank(0, [*rows(*STEPS), waits]), 5), issuing(rank(1, rows(*STEPS)), 5))
     assert (verdict.kind, verdict.culprits) == (HangKind.MISSING, (1,))
+
+
+@pytest.mark.parametrize(("backend", "certain"), [("gloo", True), ("nccl", False)])
+def test_uneven_parts_that_hang_are_certain_where_the_backend_forbids_them(backend: str, certain: bool) -> None:
+    one = rows(UNEVEN[0], waits=True)
+    facts = [rank(0, one), rank(1, [replace(one[0], shape=(7,))])]
+    for each in facts:
+        assert each.at is not None
+        each.at.groups[:] = [replace(group, backend=backend) for group in each.at.groups]
+    verdict = judge(facts)
+    assert verdict.kind is HangKind.MISMATCH and (verdict.confidence > 0.9) is certain
