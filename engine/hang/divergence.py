@@ -68,6 +68,11 @@ def first_divergence(
     return None
 
 
+def may_be_uneven(divergence: Divergence) -> bool:
+    """They differ in what some backends allow."""
+    return divergence.differ == ("shape",) and all(family(row.op) in _UNEVEN for row in divergence.rows.values())
+
+
 def is_over(rows: Iterable[Collective]) -> bool:
     """No rank is held in it."""
     return all(row.state in _PASSED for row in rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from adbg.engine.hang.divergence import differences, family, first_divergence, is_over, uneven
+from adbg.engine.hang.divergence import differences, first_divergence, is_over, may_be_uneven, uneven
 from adbg.engine.hang.standing import ALONE, BUSY, groups_of, issued, members, standing
 from adbg.engine.hang.values import Divergence, HangKind, HangVerdict, Life, RankFacts, Standing
 from adbg.engine.protocol.messages import Collective, CollectivesBody, ProcessGroup
@@ -172,8 +172,8 @@ def _differs(
     row = verdict.collective
     if divergence is not None and row is not None and (not row.seq or divergence.seq <= row.seq):
         over = is_over(divergence.rows.values())
-        legal = divergence.differ == ("shape",) and (group is None or group.backend != "gloo")
-        if over or (legal and family(row.op) in ("all_gather", "reduce_scatter")):
+        legal = may_be_uneven(divergence) and (group is None or group.backend != "gloo")
+        if over or legal:
             verdict = replace(verdict, confidence=min(verdict.confidence, 0.6))
         called, calls, start = uneven(divergence, ledgers)
         if calls:
