@@ -39,7 +39,7 @@ from adbg.engine.log.narrator import Narrator
 from adbg.engine.log.node_log import NodeLog
 from adbg.engine.outside import own
 from adbg.engine.protocol import messages as p
-from adbg.engine.protocol.rendezvous import SessionConfig
+from adbg.engine.protocol.rendezvous import SessionConfig, peer_of
 from adbg.engine.session.observers import Observer
 from adbg.engine.session.post_mortem import stop_at_uncaught
 from adbg.engine.session.session import Session
@@ -75,14 +75,20 @@ def start(
         patience: seconds to wait for ``configurationDone``; then the program runs with nothing armed.
 
     Returns:
-        None when no front end listens: the program runs undebugged, and says so in one line on stderr.
+        None when no front end listens, or another user does: the program runs undebugged, and says so in one line on
+        stderr.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.connect(config.socket)
+        user = peer_of(sock)[1]
     except own(OSError) as error:
         sock.close()
         print(f"adbg: no front end at {config.socket} ({error.strerror}): running undebugged", file=sys.stderr)
+        return None
+    if user not in (os.geteuid(), None):
+        sock.close()
+        print(f"adbg: user {user} listens at {config.socket}, nothing was sent: running undebugged", file=sys.stderr)
         return None
     agent = Agent(config, main, backends, os.path.dirname(config.socket))
     agent.serve(sock, hello=True)
@@ -219,7 +225,7 @@ class Agent:
         """A process group is used for the first time: now this process has a rank, and something to be recorded."""
         self.look_again()
         self.ranks.groups.look_again()
-        self.record.note_groups(groups)
+        self.record.note_groups(groups, self.rank)
 
     def process_info(self) -> p.ProcessInfo:
         """Who this process is. ``argv`` as the interpreter was called; ``sys.argv`` may not be set yet at start."""

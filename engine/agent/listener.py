@@ -22,6 +22,7 @@ from adbg.engine.agent import agent as agents
 from adbg.engine.agent.client import Client
 from adbg.engine.descriptors import Own, lifted, never_freed
 from adbg.engine.errors import AdbgError
+from adbg.engine.protocol.accepting import closed
 from adbg.engine.protocol.rendezvous import SessionConfig, listen_dir, new_token, write_config
 
 STRANGER = 10.0  # seconds to say the token
@@ -85,11 +86,16 @@ class Listener:
         while True:
             try:
                 sock = self._next(TICK if strangers else None)
-            except OSError:
-                return
+            except OSError as error:
+                if closed(error):
+                    return
+                sock = None
             now = time.monotonic()
             if sock is not None:
-                strangers.append((now, self.agent.serve(sock)))
+                try:
+                    strangers.append((now, self.agent.serve(sock)))
+                except (OSError, RuntimeError):  # no descriptor or no thread for it
+                    sock.close()
             strangers = [each for each in strangers if not (each[1].initialized or each[1].over.is_set())]
             patient = [each for each in strangers if now - each[0] < STRANGER][-WAITING:]
             for each in strangers:

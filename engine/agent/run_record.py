@@ -116,10 +116,11 @@ class RunRecord:
         if self.recorder is not None:
             self.recorder.log_range(offset, length)
 
-    def note_groups(self, groups: Sequence[p.ProcessGroup]) -> None:
-        """Into run.json: the process groups, whose collectives the record has."""
+    def note_groups(self, groups: Sequence[p.ProcessGroup], rank: int | None) -> None:
+        """Into run.json: the process groups, whose collectives the record has, and the rank: None where it is not
+        known; it may not have been when the record was opened."""
         if self.recorder is not None:
-            self.recorder.update_info(process_groups=[to_json(group) for group in groups])
+            self.recorder.update_info(process_groups=[to_json(group) for group in groups], rank=rank)
 
     def look_again(self) -> None:
         """Now and then: the program may have closed what a crash would write to."""

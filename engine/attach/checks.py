@@ -181,6 +181,22 @@ def check_threading(process: Proc, maps: list[Mapping], untested: bool) -> None:
         )
 
 
+def check_filters(process: Proc, status: dict[str, str], untested: bool) -> None:
+    """What adbg has the process do (mmap, socket, clone, gettid) may be forbidden there, and a filter may kill for it.
+    One that adbg runs under as well, a container's, has let it do the same. The count is there since Linux 5.9."""
+    try:
+        own = Proc(os.getpid(), process.folder.parent).status()
+    except OSError:
+        own = {}
+    mode, filters = ([int(each.get(name, "0")) for each in (status, own)] for name in ("Seccomp", "Seccomp_filters"))
+    if not untested and (mode[0] == 1 or filters[0] > filters[1] or (mode[0] > mode[1])):
+        raise AttachError(
+            f"process {process.pid} runs under a seccomp filter that adbg does not run under: it may forbid what adbg "
+            "has to do there, and a process that does what is forbidden may be killed",
+            f"run adbg in the same sandbox; or {TRY} to try it, on a process that may be lost",
+        )
+
+
 def check_tracer(process: Proc, status: dict[str, str], version: tuple[int, int]) -> int:
     """The pid of its tracer, 0 for none. Python 3.14 has a way in beside it."""
     tracer = int(status.get("TracerPid", "0"))
@@ -219,7 +235,6 @@ def refused(process: Proc) -> AttachError:
     except (OSError, ValueError):
         scope = 0
     about = f"process {pid} may not be traced: kernel.yama.ptrace_scope is {scope}, "
-    f"sudo -u {_user(os.geteuid())} "
     if scope == 1:
         return AttachError(
             about + "so only a process's ancestors may trace it",

@@ -25,6 +25,7 @@ from adbg.engine.attach.target import Target
 from adbg.engine.errors import AdbgError, AttachError
 from adbg.engine.protocol.rendezvous import trusted_config
 
+ENDED = "it ended"  # the injector's word for it
 INJECTOR = Path(__file__).resolve().parent / "injector"
 TELL = 0.5  # seconds between two looks at what the main thread waits in
 Way = Literal["listening", "ptrace-pending", "ptrace-thread", "remote_exec"]
@@ -149,8 +150,10 @@ def _failure(target: Target, line: dict[str, Any]) -> AttachError:
         with contextlib.suppress(OSError):
             checks.check_tracer(process, process.status(), (0, 0))
         return checks.refused(process)
+    if line["why"] == ENDED:
+        return AttachError(f"process {target.pid} ended before adbg was in", checks.LIST)
     return AttachError(
-        f"adbg did not get into process {target.pid}: {line['why']}; the process is as it was",
+        f"adbg did not get into process {target.pid}: {line['why']}; it runs on",
         "attach again, or call adbg.listen() in the script",
     )
 

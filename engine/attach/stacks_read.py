@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import math
 import os
 import threading
 import time
@@ -25,6 +26,7 @@ from adbg.engine.protocol.messages import AllThreadsBody
 # Seconds of CPU that a thread takes to go back to sleep, at most: 0.02 ms a hold, 0.8 ms an entry here, and some ms
 # where the machine itself is one of several on a processor.
 _GLANCE = 0.02
+_LATE = 0.3  # seconds that a thread may run on after it was let go of
 _OF_A_HOLD, _OF_AN_ENTRY = 4, 60  # times that a thread is woken, at most: 2 and 20 here
 ANSWER = 3.0  # seconds that an agent has to answer: one that holds the GIL for longer is read from outside
 
@@ -95,6 +97,7 @@ def _seen(
             notes.append(Note(NoteKind.PYSPY_FAILED, error.message))
         finally:
             _SLEEPS.remember(pid, kernel, begun, _OF_A_HOLD)
+            _SLEEPS.over(pid)
     try:
         return pyspy.dump(pid, False), 0.0
     except AdbgError as error:
@@ -110,17 +113,22 @@ def _disturbed(kernel: Iterable[OsThread]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Slept:
-    """A thread that slept when something of adbg's was about to wake it, ``when`` (of the monotonic clock)."""
+    """A thread that slept when something of adbg's was about to wake it, ``when`` (of the monotonic clock). That was
+    over by ``until``: what ran later has woken by itself, though it sleeps in the same call again (``time.sleep`` in a
+    loop)."""
 
     thread: OsThread
     when: float
     wakings: int
+    until: float = math.inf
 
     def since(self, now: OsThread) -> float | None:
         """How long it has slept by the monotonic clock; None when it has run for reasons of its own."""
         before = self.thread
         woken = now.switches - before.switches > self.wakings
         if woken or not now.sleeps or now.syscall != before.syscall or now.cpu_seconds - before.cpu_seconds > _GLANCE:
+            return None
+        if time.monotonic() - (now.slept or 0.0) > self.until + _LATE:
             return None
         return (before.slept or 0.0) + time.monotonic() - self.when
 
@@ -139,6 +147,14 @@ class _Sleeps:
             for each in before:
                 if each.sleeps and each.slept is not None:
                     self._known[pid, each.tid, each.started] = _Slept(each, when, wakings)
+
+    def over(self, pid: int) -> None:
+        """Nothing of adbg's wakes the threads of the process any more."""
+        now = time.monotonic()
+        with self._lock:
+            for key, known in self._known.items():
+                if key[0] == pid and known.until == math.inf:
+                    self._known[key] = replace(known, until=now)
 
     def corrected(self, pid: int, threads: Sequence[OsThread]) -> list[OsThread]:
         found = []
@@ -163,3 +179,8 @@ def before_entering(pid: int) -> None:
     when = time.monotonic()
     with contextlib.suppress(AdbgError):
         _SLEEPS.remember(pid, _SLEEPS.corrected(pid, threads_of(pid, 0)), when, _OF_AN_ENTRY)
+
+
+def after_entering(pid: int) -> None:
+    """adbg is in, or gave up, and stops no thread of the process any more."""
+    _SLEEPS.over(pid)

@@ -52,6 +52,7 @@ def examine(pid: int, untested: bool = False, root: Path = PROC) -> Target:
         version = _version(executable, [part.path for part in maps])
         checks.check_version(process, version, OLDEST)
         checks.check_threading(process, maps, untested)
+        checks.check_filters(process, status, untested)
         traced_by = checks.check_tracer(process, status, version)
         checks.check_running(process, status)
         checks.check_session(process)

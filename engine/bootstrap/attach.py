@@ -1,14 +1,11 @@
 """How adbg gets into a Python process that runs already: something has it run ``begin`` (``engine/attach``).
 
 ``begin`` only starts a thread: it may be called on any thread, between any two instructions of the program, which is
-not held. The thread, "adbg-attach", connects to the front end first; only then is anything of adbg loaded, by the
-paths in session.json. Nothing of the program's environment, folder or ``sys.path`` is asked. Where anything goes wrong
-the process is as it was, and the front end hears why.
+not held. The thread connects to the front end first; only then is adbg loaded, by the paths in session.json. Nothing of
+the program's environment, folder or ``sys.path`` is asked. Where anything goes wrong the front end hears why.
 
-This file is run by itself, by its path, before adbg is there: it imports nothing but the standard library, and what it
-imports at its top is part of every interpreter. To the point where the front end can be told that something is wrong it
-uses modules in C alone (``_socket``, ``_json``), and those that every interpreter has imported before the program
-began: a program may have a ``socket.py`` and a ``json.py`` of its own.
+This file is run by itself, by its path, before adbg is there. Until the front end can be told that something is wrong
+it uses modules in C alone (``_socket``, ``_json``), and those that every interpreter has imported at its start.
 """
 
 from __future__ import annotations
@@ -44,7 +41,9 @@ def _arrive(session_file: str) -> None:
     module's table. So the work is done on one that it does know."""
     sys.settrace(None)  # of this thread alone: a program that traces its threads (coverage) does not mean this one
     sys.setprofile(None)
-    entry = _Entry()
+    gate = _Gate.of_process()
+    gate.close()
+    entry = _Entry(gate)
     try:
         entry.look(session_file)
         thread = entry.threading().Thread(target=entry.enter, args=(session_file,), name=THREAD, daemon=True)
@@ -63,10 +62,9 @@ class _Turns:
     """How long a thread of this program keeps Python's lock when another one wants it: as long as the others keep it,
     while adbg is loaded.
 
-    That takes 0.3 s of Python and some file operations, and after each of these the lock has to be had again. Beside a
-    busy Python thread the last count: with Python's 5 ms they took 10 s. Beside one that keeps the lock in C calls,
-    whatever anybody wants, each turn of ours is followed by a whole call: 120 s beside calls of 1 s with those 5 ms.
-    """
+    That takes 0.3 s of Python and some file operations; after each of these the lock has to be had again. Beside a busy
+    Python thread they count: 10 s with Python's 5 ms. Beside one that keeps the lock in C calls, whatever anybody
+    wants, each turn of ours is followed by a whole call: 120 s beside calls of 1 s with those 5 ms."""
 
     SHORT = 0.0001  # seconds
     LONG = 0.25
@@ -101,24 +99,23 @@ class _Turns:
 class _Entry:
     """Two threads do it, one after the other. ``session`` is empty until the front end can be told of an error."""
 
-    def __init__(self) -> None:
+    def __init__(self, gate: _Gate) -> None:
         self.session: dict[str, str] = {}
-        self._turns = _Turns()
-        self._finder = _Finder()
+        self._gate, self._turns, self._finder = gate, _Turns(), _Finder()
+        gate.entry = self
 
     def look(self, session_file: str) -> None:
         """Raises OSError, ValueError: nobody is there, or it may be somebody else."""
-        self._turns.choose()
         session = _trusted_session(session_file)
         _connected(session["socket"]).close()  # it hears from us when all is loaded: where the lock is held, late
         self.session = session
+        self._turns.choose()
         if sys.version_info < OLDEST:
             raise RuntimeError(f"this Python is {sys.version.split()[0]}, adbg needs 3.10 or newer")
         self._finder.serve(session)
 
     def threading(self) -> Any:
-        """The module. The thread that imports it first is its main thread (until Python 3.13): where the program has
-        not imported it, this one is not to be that."""
+        """The module. Until Python 3.13 the thread that imports it first is its main thread: not to be this one."""
         known = "threading" in sys.modules
         with self._finder:
             import threading
@@ -144,6 +141,59 @@ class _Entry:
 
     def leave(self) -> None:
         self._turns.leave()
+        self._gate.open()
+
+    def forked(self) -> None:
+        """In a child that could not wait for this: nobody loads anything there."""
+        self._turns.leave()
+        self._finder.__exit__()
+
+
+class _Gate:
+    """A fork waits while adbg is loaded: a lock of a module that another thread imports is never released in the child
+    (7 of 147 stood at an import for ever). One for the life of the process: Python takes no callback back."""
+
+    NAME = "_adbg_attach"
+    PATIENCE = 10.0  # seconds: what is loaded may need a lock that the forking thread has
+
+    def __init__(self) -> None:
+        self._lock = _thread.allocate_lock()
+        self._forking: set[int] = set()
+        self.entry: _Entry | None = None
+
+    @classmethod
+    def of_process(cls) -> Any:
+        kept = sys.modules.get(cls.NAME)
+        if kept is None:
+            kept = type(sys)(cls.NAME)
+            gate = kept.gate = cls()  # type: ignore[attr-defined]
+            posix.register_at_fork(before=gate._before, after_in_parent=gate._in_parent, after_in_child=gate._in_child)
+            sys.modules[cls.NAME] = kept
+        return kept.gate
+
+    def close(self) -> None:
+        """Before loading; another one that loads, or a fork that is under way, is waited for."""
+        self._lock.acquire()
+
+    def open(self) -> None:
+        self.entry = None
+        self._lock.release()
+
+    def _before(self) -> None:
+        if self._lock.acquire(timeout=self.PATIENCE):
+            self._forking.add(_thread.get_ident())
+
+    def _in_parent(self) -> None:
+        if _thread.get_ident() in self._forking:
+            self._forking.remove(_thread.get_ident())
+            self._lock.release()
+
+    def _in_child(self) -> None:
+        self._lock = _thread.allocate_lock()
+        self._forking.clear()
+        entry, self.entry = self.entry, None
+        if entry is not None:
+            entry.forked()
 
 
 def _make_main(threading: Any, ident: int) -> None:
@@ -162,9 +212,6 @@ def _make_main(threading: Any, ident: int) -> None:
         main._tstate_lock = _thread.allocate_lock()  # the old one is released as this thread ends
         main._tstate_lock.acquire()
         threading._shutdown_locks.add(main._tstate_lock)
-
-
-# ------------------------------------------------------------------ the front end
 
 
 def _trusted_session(path: str) -> dict[str, str]:
@@ -255,7 +302,7 @@ def _refuse(session: dict[str, str], error: BaseException) -> None:
     try:
         from _json import encode_basestring_ascii as quoted
 
-        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        text = getattr(error, "message", "") or f"{type(error).__name__}: {error}".removesuffix(": ")
         for name, file in _stand_ins():
             text += f"; the program's own {name} ({file}) stands in for the standard library's"
         body = f'{{"token": {quoted(session["token"])}, "pid": {posix.getpid()}, "reason": {quoted(text)}}}'
@@ -280,9 +327,6 @@ def _stand_ins() -> Iterator[tuple[str, str]]:
             path = os.path.realpath(file)
             if not path.startswith(library) or "/site-packages/" in path:
                 yield name, file
-
-
-# ------------------------------------------------------------------ adbg, by its files
 
 
 class _Finder:
@@ -340,8 +384,7 @@ class _Finder:
         return None
 
     def _spec_of(self, fullname: str) -> Any:
-        """What ``PathFinder`` would have found, so that nobody can tell the module from another; its loader has the
-        code in its hands, once."""
+        """What ``PathFinder`` would have found; its loader has the code in its hands, once."""
         from _frozen_importlib_external import ExtensionFileLoader, SourceFileLoader, spec_from_file_location
 
         path, package, code = self._brought[fullname]

@@ -24,6 +24,7 @@ OLDEST = (3, 10)
 # Workers that import a framework and never run the program's backward.
 QUIET_MODULES = ("torch._inductor.compile_worker",)
 _HERE = os.path.dirname(os.path.abspath(__file__))
+_AGAIN = "start the program with `adbg run` to debug it"
 
 
 def _say(text: str) -> None:
@@ -108,14 +109,36 @@ def _is_from(module: ModuleType, folder: str) -> bool:
 
 
 def read_session(path: str) -> dict[str, Any]:
-    """session.json as plain values (``rendezvous.SessionConfig`` is not importable yet). Raises OSError, ValueError."""
+    """session.json as plain values (``rendezvous.SessionConfig`` is not importable yet), where nobody but this user
+    could have made it. A child may live longer than the session, and another user make a folder of the name that
+    ADBG_SESSION has: what that one says is to be run here. Raises OSError, ValueError.
+    """
     import json
+    import stat
 
-    with open(path) as file:
+    folder = os.path.dirname(path)
+    _check_own(os.lstat(folder), stat.S_ISDIR, folder, 0o077)
+    _check_own(os.lstat(path), stat.S_ISREG, path, 0o077)
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(fd) as file:
+        _check_own(os.fstat(fd), stat.S_ISREG, path, 0o077)
         session = json.load(file)
     if not isinstance(session, dict) or not session.get("engine_path"):
         raise ValueError(path + " is not a session file")
+    socket = str(session.get("socket") or "")
+    if os.path.dirname(socket) != folder:
+        raise PermissionError(f"the socket that {path} names does not lie beside it: not used; {_AGAIN}")
+    try:
+        state = os.lstat(socket)
+    except FileNotFoundError:
+        return session  # the front end is gone: the agent says so
+    _check_own(state, stat.S_ISSOCK, socket, 0)
     return session
+
+
+def _check_own(state: os.stat_result, kind: Any, path: str, closed: int) -> None:
+    if state.st_uid != os.geteuid() or not kind(state.st_mode) or state.st_mode & closed:
+        raise PermissionError(f"{path} is not what adbg made for this user alone: not used; {_AGAIN}")
 
 
 def load_adbg(package_path: str, engine_path: str) -> None:

@@ -7,16 +7,18 @@ from collections.abc import Iterable, Sequence
 from adbg.engine.hang.values import Life, RankFacts, Standing
 from adbg.engine.protocol.messages import Collective, CollectivesBody, ProcessGroup
 
+ALONE = ("send", "recv")  # of two ranks
 OPEN = frozenset(("called", "waiting"))
 HELD = 0.004  # seconds to get the GIL, from which on Python code holds it
 BUSY = 0.3  # share of the time above which a main thread computes
+LONG = 1.0  # seconds in a collective after which a rank that was looked at once waits in it
 
 
 def standing(facts: RankFacts, group: str = "") -> Standing:
     at, before = facts.at, facts.before
     if at is None:
         return Standing(facts.rank, facts.life, facts.pid, facts.how)
-    waits = waits_in(at, before)
+    waits = waits_in(at, before, facts.recorded)
     cpu = None if before is None else share(before, at)
     life = Life.STOPPED if at.stopped and facts.life is Life.RUNNING else facts.life
     return Standing(
@@ -36,7 +38,7 @@ def standing(facts: RankFacts, group: str = "") -> Standing:
     )
 
 
-def waits_in(at: CollectivesBody, before: CollectivesBody | None) -> Collective | None:
+def waits_in(at: CollectivesBody, before: CollectivesBody | None, recorded: bool) -> Collective | None:
     """The oldest collective that the process is in, and was in at the look before.
 
     One that only the framework's recorder knows may be asynchronous: it counts where the main thread rests.
@@ -45,8 +47,9 @@ def waits_in(at: CollectivesBody, before: CollectivesBody | None) -> Collective 
         if row.state not in OPEN:
             continue
         if before is None:
-            return row
-        if row.source == "ledger":
+            if recorded or (row.begun is not None and at.now - row.begun >= LONG):
+                return row
+        elif row.source == "ledger":
             if any(each.id == row.id and each.state == row.state for each in before.rows):
                 return row
         elif (row.begun is None or row.begun < before.now) and _rests(before, at):
@@ -79,9 +82,12 @@ def newest(at: CollectivesBody, group: str) -> Collective | None:
 
 
 def issued(at: CollectivesBody, group: str) -> int | None:
-    """Number of the last collective of a group that the process issued."""
-    numbers = [row.seq for row in at.rows if row.group == group and row.seq]
-    numbers += [found.issued for found in at.groups if found.name == group and found.issued is not None]
+    """Number of the last collective of a group that the process issued. Where it sends or receives in that group, its
+    rows alone tell: gloo counts these too, and each rank has as many of its own."""
+    mine = [row for row in at.rows if row.group == group]
+    numbers = [row.seq for row in mine if row.seq]
+    if all(row.op not in ALONE for row in mine):
+        numbers += [found.issued for found in at.groups if found.name == group and found.issued is not None]
     return max(numbers, default=None)
 
 

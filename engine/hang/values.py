@@ -26,19 +26,22 @@ class HangKind(str, enum.Enum):
 
 
 class Life(str, enum.Enum):
-    """Of a rank's process. SILENT: it is there and does not answer (its GIL is held); UNKNOWN: not entered."""
+    """Of a rank's process. SILENT: it is there and does not answer (its GIL is held); DIED: it is gone, for certain;
+    LOST: the connection is, and the process may run on; UNKNOWN: not entered."""
 
     RUNNING = "running"
     STOPPED = "stopped"
     SILENT = "silent"
     ENDED = "ended"
     DIED = "died"
+    LOST = "lost"
     UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class RankFacts:
-    """One rank, looked at twice. ``before`` None: once only (a record). ``how`` it ended, as far as it is known."""
+    """One rank, looked at twice; ``before`` None: it did not answer then. ``recorded``: its record was read instead, at
+    its end. ``how`` it ended, as far as it is known."""
 
     rank: int
     life: Life
@@ -46,6 +49,7 @@ class RankFacts:
     at: CollectivesBody | None = None
     before: CollectivesBody | None = None
     how: str = ""
+    recorded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +100,7 @@ class HangVerdict:
     waiting: the ranks that wait.
     missing: ranks of the group of which nothing is known.
     calls: at COUNTS, how often each rank called the line that one of them called once more.
+    calls_from: the number of the group from which these are counted: what is known of every rank.
     cycle: at DEADLOCK, ranks in order: each waits for the next, the last for the first.
     """
 
@@ -110,6 +115,7 @@ class HangVerdict:
     missing: tuple[int, ...] = ()
     cycle: tuple[int, ...] = ()
     calls: dict[int, int] = field(default_factory=dict)
+    calls_from: int = 1
     divergence: Divergence | None = None
     standings: tuple[Standing, ...] = ()
     timeout: float | None = None

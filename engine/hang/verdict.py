@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from adbg.engine.hang.divergence import differences, first_divergence, uneven
-from adbg.engine.hang.standing import BUSY, groups_of, members, standing
+from adbg.engine.hang.divergence import differences, first_divergence, is_over, may_be_uneven, uneven
+from adbg.engine.hang.standing import ALONE, BUSY, groups_of, issued, members, standing
 from adbg.engine.hang.values import Divergence, HangKind, HangVerdict, Life, RankFacts, Standing
-from adbg.engine.protocol.messages import Collective, ProcessGroup
+from adbg.engine.protocol.messages import Collective, CollectivesBody, ProcessGroup
 
-_ALONE = ("send", "recv")
+_ROOTED = ("broadcast", "reduce", "gather", "scatter")  # a rank's part may be over before all have come
+_UNSURE = 0.4  # confidence
 
 KILLED = "the record of a rank that was killed ends like that of one which never came: both are said to be missing"
+
+UNKNOWN_RANK = "a process of the run whose rank is not known is left out"
 
 Ledgers = Mapping[int, Sequence[Collective]]
 
@@ -49,12 +52,13 @@ def _nobody_waits(standings: Mapping[int, Standing]) -> HangVerdict:
     computing = tuple(each.rank for each in still if (each.cpu or 0.0) > BUSY and each.native)
     if computing:
         return HangVerdict(HangKind.LONG_KERNEL, 0.7, culprits=computing)
+    lost = tuple(each.rank for each in standings.values() if each.life is Life.LOST)
     stopped = tuple(each.rank for each in standings.values() if each.life is Life.STOPPED)
-    if stopped and not alive:
+    if stopped and not alive and not lost:
         return HangVerdict(HangKind.STOPPED, 0.95, culprits=stopped)
     silent = tuple(each.rank for each in standings.values() if each.life is Life.SILENT)
-    if silent:
-        return HangVerdict(HangKind.UNKNOWN, 0.3, culprits=silent)
+    if silent or lost:
+        return HangVerdict(HangKind.UNKNOWN, 0.3, culprits=tuple(sorted((*silent, *lost))))
     resting = tuple(each.rank for each in still if (each.cpu or 0.0) <= BUSY)
     if alive and len(resting) == len(alive):
         return HangVerdict(HangKind.IDLE, 0.6, culprits=resting)
@@ -67,11 +71,12 @@ def _somebody_waits(
     groups: dict[str, ProcessGroup],
     ranks: Sequence[RankFacts],
 ) -> HangVerdict:
-    ledgers = {facts.rank: facts.at.rows for facts in ranks if facts.at is not None}
-    first = _first_waiting(waiting)
+    bodies = {facts.rank: facts.at for facts in ranks if facts.at is not None}
+    ledgers = {rank: body.rows for rank, body in bodies.items()}
+    first = _first_waiting(waiting, standings)
     group = waiting[first].group
     everyone = members(group, groups, ranks)
-    edges = wait_for(waiting, groups, ranks, ledgers)
+    edges = wait_for(waiting, groups, ranks, bodies)
     absent = edges.get(first, set())
     verdict = HangVerdict(
         HangKind.UNKNOWN,
@@ -84,44 +89,70 @@ def _somebody_waits(
     )
     found = (
         _gone(verdict, absent, standings)
-        or _differs(verdict, waiting, ledgers)
+        or _differs(verdict, waiting, ledgers, groups.get(group))
         or _cycle(verdict, waiting, edges)
-        or _elsewhere(verdict, _ends_of(first, edges, waiting), standings)
     )
-    return found if found is not None else replace(verdict, confidence=0.4)
+    if found is not None:
+        return found
+    proven = _proven(waiting[first], _number(waiting[first], bodies[first]), absent, waiting, bodies)
+    if absent and not proven:
+        return replace(verdict, culprits=tuple(sorted(absent)), confidence=_UNSURE)
+    ends = _ends_of(first, {**edges, first: proven}, waiting)
+    return _elsewhere(verdict, ends, standings, ranks) or replace(verdict, confidence=_UNSURE)
 
 
-def _first_waiting(waiting: Mapping[int, Collective]) -> int:
-    """The rank whose collective has waited longest: in one group the lowest number, else the earliest begin."""
-    return min(waiting, key=lambda rank: (waiting[rank].begun or 0.0, waiting[rank].seq, rank))
+def _first_waiting(waiting: Mapping[int, Collective], standings: Mapping[int, Standing]) -> int:
+    """The rank to begin with: of each group the one in the lowest number, of these the one that has waited longest, by
+    its own clock. Of sends, receives and what has no number, each stands for itself."""
+
+    def waited(rank: int) -> float:
+        seconds = standings[rank].seconds
+        return float("inf") if seconds is None else seconds
+
+    firsts: dict[tuple[str, int], int] = {}
+    for rank in sorted(waiting, key=lambda rank: (waiting[rank].seq, -waited(rank), rank)):
+        row = waiting[rank]
+        firsts.setdefault((row.group, -1 if row.seq else rank), rank)
+    return min(firsts.values(), key=lambda rank: (-waited(rank), rank))
 
 
 def wait_for(
-    waiting: Mapping[int, Collective], groups: dict[str, ProcessGroup], ranks: Sequence[RankFacts], ledgers: Ledgers
+    waiting: Mapping[int, Collective],
+    groups: dict[str, ProcessGroup],
+    ranks: Sequence[RankFacts],
+    bodies: Mapping[int, CollectivesBody],
 ) -> dict[int, set[int]]:
     """By rank that waits, the ranks that it waits for: members of its group that are not in that collective, and have
     not been; of a send or receive, the other end."""
     edges: dict[int, set[int]] = {}
     for rank, row in waiting.items():
-        if row.op in _ALONE:
+        if row.op in ALONE:
             there = waiting.get(row.peer) if row.peer is not None else None
-            meets = there is not None and there.op != row.op and there.op in _ALONE and there.peer == rank
+            meets = there is not None and there.op != row.op and there.op in ALONE and there.peer == rank
             edges[rank] = set() if meets or row.peer is None else {row.peer}
             continue
+        number = _number(row, bodies[rank])
         edges[rank] = {
             other
             for other in members(row.group, groups, ranks)
-            if other != rank and not _was_in(row, waiting.get(other), ledgers.get(other, ()))
+            if other != rank and not _was_in(row, number, waiting.get(other), bodies.get(other))
         }
     return edges
 
 
-def _was_in(row: Collective, theirs: Collective | None, ledger: Sequence[Collective]) -> bool:
+def _number(row: Collective, body: CollectivesBody) -> int:
+    """Of a collective that a rank waits in; of one that only its frames tell of, how many its group counts, with this
+    one or without (one of C++'s, on Paddle); 0: not known."""
+    return row.seq or issued(body, row.group) or 0
+
+
+def _was_in(row: Collective, number: int, theirs: Collective | None, body: CollectivesBody | None) -> bool:
     if theirs is not None and theirs.group == row.group:
         if row.seq and theirs.seq:
             return theirs.seq >= row.seq and not (theirs.seq == row.seq and differences(row, theirs))
         return not differences(row, theirs)
-    return bool(row.seq) and any(each.group == row.group and each.seq >= row.seq for each in ledger)
+    theirs_now = 0 if body is None else issued(body, row.group) or 0
+    return bool(number) and theirs_now >= (number if row.seq else number + 1)
 
 
 def _gone(verdict: HangVerdict, absent: set[int], standings: Mapping[int, Standing]) -> HangVerdict | None:
@@ -133,21 +164,28 @@ def _gone(verdict: HangVerdict, absent: set[int], standings: Mapping[int, Standi
     return None
 
 
-def _differs(verdict: HangVerdict, waiting: Mapping[int, Collective], ledgers: Ledgers) -> HangVerdict | None:
+def _differs(
+    verdict: HangVerdict, waiting: Mapping[int, Collective], ledgers: Ledgers, group: ProcessGroup | None
+) -> HangVerdict | None:
     """The ranks are in different collectives of one group, at one number."""
-    divergence = first_divergence(ledgers, verdict.group)
+    divergence = first_divergence(ledgers, verdict.group, verdict.group_ranks)
     row = verdict.collective
     if divergence is not None and row is not None and (not row.seq or divergence.seq <= row.seq):
-        called, calls = uneven(divergence, ledgers)
+        over = is_over(divergence.rows.values())
+        legal = may_be_uneven(divergence) and (group is None or group.backend != "gloo")
+        if over or legal:
+            verdict = replace(verdict, confidence=min(verdict.confidence, 0.6))
+        called, calls, start = uneven(divergence, ledgers)
         if calls:
             least = min(calls.values())
             fewer = tuple(rank for rank, number in calls.items() if number == least)
             return replace(
-                verdict, kind=HangKind.COUNTS, culprits=fewer, calls=calls, divergence=divergence, collective=called
-            )
+                verdict, kind=HangKind.COUNTS, culprits=fewer, calls=calls, calls_from=start, divergence=divergence,
+                collective=called,
+            )  # fmt: skip
         return replace(verdict, kind=HangKind.MISMATCH, culprits=_odd(divergence), divergence=divergence)
-    here = {rank: each for rank, each in waiting.items() if each.group == verdict.group and each.op not in _ALONE}
-    if row is None or row.op in _ALONE:
+    here = {rank: each for rank, each in waiting.items() if each.group == verdict.group and each.op not in ALONE}
+    if row is None or row.op in ALONE:
         return None
     differ = {name for each in here.values() if not (each.seq and row.seq) for name in differences(row, each)}
     if not differ:
@@ -178,7 +216,7 @@ def _cycle(
         path = _back_to(start, edges)
         if path and len({(waiting[rank].group, waiting[rank].op, waiting[rank].seq) for rank in path}) > 1:
             return replace(verdict, kind=HangKind.DEADLOCK, culprits=tuple(path), cycle=tuple(path))
-        if path and all(waiting[rank].op in _ALONE for rank in path):
+        if path and all(waiting[rank].op in ALONE for rank in path):
             return replace(verdict, kind=HangKind.DEADLOCK, culprits=tuple(path), cycle=tuple(path))
     return None
 
@@ -213,8 +251,24 @@ def _ends_of(first: int, edges: Mapping[int, set[int]], waiting: Mapping[int, Co
     return ends
 
 
-def _elsewhere(verdict: HangVerdict, absent: set[int], standings: Mapping[int, Standing]) -> HangVerdict | None:
+def _proven(
+    row: Collective, number: int, absent: set[int], waiting: Iterable[int], bodies: Mapping[int, CollectivesBody]
+) -> set[int]:
+    """Of the ranks that are not in it, those that have not been: they are in another, or their group's number tells.
+    Where there is one alone, it is that; of an operation whose parts are over together, each is where none is told."""
+    if len(absent) < 2 or (row.seq and row.op not in _ROOTED):
+        return absent
+    numbers = {rank: issued(bodies[rank], row.group) for rank in absent if rank in bodies}
+    told = {rank for rank, theirs in numbers.items() if theirs is not None and theirs < number}
+    told |= absent & set(waiting)
+    return told or (set() if row.op in _ROOTED else absent)
+
+
+def _elsewhere(
+    verdict: HangVerdict, absent: set[int], standings: Mapping[int, Standing], ranks: Sequence[RankFacts]
+) -> HangVerdict | None:
     """The ranks that are waited for are somewhere else: computing, on their way, or at rest."""
+    recorded = {facts.rank for facts in ranks if facts.recorded}
     known = [standings[rank] for rank in sorted(absent) if rank in standings]
     gone = _gone(verdict, absent, standings)
     if gone is not None:
@@ -223,14 +277,17 @@ def _elsewhere(verdict: HangVerdict, absent: set[int], standings: Mapping[int, S
     if not running:
         silent = tuple(each.rank for each in known if each.life is Life.SILENT)
         culprits = silent or tuple(sorted(absent))
-        return replace(verdict, culprits=culprits, confidence=0.4) if culprits else None
-    resting = tuple(each.rank for each in running if not each.moved and (each.cpu or 0.0) <= BUSY)
+        return replace(verdict, culprits=culprits, confidence=_UNSURE) if culprits else None
+    seen = [each for each in running if each.moved is not None or each.rank in recorded]
+    if not seen:  # each answered once: what it does is not known
+        return replace(verdict, culprits=tuple(each.rank for each in running), confidence=_UNSURE)
+    resting = tuple(each.rank for each in seen if not each.moved and (each.cpu or 0.0) <= BUSY)
     if resting:
         return replace(verdict, kind=HangKind.MISSING, culprits=resting)
-    computing = tuple(each.rank for each in running if each.moved is False and each.native and (each.cpu or 0.0) > BUSY)
+    computing = tuple(each.rank for each in seen if each.moved is False and each.native and (each.cpu or 0.0) > BUSY)
     if computing:
         return replace(verdict, kind=HangKind.LONG_KERNEL, culprits=computing, confidence=min(verdict.confidence, 0.8))
     return replace(
-        verdict, kind=HangKind.SLOW, culprits=tuple(each.rank for each in running),
+        verdict, kind=HangKind.SLOW, culprits=tuple(each.rank for each in seen),
         confidence=min(verdict.confidence, 0.8),
     )  # fmt: skip

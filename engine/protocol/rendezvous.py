@@ -4,8 +4,9 @@ Two ways in, one protocol:
 
 * ``adbg run``: the front end listens on a unix socket in a private folder (0700, socket 0600) and writes
   ``session.json`` (0600) beside it. The debuggee's environment carries one variable, ``ADBG_SESSION`` = path of that
-  file. The agent dials out and sends ``adbg/hello`` with the token; the client answers with ``initialize`` and the same
-  token.
+  file. The program may live longer than the front end: the agent trusts folder, file and socket only where no other
+  user could have made them, dials out, and sends ``adbg/hello`` with the token where this user's process took the
+  call; the client answers with ``initialize`` and the same token.
 * ``adbg.listen()``: the agent listens on ``<runtime dir>/<pid>/agent.sock`` and writes ``session.json`` beside it;
   ``adbg attach PID`` reads that file, and trusts it only where no other user could have made it.
 
@@ -15,6 +16,7 @@ for (``engine/launch/hosts``): agents dial unix sockets only. No TCP port is ope
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -112,36 +114,71 @@ def trusted_config(pid: int) -> SessionConfig:
         OSError or ValueError: there is none.
     """
     folder = listen_dir(pid)
-    for path, kind in ((folder.parent, stat.S_ISDIR), (folder, stat.S_ISDIR), (folder / "agent.sock", stat.S_ISSOCK)):
-        _check_own(path, path.lstat(), kind)
-    fd = os.open(folder / "session.json", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    _check_own(folder.parent, folder.parent.lstat(), stat.S_ISDIR)
+    _check_own(folder / "agent.sock", (folder / "agent.sock").lstat(), stat.S_ISSOCK)
+    return replace(_own_config(folder / "session.json"), socket=str(folder / "agent.sock"))
+
+
+def read_config(path: Path) -> SessionConfig:
+    """The session of that file, where nobody but this user could have made it; its socket lies beside it, or is gone
+    with its front end.
+
+    Raises:
+        AdbgError: somebody else may have.
+        OSError or ValueError: there is none.
+    """
+    config = _own_config(path)
+    if Path(config.socket).parent != path.parent:
+        raise AdbgError(f"the socket that {path} names does not lie beside it: not used", "start the program again")
+    with contextlib.suppress(FileNotFoundError):
+        _check_own(Path(config.socket), os.lstat(config.socket), stat.S_ISSOCK, 0)
+    return config
+
+
+def _own_config(path: Path) -> SessionConfig:
+    _check_own(path.parent, path.parent.lstat(), stat.S_ISDIR)
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(fd, encoding="utf-8") as file:
-        _check_own(folder / "session.json", os.fstat(fd), stat.S_ISREG)
-        config = _config_of(json.load(file))
-    return replace(config, socket=str(folder / "agent.sock"))
+        _check_own(path, os.fstat(fd), stat.S_ISREG)
+        return _config_of(json.load(file))
 
 
-def _check_own(path: Path, state: os.stat_result, kind: Callable[[int], bool]) -> None:
-    if state.st_uid != os.getuid():
+def _check_own(path: Path, state: os.stat_result, kind: Callable[[int], bool], closed: int = 0o077) -> None:
+    if state.st_uid != os.geteuid():
         raise AdbgError(f"{path} belongs to user {state.st_uid}: not used", "ask that user what it is")
     if not kind(state.st_mode):
         raise AdbgError(f"{path} is not what adbg makes there: not used", "remove it, then start the program again")
-    if state.st_mode & 0o077:
+    if state.st_mode & closed:
         raise AdbgError(f"other users may enter {path}: not used", "remove it, then start the program again")
 
 
 def check_peer(sock: socket.socket, pid: int) -> None:
     """Raises AdbgError when another user's process, or not process ``pid``, is at the other end (where the system
     tells)."""
-    option = getattr(socket, "SO_PEERCRED", None)
-    if option is None:
-        return
-    peer, user, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, option, struct.calcsize("3i")))
-    if user != os.getuid() or peer not in (pid, 0):  # 0: of another pid namespace
+    peer, user = peer_of(sock)
+    if user not in (os.geteuid(), None) or peer not in (pid, 0):  # 0: of another pid namespace
         raise AdbgError(
             f"process {peer} of user {user} answers in place of process {pid}: not used",
             "call adbg.listen() again, in the process to be debugged",
         )
+
+
+def peer_of(sock: socket.socket) -> tuple[int, int | None]:
+    """(process, user) at the other end of a unix socket; who listens is the one who began to. (0, None) where the
+    system does not tell. Raises OSError."""
+    option = getattr(socket, "SO_PEERCRED", None)
+    if option is None:
+        return 0, None
+    pid, user, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, option, struct.calcsize("3i")))
+    return pid, user
+
+
+def peer_pid(sock: socket.socket) -> int:
+    """The process at the other end: what carries the connection, where the agent is on another host. 0: not known."""
+    try:
+        return peer_of(sock)[0]
+    except OSError:
+        return 0
 
 
 def write_config(path: Path, config: SessionConfig) -> None:
@@ -165,11 +202,6 @@ def copied_config(path: Path) -> SessionConfig:
             raise AdbgError(f"other users may read the token in {path}: not used", f"chmod 600 {path}")
         _check_own(path, state, stat.S_ISREG)
         return _config_of(json.load(file))
-
-
-def read_config(path: Path) -> SessionConfig:
-    """Raises OSError or ValueError when the file is missing or is not a session file."""
-    return _config_of(json.loads(path.read_text()))
 
 
 def _config_of(data: Any) -> SessionConfig:

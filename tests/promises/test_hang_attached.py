@@ -57,11 +57,14 @@ def test_a_job_found_hanging(framework: str, tmp_path: Path) -> None:
     script = SCRIPTS[framework]
     with hanging(script, tmp_path) as (launcher, ranks):
         before = {pid: len(os.listdir(f"/proc/{pid}/task")) for pid in ranks}
-        words = ["--job", launcher, "--batch", "--json", "-e", "why hang", "-e", "detach"]
+        words = ["--job", launcher, "--batch", "--json", "-e", "why hang", "-e", "set group-timeout 86400"]
+        words += ["-e", "why hang 0.5", "-e", "detach"]
         outcome = run([sys.executable, "-m", "adbg", "attach", *words])
         (line,) = outcome.of("result", command="why hang")
         found: dict[str, Any] = line["value"]
         assert found["kind"] == "mismatch", str(outcome)
+        (again,) = outcome.of("result", command="why hang 0.5")  # what began keeps the time-out that it began with
+        assert again["value"]["timeout"] == found["timeout"] != 86400, str(outcome)
         wrote = {rank: (tmp_path / f"rank{rank}.log").read_text().splitlines()[-1].split() for rank in (0, 1)}
         source = (DEBUGGEES / script).read_text().splitlines()
         for rank, row in found["divergence"]["rows"].items():

@@ -38,16 +38,18 @@ class Row:
     asked: int
     holds_gil: bool = False
     hello: list[float] = field(default_factory=list)  # seconds
+    first: list[float] = field(default_factory=list)  # of them, those of the first attach to each process
     gone: list[float] = field(default_factory=list)
     ways: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
     damage: list[str] = field(default_factory=list)
     processes: int = 0
 
-    def take(self, attached: Attached) -> None:
+    def take(self, attached: Attached, first: bool = False) -> None:
         if attached.error:
             self.failures.append(attached.error)
         else:
+            self.first += [attached.hello] if first else []
             self.hello.append(attached.hello)
             self.gone.append(attached.gone)
             self.ways[attached.way] += 1
@@ -68,8 +70,8 @@ def measure(kind: Kind, python: str, attaches: int, per_process: int = PER_PROCE
         row.processes += 1
         try:
             with Running(kind, python) as target:
-                for _ in range(turn):
-                    row.take(attach_and_detach(target.pid, kind.steady))
+                for number in range(turn):
+                    row.take(attach_and_detach(target.pid, kind.steady), first=number == 0)
                     target.poke()
                 steps, digest = target.end()
             if witness(kind, python, steps) != digest:

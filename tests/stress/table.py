@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 WITHIN = 1.0  # seconds that the median hello may take, where the GIL is not held
 BEGIN, END = "<!-- attach stress, made by python -m tests.stress.attach --write -->", "<!-- /attach stress -->"
-HEAD = "| target | Python | got in | median | slowest | gone after | way | damage |"
-RULE = "|---|---|---|---|---|---|---|---|"
+HEAD = "| target | Python | got in | first | median | slowest | gone after | way | damage |"
+RULE = "|---|---|---|---|---|---|---|---|---|"
 
 
 def _ms(seconds: float) -> str:
@@ -30,6 +30,7 @@ def cells(row: Row) -> list[str]:
         row.target,
         row.python,
         got_in if len(row.hello) == row.asked else f"**{got_in}**",
+        _ms(statistics.median(row.first)) if row.first else "–",
         median if row.hello else "–",
         _ms(max(row.hello)) if row.hello else "–",
         _ms(statistics.median(row.gone)) if row.gone else "–",
@@ -57,7 +58,8 @@ def conditions(rows: Sequence[Row], loads: tuple[float, float]) -> str:
     return (
         f"{sum(row.asked for row in rows)} attaches to {processes} processes on {os.cpu_count()} cores (load average "
         f"{loads[0]:.1f} at the beginning, {loads[1]:.1f} at the end), {system}. "
-        "Time from the first look at the process to the agent's hello; *gone after*: from the request to detach until "
+        "Time from the first look at the process to the agent's hello; *first*: median of the first attaches to each "
+        "process, where adbg's modules are not there yet; *gone after*: from the request to detach until "
         "/proc shows the threads, descriptors and pages of before (median). *Damage*: another result than a run of "
         "as many steps to which nobody attached, another exit status, or something left behind."
     )

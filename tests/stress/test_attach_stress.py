@@ -94,12 +94,12 @@ def test_a_target_that_dies_is_damage(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_table() -> None:
-    good = Row("a loop", "3.11.7", 3, hello=[0.1, 0.2, 0.3], gone=[0.01] * 3, processes=1)
+    good = Row("a loop", "3.11.7", 3, hello=[0.3, 0.2, 0.1], first=[0.3], gone=[0.01] * 3, processes=1)
     good.ways["ptrace-pending"] += 3
     bad = Row("a lock", "3.11.7", 3, hello=[1.4, 1.5], gone=[0.02] * 2, failures=["why"], damage=["what"])
     text = table.whole([good, bad], (1.0, 2.0))
-    assert "| a loop | 3.11.7 | 3 of 3 | 200 ms | 300 ms | 10 ms | ptrace-pending 3 | 0 |" in text
-    assert "| a lock | 3.11.7 | **2 of 3** | **1450 ms** | 1500 ms | 20 ms |  | **1** |" in text
+    assert "| a loop | 3.11.7 | 3 of 3 | 300 ms | 200 ms | 300 ms | 10 ms | ptrace-pending 3 | 0 |" in text
+    assert "| a lock | 3.11.7 | **2 of 3** | – | **1450 ms** | 1500 ms | 20 ms |  | **1** |" in text
     assert "not in: why" in table.line(bad) and "damage: what" in table.line(bad)
     page = f"head\n{table.BEGIN}\nold\n{table.END}\ntail\n"
     assert table.insert(page, "new") == f"head\n{table.BEGIN}\nnew\n{table.END}\ntail\n"

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from adbg.engine.attach.enter import Progress, enter
-from adbg.engine.attach.stacks_read import before_entering
-from adbg.engine.attach.target import examine
+from adbg.engine.attach.stacks_read import after_entering, before_entering
+from adbg.engine.attach.target import Target, examine
 from adbg.engine.errors import AdbgError, AttachError, DebuggeeGone
 from adbg.engine.protocol.messages import ProcessInfo, Refused
 from adbg.engine.protocol.rendezvous import SessionConfig
@@ -180,6 +180,12 @@ class WayIn:
             one.blocked = progress.blocked
             one.way = progress.way or one.way
 
+        try:
+            self._go_in(one, target, tell)
+        finally:
+            after_entering(one.pid)
+
+    def _go_in(self, one: One, target: Target, tell: Callable[[Progress], None]) -> None:
         entry = enter(target, self.session_file, tell, self.cancelled)
         one.way = entry.way
         one.entered.set()

@@ -33,7 +33,10 @@ def add_front_end(parser: argparse.ArgumentParser) -> None:
     batch = parser.add_argument_group("batch mode")
     batch.add_argument("--json", action="store_true", help="write JSON lines, and nothing else, to stdout")
     batch.add_argument(
-        "--timeout", type=seconds, metavar="SECONDS", help="end the program after SECONDS, with exit status 124"
+        "--timeout",
+        type=seconds,
+        metavar="SECONDS",
+        help="end the program after SECONDS, or let go of one that was attached to, with exit status 124",
     )
     batch.add_argument(
         "--strict",

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 
 from adbg.engine.errors import AdbgError, DebuggeeGone, ProtocolError, error_of_id
 from adbg.engine.protocol import codec as wire
+from adbg.engine.protocol.accepting import accept_all
 from adbg.engine.protocol.messages import EVENTS, PROTOCOL_VERSION, REQUESTS, Hello, Initialize, InitializeBody, Refused
 from adbg.engine.protocol.rendezvous import (
     CODE,
@@ -28,6 +29,7 @@ from adbg.engine.protocol.rendezvous import (
     SessionConfig,
     check_peer,
     new_token,
+    peer_pid,
     private_dir,
     session_dir,
     trusted_config,
@@ -47,10 +49,14 @@ class Client:
         sock: a connected unix stream socket; owned from now on.
         stream: a buffered reader of it, when one has read from it already.
         token: of this agent's own session, "" for the front end's.
+
+    Attributes:
+        peer: pid of the process at the other end, as this host's kernel knows it; 0: not known.
     """
 
     def __init__(self, sock: socket.socket, stream: BinaryIO | None = None, token: str = "") -> None:
         self.token = token
+        self.peer = peer_pid(sock)
         self._sock = sock
         self._stream: BinaryIO = stream if stream is not None else sock.makefile("rb")
         self._send_lock = threading.Lock()
@@ -226,7 +232,6 @@ class Listener:
         self.directory: Path = session_dir(Path(os.path.abspath(folder))) if folder else private_dir()
         self.token = config.token if config is not None and config.token else new_token()
         self.socket_path = self.directory / SOCKET
-        self._closed = False
         base = config or SessionConfig("", "")
         self.config = replace(base, socket=str(self.socket_path), token=self.token)
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -238,7 +243,6 @@ class Listener:
 
     def close(self) -> None:
         """Stop listening and remove the folder."""
-        self._closed = True
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)  # wakes accept()
         self._sock.close()
@@ -249,13 +253,8 @@ class Listener:
             self.directory.rmdir()
 
     def _accept(self) -> None:
-        while not self._closed:
-            try:
-                sock, _ = self._sock.accept()
-            except OSError:
-                return
-            # One thread per newcomer: a silent one must not keep the others (64 ranks, say) waiting for its time-out.
-            threading.Thread(target=self._greet, args=(sock,), name="adbg-greet", daemon=True).start()
+        # One thread per newcomer: a silent one must not keep the others (64 ranks, say) waiting for its time-out.
+        accept_all(lambda: self._sock, self._greet, "adbg-greet")
 
     def _greet(self, sock: socket.socket) -> None:
         """Read ``adbg/hello`` (or why none comes) and compare the token; close the connection on anything else."""

@@ -310,6 +310,8 @@ class Debugger:
     def pause(self) -> None:
         """Stop every running process at its next node. One that was found running is let go first: it has waited for
         the front end's first commands only."""
+        if self.entering and not self.processes:
+            raise NotStopped("adbg is not in the program yet, so it cannot be paused", "`pause` again once it is in")
         if self.state is State.STARTING and not self.program.launched and not self.run.begun:
             self.begin(False)
         if self.state is State.STOPPED:

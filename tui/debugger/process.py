@@ -50,6 +50,12 @@ class Process:
         return self.info.rank or 0
 
     @property
+    def here(self) -> bool:
+        """It is a process of this host, for certain: it dialled by itself, and its own number is the kernel's here. A
+        host's name is not enough: hosts may share one, and a container has numbers of its own."""
+        return self.info.host in ("", os.uname().nodename) and self.client.peer == self.info.pid
+
+    @property
     def title(self) -> str:
         """ "process 2 (rank 1, pid 4711)"; without a rank that is not known, with the host where that is another."""
         rank = "" if self.info.rank is None else f"rank {self.info.rank}, "

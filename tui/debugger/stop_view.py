@@ -69,7 +69,8 @@ class StopView:
                 raise self._model.absent()
             if not self._model.run.begun and self._model.restartable:
                 raise _not_begun()
-            raise NotStopped("the program is not stopped", "`pause` stops it at the next node, `break SPEC` at a node")
+            hint = "`pause` stops it at the next node, `break SPEC` at a node; `thread 1` looks in while it runs"
+            raise NotStopped("the program is not stopped", hint)
         return stop
 
     def need_frames(self) -> None:

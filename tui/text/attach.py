@@ -176,7 +176,8 @@ def no_node_text(title: str, seconds: float, stack: Sequence[str], silent: bool)
     rows = "\n".join(f"    {line}" for line in stack)
     return (
         f"{head}: no backward runs now; its main thread, innermost first:\n{rows}\n"
-        "  it will stop at its next node; `where all` shows all threads, with locals"
+        "  it will stop at its next node; `where all` shows all threads, `thread 1` and `info locals` what is in one,\n"
+        "  `why hang` what the ranks of a job wait for"
     )
 
 

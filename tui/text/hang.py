@@ -20,6 +20,7 @@ _LIFE = {
     Life.SILENT: "does not answer: a call holds the GIL, or the process is stopped (SIGSTOP)",
     Life.ENDED: "its program ended",
     Life.DIED: "its process is gone",
+    Life.LOST: "the connection is lost; whether it runs is not known",
     Life.UNKNOWN: "not known: adbg is not in that process",
 }
 _NEXT = {
@@ -49,12 +50,15 @@ def hang_lines(verdict: HangVerdict, recorded: bool = False) -> list[str]:
     if verdict.calls:
         counted = ", ".join(f"rank {rank} {_times(number)}" for rank, number in sorted(verdict.calls.items()))
         row = verdict.collective
-        lines.append(f"calls of {_short(row)} at {place_text(row.place if row else None)}: {counted}")
+        place = place_text(row.place if row else None)
+        lines.append(f"calls of {_short(row)} at {place}{_since(verdict)}: {counted}")
     if verdict.missing:
-        lines.append(f"not known: {ranks_text(verdict.missing)} of the group (adbg is not in that process)")
+        where = ranks_text(verdict.missing)
+        lines.append(f"not known: {where} of the group: adbg is not there (`adbg attach --job PID` goes to all ranks)")
     if verdict.timeout and verdict.kind is not HangKind.NOTHING and not recorded:
-        waited = max((each.seconds or 0.0 for each in verdict.standings), default=0.0)
-        lines.append(f"the process group gives up after {_seconds(verdict.timeout)}: {_left(verdict.timeout - waited)}")
+        waited = max((each.seconds for each in verdict.standings if each.seconds is not None), default=None)
+        left = "" if waited is None else f": {_left(verdict.timeout - waited)}"
+        lines.append(f"the process group gives up after {_seconds(verdict.timeout)}{left}")
     lines += [f"note: {note}" for note in verdict.notes]
     hint = _NEXT.get(verdict.kind)
     if hint and not recorded:
@@ -94,9 +98,12 @@ def headline(verdict: HangVerdict, recorded: bool = False) -> str:
         HangKind.SLOW: f"{who} {_be(verdict.culprits)} slow, and on the way: {waiting} {_verb(verdict.waiting, 'wait')}"
         f" in {what} of {where}",
         HangKind.MISSING: f"{who} did not come to {what} of {where}: {waiting} {_verb(verdict.waiting, 'wait')}",
-        HangKind.UNKNOWN: f"{ranks_text(verdict.waiting) or who} {_verb(verdict.waiting or verdict.culprits, 'wait')}"
-        + (f" in {what} of {where}" if row is not None else "")
-        + _unknown(verdict),
+        HangKind.UNKNOWN: (
+            f"{ranks_text(verdict.waiting)} {_verb(verdict.waiting, 'wait')} in {what} of {where}{_unknown(verdict)}"
+            if verdict.waiting
+            else "no rank waits in a collective, and it is not known what"
+            f" {who} {_verb(verdict.culprits, 'do', 'does')}"
+        ),
     }
     text = texts[kind]
     if recorded and kind is HangKind.NOTHING:
@@ -107,6 +114,8 @@ def headline(verdict: HangVerdict, recorded: bool = False) -> str:
 
 
 def _unknown(verdict: HangVerdict) -> str:
+    if len(verdict.culprits) > 1:
+        return f", for some of {ranks_text(verdict.culprits)}: not known which of them are missing, or what they do"
     if verdict.culprits:
         return f", for {ranks_text(verdict.culprits)}: not known what that does"
     if verdict.missing:
@@ -128,8 +137,16 @@ def _counts(verdict: HangVerdict, who: str, waiting: str, what: str, where: str)
     if verdict.calls:
         fewer, more = min(verdict.calls.values()), max(verdict.calls.values())
         row = verdict.collective
-        return f"different counts in {where}: {who} called {_short(row)} {_times(fewer)}, the others {_times(more)}"
+        return (
+            f"different counts in {where}: {who} called {_short(row)} {_times(fewer)}{_since(verdict)},"
+            f" the others {_times(more)}"
+        )
     return f"different counts: {who} ended, {waiting} {_verb(verdict.waiting, 'wait')} in {what} of {where}"
+
+
+def _since(verdict: HangVerdict) -> str:
+    """Where calls are not counted from the first."""
+    return f" since #{verdict.calls_from}" if verdict.calls_from > 1 else ""
 
 
 def _progress(standings: Sequence[Standing]) -> str:
@@ -167,7 +184,8 @@ def _row(each: Standing, recorded: bool, several: bool) -> tuple[object, ...]:
     if several and row is not None:
         collective += f" of group {row.group}"
     where = place_text(each.place) if each.place is not None else ""
-    return each.rank, state, collective, where + call, _seconds(each.seconds) if each.seconds else ""
+    since = _seconds(each.seconds) if each.seconds and not recorded else ""
+    return each.rank, state, collective, where + call, since
 
 
 def _source_lines(verdict: HangVerdict) -> list[str]:
@@ -241,8 +259,8 @@ def _list(ranks: Sequence[int]) -> str:
     return ", ".join("-".join(map(str, span)) for span in spans)
 
 
-def _verb(ranks: Sequence[int], verb: str) -> str:
-    return verb if len(ranks) > 1 else f"{verb}s"
+def _verb(ranks: Sequence[int], verb: str, one: str = "") -> str:
+    return verb if len(ranks) > 1 else one or f"{verb}s"
 
 
 def _be(ranks: Sequence[int]) -> str:

@@ -114,7 +114,10 @@ def summary(rows: Sequence[RankRow]) -> str:
     return f"{len(rows)} rank{'s' * (len(rows) != 1)}: {', '.join(parts)}" if rows else NONE
 
 
-NONE = "no process of this program has told a rank (RANK, PADDLE_TRAINER_ID, OMPI_COMM_WORLD_RANK or a process group)"
+NONE = (
+    "no process of this program has told a rank (RANK, PADDLE_TRAINER_ID, OMPI_COMM_WORLD_RANK or a process group); "
+    "`adbg attach --job PID` of a launcher goes to its ranks"
+)
 
 
 def timeouts_text(states: Iterable[RankState | None]) -> list[str]:

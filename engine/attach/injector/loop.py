@@ -124,9 +124,16 @@ class Injection:
 
     def enter(self) -> str:
         """Until the snippet has run; the way that it took. Raises Cancelled, Failed."""
-        self._take_over()
         began = time.monotonic()
         told = ""
+        while not self._take_over():
+            self._check_process()
+            if not self._front.wants:
+                raise Cancelled
+            if not told:
+                told = self._way()
+                self._front.say("queued", way=told, thread=self._process.pid)
+            self._pause(AGAIN)
         while True:
             self._check_process()
             if self._page is not None and self._page.stage in (Stage.DONE, Stage.FAILED):
@@ -164,15 +171,22 @@ class Injection:
             if not self._thread_made and waited > AGAIN:
                 self._queue()
 
-    def _take_over(self) -> None:
+    def _take_over(self) -> bool:
         """What injectors left behind that were killed goes when this one is done. A page that the process may still
-        look into is used again; the call that is queued there then runs this snippet."""
+        look into is used again; the call that is queued there then runs this snippet. False while there is one who gave
+        up and waits for the process to come to the call that it queued: it takes that away, and nothing of ours could
+        be run sooner."""
         threads = self._process.threads()
+        self._litter.clear()
         for page in left_behind(self._process, self._memory):
+            if self._page is not None and page.start == self._page.start:
+                continue
             pid, started = page.owner
             with contextlib.suppress(OSError, ValueError):
                 if pid and pid != os.getpid() and Proc(pid).started() == started:
-                    raise Failed(f"another adbg (process {pid}) is about to enter this process")
+                    if page.stage is not Stage.CANCELLED:
+                        raise Failed(f"another adbg (process {pid}) is about to enter this process")
+                    return False
             if not page.in_use(threads):
                 self._litter.append(page)
             elif page.stage is not Stage.RUNNING and self._page is None:
@@ -181,6 +195,7 @@ class Injection:
                 self._queued = page.queued
                 self._thread_made = page.thread in threads
                 self._fill(page)
+        return True
 
     def _fill(self, page: Page) -> None:
         owner = (os.getpid(), Proc(os.getpid()).started())
@@ -240,6 +255,7 @@ class Injection:
         except Abandoned:
             if self._page is not None:
                 self._page.keep()
+                self._page = None
             raise
         except (Gone, ProcessLookupError):  # that thread ended, or the process
             self._check_process()
@@ -347,17 +363,30 @@ def run(front: FrontEnd, step: Callable[[str], None]) -> int:
     injection = Injection(front, order, step)
     try:
         way = injection.enter()
-    except (Cancelled, Failed, VisitFailed, OSError):
-        why = injection.clean()
-        if why:
-            front.say("left", why=why)
-        raise
+    except (Cancelled, Failed, VisitFailed, OSError) as error:
+        tell(front, error)  # what follows may take minutes
+        with contextlib.suppress(Failed, VisitFailed, OSError):
+            injection.clean()
+        return 1
     front.say("entered", way=way, thread=injection._thread())
     while front.wants and not injection.sees_end():
         front.wait(1.0)
     why = injection.clean()
     front.say("left", why=why) if why else front.say("released")
     return 0
+
+
+def tell(front: FrontEnd, error: Exception) -> None:
+    if isinstance(error, Cancelled):
+        front.say("cancelled")
+    elif isinstance(error, (Failed, VisitFailed, NotThere, Gone)):
+        front.say("failed", why=str(error), errno=getattr(error, "number", 0))
+    elif isinstance(error, (FileNotFoundError, ProcessLookupError)):
+        front.say("failed", why="it ended", errno=0)
+    elif isinstance(error, OSError):
+        front.say("failed", why=error.strerror or str(error), errno=error.errno or 0)
+    else:  # a defect: the front end shows it
+        front.say("failed", why=f"{type(error).__name__}: {error}", errno=0)
 
 
 def main(words: list[str]) -> int:
@@ -373,14 +402,6 @@ def main(words: list[str]) -> int:
 
     try:
         return run(front, step)
-    except Cancelled:
-        front.say("cancelled")
-    except (Failed, VisitFailed, NotThere, Gone) as error:
-        front.say("failed", why=str(error), errno=getattr(error, "number", 0))
-    except (FileNotFoundError, ProcessLookupError):
-        front.say("failed", why="it ended", errno=0)
-    except OSError as error:
-        front.say("failed", why=error.strerror or str(error), errno=error.errno or 0)
-    except Exception as error:  # a defect: the front end shows it
-        front.say("failed", why=f"{type(error).__name__}: {error}", errno=0)
+    except Exception as error:
+        tell(front, error)
     return 1

@@ -59,8 +59,9 @@ class Ground:
         """A thread that did not stop in time would stop later, with nobody to send it on."""
         for thread in list(self.late):
             try:
-                thread.wait(0)
-                thread.detach()
+                stop = thread.wait(0)
+                own = stop.interrupted or stop.group or stop.at_call or stop.event
+                thread.detach(0 if own else stop.signal)  # a signal on its way to it goes on
             except TookTooLong:
                 continue
             except (Gone, OSError):
@@ -159,7 +160,7 @@ class Visit:
         at, frame = self._machine.frame(self.state, before)
         pointer = self._machine.thread_pointer(self.state, self._thread)
         maps = self._ground.process.maps()
-        if not _has_room(maps, self.state.stack, at, 0 if self._thread.tid == self._ground.process.pid else pointer):
+        if not _has_room(maps, self.state.stack, at, pointer, self._thread.tid == self._ground.process.pid):
             raise Unfit("it does not run on a stack of its own with room for the frame")
         # The return address of what is run first, where the processor takes it from the stack.
         self._ground.memory.write(at, self._machine.linked(frame, self._ground.go_home))
@@ -254,6 +255,8 @@ def _stopped(ground: Ground, thread: Thread, fit: Callable[[State], str]) -> Sta
             if stop.group:
                 raise Unfit("it was stopped by a signal")
             thread.go_on(stop.signal)
+        if not (ground.process.folder / "task" / str(thread.tid)).exists():
+            raise Unfit("its number is another process's by now")
         waiting = signals_wait(ground.process.status(thread.tid))
         state = ground.machine.state(thread, waiting)
         why = fit(state) or _inside_restartable(ground, thread, state)
@@ -290,10 +293,11 @@ def _inside_restartable(ground: Ground, thread: Thread, state: State) -> str:
     return "it is inside a restartable sequence" if start <= state.pc < start + length else ""
 
 
-def _has_room(maps: list[Mapping], stack: int, low: int, pointer: int) -> bool:
+def _has_room(maps: list[Mapping], stack: int, low: int, pointer: int, main: bool) -> bool:
     """Whether all from ``stack`` down to ``low``, with a page to spare, is the stack that the thread was made with, and
-    not one for signal handlers or of a coroutine. ``pointer``: to its own data, 0 for the main thread."""
+    not one for signal handlers or of a coroutine. ``pointer``: to its own data, which lie on that stack; of a main
+    thread only where another thread forked it."""
     for part in maps:
         if part.start + 4096 <= low and stack < part.end:
-            return part.start <= pointer < part.end if pointer else part.path == "[stack]"
+            return part.start <= pointer < part.end or (main and part.path == "[stack]")
     return False

@@ -9,12 +9,15 @@ The command gets this process's own terminal and environment, with the two varia
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,9 +26,13 @@ from pathlib import Path
 from adbg.engine.errors import AdbgError, CommandError
 from adbg.engine.launch.hosts.tunnel import Carrier, Clear, Passage, dial, parse_address
 from adbg.engine.launch.launch import prepare_session, program_environment
-from adbg.engine.protocol.rendezvous import SOCKET, SessionConfig, copied_config, private_dir
+from adbg.engine.protocol.rendezvous import SOCKET, SessionConfig, copied_config, peer_of, private_dir
 
 PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
+ALIVE = "alive"  # in the folder of a join: locked while it lives
+YOUNG = 60.0  # seconds
+_PREFIX = "adbg-join-"
+_FORWARD = "forward the session's socket into a folder of your own (mode 700), and name it: --via /PATH/job.sock"
 FROM_THE_TERMINAL = (signal.SIGINT, signal.SIGQUIT)  # the terminal sends them to the command too
 
 
@@ -82,15 +89,49 @@ def joined(asked: Joining, on_peer: Callable[[int], None] = lambda pid: None) ->
     Raises:
         AdbgError: the session cannot be reached.
     """
-    folder = private_dir("adbg-join-")
-    way: Joined | None = None
+    with _folder() as folder:
+        way: Joined | None = None
+        try:
+            way = Joined(folder, asked, on_peer)
+            yield way
+        finally:
+            if way is not None:
+                way.passage.close()
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
+    """A new one, with a file that is locked while this process lives; what killed ones left beside it is removed."""
+    folder = private_dir(_PREFIX)
+    fd = os.open(folder / ALIVE, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        way = Joined(folder, asked, on_peer)
-        yield way
+        with contextlib.suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for other in folder.parent.glob(_PREFIX + "*"):
+                if _is_dead(other):
+                    shutil.rmtree(other, ignore_errors=True)
+        yield folder
     finally:
-        if way is not None:
-            way.passage.close()
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(fd)
+
+
+def _is_dead(folder: Path) -> bool:
+    """Whether this user's process that made ``folder`` is gone; False where that cannot be told."""
+    try:
+        around = folder.lstat()
+        if around.st_uid != os.geteuid() or not stat.S_ISDIR(around.st_mode):
+            return False
+        fd = os.open(folder / ALIVE, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            if time.time() - os.fstat(fd).st_mtime < YOUNG:
+                return False  # it may not have come to lock it yet
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        finally:
+            os.close(fd)
+    except OSError:
+        return False
 
 
 def _config(text: str) -> SessionConfig:
@@ -118,10 +159,10 @@ def _way(config: SessionConfig, via: str) -> tuple[str, str]:
                 "`adbg run --listen HOST:PORT` makes one; or forward its socket",
             )
         return "", via
+    if config.address and config.fingerprint:
+        return "", config.address  # a path of the other host may be anybody's here
     if os.path.exists(config.socket):
         return config.socket, ""
-    if config.address:
-        return "", config.address
     raise CommandError(
         f"{config.socket} is not on this host, and the session has no port open",
         f"forward it: ssh -N -L /PATH/job.sock:{config.socket} HOST, then adbg join --via /PATH/job.sock …",
@@ -129,15 +170,40 @@ def _way(config: SessionConfig, via: str) -> tuple[str, str]:
 
 
 def _unix(path: str) -> Clear:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    """Raises AdbgError where nobody answers, or it may be another user: the token is for this user's processes (ssh,
+    sshd, a front end) and root's.
+    """
+    trusted = (os.geteuid(), 0)
     try:
-        sock.connect(path)
+        _check_place(path, trusted)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.connect(path)
+            user = peer_of(sock)[1]
+            if user is not None and user not in trusted:
+                raise AdbgError(f"user {user} answers at {path}: nothing was sent", _FORWARD)
+        except BaseException:
+            sock.close()
+            raise
     except OSError as error:
-        sock.close()
         raise AdbgError(
-            f"no session answers at {path}: {error.strerror}", "is ssh still forwarding it, and `adbg run` running?"
+            f"no session answers at {path}: {error.strerror or error}",
+            "is ssh still forwarding it, and `adbg run` running?",
         ) from None
     return Clear(sock)
+
+
+def _check_place(path: str, trusted: Sequence[int]) -> None:
+    state = os.stat(path)
+    folder = os.path.dirname(os.path.realpath(path))
+    around = os.stat(folder)
+    if not stat.S_ISSOCK(state.st_mode):
+        raise AdbgError(f"{path} is no socket", _FORWARD)
+    for place, owner in ((path, state.st_uid), (folder, around.st_uid)):
+        if owner not in trusted:
+            raise AdbgError(f"{place} belongs to user {owner}: nothing was sent", _FORWARD)
+    if around.st_mode & 0o022 and not around.st_mode & stat.S_ISVTX:
+        raise AdbgError(f"other users may replace {path}: nothing was sent", f"chmod 700 {folder}")
 
 
 def _run(command: Sequence[str], env: dict[str, str]) -> int:

@@ -14,7 +14,6 @@ import os
 import select
 import socket
 import ssl
-import struct
 import threading
 import time
 from collections.abc import Callable
@@ -22,10 +21,13 @@ from pathlib import Path
 
 from adbg.engine.errors import AdbgError, CommandError
 from adbg.engine.launch.hosts.certificate import client_context, fingerprint_of, make_certificate, server_context
+from adbg.engine.protocol.accepting import accept_all
+from adbg.engine.protocol.rendezvous import peer_of
 
 GREETING = 5.0  # seconds for the handshake and the token
 STRANGERS = 32  # connections at a time that have not shown the token; of more the oldest is hung up on
 FULL = 1 << 20  # bytes that wait for one side before the other is not read any more
+QUIET = (30, 10, 3)  # TCP asks after so many seconds of silence, then every so many, and gives up after so many times
 _PIECE = 1 << 16
 
 
@@ -39,6 +41,22 @@ def parse_address(text: str) -> tuple[str, int]:
     if not colon or not port.isdecimal() or int(port) > 65535 or not host:
         raise CommandError(f"expected HOST:PORT, got {text!r}", "for example: 10.0.0.5:4711")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def notice_silence(raw: socket.socket) -> None:
+    """Have TCP end the connection when the other host is out of reach, though nobody says so: after a minute, whether
+    or not something is to be sent. Raises OSError."""
+    idle, interval, count = QUIET
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    values = {
+        "TCP_KEEPIDLE": idle,
+        "TCP_KEEPINTVL": interval,
+        "TCP_KEEPCNT": count,
+        "TCP_USER_TIMEOUT": (idle + interval * count) * 1000,
+    }
+    for name, value in values.items():
+        if hasattr(socket, name):  # Linux has all four
+            raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 class Secured:
@@ -227,17 +245,14 @@ class Door:
         self._sock.close()
 
     def _accept(self) -> None:
-        while True:
-            try:
-                raw, _ = self._sock.accept()
-            except OSError:
-                return
-            with self._lock:
-                self._strangers.append(raw)
-                if len(self._strangers) > STRANGERS:
-                    with contextlib.suppress(OSError):
-                        self._strangers.pop(0).shutdown(socket.SHUT_RDWR)
-            threading.Thread(target=self._greet, args=(raw,), name="adbg-tunnel", daemon=True).start()
+        accept_all(lambda: self._sock, self._greet, "adbg-tunnel")
+
+    def _unknown(self, raw: socket.socket) -> None:
+        with self._lock:
+            self._strangers.append(raw)
+            if len(self._strangers) > STRANGERS:
+                with contextlib.suppress(OSError):
+                    self._strangers.pop(0).shutdown(socket.SHUT_RDWR)
 
     def _known(self, raw: socket.socket) -> None:
         with self._lock:
@@ -245,20 +260,24 @@ class Door:
                 self._strangers.remove(raw)
 
     def _greet(self, raw: socket.socket) -> None:
-        plain = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        plain: socket.socket | None = None
         deadline = time.monotonic() + GREETING
+        self._unknown(raw)
         try:
             try:
+                notice_silence(raw)
                 secured = Secured(self._context, raw, server=True)
                 secured.shake(deadline)
                 if not hmac.compare_digest(secured.take(len(self._token), deadline), self._token):
                     raise ConnectionError("wrong token")
+                plain = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
                 plain.connect(self.path)
             finally:
                 self._known(raw)
         except (OSError, ValueError):
             raw.close()
-            plain.close()
+            if plain is not None:
+                plain.close()
             return
         carry(secured, plain)
 
@@ -279,6 +298,7 @@ def dial(address: tuple[str, int], fingerprint: str, token: str) -> Secured:
             "is `adbg run --listen` still running there?",
         ) from None
     try:
+        notice_silence(raw)
         secured = Secured(client_context(), raw, server=False)
         secured.shake(deadline)
         if not hmac.compare_digest(fingerprint_of(secured.peer()), fingerprint):
@@ -325,20 +345,15 @@ class Passage:
         self._sock.close()
 
     def _accept(self) -> None:
-        while True:
-            try:
-                plain, _ = self._sock.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._through, args=(plain,), name="adbg-tunnel", daemon=True).start()
+        accept_all(lambda: self._sock, self._through, "adbg-tunnel")
 
     def _through(self, plain: socket.socket) -> None:
         try:
+            pid = peer_of(plain)[0]
             carrier = self._connect()
-        except AdbgError:
+        except (AdbgError, OSError):
             plain.close()  # the agent says that nobody answers, and the program runs on
             return
-        pid = peer_of(plain)
         spoke = False
 
         def first() -> None:
@@ -354,12 +369,3 @@ class Passage:
             if spoke:
                 with self._lock:
                     self.speaking -= 1
-
-
-def peer_of(sock: socket.socket) -> int:
-    """The process at the other end of a unix socket; 0 where the system does not tell."""
-    option = getattr(socket, "SO_PEERCRED", None)
-    if option is None:
-        return 0
-    pid: int = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, option, struct.calcsize("3i")))[0]
-    return pid

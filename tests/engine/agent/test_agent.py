@@ -317,6 +317,37 @@ def test_listen_opens_a_private_door_serves_one_after_another_and_cleans_up() ->
     assert not folder.exists()
 
 
+SHORT_OF_DESCRIPTORS = """
+import os, resource, adbg
+adbg.listen()
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+free = os.dup(0); os.close(free)
+resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+print("short", flush=True); input()
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+print("well", flush=True); input()
+"""
+
+
+def test_listen_goes_on_after_a_shortage_of_descriptors() -> None:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen([sys.executable, "-c", SHORT_OF_DESCRIPTORS], **pipes)  # type: ignore[call-overload]
+    assert process.stdout.readline() == "short\n"
+    config = rendezvous.read_config(rendezvous.listen_dir(process.pid) / "session.json")
+    with socket.socket(socket.AF_UNIX) as early, socket.socket(socket.AF_UNIX) as sock:
+        early.connect(config.socket)
+        time.sleep(0.3)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "well\n"
+        sock.connect(config.socket)
+        peer = Peer(sock, config.token)
+        assert peer.request("initialize", token=config.token, adbg=True)["adbg"]["pid"] == process.pid
+        peer.close()
+    out, err = process.communicate("\n", timeout=30)
+    assert (process.returncode, out, err) == (0, "", "")
+
+
 def test_folders_of_dead_processes_are_removed(tmp_path: Path) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()

@@ -211,3 +211,172 @@ def test_what_was_issued_before_and_is_waited_for_only_now_is_no_hang() -> None:
     issued = [*facts.before.rows[:-1], replace(facts.before.rows[-1], state="issued")]
     verdict = of(replace(facts, before=replace(facts.before, rows=issued)), rank(1, rows(STEPS[0]), moved=True))
     assert verdict.kind is HangKind.NOTHING
+
+
+# ---- an accusation needs proof
+
+
+def issuing(facts: RankFacts, number: int | None) -> RankFacts:
+    """Its groups say so at both looks."""
+    assert facts.at is not None and facts.before is not None
+    groups = [replace(group, issued=number) for group in facts.at.groups]
+    return replace(facts, at=replace(facts.at, groups=groups), before=replace(facts.before, groups=groups))
+
+
+def test_a_rank_whose_connection_is_lost_is_not_said_to_have_died() -> None:
+    """Let go with its connection, it may train on."""
+    verdict = of(rank(0, rows(*STEPS, waits=True)), RankFacts(1, Life.LOST, 11))
+    assert (verdict.kind, verdict.culprits) == (HangKind.UNKNOWN, (1,)) and verdict.confidence < 0.5
+    verdict = of(rank(0, rows(*STEPS)), RankFacts(1, Life.LOST, 11))
+    assert (verdict.kind, verdict.culprits) == (HangKind.UNKNOWN, (1,)) and verdict.confidence < 0.5
+
+
+UNEVEN = [("all_gather", 3), ("all_reduce", 5), ("all_reduce", 5)]
+
+
+@pytest.mark.parametrize("op", ["all_gather", "reduce_scatter"])
+@pytest.mark.parametrize("state", ["done", "issued"])
+def test_uneven_parts_that_all_went_past_are_no_mismatch(op: str, state: str) -> None:
+    """NCCL allows them. Rank 1 is missing, three collectives later."""
+    steps = [(op, 3), *UNEVEN[1:]]
+    last = rows(*steps, ("all_reduce", 5), waits=True)
+    last[0] = replace(last[0], state=state)
+    odd = [replace(last[0], shape=(7,)), *last[1:]]
+    verdict = of(rank(0, last, 3), rank(1, rows(*steps), 3), rank(2, odd, 3))
+    assert (verdict.kind, verdict.culprits) == (HangKind.MISSING, (1,))
+
+
+def test_uneven_parts_are_a_mismatch_only_where_no_rank_is_missing() -> None:
+    one = rows(UNEVEN[0], waits=True)
+    odd = [replace(one[0], shape=(7,))]
+    assert of(rank(0, one), rank(1, odd)).kind is HangKind.MISMATCH
+    verdict = of(rank(0, one, 3), rank(1, odd, 3), rank(2, [], 3))
+    assert (verdict.kind, verdict.culprits) == (HangKind.MISSING, (2,))
+
+
+def test_a_difference_that_is_over_is_less_certain_to_be_the_cause() -> None:
+    one = rows(*UNEVEN[1:], ("all_reduce", 5), waits=True)
+    other = [replace(one[0], dtype="int32"), *one[1:2]]
+    verdict = of(rank(0, one), rank(1, other))
+    assert verdict.kind is HangKind.MISMATCH and verdict.confidence < 0.7
+
+
+def test_who_issued_that_number_already_is_not_waited_for() -> None:
+    """Attached late: rank 2 has done its part of a reduce, rank 1 has not come."""
+    waits = [replace(ROW, id=1, seq=5, op="reduce", peer=0, state="waiting", ended=None, source="flight recorder")]
+    verdict = of(
+        issuing(rank(0, waits, 3), 5), issuing(rank(1, [], 3), 4), issuing(rank(2, [], 3), 5)
+    )  # fmt: skip
+    assert (verdict.kind, verdict.culprits) == (HangKind.MISSING, (1,))
+
+
+@pytest.mark.parametrize(("numbers", "culprits"), [((5, 4, 5), (1,)), ((5, 4, None), (1,)), ((5, 4, 4), (1, 2))])
+def test_a_call_without_a_number_has_that_of_its_group(numbers: tuple[int, ...], culprits: tuple[int, ...]) -> None:
+    """The flight recorder is off: frames tell of the call, the group of how many there were."""
+    waits = replace(ROW, seq=0, op="reduce", peer=0, state="waiting", begun=None, ended=None, source="frames")
+    ranks = [issuing(rank(each, [] if each else [waits], 3), number) for each, number in enumerate(numbers)]
+    verdict = judge(ranks)
+    assert (verdict.kind, verdict.culprits) == (HangKind.MISSING, culprits)
+
+
+def test_which_of_several_is_missing_is_not_guessed() -> None:
+    """No numbers at all: a rank whose part of a reduce is over is nowhere to be told from one that never came."""
+    waits = replace(ROW, seq=0, op="reduce", peer=0, state="waiting", begun=None, ended=None, source="frames")
+    verdict = of(rank(0, [waits], 3), rank(1, [], 3), rank(2, [], 3))
+    assert (verdict.kind, verdict.culprits) == (HangKind.UNKNOWN, (1, 2)) and verdict.confidence < 0.5
+    assert of(rank(0, [waits]), rank(1, [])).kind is HangKind.MISSING  # there is one alone
+    both = replace(waits, op="all_reduce", peer=None)  # no part of it is over while a rank is missing
+    assert of(rank(0, [both], 3), rank(1, [], 3), rank(2, [], 3)).culprits == (1, 2)
+
+
+def test_calls_are_counted_where_all_ledgers_reach() -> None:
+    """The rows of a rank in many groups reach less far back."""
+    loop = [("all_reduce", 3)] * 5
+    more, fewer = rows(*loop, ("all_reduce", 3), waits=True), rows(*loop, ("broadcast", 8), waits=True)
+    verdict = of(rank(0, more, 3), rank(1, fewer, 3), rank(2, fewer, 3))
+    assert (verdict.kind, verdict.culprits, verdict.calls_from) == (HangKind.COUNTS, (1, 2), 1)
+    verdict = of(rank(0, more, 3), rank(1, fewer, 3), rank(2, fewer[3:], 3))
+    assert (verdict.kind, verdict.culprits) == (HangKind.COUNTS, (1, 2))
+    assert (verdict.calls, verdict.calls_from) == ({0: 3, 1: 2, 2: 2}, 4)
+
+
+def test_a_rank_that_answered_once_is_not_said_to_rest() -> None:
+    """Its GIL was held at the first look: it computed."""
+    once = replace(rank(1, rows(*STEPS)), before=None)
+    verdict = of(rank(0, rows(*STEPS, ("barrier", 9), waits=True)), once)
+    assert (verdict.kind, verdict.culprits) == (HangKind.UNKNOWN, (1,)) and verdict.confidence < 0.5
+    recorded = replace(once, recorded=True)
+    assert of(rank(0, rows(*STEPS, ("barrier", 9), waits=True)), recorded).kind is HangKind.MISSING
+
+
+def test_a_rank_that_answered_once_waits_in_what_began_long_ago() -> None:
+    def once(number: int, begun: float) -> RankFacts:
+        ledger = rows(*STEPS, ("all_reduce", 3), waits=True)
+        ledger[-1] = replace(ledger[-1], begun=begun)
+        return replace(rank(number, ledger), before=None)
+
+    assert of(once(0, 100.9), rank(1, rows(*STEPS), moved=True)).kind is HangKind.NOTHING
+    assert of(once(0, 90.0), rank(1, rows(*STEPS))).waiting == (0,)
+
+
+def later(facts: RankFacts, seconds: float) -> RankFacts:
+    """On a host whose clock is ahead."""
+    assert facts.at is not None and facts.before is not None
+
+    def shifted(body: CollectivesBody) -> CollectivesBody:
+        moved = [replace(row, begun=None if row.begun is None else row.begun + seconds) for row in body.rows]
+        return replace(body, now=body.now + seconds, rows=moved)
+
+    return replace(facts, at=shifted(facts.at), before=shifted(facts.before))
+
+
+@pytest.mark.parametrize("skew", [-1000.0, 0.0, 1000.0])
+def test_the_clocks_of_hosts_may_differ(skew: float) -> None:
+    """Rank 0 waits in #3 for rank 1, which did not come; rank 2 has gone on to #4 of another host's time."""
+    ahead = rows(*STEPS, ("all_reduce", 3), ("barrier", 4), waits=True)
+    verdict = of(rank(0, [*ahead[:2], replace(ahead[2], state="waiting", ended=None)], 3), rank(1, rows(*STEPS), 3),
+                 later(rank(2, ahead, 3), skew))  # fmt: skip
+    assert verdict.collective is not None and (verdict.collective.seq, verdict.culprits) == (3, (1,))
+
+
+@pytest.mark.parametrize("skew", [-1000.0, 0.0, 1000.0])
+def test_of_two_groups_the_one_that_has_waited_longest_is_judged(skew: float) -> None:
+    """By each rank's own clock. Ranks 0 and 1 have waited 98 s in a group, 2 and 3 for 100 s in theirs."""
+    pairs = {"a": [0, 1], "b": [2, 3]}
+    young = rows(*STEPS, ("all_reduce", 3), group="a", waits=True)
+    old = rows(("all_reduce", 4), group="b", waits=True)
+    verdict = of(
+        rank(0, young, groups=pairs), rank(1, rows(*STEPS, group="a"), groups=pairs),
+        later(rank(2, old, groups=pairs), skew), later(rank(3, [], groups=pairs), skew),
+    )  # fmt: skip
+    assert (verdict.group, verdict.culprits) == ("b", (3,))
+
+
+def test_numbers_of_a_group_with_sends_are_those_of_its_rows() -> None:
+    """gloo counts sends and receives with the collectives: the ends of a pipeline have fewer than its middle."""
+    p2p = replace(ROW, op="send", seq=0, peer=1)
+    done, waits = rows(*STEPS), rows(*STEPS, ("barrier", 9), waits=True)
+    verdict = of(
+        issuing(rank(0, [p2p, p2p, *waits], 3), 5),
+        issuing(rank(1, [*[p2p] * 4, *waits], 3), 7),
+        issuing(rank(2, [p2p, p2p, *done], 3), 4),
+    )
+    assert (verdict.kind, verdict.culprits) == (HangKind.MISSING, (2,))
+
+
+def test_a_call_of_cpp_that_its_group_does_not_count_is_waited_for() -> None:
+    """Paddle's reducer: frames alone tell of its all_reduce; both ranks have counted 5 of Python's."""
+    waits = replace(ROW, seq=0, state="waiting", begun=None, ended=None, source="frames")
+    verdict = of(issuing(rank(0, [*rows(*STEPS), waits]), 5), issuing(rank(1, rows(*STEPS)), 5))
+    assert (verdict.kind, verdict.culprits) == (HangKind.MISSING, (1,))
+
+
+@pytest.mark.parametrize(("backend", "certain"), [("gloo", True), ("nccl", False)])
+def test_uneven_parts_that_hang_are_certain_where_the_backend_forbids_them(backend: str, certain: bool) -> None:
+    one = rows(UNEVEN[0], waits=True)
+    facts = [rank(0, one), rank(1, [replace(one[0], shape=(7,))])]
+    for each in facts:
+        assert each.at is not None
+        each.at.groups[:] = [replace(group, backend=backend) for group in each.at.groups]
+    verdict = judge(facts)
+    assert verdict.kind is HangKind.MISMATCH and (verdict.confidence > 0.9) is certain

@@ -53,7 +53,7 @@ def config(tmp_path: Path) -> SessionConfig:
         (engine / f"{name}.py").symlink_to(ENGINE / f"{name}.py")
     (engine / "agent" / "agent.py").symlink_to(HERE / "stub_agent.py")
     session = tmp_path / "session"
-    session.mkdir()
+    session.mkdir(0o700)
     run_dir = tmp_path / "run"
     return SessionConfig(socket=str(session / "s"), token=new_token(), run_dir=str(run_dir), engine_path=str(engine))
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.failing import Failing
 from support.patience import patience
 from support.scripted_agent import ScriptedAgent
 
@@ -106,6 +107,15 @@ def test_a_stranger_is_hung_up_on(session: Session, first: dict[str, object]) ->
     assert stranger.recv(1) == b""
     assert len(session.joined) == 1
     stranger.close()
+
+
+def test_a_failed_accept_does_not_end_it(session: Session) -> None:
+    listener = session.listener
+    failing = listener._sock = Failing(listener._sock)  # type: ignore[assignment]
+    failing.use_up(str(listener.socket_path))
+    agent = ScriptedAgent(listener.config.socket, listener.token)
+    wait_for(lambda: len(session.joined) == 2)
+    agent.gone()
 
 
 def test_answers_find_their_requests_when_many_threads_ask(session: Session) -> None:

@@ -62,6 +62,15 @@ VERDICT = HangVerdict(
             "ranks 0-2 wait in all_reduce float32[4] SUM #4 of group default_pg (ranks 0-3), probably for rank 3: adbg"
             " is not in that process (confidence 0.4)",
         ),
+        (
+            replace(VERDICT, kind=HangKind.UNKNOWN, culprits=(2, 3), waiting=(0, 1), confidence=0.4),
+            "ranks 0-1 wait in all_reduce float32[4] SUM #4 of group default_pg (ranks 0-3), for some of ranks 2-3: not"
+            " known which of them are missing, or what they do (confidence 0.4)",
+        ),
+        (
+            replace(VERDICT, kind=HangKind.UNKNOWN, waiting=(), collective=None, confidence=0.3),
+            "no rank waits in a collective, and it is not known what rank 3 does (confidence 0.3)",
+        ),
     ],
 )
 def test_headlines(verdict: HangVerdict, text: str) -> None:
@@ -74,6 +83,7 @@ def test_the_table_the_time_out_and_what_to_do() -> None:
     assert "the process group gives up after 60 s: 48 s are left" in text and "next: " in text
     recorded = "\n".join(hang_lines(VERDICT, recorded=True))
     assert recorded.startswith("when the record ends: ") and "gives up" not in recorded
+    assert "12 s" in text and "12 s" not in recorded  # how long a record was kept tells nothing of a wait
 
 
 def test_a_divergence_that_the_table_shows_is_not_told_twice() -> None:
@@ -82,6 +92,23 @@ def test_a_divergence_that_the_table_shows_is_not_told_twice() -> None:
     both = (VERDICT.standings[0], replace(VERDICT.standings[1], waits=OTHER))
     assert "first divergence (#4):" in "\n".join(hang_lines(here))
     assert "first divergence" not in "\n".join(hang_lines(replace(here, standings=both)))
+
+
+def test_a_lost_connection_and_how_a_process_ended_are_told() -> None:
+    lost = replace(VERDICT.standings[1], life=Life.LOST)
+    died = replace(VERDICT.standings[1], life=Life.DIED, how="killed by SIGKILL")
+    text = "\n".join(hang_lines(replace(VERDICT, kind=HangKind.UNKNOWN, standings=(VERDICT.standings[0], lost))))
+    assert "the connection is lost; whether it runs is not known" in text and "gone" not in text
+    text = "\n".join(hang_lines(replace(VERDICT, kind=HangKind.DIED, standings=(VERDICT.standings[0], died))))
+    assert "its process is gone (killed by SIGKILL)" in text
+
+
+def test_calls_that_are_counted_in_part_say_from_where() -> None:
+    whole = replace(VERDICT, kind=HangKind.COUNTS, calls={0: 3, 3: 2})
+    assert "at /t.py:3 in step: rank 0 3 times, rank 3 2 times" in "\n".join(hang_lines(whole))
+    text = "\n".join(hang_lines(replace(whole, calls_from=4)))
+    assert "at /t.py:3 in step since #4: rank 0 3 times, rank 3 2 times" in text
+    assert "rank 3 called all_reduce float32[4] SUM 2 times since #4, the others 3 times" in text
 
 
 def test_ranks() -> None:
