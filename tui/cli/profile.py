@@ -1,13 +1,16 @@
-"""``adbg profile``: run a script with a profiler on part of it."""
+"""``adbg profile``: run a script with a profiler on part of it, or show a saved profile (profile_report.py)."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from collections.abc import Sequence
 
 from adbg.engine.errors import CommandError
 from adbg.tui.cli.front_end import seconds
 from adbg.tui.cli.run import split_run
+from adbg.tui.cli.subcommand import Parser
 
 # Options that take a value: what follows them is not the script.
 VALUED = {
@@ -17,13 +20,14 @@ VALUED = {
 
 
 class Profile:
-    """Run a script with a profiler on all of it, or on a few iterations.
+    """Run a script with a profiler on all of it, or on a few iterations; or show a profile: `adbg profile FILE`.
 
     An iteration is from the end of one outermost backward call to the end of the next. What was measured lies in
-    the run directory; `adbg doctor` lists the profilers.
+    the run directory; `adbg doctor` lists the profilers. FILE is a saved profile, of adbg or of another tool, or the
+    folder of one: a table, a flame graph, the difference of two; `adbg profile FILE --help` shows these options.
     """
 
-    usage = "adbg profile [OPTIONS] SCRIPT [ARGS…] | -m MODULE [ARGS…] | -c CODE [ARGS…]"
+    usage = "adbg profile [OPTIONS] SCRIPT [ARGS…] | -m MODULE [ARGS…] | -c CODE [ARGS…] | FILE [OPTIONS]"
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         add = parser.add_argument
@@ -46,6 +50,10 @@ class Profile:
         add("--open", action="store_true", help="show the report at the end")
 
     def run(self, parser: argparse.ArgumentParser, words: Sequence[str]) -> int:
+        from adbg.tui.cli import profile_report
+
+        if profile_report.file_of(words) is not None:
+            return _report(words)
         own, kind, target = split_run(words, VALUED)
         options = parser.parse_args(own)
         if not kind:
@@ -69,9 +77,31 @@ class Profile:
             stacks=options.profiler in ("nodes", "node", "timer"),  # the others would measure these as well
             python=kind != "command" or is_interpreter(command[0]),
         )
-        debugger = Debugger(StartedProgram(script), [line, "catch off"][:1], script.title, False)
+        program = StartedProgram(script)
         writer = JsonWriter(quiet=True) if options.json else TextWriter(quiet=True)
-        return Batch(debugger, writer, options.timeout, frozenset({0})).run()
+        status = Batch(Debugger(program, [line], script.title, False), writer, options.timeout, frozenset({0})).run()
+        if options.open and not options.json:
+            _open(program.run_dir)
+        return status
+
+
+def _report(words: Sequence[str]) -> int:
+    from adbg.tui.cli import profile_report
+
+    parser = Parser(prog="adbg profile", description="Show a saved profile, or write it as another tool's.")
+    profile_report.prepare_parser(parser)
+    return profile_report.run(parser, words)
+
+
+def _open(run_dir: str) -> None:
+    """The report of the profile that was just made; where there is none, that was said."""
+    from adbg.profiles.folders import parent_folder
+
+    parent = parent_folder(run_dir)
+    folders = [os.path.join(parent, name) for name in os.listdir(parent)] if os.path.isdir(parent) else []
+    if folders and len(os.listdir(newest := max(folders))) > 1:
+        sys.stdout.flush()
+        _report([newest])
 
 
 def command_line(options: argparse.Namespace) -> str:

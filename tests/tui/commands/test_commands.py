@@ -475,11 +475,6 @@ def test_vlog_dump_record_stacks(watched: Make) -> None:
             execute(one.debugger, line)
 
 
-def test_profile_says_that_there_is_none(watched: Make) -> None:
-    with pytest.raises(Unsupported):
-        execute(watched().debugger, "profile")
-
-
 def test_processes(watched: Make) -> None:
     one = watched(ranks=2)
     one.start()

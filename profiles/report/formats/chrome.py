@@ -1,0 +1,228 @@
+"""Chrome's trace events, which Perfetto, torch.profiler, paddle.profiler, viztracer and py-spy use: a time line.
+
+Read as spans and as stacks: what lies within another event of its thread was called by it. Written from the spans,
+or, for a profile that has none, from its samples one behind the other.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from adbg.profiles.report.formats.collapsed import frame_of
+from adbg.profiles.report.formats.problem import FormatError, damaged
+from adbg.profiles.report.model import NATIVE, NODE, PYTHON, SECONDS, Builder, Frame, Profile, Sample, Span
+
+_KIND = "Chrome trace"
+_MICRO = 1e6
+_PYTHON = re.compile(r"(?P<file>.+?)\((?P<line>\d+)\): (?P<name>.+)$")  # torch's python_function
+_NODE = "autograd::engine::evaluate_function: "
+_SKIPPED = {"Trace", "overhead"}  # torch: the whole of it as one event; the profiler's own
+_DEVICE = {"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"}
+_Facts = Mapping[str, str | int | float]
+
+
+def is_kind(text: str) -> bool:
+    return '"traceEvents"' in text or (text[:1] == "[" and '"ph"' in text)
+
+
+def read(path: Path) -> Profile:
+    try:
+        body = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise damaged(path, _KIND, str(error)) from None
+    events = body.get("traceEvents") if isinstance(body, dict) else body
+    if not isinstance(events, list):
+        raise damaged(path, _KIND, "it has no list of events")
+    try:
+        spans, frames = _spans([event for event in events if isinstance(event, dict)])
+    except (TypeError, ValueError, KeyError) as error:
+        raise damaged(path, _KIND, f"its events are not those of the format ({error!r})") from None
+    builder = Builder()
+    lanes: dict[tuple[str, str], list[tuple[Span, Frame]]] = defaultdict(list)
+    for span, frame in zip(spans, frames):
+        if span.duration > 0:
+            lanes[span.process, span.thread].append((span, frame))
+    several = len({process for process, _ in lanes}) > 1
+    for (process, thread), lane in lanes.items():
+        _nest(builder, lane, f"{process} {thread}".strip() if several else thread)
+    return Profile(builder.frames, builder.samples, SECONDS, spans=tuple(spans), meta={"format": "Chrome trace"})
+
+
+def _spans(events: list[dict[str, Any]]) -> tuple[list[Span], list[Frame]]:
+    names: dict[tuple[str, object, object], str] = {}
+    for event in events:
+        if event.get("ph") == "M" and event.get("name") in ("thread_name", "process_name"):
+            tid = event.get("tid") if event["name"] == "thread_name" else None
+            names[event["name"], event.get("pid"), tid] = str(event.get("args", {}).get("name", ""))
+    found: list[tuple[Span, Frame]] = []
+    for begin, duration, event in _complete(events):
+        category = str(event.get("cat") or "")
+        if category not in _SKIPPED:
+            pid, tid = event.get("pid"), event.get("tid")
+            thread = _text(tid, names.get(("thread_name", pid, tid)), "thread")
+            process = _text(pid, names.get(("process_name", pid, None)), "process")
+            frame = _frame(event, category)
+            span = Span(str(event.get("name", "")), category, begin, duration, thread, process, _facts(event))
+            found.append((span, frame))
+    found.sort(key=lambda pair: (pair[0].begin, -pair[0].duration))
+    return [span for span, _ in found], [frame for _, frame in found]
+
+
+def _text(number: object, name: str | None, what: str) -> str:
+    if name:
+        return name if str(number) in name else f"{name} {number}"
+    return f"{what} {number}" if number is not None else ""
+
+
+def _facts(event: Mapping[str, Any]) -> _Facts:
+    facts = event.get("args")
+    if not isinstance(facts, dict):
+        return {}
+    return {str(key): value for key, value in facts.items() if isinstance(value, (str, int, float))}
+
+
+def _complete(events: Iterable[dict[str, Any]]) -> Iterator[tuple[float, float, dict[str, Any]]]:
+    """(begin, duration, event) of X events, of B … E pairs, and of moments; seconds."""
+    open_: dict[tuple[object, object], list[dict[str, Any]]] = defaultdict(list)
+    for event in events:
+        kind = event.get("ph")
+        if kind == "X":
+            yield float(event["ts"]) / _MICRO, float(event.get("dur") or 0) / _MICRO, event
+        elif kind == "B":
+            open_[event.get("pid"), event.get("tid")].append(event)
+        elif kind == "E" and (stack := open_[event.get("pid"), event.get("tid")]):
+            first = stack.pop()
+            begin = float(first["ts"])
+            yield begin / _MICRO, (float(event["ts"]) - begin) / _MICRO, first
+        elif kind in ("i", "I", "R"):
+            yield float(event["ts"]) / _MICRO, 0.0, event
+
+
+def _frame(event: Mapping[str, Any], category: str) -> Frame:
+    name = str(event.get("name", ""))
+    facts = event.get("args")
+    facts = facts if isinstance(facts, dict) else {}
+    if name.startswith(_NODE):
+        return Frame(name.removeprefix(_NODE), side=NODE)
+    if category == "node":  # adbg's own
+        return Frame(
+            name, str(facts.get("file", "")), int(facts.get("line", 0) or 0), NODE, str(facts.get("module", ""))
+        )
+    if category in _DEVICE:
+        return Frame(name, side=NATIVE, module="device")
+    if found := _PYTHON.match(name):
+        return Frame(found["name"], found["file"], int(found["line"]), PYTHON)
+    if "filename" in facts:  # py-spy
+        text = f"{name} ({facts['filename']}:{int(facts.get('line') or 0)})"
+        frame = frame_of(text)
+        return Frame(name, frame.file, frame.line, frame.side, frame.module)
+    if category in ("cpu_op", "cuda_runtime", "cuda_driver", "Operator", "OperatorInner", "PhiOperator", "CudaRuntime"):
+        return Frame(name, side=NATIVE)
+    return frame_of(name)
+
+
+def _nest(builder: Builder, lane: list[tuple[Span, Frame]], thread: str) -> None:
+    """Adds the self time of each event of one thread under those that it lies in."""
+    stack: list[tuple[float, int]] = []  # (end, frame)
+    at = 0.0
+
+    def until(moment: float) -> None:
+        nonlocal at
+        while stack and stack[-1][0] <= moment:
+            end = stack[-1][0]
+            if end > at:
+                builder.add([number for _, number in stack], end - at, thread)
+                at = end
+            stack.pop()
+        if stack and moment > at:
+            builder.add([number for _, number in stack], moment - at, thread)
+        at = max(at, moment)
+
+    for span, frame in lane:  # by begin; of equal ones the longest first
+        until(span.begin)
+        end = span.begin + span.duration
+        # Clocks of two sources may overlap by a little: then it ends with the event that it lies in.
+        stack.append((min(end, stack[-1][0]) if stack else end, builder.frame(frame)))
+    until(float("inf") if not stack else stack[0][0])
+
+
+def write(profile: Profile, path: Path) -> None:
+    if profile.unit != SECONDS and not profile.spans:
+        raise FormatError(
+            f"a profile in {profile.unit} has no time line", "write it as collapsed stacks or for speedscope"
+        )
+    events = _Events()
+    for span in profile.spans or _laid_out(profile):
+        events.add(span)
+    if not profile.spans:
+        events.note("no time line was recorded: samples are laid out one behind the other")
+    path.write_text(json.dumps(events.body()), "utf-8")
+
+
+class _Events:
+    """Numbers processes and threads, and names them."""
+
+    def __init__(self) -> None:
+        self._processes: dict[str, int] = {}
+        self._threads: dict[tuple[str, str], int] = {}
+        self._rows: list[dict[str, object]] = []
+        self._names: list[dict[str, object]] = []
+        self._note: dict[str, object] = {}
+
+    def note(self, text: str) -> None:
+        self._note = {"note": text}
+
+    def add(self, span: Span) -> None:
+        pid = self._processes.get(span.process)
+        if pid is None:
+            pid = self._processes[span.process] = len(self._processes) + 1
+            self._named("process_name", pid, 0, span.process or "program")
+        tid = self._threads.get((span.process, span.thread))
+        if tid is None:
+            tid = self._threads[span.process, span.thread] = len(self._threads) + 1
+            self._named("thread_name", pid, tid, span.thread or "thread")
+        row: dict[str, object] = {
+            "name": span.name,
+            "cat": span.category or "other",
+            "ph": "X" if span.duration > 0 else "i",
+            "ts": span.begin * _MICRO,
+            "pid": pid,
+            "tid": tid,
+        }
+        row |= {"dur": span.duration * _MICRO} if span.duration > 0 else {"s": "t"}
+        if span.facts:
+            row["args"] = dict(span.facts)
+        self._rows.append(row)
+
+    def _named(self, what: str, pid: int, tid: int, name: str) -> None:
+        self._names.append({"name": what, "ph": "M", "pid": pid, "tid": tid, "ts": 0, "args": {"name": name}})
+
+    def body(self) -> dict[str, object]:
+        return {"traceEvents": self._names + self._rows, "displayTimeUnit": "ms", "otherData": self._note}
+
+
+def _laid_out(profile: Profile) -> Iterator[Span]:
+    """Samples of each thread one behind the other; equal frames of neighbours are one span."""
+    threads: dict[str, list[Sample]] = defaultdict(list)
+    for sample in profile.samples:
+        threads[sample.thread].append(sample)
+    for thread, samples in threads.items():
+        open_: list[tuple[int, float]] = []
+        at = 0.0
+        for stack, weight, _ in [*sorted(samples), Sample((), 0.0)]:
+            same = 0
+            while same < min(len(open_), len(stack)) and open_[same][0] == stack[same]:
+                same += 1
+            for number, begin in reversed(open_[same:]):
+                frame = profile.frames[number]
+                facts: dict[str, str | int | float] = {"file": frame.file, "line": frame.line} if frame.file else {}
+                if frame.module:
+                    facts["module"] = frame.module
+                yield Span(frame.name, frame.side, begin, at - begin, thread, facts=facts)
+            open_ = open_[:same] + [(number, at) for number in stack[same:]]
+            at += weight

@@ -1,0 +1,85 @@
+"""The node timer's ``nodes.json``: time per node of the graph, and the iterations that it saw."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from adbg.profiles.report.formats.problem import damaged
+from adbg.profiles.report.model import SECONDS, Iteration, NodeTime, Profile
+
+_KIND = "profile of nodes"
+VERSION = 1
+_MICRO = 1e-6
+# Nodes that change how a tensor is seen and compute nothing: what they take is what launching a node takes.
+_VIEWS = frozenset(
+    {"TBackward0", "ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0", "TransposeBackward0"}
+    | {"PermuteBackward0", "UnsqueezeBackward0", "SqueezeBackward0", "SqueezeBackward1", "AliasBackward0"}
+    | {"Reshape2GradNode", "ReshapeGradNode", "FlattenGradNode", "SqueezeGradNode", "UnsqueezeGradNode"}
+)
+
+
+def is_kind(text: str) -> bool:
+    return '"adbg_nodes"' in text[:200]
+
+
+def read(path: Path) -> Profile:
+    try:
+        body = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise damaged(path, _KIND, str(error)) from None
+    try:
+        version = body["adbg_nodes"]
+        if version != VERSION:
+            raise damaged(path, _KIND, f"it is of version {version}", f"this adbg knows version {VERSION}")
+        return _profile(body)
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        raise damaged(path, _KIND, f"its fields are not the node timer's ({error!r})") from None
+
+
+def _profile(body: Mapping[str, Any]) -> Profile:
+    cost = body.get("cost") or {}
+    nodes = tuple(node for row in body["nodes"] for node in _nodes(row))
+    launch = cost.get("launch_us")
+    launch_cost = float(launch) * _MICRO if launch is not None else launch_cost_of(nodes)
+    iterations = tuple(_iteration(number, row) for number, row in enumerate(body.get("iterations", ()), 1))
+    meta = {"profiler": "node timer", "framework": body.get("framework", ""), "cost": cost.get("how", "")}
+    return Profile(unit=SECONDS, nodes=nodes, iterations=iterations, launch_cost=launch_cost, meta=meta)
+
+
+def launch_cost_of(nodes: tuple[NodeTime, ...]) -> float | None:
+    """What launching a node takes, by those that compute nothing; None where the graph has none such."""
+    views = [node.total / node.calls for node in nodes if node.name in _VIEWS and node.calls]
+    return median(views) if views else None
+
+
+def _nodes(row: Mapping[str, Any]) -> Iterator[NodeTime]:
+    calls = int(row["calls"])
+
+    def node(phase: str, total: float, gap: float) -> NodeTime:
+        return NodeTime(
+            str(row["name"]),
+            str(row.get("unique_name") or row["name"]),
+            phase,
+            calls,
+            total * _MICRO,
+            gap * _MICRO,
+            float(row["kernel_us"]) * _MICRO if phase == "backward" and row.get("kernel_us") is not None else None,
+            str(row.get("file") or ""),
+            int(row.get("line") or 0),
+            str(row.get("module") or ""),
+        )
+
+    yield node("backward", float(row["total_us"]), float(row.get("gap_us") or 0.0) * calls)
+    if row.get("forward_us") is not None:
+        yield node("forward", float(row["forward_us"]) * calls, 0.0)
+
+
+def _iteration(number: int, row: Mapping[str, Any]) -> Iteration:
+    backward, outside = (float(row.get(name) or 0.0) for name in ("backward_us", "outside_us"))
+    forward, optimizer, data = (float(row.get(name) or 0.0) for name in ("forward_us", "optimizer_us", "data_us"))
+    total = (backward + outside) * _MICRO
+    return Iteration(number, total, forward * _MICRO, backward * _MICRO, optimizer * _MICRO, data * _MICRO)

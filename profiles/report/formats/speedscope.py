@@ -1,0 +1,112 @@
+"""speedscope's JSON (https://www.speedscope.app/file-format-schema.json): one profile a thread."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from adbg.profiles.report.formats.collapsed import frame_of
+from adbg.profiles.report.formats.problem import damaged
+from adbg.profiles.report.model import BYTES, NATIVE, NODE, PYTHON, SAMPLES, SECONDS, Builder, Frame, Profile, Sample
+
+_KIND = "speedscope file"
+_SCHEMA = "https://www.speedscope.app/file-format-schema.json"
+_SECONDS = {"nanoseconds": 1e-9, "microseconds": 1e-6, "milliseconds": 1e-3, "seconds": 1.0}
+
+
+def is_kind(text: str) -> bool:
+    """A file may begin with any of its fields, so by the words that no other format has."""
+    return "speedscope.app/file-format-schema" in text or ('"shared"' in text and '"frames"' in text)
+
+
+def read(path: Path) -> Profile:
+    try:
+        body = json.loads(path.read_text("utf-8"))
+        return _profile(body)
+    except ValueError as error:
+        raise damaged(path, _KIND, str(error)) from None
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        raise damaged(path, _KIND, f"its fields are not those of the schema ({error!r})") from None
+
+
+def _profile(body: Mapping[str, Any]) -> Profile:
+    builder = Builder()
+    frames = [_frame(row) for row in body["shared"]["frames"]]
+    units = {str(row["unit"]) for row in body["profiles"]}
+    timed = bool(units) and units <= _SECONDS.keys()
+    for row in body["profiles"]:
+        scale = _SECONDS[row["unit"]] if timed else 1.0
+        stacks = _sampled(row) if row["type"] == "sampled" else _evented(row)
+        for stack, weight in stacks:
+            builder.add([builder.frame(frames[index]) for index in stack], weight * scale, str(row.get("name") or ""))
+    unit = SECONDS if timed else BYTES if units == {"bytes"} else SAMPLES
+    meta = {"format": "speedscope", "profiler": str(body.get("exporter") or "").partition("@")[0]}
+    return Profile(builder.frames, builder.samples, unit, meta=meta)
+
+
+def _frame(row: Mapping[str, Any]) -> Frame:
+    file, line = str(row.get("file") or ""), int(row.get("line") or 0)
+    short = frame_of(f"{row['name']} ({file}:{line})" if file else str(row["name"]))
+    return Frame(str(row["name"]), short.file, line, short.side, short.module) if file else short
+
+
+def _sampled(row: Mapping[str, Any]) -> Iterator[tuple[Sequence[int], float]]:
+    for stack, weight in zip(row["samples"], row["weights"]):
+        yield stack, float(weight)
+
+
+def _evented(row: Mapping[str, Any]) -> Iterator[tuple[Sequence[int], float]]:
+    stack: list[int] = []
+    at = float(row["startValue"])
+    for event in row["events"]:
+        now = float(event["at"])
+        if now > at and stack:
+            yield tuple(stack), now - at
+        at = now
+        if event["type"] == "O":
+            stack.append(int(event["frame"]))
+        elif stack:
+            stack.pop()
+
+
+def write(profile: Profile, path: Path) -> None:
+    threads: dict[str, list[Sample]] = {}
+    for sample in profile.samples:
+        threads.setdefault(sample.thread, []).append(sample)
+    unit = {SECONDS: "seconds", BYTES: "bytes"}.get(profile.unit, "none")
+    name = str(profile.meta.get("region") or path.name)
+    body = {
+        "$schema": _SCHEMA,
+        "name": name,
+        "exporter": "adbg",
+        "activeProfileIndex": 0,
+        "shared": {"frames": [_row(frame) for frame in profile.frames]},
+        "profiles": [
+            {
+                "type": "sampled",
+                "name": thread or name,
+                "unit": unit,
+                "startValue": 0,
+                "endValue": sum(sample.weight for sample in samples),
+                "samples": [list(sample.stack) for sample in samples],
+                "weights": [sample.weight for sample in samples],
+            }
+            for thread, samples in (threads or {"": []}).items()
+        ],
+    }
+    path.write_text(json.dumps(body), "utf-8")
+
+
+def _row(frame: Frame) -> dict[str, str | int]:
+    row: dict[str, str | int] = {"name": frame.name}
+    if frame.side == PYTHON and frame.file:
+        row["file"] = frame.file
+    elif frame.side == NATIVE and (frame.module or frame.file):
+        row["file"] = frame.module or frame.file
+    elif frame.side == NODE:
+        row["file"] = f"node {frame.module}".rstrip()
+    if frame.line and "file" in row:
+        row["line"] = frame.line
+    return row

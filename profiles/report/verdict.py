@@ -1,0 +1,152 @@
+"""Scheduling-bound, kernel-bound or data-bound: which part of an iteration is the largest, by what was measured.
+
+``data``: the iteration's time in the data loader. ``scheduling``: the time between nodes (Python, dispatch, the
+engine's queue) and, within nodes, what launching them takes. ``kernel``: the rest of the nodes' time. Within a node the
+two are told apart by the kernel's own time where the profiler knows it, else by what launching a node takes at least on
+this machine, measured with a node that computes next to nothing; where neither is known, nothing is judged.
+
+A sampled profile with native frames says the same by its innermost frames: in a kernel's loop, or on the way there.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from adbg.profiles.report.model import NATIVE, SECONDS, Frame, Iteration, NodeTime, Profile
+from adbg.profiles.report.phases import DATA, Phases
+
+_FEWEST = 50  # samples: with fewer a share is off by more than 14 % of the whole, two standard deviations
+
+_KERNEL_MODULES = re.compile(
+    r"^(device|\[jit\]|lib(mkl|mklml|blas|openblas|dnnl|mkldnn|onednn|cublas|cudnn|cufft|nvrtc|xsmm|gomp|iomp5))", re.I
+)
+_KERNELS = re.compile(
+    r"mkl_|_mkl|gemm|gemv|\bdnnl::|dnnl_|cpublas|vectorized_loop|VectorizedLoop|vectorized_(inner|outer)|"
+    r"cpu_kernel|_kernel_impl|[kK]ernel(Impl|Functor)?[<(]|loop_2d_from_1d|parallel_for|Eigen::internal|"
+    r"at::native::(DEFAULT|AVX2|AVX512)::|phi::funcs::|jit_avx|sgemm|memcpy|memset|memmove|__(svml|vml)|\bSleef"
+)
+
+
+class Bound(str, enum.Enum):
+    SCHEDULING = "scheduling-bound"
+    KERNEL = "kernel-bound"
+    DATA = "data-bound"
+
+
+@dataclass(frozen=True, slots=True)
+class LineTime:
+    """A forward line and what its nodes take, of the part that the verdict names."""
+
+    file: str
+    line: int
+    seconds: float
+    calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    bound: Bound
+    parts: tuple[tuple[str, float], ...]  # (name, seconds), the largest first
+    total: float
+    lines: tuple[LineTime, ...]  # where most would be won
+    basis: str  # "kernel": measured; "launch": by the launch cost; "samples"
+
+    @property
+    def share(self) -> float:
+        return self.parts[0][1] / self.total if self.total else 0.0
+
+
+def judge(profile: Profile, lines: int = 3) -> Verdict | None:
+    """None where the profile cannot say."""
+    if profile.nodes:
+        return _of_nodes(profile.nodes, profile.iterations, profile.launch_cost, lines)
+    return _of_samples(profile, lines)
+
+
+def split(node: NodeTime, launch_cost: float | None) -> tuple[float, float] | None:
+    """(scheduling, kernel) seconds of a node, its gap with the scheduling; None where they cannot be told apart."""
+    if node.kernel is not None:
+        kernel = min(node.kernel, node.total)
+    elif launch_cost is not None:
+        kernel = max(node.total - node.calls * launch_cost, 0.0)
+    else:
+        return None
+    return node.gap + node.total - kernel, kernel
+
+
+def _of_nodes(
+    nodes: Sequence[NodeTime], iterations: Sequence[Iteration], launch_cost: float | None, lines: int
+) -> Verdict | None:
+    scheduling = kernel = 0.0
+    by_line: dict[str, dict[tuple[str, int], list[float]]] = {
+        "scheduling": defaultdict(lambda: [0.0, 0]),
+        "kernel": defaultdict(lambda: [0.0, 0]),
+    }
+    for node in nodes:
+        both = split(node, launch_cost)
+        if both is None:
+            return None
+        scheduling += both[0]
+        kernel += both[1]
+        if node.file:
+            for name, seconds in zip(("scheduling", "kernel"), both):
+                row = by_line[name][node.file, node.line]
+                row[0] += seconds
+                row[1] += node.calls
+    data = sum(iteration.data for iteration in iterations)
+    basis = "kernel" if all(node.kernel is not None for node in nodes) else "launch"
+    parts = {"scheduling": scheduling, "kernel": kernel, "data": data}
+    return _verdict(parts, by_line, lines, basis)
+
+
+def _verdict(
+    parts: dict[str, float], by_line: dict[str, dict[tuple[str, int], list[float]]], lines: int, basis: str
+) -> Verdict | None:
+    ordered = tuple(sorted(parts.items(), key=lambda item: -item[1]))
+    total = sum(parts.values())
+    if total <= 0:
+        return None
+    bound = Bound(f"{ordered[0][0]}-bound")
+    found = [
+        LineTime(file, line, seconds, int(calls))
+        for (file, line), (seconds, calls) in by_line.get(ordered[0][0], {}).items()
+        if seconds > 0
+    ]
+    found.sort(key=lambda line: -line.seconds)
+    return Verdict(bound, ordered, total, tuple(found[:lines]), basis)
+
+
+def is_kernel(frame: Frame) -> bool:
+    """Whether a native function computes, and does not dispatch."""
+    return frame.side == NATIVE and bool(_KERNEL_MODULES.match(frame.module) or _KERNELS.search(frame.name))
+
+
+def _of_samples(profile: Profile, lines: int) -> Verdict | None:
+    """By where samples are innermost. Needs native frames of most stacks, and enough samples."""
+    total = profile.total
+    if profile.unit != SECONDS or not profile.period or total < _FEWEST * profile.period:
+        return None
+    native = sum(weight for stack, weight, _ in profile.samples if stack and profile.frames[stack[-1]].side == NATIVE)
+    if native < total / 2:
+        return None
+    phases = Phases(profile.frames)
+    kernels = [is_kernel(frame) for frame in profile.frames]
+    users = [frame.origin == "python" and bool(frame.file) for frame in profile.frames]
+    parts = {"scheduling": 0.0, "kernel": 0.0, "data": 0.0}
+    by_line: dict[str, dict[tuple[str, int], list[float]]] = {name: defaultdict(lambda: [0.0, 0]) for name in parts}
+    for stack, weight, _ in profile.samples:
+        if phases.of(stack) == DATA:
+            part = "data"
+        else:  # a kernel's frame, or what it calls
+            part = "kernel" if any(kernels[index] for index in stack[-4:]) else "scheduling"
+        parts[part] += weight
+        user = next((index for index in reversed(stack) if users[index]), None)
+        if user is not None:
+            row = by_line[part][profile.frames[user].file, profile.frames[user].line]
+            row[0] += weight
+            row[1] += round(weight / profile.period)
+    return _verdict(parts, by_line, lines, "samples")

@@ -1,0 +1,158 @@
+"""``adbg profile FILE``: a saved profile as text, or written in another format. Main thread."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from adbg.engine.errors import CommandError
+from adbg.profiles.report import tables
+from adbg.profiles.report.flame import ROOT, Tree
+from adbg.profiles.report.formats import detect
+from adbg.profiles.report.formats.problem import FormatError
+from adbg.profiles.report.model import Profile
+from adbg.profiles.report.tables import Grouping, Order
+from adbg.tui.text import profile_report as text
+
+DEPTH = 40
+
+
+def file_of(words: Sequence[str]) -> str | None:
+    """The first word that is no option, where it is a profile: then the words ask for a report."""
+    skip = False
+    for word in words:
+        if skip:
+            skip = False
+        elif word in _VALUED:
+            skip = True
+        elif word == "--":
+            return None
+        elif not word.startswith("-"):
+            return word if _is_report(Path(word)) else None
+    return None
+
+
+_VALUED = {"--sort", "--by", "--limit", "--search", "--diff", "--flame", "--zoom", "--width", "-o", "--output"}
+
+
+_ENDINGS = {".pstats", ".prof", ".collapsed", ".folded", ".speedscope", ".pprof"}  # a report even where it is damaged
+
+
+def _is_report(path: Path) -> bool:
+    return detect.is_profile(path) or path.suffix in _ENDINGS
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("file", metavar="FILE", help="a profile: " + detect.KINDS)
+    add("--sort", default="self", choices=[one.value for one in Order], help="the order of the table (default: self)")
+    add("--by", default="function", choices=[one.value for one in Grouping], help="what a row is (default: function)")
+    add("--limit", type=int, default=30, metavar="N", help="rows of the table (default: 30; 0: all)")
+    add("--search", metavar="REGEX", help="only what matches in name, file or module")
+    add("--diff", metavar="FILE2", help="the difference of two profiles: what takes more or less in FILE2")
+    add("--flame", action="store_true", help="the flame graph, the outermost frames first")
+    add("--zoom", metavar="REGEX", help="with --flame: the widest frame that matches in full width")
+    add("--inverted", action="store_true", help="with --flame: the innermost frames first, their callers below")
+    add("--width", type=int, metavar="N", help="cells of a line (default: the terminal's)")
+    add("--json", action="store_true", help="the rows as JSON lines")
+    add("-o", "--output", metavar="FILE2", help="write it as " + " ".join(detect.WRITERS))
+
+
+def run(parser: argparse.ArgumentParser, words: Sequence[str]) -> int:
+    options = parser.parse_args(words)
+    if options.limit < 0:
+        raise CommandError(f"--limit {options.limit} is below 0", "0 shows all rows")
+    profile = detect.read(Path(options.file))
+    if options.output:
+        target = Path(options.output)
+        detect.write(profile, target)
+        print(f"wrote {target}")
+        return 0
+    width = max(options.width or shutil.get_terminal_size((120, 24)).columns, 40)
+    if profile.empty and not options.json:
+        print(f"{options.file}: nothing was sampled in it")
+        return 0
+    if options.diff:
+        return _difference(profile, options, width)
+    if options.json:
+        return _json(profile, options)
+    lines = text.head_lines(profile, options.file)
+    if options.flame:
+        lines += _flame(profile, options, width)
+    else:
+        lines += _tables(profile, options, width)
+    print("\n".join(lines))
+    return 0
+
+
+def _pattern(text_: str | None) -> re.Pattern[str] | None:
+    try:
+        return re.compile(text_, re.IGNORECASE) if text_ else None
+    except re.error as error:
+        raise CommandError(f"{text_!r} is no regular expression: {error}") from None
+
+
+def _rows(profile: Profile, options: argparse.Namespace) -> tuple[tables.Table, list[tables.Row]]:
+    table = tables.table(profile, Grouping(options.by), Order(options.sort))
+    pattern = _pattern(options.search)
+    rows = list(table.rows) if pattern is None else tables.matching(table.rows, pattern)
+    return table, rows
+
+
+def _tables(profile: Profile, options: argparse.Namespace, width: int) -> list[str]:
+    lines = text.verdict_lines(profile)
+    if profile.iterations:
+        lines += ["", *text.iteration_lines(profile, options.limit)]
+    if profile.nodes:
+        lines += ["", *text.node_lines(profile, width, options.limit)]
+    if profile.samples or profile.calls:
+        table, rows = _rows(profile, options)
+        if not rows:
+            return [*lines, f"no row matches {options.search!r}"]
+        lines += ["", *text.table_lines(table, rows, width, options.limit, options.by)]
+    return lines
+
+
+def _flame(profile: Profile, options: argparse.Namespace, width: int) -> list[str]:
+    tree = Tree(profile, inverted=options.inverted)
+    zoom = ROOT
+    if pattern := _pattern(options.zoom):
+        found = text.find_node(tree, pattern)
+        if found is None:
+            raise CommandError(f"no frame matches {options.zoom!r}", "`adbg profile FILE` lists the functions")
+        zoom = found
+    lines = list(text.flame_lines(tree, profile.unit, width, DEPTH, zoom))
+    if pattern := _pattern(options.search):
+        share = tree.share(tree.find(pattern)) / (tree.weight[ROOT] or 1.0)
+        lines.append(f"{options.search!r} matches {100 * share:.1f}%")
+    return lines
+
+
+def _difference(profile: Profile, options: argparse.Namespace, width: int) -> int:
+    other = detect.read(Path(options.diff))
+    if other.empty:
+        raise FormatError(f"{options.diff}: nothing was sampled in it")
+    shares = not tables.comparable(profile, other)
+    difference = tables.difference(profile, other, Grouping(options.by), shares=shares)
+    lines = text.difference_lines(difference, (options.file, options.diff), width, options.limit)
+    if shares:
+        lines.append("in shares of each total: the two have no common unit of time")
+    print("\n".join(lines))
+    return 0
+
+
+def _json(profile: Profile, options: argparse.Namespace) -> int:
+    table, rows = _rows(profile, options)
+    for row in rows[: options.limit] if options.limit else rows:
+        frame = row.frame
+        body = {
+            "name": frame.name, "file": frame.file, "line": frame.line, "side": frame.side, "module": frame.module,
+            "self": row.own, "cumulative": row.cumulative, "calls": row.calls, "unit": table.unit,
+        }  # fmt: skip
+        sys.stdout.write(json.dumps(body) + "\n")
+    return 0

@@ -1,0 +1,265 @@
+"""Reports of profiles as plain text: tables, flame graphs, differences, verdicts. Pure; any thread."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+
+from rich.cells import cell_len
+
+from adbg.profiles.report.flame import ROOT, Tree, layout
+from adbg.profiles.report.model import BYTES, SECONDS, Frame, NodeTime, Profile
+from adbg.profiles.report.tables import Change, Difference, Row, Table
+from adbg.profiles.report.verdict import Bound, Verdict, judge, split
+from adbg.tui.text.cells import elide
+from adbg.tui.text.quantities import duration, size
+
+_WAYS = {
+    Bound.SCHEDULING: "launching operators takes longer than computing them: larger batches, fused operators or a "
+    "compiled graph would win most",
+    Bound.KERNEL: "the kernels take most of the time: better kernels, a smaller type or less to compute would win most",
+    Bound.DATA: "the step waits for its data: more workers of the data loader, or data prepared ahead, would win most",
+}
+_BASES = {
+    "kernel": "kernel times are measured",
+    "launch": "kernel = node − {launch}, what launching a node takes at least",
+    "samples": "by the innermost native frames of the samples",
+}
+
+
+def amount_text(weight: float | None, unit: str) -> str:
+    """A weight in few cells: "1.2ms", "12", "4KiB", "12.3%" of shares; "" where there is none."""
+    if weight is None:
+        return ""
+    if unit == SECONDS:
+        us = abs(weight) * 1e6
+        return ("-" if weight < 0 else "") + (duration(us) if us >= 0.5 or not us else "<1µs")
+    if unit == BYTES:
+        return ("-" if weight < 0 else "") + size(abs(weight))
+    if unit == "shares":
+        return f"{100 * weight:.1f}%"
+    return f"{weight:,.0f}"
+
+
+def place_text(frame: Frame) -> str:
+    """ "model.py:16", "libtorch_cpu.so"."""
+    file = frame.file or frame.module
+    name = _short(file)
+    return f"{name}:{frame.line}" if frame.line and name else name
+
+
+def _short(file: str) -> str:
+    """The file's name with its folder's, where that tells more: "optim/adam.py"."""
+    if not file or file.startswith(("<", "[")) or "/" not in file:
+        return file
+    return "/".join(file.split("/")[-2:])
+
+
+# ------------------------------------------------------------------ the head
+
+
+def head_lines(profile: Profile, name: str) -> list[str]:
+    """What it is, in one or two lines."""
+    meta = profile.meta
+    words = [str(meta.get("profiler") or meta.get("format") or "profile")]
+    if profile.samples and not profile.calls:
+        words.append(_count(len(profile.samples), "stack"))
+    if profile.calls:
+        words.append(f"{sum(call.calls for call in profile.calls):,} calls of {_count(len(profile.calls), 'function')}")
+    if profile.nodes:
+        words.append(_count(len(profile.nodes), "node"))
+    if profile.iterations:
+        words.append(_count(len(profile.iterations), "iteration"))
+    if profile.samples or profile.calls:
+        words.append(amount_text(profile.total, profile.unit) + ("" if profile.unit == SECONDS else f" {profile.unit}"))
+    threads = {sample.thread for sample in profile.samples if sample.thread}
+    if len(threads) > 1:
+        words.append(_count(len(threads), "thread"))
+    lines = [f"{name}: {', '.join(words)}"]
+    if note := meta.get("note"):
+        lines.append(f"note: {note}")
+    return lines
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+# ------------------------------------------------------------------ tables
+
+
+def table_lines(table: Table, rows: Sequence[Row], width: int, limit: int, what: str = "function") -> list[str]:
+    """The first ``limit`` of ``rows`` (0: all) in columns; the name gives way."""
+    shown = rows[:limit] if limit else rows
+    counted = any(row.calls is not None for row in shown)
+    heads = ["self", "%", "cumulative", "%"] + (["calls", "per call"] if counted else [])
+    body = []
+    for row in shown:
+        cells = [
+            amount_text(row.own, table.unit),
+            _share(row.own, table.total),
+            amount_text(row.cumulative, table.unit),
+            _share(row.cumulative, table.total),
+        ]
+        if counted:
+            cells += [_calls(row), amount_text(row.per_call, table.unit)]
+        body.append((cells, row.frame.name, place_text(row.frame)))
+    lines = _columns(heads, body, width, what)
+    if len(shown) < len(rows):
+        lines.append(f"{len(rows) - len(shown):,} rows more (--limit 0 shows all)")
+    return lines
+
+
+def _calls(row: Row) -> str:
+    if row.calls is None:
+        return ""
+    return f"{row.calls:,}" if row.primitive in (None, row.calls) else f"{row.calls:,}/{row.primitive:,}"
+
+
+def _share(weight: float, total: float) -> str:
+    return f"{100 * weight / total:.1f}" if total else "0.0"
+
+
+def _columns(
+    heads: Sequence[str], body: Sequence[tuple[Sequence[str], str, str]], width: int, what: str = "function"
+) -> list[str]:
+    """Numbers to the right, then the name, then the place."""
+    widths = [max([len(head)] + [cell_len(cells[i]) for cells, _, _ in body]) for i, head in enumerate(heads)]
+    left = sum(widths) + 2 * len(widths)
+    place = min(max([len("where")] + [cell_len(where) for _, _, where in body]), max(width // 4, 14))
+    name = max(min(width - left - place - 2, max([8] + [cell_len(text) for _, text, _ in body])), 12)
+    head = "  ".join(f"{head:>{size}}" for head, size in zip(heads, widths))
+    lines = [f"{head}  {_pad(what, name)}  where"]
+    for cells, text, where in body:
+        numbers = "  ".join(" " * (size - cell_len(cell)) + cell for cell, size in zip(cells, widths))
+        lines.append(f"{numbers}  {_pad(elide(text, name), name)}  {_tail(where, place)}".rstrip())
+    return lines
+
+
+def _pad(text: str, width: int) -> str:
+    return text + " " * max(width - cell_len(text), 0)
+
+
+def _tail(text: str, width: int) -> str:
+    """The end of a place tells most."""
+    return text if cell_len(text) <= width else "…" + text[len(text) - width + 1 :]
+
+
+# ------------------------------------------------------------------ nodes
+
+
+def node_lines(profile: Profile, width: int, limit: int) -> list[str]:
+    """The node timer's rows, those with most time first."""
+    nodes = sorted(profile.nodes, key=lambda node: -(node.total + node.gap))
+    shown = nodes[:limit] if limit else nodes
+    heads = ["total", "gap", "kernel", "launch", "calls", "per call", "phase"]
+    cost = profile.launch_cost
+    body = [(_node_cells(node, cost), node.unique_name or node.name, _node_place(node)) for node in shown]
+    lines = _columns(heads, body, width, "node")
+    if len(shown) < len(nodes):
+        lines.append(f"{len(nodes) - len(shown):,} nodes more (--limit 0 shows all)")
+    return lines
+
+
+def _node_cells(node: NodeTime, launch_cost: float | None) -> list[str]:
+    both = split(node, launch_cost)
+    return [
+        amount_text(node.total, SECONDS),
+        amount_text(node.gap, SECONDS),
+        amount_text(both[1], SECONDS) if both else "·",
+        amount_text(both[0] - node.gap, SECONDS) if both else "·",
+        f"{node.calls:,}",
+        amount_text(node.total / node.calls if node.calls else 0.0, SECONDS),
+        node.phase,
+    ]
+
+
+def _node_place(node: NodeTime) -> str:
+    place = f"{_short(node.file)}:{node.line}" if node.file else ""
+    return " ".join(filter(None, (node.module, place)))
+
+
+def iteration_lines(profile: Profile, limit: int) -> list[str]:
+    """Each iteration and its parts."""
+    rows = profile.iterations[:limit] if limit else profile.iterations
+    names = ("total", "forward", "backward", "optimizer", "data")
+    lines = ["iteration  " + "  ".join(f"{name:>9}" for name in names)]
+    for row in rows:
+        parts = (f"{amount_text(getattr(row, name), SECONDS):>9}" for name in names)
+        lines.append(f"{row.index:>9}  " + "  ".join(parts))
+    return lines
+
+
+def verdict_lines(profile: Profile) -> list[str]:
+    """Empty where the profile cannot say."""
+    verdict = judge(profile)
+    if verdict is None:
+        return []
+    parts = ", ".join(f"{name} {amount_text(seconds, SECONDS)}" for name, seconds in verdict.parts)
+    basis = _BASES[verdict.basis].format(launch=amount_text(profile.launch_cost, SECONDS))
+    lines = [f"{verdict.bound.value}: {100 * verdict.share:.0f}% ({parts}; {basis})", f"  {_WAYS[verdict.bound]}"]
+    return lines + [_won(verdict, place) for place in range(len(verdict.lines))]
+
+
+def _won(verdict: Verdict, place: int) -> str:
+    line = verdict.lines[place]
+    what = "samples" if verdict.basis == "samples" else "nodes"
+    seconds = amount_text(line.seconds, SECONDS)
+    return f"  {place + 1}. {_short(line.file)}:{line.line}  {seconds} in {line.calls:,} {what}"
+
+
+# ------------------------------------------------------------------ the flame graph
+
+
+def flame_lines(tree: Tree, unit: str, width: int, depth: int, zoom: int = ROOT) -> Iterator[str]:
+    """An icicle of names between bars: each frame as wide as its share."""
+    for row in layout(tree, width, zoom, depth):
+        line, at = "", 0
+        for node, column, across in row:
+            line += " " * (column - at) + _box(tree, node, across, unit)
+            at = column + across
+        yield line.rstrip()
+
+
+def _box(tree: Tree, node: int, width: int, unit: str) -> str:
+    frame = tree.frame_of(node)
+    name = frame.name if frame else "all"
+    told = f"{name} {amount_text(tree.weight[node], unit)}"
+    text = told if cell_len(told) <= width - 1 else name
+    inside = elide(text, width - 1) if width > 2 else ""
+    return "▏" + inside + " " * (width - 1 - cell_len(inside))
+
+
+def find_node(tree: Tree, pattern: re.Pattern[str]) -> int | None:
+    """The widest node that matches."""
+    return max(tree.find(pattern), key=lambda node: tree.weight[node], default=None)
+
+
+# ------------------------------------------------------------------ differences
+
+
+def difference_lines(difference: Difference, names: tuple[str, str], width: int, limit: int) -> list[str]:
+    """What takes more (+) and less (−) in the second of the two."""
+    unit = difference.unit
+    changed = [change for change in difference.changes if change.own or change.cumulative]
+    shown = changed[:limit] if limit else changed
+    heads = ["self +/-", "cumulative +/-", "self before", "after"]
+    body = [(_change(change, unit), change.frame.name, place_text(change.frame)) for change in shown]
+    lines = [f"{os.path.basename(names[0])} → {os.path.basename(names[1])}", *_columns(heads, body, width)]
+    if len(shown) < len(changed):
+        lines.append(f"{len(changed) - len(shown):,} rows more (--limit 0 shows all)")
+    return lines
+
+
+def _change(change: Change, unit: str) -> list[str]:
+    return [
+        _signed(change.own, unit),
+        _signed(change.cumulative, unit),
+        amount_text(change.before.own, unit) if change.before else "new",
+        amount_text(change.after.own, unit) if change.after else "gone",
+    ]
+
+
+def _signed(value: float, unit: str) -> str:
+    return ("+" if value > 0 else "") + amount_text(value, unit)
