@@ -11,7 +11,7 @@ import pytest
 from support.scripted_agent import ScriptedAgent
 from support.watched_debugger import Watched
 
-from adbg.engine.errors import AdbgError, CommandError, NotStopped, Unsupported
+from adbg.engine.errors import AdbgError, CommandError, NotStopped
 from adbg.engine.protocol import messages as protocol
 from adbg.engine.types import StopReason
 from adbg.tui.commands.breakpoints import split_commands
