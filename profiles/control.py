@@ -20,7 +20,6 @@ from adbg.engine.outside import own, suppress
 from adbg.engine.protocol import messages as p
 from adbg.engine.python.line_trace import MAIN_THREAD, LineRegions
 from adbg.engine.session.observers import Observer
-from adbg.engine.session.running_call import Running
 from adbg.engine.session.session import Session
 from adbg.profiles import machine, registry
 from adbg.profiles.base import META, Artifact, Profiler, region_meta
@@ -54,6 +53,7 @@ class Measurement:
         self.begun = self.saved = self.next_save = 0.0
         self._monotonic = self._cpu = 0.0
         self.machine = machine.Machine()
+        self._facts: dict[str, Any] = {}
         self.go = threading.Event()
 
     def start(self) -> None:
@@ -70,6 +70,7 @@ class Measurement:
         """The region is over: how long it took."""
         self.seconds = time.monotonic() - self._monotonic
         self._cpu = time.process_time() - self._cpu
+        self._facts = self.machine.facts()  # before the program's threads are where they were
 
     def save(self) -> None:
         """What was measured so far, if it is time."""
@@ -81,7 +82,7 @@ class Measurement:
 
     def meta(self, frameworks: Sequence[str]) -> dict[str, Any]:
         artifact = self.artifact
-        facts = self.machine.facts()
+        facts = self._facts or self.machine.facts()
         if self.state != "running":
             self.warnings = [*self.warnings, *machine.warnings(facts)]
         return {
@@ -352,13 +353,7 @@ class Profiling(Observer):
         else:
             now.profiler.pause()
 
-    def resumed(self, running: Running) -> None:
-        self._goes_on()
-
-    def continued(self, thread: int) -> None:
-        self._goes_on()
-
-    def _goes_on(self) -> None:
+    def stop_over(self) -> None:
         now = self._now
         if now is None:
             return

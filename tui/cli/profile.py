@@ -60,6 +60,7 @@ class Profile:
             raise CommandError("the script is missing", "for example: adbg profile --iterations 10 train.py")
         line = command_line(options)
         from adbg.engine.launch.command_line import is_interpreter, python_command
+        from adbg.profiles.registry import known
         from adbg.tui.batch.batch import Batch
         from adbg.tui.batch.writers import JsonWriter, TextWriter
         from adbg.tui.commands.profile import parse
@@ -74,7 +75,7 @@ class Profile:
             name="code" if kind == "code" else target[0],
             mode="split",
             run_dir=options.run_dir,
-            stacks=options.profiler in ("nodes", "node", "timer"),  # the others would measure these as well
+            stacks=known(options.profiler) == "nodes",  # the others would measure these as well
             python=kind != "command" or is_interpreter(command[0]),
         )
         program = StartedProgram(script)

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from adbg.engine.errors import AdbgError
 from adbg.engine.protocol import messages as protocol
@@ -52,11 +53,9 @@ class Profiles:
         file, kept = registry.make(state.profiler).file, False
         try:
             kept = os.path.getsize(os.path.join(state.folder, file)) > 0
-            with open(os.path.join(state.folder, META)) as text:
-                meta = json.load(text)
-            write_meta(state.folder, {**meta, "state": "partial", "why": ended.why})
-        except (OSError, ValueError):
+        except OSError:
             pass
+        _amend(state.folder, state="partial", why=ended.why)
         what = "what was saved until then is kept" if kept else "nothing was saved before"
         self._say(replace(ended, file=file if kept else "", why=f"{ended.why}: {what}"))
 
@@ -82,6 +81,19 @@ class Profiles:
     def _stop(self, profiler: Profiler, state: protocol.ProfileState) -> None:
         try:
             artifact = profiler.stop()
-            self._say(replace(state, file=artifact.file))
+            why = state.why or ("" if artifact.file else "nothing was sampled in the region")
+            ended = replace(state, file=artifact.file, why=why, state=state.state if artifact.file else "partial")
+            _amend(state.folder, file=artifact.file, state=ended.state, why=why, **artifact.meta)
+            self._say(ended)
         except (AdbgError, OSError) as error:
             self._say(replace(state, state="failed", why=str(error)))
+
+
+def _amend(folder: str, **facts: Any) -> None:
+    """In meta.json, what the program could not know of its own profile."""
+    try:
+        with open(os.path.join(folder, META)) as text:
+            meta = json.load(text)
+        write_meta(folder, {**meta, **facts})
+    except (OSError, ValueError):  # the program died before it wrote one
+        return
