@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 from adbg.engine.backends.base import Backend, BackwardCall, Capabilities, CreationWatch, DoctorLine, HookSink
+from adbg.engine.backends.common.allocators import allocators_of
 from adbg.engine.backends.common.private_use import PrivateUse
 from adbg.engine.outside import suppress
+from adbg.engine.protocol.messages import Allocator
 
 
 class Entry(Protocol):
@@ -121,6 +123,9 @@ class FrameworkBackend(Backend):
                 found["cuda_reserved"] = float(device.memory_reserved())
                 found["cuda_peak"] = float(device.max_memory_allocated())
         return found
+
+    def allocators(self) -> Sequence[Allocator]:
+        return allocators_of(self.name, self.device_memory())
 
     def why_off(self, capability: str) -> str:
         return f"this {self.name} lacks what is listed as missing above"
