@@ -21,14 +21,17 @@ from adbg.engine.protocol import messages as p
 from adbg.engine.python.line_trace import MAIN_THREAD, LineRegions
 from adbg.engine.session.observers import Observer
 from adbg.engine.session.session import Session
+from adbg.engine.session.stop_point import PausedPoint
 from adbg.profiles import machine, registry
 from adbg.profiles.base import META, Artifact, Profiler, region_meta
 from adbg.profiles.folders import make_folder, parent_folder, write_meta
 from adbg.profiles.placing import Placing, parse_cores
 from adbg.profiles.region import Region
+from adbg.profiles.repeat import repeated
 
 SAVE = 2.0  # seconds between two savings of what was measured, and at least 50 times what one takes
 HELD = 15.0  # seconds that a region's begin waits for a profiler beside the program
+_FROM_NOW = ("run", "seconds")
 _LIVE = ("waiting", "ready", "running")
 
 
@@ -55,21 +58,26 @@ class Measurement:
         self.machine = machine.Machine()
         self._facts: dict[str, Any] = {}
         self.go = threading.Event()
+        self.over = threading.Event()
 
-    def start(self) -> None:
+    def begins(self) -> None:
         self.state = "running"
         self.thread = threading.get_ident()
         self.machine = machine.Machine()
         self.begun = time.time()
+
+    def start(self) -> None:
+        """The last that is done before the region: what follows is measured."""
         self._cpu = time.process_time()
         self._monotonic = time.monotonic()
         self.next_save = self._monotonic + SAVE
         self.profiler.start(self.region, self.folder)
 
-    def measured(self) -> None:
-        """The region is over: how long it took."""
-        self.seconds = time.monotonic() - self._monotonic
-        self._cpu = time.process_time() - self._cpu
+    def stop(self) -> None:
+        """The first that is done behind it."""
+        seconds, cpu = time.monotonic(), time.process_time()
+        self.artifact = self.profiler.stop()
+        self.seconds, self._cpu = seconds - self._monotonic, cpu - self._cpu
         self._facts = self.machine.facts()  # before the program's threads are where they were
 
     def save(self) -> None:
@@ -119,10 +127,16 @@ class Profiling(Observer):
 
     # ------------------------------------------------------------ requests, on "adbg-reader"
 
-    def answer(self, request: p.Profile) -> p.ProfileBody:
-        """Answer ``adbg/profile``. Raises AdbgError."""
-        if request.action == "start":
+    def answer(self, request: p.Profile, point: PausedPoint | None = None) -> p.ProfileBody:
+        """Answer ``adbg/profile``; ``point``: on the thread that stands there. Raises AdbgError."""
+        if point is not None:
+            again = repeated(point, request)
             self._session.change(lambda: self._start(request))
+            self._repeat(again, request.region.count)
+        elif request.action == "start":
+            self._session.change(lambda: self._start(request))
+            if self._now is not None:
+                self._tell(self._now)
             self._begin_now()
         elif request.action == "stop":
             self._stop_now()
@@ -148,8 +162,6 @@ class Profiling(Observer):
                 raise CommandError(f"{profiler.name} cannot run here: {can.why}", can.hint)
             region = Region(**{name: getattr(request.region, name) for name in Region.__slots__})
             lines = region.lines if region.kind == "lines" else None
-            if region.kind == "node":
-                raise CommandError("a node is repeated at a stop only", "stop at it: tbreak NODE, then profile node …")
             placing = Placing()
             if request.cores or request.nice is not None:
                 cores = parse_cores(request.cores) if request.cores else None
@@ -168,7 +180,7 @@ class Profiling(Observer):
         now = self._now
         if now is None or self._session.parked is not None:
             return
-        if now.region.kind == "run":
+        if now.region.kind in _FROM_NOW:
             if not now.profiler.bound:
                 self._begin()
             else:
@@ -180,8 +192,22 @@ class Profiling(Observer):
         if now is None:
             return
         region = now.region
-        if region.kind == "run" or (region.kind == "iterations" and not region.warmup):
+        if region.kind in _FROM_NOW or (region.kind == "iterations" and not region.warmup):
             self._begin()
+
+    def _repeat(self, again: Callable[[int], None], count: int) -> None:
+        """The region is this."""
+        self._begin()
+        now = self._now
+        if now is None or now.state != "running":
+            return
+        why = ""
+        try:
+            again(count)
+            now.iterations = count
+        except own(Exception) as error:
+            why = f"the node cannot be run again: {error}"
+        self._finish(now, why)
 
     def _stop_now(self) -> None:
         now = self._now
@@ -224,14 +250,22 @@ class Profiling(Observer):
                 now.placing.apply()
                 if now.profiler.where == "outside":
                     self._hold(now)
-                now.start()
+                now.begins()
                 self._write_meta(now)  # a killed process leaves this one
+                self._tell(now)
+                if now.region.kind == "seconds":
+                    threading.Thread(target=self._time_out, args=(now,), name="adbg-profile", daemon=True).start()
+                now.start()
             except own(Exception) as error:
                 self._failed(now, error)
                 return
         if isinstance(now.profiler, Observer):
             self._session.rearm()
-        self._tell(now)
+
+    def _time_out(self, now: Measurement) -> None:
+        now.over.wait(now.region.count)
+        if self._now is now:
+            self._stop_now()
 
     def _hold(self, now: Measurement) -> None:
         """Until the front end has the profiler running beside this process."""
@@ -249,9 +283,9 @@ class Profiling(Observer):
             now.state, now.why = ("partial", why) if why else ("done", now.why)
             try:
                 if ran:
-                    now.measured()
-                    now.artifact = now.profiler.stop()
-                    if not now.artifact.file and now.profiler.where != "outside":
+                    now.stop()
+                    measured = now.artifact is not None and bool(now.artifact.file)
+                    if not measured and now.profiler.where != "outside":
                         now.state, now.why = "partial", why or "nothing ran in the region: there is nothing to show"
                 now.placing.restore()
                 self._write_meta(now)
@@ -278,6 +312,7 @@ class Profiling(Observer):
 
     def _over(self, now: Measurement) -> None:
         self._now, self._last = None, now
+        now.over.set()
         for backend in self._session.backends:
             self._watch(backend)
         if not self._lines.empty:
@@ -357,7 +392,7 @@ class Profiling(Observer):
         now = self._now
         if now is None:
             return
-        if now.state == "waiting" and now.region.kind in ("stop", "run"):
+        if now.state == "waiting" and now.region.kind in ("stop", *_FROM_NOW):
             self._begin()
         elif now.state == "running":
             now.profiler.resume()
