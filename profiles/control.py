@@ -11,7 +11,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from adbg.engine.backends.base import Backend
@@ -22,95 +22,17 @@ from adbg.engine.python.line_trace import MAIN_THREAD, LineRegions
 from adbg.engine.session.observers import Observer
 from adbg.engine.session.session import Session
 from adbg.engine.session.stop_point import PausedPoint
-from adbg.profiles import machine, registry
-from adbg.profiles.base import META, Artifact, Profiler, region_meta
+from adbg.profiles import registry
+from adbg.profiles.base import META
 from adbg.profiles.folders import make_folder, parent_folder, write_meta
+from adbg.profiles.measurement import Measurement, told
 from adbg.profiles.placing import Placing, parse_cores
 from adbg.profiles.region import Region
 from adbg.profiles.repeat import repeated
 
-SAVE = 2.0  # seconds between two savings of what was measured, and at least 50 times what one takes
 HELD = 15.0  # seconds that a region's begin waits for a profiler beside the program
 _FROM_NOW = ("run", "seconds")
 _LIVE = ("waiting", "ready", "running")
-
-
-class Measurement:
-    """One profile, from the request to its artifact."""
-
-    def __init__(self, profiler: Profiler, region: Region, folder: str, placing: Placing) -> None:
-        self.profiler = profiler
-        self.region = region
-        self.folder = folder
-        self.placing = placing
-        self.state = "waiting"
-        self.why = ""
-        self.warnings: list[str] = []
-        self.thread = 0  # the one that is measured, of a bound profiler
-        self.counted = 0  # the thread whose backward calls are counted
-        self.ends = 0  # outermost backward calls that ended since the request
-        self.iterations = 0
-        self.passes = 0  # of a line region
-        self.artifact: Artifact | None = None
-        self.seconds = 0.0
-        self.begun = self.saved = self.next_save = 0.0
-        self._monotonic = self._cpu = 0.0
-        self.machine = machine.Machine()
-        self._facts: dict[str, Any] = {}
-        self.go = threading.Event()
-        self.over = threading.Event()
-
-    def begins(self) -> None:
-        self.state = "running"
-        self.thread = threading.get_ident()
-        self.machine = machine.Machine()
-        self.begun = time.time()
-
-    def start(self) -> None:
-        """The last that is done before the region: what follows is measured."""
-        self._cpu = time.process_time()
-        self._monotonic = time.monotonic()
-        self.next_save = self._monotonic + SAVE
-        self.profiler.start(self.region, self.folder)
-
-    def stop(self) -> None:
-        """The first that is done behind it."""
-        seconds, cpu = time.monotonic(), time.process_time()
-        self.artifact = self.profiler.stop()
-        self.seconds, self._cpu = seconds - self._monotonic, cpu - self._cpu
-        self._facts = self.machine.facts()  # before the program's threads are where they were
-
-    def save(self) -> None:
-        """What was measured so far, if it is time."""
-        now = time.monotonic()
-        if now < self.next_save:
-            return
-        self.profiler.checkpoint()
-        self.next_save = time.monotonic() + max(SAVE, 50 * (time.monotonic() - now))
-
-    def meta(self, frameworks: Sequence[str]) -> dict[str, Any]:
-        artifact = self.artifact
-        facts = self._facts or self.machine.facts()
-        if self.state != "running":
-            self.warnings = [*self.warnings, *machine.warnings(facts)]
-        return {
-            "adbg": 1,
-            "profiler": self.profiler.name,
-            "file": artifact.file if artifact is not None else self.profiler.file,
-            "format": self.profiler.format,
-            "region": region_meta(self.region),
-            "state": self.state,
-            "why": self.why,
-            "framework": ", ".join(frameworks),
-            "pid": os.getpid(),
-            "begun": self.begun,
-            "seconds": self.seconds,
-            "cpu_seconds": self._cpu,
-            "iterations": self.iterations,
-            "machine": facts,
-            "warnings": self.warnings,
-            **(artifact.meta if artifact is not None else {}),
-        }
 
 
 class Profiling(Observer):
@@ -148,7 +70,7 @@ class Profiling(Observer):
         return p.ProfileBody(self.state(), rows)
 
     def state(self) -> p.ProfileState:
-        return _told(self._now or self._last)
+        return told(self._now or self._last)
 
     def _start(self, request: p.Profile) -> None:
         with self._lock:
@@ -321,7 +243,7 @@ class Profiling(Observer):
             self._session.rearm()
 
     def _tell(self, now: Measurement) -> None:
-        self._send(p.ProfileChanged(_told(now)))
+        self._send(p.ProfileChanged(told(now)))
 
     # ------------------------------------------------------------ Observer
 
@@ -437,25 +359,6 @@ class Profiling(Observer):
         self._lines.abandon()
         if now is not None and now.state == "running":
             now.profiler.abandon()
-
-
-def _told(now: Measurement | None) -> p.ProfileState:
-    if now is None:
-        return p.ProfileState()
-    artifact = now.artifact
-    return p.ProfileState(
-        now.state,
-        now.profiler.name,
-        p.ProfileRegion(**region_meta(now.region)),
-        now.folder,
-        artifact.file if artifact is not None else "",
-        now.profiler.format,
-        now.iterations,
-        now.seconds,
-        now.why,
-        list(now.warnings),
-        os.getpid(),
-    )
 
 
 def _row(name: str) -> p.ProfilerRow:

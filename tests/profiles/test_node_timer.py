@@ -92,8 +92,8 @@ def test_a_node_takes_what_its_own_clock_says(framework: str, session: Session, 
     slept: list[float] = []
     found = measured(framework, session, tmp_path, 20, slept)
     (slow,) = (row for row in found["nodes"] if "Slow" in row["name"])
-    truth = statistics.median(slept) * 1e6
-    assert truth <= slow["us"] * 1.001 < truth * 1.2, (slow, truth)
+    truth = statistics.median(slept[::2]) * 1e6  # of the calls that were hooked
+    assert truth <= slow["us"] * 1.001 < truth * 1.5, (slow, truth)
     assert slow["calls"] == 10, "every second call is hooked"
     assert (slow["file"], slow["nested"]) == (__file__, False)
     others = [row["us"] for row in found["nodes"] if row is not slow]

@@ -204,3 +204,30 @@ def test_a_folder_that_cannot_be_written_is_said_before_the_script_runs(tmp_path
     seen = adbg("run", "--batch", *commands(f"profile cprofile 3 iterations in {place}/x"), script)
     assert (seen.status, "True\n" in seen.stdout) == (0, True), str(seen)
     assert "cannot be written" in seen.stdout + seen.stderr, str(seen)
+
+
+@on_frameworks()
+def test_the_other_regions_at_a_stop(framework: str, script: Path, tmp_path: Path) -> None:
+    """One backward, to the next stop, source lines, and a node that is run again where the framework can do that."""
+    first = next(n for n, line in enumerate(SCRIPT.splitlines(), 1) if "module.matmul" in line)
+    lines = ["break Tanh*", "continue", "profile cprofile node Tanh* --repeat 40", "profile cprofile stop", "continue"]
+    lines += ["delete 1", "profile cprofile backward", "continue", f"profile cprofile {script}:{first}-{first + 1}"]
+    run_dir = tmp_path / "run"
+    plain = run([sys.executable, script, framework, "2"], env=_without_breakpoints())
+    seen = adbg("run", "--batch", "--run-dir", run_dir, *commands(*lines), script, framework, "2")
+    assert (seen.status, digest_of(seen.stdout)) == (0, digest_of(plain.stdout)), str(seen)
+    kinds = {}
+    for folder in sorted((run_dir / "profiles").iterdir()):
+        meta = meta_of(folder)
+        rows = pstats.Stats(str(folder / meta["file"])).stats  # type: ignore[attr-defined]
+        kinds[meta["region"]["kind"]] = meta, {name: row[1] for (_, _, name), row in rows.items()}
+    wanted = {"stop", "backward", "lines"} | ({"node"} if framework == "torch" else set())
+    assert set(kinds) == wanted, str(seen)
+    assert all(meta["state"] == "done" for meta, _ in kinds.values()), str(seen)
+    assert kinds["stop"][1]["forward"] == 1, "from the node of one backward to that of the next"
+    assert "forward" not in kinds["backward"][1] and any("run_backward" in name for name in kinds["backward"][1])
+    assert any("tanh" in name for name in kinds["lines"][1]) and "backward" not in kinds["lines"][1]
+    if framework == "torch":
+        assert kinds["node"][0]["iterations"] == 40
+    else:
+        assert "no way to run a node by itself" in seen.stdout

@@ -31,6 +31,8 @@ def state_text(state: ProfileState) -> str:
         return f"profile {what}: failed: {state.why}"
     passed = f"{state.iterations} iteration{'s' * (state.iterations != 1)}, " if state.iterations else ""
     took = seconds_text(state.seconds) if state.seconds else ""
+    if state.region.kind == "node" and state.iterations:
+        passed, took = "", f"{took}, {seconds_text(state.seconds / state.iterations)} each"
     lines = [f"profile {what}: " + "; ".join(filter(None, (passed + took, state.why)))]
     if state.file:
         lines.append(f"wrote {state.folder}/{state.file}; to see it: adbg profile {state.folder}")
