@@ -11,7 +11,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from adbg.engine.backends.base import Backend
@@ -20,88 +20,19 @@ from adbg.engine.outside import own, suppress
 from adbg.engine.protocol import messages as p
 from adbg.engine.python.line_trace import MAIN_THREAD, LineRegions
 from adbg.engine.session.observers import Observer
-from adbg.engine.session.running_call import Running
 from adbg.engine.session.session import Session
-from adbg.profiles import machine, registry
-from adbg.profiles.base import META, Artifact, Profiler, region_meta
+from adbg.engine.session.stop_point import PausedPoint
+from adbg.profiles import registry
+from adbg.profiles.base import META
 from adbg.profiles.folders import make_folder, parent_folder, write_meta
+from adbg.profiles.measurement import Measurement, told
 from adbg.profiles.placing import Placing, parse_cores
 from adbg.profiles.region import Region
+from adbg.profiles.repeat import repeated
 
-SAVE = 2.0  # seconds between two savings of what was measured, and at least 50 times what one takes
 HELD = 15.0  # seconds that a region's begin waits for a profiler beside the program
+_FROM_NOW = ("run", "seconds")
 _LIVE = ("waiting", "ready", "running")
-
-
-class Measurement:
-    """One profile, from the request to its artifact."""
-
-    def __init__(self, profiler: Profiler, region: Region, folder: str, placing: Placing) -> None:
-        self.profiler = profiler
-        self.region = region
-        self.folder = folder
-        self.placing = placing
-        self.state = "waiting"
-        self.why = ""
-        self.warnings: list[str] = []
-        self.thread = 0  # the one that is measured, of a bound profiler
-        self.counted = 0  # the thread whose backward calls are counted
-        self.ends = 0  # outermost backward calls that ended since the request
-        self.iterations = 0
-        self.passes = 0  # of a line region
-        self.artifact: Artifact | None = None
-        self.seconds = 0.0
-        self.begun = self.saved = self.next_save = 0.0
-        self._monotonic = self._cpu = 0.0
-        self.machine = machine.Machine()
-        self.go = threading.Event()
-
-    def start(self) -> None:
-        self.state = "running"
-        self.thread = threading.get_ident()
-        self.machine = machine.Machine()
-        self.begun = time.time()
-        self._cpu = time.process_time()
-        self._monotonic = time.monotonic()
-        self.next_save = self._monotonic + SAVE
-        self.profiler.start(self.region, self.folder)
-
-    def measured(self) -> None:
-        """The region is over: how long it took."""
-        self.seconds = time.monotonic() - self._monotonic
-        self._cpu = time.process_time() - self._cpu
-
-    def save(self) -> None:
-        """What was measured so far, if it is time."""
-        now = time.monotonic()
-        if now < self.next_save:
-            return
-        self.profiler.checkpoint()
-        self.next_save = time.monotonic() + max(SAVE, 50 * (time.monotonic() - now))
-
-    def meta(self, frameworks: Sequence[str]) -> dict[str, Any]:
-        artifact = self.artifact
-        facts = self.machine.facts()
-        if self.state != "running":
-            self.warnings = [*self.warnings, *machine.warnings(facts)]
-        return {
-            "adbg": 1,
-            "profiler": self.profiler.name,
-            "file": artifact.file if artifact is not None else self.profiler.file,
-            "format": self.profiler.format,
-            "region": region_meta(self.region),
-            "state": self.state,
-            "why": self.why,
-            "framework": ", ".join(frameworks),
-            "pid": os.getpid(),
-            "begun": self.begun,
-            "seconds": self.seconds,
-            "cpu_seconds": self._cpu,
-            "iterations": self.iterations,
-            "machine": facts,
-            "warnings": self.warnings,
-            **(artifact.meta if artifact is not None else {}),
-        }
 
 
 class Profiling(Observer):
@@ -118,10 +49,16 @@ class Profiling(Observer):
 
     # ------------------------------------------------------------ requests, on "adbg-reader"
 
-    def answer(self, request: p.Profile) -> p.ProfileBody:
-        """Answer ``adbg/profile``. Raises AdbgError."""
-        if request.action == "start":
+    def answer(self, request: p.Profile, point: PausedPoint | None = None) -> p.ProfileBody:
+        """Answer ``adbg/profile``; ``point``: on the thread that stands there. Raises AdbgError."""
+        if point is not None:
+            again = repeated(point, request)
             self._session.change(lambda: self._start(request))
+            self._repeat(again, request.region.count)
+        elif request.action == "start":
+            self._session.change(lambda: self._start(request))
+            if self._now is not None:
+                self._tell(self._now)
             self._begin_now()
         elif request.action == "stop":
             self._stop_now()
@@ -133,7 +70,7 @@ class Profiling(Observer):
         return p.ProfileBody(self.state(), rows)
 
     def state(self) -> p.ProfileState:
-        return _told(self._now or self._last)
+        return told(self._now or self._last)
 
     def _start(self, request: p.Profile) -> None:
         with self._lock:
@@ -147,8 +84,6 @@ class Profiling(Observer):
                 raise CommandError(f"{profiler.name} cannot run here: {can.why}", can.hint)
             region = Region(**{name: getattr(request.region, name) for name in Region.__slots__})
             lines = region.lines if region.kind == "lines" else None
-            if region.kind == "node":
-                raise CommandError("a node is repeated at a stop only", "stop at it: tbreak NODE, then profile node …")
             placing = Placing()
             if request.cores or request.nice is not None:
                 cores = parse_cores(request.cores) if request.cores else None
@@ -157,17 +92,25 @@ class Profiling(Observer):
             self._now = Measurement(profiler, region, folder, placing)
             if isinstance(profiler, Observer):
                 self._session.observe(profiler)
+                if hasattr(profiler, "stacks"):
+                    profiler.stacks = self._stacks
             for backend in self._session.backends:
                 self._watch(backend)
             if lines is not None:
                 self._lines.add(lines, self._entered_lines, self._left_lines)
+
+    def _stacks(self, on: bool) -> None:
+        """Of the nodes made from now on, where the user wants them kept at all."""
+        if self._session.stacks and self._session.attached:
+            for backend in self._session.backends:
+                backend.set_stacks(on)
 
     def _begin_now(self) -> None:
         """Where the region has begun already. At a stop it begins when the program goes on."""
         now = self._now
         if now is None or self._session.parked is not None:
             return
-        if now.region.kind == "run":
+        if now.region.kind in _FROM_NOW:
             if not now.profiler.bound:
                 self._begin()
             else:
@@ -179,8 +122,22 @@ class Profiling(Observer):
         if now is None:
             return
         region = now.region
-        if region.kind == "run" or (region.kind == "iterations" and not region.warmup):
+        if region.kind in _FROM_NOW or (region.kind == "iterations" and not region.warmup):
             self._begin()
+
+    def _repeat(self, again: Callable[[int], None], count: int) -> None:
+        """The region is this."""
+        self._begin()
+        now = self._now
+        if now is None or now.state != "running":
+            return
+        why = ""
+        try:
+            again(count)
+            now.iterations = count
+        except own(Exception) as error:
+            why = f"the node cannot be run again: {error}"
+        self._finish(now, why)
 
     def _stop_now(self) -> None:
         now = self._now
@@ -223,14 +180,22 @@ class Profiling(Observer):
                 now.placing.apply()
                 if now.profiler.where == "outside":
                     self._hold(now)
-                now.start()
+                now.begins()
                 self._write_meta(now)  # a killed process leaves this one
+                self._tell(now)
+                if now.region.kind == "seconds":
+                    threading.Thread(target=self._time_out, args=(now,), name="adbg-profile", daemon=True).start()
+                now.start()
             except own(Exception) as error:
                 self._failed(now, error)
                 return
         if isinstance(now.profiler, Observer):
             self._session.rearm()
-        self._tell(now)
+
+    def _time_out(self, now: Measurement) -> None:
+        now.over.wait(now.region.count)
+        if self._now is now:
+            self._stop_now()
 
     def _hold(self, now: Measurement) -> None:
         """Until the front end has the profiler running beside this process."""
@@ -248,9 +213,9 @@ class Profiling(Observer):
             now.state, now.why = ("partial", why) if why else ("done", now.why)
             try:
                 if ran:
-                    now.measured()
-                    now.artifact = now.profiler.stop()
-                    if not now.artifact.file and now.profiler.where != "outside":
+                    now.stop()
+                    measured = now.artifact is not None and bool(now.artifact.file)
+                    if not measured and now.profiler.where != "outside":
                         now.state, now.why = "partial", why or "nothing ran in the region: there is nothing to show"
                 now.placing.restore()
                 self._write_meta(now)
@@ -277,6 +242,7 @@ class Profiling(Observer):
 
     def _over(self, now: Measurement) -> None:
         self._now, self._last = None, now
+        now.over.set()
         for backend in self._session.backends:
             self._watch(backend)
         if not self._lines.empty:
@@ -285,7 +251,7 @@ class Profiling(Observer):
             self._session.rearm()
 
     def _tell(self, now: Measurement) -> None:
-        self._send(p.ProfileChanged(_told(now)))
+        self._send(p.ProfileChanged(told(now)))
 
     # ------------------------------------------------------------ Observer
 
@@ -352,17 +318,11 @@ class Profiling(Observer):
         else:
             now.profiler.pause()
 
-    def resumed(self, running: Running) -> None:
-        self._goes_on()
-
-    def continued(self, thread: int) -> None:
-        self._goes_on()
-
-    def _goes_on(self) -> None:
+    def stop_over(self) -> None:
         now = self._now
         if now is None:
             return
-        if now.state == "waiting" and now.region.kind in ("stop", "run"):
+        if now.state == "waiting" and now.region.kind in ("stop", *_FROM_NOW):
             self._begin()
         elif now.state == "running":
             now.profiler.resume()
@@ -407,25 +367,6 @@ class Profiling(Observer):
         self._lines.abandon()
         if now is not None and now.state == "running":
             now.profiler.abandon()
-
-
-def _told(now: Measurement | None) -> p.ProfileState:
-    if now is None:
-        return p.ProfileState()
-    artifact = now.artifact
-    return p.ProfileState(
-        now.state,
-        now.profiler.name,
-        p.ProfileRegion(**region_meta(now.region)),
-        now.folder,
-        artifact.file if artifact is not None else "",
-        now.profiler.format,
-        now.iterations,
-        now.seconds,
-        now.why,
-        list(now.warnings),
-        os.getpid(),
-    )
 
 
 def _row(name: str) -> p.ProfilerRow:

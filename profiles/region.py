@@ -15,15 +15,16 @@ from adbg.engine.places import Lines, parse_lines
 
 WARMUP = 1
 REPEAT = 500
-EXAMPLES = "run, 10 iterations, 10 iterations after 3, backward, stop, model.py:10-25, node X --repeat 500"
+EXAMPLES = "run, 10 seconds, 10 iterations, 10 iterations after 3, backward, stop, model.py:10-25, node X --repeat 500"
 _NUMBER = re.compile(r"\d+\Z")
 _ITERATIONS = ("iterations", "iteration")
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """``kind``: "run", "iterations" (``count`` of them behind ``warmup``), "backward" (the next outermost call), "stop"
-    (to the next stop), "lines" (``place``, ``count`` times), "node" (``spec``, run ``count`` times)."""
+    """``kind``: "run", "seconds" (``count`` from now), "iterations" (``count`` of them behind ``warmup``), "backward"
+    (the next outermost call), "stop" (to the next stop), "lines" (``place``, ``count`` times), "node" (``spec``, run
+    ``count`` times)."""
 
     kind: str
     count: int = 0
@@ -35,6 +36,8 @@ class Region:
         if self.kind == "iterations":
             after = f" after {self.warmup}" if self.warmup else ""
             return f"{self.count} iteration{'s' * (self.count != 1)}{after}"
+        if self.kind == "seconds":
+            return f"{self.count} second{'s' * (self.count != 1)}"
         if self.kind == "lines":
             return self.place + (f", {self.count} times" if self.count > 1 else "")
         if self.kind == "node":
@@ -67,6 +70,8 @@ def parse_region(words: Sequence[str]) -> Region:
             warmup = _number(given[3], 0)
             _end(given[4:])
         return Region("iterations", _number(head, 1), warmup)
+    if _NUMBER.match(head) and given[1:] in (["s"], ["second"], ["seconds"]):
+        return Region("seconds", _number(head, 1))
     if head == "node" and len(given) > 1:
         count = REPEAT
         if len(given) > 2:

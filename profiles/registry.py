@@ -27,7 +27,7 @@ REGISTRY: dict[str, Callable[[], Profiler]] = {
     "paddle": _lazy("paddle_profiler", "PaddleProfiler"),
 }
 ALIASES = {
-    "cProfile": "cprofile", "node": "nodes", "node_timer": "nodes", "timer": "nodes", "pyspy": "py-spy",
+    "cProfile": "cprofile", "node_timer": "nodes", "timer": "nodes", "pyspy": "py-spy",
     "gperftools": "yep", "torch.profiler": "torch", "paddle.profiler": "paddle",
 }  # fmt: skip
 

@@ -43,6 +43,7 @@ from adbg.engine.protocol.rendezvous import SessionConfig, peer_of
 from adbg.engine.session.observers import Observer
 from adbg.engine.session.post_mortem import stop_at_uncaught
 from adbg.engine.session.session import Session
+from adbg.engine.session.stop_point import PausedPoint
 
 if TYPE_CHECKING:
     from adbg.profiles.control import Profiling
@@ -208,14 +209,14 @@ class Agent:
             self.record.open()
         self.event(p.ProcessChanged(self.process_info()))
 
-    def profile(self, request: p.Profile) -> p.ProfileBody:
-        """Answer ``adbg/profile``. Profilers are loaded by the first one."""
+    def profile(self, request: p.Profile, point: PausedPoint | None = None) -> p.ProfileBody:
+        """Answer ``adbg/profile``, with a ``point`` on the thread that stands there. The first one loads profilers."""
         if self.profiling is None:
             from adbg.profiles.control import Profiling
 
             self.profiling = Profiling(self.session, self.event, lambda: self.record.run_dir)
             self.session.observe(self.profiling)
-        return self.profiling.answer(request)
+        return self.profiling.answer(request, point)
 
     def _known_rank(self) -> int | None:
         known = [backend.rank() for backend in self.session.backends]

@@ -68,7 +68,6 @@ class Requests:
             "adbg/record": lambda client, a: agent.record.switch(a.on),
             "adbg/stacks": self._stacks,
             "adbg/frames": self._frames,
-            "adbg/profile": lambda client, a: agent.profile(a),
             "adbg/state": lambda client, a: agent.ranks.state(),
             "adbg/groupTimeouts": lambda client, a: p.GroupTimeoutsBody(self._group_timeouts(a.seconds)),
             "adbg/collectives": lambda client, a: collectives_answer(agent.session, agent.ledger, agent.rank, a),
@@ -85,6 +84,7 @@ class Requests:
             "adbg/capture": self._capture,
             "adbg/dump": self._dump,
             "adbg/digest": self._digest,
+            "adbg/profile": self._profile,
         }
 
     def commands(self) -> set[str]:
@@ -251,6 +251,16 @@ class Requests:
                 client.refuse(message, problem)
 
         self._at_stop(client, message, "adbg/digest", arguments, later)
+
+    def _profile(self, client: Client, message: Message, arguments: p.Profile) -> None:
+        if arguments.action != "start" or arguments.region.kind != "node":
+            client.respond(message, self._agent.profile(arguments))
+            return
+
+        def repeat(parked: Parked) -> None:
+            client.respond(message, self._agent.profile(arguments, parked.point))
+
+        self._session.ask(_answering(client, message, repeat), lambda error: client.refuse(message, error))
 
     def _capture(self, client: Client, message: Message, arguments: p.Capture) -> None:
         captures = self._agent.captures

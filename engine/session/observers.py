@@ -107,6 +107,9 @@ class Observer:
     def continued(self, thread: int) -> None:
         """A stopped thread continues by itself: an exception (Ctrl-C) ended the stop."""
 
+    def stop_over(self) -> None:
+        """Whatever ended a stop, in a call or at a line: the last that its thread does for adbg there."""
+
     def trace(self, id: int, text: str, point: PausedPoint) -> None:
         """Tracepoint ``id`` was hit."""
 
@@ -150,6 +153,7 @@ class Notify:
     stopped: tuple[Any, ...]
     resumed: tuple[Any, ...]
     continued: tuple[Any, ...]
+    stop_over: tuple[Any, ...]
     trace: tuple[Any, ...]
     quiet: tuple[Any, ...]
 

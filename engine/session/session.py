@@ -202,10 +202,7 @@ class Session:
             if wanted.every or wanted.indices:
                 call.hook(HookPlan(every=wanted.every, indices=wanted.indices, contributions=True))
         plans = [table.plan(call.number) for table in (self.table, self.until) if table is not None]
-        hooked = 0
-        for plan in plans:
-            if not plan.empty:
-                hooked = call.hook(plan)
+        hooked = max([call.hook(plan) for plan in plans if not plan.empty], default=0)
         if hooked:
             running.may_hit = name_test(plans)
         return any(plan.screen for plan in plans)
@@ -333,6 +330,8 @@ class Session:
                 for tell in self.notify.continued:
                     tell(point.thread)
                 self.rearm()
+            for over in self.notify.stop_over:
+                over()
 
     def break_at(self, frame: types.FrameType) -> None:
         """``adbg.breakpoint()`` was called in ``frame``: stop at that line, unless no client is there."""

@@ -79,7 +79,9 @@ class CProfile(Profiler):
             self._profiler.enable()
 
     def checkpoint(self) -> None:
+        self.pause()  # writing is none of the program's time
         self._write()
+        self.resume()
 
     def stop(self) -> Artifact:
         displaced = not self._mine()

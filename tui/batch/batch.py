@@ -21,6 +21,7 @@ from adbg.tui.commands.table import execute
 from adbg.tui.debugger import events
 from adbg.tui.debugger.debugger import Debugger, State
 from adbg.tui.debugger.end_notes import end_notes
+from adbg.tui.debugger.profiling.profiles import LIVE
 from adbg.tui.debugger.reports import entering_rows
 from adbg.tui.debugger.signals import handed_on, letting_go
 from adbg.tui.text.attach import entering_summary
@@ -68,6 +69,7 @@ class Batch:
         self._ended = 0  # the start of the program whose end was seen last
         self.reported: NodeStop | None = None  # the stop reported last
         self._quit = False
+        self._measures = False  # a profile waits for its region, or runs
         self._joined = False  # a process did, and that was reported
         self.shown: set[int] = set()  # breakpoints whose hit was reported
 
@@ -268,6 +270,9 @@ class Batch:
             if self._stands():
                 self._go_on()
             if debugger.state is State.RUNNING and not debugger.program.launched:
+                if self._measures:
+                    self._take(0.2)
+                    continue
                 debugger.detach()
                 return 0
             self._wait_stop()
@@ -355,6 +360,8 @@ class Batch:
             writer.trace(event)
         elif isinstance(event, events.Notice):
             writer.notice(event.level, event.text)
+        elif isinstance(event, events.ProfileChanged):
+            self._measures = event.state.state in LIVE
         elif isinstance(event, events.ProcessJoined):
             self._joined = True
         elif isinstance(event, events.Stopped):

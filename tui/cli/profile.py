@@ -1,29 +1,35 @@
-"""``adbg profile``: run a script with a profiler on part of it."""
+"""``adbg profile``: run a script with a profiler on part of it, or show a saved profile (profile_report.py)."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from collections.abc import Sequence
 
 from adbg.engine.errors import CommandError
+from adbg.profiles.folders import parent_folder
 from adbg.tui.cli.front_end import seconds
 from adbg.tui.cli.run import split_run
+from adbg.tui.cli.subcommand import Parser
+from adbg.tui.text.profile import state_text
 
 # Options that take a value: what follows them is not the script.
 VALUED = {
-    *("--with", "--iterations", "--warmup", "--lines", "--pin", "--nice"),
+    *("--with", "--pid", "--seconds", "--iterations", "--warmup", "--lines", "--pin", "--nice"),
     *("--run-dir", "--python", "--timeout", "-b", "--break"),
 }
 
 
 class Profile:
-    """Run a script with a profiler on all of it, or on a few iterations; or show a saved profile.
+    """Run a script with a profiler on all of it, or on a few iterations; or show a profile: `adbg profile FILE`.
 
     An iteration is from the end of one outermost backward call to the end of the next. What was measured lies in
-    the run directory; `adbg doctor` lists the profilers.
+    the run directory; `adbg doctor` lists the profilers. FILE is a saved profile, of adbg or of another tool, or the
+    folder of one: a table, a flame graph, the difference of two; `adbg profile FILE --help` shows these options.
     """
 
-    usage = "adbg profile [OPTIONS] SCRIPT [ARGS…] | -m MODULE [ARGS…] | -c CODE [ARGS…] | FILE"
+    usage = "adbg profile [OPTIONS] SCRIPT [ARGS…] | -m MODULE [ARGS…] | -c CODE [ARGS…] | FILE [OPTIONS]"
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         add = parser.add_argument
@@ -40,6 +46,8 @@ class Profile:
         machine = parser.add_argument_group("the machine, meanwhile")
         machine.add_argument("--pin", metavar="CORES", default="", help="the script runs on these alone: 0, 0,2, 4-7")
         machine.add_argument("--nice", type=int, metavar="N", help="its priority, -20 (first) to 19")
+        machine.add_argument("--pid", type=int, metavar="PID", help="a program that runs already, in place of SCRIPT")
+        which.add_argument("--seconds", type=_count, metavar="S", help="S seconds from its start")
         add("--run-dir", metavar="DIR", default="", help="record into DIR (default: a new one, see `adbg runs`)")
         add("--timeout", type=seconds, metavar="SECONDS", help="end the script after SECONDS, with exit status 124")
         add("--json", action="store_true", help="write JSON lines, and nothing else, to stdout")
@@ -49,15 +57,16 @@ class Profile:
         from adbg.tui.cli import profile_report
 
         if profile_report.file_of(words) is not None:
-            reader = argparse.ArgumentParser(prog=parser.prog, allow_abbrev=False)
-            profile_report.prepare_parser(reader)
-            return profile_report.run(reader, words)
+            return _report(words)
         own, kind, target = split_run(words, VALUED)
         options = parser.parse_args(own)
+        line = command_line(options)
+        if options.pid is not None and not kind:
+            return _attached(options, line)
         if not kind:
             raise CommandError("the script is missing", "for example: adbg profile --iterations 10 train.py")
-        line = command_line(options)
         from adbg.engine.launch.command_line import is_interpreter, python_command
+        from adbg.profiles.registry import known
         from adbg.tui.batch.batch import Batch
         from adbg.tui.batch.writers import JsonWriter, TextWriter
         from adbg.tui.commands.profile import parse
@@ -72,12 +81,58 @@ class Profile:
             name="code" if kind == "code" else target[0],
             mode="split",
             run_dir=options.run_dir,
-            stacks=options.profiler in ("nodes", "node", "timer"),  # the others would measure these as well
+            stacks=known(options.profiler) == "nodes",  # the others would measure these as well
             python=kind != "command" or is_interpreter(command[0]),
         )
-        debugger = Debugger(StartedProgram(script), [line, "catch off"][:1], script.title, False)
+        program = StartedProgram(script)
         writer = JsonWriter(quiet=True) if options.json else TextWriter(quiet=True)
-        return Batch(debugger, writer, options.timeout, frozenset({0})).run()
+        status = Batch(Debugger(program, [line], script.title, False), writer, options.timeout, frozenset({0})).run()
+        if options.open and not options.json:
+            _open(program.run_dir)
+        return status
+
+
+def _attached(options: argparse.Namespace, line: str) -> int:
+    """A program that runs already. A profiler beside it needs nothing of it for some seconds: it may hang."""
+    from adbg.profiles.registry import make
+    from adbg.tui.attach.found import FoundProgram
+    from adbg.tui.batch.batch import Batch
+    from adbg.tui.batch.writers import JsonWriter, TextWriter
+    from adbg.tui.debugger.debugger import Debugger
+    from adbg.tui.debugger.profiling.profiles import measure_beside
+
+    profiler = make(options.profiler)
+    can = profiler.available()
+    if profiler.where == "outside" and options.seconds:
+        if not can.ok:
+            raise CommandError(can.why, can.hint)
+        state = measure_beside(profiler, options.pid, options.seconds, options.run_dir)
+        print(state_text(state))
+        return 0
+    if not any((options.seconds, options.iterations, options.backward, options.lines)):
+        raise CommandError("which part of the running program?", "for example: --seconds 10, or --iterations 10")
+    folder = parent_folder(os.path.abspath(options.run_dir) if options.run_dir else "")
+    program = FoundProgram(options.pid, None, False)
+    program.check()
+    writer = JsonWriter(quiet=True) if options.json else TextWriter(quiet=True)
+    return Batch(Debugger(program, [f"{line} in {folder}"], program.title, False), writer, options.timeout).run()
+
+
+def _report(words: Sequence[str]) -> int:
+    from adbg.tui.cli import profile_report
+
+    parser = Parser(prog="adbg profile", description="Show a saved profile, or write it as another tool's.")
+    profile_report.prepare_parser(parser)
+    return profile_report.run(parser, words)
+
+
+def _open(run_dir: str) -> None:
+    """The report of the profile that was just made; where there is none, that was said."""
+    parent = parent_folder(run_dir)
+    folders = [os.path.join(parent, name) for name in os.listdir(parent)] if os.path.isdir(parent) else []
+    if folders and len(os.listdir(newest := max(folders))) > 1:
+        sys.stdout.flush()
+        _report([newest])
 
 
 def command_line(options: argparse.Namespace) -> str:
@@ -93,6 +148,8 @@ def command_line(options: argparse.Namespace) -> str:
             words += ["after", str(options.warmup)]
     elif options.backward:
         words.append("backward")
+    elif options.seconds is not None:
+        words += [str(options.seconds), "seconds"]
     elif options.lines:
         words.append(options.lines)
     else:

@@ -27,9 +27,10 @@ def profile(debugger: Debugger, argument: str) -> CommandResult:
 
     Regions: `run` (until `profile stop` or the program's end; default), `N iterations [after W]` (an iteration ends
     with an outermost backward; W = 1 of them pass before), `backward` (the next outermost one), `stop` (from here to
-    the next stop), `FILE:A-B [N times]`. `pin CORES` and `nice N` hold for the program meanwhile. What was
-    measured goes to the run directory, or to `DIR`. `profile list`: which profilers there are. Without arguments,
-    how far the profile is; `profile stop` ends it now.
+    the next stop), `N seconds`, `FILE:A-B [N times]`, and at a stop before a node `node X --repeat N`: that node, run N
+    times over the gradients that flow into it (`node .` is the one of the stop). `pin CORES` and `nice N` hold for the
+    program meanwhile. What was measured goes to the run directory, or to `DIR`. `profile list`: which profilers
+    there are. Without arguments, how far the profile is; `profile stop` ends it now.
     """
     words = words_of(argument)
     if not words:
@@ -41,7 +42,8 @@ def profile(debugger: Debugger, argument: str) -> CommandResult:
         return table_result(columns, profiler_rows(rows), f"{len(rows)} profilers", [asdict(row) for row in rows])
     if words == ["stop"]:
         return _state(debugger.view.request(protocol.Profile("stop"), 60.0).state)
-    body = debugger.view.request(parse(words))
+    request = parse(words)
+    body = debugger.view.request(request, 600.0 if request.region.kind == "node" else 30.0)
     return _state(body.state)
 
 

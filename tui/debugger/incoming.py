@@ -24,7 +24,7 @@ from adbg.tui.debugger.job.ranks import Ranks
 from adbg.tui.debugger.job.stop_all import StopAll
 from adbg.tui.debugger.model import Model, Run, State
 from adbg.tui.debugger.process import Process
-from adbg.tui.debugger.profiles import Profiles
+from adbg.tui.debugger.profiling.profiles import Profiles
 from adbg.tui.debugger.program import Program
 from adbg.tui.debugger.settings import Sent, Settings
 from adbg.tui.text.memory import growth_lines

@@ -30,9 +30,10 @@ def state_text(state: ProfileState) -> str:
     if state.state == "failed":
         return f"profile {what}: failed: {state.why}"
     passed = f"{state.iterations} iteration{'s' * (state.iterations != 1)}, " if state.iterations else ""
-    lines = [f"profile {what}: {passed}{seconds_text(state.seconds)}"]
-    if state.why:
-        lines[0] += f"; {state.why}"
+    took = seconds_text(state.seconds) if state.seconds else ""
+    if state.region.kind == "node" and state.iterations:
+        passed, took = "", f"{took}, {seconds_text(state.seconds / state.iterations)} each"
+    lines = [f"profile {what}: " + "; ".join(filter(None, (passed + took, state.why)))]
     if state.file:
         lines.append(f"wrote {state.folder}/{state.file}; to see it: adbg profile {state.folder}")
     return "\n".join(lines + [f"warning: {text}" for text in state.warnings])

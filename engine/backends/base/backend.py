@@ -248,6 +248,15 @@ class Backend(abc.ABC):
         """As ``BackwardCall.error_text``, of an exception of the forward."""
         return f"{type(error).__name__}: {error}"
 
+    def rerun(self, graph: Graph, key: int, grads: Sequence[Any], times: int) -> None:
+        """Run the function of a node ``times`` times over these incoming gradients, outside the engine: nothing is
+        accumulated, no hook runs, what was saved for it stays, random numbers go on as if it had not.
+
+        Raises:
+            Unsupported: the framework, or this node, cannot be run so.
+        """
+        raise Unsupported(f"{self.name} has no way to run a node by itself", "profile a backward instead")
+
     def memory(self) -> Mapping[str, float]:
         """Bytes by name ("rss", "cuda_allocated", ...)."""
         return {}

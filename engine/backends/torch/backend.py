@@ -24,6 +24,7 @@ from adbg.engine.backends.torch.graph import Services, TorchGraph, node_name, ro
 from adbg.engine.backends.torch.modules import Modules
 from adbg.engine.backends.torch.spent import used_up
 from adbg.engine.backends.torch.stacks import FrameFilter, Stacks
+from adbg.engine.errors import Unsupported
 from adbg.engine.frames import locals_elsewhere
 from adbg.engine.protocol.messages import GroupTimeout
 from adbg.engine.types import SourceLine
@@ -127,6 +128,19 @@ class TorchBackend(FrameworkBackend):
 
     def version_of(self, value: Any) -> int | None:
         return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else None
+
+    def rerun(self, graph: Graph, key: int, grads: Sequence[Any], times: int) -> None:
+        if graph.describe(key).accumulate:
+            raise Unsupported("AccumulateGrad adds to its parameter's gradient each time it runs", "take another node")
+        node = graph.node(key)
+        run = node.apply if isinstance(node, torch.autograd.function.BackwardCFunction) else node
+        self._entry.enter_passing()  # a backward that it runs is no part of the program's
+        try:
+            with torch.random.fork_rng():
+                for _ in range(times):
+                    run(*grads)
+        finally:
+            self._entry.leave_passing()
 
     def user_mode(self) -> contextlib.AbstractContextManager[None]:
         return _UserMode(self._entry, self._evaluating)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from adbg.engine.errors import AdbgError
 from adbg.engine.protocol import messages as protocol
 from adbg.profiles import registry
-from adbg.profiles.base import META, Profiler
-from adbg.profiles.folders import write_meta
+from adbg.profiles.base import META, Profiler, region_meta
+from adbg.profiles.folders import make_folder, parent_folder, write_meta
 from adbg.profiles.region import Region
 from adbg.tui.debugger.process import Process
 from adbg.tui.text.profile import state_text
@@ -52,11 +54,9 @@ class Profiles:
         file, kept = registry.make(state.profiler).file, False
         try:
             kept = os.path.getsize(os.path.join(state.folder, file)) > 0
-            with open(os.path.join(state.folder, META)) as text:
-                meta = json.load(text)
-            write_meta(state.folder, {**meta, "state": "partial", "why": ended.why})
-        except (OSError, ValueError):
+        except OSError:
             pass
+        _amend(state.folder, state="partial", why=ended.why)
         what = "what was saved until then is kept" if kept else "nothing was saved before"
         self._say(replace(ended, file=file if kept else "", why=f"{ended.why}: {what}"))
 
@@ -82,6 +82,58 @@ class Profiles:
     def _stop(self, profiler: Profiler, state: protocol.ProfileState) -> None:
         try:
             artifact = profiler.stop()
-            self._say(replace(state, file=artifact.file))
+            why = state.why or ("" if artifact.file else "nothing was sampled in the region")
+            ended = replace(state, file=artifact.file, why=why, state=state.state if artifact.file else "partial")
+            _amend(state.folder, file=artifact.file, state=ended.state, why=why, **artifact.meta)
+            self._say(ended)
         except (AdbgError, OSError) as error:
             self._say(replace(state, state="failed", why=str(error)))
+
+
+def measure_beside(profiler: Profiler, pid: int, seconds: float, run_dir: str) -> protocol.ProfileState:
+    """A profile of a process in which nothing of adbg's is, made by ``profiler`` from outside. Ctrl-C ends it early.
+
+    Raises:
+        ProfileError: it cannot be read, or the folder not written.
+    """
+    folder = make_folder(parent_folder(os.path.abspath(run_dir) if run_dir else ""), profiler.name)
+    region, began, why = Region("seconds", int(seconds)), time.time(), ""
+    profiler.pid = pid
+    try:
+        profiler.start(region, folder)
+    except AdbgError:
+        os.rmdir(folder)
+        raise
+    try:
+        since = time.monotonic()
+        while time.monotonic() - since < seconds and os.path.exists(f"/proc/{pid}"):
+            time.sleep(0.05)
+    except KeyboardInterrupt:
+        why = "ended by Ctrl-C"
+    took = time.monotonic() - since
+    artifact = profiler.stop()
+    state = protocol.ProfileState(
+        "done" if artifact.file and not why else "partial",
+        profiler.name,
+        protocol.ProfileRegion(**region_meta(region)),
+        folder,
+        artifact.file,
+        artifact.format,
+        seconds=took,
+        why=why or ("" if artifact.file else "nothing was sampled"),
+        pid=pid,
+    )
+    facts = {"adbg": 1, "profiler": profiler.name, "file": artifact.file, "format": artifact.format, "pid": pid}
+    facts |= {"region": region_meta(region), "state": state.state, "why": state.why, "begun": began, "seconds": took}
+    write_meta(folder, {**facts, "warnings": [], **artifact.meta})
+    return state
+
+
+def _amend(folder: str, **facts: Any) -> None:
+    """In meta.json, what the program could not know of its own profile."""
+    try:
+        with open(os.path.join(folder, META)) as text:
+            meta = json.load(text)
+        write_meta(folder, {**meta, **facts})
+    except (OSError, ValueError):  # the program died before it wrote one
+        return
