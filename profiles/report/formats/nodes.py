@@ -52,7 +52,8 @@ def _profile(body: Mapping[str, Any]) -> Profile:
 
 def launch_cost_of(nodes: tuple[NodeTime, ...]) -> float | None:
     """What launching a node takes, by those that compute nothing; None where the graph has none such."""
-    views = [node.total / node.calls for node in nodes if node.name in _VIEWS and node.calls]
+    backward = (node for node in nodes if node.phase == "backward" and node.calls)
+    views = [node.total / node.calls for node in backward if node.name in _VIEWS]
     return median(views) if views else None
 
 

