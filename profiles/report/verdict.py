@@ -130,8 +130,8 @@ def _of_samples(profile: Profile, lines: int) -> Verdict | None:
     total = profile.total
     if profile.unit != SECONDS or not profile.period or total < _FEWEST * profile.period:
         return None
-    native = sum(weight for stack, weight, _ in profile.samples if stack and profile.frames[stack[-1]].side == NATIVE)
-    if native < total / 2:
+    known = [frame.side == NATIVE and bool(frame.module) for frame in profile.frames]
+    if sum(weight for stack, weight, _ in profile.samples if stack and known[stack[-1]]) < total / 2:
         return None
     phases = Phases(profile.frames)
     kernels = [is_kernel(frame) for frame in profile.frames]

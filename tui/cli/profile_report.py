@@ -56,8 +56,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add("--search", metavar="REGEX", help="only what matches in name, file or module")
     add("--diff", metavar="FILE2", help="the difference of two profiles: what takes more or less in FILE2")
     add("--flame", action="store_true", help="the flame graph, the outermost frames first")
-    add("--zoom", metavar="REGEX", help="with --flame: the widest frame that matches in full width")
-    add("--inverted", action="store_true", help="with --flame: the innermost frames first, their callers below")
+    add("--zoom", metavar="REGEX", help="the flame graph with the widest frame that matches in full width")
+    add("--inverted", action="store_true", help="the flame graph with the innermost frames first, their callers below")
     add("--width", type=int, metavar="N", help="cells of a line (default: the terminal's)")
     add("--json", action="store_true", help="the rows as JSON lines")
     add("-o", "--output", metavar="FILE2", help="write it as " + " ".join(detect.WRITERS))
@@ -82,7 +82,7 @@ def run(parser: argparse.ArgumentParser, words: Sequence[str]) -> int:
     if options.json:
         return _json(profile, options)
     lines = text.head_lines(profile, options.file)
-    if options.flame:
+    if options.flame or options.zoom or options.inverted:
         lines += _flame(profile, options, width)
     else:
         lines += _tables(profile, options, width)

@@ -133,7 +133,10 @@ def _columns(
     lines = [f"{head}  {_pad(what, name)}  where"]
     for cells, text, where in body:
         numbers = "  ".join(" " * (size - cell_len(cell)) + cell for cell, size in zip(cells, widths))
-        lines.append(f"{numbers}  {_pad(elide(text, name), name)}  {_tail(where, place)}".rstrip())
+        if where:
+            lines.append(f"{numbers}  {_pad(elide(text, name), name)}  {_tail(where, place)}")
+        else:
+            lines.append(f"{numbers}  {elide(text, name + 2 + place)}")
     return lines
 
 

@@ -43,7 +43,10 @@ def test_nothing_is_judged_without_a_measure() -> None:
     assert judge(Profile(nodes=(node("Mm", 1, MS, 0),))) is None
     assert judge(Profile()) is None
     few = tuple(Sample((0,), 0.01) for _ in range(3))
-    assert judge(Profile((Frame("mkl_sgemm", side=NATIVE),), few, SECONDS, period=0.01)) is None
+    assert judge(Profile((Frame("mkl_sgemm", side=NATIVE, module="x.so"),), few, SECONDS, period=0.01)) is None
+    many = few * 100
+    assert judge(Profile((Frame("mkl_sgemm", side=NATIVE, module="x.so"),), many, SECONDS, period=0.01)) is not None
+    assert judge(Profile((Frame("0x7f00", side=NATIVE),), many, SECONDS, period=0.01)) is None, "addresses alone"
 
 
 def test_the_node_timers_file(tmp_path: Path) -> None:

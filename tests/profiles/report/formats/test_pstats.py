@@ -6,6 +6,7 @@ import cProfile
 import io
 import pstats
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from adbg.profiles.report.flame import Tree
 from adbg.profiles.report.formats import collapsed, detect
 from adbg.profiles.report.formats import pstats as format_
 from adbg.profiles.report.formats.problem import FormatError
-from adbg.profiles.report.model import Frame
+from adbg.profiles.report.model import SECONDS, Frame
 from adbg.profiles.report.tables import Order, table
 
 
@@ -111,7 +112,10 @@ def test_samples_as_a_pstats_file(tmp_path: Path) -> None:
         "main (x.py:9);inner (x.py:3) 7\nmain (x.py:8) 2\nmain (x.py:9);inner (x.py:4);inner (x.py:5) 1\n"
     )
     target = tmp_path / "s.pstats"
-    format_.write(collapsed.read(stacks), target)
+    counted = collapsed.read(stacks)
+    with pytest.raises(FormatError, match="has times"):
+        format_.write(counted, target)
+    format_.write(replace(counted, unit=SECONDS), target)
     found = witness(target)
     assert found["x.py", 0, "main"][2:] == (2, 10) and found["x.py", 0, "inner"][2:] == (8, 8)
 
