@@ -22,6 +22,7 @@ from adbg.engine.collectives.answer import answer as collectives_answer
 from adbg.engine.errors import AdbgError, NotStopped, ProtocolError
 from adbg.engine.inspect.digest import position
 from adbg.engine.inspect.dispatch import Answers
+from adbg.engine.inspect.memory.answer import memory
 from adbg.engine.inspect.stack import running_stack
 from adbg.engine.inspect.tables import info, thread_states
 from adbg.engine.inspect.threads import Threads
@@ -67,6 +68,7 @@ class Requests:
             "adbg/record": lambda client, a: agent.record.switch(a.on),
             "adbg/stacks": self._stacks,
             "adbg/frames": self._frames,
+            "adbg/profile": lambda client, a: agent.profile(a),
             "adbg/state": lambda client, a: agent.ranks.state(),
             "adbg/groupTimeouts": lambda client, a: p.GroupTimeoutsBody(self._group_timeouts(a.seconds)),
             "adbg/collectives": lambda client, a: collectives_answer(agent.session, agent.ledger, agent.rank, a),
@@ -79,6 +81,7 @@ class Requests:
             "setFunctionBreakpoints": self._set_breakpoints,
             "stackTrace": self._stack_trace,
             "adbg/info": self._info,
+            "adbg/memory": self._memory,
             "adbg/capture": self._capture,
             "adbg/dump": self._dump,
             "adbg/digest": self._digest,
@@ -218,6 +221,17 @@ class Requests:
 
         self._at_stop(client, message, "adbg/info", arguments, running)
 
+    def _memory(self, client: Client, message: Message, arguments: p.Memory) -> None:
+        course = self._agent.memory
+
+        def running(_: AdbgError) -> None:
+            client.respond(message, memory(self._session, course, None, arguments))
+
+        def at_stop(parked: Parked) -> None:
+            client.respond(message, memory(self._session, course, self._answers(parked).stop, arguments))
+
+        self._session.ask(_answering(client, message, at_stop), running)
+
     def _digest(self, client: Client, message: Message, arguments: p.Digest) -> None:
         if not arguments.what:
             client.respond(message, position(self._session))
@@ -284,18 +298,23 @@ class Requests:
         """``running`` answers while the program is not stopped; without it the request is refused then."""
 
         def answer(parked: Parked) -> None:
-            if parked.answers is None:
-                parked.answers = Answers(parked.point, self._session, _Marks(self._session.table))
+            answers = self._answers(parked)
             typed = command == "setExpression" or (command == "evaluate" and arguments.context in _TYPED)
             self._agent.log_levels.quiet(not typed)  # what the user has run may write its records
             try:
-                body = parked.answers.dispatch(command, arguments)
+                body = answers.dispatch(command, arguments)
             finally:
                 self._agent.log_levels.quiet(True)
             client.respond(message, body)
 
         refuse = running or (lambda error: client.refuse(message, error))
         self._session.ask(_answering(client, message, answer), refuse)
+
+    def _answers(self, parked: Parked) -> Answers:
+        if parked.answers is None:
+            parked.answers = Answers(parked.point, self._session, _Marks(self._session.table))
+        found: Answers = parked.answers
+        return found
 
 
 class _Marks:

@@ -1,4 +1,4 @@
-"""The verdict."""
+"""Why a job hangs: what its ranks say, compared; the verdict."""
 
 from __future__ import annotations
 

@@ -89,6 +89,9 @@ def python_files() -> Iterator[Path]:
             yield path
 
 
+COMMANDS = (ROOT / "tests" / "stress", ROOT / "tests" / "bench")
+
+
 def bare_imports(path: Path) -> list[str]:
     """Imports by a bare folder name, relative imports, and dynamic ones by such a name."""
     found = []
@@ -97,7 +100,8 @@ def bare_imports(path: Path) -> list[str]:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            names = ["." * node.level + (node.module or "")]
+            packaged = path.parent in COMMANDS  # `python -m tests.stress.attach`, and `stress.attach` for the tests
+            names = ["." * node.level + (node.module or "")] if not (packaged and node.level == 1) else []
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
             names = [word.value for word in node.args[:1] if isinstance(word, ast.Constant)]
         found += [name for name in names if name.partition(".")[0] in ("engine", "tui", "profiles", "")]

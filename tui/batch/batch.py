@@ -168,7 +168,7 @@ class Batch:
             return False
         self._drain()
         self.writer.accepted(line, result)
-        number = result.value["id"] if isinstance(result.value, dict) else 0
+        number = result.value.get("id", 0) if isinstance(result.value, dict) else 0
         self._asked.add(number)
         if fatal:
             self._fatal.add(number)

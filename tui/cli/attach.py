@@ -23,7 +23,7 @@ INTERRUPTED = 130
 
 def process_number(word: str) -> int:
     """A process number above 0."""
-    if not word.isdecimal() or int(word) == 0:
+    if not (word.isascii() and word.isdecimal()) or int(word) == 0:
         raise argparse.ArgumentTypeError(f"{word!r} must be the number of a process, as `ps` shows it")
     return int(word)
 

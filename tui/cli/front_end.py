@@ -33,7 +33,7 @@ def add_front_end(parser: argparse.ArgumentParser) -> None:
     batch = parser.add_argument_group("batch mode")
     batch.add_argument("--json", action="store_true", help="write JSON lines, and nothing else, to stdout")
     batch.add_argument(
-        "--timeout", type=_seconds, metavar="SECONDS", help="end the program after SECONDS, with exit status 124"
+        "--timeout", type=seconds, metavar="SECONDS", help="end the program after SECONDS, with exit status 124"
     )
     batch.add_argument(
         "--strict",
@@ -69,7 +69,7 @@ def _startup(option: str, text: str) -> tuple[str, str]:
     return option, text
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
     try:
         value = float(text)
     except ValueError:

@@ -33,7 +33,7 @@ SUBJECTS = {
     "threads": "the threads of the program, and where each is",
     "locals": "the variables of the selected frame, of a thread that runs too (`thread 2`)",
     "params": "the parameters, and at a stop their gradients",
-    "memory": "memory use of the program and its devices",
+    "memory": "memory of the program and devices; `info memory graph`, `info memory iterations [on]` say more",
     "capabilities": "what adbg can do with the framework of the program",
     "names": "names that a breakpoint can use: nodes, modules, parameters, lines",
     "processes": "the processes of the program that adbg is connected to",
@@ -63,6 +63,10 @@ def info(debugger: Debugger, argument: str) -> CommandResult:
         from adbg.tui.commands.graph import why
 
         return why(debugger, rest)
+    if subject == "memory":
+        from adbg.tui.commands.memory.tables import memory_result
+
+        return memory_result(debugger, rest)
     if rest:
         raise CommandError(f"`info {subject}` takes no argument")
     if subject == "breakpoints":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from adbg.engine.protocol.messages import BackwardBegin, BackwardEnd, Framework, NodeRan
+from adbg.engine.protocol.messages import BackwardBegin, BackwardEnd, Framework, NodeRan, ProfileState
 from adbg.engine.types import ExitStatus, NodeStop
 
 if TYPE_CHECKING:
@@ -152,6 +152,14 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
+class ProfileChanged:
+    """How far the profile of ``process`` is."""
+
+    process: Process
+    state: ProfileState
+
+
+@dataclass(frozen=True, slots=True)
 class Exited:
     """The program ended. ``run`` is the debugger's ``run`` of it, ``ended_by`` the command that ended it ("kill",
     "restart"), "" when it ended itself."""
@@ -188,6 +196,7 @@ Event = (
     | GraphMarked
     | Edited
     | Notice
+    | ProfileChanged
     | Exited
     | Detached
 )

@@ -24,8 +24,10 @@ from adbg.tui.debugger.job.ranks import Ranks
 from adbg.tui.debugger.job.stop_all import StopAll
 from adbg.tui.debugger.model import Model, Run, State
 from adbg.tui.debugger.process import Process
+from adbg.tui.debugger.profiles import Profiles
 from adbg.tui.debugger.program import Program
 from adbg.tui.debugger.settings import Sent, Settings
+from adbg.tui.text.memory import growth_lines
 
 TAIL = 4096  # characters of the program's output that are kept
 
@@ -40,6 +42,7 @@ class Incoming:
         self._ranks = ranks
         self._stop_all = stop_all
         self._decoders: dict[str, codecs.IncrementalDecoder] = {}
+        self._profiles = Profiles(model.notice)
 
     def listen(self, run: Run) -> None:
         """Start (or find) the program; its reports come in from now on."""
@@ -178,6 +181,12 @@ class Incoming:
         elif isinstance(body, protocol.ProgramEnds):
             process.said_end = True
             run.iterations = (run.iterations or 0) + body.iterations
+        elif isinstance(body, protocol.ProfileChanged):
+            self._profiles.changed(process, body.state)
+            tell(events.ProfileChanged(process, body.state))
+
+        elif isinstance(body, protocol.MemoryGrows):
+            self._model.notice("warning", "\n".join(growth_lines(body.growth)))
         elif isinstance(body, protocol.Output):
             self._model.notice("warning" if body.category == "important" else "info", body.output.rstrip("\n"))
 
@@ -231,6 +240,7 @@ class Incoming:
 
     def _lost(self, process: Process, reason: str, run: Run) -> None:
         model = self._model
+        self._profiles.lost(process)
         with model.changed:
             process.alive = False
             process.changed_at = time.monotonic()

@@ -12,6 +12,8 @@ import sys
 import threading
 import time
 
+from prompt_toolkit.utils import get_cwidth
+
 from adbg.engine.errors import AdbgError
 from adbg.tui.commands.startup import stop_commands
 from adbg.tui.commands.table import CommandResult, execute
@@ -20,7 +22,6 @@ from adbg.tui.debugger.debugger import Debugger, State
 from adbg.tui.debugger.end_notes import end_notes
 from adbg.tui.debugger.reports import shown_text, stop_report
 from adbg.tui.repl.passthrough import terminal_size
-from adbg.tui.text.cells import elide
 from adbg.tui.text.formatting import exit_sentence, trace_text
 
 BOLD, RED, DIM, PLAIN = "\x1b[1m", "\x1b[31m", "\x1b[2m", "\x1b[0m"
@@ -68,7 +69,7 @@ class Printer:
         """Show ``text`` in a line that the next one replaces; "" takes it away. Cut to the width of the terminal: a
         line that wraps cannot be written over."""
         size = terminal_size()
-        text = elide(text, (size[1] if size else 80) - 1)
+        text = _cut(text, (size[1] if size else 80) - 1)
         if text == self._live or (not self.colour and text):
             return
         self._live = text
@@ -162,3 +163,12 @@ class Printer:
             if result.running:
                 return  # the next stop is the one to wait for
         self._reported = event.stop
+
+
+def _cut(text: str, cells: int) -> str:
+    """``text`` in at most ``cells`` of the terminal's."""
+    if get_cwidth(text) <= cells:
+        return text
+    while text and get_cwidth(text) > cells - 1:
+        text = text[:-1]
+    return text.rstrip() + "…"

@@ -14,7 +14,7 @@ from adbg.engine.backends.base.graph import CreationWatch, Graph
 from adbg.engine.backends.base.hooks import BackwardCall, HookSink
 from adbg.engine.backends.base.native import Aids, NativeVlog
 from adbg.engine.errors import Unsupported
-from adbg.engine.protocol.messages import GroupTimeout
+from adbg.engine.protocol.messages import Allocator, GroupTimeout
 from adbg.engine.types import SourceLine, TensorMeta, TensorStats, TensorWindow
 
 
@@ -91,6 +91,11 @@ class Backend(abc.ABC):
     def arm(self, armed: bool) -> None:
         """False: backward passes straight through, only counted (``error`` post-mortem stays: it costs a try).
         True: every call is reported. Called from the reader thread: an atomic flag."""
+
+    def watch_iterations(self, tell: Callable[[bool], None] | None) -> None:
+        """``tell(True)`` as an outermost backward begins, ``tell(False)`` as it ends, on its thread, armed or not;
+        None: no more. It costs a call each, where arming walks the graph."""
+        raise Unsupported(f"{self.name} does not tell of backward calls that are not armed")
 
     @property
     @abc.abstractmethod
@@ -246,6 +251,27 @@ class Backend(abc.ABC):
     def memory(self) -> Mapping[str, float]:
         """Bytes by name ("rss", "cuda_allocated", ...)."""
         return {}
+
+    def allocators(self) -> Sequence[Allocator]:
+        """The framework's own allocators, one a device in use. Any thread."""
+        return ()
+
+    def storages(self, value: Any) -> Sequence[tuple[int, int]]:
+        """(where it lies, bytes) of every memory that a tensor keeps: two tensors that are views of one have the same.
+        None of a tensor without data. No operator runs."""
+        return ()
+
+    def has_graph(self, value: Any) -> bool:
+        """Whether a tensor was made by a node, which it keeps alive."""
+        return not value.is_leaf
+
+    def custom_contexts(self) -> Iterable[tuple[str, Sequence[Any]]]:
+        """(name, what it saved) of every living context of a custom function, where ``Graph.saved`` has it not."""
+        return ()
+
+    def node_address(self, value: Any) -> int | None:
+        """``Graph.address`` of a node object of the framework's; None of anything else."""
+        return None
 
     def optimized(self) -> Iterable[tuple[str, Any]]:
         """(its place: "SGD params[3]", tensor) of what the program's optimizers hold. At a stop only."""

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 from adbg.engine.backends.base import Backend, BackwardCall, Capabilities, CreationWatch, DoctorLine, HookSink
+from adbg.engine.backends.common.allocators import allocators_of
 from adbg.engine.backends.common.private_use import PrivateUse
 from adbg.engine.outside import suppress
+from adbg.engine.protocol.messages import Allocator
 
 
 class Entry(Protocol):
     """The entry into a framework's engine."""
 
     armed: bool
+    tick: Callable[[bool], None] | None
     count: int
     iteration: int
 
@@ -71,6 +74,9 @@ class FrameworkBackend(Backend):
     def arm(self, armed: bool) -> None:
         self._entry.armed = armed
 
+    def watch_iterations(self, tell: Callable[[bool], None] | None) -> None:
+        self._entry.tick = tell
+
     @property
     def backward_count(self) -> int:
         return self._entry.count
@@ -117,6 +123,9 @@ class FrameworkBackend(Backend):
                 found["cuda_reserved"] = float(device.memory_reserved())
                 found["cuda_peak"] = float(device.max_memory_allocated())
         return found
+
+    def allocators(self) -> Sequence[Allocator]:
+        return allocators_of(self.name, self.device_memory())
 
     def why_off(self, capability: str) -> str:
         return f"this {self.name} lacks what is listed as missing above"

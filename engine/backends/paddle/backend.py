@@ -34,6 +34,7 @@ from adbg.engine.backends.paddle.modules import Modules
 from adbg.engine.backends.paddle.native import symbols
 from adbg.engine.backends.paddle.native.census import census
 from adbg.engine.backends.paddle.native.census import leave as leave_census
+from adbg.engine.backends.paddle.native.contexts import contexts_alive
 from adbg.engine.backends.paddle.native.grad_fn import node_of
 from adbg.engine.backends.paddle.native.later import CALLERS, LateChecks
 from adbg.engine.backends.paddle.native.own import aids_aside, aids_tell
@@ -80,6 +81,7 @@ class PaddleBackend(FrameworkBackend):
     norm = staticmethod(tensors.norm)
     nonfinite = staticmethod(tensors.nonfinite)
     text = staticmethod(tensors.text)
+    storages = staticmethod(tensors.storages)
     feed_bits = staticmethod(bits.feed_bits)
     part_of = staticmethod(bits.part_of)
 
@@ -191,6 +193,12 @@ class PaddleBackend(FrameworkBackend):
             for place, value in enumerate(tensors):
                 if isinstance(value, paddle.Tensor):
                     yield f"{type(optimizer).__name__} parameters[{place}]", value
+
+    def custom_contexts(self) -> Iterable[tuple[str, Sequence[Any]]]:
+        return contexts_alive()
+
+    def node_address(self, value: Any) -> int | None:
+        return int(value.node_ptr()) if type(value).__name__ == "GradNodeBase" else None
 
     def graph_of(self, values: Iterable[Any]) -> Graph | None:
         roots = root_tensors([value for value in values if isinstance(value, paddle.Tensor)])

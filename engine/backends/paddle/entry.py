@@ -38,6 +38,7 @@ class EngineEntry:
     def __init__(self, services: Services) -> None:
         self.checks: LateChecks | None = None  # what is to be tried out before a call is looked into
         self.armed = False
+        self.tick: Callable[[bool], None] | None = None  # told of each outermost call, armed or not
         self.count = 0
         self.iteration = 0
         self._numbers = itertools.count(1)
@@ -153,6 +154,8 @@ class EngineEntry:
             finally:
                 threads.mine.open.remove(opened)
                 surely(self._close, opened)
+                if self.tick is not None and not opened.passing and not threads.mine.open:
+                    self.tick(False)
 
         run_backward.__name__ = run_backward.__qualname__ = getattr(run, "__name__", "run_backward")
         run_backward.__doc__ = run.__doc__
@@ -183,6 +186,8 @@ class EngineEntry:
         number = self.count = next(self._numbers)
         if not state.open:
             self.iteration = next(self._iterations)
+            if self.tick is not None:
+                self.tick(True)
             state.origin, state.abort, state.reported = None, None, False
             state.customs.clear()
         opened = Open(entry, args, kwargs, partial, number, state.customs[-1] if state.customs else "")

@@ -74,6 +74,7 @@ class TorchBackend(FrameworkBackend):
     norm = staticmethod(tensors.norm)
     nonfinite = staticmethod(tensors.nonfinite)
     text = staticmethod(tensors.text)
+    storages = staticmethod(tensors.storages)
     feed_bits = staticmethod(bits.feed_bits)
     part_of = staticmethod(bits.part_of)
 
@@ -110,6 +111,9 @@ class TorchBackend(FrameworkBackend):
 
     def is_tensor(self, value: Any) -> bool:
         return isinstance(value, torch.Tensor)
+
+    def node_address(self, value: Any) -> int | None:
+        return id(value) if isinstance(value, torch.autograd.graph.Node) else None
 
     def adopt(self, old: Any, new: Any, where: str) -> Any:
         outer = self._evaluating.grad_mode

@@ -23,13 +23,13 @@ y.add_(1)
 try:
     loss.backward()
 except RuntimeError as error:
-    print("TEXT", str(error))
+    sys.stdout.write(f"TEXT {error}\\n")  # in one piece, also where PYTHONUNBUFFERED is set
 again = torch.ones(3, requires_grad=True).exp().sum()
 again.backward()
 try:
     again.backward()
 except RuntimeError as error:
-    print("TEXT", str(error))
+    sys.stdout.write(f"TEXT {error}\\n")  # in one piece, also where PYTHONUNBUFFERED is set
 """
 
 

@@ -1,0 +1,31 @@
+"""``adbg/memory``: on the parked thread, while the program runs without the graph on "adbg-reader"."""
+
+from __future__ import annotations
+
+from adbg.engine.inspect.context import StopContext
+from adbg.engine.inspect.memory.course import MemoryCourse
+from adbg.engine.inspect.memory.nvml import device_memory
+from adbg.engine.inspect.memory.process import process_memory
+from adbg.engine.inspect.memory.retained import retained
+from adbg.engine.protocol.messages import Memory, MemoryBody
+from adbg.engine.session.session import Session
+
+_MOST_ROWS = 1_000
+
+
+def memory(session: Session, course: MemoryCourse, stop: StopContext | None, request: Memory) -> MemoryBody:
+    """What is known of the memory here; ``stop`` is None while the program runs."""
+    if request.watch is not None:
+        course.switch(request.watch)
+    allocators = [each for backend in session.backends for each in backend.allocators()]
+    found, why = None, ""
+    if request.rows:
+        graph = stop.point.graph if stop is not None else None
+        if stop is None:
+            why = "the program runs: what its graph retains is known at a stop"
+        elif graph is None:
+            why = "there is no graph here"
+        else:
+            found = retained(stop.backend, graph, min(request.rows, _MOST_ROWS))
+    on_device = any(each.allocated is not None for each in allocators)
+    return MemoryBody(process_memory(), allocators, device_memory() if on_device else [], course.course(), found, why)

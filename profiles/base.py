@@ -1,0 +1,86 @@
+"""What a profiler is: it says whether it can run here, measures a region, and leaves an artifact.
+
+Standard library only: this loads into the program.
+"""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from adbg.engine.errors import AdbgError
+from adbg.profiles.region import Region
+
+META = "meta.json"
+Where = Literal["program", "outside"]
+
+
+class ProfileError(AdbgError):
+    """A profile cannot be made: what happened, why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Availability:
+    """Whether a profiler can run here; if not, ``why``, and ``hint``: how to get it."""
+
+    ok: bool
+    why: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """What a profiler left: ``file`` in ``folder``, of ``format`` ("pstats", "gperftools", "collapsed", "chrome",
+    "nodes"), "" where nothing was measured. ``meta``: what only this profiler can tell."""
+
+    profiler: str
+    folder: str
+    file: str
+    format: str
+    meta: dict[str, Any] = field(default_factory=dict)
+
+
+class Profiler(abc.ABC):
+    """One measurement of a region. Made for one use; ``start`` and ``stop`` run on the thread that is measured where
+    ``bound`` is true, otherwise on any."""
+
+    name = ""
+    what = ""  # one line for `profile list` and `adbg doctor`
+    format = ""
+    file = ""  # its name in the artifact's folder
+    where: Where = "program"
+    bound = False  # measures the thread that starts it
+    pid = 0  # of the process to be measured, for one that runs outside it
+
+    @abc.abstractmethod
+    def available(self) -> Availability:
+        """Whether it can run in this process, now. Imports nothing."""
+
+    @abc.abstractmethod
+    def start(self, region: Region, folder: str) -> None:
+        """Begin to measure; ``folder`` is there, empty and writable.
+
+        Raises:
+            ProfileError: another profiler runs, or the tool refuses.
+        """
+
+    def pause(self) -> None:  # noqa: B027  most have nothing to do
+        """The program stops at a breakpoint: the time until ``resume`` is none of its own. On its thread."""
+
+    def resume(self) -> None:  # noqa: B027
+        """It continues."""
+
+    def checkpoint(self) -> None:  # noqa: B027
+        """Save what was measured so far, in case the process is killed. Called now and then."""
+
+    @abc.abstractmethod
+    def stop(self) -> Artifact:
+        """End, and write what was measured. Raises ProfileError, OSError."""
+
+    def abandon(self) -> None:  # noqa: B027
+        """In a forked child: let go, write nothing."""
+
+
+def region_meta(region: Region) -> dict[str, Any]:
+    return asdict(region)

@@ -1,0 +1,434 @@
+"""Starts and stops a profiler at the bounds of its region. In the program; one profile at a time.
+
+The bounds are backward calls, stops and lines, told on the program's threads. A profiler that is ``bound`` measures the
+thread on which it starts, so its region begins and ends there: at a backward call or a stop of that thread, or between
+two instructions of the main thread.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from adbg.engine.backends.base import Backend
+from adbg.engine.errors import AdbgError, CommandError, Unsupported
+from adbg.engine.outside import own, suppress
+from adbg.engine.protocol import messages as p
+from adbg.engine.python.line_trace import MAIN_THREAD, LineRegions
+from adbg.engine.session.observers import Observer
+from adbg.engine.session.running_call import Running
+from adbg.engine.session.session import Session
+from adbg.profiles import machine, registry
+from adbg.profiles.base import META, Artifact, Profiler, region_meta
+from adbg.profiles.folders import make_folder, parent_folder, write_meta
+from adbg.profiles.placing import Placing, parse_cores
+from adbg.profiles.region import Region
+
+SAVE = 2.0  # seconds between two savings of what was measured, and at least 50 times what one takes
+HELD = 15.0  # seconds that a region's begin waits for a profiler beside the program
+_LIVE = ("waiting", "ready", "running")
+
+
+class Measurement:
+    """One profile, from the request to its artifact."""
+
+    def __init__(self, profiler: Profiler, region: Region, folder: str, placing: Placing) -> None:
+        self.profiler = profiler
+        self.region = region
+        self.folder = folder
+        self.placing = placing
+        self.state = "waiting"
+        self.why = ""
+        self.warnings: list[str] = []
+        self.thread = 0  # the one that is measured, of a bound profiler
+        self.counted = 0  # the thread whose backward calls are counted
+        self.ends = 0  # outermost backward calls that ended since the request
+        self.iterations = 0
+        self.passes = 0  # of a line region
+        self.artifact: Artifact | None = None
+        self.seconds = 0.0
+        self.begun = self.saved = self.next_save = 0.0
+        self._monotonic = self._cpu = 0.0
+        self.machine = machine.Machine()
+        self.go = threading.Event()
+
+    def start(self) -> None:
+        self.state = "running"
+        self.thread = threading.get_ident()
+        self.machine = machine.Machine()
+        self.begun = time.time()
+        self._cpu = time.process_time()
+        self._monotonic = time.monotonic()
+        self.next_save = self._monotonic + SAVE
+        self.profiler.start(self.region, self.folder)
+
+    def measured(self) -> None:
+        """The region is over: how long it took."""
+        self.seconds = time.monotonic() - self._monotonic
+        self._cpu = time.process_time() - self._cpu
+
+    def save(self) -> None:
+        """What was measured so far, if it is time."""
+        now = time.monotonic()
+        if now < self.next_save:
+            return
+        self.profiler.checkpoint()
+        self.next_save = time.monotonic() + max(SAVE, 50 * (time.monotonic() - now))
+
+    def meta(self, frameworks: Sequence[str]) -> dict[str, Any]:
+        artifact = self.artifact
+        facts = self.machine.facts()
+        if self.state != "running":
+            self.warnings = [*self.warnings, *machine.warnings(facts)]
+        return {
+            "adbg": 1,
+            "profiler": self.profiler.name,
+            "file": artifact.file if artifact is not None else self.profiler.file,
+            "format": self.profiler.format,
+            "region": region_meta(self.region),
+            "state": self.state,
+            "why": self.why,
+            "framework": ", ".join(frameworks),
+            "pid": os.getpid(),
+            "begun": self.begun,
+            "seconds": self.seconds,
+            "cpu_seconds": self._cpu,
+            "iterations": self.iterations,
+            "machine": facts,
+            "warnings": self.warnings,
+            **(artifact.meta if artifact is not None else {}),
+        }
+
+
+class Profiling(Observer):
+    """The profile of this process. ``run_dir`` is asked when an artifact's folder is made."""
+
+    def __init__(self, session: Session, send: Callable[[Any], None], run_dir: Callable[[], str]) -> None:
+        self._session = session
+        self._send = send
+        self._run_dir = run_dir
+        self._now: Measurement | None = None
+        self._last: Measurement | None = None
+        self._lines = LineRegions(session.problems.problem)
+        self._lock = threading.RLock()
+
+    # ------------------------------------------------------------ requests, on "adbg-reader"
+
+    def answer(self, request: p.Profile) -> p.ProfileBody:
+        """Answer ``adbg/profile``. Raises AdbgError."""
+        if request.action == "start":
+            self._session.change(lambda: self._start(request))
+            self._begin_now()
+        elif request.action == "stop":
+            self._stop_now()
+        elif request.action == "go":
+            self._go(request.folder)
+        elif request.action not in ("state", "list"):
+            raise CommandError(f"unknown action {request.action!r}", "start, stop, state, list, go")
+        rows = [_row(name) for name in registry.REGISTRY] if request.action == "list" else []
+        return p.ProfileBody(self.state(), rows)
+
+    def state(self) -> p.ProfileState:
+        return _told(self._now or self._last)
+
+    def _start(self, request: p.Profile) -> None:
+        with self._lock:
+            if self._now is not None:
+                raise CommandError(
+                    f"{self._now.profiler.name} is at work already: {self._now.region}", "`profile stop` ends it"
+                )
+            profiler = registry.make(request.profiler)
+            can = profiler.available()
+            if not can.ok:
+                raise CommandError(f"{profiler.name} cannot run here: {can.why}", can.hint)
+            region = Region(**{name: getattr(request.region, name) for name in Region.__slots__})
+            lines = region.lines if region.kind == "lines" else None
+            if region.kind == "node":
+                raise CommandError("a node is repeated at a stop only", "stop at it: tbreak NODE, then profile node …")
+            placing = Placing()
+            if request.cores or request.nice is not None:
+                cores = parse_cores(request.cores) if request.cores else None
+                placing.wanted(cores, request.nice)
+            folder = make_folder(request.folder or parent_folder(self._run_dir()), profiler.name)
+            self._now = Measurement(profiler, region, folder, placing)
+            if isinstance(profiler, Observer):
+                self._session.observe(profiler)
+            for backend in self._session.backends:
+                self._watch(backend)
+            if lines is not None:
+                self._lines.add(lines, self._entered_lines, self._left_lines)
+
+    def _begin_now(self) -> None:
+        """Where the region has begun already. At a stop it begins when the program goes on."""
+        now = self._now
+        if now is None or self._session.parked is not None:
+            return
+        if now.region.kind == "run":
+            if not now.profiler.bound:
+                self._begin()
+            else:
+                MAIN_THREAD.call(lambda frame: self._begin())
+
+    def program_starts(self) -> None:
+        """On the main thread, right before the script's first instruction."""
+        now = self._now
+        if now is None:
+            return
+        region = now.region
+        if region.kind == "run" or (region.kind == "iterations" and not region.warmup):
+            self._begin()
+
+    def _stop_now(self) -> None:
+        now = self._now
+        if now is None:
+            raise CommandError("nothing is being profiled", "for example: profile cprofile 10 iterations")
+        if now.state != "running":
+            self._finish(now, "stopped before the region began")
+        elif not now.profiler.bound or now.thread == threading.get_ident():
+            self._finish(now, "")
+        else:
+            self._on_its_thread(now)
+
+    def _on_its_thread(self, now: Measurement) -> None:
+        """A bound profiler ends where it began. While that thread does not come to Python (a hang, a long kernel) what
+        was saved is kept, and it ends as soon as it does."""
+        if now.thread == threading.main_thread().ident:
+            MAIN_THREAD.call(lambda frame: self._finish(now, ""))
+            for _ in range(50):
+                if now.state != "running":
+                    return
+                time.sleep(0.02)
+        now.profiler.checkpoint()
+        if now.state == "running":
+            self._finish(now, "")
+
+    def _go(self, why: str) -> None:
+        now = self._now
+        if now is not None:
+            now.why = why
+            now.go.set()
+
+    # ------------------------------------------------------------ bounds
+
+    def _begin(self) -> None:
+        with self._lock:
+            now = self._now
+            if now is None or now.state != "waiting":
+                return
+            try:
+                now.placing.apply()
+                if now.profiler.where == "outside":
+                    self._hold(now)
+                now.start()
+                self._write_meta(now)  # a killed process leaves this one
+            except own(Exception) as error:
+                self._failed(now, error)
+                return
+        if isinstance(now.profiler, Observer):
+            self._session.rearm()
+        self._tell(now)
+
+    def _hold(self, now: Measurement) -> None:
+        """Until the front end has the profiler running beside this process."""
+        now.state = "ready"
+        self._tell(now)
+        if not now.go.wait(HELD):
+            now.warnings.append(f"{now.profiler.name} did not begin in time: the begin of the region is missing")
+
+    def _finish(self, now: Measurement, why: str) -> None:
+        """Stop, write, tell. ``why``: what ended it early."""
+        with self._lock:
+            if self._now is not now or now.state not in _LIVE:
+                return
+            ran = now.state == "running"
+            now.state, now.why = ("partial", why) if why else ("done", now.why)
+            try:
+                if ran:
+                    now.measured()
+                    now.artifact = now.profiler.stop()
+                    if not now.artifact.file and now.profiler.where != "outside":
+                        now.state, now.why = "partial", why or "nothing ran in the region: there is nothing to show"
+                now.placing.restore()
+                self._write_meta(now)
+            except own(Exception) as error:
+                self._failed(now, error)
+                return
+            self._over(now)
+        self._tell(now)
+
+    def _write_meta(self, now: Measurement) -> None:
+        write_meta(now.folder, now.meta([backend.name for backend in self._session.backends]))
+
+    def _failed(self, now: Measurement, error: BaseException) -> None:
+        now.state = "failed"
+        now.why = str(error) if isinstance(error, AdbgError) else f"{type(error).__name__}: {error}"
+        now.placing.restore()
+        try:
+            if set(os.listdir(now.folder)) <= {META}:  # nothing was measured
+                shutil.rmtree(now.folder)
+        except OSError:
+            pass
+        self._over(now)
+        self._tell(now)
+
+    def _over(self, now: Measurement) -> None:
+        self._now, self._last = None, now
+        for backend in self._session.backends:
+            self._watch(backend)
+        if not self._lines.empty:
+            self._lines.clear()
+        if self._session.attached:
+            self._session.rearm()
+
+    def _tell(self, now: Measurement) -> None:
+        self._send(p.ProfileChanged(_told(now)))
+
+    # ------------------------------------------------------------ Observer
+
+    @property
+    def active(self) -> bool:
+        return self._now is not None
+
+    def backend_added(self, backend: Backend) -> None:
+        self._watch(backend)
+
+    def _watch(self, backend: Backend) -> None:
+        """Arming would walk every graph: a tenth of a small step's time."""
+        with suppress(Unsupported):
+            backend.watch_iterations(self._tick if self._now is not None else None)
+
+    def _tick(self, begins: bool) -> None:
+        """An outermost backward begins or has ended on this thread."""
+        try:
+            if begins:
+                self._backward_begins()
+            else:
+                self._boundary()
+        except own(Exception) as error:
+            self._session.problems.defect("the bound of a profile was missed", error)
+
+    def _backward_begins(self) -> None:
+        now = self._now
+        if now is not None and now.state == "waiting" and now.region.kind == "backward":
+            self._begin()
+            now.counted = threading.get_ident()
+
+    def _boundary(self) -> None:
+        """An outermost backward ended on this thread."""
+        now = self._now
+        if now is None or (now.counted and now.counted != threading.get_ident()):
+            return
+        now.counted = now.counted or threading.get_ident()
+        region = now.region
+        if now.state == "running":
+            now.iterations += 1
+            ended = region.kind == "backward" or (region.kind == "iterations" and now.iterations >= region.count)
+            if ended:
+                self._finish(now, "")
+            elif not now.profiler.bound or now.thread == threading.get_ident():
+                self._save(now)
+        elif now.state == "waiting" and region.kind == "iterations":
+            now.ends += 1
+            if now.ends >= max(region.warmup, 1):
+                self._begin()
+
+    def _save(self, now: Measurement) -> None:
+        try:
+            now.save()
+        except own(Exception) as error:
+            self._session.problems.problem(f"the profile cannot be saved meanwhile: {type(error).__name__}: {error}")
+
+    def before_stop(self) -> None:
+        now = self._now
+        if now is None or now.state != "running":
+            return
+        if now.region.kind == "stop":
+            if not now.profiler.bound or now.thread == threading.get_ident():
+                self._finish(now, "")
+        else:
+            now.profiler.pause()
+
+    def resumed(self, running: Running) -> None:
+        self._goes_on()
+
+    def continued(self, thread: int) -> None:
+        self._goes_on()
+
+    def _goes_on(self) -> None:
+        now = self._now
+        if now is None:
+            return
+        if now.state == "waiting" and now.region.kind in ("stop", "run"):
+            self._begin()
+        elif now.state == "running":
+            now.profiler.resume()
+
+    def _entered_lines(self) -> None:
+        now = self._now
+        if now is None:
+            return
+        if now.state == "waiting":
+            self._begin()
+        elif now.state == "running" and now.thread == threading.get_ident():
+            now.profiler.resume()
+
+    def _left_lines(self) -> None:
+        now = self._now
+        if now is None or now.state != "running" or now.thread != threading.get_ident():
+            return
+        now.passes += 1
+        if now.passes >= max(now.region.count, 1):
+            self._finish(now, "")
+        else:
+            now.profiler.pause()
+
+    def detach(self) -> None:
+        """The front end leaves, or the program ends."""
+        now = self._now
+        if now is None:
+            return
+        now.go.set()
+        if now.state != "running":
+            self._finish(now, f"the program ended, or was let go, before the region began: {now.region}")
+            return
+        done = now.region.kind == "run"
+        text = f"the program ended, or was let go, in the region: {now.region}"
+        if now.region.kind == "iterations":
+            text = f"the program ended, or was let go, after {now.iterations} of {now.region.count} iterations"
+        self._finish(now, "" if done else text)
+
+    def abandon(self) -> None:
+        now, self._now = self._now, None
+        self._lock = threading.RLock()
+        self._lines.abandon()
+        if now is not None and now.state == "running":
+            now.profiler.abandon()
+
+
+def _told(now: Measurement | None) -> p.ProfileState:
+    if now is None:
+        return p.ProfileState()
+    artifact = now.artifact
+    return p.ProfileState(
+        now.state,
+        now.profiler.name,
+        p.ProfileRegion(**region_meta(now.region)),
+        now.folder,
+        artifact.file if artifact is not None else "",
+        now.profiler.format,
+        now.iterations,
+        now.seconds,
+        now.why,
+        list(now.warnings),
+        os.getpid(),
+    )
+
+
+def _row(name: str) -> p.ProfilerRow:
+    profiler = registry.make(name)
+    can = profiler.available()
+    return p.ProfilerRow(name, profiler.what, profiler.where, can.ok, can.why, can.hint)

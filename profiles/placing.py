@@ -1,0 +1,87 @@
+"""Pinning the program's threads to cores, and their priority, for the time of a measurement; restored afterwards."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from adbg.profiles.base import ProfileError
+
+
+def _threads() -> list[int]:
+    return [int(name) for name in os.listdir("/proc/self/task")]
+
+
+def parse_cores(text: str) -> frozenset[int]:
+    """ "0", "0,2", "4-7". Raises ProfileError."""
+    cores: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if not first.isdigit() or (last and not last.isdigit()) or (last and int(last) < int(first)):
+            raise ProfileError(f"{text!r} are no cores", "for example: --pin 2, --pin 0,1, --pin 4-7")
+        cores.update(range(int(first), int(last or first) + 1))
+    return frozenset(cores)
+
+
+class Placing:
+    """What every thread had before, by thread. Threads that begin meanwhile get what most others had."""
+
+    def __init__(self) -> None:
+        self._cores: dict[int, frozenset[int]] = {}
+        self._nice: dict[int, int] = {}
+        self._wanted: tuple[frozenset[int] | None, int | None] = None, None
+
+    def wanted(self, cores: frozenset[int] | None, nice: int | None) -> None:
+        """What ``apply`` does when the region begins. Raises ProfileError where it cannot be had."""
+        self._wanted = cores, nice
+        self.apply()
+        self.restore()
+
+    def apply(self) -> None:
+        cores, nice = self._wanted
+        if cores is not None:
+            self.pin(cores)
+        if nice is not None:
+            self.prioritise(nice)
+
+    def pin(self, cores: Iterable[int]) -> None:
+        """Raises ProfileError: there are no such cores for this process."""
+        wanted = frozenset(cores)
+        allowed = frozenset(os.sched_getaffinity(0))
+        if not wanted <= allowed:
+            refused, listed = (", ".join(map(str, sorted(cores))) for cores in (wanted - allowed, allowed))
+            raise ProfileError(f"this process may not run on core {refused}", f"it may on {listed}")
+        for thread in _threads():
+            try:
+                self._cores.setdefault(thread, frozenset(os.sched_getaffinity(thread)))
+                os.sched_setaffinity(thread, wanted)
+            except ProcessLookupError:
+                self._cores.pop(thread, None)
+
+    def prioritise(self, nice: int) -> None:
+        """Raises ProfileError: raising it needs a right that this process lacks."""
+        for thread in _threads():
+            try:
+                self._nice.setdefault(thread, os.getpriority(os.PRIO_PROCESS, thread))
+                os.setpriority(os.PRIO_PROCESS, thread, nice)
+            except ProcessLookupError:
+                self._nice.pop(thread, None)
+            except PermissionError:
+                self.restore()
+                raise ProfileError(
+                    f"this process may not have priority {nice}",
+                    "a negative nice value needs root or CAP_SYS_NICE; leave --nice out",
+                ) from None
+
+    def restore(self) -> None:
+        """As it was. Where that needs a right (a lower nice value), what can be had stays."""
+        cores, self._cores = self._cores, {}
+        nice, self._nice = self._nice, {}
+        for thread in _threads():
+            try:
+                if cores:
+                    os.sched_setaffinity(thread, cores.get(thread) or next(iter(cores.values())))
+                if nice:
+                    os.setpriority(os.PRIO_PROCESS, thread, nice.get(thread, next(iter(nice.values()))))
+            except (ProcessLookupError, PermissionError):
+                continue

@@ -1,0 +1,167 @@
+"""cProfile: every call of Python and C functions on one thread, counted and timed.
+
+By its C part alone: ``cProfile`` imports ``profile``, and many a program has a ``profile.py`` of its own.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import sys
+import threading
+from typing import Any
+
+from adbg.engine.own_files import own_folders
+from adbg.profiles.base import Artifact, Availability, ProfileError, Profiler
+from adbg.profiles.region import Region
+
+FILE = "profile.pstats"
+_Label = tuple[str, int, str]
+_Cost = tuple[int, int, float, float]  # calls that are not recursive, calls, own seconds, with what it calls
+
+
+def _label(code: Any) -> _Label:
+    if isinstance(code, str):
+        return "~", 0, code  # a function of C, as pstats names them
+    return code.co_filename, code.co_firstlineno, code.co_name
+
+
+def active() -> bool:
+    """Another profiler is in charge of this thread (before Python 3.12), or of the process."""
+    monitoring = getattr(sys, "monitoring", None)
+    if monitoring is not None:
+        return monitoring.get_tool(monitoring.PROFILER_ID) is not None
+    return sys.getprofile() is not None
+
+
+class CProfile(Profiler):
+    name = "cprofile"
+    what = "Python and C functions of the thread that calls backward: calls and time of each"
+    format = "pstats"
+    file = FILE
+    bound = True
+
+    def __init__(self) -> None:
+        self._profiler: Any = None
+        self._thread = 0
+        self._folder = ""
+        self.own_seconds = 0.0
+
+    def available(self) -> Availability:
+        try:
+            import _lsprof  # noqa: F401
+        except ImportError:
+            return Availability(False, "this Python has no _lsprof", "use a Python that was built with it")
+        return Availability(True)
+
+    def start(self, region: Region, folder: str) -> None:
+        import _lsprof
+
+        if active():
+            raise ProfileError(
+                "another profiler is at work on this thread already: the program's own cProfile or sys.setprofile",
+                "end that one, or use yep or py-spy, which do not need its place",
+            )
+        self._folder = folder
+        self._thread = threading.get_ident()
+        self._profiler = _lsprof.Profiler()
+        try:
+            self._profiler.enable()
+        except ValueError as error:
+            raise ProfileError(f"cProfile does not start: {error}", "end the other profiler first") from None
+
+    def pause(self) -> None:
+        if threading.get_ident() == self._thread:
+            self._profiler.disable()
+
+    def resume(self) -> None:
+        if threading.get_ident() == self._thread and not active():
+            self._profiler.enable()
+
+    def checkpoint(self) -> None:
+        self._write()
+
+    def stop(self) -> Artifact:
+        displaced = not self._mine()
+        if threading.get_ident() == self._thread or hasattr(sys, "monitoring"):
+            self._profiler.disable()
+        calls = self._write()
+        meta: dict[str, Any] = {"adbg_seconds": self.own_seconds, "functions": calls}
+        if displaced:
+            meta["displaced"] = "the program took cProfile's place on this thread before the end of the region"
+        return Artifact(self.name, self._folder, FILE if calls else "", self.format, meta)
+
+    def _mine(self) -> bool:
+        """The program has not put another profiler in its place meanwhile. Asked on its thread."""
+        return threading.get_ident() != self._thread or active()
+
+    def _write(self) -> int:
+        """Returns how many functions were called; 0: nothing is written."""
+        stats, self.own_seconds = without_own(as_pstats(self._profiler.getstats()), own_folders())
+        if stats:
+            path = os.path.join(self._folder, FILE)
+            with open(path + ".new", "wb") as file:
+                file.write(marshal.dumps(stats))
+            os.replace(path + ".new", path)
+        return len(stats)
+
+
+_Stats = dict[_Label, tuple[int, int, float, float, dict[_Label, _Cost]]]
+
+
+def as_pstats(entries: list[Any]) -> _Stats:
+    """What ``cProfile.Profile.create_stats`` makes of the same entries."""
+    stats: _Stats = {}
+    callers: dict[_Label, dict[_Label, _Cost]] = {}
+    for entry in entries:
+        label = _label(entry.code)
+        nc, cc, tt, ct = entry.callcount, entry.callcount - entry.reccallcount, entry.inlinetime, entry.totaltime
+        known = stats.get(label)
+        if known is not None:  # two code objects of one label (a class made twice)
+            nc, cc, tt, ct = nc + known[1], cc + known[0], tt + known[2], ct + known[3]
+        stats[label] = cc, nc, tt, ct, callers.setdefault(label, {})
+        for call in entry.calls or ():
+            into = callers.setdefault(_label(call.code), {})
+            before = into.get(label, (0, 0, 0.0, 0.0))
+            into[label] = (
+                before[0] + call.callcount,
+                before[1] + call.callcount - call.reccallcount,
+                before[2] + call.inlinetime,
+                before[3] + call.totaltime,
+            )
+    return stats
+
+
+def without_own(stats: _Stats, folders: tuple[str, ...]) -> tuple[_Stats, float]:
+    """Without the functions of adbg's files, and the seconds that these took themselves. What they called (torch's
+    engine is entered through one of them) is then called by their callers."""
+    own = {label for label in stats if label[0].startswith(folders)}
+    inner: dict[_Label, set[_Label]] = {}  # functions of C whose callers are all adbg's
+    for label, row in stats.items():
+        if label[0] == "~" and row[4] and set(row[4]) <= own and not _entered(label):
+            inner[label] = set(row[4])
+    gone = own | set(inner)
+    seconds = sum(stats[label][2] for label in gone)
+    kept: _Stats = {}
+    for label, (cc, nc, tt, ct, callers) in stats.items():
+        if label in gone:
+            continue
+        found = dict(callers)
+        for _ in range(20):  # adbg's functions call each other, no deeper than this
+            through = [caller for caller in found if caller in gone]
+            if not through:
+                break
+            for caller in through:
+                cost = found.pop(caller)
+                above = [each for each in stats[caller][4] if each != caller]
+                if above:
+                    chosen = max(above, key=lambda each: stats[caller][4][each][1])
+                    before = found.get(chosen, (0, 0, 0.0, 0.0))
+                    found[chosen] = tuple(a + b for a, b in zip(before, cost))  # type: ignore[assignment]
+        kept[label] = cc, nc, tt, ct, {each: cost for each, cost in found.items() if each not in gone}
+    return kept, seconds
+
+
+def _entered(label: _Label) -> bool:
+    """A function of the framework's that stands in a backward: adbg only passes the call on."""
+    return "run_backward" in label[2] or "core.eager" in label[2]

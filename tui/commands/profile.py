@@ -1,0 +1,77 @@
+"""The command ``profile``: measure part of the run."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import adbg.tui.commands.session  # noqa: F401  # its rows stand first in the reference, whoever imports this one
+from adbg.engine.errors import CommandError
+from adbg.engine.protocol import messages as protocol
+from adbg.profiles.region import parse_region
+from adbg.profiles.registry import ALIASES, REGISTRY, known
+from adbg.tui.commands.table import CommandResult, command, table_result, words_of
+from adbg.tui.text.profile import profiler_rows, state_text
+
+if TYPE_CHECKING:
+    from adbg.tui.debugger.debugger import Debugger
+
+DEFAULT = "cprofile"
+_ARGS = "[NAME] [REGION] [pin CORES] [nice N] [in DIR] | list | stop"
+
+
+@command("profile", group="session", args=_ARGS)
+def profile(debugger: Debugger, argument: str) -> CommandResult:
+    """Measure a region of the run: `profile cprofile 10 iterations`, `profile yep run`, `profile nodes backward`.
+
+    Regions: `run` (until `profile stop` or the program's end; default), `N iterations [after W]` (an iteration ends
+    with an outermost backward; W = 1 of them pass before), `backward` (the next outermost one), `stop` (from here to
+    the next stop), `FILE:A-B [N times]`. `pin CORES` and `nice N` hold for the program meanwhile. What was
+    measured goes to the run directory, or to `DIR`. `profile list`: which profilers there are. Without arguments,
+    how far the profile is; `profile stop` ends it now.
+    """
+    words = words_of(argument)
+    if not words:
+        body = debugger.view.request(protocol.Profile())
+        return _state(body.state)
+    if words == ["list"]:
+        rows = debugger.view.request(protocol.Profile("list")).profilers
+        columns = ("name", "can run here", "measures")
+        return table_result(columns, profiler_rows(rows), f"{len(rows)} profilers", [asdict(row) for row in rows])
+    if words == ["stop"]:
+        return _state(debugger.view.request(protocol.Profile("stop"), 60.0).state)
+    body = debugger.view.request(parse(words))
+    return _state(body.state)
+
+
+def _state(state: protocol.ProfileState) -> CommandResult:
+    return CommandResult(state_text(state), asdict(state))
+
+
+def parse(words: list[str]) -> protocol.Profile:
+    """Raises CommandError."""
+    given, rest = dict[str, str](), list(words)
+    while len(rest) >= 2 and rest[-2] in ("pin", "nice", "in") and rest[-2] not in given:
+        given[rest[-2]] = rest[-1]
+        del rest[-2:]
+    name = DEFAULT
+    if rest and (rest[0] in REGISTRY or rest[0] in ALIASES or not _is_region(rest[0])):
+        name = known(rest.pop(0))
+    region = parse_region(rest)
+    nice = given.get("nice")
+    if nice is not None and not nice.lstrip("-").isdigit():
+        raise CommandError(f"expected a nice value from -20 to 19, got {nice!r}", "for example: nice -5")
+    folder = os.path.abspath(os.path.expanduser(given["in"])) if "in" in given else ""
+    return protocol.Profile(
+        "start",
+        name,
+        protocol.ProfileRegion(**asdict(region)),
+        folder,
+        given.get("pin", ""),
+        int(nice) if nice is not None else None,
+    )
+
+
+def _is_region(word: str) -> bool:
+    return word in ("run", "backward", "stop", "node") or word.isdigit() or ":" in word

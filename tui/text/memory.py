@@ -1,0 +1,241 @@
+"""Memory in words: ``info memory``, ``why alive``, and the app's memory screen. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from adbg.engine.protocol.messages import (
+    AliveBody,
+    Allocator,
+    Course,
+    DeviceMemory,
+    Growth,
+    MemoryBody,
+    MemorySample,
+    Owner,
+    ProcessMemory,
+    Retained,
+    RetainedRow,
+    Saver,
+)
+from adbg.engine.types import SourceLine
+from adbg.tui.text.formatting import file_text
+from adbg.tui.text.quantities import size
+
+_BARS = "▁▂▃▄▅▆▇█"
+_SHOWN = 8  # owners of one kind that are listed
+Row = tuple[str, int | None]
+
+
+def bytes_text(nbytes: float | None) -> str:
+    return "not known" if nbytes is None else size(nbytes, spaced=True)
+
+
+def place(line: SourceLine | None) -> str:
+    return f"{file_text(line.file)}:{line.line}" if line is not None else ""
+
+
+# ------------------------------------------------------------------ process, allocators, devices
+
+
+def process_rows(process: ProcessMemory) -> list[Row]:
+    """(name, bytes) of what the system tells."""
+    rows = [
+        ("rss", process.rss), ("peak_rss", process.peak_rss), ("uss", process.uss), ("pss", process.pss),
+        ("swap", process.swap),
+    ]  # fmt: skip
+    return [row for row in rows if row[1] is not None]
+
+
+def allocator_rows(each: Allocator) -> list[Row]:
+    """With the fragmentation: what is reserved and not allocated."""
+    if each.allocated is None or each.reserved is None:
+        return []
+    figures = {
+        "allocated": each.allocated, "reserved": each.reserved, "fragmentation": each.reserved - each.allocated,
+        "peak_allocated": each.peak_allocated, "peak_reserved": each.peak_reserved,
+    }  # fmt: skip
+    return [(f"{each.framework} {each.device} {name}", value) for name, value in figures.items()]
+
+
+def device_rows(each: DeviceMemory) -> list[Row]:
+    rows: list[Row] = [(f"device {each.device} used", each.used), (f"device {each.device} total", each.total)]
+    return rows if each.own is None else [*rows, (f"device {each.device} this process", each.own)]
+
+
+def figures(body: MemoryBody) -> list[Row]:
+    """Everything with a number."""
+    rows = process_rows(body.process)
+    for allocator in body.allocators:
+        rows += allocator_rows(allocator)
+    for device in body.devices:
+        rows += device_rows(device)
+    return rows
+
+
+def notes(body: MemoryBody) -> list[str]:
+    return list(dict.fromkeys(each.note for each in body.allocators if each.note))
+
+
+# ------------------------------------------------------------------ the graph
+
+
+def retained_head(found: Retained) -> str:
+    """ "the graph retains 37.8 KiB until its 11 nodes have run, and 200 B of parameters that stay"."""
+    count = f"{found.nodes:,} node{'s' * (found.nodes != 1)}"
+    if found.hidden and not found.bytes and not found.held:
+        return f"what the graph of {count} retains is not known"
+    least = "at least " if found.hidden or found.unread else ""
+    text = f"the graph of {count} retains {least}{bytes_text(found.bytes)} for its backward"
+    if found.held:
+        text += f", beside {bytes_text(found.held)} of parameters and other leaves"
+    if found.freed:
+        text += f"; {found.freed} ran and let go of theirs"
+    return text
+
+
+def retained_notes(found: Retained) -> list[str]:
+    lines = []
+    if found.unread:
+        lines.append(
+            f"{found.unread} of them not counted: reading what they saved would unpack it (checkpoint, offload)"
+        )
+    if found.hidden:
+        lines.append(f"{found.hidden} of them not counted: {found.why_hidden}")
+    for each in found.contexts:
+        many = f"{each.count} contexts" if each.count > 1 else "1 context"
+        lines.append(f"{many} of {each.name}, of this graph or another, saved {bytes_text(each.bytes)}")
+    return [*lines, *([found.note] if found.note else [])]
+
+
+RETAINED_COLUMNS = ("#", "node", "bytes", "share", "of leaves", "saved", "module", "made at")
+
+
+def retained_cells(found: Retained, row: RetainedRow) -> tuple[str, ...]:
+    share = f"{row.bytes / found.bytes:.0%}" if found.bytes else ""
+    where = place(row.forward)
+    return (
+        f"#{row.index}", row.name, size(row.bytes), share, size(row.held) if row.held else "", " ".join(row.tensors),
+        row.module or "", where,
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------------ the course
+
+
+def spark(values: Sequence[float], width: int) -> str:
+    """A line of bars, the newest at the right."""
+    if not values:
+        return ""
+    per = -(-len(values) // width)
+    tops = [max(values[at : at + per]) for at in range(0, len(values), per)]
+    low, high = min(tops), max(tops)
+    scale = (len(_BARS) - 1) / (high - low) if high > low else 0
+    return "".join(_BARS[round((value - low) * scale)] for value in tops)
+
+
+def course_head(course: Course) -> str:
+    """What the samples come to."""
+    count = len(course.samples)
+    if not count:
+        return (
+            "not watched: `info memory iterations on` samples the end of each backward"
+            if not course.on
+            else ("watched: no backward has ended since")
+        )
+    first, last = course.samples[0], course.samples[-1]
+    text = f"{count} iteration{'s' * (count != 1)}, RSS {bytes_text(first.rss)} to {bytes_text(last.rss)}"
+    if course.slope is None:
+        text += "; too few for a trend"
+    elif course.grows:
+        text += f"; grows by {bytes_text(course.slope)} an iteration"
+    else:
+        text += "; no trend"
+    return text if course.on else f"{text} (no longer watched)"
+
+
+def course_lines(course: Course, width: int = 60) -> list[str]:
+    lines = [course_head(course)]
+    if len(course.samples) > 1:
+        lines += _drawn("RSS", course.samples, [float(each.rss) for each in course.samples], width)
+        allocated = [float(each.allocated) for each in course.samples if each.allocated is not None]
+        if allocated:
+            lines += _drawn("allocated", course.samples, allocated, width)
+    for growth in course.growths:
+        lines += growth_lines(growth)
+    return lines
+
+
+def _drawn(name: str, samples: Sequence[MemorySample], values: list[float], width: int) -> list[str]:
+    ends = f"{bytes_text(min(values))} to {bytes_text(max(values))}"
+    return [f"{name:<9} {spark(values, width)}  {ends}, iterations {samples[0].iteration}-{samples[-1].iteration}"]
+
+
+def growth_lines(growth: Growth) -> list[str]:
+    """The finding: who grows, and the line that feeds it."""
+    owner = growth.owner
+    (began, few), *later = growth.counts
+    counts = ", ".join([f"{few} tensors at iteration {began}", *(f"{count} at {when}" for when, count in later)])
+    keeps = ", each of which keeps its graph" if owner.graphs == owner.count and owner.graphs else ""
+    lines = [f"{owner.path} grows: it led to {counts}{keeps}"]
+    if owner.filled_text:
+        lines.append(f"    {place(owner.filled)}: {owner.filled_text}")
+    elif owner.where is not None:
+        lines.append(f"    its variable is at {place(owner.where)}")
+    if keeps:
+        lines.append("    keep its number alone (`.item()`, `float(…)`) or a tensor without graph (`.detach()`)")
+    return lines
+
+
+# ------------------------------------------------------------------ why alive
+
+
+def alive_lines(body: AliveBody) -> list[str]:
+    head = body.what + (f", {bytes_text(body.bytes)} of memory" if body.bytes else "")
+    lines = [head]
+    lines += _owners("kept by", body.owners)
+    lines += _owners("its memory is shared by", body.shared)
+    lines += _owners("kept, with its graph, by" if not body.owners else "its graph is kept by", body.graphs)
+    lines += [_saver(each) for each in body.savers]
+    lines += body.notes
+    if not body.owners and not body.shared and not body.graphs and not body.savers:
+        lines.append(
+            "no variable of the program leads to one"
+            if body.what.startswith("graph")
+            else ("no variable of the program leads to it: only the engine, a library or this expression has it")
+        )
+    cut = ", and gave up there" if body.cut else ""
+    lines.append(f"(looked at {body.objects:,} objects in {body.ms:.0f} ms{cut})")
+    return lines
+
+
+def _owners(head: str, owners: Sequence[Owner]) -> list[str]:
+    lines = []
+    for owner in owners[:_SHOWN]:
+        lines.append(f"  {head} {owner_text(owner)}")
+        if owner.filled_text:
+            lines.append(f"      {place(owner.filled)}: {owner.filled_text}")
+        elif owner.where is not None:
+            lines.append(f"      {place(owner.where)}")
+    if len(owners) > _SHOWN:
+        lines.append(f"  and {len(owners) - _SHOWN} more variables")
+    return lines
+
+
+def owner_text(owner: Owner) -> str:
+    """ "losses[*] (global): 42 tensors, 42 with their graphs, 168 B"."""
+    facts = [owner.kind, *([owner.note] if owner.note else []), *([f"thread {owner.thread}"] if owner.thread else [])]
+    text = f"{owner.path} ({', '.join(facts)})"
+    if owner.count > 1 or owner.graphs:
+        text += f": {owner.count} tensor{'s' * (owner.count != 1)}"
+        if owner.graphs:
+            each = "with its graph" if owner.count == 1 else f"{owner.graphs} with their graphs"
+            text += f", {each}"
+        text += f", {bytes_text(owner.bytes)}"
+    return text
+
+
+def _saver(each: Saver) -> str:
+    graph = f" in the graph that {each.root} keeps" if each.root else ""
+    made = f", made at {place(each.forward)}" if each.forward is not None else ""
+    return f"  saved by #{each.index} {each.node} as {each.name!r}{graph}, until that node has run{made}"

@@ -1,0 +1,42 @@
+"""Profiles in words: what is measured, what came of it."""
+
+from __future__ import annotations
+
+from adbg.engine.protocol.messages import ProfileRegion, ProfilerRow, ProfileState
+from adbg.profiles.region import Region
+
+
+def region_text(region: ProfileRegion) -> str:
+    return str(Region(region.kind, region.count, region.warmup, region.place, region.spec))
+
+
+def seconds_text(seconds: float) -> str:
+    for unit, factor in (("s", 1.0), ("ms", 1e3)):
+        if seconds * factor >= 1:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} us"
+
+
+def state_text(state: ProfileState) -> str:
+    """One line, and the warnings below it."""
+    what = f"{state.profiler}, {region_text(state.region)}"
+    if state.state == "idle":
+        return "nothing is profiled; for example: profile cprofile 10 iterations"
+    if state.state in ("waiting", "ready"):
+        return f"profile {what}: waits for the region to begin"
+    if state.state == "running":
+        passed = f" ({state.iterations} iterations so far)" if state.iterations else ""
+        return f"profile {what}: running{passed}"
+    if state.state == "failed":
+        return f"profile {what}: failed: {state.why}"
+    passed = f"{state.iterations} iteration{'s' * (state.iterations != 1)}, " if state.iterations else ""
+    lines = [f"profile {what}: {passed}{seconds_text(state.seconds)}"]
+    if state.why:
+        lines[0] += f"; {state.why}"
+    if state.file:
+        lines.append(f"wrote {state.folder}/{state.file}; to see it: adbg profile {state.folder}")
+    return "\n".join(lines + [f"warning: {text}" for text in state.warnings])
+
+
+def profiler_rows(rows: list[ProfilerRow]) -> list[tuple[str, str, str]]:
+    return [(row.name, "yes" if row.ok else f"no: {row.why}; {row.hint}", row.what) for row in rows]
