@@ -26,6 +26,7 @@ class Profile:
     usage = "adbg profile [OPTIONS] SCRIPT [ARGS…] | -m MODULE [ARGS…] | -c CODE [ARGS…] | FILE"
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        parser.epilog = "`adbg profile FILE --help` shows the options of a report."
         add = parser.add_argument
         add("-m", metavar="MODULE", dest="module", help="run a module, as `python -m MODULE` does")
         add("-c", metavar="CODE", dest="code", help="run code, as `python -c CODE` does")
@@ -49,9 +50,7 @@ class Profile:
         from adbg.tui.cli import profile_report
 
         if profile_report.file_of(words) is not None:
-            reader = argparse.ArgumentParser(prog=parser.prog, allow_abbrev=False)
-            profile_report.prepare_parser(reader)
-            return profile_report.run(reader, words)
+            return profile_report.run(profile_report.parser(parser.prog), words)
         own, kind, target = split_run(words, VALUED)
         options = parser.parse_args(own)
         if not kind:

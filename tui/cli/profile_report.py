@@ -17,6 +17,7 @@ from adbg.profiles.report.formats import detect
 from adbg.profiles.report.formats.problem import FormatError
 from adbg.profiles.report.model import Profile
 from adbg.profiles.report.tables import Grouping, Order
+from adbg.tui.cli.subcommand import Parser
 from adbg.tui.text import profile_report as text
 
 DEPTH = 40
@@ -47,8 +48,14 @@ def _is_report(path: Path) -> bool:
     return detect.is_profile(path) or path.suffix in _ENDINGS
 
 
-def prepare_parser(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+def parser(program: str) -> Parser:
+    made = Parser(
+        prog=program,
+        usage=f"{program} FILE [OPTIONS]",
+        description="Show a saved profile: a table, a flame graph, a difference; or write it in another format.",
+        allow_abbrev=False,
+    )
+    add = made.add_argument
     add("file", metavar="FILE", help="a profile: " + detect.KINDS)
     add("--sort", default="self", choices=[one.value for one in Order], help="the order of the table (default: self)")
     add("--by", default="function", choices=[one.value for one in Grouping], help="what a row is (default: function)")
@@ -61,6 +68,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add("--width", type=int, metavar="N", help="cells of a line (default: the terminal's)")
     add("--json", action="store_true", help="the rows as JSON lines")
     add("-o", "--output", metavar="FILE2", help="write it as " + " ".join(detect.WRITERS))
+    return made
 
 
 def run(parser: argparse.ArgumentParser, words: Sequence[str]) -> int:
@@ -106,8 +114,7 @@ def _rows(profile: Profile, options: argparse.Namespace) -> tuple[tables.Table, 
 
 def _tables(profile: Profile, options: argparse.Namespace, width: int) -> list[str]:
     lines = text.verdict_lines(profile)
-    if profile.iterations:
-        lines += ["", *text.iteration_lines(profile, options.limit)]
+    lines += text.iteration_lines(profile)
     if profile.nodes:
         lines += ["", *text.node_lines(profile, width, options.limit)]
     if profile.samples or profile.calls:
