@@ -45,6 +45,16 @@ def test_the_loader() -> None:
     assert verdict is not None and verdict.bound is Bound.DATA and verdict.share == pytest.approx(0.75)
 
 
+def test_samples_in_the_loader() -> None:
+    """A kernel that the loader calls is its own time."""
+    loader = Frame("__next__", "torch/utils/data/dataloader.py", 9)
+    frames = (loader, Frame("mkl_sgemm", side=NATIVE, module="x.so"), Frame("main", "/home/me/train.py", 4))
+    samples = (Sample((2, 0, 1), 2.0), Sample((2, 1), 1.0))
+    verdict = judge(Profile(frames, samples, SECONDS, period=0.01))
+    assert verdict is not None and verdict.bound is Bound.DATA and dict(verdict.parts)["kernel"] == 1.0
+    assert [(line.file, line.calls) for line in verdict.lines] == [("/home/me/train.py", 200)]
+
+
 def test_nothing_is_judged_without_a_measure() -> None:
     assert judge(Profile(nodes=(node("Mm", 1, MS, 0),))) is None
     assert judge(Profile()) is None

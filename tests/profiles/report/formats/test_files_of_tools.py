@@ -219,6 +219,7 @@ def test_pprof_is_what_protobuf_reads(tmp_path: Path) -> None:
     assert [(text[row.type], text[row.unit]) for row in body.sample_type] == [("time", "nanoseconds")]
     assert (text[body.period_type.unit], body.period) == ("nanoseconds", 10_000_000)
     functions = {row.id: text[row.name] for row in body.function}
+    assert {row.system_name for row in body.function} == {0}, "pprof would cut <module> out of one that is the name"
     locations = {row.id: functions[row.line[0].function_id] for row in body.location}
     found = {
         (tuple(locations[one] for one in reversed(row.location_id)), text[row.label[0].str]): row.value[0] / 1e9
@@ -266,12 +267,13 @@ def test_events_within_others_are_called_by_them(tmp_path: Path) -> None:
         event("c", 15, 5),
         event("b", 50, 10),
         event("late", 95, 20),
+        event("after", 130, 1),
         event("x", 0, 7, 2),
     ]
     path.write_text(json.dumps({"traceEvents": rows}))
     found = stacks(detect.read(path), threads=False)
     micro = {names: round(weight * 1e6) for (names, _), weight in found.items()}
-    assert micro == {("a",): 55, ("a", "b"): 35, ("a", "b", "c"): 5, ("a", "late"): 5, ("x",): 7}
+    assert micro == {("a",): 55, ("a", "b"): 35, ("a", "b", "c"): 5, ("a", "late"): 5, ("after",): 1, ("x",): 7}
 
 
 def test_a_trace_keeps_spans_and_moments(tmp_path: Path) -> None:
