@@ -17,6 +17,8 @@ from adbg.profiles.report.formats import detect
 from adbg.profiles.report.formats.problem import FormatError
 from adbg.profiles.report.model import Profile
 from adbg.profiles.report.tables import Grouping, Order
+from adbg.tui.cli.profile_timeline import is_run
+from adbg.tui.cli.profile_timeline import read as read_run
 from adbg.tui.cli.subcommand import Parser
 from adbg.tui.text import profile_report as text
 
@@ -45,7 +47,7 @@ _ENDINGS = {".pstats", ".prof", ".collapsed", ".folded", ".speedscope", ".pprof"
 
 
 def _is_report(path: Path) -> bool:
-    return detect.is_profile(path) or path.suffix in _ENDINGS
+    return detect.is_profile(path) or is_run(path) or path.suffix in _ENDINGS
 
 
 def parser(program: str) -> Parser:
@@ -56,7 +58,7 @@ def parser(program: str) -> Parser:
         allow_abbrev=False,
     )
     add = made.add_argument
-    add("file", metavar="FILE", help="a profile: " + detect.KINDS)
+    add("file", metavar="FILE", help="a profile: " + detect.KINDS + "; or the folder of a run: its time line")
     add("--sort", default="self", choices=[one.value for one in Order], help="the order of the table (default: self)")
     add("--by", default="function", choices=[one.value for one in Grouping], help="what a row is (default: function)")
     add("--limit", type=int, default=30, metavar="N", help="rows of the table (default: 30; 0: all)")
@@ -75,7 +77,7 @@ def run(parser: argparse.ArgumentParser, words: Sequence[str]) -> int:
     options = parser.parse_args(words)
     if options.limit < 0:
         raise CommandError(f"--limit {options.limit} is below 0", "0 shows all rows")
-    profile = detect.read(Path(options.file))
+    profile = _read(Path(options.file))
     if options.output:
         target = Path(options.output)
         detect.write(profile, target)
@@ -96,6 +98,12 @@ def run(parser: argparse.ArgumentParser, words: Sequence[str]) -> int:
         lines += _tables(profile, options, width)
     print("\n".join(lines))
     return 0
+
+
+def _read(path: Path) -> Profile:
+    if not detect.is_profile(path) and is_run(path):
+        return read_run(path)
+    return detect.read(path)
 
 
 def _pattern(text_: str | None) -> re.Pattern[str] | None:
@@ -141,7 +149,7 @@ def _flame(profile: Profile, options: argparse.Namespace, width: int) -> list[st
 
 
 def _difference(profile: Profile, options: argparse.Namespace, width: int) -> int:
-    other = detect.read(Path(options.diff))
+    other = _read(Path(options.diff))
     if other.empty:
         raise FormatError(f"{options.diff}: nothing was sampled in it")
     shares = not tables.comparable(profile, other)

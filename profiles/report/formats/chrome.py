@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,15 +42,25 @@ def read(path: Path) -> Profile:
         spans, frames = _spans([event for event in events if isinstance(event, dict)])
     except (TypeError, ValueError, KeyError) as error:
         raise damaged(path, _KIND, f"its events are not those of the format ({error!r})") from None
+    return _stacked(spans, frames, {"format": "Chrome trace"})
+
+
+def of_spans(spans: Sequence[Span], meta: Mapping[str, object]) -> Profile:
+    """A time line as a profile: what lies within another span of its thread was called by it."""
+    ordered = sorted(spans, key=lambda span: (span.begin, -span.duration))
+    return _stacked(ordered, [_frame({"name": span.name, "args": span.facts}, span.category) for span in ordered], meta)
+
+
+def _stacked(spans: Sequence[Span], frames: Sequence[Frame], meta: Mapping[str, object]) -> Profile:
     builder = Builder()
     lanes: dict[tuple[str, str], list[tuple[Span, Frame]]] = defaultdict(list)
     for span, frame in zip(spans, frames):
-        if span.duration > 0:
+        if span.duration > 0 and span.category != "iteration":  # its time is that of the threads
             lanes[span.process, span.thread].append((span, frame))
     several = len({process for process, _ in lanes}) > 1
     for (process, thread), lane in lanes.items():
         _nest(builder, lane, f"{process} {thread}".strip() if several else thread)
-    return Profile(builder.frames, builder.samples, SECONDS, spans=tuple(spans), meta={"format": "Chrome trace"})
+    return Profile(builder.frames, builder.samples, SECONDS, spans=tuple(spans), meta=meta)
 
 
 def _spans(events: list[dict[str, Any]]) -> tuple[list[Span], list[Frame]]:
@@ -114,6 +124,8 @@ def _frame(event: Mapping[str, Any], category: str) -> Frame:
         return Frame(
             name, str(facts.get("file", "")), int(facts.get("line", 0) or 0), NODE, str(facts.get("module", ""))
         )
+    if category == "backward":  # its name has its number
+        return Frame("backward", str(facts.get("file", "")), int(facts.get("line", 0) or 0), PYTHON)
     if category in _DEVICE:
         return Frame(name, side=NATIVE, module="device")
     if found := _PYTHON.match(name):
