@@ -64,7 +64,7 @@ def parser(program: str) -> Parser:
     add("--limit", type=int, default=30, metavar="N", help="rows of the table (default: 30; 0: all)")
     add("--search", metavar="REGEX", help="only what matches in name, file or module")
     add("--diff", metavar="FILE2", help="the difference of two profiles: what takes more or less in FILE2")
-    add("--flame", action="store_true", help="the flame graph, the outermost frames first")
+    add("--flame", action="store_true", help="the flame graph of functions, or of --by, the outermost first")
     add("--zoom", metavar="REGEX", help="the flame graph with the widest frame that matches in full width")
     add("--inverted", action="store_true", help="the flame graph with the innermost frames first, their callers below")
     add("--width", type=int, metavar="N", help="cells of a line (default: the terminal's)")
@@ -134,7 +134,7 @@ def _tables(profile: Profile, options: argparse.Namespace, width: int) -> list[s
 
 
 def _flame(profile: Profile, options: argparse.Namespace, width: int) -> list[str]:
-    tree = Tree(profile, inverted=options.inverted)
+    tree = Tree(tables.grouped_stacks(profile, Grouping(options.by)), inverted=options.inverted)
     zoom = ROOT
     if pattern := _pattern(options.zoom):
         found = text.find_node(tree, pattern)

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from support.program import adbg
 
+from adbg.profiles.report.formats import detect
+from adbg.profiles.report.model import SECONDS, Frame, Profile, Sample
 from adbg.tui.cli import main as cli
 from adbg.tui.cli import profile_report
 
@@ -76,26 +78,44 @@ def test_search_limit_and_groups(shown) -> None:
     assert shown("--search", "nothing like it")[-1].startswith("no row matches")
 
 
-def test_the_flame_graph(shown) -> None:
-    rows = [line for line in shown("--flame", "--width", "60") if line.startswith("▏")]
-    assert rows[0].startswith("▏all ") and rows[1].startswith("▏outer ") and "▏inner" in rows[2]
-    zoomed = [line for line in shown("--zoom", "^inner$", "--width", "60") if line.startswith("▏")]
-    assert zoomed[2].startswith("▏inner")
-    upside = [line for line in shown("--inverted", "--width", "60") if line.startswith("▏")]
-    assert "▏outer" not in upside[1] and "<genexpr>" in upside[1]
-    assert shown("--flame", "--search", "^inner$")[-1].startswith("'^inner$' matches ")
+STACKS = "outer (a.py:9);inner (a.py:3);sum (a.py:1) 70\nouter (a.py:9);inner (a.py:4) 20\nouter (a.py:8) 10\n"
 
 
-def test_the_difference_with_itself_and_another(file: Path, tmp_path: Path, shown) -> None:
-    assert len(shown("--diff", str(file))) == 2, "no row has changed"
-    other = tmp_path / "other.pstats"
-    profiler = cProfile.Profile()
-    profiler.runcall(inner, 300_000)
-    profiler.dump_stats(other)
-    lines = shown("--diff", str(other), "--limit", "0")
-    genexpr = next(line for line in lines if "<genexpr>" in line)
-    assert genexpr.lstrip().startswith("+")
-    assert "gone" in next(line for line in lines if "outer" in line)
+def printed(capsys: pytest.CaptureFixture[str], *words: object) -> list[str]:
+    assert cli.main(["profile", *map(str, words)]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_the_flame_graph(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.collapsed"
+    path.write_text(STACKS)
+
+    def rows(*words: str) -> list[list[str]]:
+        lines = printed(capsys, path, *words, "--width", 41)
+        return [line.split() for line in lines if line.startswith("▏")]
+
+    assert rows("--flame") == [["▏all", "100"], ["▏outer", "100"], ["▏inner", "90"], ["▏sum", "70"]]
+    assert rows("--flame", "--by", "line")[1] == ["▏outer", "90", "▏out…"], "two lines of one function"
+    zoomed = printed(capsys, path, "--zoom", "^inner$", "--width", 45)[1:]
+    assert zoomed == ["▏all 100", "▏outer 100", "▏inner 90", "▏sum 70"]
+    assert rows("--inverted")[1] == ["▏sum", "70", "▏inner", "▏out…"]
+    assert printed(capsys, path, "--flame", "--search", "^inner$")[-1] == "'^inner$' matches 90.0%"
+
+
+def test_the_difference_with_itself_and_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, other = tmp_path / "one.speedscope.json", tmp_path / "other.speedscope.json"
+    frames = tuple(Frame(name, "a.py") for name in ("outer", "inner", "new"))
+    before = Profile(frames, (Sample((0, 1), 2.0), Sample((0,), 1.0)), SECONDS)
+    after = Profile(frames, (Sample((1,), 0.5), Sample((1, 2), 4.0)), SECONDS)
+    detect.write(before, one)
+    detect.write(after, other)
+    assert len(printed(capsys, one, "--diff", one)) == 2, "no row has changed"
+    lines = [line.split() for line in printed(capsys, one, "--diff", other, "--limit", 0)[2:]]
+    assert lines == [
+        ["+4.0s", "+4.0s", "new", "4.0s", "new", "a.py"],
+        ["-1.5s", "+2.5s", "2.0s", "500ms", "inner", "a.py"],
+        ["-1.0s", "-3.0s", "1.0s", "gone", "outer", "a.py"],
+    ]
 
 
 @pytest.mark.parametrize(
