@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
+from textwrap import wrap
 
 from rich.cells import cell_len
 
@@ -203,7 +204,7 @@ def iteration_lines(profile: Profile) -> list[str]:
     return [f"{text}, slowest {amount_text(slowest.total, SECONDS)} (iteration {slowest.index})"]
 
 
-def verdict_lines(profile: Profile) -> list[str]:
+def verdict_lines(profile: Profile, width: int) -> list[str]:
     """Empty where the profile cannot say."""
     verdict = judge(profile)
     if verdict is None:
@@ -211,7 +212,16 @@ def verdict_lines(profile: Profile) -> list[str]:
     parts = ", ".join(f"{name} {amount_text(seconds, SECONDS)}" for name, seconds in verdict.parts)
     basis = _BASES[verdict.basis].format(launch=amount_text(profile.launch_cost, SECONDS))
     lines = [f"{verdict.bound.value}: {100 * verdict.share:.0f}% ({parts}; {basis})", f"  {_WAYS[verdict.bound]}"]
+    lines = [
+        part
+        for line in lines
+        for part in wrap(line.strip(), width, initial_indent=_indent(line), subsequent_indent="  ")
+    ]
     return lines + [_won(verdict, place) for place in range(len(verdict.lines))]
+
+
+def _indent(line: str) -> str:
+    return "  " if line.startswith(" ") else ""
 
 
 def _won(verdict: Verdict, place: int) -> str:
