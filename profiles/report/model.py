@@ -90,18 +90,24 @@ class NodeTime:
     file: str = ""  # the line that made it
     line: int = 0
     module: str = ""
+    median: float | None = None  # of one call; None where only the sum is known
+
+    @property
+    def usual(self) -> float:
+        """All calls together without the odd ones, which another program or a first call made slow."""
+        return self.total if self.median is None else self.median * self.calls
 
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """An iteration and its parts."""
+    """An iteration and its parts; None for what was not measured."""
 
     index: int
     total: float
-    forward: float = 0.0
-    backward: float = 0.0
-    optimizer: float = 0.0
-    data: float = 0.0
+    forward: float | None = None
+    backward: float | None = None
+    optimizer: float | None = None
+    data: float | None = None
 
 
 class Span(NamedTuple):
@@ -128,7 +134,7 @@ class Profile:
     iterations: tuple[Iteration, ...] = ()
     spans: tuple[Span, ...] = ()
     lines: str = "executed"  # what Frame.line is: "executed", or "first" of the function
-    launch_cost: float | None = None  # seconds that launching a node takes at least, measured
+    launch_cost: float | None = None  # seconds that launching a node takes at most, measured
     period: float = 0.0  # seconds between two samples, where it is known
     meta: Mapping[str, object] = field(default_factory=dict)  # profiler, region, framework, cost, machine, notes
 

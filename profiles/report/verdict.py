@@ -2,8 +2,9 @@
 
 ``data``: the iteration's time in the data loader. ``scheduling``: the time between nodes (Python, dispatch, the
 engine's queue) and, within nodes, what launching them takes. ``kernel``: the rest of the nodes' time. Within a node the
-two are told apart by the kernel's own time where the profiler knows it, else by what launching a node takes at least on
-this machine, measured with a node that computes next to nothing; where neither is known, nothing is judged.
+two are told apart by the kernel's own time where the profiler knows it, else by what launching a node takes at most, by
+nodes of the same run that compute nothing: what goes beyond it is the kernel's for certain. Where neither is known,
+nothing is judged. A node's usual time counts, so that one call that was interrupted decides nothing.
 
 A sampled profile with native frames says the same by its innermost frames: in a kernel's loop, or on the way there.
 """
@@ -70,12 +71,12 @@ def judge(profile: Profile, lines: int = 3) -> Verdict | None:
 def split(node: NodeTime, launch_cost: float | None) -> tuple[float, float] | None:
     """(scheduling, kernel) seconds of a node, its gap with the scheduling; None where they cannot be told apart."""
     if node.kernel is not None:
-        kernel = min(node.kernel, node.total)
+        kernel = min(node.kernel, node.usual)
     elif launch_cost is not None:
-        kernel = max(node.total - node.calls * launch_cost, 0.0)
+        kernel = max(node.usual - node.calls * launch_cost, 0.0)
     else:
         return None
-    return node.gap + node.total - kernel, kernel
+    return node.gap + node.usual - kernel, kernel
 
 
 def _of_nodes(
@@ -97,9 +98,11 @@ def _of_nodes(
                 row = by_line[name][node.file, node.line]
                 row[0] += seconds
                 row[1] += node.calls
-    data = sum(iteration.data for iteration in iterations)
     basis = "kernel" if all(node.kernel is not None for node in nodes) else "launch"
-    parts = {"scheduling": scheduling, "kernel": kernel, "data": data}
+    parts = {"scheduling": scheduling, "kernel": kernel}
+    data = [iteration.data for iteration in iterations if iteration.data is not None]
+    if data:  # else it is a verdict of the nodes alone
+        parts["data"] = sum(data)
     return _verdict(parts, by_line, lines, basis)
 
 
@@ -130,8 +133,8 @@ def _of_samples(profile: Profile, lines: int) -> Verdict | None:
     total = profile.total
     if profile.unit != SECONDS or not profile.period or total < _FEWEST * profile.period:
         return None
-    native = sum(weight for stack, weight, _ in profile.samples if stack and profile.frames[stack[-1]].side == NATIVE)
-    if native < total / 2:
+    known = [frame.side == NATIVE and bool(frame.module) for frame in profile.frames]
+    if sum(weight for stack, weight, _ in profile.samples if stack and known[stack[-1]]) < total / 2:
         return None
     phases = Phases(profile.frames)
     kernels = [is_kernel(frame) for frame in profile.frames]

@@ -32,6 +32,7 @@ class Profile:
     usage = "adbg profile [OPTIONS] SCRIPT [ARGS…] | -m MODULE [ARGS…] | -c CODE [ARGS…] | FILE [OPTIONS]"
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        parser.epilog = "`adbg profile FILE --help` shows the options of a report."
         add = parser.add_argument
         add("-m", metavar="MODULE", dest="module", help="run a module, as `python -m MODULE` does")
         add("-c", metavar="CODE", dest="code", help="run code, as `python -c CODE` does")
@@ -121,9 +122,7 @@ def _attached(options: argparse.Namespace, line: str) -> int:
 def _report(words: Sequence[str]) -> int:
     from adbg.tui.cli import profile_report
 
-    parser = Parser(prog="adbg profile", description="Show a saved profile, or write it as another tool's.")
-    profile_report.prepare_parser(parser)
-    return profile_report.run(parser, words)
+    return profile_report.run(profile_report.parser("adbg profile"), words)
 
 
 def _open(run_dir: str) -> None:

@@ -17,6 +17,9 @@ from adbg.profiles.report.formats import detect
 from adbg.profiles.report.formats.problem import FormatError
 from adbg.profiles.report.model import Profile
 from adbg.profiles.report.tables import Grouping, Order
+from adbg.tui.cli.profile_timeline import is_run
+from adbg.tui.cli.profile_timeline import read as read_run
+from adbg.tui.cli.subcommand import Parser
 from adbg.tui.text import profile_report as text
 
 DEPTH = 40
@@ -44,30 +47,37 @@ _ENDINGS = {".pstats", ".prof", ".collapsed", ".folded", ".speedscope", ".pprof"
 
 
 def _is_report(path: Path) -> bool:
-    return detect.is_profile(path) or path.suffix in _ENDINGS
+    return detect.is_profile(path) or is_run(path) or path.suffix in _ENDINGS
 
 
-def prepare_parser(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("file", metavar="FILE", help="a profile: " + detect.KINDS)
+def parser(program: str) -> Parser:
+    made = Parser(
+        prog=program,
+        usage=f"{program} FILE [OPTIONS]",
+        description="Show a saved profile: a table, a flame graph, a difference; or write it in another format.",
+        allow_abbrev=False,
+    )
+    add = made.add_argument
+    add("file", metavar="FILE", help="a profile: " + detect.KINDS + "; or the folder of a run: its time line")
     add("--sort", default="self", choices=[one.value for one in Order], help="the order of the table (default: self)")
     add("--by", default="function", choices=[one.value for one in Grouping], help="what a row is (default: function)")
     add("--limit", type=int, default=30, metavar="N", help="rows of the table (default: 30; 0: all)")
     add("--search", metavar="REGEX", help="only what matches in name, file or module")
     add("--diff", metavar="FILE2", help="the difference of two profiles: what takes more or less in FILE2")
-    add("--flame", action="store_true", help="the flame graph, the outermost frames first")
-    add("--zoom", metavar="REGEX", help="with --flame: the widest frame that matches in full width")
-    add("--inverted", action="store_true", help="with --flame: the innermost frames first, their callers below")
+    add("--flame", action="store_true", help="the flame graph of functions, or of --by, the outermost first")
+    add("--zoom", metavar="REGEX", help="the flame graph with the widest frame that matches in full width")
+    add("--inverted", action="store_true", help="the flame graph with the innermost frames first, their callers below")
     add("--width", type=int, metavar="N", help="cells of a line (default: the terminal's)")
     add("--json", action="store_true", help="the rows as JSON lines")
     add("-o", "--output", metavar="FILE2", help="write it as " + " ".join(detect.WRITERS))
+    return made
 
 
 def run(parser: argparse.ArgumentParser, words: Sequence[str]) -> int:
     options = parser.parse_args(words)
     if options.limit < 0:
         raise CommandError(f"--limit {options.limit} is below 0", "0 shows all rows")
-    profile = detect.read(Path(options.file))
+    profile = _read(Path(options.file))
     if options.output:
         target = Path(options.output)
         detect.write(profile, target)
@@ -82,12 +92,18 @@ def run(parser: argparse.ArgumentParser, words: Sequence[str]) -> int:
     if options.json:
         return _json(profile, options)
     lines = text.head_lines(profile, options.file)
-    if options.flame:
+    if options.flame or options.zoom or options.inverted:
         lines += _flame(profile, options, width)
     else:
         lines += _tables(profile, options, width)
     print("\n".join(lines))
     return 0
+
+
+def _read(path: Path) -> Profile:
+    if not detect.is_profile(path) and is_run(path):
+        return read_run(path)
+    return detect.read(path)
 
 
 def _pattern(text_: str | None) -> re.Pattern[str] | None:
@@ -105,9 +121,8 @@ def _rows(profile: Profile, options: argparse.Namespace) -> tuple[tables.Table, 
 
 
 def _tables(profile: Profile, options: argparse.Namespace, width: int) -> list[str]:
-    lines = text.verdict_lines(profile)
-    if profile.iterations:
-        lines += ["", *text.iteration_lines(profile, options.limit)]
+    lines = text.verdict_lines(profile, width)
+    lines += text.iteration_lines(profile)
     if profile.nodes:
         lines += ["", *text.node_lines(profile, width, options.limit)]
     if profile.samples or profile.calls:
@@ -119,7 +134,7 @@ def _tables(profile: Profile, options: argparse.Namespace, width: int) -> list[s
 
 
 def _flame(profile: Profile, options: argparse.Namespace, width: int) -> list[str]:
-    tree = Tree(profile, inverted=options.inverted)
+    tree = Tree(tables.grouped_stacks(profile, Grouping(options.by)), inverted=options.inverted)
     zoom = ROOT
     if pattern := _pattern(options.zoom):
         found = text.find_node(tree, pattern)
@@ -134,7 +149,7 @@ def _flame(profile: Profile, options: argparse.Namespace, width: int) -> list[st
 
 
 def _difference(profile: Profile, options: argparse.Namespace, width: int) -> int:
-    other = detect.read(Path(options.diff))
+    other = _read(Path(options.diff))
     if other.empty:
         raise FormatError(f"{options.diff}: nothing was sampled in it")
     shares = not tables.comparable(profile, other)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
+from textwrap import wrap
 
 from rich.cells import cell_len
 
@@ -21,9 +22,10 @@ _WAYS = {
     Bound.KERNEL: "the kernels take most of the time: better kernels, a smaller type or less to compute would win most",
     Bound.DATA: "the step waits for its data: more workers of the data loader, or data prepared ahead, would win most",
 }
+_NARROW = 100  # cells: a table of fewer has one column of shares
 _BASES = {
     "kernel": "kernel times are measured",
-    "launch": "kernel = node − {launch}, what launching a node takes at least",
+    "launch": "in nodes; kernel is what goes beyond {launch} a node, the most that launching one takes",
     "samples": "by the innermost native frames of the samples",
 }
 
@@ -93,15 +95,17 @@ def table_lines(table: Table, rows: Sequence[Row], width: int, limit: int, what:
     """The first ``limit`` of ``rows`` (0: all) in columns; the name gives way."""
     shown = rows[:limit] if limit else rows
     counted = any(row.calls is not None for row in shown)
-    heads = ["self", "%", "cumulative", "%"] + (["calls", "per call"] if counted else [])
+    narrow = width < _NARROW
+    heads = ["self", "%", "cumulative"] + ["%"] * (not narrow) + (["calls", "per call"] if counted else [])
     body = []
     for row in shown:
         cells = [
             amount_text(row.own, table.unit),
             _share(row.own, table.total),
             amount_text(row.cumulative, table.unit),
-            _share(row.cumulative, table.total),
         ]
+        if not narrow:
+            cells.append(_share(row.cumulative, table.total))
         if counted:
             cells += [_calls(row), amount_text(row.per_call, table.unit)]
         body.append((cells, row.frame.name, place_text(row.frame)))
@@ -133,7 +137,10 @@ def _columns(
     lines = [f"{head}  {_pad(what, name)}  where"]
     for cells, text, where in body:
         numbers = "  ".join(" " * (size - cell_len(cell)) + cell for cell, size in zip(cells, widths))
-        lines.append(f"{numbers}  {_pad(elide(text, name), name)}  {_tail(where, place)}".rstrip())
+        if where:
+            lines.append(f"{numbers}  {_pad(elide(text, name), name)}  {_tail(where, place)}")
+        else:
+            lines.append(f"{numbers}  {elide(text, name + 2 + place)}")
     return lines
 
 
@@ -142,7 +149,9 @@ def _pad(text: str, width: int) -> str:
 
 
 def _tail(text: str, width: int) -> str:
-    """The end of a place tells most."""
+    """The end of a place tells most: first its folder goes."""
+    if cell_len(text) > width and "/" in text and " " not in text:
+        text = text.rpartition("/")[2]
     return text if cell_len(text) <= width else "…" + text[len(text) - width + 1 :]
 
 
@@ -150,10 +159,10 @@ def _tail(text: str, width: int) -> str:
 
 
 def node_lines(profile: Profile, width: int, limit: int) -> list[str]:
-    """The node timer's rows, those with most time first."""
-    nodes = sorted(profile.nodes, key=lambda node: -(node.total + node.gap))
+    """The node timer's rows, those that usually take most first."""
+    nodes = sorted(profile.nodes, key=lambda node: -(node.usual + node.gap))
     shown = nodes[:limit] if limit else nodes
-    heads = ["total", "gap", "kernel", "launch", "calls", "per call", "phase"]
+    heads = ["total", "median", "kernel", "launch", "gap", "calls", "phase"]
     cost = profile.launch_cost
     body = [(_node_cells(node, cost), node.unique_name or node.name, _node_place(node)) for node in shown]
     lines = _columns(heads, body, width, "node")
@@ -166,11 +175,11 @@ def _node_cells(node: NodeTime, launch_cost: float | None) -> list[str]:
     both = split(node, launch_cost)
     return [
         amount_text(node.total, SECONDS),
-        amount_text(node.gap, SECONDS),
+        amount_text(node.usual / node.calls if node.calls else 0.0, SECONDS),
         amount_text(both[1], SECONDS) if both else "·",
         amount_text(both[0] - node.gap, SECONDS) if both else "·",
+        amount_text(node.gap, SECONDS),
         f"{node.calls:,}",
-        amount_text(node.total / node.calls if node.calls else 0.0, SECONDS),
         node.phase,
     ]
 
@@ -180,18 +189,22 @@ def _node_place(node: NodeTime) -> str:
     return " ".join(filter(None, (node.module, place)))
 
 
-def iteration_lines(profile: Profile, limit: int) -> list[str]:
-    """Each iteration and its parts."""
-    rows = profile.iterations[:limit] if limit else profile.iterations
-    names = ("total", "forward", "backward", "optimizer", "data")
-    lines = ["iteration  " + "  ".join(f"{name:>9}" for name in names)]
-    for row in rows:
-        parts = (f"{amount_text(getattr(row, name), SECONDS):>9}" for name in names)
-        lines.append(f"{row.index:>9}  " + "  ".join(parts))
-    return lines
+def iteration_lines(profile: Profile) -> list[str]:
+    """The usual iteration and its parts, and the slowest."""
+    if not profile.iterations:
+        return []
+    middle = sorted(profile.iterations, key=lambda row: row.total)[len(profile.iterations) // 2]
+    slowest = max(profile.iterations, key=lambda row: row.total)
+    parts = [
+        f"{name} {amount_text(value, SECONDS)}"
+        for name in ("forward", "backward", "optimizer", "data")
+        if (value := getattr(middle, name)) is not None
+    ]
+    text = f"iterations: median {amount_text(middle.total, SECONDS)}" + (f" ({', '.join(parts)})" if parts else "")
+    return [f"{text}, slowest {amount_text(slowest.total, SECONDS)} (iteration {slowest.index})"]
 
 
-def verdict_lines(profile: Profile) -> list[str]:
+def verdict_lines(profile: Profile, width: int) -> list[str]:
     """Empty where the profile cannot say."""
     verdict = judge(profile)
     if verdict is None:
@@ -199,7 +212,16 @@ def verdict_lines(profile: Profile) -> list[str]:
     parts = ", ".join(f"{name} {amount_text(seconds, SECONDS)}" for name, seconds in verdict.parts)
     basis = _BASES[verdict.basis].format(launch=amount_text(profile.launch_cost, SECONDS))
     lines = [f"{verdict.bound.value}: {100 * verdict.share:.0f}% ({parts}; {basis})", f"  {_WAYS[verdict.bound]}"]
+    lines = [
+        part
+        for line in lines
+        for part in wrap(line.strip(), width, initial_indent=_indent(line), subsequent_indent="  ")
+    ]
     return lines + [_won(verdict, place) for place in range(len(verdict.lines))]
+
+
+def _indent(line: str) -> str:
+    return "  " if line.startswith(" ") else ""
 
 
 def _won(verdict: Verdict, place: int) -> str:

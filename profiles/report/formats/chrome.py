@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,15 +42,25 @@ def read(path: Path) -> Profile:
         spans, frames = _spans([event for event in events if isinstance(event, dict)])
     except (TypeError, ValueError, KeyError) as error:
         raise damaged(path, _KIND, f"its events are not those of the format ({error!r})") from None
+    return _stacked(spans, frames, {"format": "Chrome trace"})
+
+
+def of_spans(spans: Sequence[Span], meta: Mapping[str, object]) -> Profile:
+    """A time line as a profile: what lies within another span of its thread was called by it."""
+    ordered = sorted(spans, key=lambda span: (span.begin, -span.duration))
+    return _stacked(ordered, [_frame({"name": span.name, "args": span.facts}, span.category) for span in ordered], meta)
+
+
+def _stacked(spans: Sequence[Span], frames: Sequence[Frame], meta: Mapping[str, object]) -> Profile:
     builder = Builder()
     lanes: dict[tuple[str, str], list[tuple[Span, Frame]]] = defaultdict(list)
     for span, frame in zip(spans, frames):
-        if span.duration > 0:
+        if span.duration > 0 and span.category != "iteration":  # its time is that of the threads
             lanes[span.process, span.thread].append((span, frame))
     several = len({process for process, _ in lanes}) > 1
     for (process, thread), lane in lanes.items():
         _nest(builder, lane, f"{process} {thread}".strip() if several else thread)
-    return Profile(builder.frames, builder.samples, SECONDS, spans=tuple(spans), meta={"format": "Chrome trace"})
+    return Profile(builder.frames, builder.samples, SECONDS, spans=tuple(spans), meta=meta)
 
 
 def _spans(events: list[dict[str, Any]]) -> tuple[list[Span], list[Frame]]:
@@ -59,8 +69,8 @@ def _spans(events: list[dict[str, Any]]) -> tuple[list[Span], list[Frame]]:
         if event.get("ph") == "M" and event.get("name") in ("thread_name", "process_name"):
             tid = event.get("tid") if event["name"] == "thread_name" else None
             names[event["name"], event.get("pid"), tid] = str(event.get("args", {}).get("name", ""))
-    found: list[tuple[Span, Frame]] = []
-    for begin, duration, event in _complete(events):
+    found: list[tuple[Span, Frame, int]] = []
+    for number, begin, duration, event in _complete(events):
         category = str(event.get("cat") or "")
         if category not in _SKIPPED:
             pid, tid = event.get("pid"), event.get("tid")
@@ -68,9 +78,10 @@ def _spans(events: list[dict[str, Any]]) -> tuple[list[Span], list[Frame]]:
             process = _text(pid, names.get(("process_name", pid, None)), "process")
             frame = _frame(event, category)
             span = Span(str(event.get("name", "")), category, begin, duration, thread, process, _facts(event))
-            found.append((span, frame))
-    found.sort(key=lambda pair: (pair[0].begin, -pair[0].duration))
-    return [span for span, _ in found], [frame for _, frame in found]
+            found.append((span, frame, number))
+    # Of equal ones the outer one comes first in the file
+    found.sort(key=lambda row: (row[0].begin, -row[0].duration, row[2]))
+    return [span for span, _, _ in found], [frame for _, frame, _ in found]
 
 
 def _text(number: object, name: str | None, what: str) -> str:
@@ -86,21 +97,21 @@ def _facts(event: Mapping[str, Any]) -> _Facts:
     return {str(key): value for key, value in facts.items() if isinstance(value, (str, int, float))}
 
 
-def _complete(events: Iterable[dict[str, Any]]) -> Iterator[tuple[float, float, dict[str, Any]]]:
-    """(begin, duration, event) of X events, of B … E pairs, and of moments; seconds."""
-    open_: dict[tuple[object, object], list[dict[str, Any]]] = defaultdict(list)
-    for event in events:
+def _complete(events: Iterable[dict[str, Any]]) -> Iterator[tuple[int, float, float, dict[str, Any]]]:
+    """(where in the file, begin, duration, event) of X events, of B … E pairs, and of moments; seconds."""
+    open_: dict[tuple[object, object], list[tuple[int, dict[str, Any]]]] = defaultdict(list)
+    for number, event in enumerate(events):
         kind = event.get("ph")
         if kind == "X":
-            yield float(event["ts"]) / _MICRO, float(event.get("dur") or 0) / _MICRO, event
+            yield number, float(event["ts"]) / _MICRO, float(event.get("dur") or 0) / _MICRO, event
         elif kind == "B":
-            open_[event.get("pid"), event.get("tid")].append(event)
+            open_[event.get("pid"), event.get("tid")].append((number, event))
         elif kind == "E" and (stack := open_[event.get("pid"), event.get("tid")]):
-            first = stack.pop()
+            at, first = stack.pop()
             begin = float(first["ts"])
-            yield begin / _MICRO, (float(event["ts"]) - begin) / _MICRO, first
+            yield at, begin / _MICRO, (float(event["ts"]) - begin) / _MICRO, first
         elif kind in ("i", "I", "R"):
-            yield float(event["ts"]) / _MICRO, 0.0, event
+            yield number, float(event["ts"]) / _MICRO, 0.0, event
 
 
 def _frame(event: Mapping[str, Any], category: str) -> Frame:
@@ -113,6 +124,8 @@ def _frame(event: Mapping[str, Any], category: str) -> Frame:
         return Frame(
             name, str(facts.get("file", "")), int(facts.get("line", 0) or 0), NODE, str(facts.get("module", ""))
         )
+    if category == "backward":  # its name has its number
+        return Frame("backward", str(facts.get("file", "")), int(facts.get("line", 0) or 0), PYTHON)
     if category in _DEVICE:
         return Frame(name, side=NATIVE, module="device")
     if found := _PYTHON.match(name):
@@ -186,15 +199,16 @@ class _Events:
         if tid is None:
             tid = self._threads[span.process, span.thread] = len(self._threads) + 1
             self._named("thread_name", pid, tid, span.thread or "thread")
-        row: dict[str, object] = {
+        row: dict[str, Any] = {
             "name": span.name,
             "cat": span.category or "other",
             "ph": "X" if span.duration > 0 else "i",
-            "ts": span.begin * _MICRO,
+            "ts": _micro(span.begin),
             "pid": pid,
             "tid": tid,
         }
-        row |= {"dur": span.duration * _MICRO} if span.duration > 0 else {"s": "t"}
+        # Ends are rounded, not durations: what ends together still does
+        row |= {"dur": round(_micro(span.begin + span.duration) - row["ts"], 3)} if span.duration > 0 else {"s": "t"}
         if span.facts:
             row["args"] = dict(span.facts)
         self._rows.append(row)
@@ -204,6 +218,11 @@ class _Events:
 
     def body(self) -> dict[str, object]:
         return {"traceEvents": self._names + self._rows, "displayTimeUnit": "ms", "otherData": self._note}
+
+
+def _micro(seconds: float) -> float:
+    """Microseconds to the nanosecond, which is what Perfetto keeps."""
+    return round(seconds * _MICRO, 3)
 
 
 def _laid_out(profile: Profile) -> Iterator[Span]:
@@ -218,7 +237,7 @@ def _laid_out(profile: Profile) -> Iterator[Span]:
             same = 0
             while same < min(len(open_), len(stack)) and open_[same][0] == stack[same]:
                 same += 1
-            for number, begin in reversed(open_[same:]):
+            for number, begin in open_[same:]:
                 frame = profile.frames[number]
                 facts: dict[str, str | int | float] = {"file": frame.file, "line": frame.line} if frame.file else {}
                 if frame.module:

@@ -124,7 +124,8 @@ def write(profile: Profile, path: Path) -> None:
         parts.append(_bytes(_LOCATION, _number(1, number) + _number(2, module) + line))
         function, file = text(frame.name), text(frame.file or ("node" if frame.side == NODE else frame.module))
         start = frame.line if profile.lines == "first" else 0
-        body = _number(1, number) + _number(2, function) + _number(3, function) + _number(4, file) + _number(5, start)
+        # No system name: where it equals the name, pprof cuts what lies in "<>", and "<module>" is nothing then
+        body = _number(1, number) + _number(2, function) + _number(4, file) + _number(5, start)
         parts.append(_bytes(_FUNCTION, body))
     for name, number in modules.items():
         parts.append(_bytes(_MAPPING, _number(1, number) + _number(5, text(name)) + _number(7, 1)))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from adbg.profiles.report.call_stacks import call_tree
 from adbg.profiles.report.formats.problem import FormatError, damaged
-from adbg.profiles.report.model import NATIVE, PYTHON, SAMPLES, SECONDS, Builder, Call, Caller, Frame, Profile
+from adbg.profiles.report.model import NATIVE, PYTHON, SECONDS, Builder, Call, Caller, Frame, Profile
 from adbg.profiles.report.tables import Grouping, grouped_stacks
 
 _KIND = "pstats file"
@@ -66,8 +66,8 @@ def _frame(key: _Key) -> Frame:
 
 def write(profile: Profile, path: Path) -> None:
     """As cProfile writes it. A sampled profile has no calls: a function counts the stacks that it is in."""
-    if profile.unit not in (SECONDS, SAMPLES):
-        raise FormatError(f"a profile of {profile.unit} cannot be a pstats file", "write it as collapsed stacks")
+    if profile.unit != SECONDS:
+        raise FormatError(f"a pstats file has times, this profile has {profile.unit}", "write it as collapsed stacks")
     table = _counted(profile) if profile.calls else _sampled(profile)
     path.write_bytes(marshal.dumps(table))
 

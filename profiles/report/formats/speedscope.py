@@ -36,11 +36,13 @@ def _profile(body: Mapping[str, Any]) -> Profile:
     frames = [_frame(row) for row in body["shared"]["frames"]]
     units = {str(row["unit"]) for row in body["profiles"]}
     timed = bool(units) and units <= _SECONDS.keys()
+    several = len(body["profiles"]) > 1  # the name of a single one is the profile's, not a thread's
     for row in body["profiles"]:
+        thread = str(row.get("name") or "") if several else ""
         scale = _SECONDS[row["unit"]] if timed else 1.0
         stacks = _sampled(row) if row["type"] == "sampled" else _evented(row)
         for stack, weight in stacks:
-            builder.add([builder.frame(frames[index]) for index in stack], weight * scale, str(row.get("name") or ""))
+            builder.add([builder.frame(frames[index]) for index in stack], weight * scale, thread)
     unit = SECONDS if timed else BYTES if units == {"bytes"} else SAMPLES
     meta = {"format": "speedscope", "profiler": str(body.get("exporter") or "").partition("@")[0]}
     return Profile(builder.frames, builder.samples, unit, meta=meta)

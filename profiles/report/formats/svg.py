@@ -8,6 +8,7 @@ from pathlib import Path
 from adbg.profiles.report.flame import ROOT, Tree, layout
 from adbg.profiles.report.formats.amounts import amount, share
 from adbg.profiles.report.model import Frame, Profile
+from adbg.profiles.report.tables import Grouping, grouped_stacks
 
 _WIDTH, _ROW, _CHARACTER = 1200, 17, 6.6  # pixels
 _FINEST = 4  # steps of a pixel in which frames are laid out
@@ -24,7 +25,7 @@ def write(profile: Profile, path: Path) -> None:
 
 def drawing(profile: Profile) -> str:
     """The ``<svg>`` element."""
-    tree = Tree(profile)
+    tree = Tree(grouped_stacks(profile, Grouping.FUNCTION))
     rows = layout(tree, _WIDTH * _FINEST)
     height = (len(rows) + 2) * _ROW + 8
     title = str(profile.meta.get("region") or profile.meta.get("profiler") or "profile")

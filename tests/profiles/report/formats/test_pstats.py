@@ -6,6 +6,7 @@ import cProfile
 import io
 import pstats
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from adbg.profiles.report.flame import Tree
 from adbg.profiles.report.formats import collapsed, detect
 from adbg.profiles.report.formats import pstats as format_
 from adbg.profiles.report.formats.problem import FormatError
-from adbg.profiles.report.model import Frame
+from adbg.profiles.report.model import SECONDS, Frame
 from adbg.profiles.report.tables import Order, table
 
 
@@ -81,20 +82,23 @@ def test_the_order_is_theirs(file: Path, order: Order, theirs: str) -> None:
 
 
 def test_stacks_share_the_time_as_it_was_measured(file: Path) -> None:
-    """``spin`` is called from two functions, for 10 and for 40 ms: its time lies below each as measured."""
+    """``spin`` is called from two functions, for 10 and for 40 ms: its own time lies below each as measured."""
     profile = detect.read(file)
     measured = witness(file)
     assert sum(sample.weight for sample in profile.samples) == pytest.approx(sum(row[2] for row in measured.values()))
     tree = Tree(profile)
-    below = {}
+    own = {}
     for node in range(1, len(tree)):
         names = [profile.frames[tree.frame[one]].name for one in tree.path(node)[1:]]
-        below[tuple(names)] = tree.weight[node]
-    cumulative = {name: row[3] for (_, _, name), row in measured.items()}
-    assert below["work", "short"] == pytest.approx(cumulative["short"], rel=0.02)
-    assert below["work", "long", "spin"] == pytest.approx(cumulative["long"], rel=0.05)
-    assert below["work", "short", "spin"] < below["work", "long", "spin"] / 2
-    assert below["work", "again"] == pytest.approx(cumulative["again"], rel=0.02), "recursion: one frame"
+        own[tuple(names)] = tree.own[node]
+    stats = pstats.Stats(str(file), stream=io.StringIO()).stats  # type: ignore[attr-defined]
+    callers = next(row[4] for (_, _, name), row in stats.items() if name == "spin")
+    wanted = {name: counts[2] for (_, _, name), counts in callers.items()}
+    assert wanted.keys() == {"short", "long"}
+    for name, seconds in wanted.items():
+        assert own["work", name, "spin"] == pytest.approx(seconds)
+    recursive = next(row[2] for (_, _, name), row in measured.items() if name == "again")
+    assert own["work", "again"] == pytest.approx(recursive), "recursion: one frame"
 
 
 def test_written_again_it_is_the_same(file: Path, tmp_path: Path) -> None:
@@ -111,7 +115,10 @@ def test_samples_as_a_pstats_file(tmp_path: Path) -> None:
         "main (x.py:9);inner (x.py:3) 7\nmain (x.py:8) 2\nmain (x.py:9);inner (x.py:4);inner (x.py:5) 1\n"
     )
     target = tmp_path / "s.pstats"
-    format_.write(collapsed.read(stacks), target)
+    counted = collapsed.read(stacks)
+    with pytest.raises(FormatError, match="has times"):
+        format_.write(counted, target)
+    format_.write(replace(counted, unit=SECONDS), target)
     found = witness(target)
     assert found["x.py", 0, "main"][2:] == (2, 10) and found["x.py", 0, "inner"][2:] == (8, 8)
 

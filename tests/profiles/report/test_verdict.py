@@ -1,0 +1,100 @@
+"""What bounds a step: arithmetic on the node timer's rows, and real profiles of work that is one or the other."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from adbg.profiles.report.formats import detect
+from adbg.profiles.report.model import NATIVE, SECONDS, Frame, Iteration, NodeTime, Profile, Sample
+from adbg.profiles.report.verdict import Bound, judge
+
+MS, US = 1e-3, 1e-6
+
+
+def node(name: str, calls: int, total: float, gap: float, kernel: float | None = None, line: int = 0) -> NodeTime:
+    return NodeTime(name, name, "backward", calls, total, gap, kernel, "net.py" if line else "", line)
+
+
+def test_measured_kernels() -> None:
+    nodes = (node("Mm", 10, 9 * MS, 1 * MS, 8 * MS, 4), node("Add", 10, 2 * MS, 1 * MS, 1 * MS, 5))
+    verdict = judge(Profile(nodes=nodes, launch_cost=1.0))
+    assert verdict is not None and verdict.bound is Bound.KERNEL and verdict.basis == "kernel"
+    assert dict(verdict.parts) == pytest.approx({"kernel": 9 * MS, "scheduling": 4 * MS})
+    assert [(line.line, line.calls) for line in verdict.lines] == [(4, 10), (5, 10)]
+
+
+def test_by_the_launch_cost() -> None:
+    nodes = (node("Mm", 10, 0.1 * MS, 0.2 * MS, line=4), node("Add", 1, 0.05 * MS, 0.01 * MS, line=5))
+    verdict = judge(Profile(nodes=nodes, launch_cost=8 * US))
+    assert verdict is not None and verdict.bound is Bound.SCHEDULING and verdict.basis == "launch"
+    assert dict(verdict.parts) == pytest.approx({"scheduling": 298 * US, "kernel": 62 * US})
+    assert [line.line for line in verdict.lines] == [4, 5]
+
+
+def test_an_interrupted_call_decides_nothing() -> None:
+    odd = NodeTime("Mm", "Mm", "backward", 10, 30 * MS, 0.1 * MS, median=9 * US)
+    verdict = judge(Profile(nodes=(odd,), launch_cost=8 * US))
+    assert verdict is not None and verdict.bound is Bound.SCHEDULING and verdict.total == pytest.approx(190 * US)
+
+
+def test_the_loader() -> None:
+    verdict = judge(Profile(nodes=(node("Mm", 1, MS, 0, MS),), iterations=(Iteration(1, 5 * MS, data=3 * MS),)))
+    assert verdict is not None and verdict.bound is Bound.DATA and verdict.share == pytest.approx(0.75)
+
+
+def test_samples_in_the_loader() -> None:
+    """A kernel that the loader calls is its own time."""
+    loader = Frame("__next__", "torch/utils/data/dataloader.py", 9)
+    frames = (loader, Frame("mkl_sgemm", side=NATIVE, module="x.so"), Frame("main", "/home/me/train.py", 4))
+    samples = (Sample((2, 0, 1), 2.0), Sample((2, 1), 1.0))
+    verdict = judge(Profile(frames, samples, SECONDS, period=0.01))
+    assert verdict is not None and verdict.bound is Bound.DATA and dict(verdict.parts)["kernel"] == 1.0
+    assert [(line.file, line.calls) for line in verdict.lines] == [("/home/me/train.py", 200)]
+
+
+def test_nothing_is_judged_without_a_measure() -> None:
+    assert judge(Profile(nodes=(node("Mm", 1, MS, 0),))) is None
+    assert judge(Profile()) is None
+    few = tuple(Sample((0,), 0.01) for _ in range(3))
+    assert judge(Profile((Frame("mkl_sgemm", side=NATIVE, module="x.so"),), few, SECONDS, period=0.01)) is None
+    many = few * 100
+    assert judge(Profile((Frame("mkl_sgemm", side=NATIVE, module="x.so"),), many, SECONDS, period=0.01)) is not None
+    assert judge(Profile((Frame("0x7f00", side=NATIVE),), many, SECONDS, period=0.01)) is None, "addresses alone"
+
+
+def test_the_node_timers_file(tmp_path: Path) -> None:
+    """Without a measured launch cost, that of the nodes which compute nothing."""
+    row = {"index": 1, "calls": 2, "gap_us": 5.0, "raw_us": 20.0, "us": 10.0, "forward_us": None, "module": "net.a"}
+    mm = {"name": "MmBackward0", "unique_name": "MmBackward0#1", "total_us": 50.0, "file": "/m.py", "line": 3}
+    view = {"name": "TBackward0", "unique_name": "TBackward0#2", "total_us": 8.0, "forward_us": 3.0}
+    body = {
+        "adbg_nodes": 1,
+        "framework": "torch",
+        "iterations": [{"backward": 1, "backward_us": 90.0, "outside_us": 10.0, "nodes": 2, "data_us": None}],
+        "cost": {"per_node_us": 1.0, "how": "interleaved"},
+        "nodes": [{**row, **mm}, {**row, **view}],
+    }
+    folder = tmp_path / "001-nodes"
+    folder.mkdir()
+    (folder / "nodes.json").write_text(json.dumps(body))
+    meta = {
+        "adbg": 1,
+        "profiler": "nodes",
+        "file": "nodes.json",
+        "format": "nodes",
+        "state": "partial",
+        "why": "killed",
+    }
+    (folder / "meta.json").write_text(json.dumps(meta))
+    for path in (folder, folder / "nodes.json"):
+        profile = detect.read(path)
+        assert profile.meta["state"] == "partial"
+        assert profile.launch_cost == pytest.approx(12 * 10 * US), "twelve times the median of the view"
+        assert [(n.name, n.phase) for n in profile.nodes] == [
+            ("MmBackward0", "backward"), ("TBackward0", "backward"), ("TBackward0", "forward"),
+        ]  # fmt: skip
+        assert profile.nodes[0].gap == pytest.approx(10 * US) and profile.nodes[0].line == 3
+        assert profile.iterations == (Iteration(1, pytest.approx(100 * US), None, pytest.approx(90 * US), None, None),)

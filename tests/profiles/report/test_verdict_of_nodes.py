@@ -1,0 +1,53 @@
+"""The node timer on real loops, one of small kernels and one of large ones, on both frameworks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.program import adbg
+
+from adbg.profiles.report.formats import detect
+from adbg.profiles.report.verdict import Bound, judge
+
+LOOP = """
+step = make({size})
+for _ in range(16):
+    step()
+"""
+MAKE = {
+    "torch": """
+import torch
+torch.set_num_threads(1)
+def make(n):
+    x, w = torch.randn(n, n), torch.randn(n, n, requires_grad=True)
+    def step():
+        w.grad = None
+        (x @ w).tanh().view(-1).sum().backward()
+    return step
+""",
+    "paddle": """
+import paddle
+def make(n):
+    x, w = paddle.randn([n, n]), paddle.randn([n, n])
+    w.stop_gradient = False
+    def step():
+        w.clear_grad()
+        (x @ w).tanh().reshape([-1]).sum().backward()
+    return step
+""",
+}
+
+
+@pytest.mark.parametrize("framework", [pytest.param(name, marks=getattr(pytest.mark, name)) for name in MAKE])
+@pytest.mark.parametrize(("size", "bound"), [(8, Bound.SCHEDULING), (768, Bound.KERNEL)])
+def test_by_what_views_take(tmp_path: Path, framework: str, size: int, bound: Bound) -> None:
+    script = tmp_path / "loop.py"
+    script.write_text(MAKE[framework] + LOOP.format(size=size))
+    run = tmp_path / "run"
+    done = adbg("profile", "--with", "nodes", "--iterations", "12", "--run-dir", str(run), str(script))
+    assert done.status == 0, str(done)
+    profile = detect.read(next((run / "profiles").iterdir()))
+    verdict = judge(profile)
+    assert verdict is not None and verdict.bound is bound and verdict.share > 0.6, (verdict, profile)
+    assert verdict.lines[0].file == str(script)
