@@ -26,7 +26,6 @@ from adbg.tui.debugger.model import Model, Run, State
 from adbg.tui.debugger.process import Process
 from adbg.tui.debugger.program import Program
 from adbg.tui.debugger.settings import Sent, Settings
-from adbg.tui.text.memory import growth_lines
 
 TAIL = 4096  # characters of the program's output that are kept
 
@@ -180,6 +179,8 @@ class Incoming:
             process.said_end = True
             run.iterations = (run.iterations or 0) + body.iterations
         elif isinstance(body, protocol.MemoryGrows):
+            from adbg.tui.text.memory import growth_lines
+
             self._model.notice("warning", "\n".join(growth_lines(body.growth)))
         elif isinstance(body, protocol.Output):
             self._model.notice("warning" if body.category == "important" else "info", body.output.rstrip("\n"))
