@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from adbg.engine.protocol.messages import (
     AliveBody,
@@ -149,6 +150,8 @@ def course_head(course: Course) -> str:
         text += "; too few for a trend"
     elif course.grows:
         text += f"; grows by {bytes_text(course.slope)} an iteration"
+        if course.stacks:
+            text += ", adbg's stacks of kept nodes included (`stacks off`)"
     else:
         text += "; no trend"
     return text if course.on else f"{text} (no longer watched)"
@@ -239,3 +242,50 @@ def _saver(each: Saver) -> str:
     graph = f" in the graph that {each.root} keeps" if each.root else ""
     made = f", made at {place(each.forward)}" if each.forward is not None else ""
     return f"  saved by #{each.index} {each.node} as {each.name!r}{graph}, until that node has run{made}"
+
+
+# ------------------------------------------------------------------ the app's screen
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLine:
+    """One line of the screen, with its style there and the source line that enter shows."""
+
+    text: str = ""
+    style: str = ""
+    place: SourceLine | None = None
+
+
+def screen_lines(body: MemoryBody, width: int) -> list[MemoryLine]:
+    """Everything, in at most ``width`` cells where numbers are concerned."""
+    lines = [MemoryLine("Process and devices", "title")]
+    cells = [f"{name} {bytes_text(value)}" for name, value in figures(body)]
+    lines += [MemoryLine(f"  {text}") for text in _flowed(cells, width - 4)]
+    lines += [MemoryLine(f"  {note}", "dim") for note in notes(body)]
+    lines += [MemoryLine(), MemoryLine("Iterations", "title")]
+    lines += [MemoryLine(f"  {text}") for text in course_lines(replace(body.course, growths=[]), max(width - 56, 10))]
+    for growth in body.course.growths:
+        at = growth.owner.filled or growth.owner.where
+        texts = growth_lines(growth)
+        lines += [MemoryLine(f"  {text}", "" if row else "warn", at) for row, text in enumerate(texts)]
+    lines += [MemoryLine(), MemoryLine("Graph", "title")]
+    if body.retained is None:
+        return [*lines, MemoryLine(f"  {body.why_none}", "dim")]
+    found = body.retained
+    lines.append(MemoryLine(f"  {retained_head(found)}"))
+    lines += [MemoryLine(f"  {note}", "dim") for note in retained_notes(found)]
+    most = max([row.bytes for row in found.rows], default=0)
+    for row in found.rows:
+        bar = _BARS[-1] * round(8 * row.bytes / most) if most else ""
+        held = f" (and {size(row.held)} of leaves)" if row.held else ""
+        where = "  ".join(filter(None, (row.module, place(row.forward))))
+        text = f"  {size(row.bytes):>8} {bar:<8} #{row.index:<5} {row.name}  {' '.join(row.tensors)}{held}  {where}"
+        lines.append(MemoryLine(text, "", row.forward))
+    return lines
+
+
+def _flowed(cells: Sequence[str], width: int) -> list[str]:
+    """Cells in columns, as many as fit."""
+    wide = max(map(len, cells), default=1) + 2
+    per = max(width // wide, 1)
+    return ["".join(f"{cell:<{wide}}" for cell in cells[at : at + per]).rstrip() for at in range(0, len(cells), per)]

@@ -133,7 +133,8 @@ class MemoryGrows:
 @dataclass(frozen=True, slots=True)
 class Course:
     """Memory over iterations, while it is watched. ``slope``: bytes of RSS an iteration over the later half of the
-    samples, ``grows`` whether that is more than their noise. ``look_ms``: what the last search for growth took."""
+    samples, ``grows`` whether that is more than their noise. ``stacks``: forward stacks are on, which a kept node keeps
+    with it, and which take more than the node. ``look_ms``: what the last search for growth took."""
 
     on: bool
     samples: list[MemorySample] = field(default_factory=list)
@@ -141,6 +142,7 @@ class Course:
     grows: bool = False
     growths: list[Growth] = field(default_factory=list)
     look_ms: float | None = None
+    stacks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
