@@ -342,7 +342,9 @@ class ScriptedAgent:
 
     def do_memory(self, arguments: protocol.Memory) -> protocol.MemoryBody:
         process = protocol.ProcessMemory(rss=1024)
-        return protocol.MemoryBody(process, [], [], protocol.Course(False), None, "there is no graph here")
+        return protocol.MemoryBody(
+            process, [], [], protocol.Course(False), protocol.NodesMemory(False), None, "there is no graph here"
+        )
 
     def do_vlog(self, arguments: protocol.Vlog) -> protocol.VlogBody:
         return protocol.VlogBody({"*": int(arguments.levels or 0)})

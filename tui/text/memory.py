@@ -13,6 +13,8 @@ from adbg.engine.protocol.messages import (
     Growth,
     MemoryBody,
     MemorySample,
+    NodeMemory,
+    NodesMemory,
     Owner,
     ProcessMemory,
     Retained,
@@ -190,6 +192,34 @@ def growth_lines(growth: Growth) -> list[str]:
     return lines
 
 
+# ------------------------------------------------------------------ node by node
+
+NODE_COLUMNS = ("#", "node", "took", "before", "after", "module", "made at")
+
+
+def node_cells(each: NodeMemory) -> tuple[str, ...]:
+    took = size(each.after - each.before)
+    where = place(each.forward)
+    return f"#{each.index}", each.name, took, size(each.before), size(each.after), each.module or "", where
+
+
+def nodes_head(found: NodesMemory) -> list[str]:
+    """Where the peak was, and what is not seen of it."""
+    peak = found.peak
+    if peak is None:
+        if found.on:
+            return ["watched node by node: no backward has ended since"]
+        return ["not watched: `info memory nodes on` looks before and after every node"]
+    course = f"from {bytes_text(found.begun)} up to {bytes_text(peak.highest)}"
+    lines = [f"iteration {found.iteration}: {course}, at #{peak.index} {peak.name} {place(peak.forward)}".rstrip()]
+    top = found.highest
+    if top is not None and top != peak:
+        lines.append(f"highest so far: {bytes_text(top.highest)}, at #{top.index} {top.name}")
+    if found.measure == "rss":
+        lines.append("by the RSS at both ends of each node: what a node takes and gives back within itself is not seen")
+    return lines
+
+
 # ------------------------------------------------------------------ why alive
 
 
@@ -268,6 +298,14 @@ def screen_lines(body: MemoryBody, width: int) -> list[MemoryLine]:
         at = growth.owner.filled or growth.owner.where
         texts = growth_lines(growth)
         lines += [MemoryLine(f"  {text}", "" if row else "warn", at) for row, text in enumerate(texts)]
+    if body.nodes.peak is not None:
+        lines += [MemoryLine(), MemoryLine("Node by node", "title")]
+        lines += [MemoryLine(f"  {text}", "", body.nodes.peak.forward) for text in nodes_head(body.nodes)]
+        lines += [
+            MemoryLine(f"  {size(each.after - each.before):>8} #{each.index:<5} {each.name}  {place(each.forward)}", "",
+                       each.forward)
+            for each in body.nodes.takers
+        ]  # fmt: skip
     lines += [MemoryLine(), MemoryLine("Graph", "title")]
     if body.retained is None:
         return [*lines, MemoryLine(f"  {body.why_none}", "dim")]

@@ -31,7 +31,9 @@ class Remembering:
             protocol.RetainedRow(2, "ReluBackward0#1", 1 << 20, 0, ["result"], None, None, LINE),
         ]
         figures = protocol.ProcessMemory(200 << 20, 210 << 20, 150 << 20, 160 << 20, 0)
-        return protocol.MemoryBody(figures, [], [], course, protocol.Retained(5, 4 << 20, 512, rows))
+        return protocol.MemoryBody(
+            figures, [], [], course, protocol.NodesMemory(False), protocol.Retained(5, 4 << 20, 512, rows)
+        )
 
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["160x45", "80x24"])

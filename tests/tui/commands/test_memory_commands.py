@@ -46,7 +46,10 @@ class Remembering:
             protocol.Allocator("paddle", "cpu", note="paddle has no allocator of its own on the CPU"),
         ]
         devices = [protocol.DeviceMemory("0 GPU", 1 << 30, 1 << 29, 1 << 20)]
-        return protocol.MemoryBody(process, allocators, devices, course, self.graph, "" if self.graph else "no graph")
+        node = protocol.NodeMemory(3, "MmBackward0#2", 100 << 20, 164 << 20, 164 << 20, "fc", LINE)
+        nodes = protocol.NodesMemory(arguments.by_node is not False, "rss", 4, 90 << 20, node, node, [node])
+        why = "" if self.graph else "no graph"
+        return protocol.MemoryBody(process, allocators, devices, course, nodes, self.graph, why)
 
     def answer(self, arguments: protocol.Alive) -> protocol.AliveBody:
         self.alive.append(arguments)
@@ -100,6 +103,17 @@ def test_iterations(one: tuple[Watched, Remembering]) -> None:
     for line in ("i mem iter maybe", "i mem graph x", "i mem nothing"):
         with pytest.raises(CommandError):
             execute(session.debugger, line)
+
+
+def test_nodes(one: tuple[Watched, Remembering]) -> None:
+    session, answers = one
+    result = session.run("i mem nodes on")
+    assert answers.asked[-1] == protocol.Memory(0, None, True)
+    assert "iteration 4: from 90 MiB up to 164 MiB, at #3 MmBackward0#2" in result.text
+    assert "64MiB" in result.text and "…/someone/train.py:7" in result.text
+    assert result.value["peak"]["highest"] == 164 << 20
+    session.run("i mem nodes off")
+    assert answers.asked[-1] == protocol.Memory(0, None, False)
 
 
 def test_why_alive(one: tuple[Watched, Remembering]) -> None:
