@@ -33,7 +33,7 @@ from adbg.engine.collectives.answer import latest
 from adbg.engine.collectives.ledger import Ledger
 from adbg.engine.errors import ProtocolError
 from adbg.engine.inspect.digest import DigestMoments
-from adbg.engine.inspect.memory.course import MemoryCourse
+from adbg.engine.inspect.memory.answer import MemoryWatch
 from adbg.engine.log.levels import LogLevels
 from adbg.engine.log.narrator import Narrator
 from adbg.engine.log.node_log import NodeLog
@@ -136,8 +136,8 @@ class Agent:
         node_log = NodeLog(self.log_levels, self.record.place_log)
         unmatched = UnmatchedBreakpoints(session, self)
         session.observe(_LateFacts(self), self.ledger, self.captures, self.events, unmatched, self.log_levels)
-        self.memory = MemoryCourse(session, self.event)
-        session.observe(node_log, self.aids, self.ranks, self.digests, self.memory)
+        session.observe(node_log, self.aids, self.ranks, self.digests)
+        self.memory = MemoryWatch(session, self.event)
         if main:
             self.record.open()
         session.set_stacks(config.stacks)

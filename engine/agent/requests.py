@@ -222,13 +222,13 @@ class Requests:
         self._at_stop(client, message, "adbg/info", arguments, running)
 
     def _memory(self, client: Client, message: Message, arguments: p.Memory) -> None:
-        course = self._agent.memory
+        watch = self._agent.memory
 
         def running(_: AdbgError) -> None:
-            client.respond(message, memory(self._session, course, None, arguments))
+            client.respond(message, memory(self._session, watch, None, arguments))
 
         def at_stop(parked: Parked) -> None:
-            client.respond(message, memory(self._session, course, self._answers(parked).stop, arguments))
+            client.respond(message, memory(self._session, watch, self._answers(parked).stop, arguments))
 
         self._session.ask(_answering(client, message, at_stop), running)
 

@@ -84,6 +84,8 @@ KEYS: tuple[Key, ...] = (
     Key("output", "o", "screen('output')", "the program's output, and its input", "Program", hint="Output"),
     Key("threads", "W", "screen('threads')", "every thread, and what it waits for", "Program",
         command="where all"),
+    Key("memory", "f6", "screen('memory')", "memory: the process, its course over iterations, what the graph retains",
+        "Program", command="info memory"),
     Key("ranks", "J,f9", "ranks", "the ranks of the job: where each is, what it waits for", "Program", where="main",
         command="info ranks"),
     Key("command", "colon", "command", "command line", "adbg", hint="Cmd", priority=True),

@@ -27,7 +27,6 @@ from adbg.tui.debugger.process import Process
 from adbg.tui.debugger.profiling.profiles import Profiles
 from adbg.tui.debugger.program import Program
 from adbg.tui.debugger.settings import Sent, Settings
-from adbg.tui.text.memory import growth_lines
 
 TAIL = 4096  # characters of the program's output that are kept
 
@@ -186,6 +185,8 @@ class Incoming:
             tell(events.ProfileChanged(process, body.state))
 
         elif isinstance(body, protocol.MemoryGrows):
+            from adbg.tui.text.memory import growth_lines
+
             self._model.notice("warning", "\n".join(growth_lines(body.growth)))
         elif isinstance(body, protocol.Output):
             self._model.notice("warning" if body.category == "important" else "info", body.output.rstrip("\n"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from adbg.engine.protocol.messages import (
     AliveBody,
@@ -12,6 +13,8 @@ from adbg.engine.protocol.messages import (
     Growth,
     MemoryBody,
     MemorySample,
+    NodeMemory,
+    NodesMemory,
     Owner,
     ProcessMemory,
     Retained,
@@ -149,6 +152,8 @@ def course_head(course: Course) -> str:
         text += "; too few for a trend"
     elif course.grows:
         text += f"; grows by {bytes_text(course.slope)} an iteration"
+        if course.stacks:
+            text += ", adbg's stacks of kept nodes included (`stacks off`)"
     else:
         text += "; no trend"
     return text if course.on else f"{text} (no longer watched)"
@@ -184,6 +189,34 @@ def growth_lines(growth: Growth) -> list[str]:
         lines.append(f"    its variable is at {place(owner.where)}")
     if keeps:
         lines.append("    keep its number alone (`.item()`, `float(…)`) or a tensor without graph (`.detach()`)")
+    return lines
+
+
+# ------------------------------------------------------------------ node by node
+
+NODE_COLUMNS = ("#", "node", "took", "before", "after", "module", "made at")
+
+
+def node_cells(each: NodeMemory) -> tuple[str, ...]:
+    took = size(each.after - each.before)
+    where = place(each.forward)
+    return f"#{each.index}", each.name, took, size(each.before), size(each.after), each.module or "", where
+
+
+def nodes_head(found: NodesMemory) -> list[str]:
+    """Where the peak was, and what is not seen of it."""
+    peak = found.peak
+    if peak is None:
+        if found.on:
+            return ["watched node by node: no backward has ended since"]
+        return ["not watched: `info memory nodes on` looks before and after every node"]
+    course = f"from {bytes_text(found.begun)} up to {bytes_text(peak.highest)}"
+    lines = [f"iteration {found.iteration}: {course}, at #{peak.index} {peak.name} {place(peak.forward)}".rstrip()]
+    top = found.highest
+    if top is not None and top != peak:
+        lines.append(f"highest so far: {bytes_text(top.highest)}, at #{top.index} {top.name}")
+    if found.measure == "rss":
+        lines.append("by the RSS at both ends of each node: what a node takes and gives back within itself is not seen")
     return lines
 
 
@@ -239,3 +272,58 @@ def _saver(each: Saver) -> str:
     graph = f" in the graph that {each.root} keeps" if each.root else ""
     made = f", made at {place(each.forward)}" if each.forward is not None else ""
     return f"  saved by #{each.index} {each.node} as {each.name!r}{graph}, until that node has run{made}"
+
+
+# ------------------------------------------------------------------ the app's screen
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLine:
+    """One line of the screen, with its style there and the source line that enter shows."""
+
+    text: str = ""
+    style: str = ""
+    place: SourceLine | None = None
+
+
+def screen_lines(body: MemoryBody, width: int) -> list[MemoryLine]:
+    """Everything, in at most ``width`` cells where numbers are concerned."""
+    lines = [MemoryLine("Process and devices", "title")]
+    cells = [f"{name} {bytes_text(value)}" for name, value in figures(body)]
+    lines += [MemoryLine(f"  {text}") for text in _flowed(cells, width - 4)]
+    lines += [MemoryLine(f"  {note}", "dim") for note in notes(body)]
+    lines += [MemoryLine(), MemoryLine("Iterations", "title")]
+    lines += [MemoryLine(f"  {text}") for text in course_lines(replace(body.course, growths=[]), max(width - 56, 10))]
+    for growth in body.course.growths:
+        at = growth.owner.filled or growth.owner.where
+        texts = growth_lines(growth)
+        lines += [MemoryLine(f"  {text}", "" if row else "warn", at) for row, text in enumerate(texts)]
+    if body.nodes.peak is not None:
+        lines += [MemoryLine(), MemoryLine("Node by node", "title")]
+        lines += [MemoryLine(f"  {text}", "", body.nodes.peak.forward) for text in nodes_head(body.nodes)]
+        lines += [
+            MemoryLine(f"  {size(each.after - each.before):>8} #{each.index:<5} {each.name}  {place(each.forward)}", "",
+                       each.forward)
+            for each in body.nodes.takers
+        ]  # fmt: skip
+    lines += [MemoryLine(), MemoryLine("Graph", "title")]
+    if body.retained is None:
+        return [*lines, MemoryLine(f"  {body.why_none}", "dim")]
+    found = body.retained
+    lines.append(MemoryLine(f"  {retained_head(found)}"))
+    lines += [MemoryLine(f"  {note}", "dim") for note in retained_notes(found)]
+    most = max([row.bytes for row in found.rows], default=0)
+    for row in found.rows:
+        bar = _BARS[-1] * round(8 * row.bytes / most) if most else ""
+        held = f" (and {size(row.held)} of leaves)" if row.held else ""
+        where = "  ".join(filter(None, (row.module, place(row.forward))))
+        text = f"  {size(row.bytes):>8} {bar:<8} #{row.index:<5} {row.name}  {' '.join(row.tensors)}{held}  {where}"
+        lines.append(MemoryLine(text, "", row.forward))
+    return lines
+
+
+def _flowed(cells: Sequence[str], width: int) -> list[str]:
+    """Cells in columns, as many as fit."""
+    wide = max(map(len, cells), default=1) + 2
+    per = max(width // wide, 1)
+    return ["".join(f"{cell:<{wide}}" for cell in cells[at : at + per]).rstrip() for at in range(0, len(cells), per)]

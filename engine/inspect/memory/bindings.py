@@ -39,6 +39,14 @@ def filled_at(path: str, files: Sequence[str], function: str) -> Found | None:
     """The line that puts something where ``path`` ends: ``losses.append(loss)``, ``cache[key] = value``, or, of a
     variable that holds it itself, one that adds to it. ``function``: only there, "" for anywhere in ``files``."""
     name, pieces = pieces_of(path)
+    for end in range(len(pieces), 0, -1):  # an item may have been put in with what it lies in
+        found = _filled(name, pieces[:end], files, function)
+        if found is not None:
+            return found
+    return _filled(name, [], files, function) if not pieces else None
+
+
+def _filled(name: str, pieces: list[Piece], files: Sequence[str], function: str) -> Found | None:
     best: tuple[int, Found] | None = None
     for file in files:
         tree = _tree(file, _changed(file))

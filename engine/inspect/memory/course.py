@@ -77,7 +77,7 @@ class MemoryCourse(Observer):
         with self._lock:
             samples, growths = list(self._samples), list(self._growths.values())
         slope, grows = trend(samples)
-        return Course(self._on, samples, slope, grows, growths, self._look_ms)
+        return Course(self._on, samples, slope, grows, growths, self._look_ms, self._session.stacks)
 
     # ---- on the program's threads
 

@@ -11,7 +11,7 @@ from typing import Any
 from adbg.engine.backends.base import Backend
 from adbg.engine.inspect.memory.bindings import bound_at, filled_at
 from adbg.engine.inspect.memory.paths import path_of, pattern_of
-from adbg.engine.inspect.memory.reach import Reach, Root, defined_in
+from adbg.engine.inspect.memory.reach import Reach, Root, defined_in, file_of
 from adbg.engine.outside import own
 from adbg.engine.protocol.messages import Owner
 
@@ -113,7 +113,6 @@ def _class_files(way: Sequence[Any]) -> list[str]:
     files = []
     for value in way:
         module = sys.modules.get(defined_in(type(value)))
-        file = vars(module).get("__file__") if type(module) is types.ModuleType else None
-        if type(file) is str:
+        if type(module) is types.ModuleType and (file := file_of(module)):
             files.append(file)
     return files

@@ -169,7 +169,7 @@ def _roots(innermost: types.FrameType | None) -> Iterator[Root]:
     main = sys.modules.get("__main__")
     for module in sorted((each for each in modules if _is_users(each)), key=lambda each: each is not main):
         name = "" if module is main else str(vars(module).get("__name__", ""))
-        yield Root("global", vars(module), name, _file_of(module))
+        yield Root("global", vars(module), name, file_of(module))
     here = threading.get_ident()
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     frames = {thread: frame for thread, frame in sys._current_frames().items() if thread != here}
@@ -198,16 +198,25 @@ def _outwards(frame: types.FrameType | None) -> Iterator[types.FrameType]:
         frame = frame.f_back
 
 
-def _file_of(module: types.ModuleType) -> str:
-    file = vars(module).get("__file__")
-    return file if type(file) is str else ""
+def file_of(module: types.ModuleType) -> str:
+    """Where its source is, also of a script that something else reads and runs; "" where that is not known."""
+    names = vars(module)
+    file = names.get("__file__")
+    if type(file) is str:
+        return file
+    for value in list(names.values()):
+        parts = list(class_dict(value).values()) if type in mro(type(value)) else [value]
+        for part in parts:
+            if type(part) is types.FunctionType and part.__globals__ is names:
+                return part.__code__.co_filename
+    return ""
 
 
 def _is_users(module: types.ModuleType) -> bool:
     """The script, and modules that lie neither in a library nor in Python itself."""
     if sys.modules.get("__main__") is module:
         return True
-    name, file = vars(module).get("__name__"), _file_of(module)
+    name, file = vars(module).get("__name__"), file_of(module)
     if type(name) is not str or not file or name.partition(".")[0] in ("adbg", *REGISTRY):
         return False
     if name.partition(".")[0] in sys.stdlib_module_names or any(f"/{each}/" in file for each in _LIBRARIES):

@@ -133,7 +133,8 @@ class MemoryGrows:
 @dataclass(frozen=True, slots=True)
 class Course:
     """Memory over iterations, while it is watched. ``slope``: bytes of RSS an iteration over the later half of the
-    samples, ``grows`` whether that is more than their noise. ``look_ms``: what the last search for growth took."""
+    samples, ``grows`` whether that is more than their noise. ``stacks``: forward stacks are on, which a kept node keeps
+    with it, and which take more than the node. ``look_ms``: what the last search for growth took."""
 
     on: bool
     samples: list[MemorySample] = field(default_factory=list)
@@ -141,6 +142,35 @@ class Course:
     grows: bool = False
     growths: list[Growth] = field(default_factory=list)
     look_ms: float | None = None
+    stacks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMemory:
+    """Bytes in use before and after a node ran, and the highest that it is known to have come to."""
+
+    index: int
+    name: str
+    before: int
+    after: int
+    highest: int
+    module: str | None = None
+    forward: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodesMemory:
+    """Of the last outermost backward that was watched node by node. ``measure``: "rss", or "allocated" by the
+    framework on its device. ``peak``: the node with the most in use; ``highest``: the same of all iterations watched;
+    ``takers``: those that took most."""
+
+    on: bool
+    measure: str = ""
+    iteration: int = 0
+    begun: int = 0
+    peak: NodeMemory | None = None
+    highest: NodeMemory | None = None
+    takers: list[NodeMemory] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +181,7 @@ class MemoryBody:
     allocators: list[Allocator]
     devices: list[DeviceMemory]
     course: Course
+    nodes: NodesMemory
     retained: Retained | None = None
     why_none: str = ""
 
@@ -159,10 +190,11 @@ class MemoryBody:
 @dataclass(frozen=True, slots=True)
 class Memory:
     """``rows``: of the largest holders of the graph, at a stop; 0: leave the graph out. ``watch``: switch on or off the
-    samples at the end of each iteration; None: as it is."""
+    samples at the end of each iteration, ``by_node`` those at every node; None: as it is."""
 
     rows: int = 20
     watch: bool | None = None
+    by_node: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -449,7 +449,7 @@ def test_info(watched: Make) -> None:
     assert one.run("i node #3").value["index"] == 3
     graph = one.run("i graph")
     assert graph.value["total"] == 5 and "▶" in graph.text
-    assert one.run("i mem").value == [{"what": "rss", "bytes": 1024}]
+    assert one.run("i mem").value == [{"what": "rss", "bytes": 1024, "MiB": 0.0}]
     assert one.run("i proc").value[0]["pid"] == 1000
     assert one.run("i stop").value["reason"] == "breakpoint"
     assert one.run("i prog").value["state"] == "stopped"

@@ -14,23 +14,28 @@ from adbg.tui.text.formatting import table_text
 if TYPE_CHECKING:
     from adbg.tui.debugger.debugger import Debugger
 
-PARTS = ("graph", "iterations")
+PARTS = ("graph", "iterations", "nodes")
 FEW, MANY = 5, 20  # holders that are shown
 
 
 def memory_result(debugger: Debugger, argument: str) -> CommandResult:
-    """``info memory [graph [N] | iterations [on|off]]``."""
+    """``info memory [graph [N] | iterations [on|off] | nodes [on|off]]``."""
     word, _, rest = argument.strip().partition(" ")
     if not word:
         return _all(debugger)
-    if choice_of(word, PARTS, "info memory") == "graph":
+    part = choice_of(word, PARTS, "info memory")
+    if part == "graph":
         return _graph(debugger, count_of(rest.strip(), MANY))
-    return _iterations(debugger, rest.strip())
+    return _nodes(debugger, rest.strip()) if part == "nodes" else _iterations(debugger, rest.strip())
 
 
-def _ask(debugger: Debugger, rows: int, watch: bool | None = None) -> protocol.MemoryBody:
-    body: protocol.MemoryBody = debugger.view.request(protocol.Memory(rows, watch))
+def _ask(debugger: Debugger, rows: int, watch: bool | None = None, by_node: bool | None = None) -> protocol.MemoryBody:
+    body: protocol.MemoryBody = debugger.view.request(protocol.Memory(rows, watch, by_node))
     return body
+
+
+def _switched(argument: str, what: str) -> bool | None:
+    return choice_of(argument, ("on", "off"), f"info memory {what}") == "on" if argument else None
 
 
 def _all(debugger: Debugger) -> CommandResult:
@@ -63,7 +68,12 @@ def _graph(debugger: Debugger, count: int) -> CommandResult:
     return table_result(words.RETAINED_COLUMNS, cells, head, to_json(found))
 
 
+def _nodes(debugger: Debugger, argument: str) -> CommandResult:
+    found = _ask(debugger, 0, None, _switched(argument, "nodes")).nodes
+    rows = [words.node_cells(each) for each in found.takers]
+    return table_result(words.NODE_COLUMNS, rows, "\n".join(words.nodes_head(found)), to_json(found))
+
+
 def _iterations(debugger: Debugger, argument: str) -> CommandResult:
-    watch = None if not argument else choice_of(argument, ("on", "off"), "info memory iterations") == "on"
-    course = _ask(debugger, 0, watch).course
+    course = _ask(debugger, 0, _switched(argument, "iterations")).course
     return CommandResult("\n".join(words.course_lines(course)), to_json(course))
