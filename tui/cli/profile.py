@@ -11,7 +11,6 @@ from adbg.engine.errors import CommandError
 from adbg.profiles.folders import parent_folder
 from adbg.tui.cli.front_end import seconds
 from adbg.tui.cli.run import split_run
-from adbg.tui.cli.subcommand import Parser
 from adbg.tui.text.profile import state_text
 
 # Options that take a value: what follows them is not the script.
