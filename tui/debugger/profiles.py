@@ -21,10 +21,14 @@ LIVE = ("waiting", "ready", "running")
 
 
 class Profiles:
-    """Told of every change on the thread that reads the agent's messages. ``notice`` says (level, text)."""
+    """Told of every change on the thread that reads the agent's messages. ``notice`` says (level, text); ``ended`` is
+    told of each profile once, when its file is written."""
 
-    def __init__(self, notice: Callable[[str, str], None]) -> None:
+    def __init__(
+        self, notice: Callable[[str, str], None], ended: Callable[[Process, protocol.ProfileState], None]
+    ) -> None:
         self._notice = notice
+        self._ended = ended
         self._beside: dict[Process, Profiler] = {}
         self.states: dict[Process, protocol.ProfileState] = {}
 
@@ -35,9 +39,9 @@ class Profiles:
         elif state.state not in LIVE:
             profiler = self._beside.pop(process, None)
             if profiler is not None:
-                threading.Thread(target=self._stop, args=(profiler, state), name="adbg-profile", daemon=True).start()
+                self._stop_beside(profiler, process, state)
             else:
-                self._say(state)
+                self._say(process, state)
 
     def lost(self, process: Process) -> None:
         """Its connection ended. What it has saved until then is kept."""
@@ -47,7 +51,7 @@ class Profiles:
         ended = replace(state, state="partial", why="the program ended in the region, without a word")
         profiler = self._beside.pop(process, None)
         if profiler is not None:
-            threading.Thread(target=self._stop, args=(profiler, ended), name="adbg-profile", daemon=True).start()
+            self._stop_beside(profiler, process, ended)
             return
         file, kept = registry.make(state.profiler).file, False
         try:
@@ -58,11 +62,12 @@ class Profiles:
         except (OSError, ValueError):
             pass
         what = "what was saved until then is kept" if kept else "nothing was saved before"
-        self._say(replace(ended, file=file if kept else "", why=f"{ended.why}: {what}"))
+        self._say(process, replace(ended, file=file if kept else "", why=f"{ended.why}: {what}"))
 
-    def _say(self, state: protocol.ProfileState) -> None:
+    def _say(self, process: Process, state: protocol.ProfileState) -> None:
         good = state.state == "done" and not state.warnings
         self._notice("info" if good else "warning", state_text(state))
+        self._ended(process, state)
 
     def _start(self, process: Process, state: protocol.ProfileState) -> None:
         region = state.region
@@ -79,9 +84,12 @@ class Profiles:
         except AdbgError:
             return  # the program is gone: its end is told
 
-    def _stop(self, profiler: Profiler, state: protocol.ProfileState) -> None:
+    def _stop_beside(self, profiler: Profiler, process: Process, state: protocol.ProfileState) -> None:
+        threading.Thread(target=self._stop, args=(profiler, process, state), name="adbg-profile", daemon=True).start()
+
+    def _stop(self, profiler: Profiler, process: Process, state: protocol.ProfileState) -> None:
         try:
             artifact = profiler.stop()
-            self._say(replace(state, file=artifact.file))
+            self._say(process, replace(state, file=artifact.file))
         except (AdbgError, OSError) as error:
-            self._say(replace(state, state="failed", why=str(error)))
+            self._say(process, replace(state, state="failed", why=str(error)))

@@ -29,7 +29,7 @@ class OtherScreens(TypeAhead[int]):
     feed: Any  # the app's EventFeed, which is above this room
 
     def action_screen(self, name: str) -> None:
-        """ "help", "output", "threads"."""
+        """ "help", "output", "threads", "profile"."""
         _OPEN[name](self)
 
     def type_in(self, data: bytes) -> None:
@@ -62,4 +62,10 @@ def _threads(app: OtherScreens) -> None:
     app.push_screen(ThreadsScreen(app.lookups.ask, partial(read_all, app.debugger, every=True)), chosen)
 
 
-_OPEN: dict[str, Callable[[OtherScreens], None]] = {"help": _help, "output": _output, "threads": _threads}
+def _profile(app: OtherScreens) -> None:
+    app.feed.profiles.ask()
+
+
+_OPEN: dict[str, Callable[[OtherScreens], None]] = {
+    "help": _help, "output": _output, "threads": _threads, "profile": _profile,
+}  # fmt: skip
