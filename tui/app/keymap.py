@@ -112,8 +112,6 @@ KEYS: tuple[Key, ...] = (
     Key("sibling", "L", "sibling", "after h or l: the next of several such nodes", "Move", "graph"),
     Key("codeleft", "h,left", "sideways(-1)", "scroll to the left in long lines", "Move", "code"),
     Key("coderight", "l,right", "sideways(1)", "scroll to the right in long lines", "Move", "code"),
-    Key("frameleft", "h,left", "sideways(-1)", "the frame on the left", "Move", "icicle"),
-    Key("frameright", "l,right", "sideways(1)", "the frame on the right", "Move", "icicle"),
     Key("foldin", "h,left", "fold_to(-1)", "fold", "Move", "vlog"),
     Key("foldout", "l,right", "fold_to(1)", "unfold", "Move", "vlog"),
     Key("foldmore", "less_than_sign", "fold_level(-1)", "fold all; press again to fold one more level", "Move", "vlog"),

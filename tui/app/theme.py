@@ -50,7 +50,8 @@ THEME = Theme(
 )
 
 # Frames of a profile, by whose they are: text in BACKGROUND stays readable on each.
-FLAME = {"own": "#d59a5b", "library": "#bfb06a", "framework": "#7398d4", "native": "#a58bc9", "node": "#79b092"}
+FLAME = {"own": "#d59a5b", "library": "#bfb06a", "framework": "#7398d4", "native": "#a58bc9", "node": "#79b092",
+         "gap": "#d98a7a"}  # fmt: skip
 SAME, MORE, LESS = "#8d94a2", "#ef5f73", "#63b37a"  # of the difference of two profiles
 SHADES = 4
 
@@ -101,11 +102,6 @@ STYLES: dict[str, Style] = {
 }
 for _number, _colour in enumerate(LANE_COLOURS):
     STYLES[f"lane{_number}"] = Style(color=_colour)
-for _name, _colour in FLAME.items():
-    STYLES[f"flame-{_name}"] = Style(color=BACKGROUND, bgcolor=_colour)
-    STYLES[f"ink-{_name}"] = Style(color=_colour)
-STYLES["flame-here"] = Style(color=BACKGROUND, bgcolor="#f4f0e6", bold=True)
-STYLES["flame-all"] = Style(color=TEXT, bgcolor=BORDER)
 
 
 def lane_style(tint: int) -> str:
@@ -120,6 +116,12 @@ def blend(low: str, high: str, share: float) -> str:
     return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in pairs)
 
 
+for _name, _colour in FLAME.items():
+    STYLES[f"flame-{_name}"] = Style(color=BACKGROUND, bgcolor=_colour)
+    STYLES[f"flame-{_name}-odd"] = Style(color=BACKGROUND, bgcolor=blend(_colour, BACKGROUND, 0.12))
+    STYLES[f"ink-{_name}"] = Style(color=_colour)
+STYLES["flame-here"] = Style(color=BACKGROUND, bgcolor="#f4f0e6", bold=True)
+STYLES["flame-all"] = Style(color=TEXT, bgcolor=BORDER)
 for _shade in range(1, SHADES + 1):
     for _name, _colour in (("more", MORE), ("less", LESS)):
         _tint = blend(SAME, _colour, _shade / SHADES)

@@ -8,12 +8,10 @@ from adbg.profiles.report.model import NODE, PYTHON, Frame
 from adbg.tui.app import theme
 
 KINDS = {
-    "own": "your Python",
-    "library": "Python library",
-    "framework": "framework",
-    "native": "native",
-    "node": "node",
-}
+    "own": "your Python", "library": "Python library", "framework": "framework", "native": "native", "node": "node",
+    "gap": "gap",
+}  # fmt: skip
+GAP = "gap before it"  # a frame of a node: the time since the one before it ended
 _LIBRARY = re.compile(r"(^|[/\\])(site-packages|dist-packages|lib/python\d[\d.]*|lib[/\\]python)([/\\]|$)|^<|^~?$")
 _SLIGHT = 0.02  # of the largest change: drawn as none
 
@@ -21,6 +19,8 @@ _SLIGHT = 0.02  # of the largest change: drawn as none
 def kind_of(frame: Frame) -> str:
     """A key of ``KINDS``. Python that is neither of a framework nor installed is the user's own."""
     origin = frame.origin
+    if origin == NODE and frame.name == GAP:
+        return "gap"
     if origin == NODE or origin == "framework":
         return origin
     if frame.side != PYTHON:

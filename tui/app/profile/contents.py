@@ -15,7 +15,7 @@ from adbg.profiles.report.formats.problem import FormatError
 from adbg.profiles.report.model import NODE, SECONDS, Builder, Frame, Profile
 from adbg.profiles.report.tables import Grouping, comparable, difference
 from adbg.tui.app.profile import sheets
-from adbg.tui.app.profile.colours import change_style
+from adbg.tui.app.profile.colours import GAP, change_style
 from adbg.tui.app.profile.sheets import Sheet
 from adbg.tui.text.profile_report import head_lines, verdict_lines
 
@@ -151,9 +151,7 @@ def of_nodes(profile: Profile) -> Profile:
         stack.append(builder.frame(Frame(name, node.file, node.line, NODE, node.module)))
         builder.add(stack, node.total)
         if node.gap > 0:
-            builder.add(
-                [*stack, builder.frame(Frame("gap before it", node.file, node.line, NODE, node.module))], node.gap
-            )
+            builder.add([*stack, builder.frame(Frame(GAP, node.file, node.line, NODE, node.module))], node.gap)
     return replace(profile, frames=builder.frames, samples=builder.samples, unit=SECONDS, calls=(), lines="first")
 
 

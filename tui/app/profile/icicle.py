@@ -13,10 +13,10 @@ from typing import Any
 
 from rich.cells import cell_len
 from textual import events
+from textual.binding import Binding
 from textual.message import Message
 
 from adbg.profiles.report.flame import ROOT, Span, Tree, at, layout
-from adbg.tui.app.keymap import bindings
 from adbg.tui.app.lines.line_panel import LinePanel
 from adbg.tui.app.profile.colours import kind_of
 from adbg.tui.text.cells import Spans, elide
@@ -26,7 +26,10 @@ from adbg.tui.text.profile_report import amount_text
 class Icicle(LinePanel):
     """``here`` is the frame under the cursor, ``zoom`` the one in full width; both are nodes of ``stacks``."""
 
-    BINDINGS = bindings("icicle")
+    BINDINGS = [
+        Binding("h,left", "sideways(-1)", "The frame on the left", show=False),
+        Binding("l,right", "sideways(1)", "The frame on the right", show=False),
+    ]
     show_cursor = False
 
     @dataclass(eq=False)
@@ -80,7 +83,7 @@ class Icicle(LinePanel):
         for node, column, across in self.rows[row]:
             if column > at_cell:
                 spans.append((" " * (column - at_cell), ""))
-            spans.append((self._box(node, across), self._style(node)))
+            spans.append((self._box(node, across), self._style(node, row)))
             at_cell = column + across
         return spans
 
@@ -92,7 +95,8 @@ class Icicle(LinePanel):
         text = elide(told if cell_len(told) <= width - 1 else name, width - 1) if width > 2 else ""
         return "▏" + text + " " * (width - 1 - cell_len(text))
 
-    def _style(self, node: int) -> str:
+    def _style(self, node: int, row: int = 0) -> str:
+        """Rows take turns between two shades."""
         if node == self.here:
             return "flame-here"
         if node in self.found:
@@ -105,7 +109,7 @@ class Icicle(LinePanel):
         style = self._kinds.get(number)
         if style is None:
             style = self._kinds[number] = f"flame-{kind_of(self.stacks.frames[number])}"
-        return style
+        return style + "-odd" if row % 2 else style
 
     # ---- moving
 

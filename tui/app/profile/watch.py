@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +67,7 @@ class ProfileWatch:
         if found is None:
             notes.pop("profile", None)
             return
-        notes["profile"] = self.told(*found)
+        notes["profile"] = self.told(*found) + " (F5)"
         now = time.monotonic()
         if found[0].state == "running" and found[0].region.kind == "iterations" and now - self._asked > ASK_EVERY:
             self._asked = now
@@ -82,12 +83,11 @@ class ProfileWatch:
             self._live[read.key] = (read.result, found[1])
 
     def told(self, state: protocol.ProfileState, since: float) -> str:
-        """ "profile cprofile 10 iterations: 3 of 10, 1 s (F5)"."""
-        what = f"profile {state.profiler} {region_text(state.region)}"
+        """ "profile cprofile: 3 of 10, 1 s"."""
         if state.state != "running":
-            return f"{what}: waits (F5)"
+            return f"profile {state.profiler}: waits"
         passed = f"{state.iterations} of {state.region.count}, " if state.region.kind == "iterations" else ""
-        return f"{what}: {passed}{time.monotonic() - since:.0f} s (F5)"
+        return f"profile {state.profiler}: {passed}{time.monotonic() - since:.0f} s"
 
     # ---- screens
 
@@ -99,10 +99,7 @@ class ProfileWatch:
         stop = debugger.stop
         node = stop.node.unique_name if stop is not None and stop.node is not None else ""
         rows = offers(place, node, main.bar.status.iteration or main.bar.status.backwards)
-        if found is None:
-            live = ""
-        else:
-            live = self.told(*found).removesuffix(" (F5)")
+        live = f"{self.told(*found)}; {region_text(found[0].region)}" if found is not None else ""
         submit = self.submit
         assert submit is not None
         screen = ProfileScreen(
@@ -113,6 +110,8 @@ class ProfileWatch:
         def chosen(report: Saved | None) -> None:
             if report is not None:
                 self.open(report.path)
+            elif debugger.stop is not None and self._live.get(debugger.current) not in (None, found):
+                main.notify("c continues: the region begins then", timeout=4)
 
         main.app.push_screen(screen, chosen)
 
@@ -128,4 +127,6 @@ class ProfileWatch:
                 self._main.code.show(place)
                 self._main.action_panel("source", zoom=False)
 
+        if os.path.isfile(path):
+            self._known.pop(path, None)  # another tool may have written it anew; adbg's own are written once
         self._main.app.push_screen(ReportScreen(path, self._known), chosen)
