@@ -56,7 +56,7 @@ class Contents:
         """The verdict, or why there is none; then what it is a profile of."""
         verdict = verdict_lines(self.profile)
         if not verdict:
-            verdict = [_NO_VERDICT]
+            verdict = [_NO_LAUNCH if self.profile.nodes else _NO_VERDICT]
         told = head_lines(self.profile, self.name)[0]
         if self.before is not None:
             told = f"{self.before.name} → {told}"
@@ -108,6 +108,7 @@ class Contents:
         return sheets.functions(self.by_function() if whole else self.profile, grouping)
 
 
+_NO_LAUNCH = "no verdict: what launching a node takes is not known from these nodes"
 _NO_VERDICT = "no verdict: launching and computing are not told apart here; `nodes` does"
 
 

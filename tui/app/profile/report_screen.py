@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from textual import events, on
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
@@ -31,6 +31,7 @@ from adbg.tui.app.profile import contents as views
 from adbg.tui.app.profile.colours import KINDS, kind_of
 from adbg.tui.app.profile.contents import CHANGES, FLAME, TABLE, Contents
 from adbg.tui.app.profile.icicle import Icicle
+from adbg.tui.app.profile.sheet_panel import Bar, SheetPanel
 from adbg.tui.app.profile.sheets import GROUPINGS, Sheet
 from adbg.tui.app.screens.dialogs import LineScreen
 from adbg.tui.text.cells import Spans, elide, fit, width_of
@@ -41,48 +42,6 @@ KEYS = {
     "": "⏎ o source · s S sort · b by · / n N search · tab view · d difference · w write · esc back",
 }
 LOW = 32  # rows of a terminal with fewer are short: the verdict is told in two lines
-
-
-class SheetPanel(LinePanel):
-    """The rows of a sheet."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.sheet: Sheet | None = None
-        self.waiting = "reading the profile …"
-
-    def show(self, sheet: Sheet) -> None:
-        self.sheet = sheet
-        self.waiting = "there is nothing in it"
-        self.lines_changed()
-        self.select(0)
-
-    def line_count(self) -> int:
-        return len(self.sheet.items) if self.sheet is not None else 0
-
-    def line(self, row: int, width: int) -> Spans:
-        assert self.sheet is not None
-        return self.sheet.line(row, width)
-
-    def empty_text(self) -> str:
-        return self.waiting
-
-
-class Bar(Static):
-    """A line of words; a click tells the cell."""
-
-    class Clicked(Message):
-        def __init__(self, bar: Bar, x: int) -> None:
-            super().__init__()
-            self.bar, self.x = bar, x
-
-        @property
-        def control(self) -> Bar:
-            return self.bar
-
-    def on_click(self, event: events.Click) -> None:
-        event.stop()
-        self.post_message(self.Clicked(self, event.x))
 
 
 class ReportScreen(ModalScreen["SourceLine | None"]):
