@@ -69,7 +69,7 @@ class ProfileWatch:
             return
         notes["profile"] = self.told(*found) + " (F5)"
         now = time.monotonic()
-        if found[0].state == "running" and found[0].region.kind == "iterations" and now - self._asked > ASK_EVERY:
+        if now - self._asked > ASK_EVERY:
             self._asked = now
             self._lookups.ask("profile", process, self._state, self._read)
 
@@ -78,9 +78,18 @@ class ProfileWatch:
         return body.state
 
     def _read(self, read: Any) -> None:
+        """A region that has not begun is told in answers only, its progress too."""
+        if read.error is not None:
+            return
+        state: protocol.ProfileState = read.result
+        if state.state not in LIVE:
+            self._live.pop(read.key, None)
+            return
         found = self._live.get(read.key)
-        if read.error is None and found is not None and read.result.state == found[0].state:
-            self._live[read.key] = (read.result, found[1])
+        since = found[1] if found is not None and found[0].state == state.state else time.monotonic()
+        self._live[read.key] = (state, since)
+        if found is None and self._debugger.stop is not None:
+            self._main.notify("c continues: the region begins then", timeout=4)
 
     def told(self, state: protocol.ProfileState, since: float) -> str:
         """ "profile cprofile: 3 of 10, 1 s"."""
@@ -110,8 +119,8 @@ class ProfileWatch:
         def chosen(report: Saved | None) -> None:
             if report is not None:
                 self.open(report.path)
-            elif debugger.stop is not None and self._live.get(debugger.current) not in (None, found):
-                main.notify("c continues: the region begins then", timeout=4)
+            else:
+                self._lookups.ask("profile", debugger.current, self._state, self._read)
 
         main.app.push_screen(screen, chosen)
 
