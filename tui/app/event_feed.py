@@ -18,6 +18,7 @@ from adbg.tui.app.banner import BAD
 from adbg.tui.app.lines.screen_text import ScreenText
 from adbg.tui.app.messages import Read
 from adbg.tui.app.panels.status_bar import Status
+from adbg.tui.app.profile.watch import ProfileWatch
 from adbg.tui.app.screens.main import MainScreen
 from adbg.tui.app.screens.output import OutputScreen
 from adbg.tui.app.screens.ranks import RanksScreen
@@ -63,6 +64,7 @@ class EventFeed:
 
     Attributes:
         output: what the program wrote.
+        profiles: the one that is made, and the reports.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class EventFeed:
         self.put = self._incoming.append
         self.output = ScreenText()
         self._input = InputWatch(debugger)
+        self.profiles = ProfileWatch(debugger, main, reader.lookups)
         main.open_ranks = self._open_ranks
         self._tip_due = True
         self._began_at: float | None = None
@@ -97,6 +100,8 @@ class EventFeed:
             events.GraphMarked: lambda event: self.reader.reread_graph(),
             events.FramesShown: lambda event: self.reader.reread_lines(),
             events.Edited: lambda event: self._edited(),
+            events.ProfileChanged: self.profiles.changed,
+            events.ProfileEnded: self.profiles.ended,
             events.Notice: self._notice,
             events.Exited: self._exited,
             events.Detached: self._detached,
@@ -314,6 +319,7 @@ class EventFeed:
         status = self.main.bar.status
         status.state = self.debugger.state.value
         self._tick_entering(status)
+        self.profiles.tick()
         status.title = self.debugger.title
         status.log_lines = len(self.main.vlog.store)
         status.processes = max(len(self.debugger.processes), 1)

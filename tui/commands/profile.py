@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import adbg.tui.commands.session  # noqa: F401  # its rows stand first in the reference, whoever imports this one
@@ -11,14 +12,18 @@ from adbg.engine.errors import CommandError
 from adbg.engine.protocol import messages as protocol
 from adbg.profiles.region import parse_region
 from adbg.profiles.registry import ALIASES, REGISTRY, known
+from adbg.profiles.report.formats import detect
+from adbg.profiles.report.tables import table
 from adbg.tui.commands.table import CommandResult, command, table_result, words_of
 from adbg.tui.text.profile import profiler_rows, state_text
+from adbg.tui.text.profile_report import head_lines, node_lines, table_lines, verdict_lines
 
 if TYPE_CHECKING:
     from adbg.tui.debugger.debugger import Debugger
 
 DEFAULT = "cprofile"
-_ARGS = "[NAME] [REGION] [pin CORES] [nice N] [in DIR] | list | stop"
+WIDTH, ROWS = 120, 30  # of a report as text
+_ARGS = "[NAME] [REGION] [pin CORES] [nice N] [in DIR] | list | stop | open FILE"
 
 
 @command("profile", group="session", args=_ARGS)
@@ -30,9 +35,12 @@ def profile(debugger: Debugger, argument: str) -> CommandResult:
     the next stop), `N seconds`, `FILE:A-B [N times]`, and at a stop before a node `node X --repeat N`: that node, run N
     times over the gradients that flow into it (`node .` is the one of the stop). `pin CORES` and `nice N` hold for the
     program meanwhile. What was measured goes to the run directory, or to `DIR`. `profile list`: which profilers
-    there are. Without arguments, how far the profile is; `profile stop` ends it now.
+    there are. Without arguments, how far the profile is; `profile stop` ends it now. `profile open FILE`
+    shows a report: of a profile that was made, or of any file that `adbg profile FILE` knows.
     """
     words = words_of(argument)
+    if words[:1] == ["open"]:
+        return _open(words[1:])
     if not words:
         body = debugger.view.request(protocol.Profile())
         return _state(body.state)
@@ -45,6 +53,23 @@ def profile(debugger: Debugger, argument: str) -> CommandResult:
     request = parse(words)
     body = debugger.view.request(request, 600.0 if request.region.kind == "node" else 30.0)
     return _state(body.state)
+
+
+def _open(words: list[str]) -> CommandResult:
+    """The report as text; the app has a screen for it."""
+    if len(words) != 1:
+        raise CommandError("expected one file, or an artifact's folder", "for example: profile open run.pstats")
+    path = os.path.abspath(os.path.expanduser(words[0]))
+    read = detect.read(Path(path))
+    if read.empty:
+        raise CommandError(f"{path}: nothing was sampled in it", "a longer region has more samples")
+    lines = [*head_lines(read, words[0]), *verdict_lines(read, WIDTH)]
+    if read.nodes:
+        lines += node_lines(read, WIDTH, ROWS)
+    if read.samples or read.calls:
+        rows = table(read)
+        lines += table_lines(rows, rows.rows, WIDTH, ROWS)
+    return CommandResult("\n".join(lines), {"path": path}, action="profile")
 
 
 def _state(state: protocol.ProfileState) -> CommandResult:

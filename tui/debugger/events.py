@@ -160,6 +160,14 @@ class ProfileChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class ProfileEnded:
+    """The profile of ``process`` is over, whichever process measured it. ``state.file`` is there, "" for none."""
+
+    process: Process
+    state: ProfileState
+
+
+@dataclass(frozen=True, slots=True)
 class Exited:
     """The program ended. ``run`` is the debugger's ``run`` of it, ``ended_by`` the command that ended it ("kill",
     "restart"), "" when it ended itself."""
@@ -197,6 +205,7 @@ Event = (
     | Edited
     | Notice
     | ProfileChanged
+    | ProfileEnded
     | Exited
     | Detached
 )

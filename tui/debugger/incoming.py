@@ -41,7 +41,7 @@ class Incoming:
         self._ranks = ranks
         self._stop_all = stop_all
         self._decoders: dict[str, codecs.IncrementalDecoder] = {}
-        self._profiles = Profiles(model.notice)
+        self._profiles = Profiles(model.notice, lambda process, state: model.tell(events.ProfileEnded(process, state)))
 
     def listen(self, run: Run) -> None:
         """Start (or find) the program; its reports come in from now on."""

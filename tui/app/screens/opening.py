@@ -32,7 +32,7 @@ class OtherScreens(TypeAhead[int]):
     feed: Any  # the app's EventFeed, which is above this room
 
     def action_screen(self, name: str) -> None:
-        """ "help", "output", "threads", "memory"."""
+        """ "help", "output", "threads", "memory", "profile"."""
         _OPEN[name](self)
 
     def type_in(self, data: bytes) -> None:
@@ -84,6 +84,10 @@ def _memory(app: OtherScreens) -> None:
     app.push_screen(MemoryScreen(app.lookups.ask, question, lambda: debugger.view.stop), chosen)
 
 
+def _profile(app: OtherScreens) -> None:
+    app.feed.profiles.ask()
+
+
 _OPEN: dict[str, Callable[[OtherScreens], None]] = {
-    "help": _help, "output": _output, "threads": _threads, "memory": _memory,
+    "help": _help, "output": _output, "threads": _threads, "memory": _memory, "profile": _profile,
 }  # fmt: skip

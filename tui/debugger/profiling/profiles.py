@@ -23,10 +23,14 @@ LIVE = ("waiting", "ready", "running")
 
 
 class Profiles:
-    """Told of every change on the thread that reads the agent's messages. ``notice`` says (level, text)."""
+    """Told of every change on the thread that reads the agent's messages. ``notice`` says (level, text); ``ended`` is
+    told of each profile once, when its file is written."""
 
-    def __init__(self, notice: Callable[[str, str], None]) -> None:
+    def __init__(
+        self, notice: Callable[[str, str], None], ended: Callable[[Process, protocol.ProfileState], None]
+    ) -> None:
         self._notice = notice
+        self._ended = ended
         self._beside: dict[Process, Profiler] = {}
         self.states: dict[Process, protocol.ProfileState] = {}
 
@@ -37,9 +41,9 @@ class Profiles:
         elif state.state not in LIVE:
             profiler = self._beside.pop(process, None)
             if profiler is not None:
-                threading.Thread(target=self._stop, args=(profiler, state), name="adbg-profile", daemon=True).start()
+                self._stop_beside(profiler, process, state)
             else:
-                self._say(state)
+                self._say(process, state)
 
     def lost(self, process: Process) -> None:
         """Its connection ended. What it has saved until then is kept."""
@@ -49,7 +53,7 @@ class Profiles:
         ended = replace(state, state="partial", why="the program ended in the region, without a word")
         profiler = self._beside.pop(process, None)
         if profiler is not None:
-            threading.Thread(target=self._stop, args=(profiler, ended), name="adbg-profile", daemon=True).start()
+            self._stop_beside(profiler, process, ended)
             return
         file, kept = registry.make(state.profiler).file, False
         try:
@@ -58,11 +62,12 @@ class Profiles:
             pass
         _amend(state.folder, state="partial", why=ended.why)
         what = "what was saved until then is kept" if kept else "nothing was saved before"
-        self._say(replace(ended, file=file if kept else "", why=f"{ended.why}: {what}"))
+        self._say(process, replace(ended, file=file if kept else "", why=f"{ended.why}: {what}"))
 
-    def _say(self, state: protocol.ProfileState) -> None:
+    def _say(self, process: Process, state: protocol.ProfileState) -> None:
         good = state.state == "done" and not state.warnings
         self._notice("info" if good else "warning", state_text(state))
+        self._ended(process, state)
 
     def _start(self, process: Process, state: protocol.ProfileState) -> None:
         region = state.region
@@ -79,15 +84,18 @@ class Profiles:
         except AdbgError:
             return  # the program is gone: its end is told
 
-    def _stop(self, profiler: Profiler, state: protocol.ProfileState) -> None:
+    def _stop_beside(self, profiler: Profiler, process: Process, state: protocol.ProfileState) -> None:
+        threading.Thread(target=self._stop, args=(profiler, process, state), name="adbg-profile", daemon=True).start()
+
+    def _stop(self, profiler: Profiler, process: Process, state: protocol.ProfileState) -> None:
         try:
             artifact = profiler.stop()
             why = state.why or ("" if artifact.file else "nothing was sampled in the region")
             ended = replace(state, file=artifact.file, why=why, state=state.state if artifact.file else "partial")
             _amend(state.folder, file=artifact.file, state=ended.state, why=why, **artifact.meta)
-            self._say(ended)
+            self._say(process, ended)
         except (AdbgError, OSError) as error:
-            self._say(replace(state, state="failed", why=str(error)))
+            self._say(process, replace(state, state="failed", why=str(error)))
 
 
 def measure_beside(profiler: Profiler, pid: int, seconds: float, run_dir: str) -> protocol.ProfileState:
