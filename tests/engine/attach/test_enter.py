@@ -80,10 +80,14 @@ def test_told_not_to_while_the_lock_is_held(tmp_path: Path, begin: Path) -> None
         for _ in range(20):  # it may come between two calls
             try:
                 enter(examine(running.pid), tmp_path / "s", tell, cancelled).release(patience(20.0))
+                eventually(begin.exists)  # it has been in: the thread that runs it may come a moment later
             except EntryCancelled:
-                break
-            eventually(begin.exists)  # it has been in: the thread that runs it may come a moment later
+                eventually(lambda: running.maps() == before and running.untraced())
+                time.sleep(2.0)  # several calls of the target's
+                if not begin.exists():  # else it was come to in the moment before: its thread had to wait for the lock
+                    break
             begin.unlink()
+            cancelled.clear()
             told.clear()
         assert told[-1] == Progress("queued", "ptrace-pending", running.pid, ""), "it runs"
         eventually(lambda: running.maps() == before and running.untraced())
