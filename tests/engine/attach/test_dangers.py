@@ -176,6 +176,7 @@ def test_the_next_one_waits_for_one_who_gave_up(tmp_path: Path) -> None:
             first.release(0.0)
             if line is not None and line["kind"] == "queued":
                 break
+        assert line is not None and line["kind"] == "queued"
         told: list[Progress] = []
         entry = enter(examine(running.pid), session.file, told.append, threading.Event())
         assert told[-1].kind == "entered"
