@@ -17,6 +17,7 @@ from adbg.engine.errors import AttachError
 
 LIST = "`adbg attach` without a number lists your Python processes"
 UNTESTED = "ADBG_ATTACH_UNTESTED"
+PASSING = 1.0  # seconds
 TRY = f"set {UNTESTED}=1"
 _MACHINES = {"x86_64": elf.X86_64, "aarch64": elf.AARCH64}
 _STARTING = 1.0  # seconds that a process may take to map its interpreter
@@ -198,8 +199,13 @@ def check_filters(process: Proc, status: dict[str, str], untested: bool) -> None
 
 
 def check_tracer(process: Proc, status: dict[str, str], version: tuple[int, int]) -> int:
-    """The pid of its tracer, 0 for none. Python 3.14 has a way in beside it."""
+    """The pid of its tracer, 0 for none. Python 3.14 has a way in beside it. One who reads its stacks, or takes back
+    what an attach that was given up left there, is gone in a moment: it is looked at for ``PASSING``."""
     tracer = int(status.get("TracerPid", "0"))
+    end = time.monotonic() + PASSING
+    while tracer and time.monotonic() < end:
+        time.sleep(0.02)
+        tracer = int(process.status().get("TracerPid", "0"))
     if not tracer or version >= _REMOTE_EXEC:
         return tracer
     try:

@@ -68,12 +68,17 @@ def held():  # in C, with the interpreter's lock
     return sum(range(15_000_000))
 
 
+def held_long():
+    return sum(range(80_000_000))
+
+
 work = {
     "tight": tight,
     "recv": recv,
     "sleep": sleep,
     "poll": poll,
     "held": held,
+    "held-long": held_long,
     "vectors": vectors,
     "lock": lambda: lock.acquire(timeout=0.1),
 }[kind]

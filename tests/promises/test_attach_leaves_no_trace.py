@@ -20,7 +20,7 @@ LIMIT = 30.0
 _MODULE = "|".join(map(re.escape, sorted(sys.stdlib_module_names)))
 #: What stays in the process, and why; docs/attach.md says it too.
 STAYS = {
-    rf"module (adbg|{_MODULE})(\..+)?: '\(absent\)' -> True": "kept for the next attach",
+    rf"module (adbg|_adbg_attach|{_MODULE})(\..+)?: '\(absent\)' -> True": "kept for the next attach",
     r"module torch\._subclasses\.schema_check_mode: '\(absent\)' -> True": "torch's own, for its modes",
     r"attributes of torch\._subclasses: schema_check_mode: .*": "that one",
     rf"read folder {re.escape(str(ROOT))}/(adbg|engine)(/.*)?: .*": "Python's list of folders that it has looked into",

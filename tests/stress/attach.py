@@ -116,7 +116,7 @@ def main() -> int:
         print(table.line(row), file=sys.stderr, flush=True)
     loads = (load, os.getloadavg()[0])
     if options.json:
-        options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+        options.json.write_text(json.dumps([{**asdict(row), "ways": dict(row.ways)} for row in rows], indent=1) + "\n")
     print(table.whole(rows, loads))
     print(f"{time.monotonic() - started:.0f} s", file=sys.stderr)
     if options.write:

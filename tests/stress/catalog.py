@@ -49,7 +49,7 @@ KINDS = (
     Kind("lock.acquire", "plain", "lock", "signal"),
     Kind("lock.acquire with a time-out", "plain", "timed lock", "signal"),
     Kind("queue.get", "plain", "queue", "signal"),
-    Kind("thread.join, a worker in Python", "plain", "joined"),
+    Kind("thread.join, a worker in Python", "plain", "joined", steady=False),
     Kind("C calls of 1 s that hold the GIL", "plain", "c_call", holds_gil=True),
     Kind("matmul with the GIL released", "with_torch", "matmul"),
     Kind("DataLoader, 2 worker processes", "with_torch", "loader", steady=False),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from support.frameworks import case
@@ -108,8 +110,9 @@ def test_table() -> None:
 
 
 @pytest.mark.torch
-def test_command() -> None:
+def test_command(tmp_path: Path) -> None:
     words = ["-m", "tests.stress.attach", "--attaches", "1", "--only-here", "--target", "time.sleep"]
-    outcome = run([sys.executable, *words], cwd=catalog.ROOT)
+    outcome = run([sys.executable, *words, "--json", str(tmp_path / "all")], cwd=catalog.ROOT)
     assert outcome.status == 0, str(outcome)
+    assert sum(json.loads((tmp_path / "all").read_text())[0]["ways"].values()) == 1
     assert "| time.sleep |" in outcome.stdout and "1 of 1" in outcome.stdout

@@ -83,8 +83,11 @@ def lines_of(name: str) -> list[str]:
 
 def _of_the_system() -> Facts:
     facts: Facts = {}
-    tasks = sorted(lines_of(f"task/{task}/comm")[0] for task in os.listdir("/proc/self/task"))
-    facts["system threads"] = tasks
+    tasks = []
+    for task in os.listdir("/proc/self/task"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # one that ends meanwhile
+            tasks += lines_of(f"task/{task}/comm")[:1]
+    facts["system threads"] = sorted(tasks)
     for number in sorted(map(int, os.listdir("/proc/self/fd"))):
         with contextlib.suppress(FileNotFoundError):  # that of the listing itself
             facts[f"descriptor {number}"] = os.readlink(f"/proc/self/fd/{number}")

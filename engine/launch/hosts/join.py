@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import FrameType
 
 from adbg.engine.errors import AdbgError, CommandError
 from adbg.engine.launch.hosts.tunnel import Carrier, Clear, Passage, dial, parse_address
@@ -207,13 +208,26 @@ def _check_place(path: str, trusted: Sequence[int]) -> None:
 
 
 def _run(command: Sequence[str], env: dict[str, str]) -> int:
+    """The handlers are there before the command is: it may be heard from, and be sent a signal, before ``Popen`` has
+    returned. A handler is not inherited as an ignored signal is; one that was ignored (nohup) stays so for both.
+    """
+    started: list[subprocess.Popen[bytes]] = []
+    early: list[int] = []
+
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        if started:
+            started[0].send_signal(number)
+        else:
+            early.append(number)
+
+    for number in (*FROM_THE_TERMINAL, *PASSED_ON):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, pass_on if number in PASSED_ON else lambda _number, _frame: None)
     try:
-        process = subprocess.Popen(list(command), env=env, close_fds=False)
+        started.append(subprocess.Popen(list(command), env=env, close_fds=False))
     except OSError as error:
         raise CommandError(f"cannot start {command[0]}: {error.strerror}", "give its path, or check PATH") from None
-    for number in FROM_THE_TERMINAL:
-        signal.signal(number, signal.SIG_IGN)
-    for number in PASSED_ON:
-        signal.signal(number, lambda number, frame: process.send_signal(number))
+    for earlier in early:
+        started[0].send_signal(earlier)
     sys.stdout.flush()
-    return process.wait()
+    return started[0].wait()

@@ -169,13 +169,14 @@ def test_a_call_that_does_not_return(tmp_path: Path) -> None:
 
 def test_the_next_one_waits_for_one_who_gave_up(tmp_path: Path) -> None:
     """A call that he queued is still to come; the next attach is not refused for that."""
-    with target(tmp_path, "held") as running, Session() as session:
+    with target(tmp_path, "held-long") as running, Session() as session:
         for _ in range(20):  # it may come between two calls
             first = Injector(examine(running.pid), "pass")
             line = first.next_line(patience(20.0))
             first.release(0.0)
             if line is not None and line["kind"] == "queued":
                 break
+        assert line is not None and line["kind"] == "queued"
         told: list[Progress] = []
         entry = enter(examine(running.pid), session.file, told.append, threading.Event())
         assert told[-1].kind == "entered"

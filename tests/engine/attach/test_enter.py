@@ -67,7 +67,7 @@ def test_it_begins_once_on_a_thread_of_its_own(tmp_path: Path, begin: Path, kind
 
 def test_told_not_to_while_the_lock_is_held(tmp_path: Path, begin: Path) -> None:
     """It is queued, and the user goes. What is queued does nothing when it is come to, and goes as well."""
-    with target(tmp_path, "held") as running:
+    with target(tmp_path, "held-long") as running:
         before = running.maps()
         cancelled = threading.Event()
         told: list[Progress] = []
@@ -77,22 +77,26 @@ def test_told_not_to_while_the_lock_is_held(tmp_path: Path, begin: Path) -> None
             if progress.kind == "queued":
                 cancelled.set()
 
-        for _ in range(20):  # it may come between two calls
+        for _ in range(20):  # it may come to it at the end of a call
             try:
                 enter(examine(running.pid), tmp_path / "s", tell, cancelled).release(patience(20.0))
+                eventually(begin.exists)  # it has been in: the thread that runs it may come a moment later
             except EntryCancelled:
-                break
-            eventually(begin.exists)  # it has been in: the thread that runs it may come a moment later
+                eventually(lambda: running.maps() == before and running.untraced())
+                time.sleep(3.0)  # calls of the target's
+                if not begin.exists():  # else it was come to in the moment before: its thread had to wait for the lock
+                    break
             begin.unlink()
+            cancelled.clear()
             told.clear()
-        assert told[-1] == Progress("queued", "ptrace-pending", running.pid, ""), "it runs"
+        assert (told[-1].kind, told[-1].blocked) == ("queued", ""), "it runs"
         eventually(lambda: running.maps() == before and running.untraced())
         assert len(running.end()["seen"]) == 1
     assert notes(begin) == []
 
 
 def test_a_process_that_ends_meanwhile(tmp_path: Path) -> None:
-    with target(tmp_path, "held") as running:
+    with target(tmp_path, "held-long") as running:
         end = threading.Event()
 
         def tell(progress: Progress) -> None:

@@ -113,6 +113,8 @@ def test_a_failed_accept_closes_nothing(way: Way, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(place, "_sock", failing)
     failing.use_up(("127.0.0.1", way.door.port) if side == "door" else str(way.path))
     agent, session = way.open()
+    agent.sendall(b"through")
+    assert session.recv(7) == b"through"
     agent.close()
     session.close()
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,11 +40,11 @@ def forwarded(folder: Path) -> Iterator[Path]:
 
 
 def test_a_forwarded_socket_is_dialled(forwarded: Path, folder: Path, tmp_path: Path) -> None:
-    join._unix(str(forwarded)).raw.close()
     (tmp_path / "link").symlink_to(folder)  # a home folder that lies elsewhere
-    join._unix(str(tmp_path / "link" / "job.sock")).raw.close()
-    folder.chmod(0o1777)  # as /tmp: nobody may take another's file away
-    join._unix(str(forwarded)).raw.close()
+    for mode, path in ((0o700, forwarded), (0o700, tmp_path / "link" / "job.sock"), (0o1777, forwarded)):
+        folder.chmod(mode)  # the last as /tmp: nobody may take another's file away
+        with join._unix(str(path)).raw as sock:
+            assert os.path.samefile(sock.getpeername(), forwarded)
 
 
 def test_a_folder_that_others_may_write_to_is_refused(forwarded: Path, folder: Path) -> None:
@@ -122,3 +125,20 @@ def test_what_killed_joins_left_is_removed(folder: Path, monkeypatch: pytest.Mon
 def _made(path: Path) -> Path:
     path.mkdir(0o700)
     return path
+
+
+SIGNALLED_BEFORE_IT_RETURNS = """
+import os, signal, subprocess
+class Slow(subprocess.Popen):
+    def __init__(self, *words, **options):
+        super().__init__(*words, **options)
+        os.kill(os.getpid(), signal.SIGTERM)
+subprocess.Popen = Slow
+from adbg.engine.launch.hosts.join import _run
+print(_run(["sleep", "600"], dict(os.environ)))
+"""
+
+
+def test_a_signal_that_comes_while_the_command_starts_is_passed_on() -> None:
+    driver = subprocess.run([sys.executable, "-c", SIGNALLED_BEFORE_IT_RETURNS], capture_output=True, text=True)
+    assert (driver.returncode, driver.stdout) == (0, f"{-signal.SIGTERM:d}\n"), driver.stderr

@@ -404,7 +404,10 @@ def test_closing_ends_a_program_that_adbg_started(watched: Make) -> None:
 def test_a_listener_that_fails_does_not_silence_the_others(watched: Make, capsys: pytest.CaptureFixture[str]) -> None:
     one = watched()
 
+    told = []
+
     def broken(event: object) -> None:
+        told.append(event)
         raise ValueError("mine")
 
     one.debugger.model.subscribe(broken)
@@ -412,6 +415,7 @@ def test_a_listener_that_fails_does_not_silence_the_others(watched: Make, capsys
     one.start()
     one.debugger.begin()
     one.wait(events.Exited)
+    assert any(isinstance(event, events.Exited) for event in told), "it fails at each event, and gets the next"
 
 
 def test_output_cut_inside_a_character_is_put_together(watched: Make) -> None:
