@@ -191,6 +191,9 @@ class Profiling(Observer):
                 return
         if isinstance(now.profiler, Observer):
             self._session.rearm()
+        if now.profiler.phase is not None:
+            for backend in self._session.backends:
+                self._watch(backend)
 
     def _time_out(self, now: Measurement) -> None:
         now.over.wait(now.region.count)
@@ -266,6 +269,9 @@ class Profiling(Observer):
         """Arming would walk every graph: a tenth of a small step's time."""
         with suppress(Unsupported):
             backend.watch_iterations(self._tick if self._now is not None else None)
+        with suppress(Unsupported):
+            now = self._now
+            backend.watch_phases(now.profiler.phase if now is not None and now.state == "running" else None)
 
     def _tick(self, begins: bool) -> None:
         """An outermost backward begins or has ended on this thread."""
@@ -274,6 +280,9 @@ class Profiling(Observer):
                 self._backward_begins()
             else:
                 self._boundary()
+            now = self._now
+            if now is not None and now.state == "running":
+                now.profiler.tick(begins)
         except own(Exception) as error:
             self._session.problems.defect("the bound of a profile was missed", error)
 

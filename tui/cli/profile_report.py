@@ -122,7 +122,7 @@ def _rows(profile: Profile, options: argparse.Namespace) -> tuple[tables.Table, 
 
 def _tables(profile: Profile, options: argparse.Namespace, width: int) -> list[str]:
     lines = text.verdict_lines(profile, width)
-    lines += text.iteration_lines(profile)
+    lines += text.iteration_lines(profile, width)
     if profile.nodes:
         lines += ["", *text.node_lines(profile, width, options.limit)]
     if profile.samples or profile.calls:

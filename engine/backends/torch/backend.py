@@ -24,6 +24,7 @@ from adbg.engine.backends.torch.graph import Services, TorchGraph, node_name, ro
 from adbg.engine.backends.torch.modules import Modules
 from adbg.engine.backends.torch.spent import used_up
 from adbg.engine.backends.torch.stacks import FrameFilter, Stacks
+from adbg.engine.backends.torch.timing.phases import TorchPhases
 from adbg.engine.errors import Unsupported
 from adbg.engine.frames import locals_elsewhere
 from adbg.engine.protocol.messages import GroupTimeout
@@ -88,6 +89,7 @@ class TorchBackend(FrameworkBackend):
         self._services = Services(self._modules, self._stacks)
         self._entry = EngineEntry(self._services, self._frames)
         self._evaluating = _Evaluating()
+        self._phases = TorchPhases(self._frames.live_line)
         self._taps = TorchTaps(self._frames.user_file)
         self.capabilities = _capabilities(self._stacks)
 

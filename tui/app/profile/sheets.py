@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from adbg.profiles.report.model import NODE, SECONDS, Frame, NodeTime, Profile
 from adbg.profiles.report.tables import Difference, Grouping, Row, matches, table
-from adbg.profiles.report.verdict import split
+from adbg.profiles.report.verdict import ITERATION_PARTS, split
 from adbg.tui.app.profile.colours import change_style, kind_of
 from adbg.tui.text.cells import Spans, elide, width_of
 from adbg.tui.text.profile_report import amount_text, place_text
@@ -182,7 +182,7 @@ def nodes(profile: Profile) -> Sheet:
 def iterations(profile: Profile) -> Sheet:
     """Each iteration and its parts, in their order."""
     amount = _amount(SECONDS)
-    names = ("total", "forward", "backward", "optimizer", "data")
+    names = ("total", *ITERATION_PARTS)
     columns = (Column("iteration", 9, _count), *(Column(name, 10, amount) for name in names))
     items = tuple(
         Item((row.index, *(getattr(row, name) for name in names)), "", Frame("", side=NODE))
