@@ -83,7 +83,7 @@ class Profiling(Observer):
             if not can.ok:
                 raise CommandError(f"{profiler.name} cannot run here: {can.why}", can.hint)
             region = Region(**{name: getattr(request.region, name) for name in Region.__slots__})
-            lines = region.lines if region.kind == "lines" else None
+            lines = region.lines if region.place else None
             placing = Placing()
             if request.cores or request.nice is not None:
                 cores = parse_cores(request.cores) if request.cores else None
@@ -97,7 +97,10 @@ class Profiling(Observer):
             for backend in self._session.backends:
                 self._watch(backend)
             if lines is not None:
-                self._lines.add(lines, self._entered_lines, self._left_lines)
+                if region.kind == "iterations":
+                    self._lines.add(lines, self._iteration_begins, lambda: None)
+                else:
+                    self._lines.add(lines, self._entered_lines, self._left_lines)
 
     def _stacks(self, on: bool) -> None:
         """Of the nodes made from now on, where the user wants them kept at all."""
@@ -122,7 +125,7 @@ class Profiling(Observer):
         if now is None:
             return
         region = now.region
-        if region.kind in _FROM_NOW or (region.kind == "iterations" and not region.warmup):
+        if region.kind in _FROM_NOW or (region.kind == "iterations" and not region.warmup and not region.place):
             self._begin()
 
     def _repeat(self, again: Callable[[int], None], count: int) -> None:
@@ -295,7 +298,21 @@ class Profiling(Observer):
     def _boundary(self) -> None:
         """An outermost backward ended on this thread."""
         now = self._now
-        if now is None or (now.counted and now.counted != threading.get_ident()):
+        if now is not None and not (now.region.kind == "iterations" and now.region.place):
+            self._passed(now, max(now.region.warmup, 1))
+
+    def _iteration_begins(self) -> None:
+        """The line runs at which an iteration begins, and the one before has ended."""
+        now = self._now
+        try:
+            if now is not None:
+                self._passed(now, now.region.warmup + 1)
+        except own(Exception) as error:
+            self._session.problems.defect("the bound of a profile was missed", error)
+
+    def _passed(self, now: Measurement, first: int) -> None:
+        """A bound of iterations, on this thread; the region begins at the ``first`` one."""
+        if now.counted and now.counted != threading.get_ident():
             return
         now.counted = now.counted or threading.get_ident()
         region = now.region
@@ -308,7 +325,7 @@ class Profiling(Observer):
                 self._save(now)
         elif now.state == "waiting" and region.kind == "iterations":
             now.ends += 1
-            if now.ends >= max(region.warmup, 1):
+            if now.ends >= first:
                 self._begin()
 
     def _save(self, now: Measurement) -> None:
