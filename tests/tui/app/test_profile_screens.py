@@ -304,7 +304,7 @@ def test_f5_measures_and_the_report_opens(tmp_path: Path, size: tuple[int, int])
         await app.until(lambda: "profile cprofile: 3 of 5" in app.status, "how many have passed")
 
         await app.press("f5")
-        await app.shows("x end it now")
+        await app.shows("x or esc ends it now", "profile cprofile: 3 of 5")
         await app.press("x")
         await app.until(lambda: any(request.action == "stop" for request in sent), "ended")
         collapsed(folder / "profile.collapsed", STACKS)
