@@ -225,7 +225,7 @@ def test_from_the_report_to_the_source_and_the_graph_and_back(tmp_path: Path) ->
         row = main.graph.model.rows[4]
         nodes = [
             {
-                "name": row.name,
+                "name": name.partition("#")[0],
                 "unique_name": name,
                 "index": n,
                 "calls": 5,
