@@ -201,7 +201,7 @@ def want(folder, framework, wanted):
         command += ["--editable", f"{ROOT}[{extra}]"]
         quiet = dict(os.environ, PYTHONWARNINGS="ignore")
         if subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, env=quiet).returncode != 0:
-            say(f"adbg[{extra}] cannot be installed: its tests are skipped (yep: apt-get install libgoogle-perftools-dev)")
+            say(f"adbg[{extra}] cannot be installed: its tests are skipped (apt-get install libgoogle-perftools-dev?)")
         stamp(folder, framework, [extra])
 
 

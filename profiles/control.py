@@ -31,6 +31,8 @@ from adbg.profiles.region import Region
 from adbg.profiles.repeat import repeated
 
 HELD = 15.0  # seconds that a region's begin waits for a profiler beside the program
+PIECE = 0.1  # seconds: a node is run again in pieces of about that, between which it can be given up
+GIVEN_UP = 5.0  # seconds that giving up waits for the piece at hand
 _FROM_NOW = ("run", "seconds")
 _LIVE = ("waiting", "ready", "running")
 
@@ -131,12 +133,18 @@ class Profiling(Observer):
         now = self._now
         if now is None or now.state != "running":
             return
-        why = ""
+        why, piece = "", 1
         try:
-            again(count)
-            now.iterations = count
+            while now.iterations < count and not now.given_up:
+                begun = time.monotonic()
+                again(min(piece, count - now.iterations))
+                now.iterations += min(piece, count - now.iterations)
+                if time.monotonic() - begun < PIECE:
+                    piece *= 4
         except own(Exception) as error:
             why = f"the node cannot be run again: {error}"
+        if now.given_up and now.iterations < count:
+            why = f"given up after {now.iterations:,} of {count:,} times"
         self._finish(now, why)
 
     def _stop_now(self) -> None:
@@ -145,6 +153,9 @@ class Profiling(Observer):
             raise CommandError("nothing is being profiled", "for example: profile cprofile 10 iterations")
         if now.state != "running":
             self._finish(now, "stopped before the region began")
+        elif now.region.kind == "node":
+            now.given_up = True
+            now.over.wait(GIVEN_UP)
         elif not now.profiler.bound or now.thread == threading.get_ident():
             self._finish(now, "")
         else:
