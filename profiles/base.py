@@ -51,7 +51,11 @@ class Profiler(abc.ABC):
     file = ""  # its name in the artifact's folder
     where: Where = "program"
     bound = False  # measures the thread that starts it
+    ends_anywhere = True  # if it is bound: ``stop`` also works on another thread
     pid = 0  # of the process to be measured, for one that runs outside it
+
+    def displaced(self, by: str) -> None:  # noqa: B027
+        """The program itself starts a profiler beside which this one cannot run: end the region. Set by ``control``."""
 
     @abc.abstractmethod
     def available(self) -> Availability:
