@@ -33,6 +33,7 @@ class Placing:
 
     def wanted(self, cores: frozenset[int] | None, nice: int | None) -> None:
         """What ``apply`` does when the region begins. Raises ProfileError where it cannot be had."""
+        nice = None if nice is None else min(max(nice, -20), 19)  # as the kernel takes it
         self._wanted = cores, nice
         if nice is not None and nice > os.getpriority(os.PRIO_PROCESS, 0):
             nice = None  # can be had; trying it might be for good
