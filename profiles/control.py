@@ -364,19 +364,27 @@ class Profiling(Observer):
         else:
             now.profiler.pause()
 
+    def program_ends(self) -> None:
+        """On the main thread, when the program's own code is over: what the interpreter and the framework do to take
+        themselves down (half a second with torch on a busy machine) is no part of any region."""
+        self._end("the program ended")
+
     def detach(self) -> None:
-        """The front end leaves, or the program ends."""
+        """The front end leaves."""
+        self._end("the program ended, or was let go,")
+
+    def _end(self, what: str) -> None:
         now = self._now
         if now is None:
             return
         now.go.set()
         if now.state != "running":
-            self._finish(now, f"the program ended, or was let go, before the region began: {now.region}")
+            self._finish(now, f"{what} before the region began: {now.region}")
             return
         done = now.region.kind == "run"
-        text = f"the program ended, or was let go, in the region: {now.region}"
+        text = f"{what} in the region: {now.region}"
         if now.region.kind == "iterations":
-            text = f"the program ended, or was let go, after {now.iterations} of {now.region.count} iterations"
+            text = f"{what} after {now.iterations} of {now.region.count} iterations"
         why = "" if done else text
         if now.profiler.bound and now.thread != threading.get_ident():
             self._on_its_thread(now, why, leaves=True)

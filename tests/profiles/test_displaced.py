@@ -49,6 +49,11 @@ def said(code: str, folder: Path) -> str:
     return done.stdout
 
 
+def sampled(path: Path) -> float:
+    """Seconds of CPU time."""
+    return sum(sample.weight for sample in gperftools.read(path).samples)
+
+
 @needs_yep
 def test_yep_is_refused_where_the_program_has_its_signal(tmp_path: Path) -> None:
     code = """
@@ -146,8 +151,7 @@ burn(0.6)
 ours.stop()
 """
     assert said(code, tmp_path) == ""
-    seconds = sum(sample.weight for sample in gperftools.read(tmp_path / yep.FILE).samples)
-    assert (seconds > 0.5) is abandons, "0.8 s were sampled"
+    assert (sampled(tmp_path / yep.FILE) > 0.5) is abandons, "0.8 s were sampled"
 
 
 def test_the_programs_own_cprofile_takes_its_place_and_keeps_it(tmp_path: Path) -> None:
@@ -174,7 +178,7 @@ print(any("max" in row[2] for row in pstats.Stats(theirs).stats))
 
 
 def test_cprofile_is_ended_from_another_thread(tmp_path: Path) -> None:
-    """One that waits in C: nothing can run there. What runs is counted up to now, and nothing profiles it afterwards."""
+    """One that waits in C: nothing can run there. What runs is counted up to now; nothing profiles it afterwards."""
     code = """
 import marshal
 ours, begun, go = CProfile(), threading.Event(), threading.Lock()

@@ -193,6 +193,7 @@ def test_what_goes_wrong_is_said_and_harms_nothing(
         rows = pstats.Stats(str(folder / meta["file"])).stats  # type: ignore[attr-defined]
         (steps,) = (row[1] for (_, _, function), row in rows.items() if function == "step")
         assert steps == 2 if name == "few" else steps > 10
+        assert not {function for (_, _, function) in rows} & {"_exitfunc", "_del_library"}, "how Python takes it down"
 
 
 @pytest.mark.torch

@@ -30,11 +30,11 @@ VALUED = {
 
 
 class Profile:
-    """Run a script with a profiler on all of it, or on a few iterations; or show a profile: `adbg profile FILE`.
+    """Measure a script, or part of it, with a profiler; or show a profile: `adbg profile FILE`.
 
     An iteration is from the end of one outermost backward call to the end of the next. What was measured lies in
     the run directory; `adbg doctor` lists the profilers. FILE is a saved profile, of adbg or of another tool, or the
-    folder of one: a table, a flame graph, the difference of two; `adbg profile FILE --help` shows these options.
+    folder of one: a flame graph, tables, the difference of two, on the whole screen or as text.
     """
 
     usage = "adbg profile [OPTIONS] SCRIPT [ARGS…] | -m MODULE [ARGS…] | -c CODE [ARGS…] | FILE [OPTIONS]"
@@ -60,7 +60,7 @@ class Profile:
         add("--run-dir", metavar="DIR", default="", help="record into DIR (default: a new one, see `adbg runs`)")
         add("--timeout", type=seconds, metavar="SECONDS", help="end the script after SECONDS, with exit status 124")
         add("--json", action="store_true", help="write JSON lines, and nothing else, to stdout")
-        add("--open", action="store_true", help="show the report at the end")
+        add("--open", action="store_true", help="show the report at the end: on the whole screen, in a pipe as text")
 
     def run(self, parser: argparse.ArgumentParser, words: Sequence[str]) -> int:
         from adbg.tui.cli import profile_report

@@ -21,6 +21,7 @@ from adbg.tui.text.profile import region_text
 if TYPE_CHECKING:
     from adbg.tui.app.screens.main import MainScreen
 
+LEFT = "report-left"  # the name of a report that is kept
 ASK_EVERY = 1.0  # seconds between two questions how many iterations have passed
 
 
@@ -34,6 +35,7 @@ class ProfileWatch:
         self._known: dict[str, Contents] = {}
         self._live: dict[object, tuple[protocol.ProfileState, float]] = {}  # by process: state, since when
         self._asked = 0.0
+        self._left: ReportScreen | None = None  # for the source or the graph
         self.submit: Submit | None = None  # set by the app: runs commands
 
     # ---- events
@@ -102,6 +104,8 @@ class ProfileWatch:
 
     def ask(self) -> None:
         """F5."""
+        if self._back():
+            return
         debugger, main = self._debugger, self._main
         found = self._live.get(debugger.current)
         place = main.code.breakpoint_spec()
@@ -130,12 +134,48 @@ class ProfileWatch:
 
     def open(self, path: str) -> None:
         """The report of a file, or of an artifact's folder."""
-
-        def chosen(place: SourceLine | None) -> None:
-            if place is not None:
-                self._main.code.show(place)
-                self._main.action_panel("source", zoom=False)
-
         if os.path.isfile(path):
             self._known.pop(path, None)  # another tool may have written it anew; adbg's own are written once
-        self._main.app.push_screen(ReportScreen(path, self._known), chosen)
+        self._main.app.push_screen(ReportScreen(path, self._known, self._go))
+
+    def _go(self, screen: ReportScreen, where: SourceLine | str) -> None:
+        """From the report to the source line, or to the node of that name; F5 comes back to the report as it was."""
+        main, app = self._main, self._main.app
+        if isinstance(where, SourceLine):
+            main.code.show(where)
+            panel = "source"
+        else:
+            rows = main.graph.model.rows
+            index = next((at for at in sorted(rows) if rows[at].unique_name == where), 0)
+            if not index:
+                main.notify(f"{where} is not in the graph at hand", severity="warning", timeout=3, markup=False)
+                return
+            main.graph.go_to(index)
+            panel = "graph"
+        if screen is not self._left:
+            self._forget()
+            app.install_screen(screen, LEFT)  # else it would be gone once it is left
+            self._left = screen
+        while len(app.screen_stack) > 1:
+            app.pop_screen()
+        main.action_panel(panel, zoom=False)
+        main.notify("F5 goes back to the report", timeout=3)
+
+    def _forget(self) -> None:
+        """The report that was left before."""
+        left, self._left = self._left, None
+        if left is not None:
+            self._main.app.uninstall_screen(left)
+            left.remove()
+
+    def _back(self) -> bool:
+        """To the report that was left for the source or the graph; False where there is none."""
+        app, left = self._main.app, self._left
+        if left is None or left in app.screen_stack:
+            return False
+
+        def closed(_: None) -> None:
+            app.call_later(self._forget)
+
+        app.push_screen(left, closed)
+        return True
