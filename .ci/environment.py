@@ -190,7 +190,7 @@ def stamp(folder, framework, extras):
 
 
 def want(folder, framework, wanted):
-    """Extras without which adbg works: what cannot be installed (yep is built against a system library) is told, once."""
+    """Extras without which adbg works: what cannot be installed (yep needs a system library) is told, once."""
     python = environment_python(folder)
     _, found, numpy = probe(python, framework)
     for extra in wanted:
