@@ -27,9 +27,8 @@ from adbg.profiles.folders import make_folder, parent_folder, write_meta
 from adbg.profiles.measurement import Measurement, told
 from adbg.profiles.placing import Placing, parse_cores
 from adbg.profiles.region import Region
-from adbg.profiles.repeat import repeated
+from adbg.profiles.repeat import repeated, run_in_pieces
 
-PIECE = 0.1  # seconds: a node is run again in pieces of about that, between which it can be given up
 GIVEN_UP = 5.0  # seconds that giving up waits for the piece at hand
 HELD = 30.0  # seconds that a region's begin waits for a profiler beside the program
 COMES = 10.0  # seconds in which the main thread has to run Python, for a profiler that begins on it now
@@ -141,18 +140,7 @@ class Profiling(Observer):
         now = self._now
         if now is None or now.state != "running":
             return
-        why, piece = "", 1
-        try:
-            while now.iterations < count and not now.given_up:
-                begun = time.monotonic()
-                again(min(piece, count - now.iterations))
-                now.iterations += min(piece, count - now.iterations)
-                if time.monotonic() - begun < PIECE:
-                    piece *= 4
-        except own(Exception) as error:
-            why = f"the node cannot be run again: {error}"
-        if now.given_up and now.iterations < count:
-            why = f"given up after {now.iterations:,} of {count:,} times"
+        why = run_in_pieces(again, count, now)
         self._finish(now, why)
 
     def _stop_now(self) -> None:
