@@ -54,7 +54,11 @@ class Profiler(abc.ABC):
     where: Where = "program"
     bound = False  # measures the thread that starts it
     phase: Callable[[str, bool, SourceLine | None], None] | None = None  # wants ``Backend.watch_phases`` meanwhile
+    ends_anywhere = True  # if it is bound: ``stop`` also works on another thread
     pid = 0  # of the process to be measured, for one that runs outside it
+
+    def displaced(self, by: str) -> None:  # noqa: B027
+        """The program itself starts a profiler beside which this one cannot run: end the region. Set by ``control``."""
 
     @abc.abstractmethod
     def available(self) -> Availability:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -28,9 +27,11 @@ from adbg.profiles.folders import make_folder, parent_folder, write_meta
 from adbg.profiles.measurement import Measurement, told
 from adbg.profiles.placing import Placing, parse_cores
 from adbg.profiles.region import Region
-from adbg.profiles.repeat import repeated
+from adbg.profiles.repeat import repeated, run_in_pieces
 
-HELD = 15.0  # seconds that a region's begin waits for a profiler beside the program
+GIVEN_UP = 5.0  # seconds that giving up waits for the piece at hand
+HELD = 30.0  # seconds that a region's begin waits for a profiler beside the program
+COMES = 10.0  # seconds in which the main thread has to run Python, for a profiler that begins on it now
 _FROM_NOW = ("run", "seconds")
 _LIVE = ("waiting", "ready", "running")
 
@@ -89,7 +90,8 @@ class Profiling(Observer):
                 cores = parse_cores(request.cores) if request.cores else None
                 placing.wanted(cores, request.nice)
             folder = make_folder(request.folder or parent_folder(self._run_dir()), profiler.name)
-            self._now = Measurement(profiler, region, folder, placing)
+            self._now = now = Measurement(profiler, region, folder, placing)
+            profiler.displaced = lambda by: self._displaced(now, by)  # type: ignore[method-assign]
             if isinstance(profiler, Observer):
                 self._session.observe(profiler)
                 if hasattr(profiler, "stacks"):
@@ -117,7 +119,14 @@ class Profiling(Observer):
             if not now.profiler.bound:
                 self._begin()
             else:
-                MAIN_THREAD.call(lambda frame: self._begin())
+                MAIN_THREAD.call(lambda frame: self._begin(now))
+                threading.Thread(target=self._give_up, args=(now,), name="adbg-profile", daemon=True).start()
+
+    def _give_up(self, now: Measurement) -> None:
+        """A main thread that never comes to Python: a hang, a call of C that takes long, a wait for other threads."""
+        if not now.over.wait(COMES) and now.state == "waiting":
+            why = f"the main thread ran no Python within {COMES:.0f} s: it waits, or is in C code"
+            self._finish(now, f"{why}; py-spy sees it, and iterations are measured on the thread that calls backward")
 
     def program_starts(self) -> None:
         """On the main thread, right before the script's first instruction."""
@@ -134,12 +143,7 @@ class Profiling(Observer):
         now = self._now
         if now is None or now.state != "running":
             return
-        why = ""
-        try:
-            again(count)
-            now.iterations = count
-        except own(Exception) as error:
-            why = f"the node cannot be run again: {error}"
+        why = run_in_pieces(again, count, now)
         self._finish(now, why)
 
     def _stop_now(self) -> None:
@@ -148,23 +152,27 @@ class Profiling(Observer):
             raise CommandError("nothing is being profiled", "for example: profile cprofile 10 iterations")
         if now.state != "running":
             self._finish(now, "stopped before the region began")
+        elif now.region.kind == "node":
+            now.given_up = True
+            now.over.wait(GIVEN_UP)
         elif not now.profiler.bound or now.thread == threading.get_ident():
             self._finish(now, "")
         else:
             self._on_its_thread(now)
 
-    def _on_its_thread(self, now: Measurement) -> None:
-        """A bound profiler ends where it began. While that thread does not come to Python (a hang, a long kernel) what
-        was saved is kept, and it ends as soon as it does."""
+    def _on_its_thread(self, now: Measurement, why: str = "", leaves: bool = False) -> None:
+        """A bound profiler ends where it began: between two instructions of the main thread, or at the end of a
+        backward. Of a thread that comes to neither within a second (a hang, a long kernel) some can be ended from here;
+        the others end when it does, or, where adbg ``leaves``, without what they measured."""
+        now.ending = (why,)
         if now.thread == threading.main_thread().ident:
-            MAIN_THREAD.call(lambda frame: self._finish(now, ""))
-            for _ in range(50):
-                if now.state != "running":
-                    return
-                time.sleep(0.02)
-        now.profiler.checkpoint()
-        if now.state == "running":
-            self._finish(now, "")
+            MAIN_THREAD.call(lambda frame: self._finish(now, why))
+        if now.over.wait(1.0):
+            return
+        if now.profiler.ends_anywhere or leaves:
+            self._finish(now, why)
+        else:
+            now.why = "ends as soon as its thread runs Python"
 
     def _go(self, why: str) -> None:
         now = self._now
@@ -174,10 +182,10 @@ class Profiling(Observer):
 
     # ------------------------------------------------------------ bounds
 
-    def _begin(self) -> None:
+    def _begin(self, asked: Measurement | None = None) -> None:
         with self._lock:
             now = self._now
-            if now is None or now.state != "waiting":
+            if now is None or now.state != "waiting" or (asked is not None and asked is not now):
                 return
             try:
                 now.placing.apply()
@@ -216,14 +224,17 @@ class Profiling(Observer):
             if self._now is not now or now.state not in _LIVE:
                 return
             ran = now.state == "running"
+            if now.ending:
+                now.why = ""
             now.state, now.why = ("partial", why) if why else ("done", now.why)
             try:
                 if ran:
                     now.stop()
+                    now.note_displaced()
                     measured = now.artifact is not None and bool(now.artifact.file)
                     if not measured and now.profiler.where != "outside":
                         now.state, now.why = "partial", why or "nothing ran in the region: there is nothing to show"
-                now.placing.restore()
+                now.put_back()
                 self._write_meta(now)
             except own(Exception) as error:
                 self._failed(now, error)
@@ -231,18 +242,21 @@ class Profiling(Observer):
             self._over(now)
         self._tell(now)
 
+    def _displaced(self, now: Measurement, by: str) -> None:
+        """On the thread on which the program starts one of its own."""
+        self._finish(now, f"the program itself starts {by}, beside which this profile cannot go on")
+
     def _write_meta(self, now: Measurement) -> None:
         write_meta(now.folder, now.meta([backend.name for backend in self._session.backends]))
 
     def _failed(self, now: Measurement, error: BaseException) -> None:
-        now.state = "failed"
-        now.why = str(error) if isinstance(error, AdbgError) else f"{type(error).__name__}: {error}"
-        now.placing.restore()
-        try:
+        now.state, now.why = "failed", reason(error, now.folder)
+        now.put_back()
+        with suppress(OSError):
             if set(os.listdir(now.folder)) <= {META}:  # nothing was measured
                 shutil.rmtree(now.folder)
-        except OSError:
-            pass
+            else:
+                self._write_meta(now)
         self._over(now)
         self._tell(now)
 
@@ -318,6 +332,9 @@ class Profiling(Observer):
         region = now.region
         if now.state == "running":
             now.iterations += 1
+            if now.ending and now.thread == threading.get_ident():
+                self._finish(now, now.ending[0])
+                return
             ended = region.kind == "backward" or (region.kind == "iterations" and now.iterations >= region.count)
             if ended:
                 self._finish(now, "")
@@ -393,14 +410,32 @@ class Profiling(Observer):
         text = f"{what} in the region: {now.region}"
         if now.region.kind == "iterations":
             text = f"{what} after {now.iterations} of {now.region.count} iterations"
-        self._finish(now, "" if done else text)
+        why = "" if done else text
+        if now.profiler.bound and now.thread != threading.get_ident():
+            self._on_its_thread(now, why, leaves=True)
+        else:
+            self._finish(now, why)
 
     def abandon(self) -> None:
         now, self._now = self._now, None
         self._lock = threading.RLock()
         self._lines.abandon()
-        if now is not None and now.state == "running":
-            now.profiler.abandon()
+        if now is not None:
+            with suppress(Exception):
+                now.placing.restore()
+            if now.state == "running":
+                with suppress(Exception):
+                    now.profiler.abandon()
+
+
+def reason(error: BaseException, folder: str) -> str:
+    """What happened, why, and what to do."""
+    if isinstance(error, AdbgError):
+        return str(error)
+    if isinstance(error, OSError):
+        text = f"the profile cannot be written to {folder}: {error.strerror or error}"
+        return f"{text} (what was saved before is kept; `in DIR` behind the region, or --run-dir, names another folder)"
+    return f"{type(error).__name__}: {error}"
 
 
 def _row(name: str) -> p.ProfilerRow:

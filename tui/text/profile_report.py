@@ -11,9 +11,10 @@ from textwrap import wrap
 from rich.cells import cell_len
 
 from adbg.profiles.report.flame import ROOT, Tree, layout
-from adbg.profiles.report.model import BYTES, SECONDS, Frame, NodeTime, Profile
+from adbg.profiles.report.model import BYTES, SECONDS, Frame, Profile
+from adbg.profiles.report.node_groups import NodeGroup, node_groups
 from adbg.profiles.report.tables import Change, Difference, Row, Table
-from adbg.profiles.report.verdict import ITERATION_PARTS, Bound, Verdict, judge, split
+from adbg.profiles.report.verdict import ITERATION_PARTS, Bound, Verdict, judge
 from adbg.tui.text.cells import elide
 from adbg.tui.text.quantities import duration, size
 
@@ -160,17 +161,17 @@ def _tail(text: str, width: int) -> str:
 # ------------------------------------------------------------------ nodes
 
 
-def node_lines(profile: Profile, width: int, limit: int) -> list[str]:
-    """The node timer's rows, those that usually take most first."""
-    nodes = sorted(profile.nodes, key=lambda node: -(node.usual + node.gap))
-    shown = nodes[:limit] if limit else nodes
-    heads = ["total", "median", "kernel", "launch", "gap", "calls", "phase"]
-    cost = profile.launch_cost
-    body = [(_node_cells(node, cost), node.unique_name or node.name, _node_place(node)) for node in shown]
+def node_lines(profile: Profile, width: int, limit: int, single: bool = False) -> list[str]:
+    """The node timer's rows, those that usually take most first: nodes of one kind that one line made together, or each
+    by itself."""
+    groups = node_groups(profile, single)
+    shown = groups[:limit] if limit else groups
+    heads = ["total", "median", "kernel", "launch", "gap", "calls", "nodes", "phase"]
+    body = [(_node_cells(group), group.name, _node_place(group)) for group in shown]
     lines = _columns(heads, body, width, "node")
     lines += _folded(_node_note(profile), width)
-    if len(shown) < len(nodes):
-        lines.append(f"{len(nodes) - len(shown):,} nodes more (--limit 0 shows all)")
+    if len(shown) < len(groups):
+        lines.append(f"{len(groups) - len(shown):,} rows more (--limit 0 shows all)")
     return lines
 
 
@@ -187,22 +188,23 @@ def _node_note(profile: Profile) -> str:
     return basis + forward
 
 
-def _node_cells(node: NodeTime, launch_cost: float | None) -> list[str]:
-    both = split(node, launch_cost)
+def _node_cells(group: NodeGroup) -> list[str]:
     return [
-        amount_text(node.total, SECONDS),
-        amount_text(node.usual / node.calls if node.calls else 0.0, SECONDS),
-        amount_text(both[1], SECONDS) if both else "·",
-        amount_text(both[0] - node.gap, SECONDS) if both else "·",
-        amount_text(node.gap, SECONDS),
-        f"{node.calls:,}",
-        node.phase,
+        amount_text(group.total, SECONDS),
+        amount_text(group.usual / group.calls if group.calls else 0.0, SECONDS),
+        amount_text(group.kernel, SECONDS) if group.kernel is not None else "·",
+        amount_text(group.launch, SECONDS) if group.launch is not None else "·",
+        amount_text(group.gap, SECONDS),
+        f"{group.calls:,}",
+        f"{group.count:,}",
+        group.heaviest.phase,
     ]
 
 
-def _node_place(node: NodeTime) -> str:
+def _node_place(group: NodeGroup) -> str:
+    node = group.heaviest
     place = f"{_short(node.file)}:{node.line}" if node.file else ""
-    return " ".join(filter(None, (node.module, place)))
+    return " ".join(filter(None, (group.module, place)))
 
 
 def iteration_lines(profile: Profile, width: int) -> list[str]:

@@ -281,6 +281,16 @@ class Backend(abc.ABC):
         """Whether a tensor was made by a node, which it keeps alive."""
         return not value.is_leaf
 
+    def made_so_far(self) -> int | None:
+        """A mark of this moment for ``older_nodes``, on the thread that makes the graphs. None where there is none."""
+        return None
+
+    def older_nodes(self, value: Any, mark: int, most: int) -> int:
+        """How many nodes of the graph that a tensor keeps were made before ``mark``, of ``most`` that are looked at.
+        While a backward ends: where a framework does not number its nodes, those outside the graphs of this backward
+        and of losses of earlier ones."""
+        return 0
+
     def custom_contexts(self) -> Iterable[tuple[str, Sequence[Any]]]:
         """(name, what it saved) of every living context of a custom function, where ``Graph.saved`` has it not."""
         return ()

@@ -199,6 +199,17 @@ class PaddleBackend(FrameworkBackend):
     def custom_contexts(self) -> Iterable[tuple[str, Sequence[Any]]]:
         return contexts_alive()
 
+    def made_so_far(self) -> int | None:
+        return self.backward_count
+
+    def older_nodes(self, value: Any, mark: int, most: int) -> int:
+        nodes = PaddleGraph([value], self._services)
+        if nodes.count() > most:
+            return 0
+        spent = self._services.spent.alive()
+        recent = PaddleGraph([*spent, *self._entry.roots()], self._services)
+        return len(nodes.addresses().keys() - recent.addresses().keys())
+
     def node_address(self, value: Any) -> int | None:
         return int(value.node_ptr()) if type(value).__name__ == "GradNodeBase" else None
 
