@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from adbg.engine.backends.base import Backend
-from adbg.engine.errors import AdbgError, CommandError, Unsupported
+from adbg.engine.errors import CommandError, Unsupported
 from adbg.engine.outside import own, suppress
 from adbg.engine.protocol import messages as p
 from adbg.engine.python.line_trace import MAIN_THREAD, LineRegions
@@ -23,7 +23,7 @@ from adbg.engine.session.session import Session
 from adbg.engine.session.stop_point import PausedPoint
 from adbg.profiles import registry
 from adbg.profiles.base import META
-from adbg.profiles.folders import make_folder, parent_folder, write_meta
+from adbg.profiles.folders import make_folder, parent_folder, reason, write_meta
 from adbg.profiles.measurement import Measurement, told
 from adbg.profiles.placing import Placing, parse_cores
 from adbg.profiles.region import Region
@@ -67,7 +67,7 @@ class Profiling(Observer):
             self._go(request.folder)
         elif request.action not in ("state", "list"):
             raise CommandError(f"unknown action {request.action!r}", "start, stop, state, list, go")
-        rows = [_row(name) for name in registry.REGISTRY] if request.action == "list" else []
+        rows = [registry.row_of(name) for name in registry.REGISTRY] if request.action == "list" else []
         return p.ProfileBody(self.state(), rows)
 
     def state(self) -> p.ProfileState:
@@ -426,19 +426,3 @@ class Profiling(Observer):
             if now.state == "running":
                 with suppress(Exception):
                     now.profiler.abandon()
-
-
-def reason(error: BaseException, folder: str) -> str:
-    """What happened, why, and what to do."""
-    if isinstance(error, AdbgError):
-        return str(error)
-    if isinstance(error, OSError):
-        text = f"the profile cannot be written to {folder}: {error.strerror or error}"
-        return f"{text} (what was saved before is kept; `in DIR` behind the region, or --run-dir, names another folder)"
-    return f"{type(error).__name__}: {error}"
-
-
-def _row(name: str) -> p.ProfilerRow:
-    profiler = registry.make(name)
-    can = profiler.available()
-    return p.ProfilerRow(name, profiler.what, profiler.where, can.ok, can.why, can.hint)
