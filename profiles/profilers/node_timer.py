@@ -17,11 +17,11 @@ import json
 import os
 import threading
 from collections.abc import Callable
-from statistics import median
 from time import perf_counter_ns
 from typing import Any
 
 from adbg.engine.backends.base import HookPlan
+from adbg.engine.median import median
 from adbg.engine.outside import own
 from adbg.engine.session.observers import Observer
 from adbg.engine.session.running_call import Running, Visit
