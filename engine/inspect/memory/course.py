@@ -1,7 +1,7 @@
 """Memory over iterations: a sample at the end of each outermost backward, and looks at what the program's variables
 lead to, for one that holds more each time.
 
-Cost while it is on: 43-47 us an iteration (steps of 155 us on torch and 115 us on Paddle, the least of 3,000), a look at
+Cost while it is on: 43-47 us an iteration (steps of 155 us on torch and 115 us on Paddle, least of 3,000), a look at
 iterations 3, 6 and 9, then at twice as many each time: ``look_ms`` says what the last one took. Off: nothing.
 """
 

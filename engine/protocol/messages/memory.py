@@ -171,7 +171,8 @@ class NodeMemory:
 class NodesMemory:
     """Of the last outermost backward that was watched node by node. ``measure``: "rss", or "allocated" by the
     framework on its device. ``peak``: the node with the most in use; ``highest``: the same of all iterations watched;
-    ``takers``: those that took most."""
+    ``takers``: those that came highest over what was in use before them. ``within``: what a node took and gave back
+    while it ran is part of its ``highest``."""
 
     on: bool
     measure: str = ""
@@ -180,6 +181,7 @@ class NodesMemory:
     peak: NodeMemory | None = None
     highest: NodeMemory | None = None
     takers: list[NodeMemory] = field(default_factory=list)
+    within: bool = False
 
 
 @dataclass(frozen=True, slots=True)
