@@ -78,7 +78,9 @@ def figures(body: MemoryBody) -> list[Row]:
 
 
 def notes(body: MemoryBody) -> list[str]:
-    return list(dict.fromkeys(each.note for each in body.allocators if each.note))
+    return list(
+        dict.fromkeys([*(each.note for each in body.allocators if each.note), *filter(None, [body.no_devices])])
+    )
 
 
 # ------------------------------------------------------------------ the graph
@@ -328,8 +330,8 @@ def screen_lines(body: MemoryBody, width: int) -> list[MemoryLine]:
     for row in found.rows:
         bar = _BARS[-1] * round(8 * row.bytes / most) if most else ""
         held = f" (and {size(row.held)} of leaves)" if row.held else ""
-        where = "  ".join(filter(None, (row.module, place(row.forward))))
-        text = f"  {size(row.bytes):>8} {bar:<8} #{row.index:<5} {row.name}  {' '.join(row.tensors)}{held}  {where}"
+        where = "  ".join(filter(None, (place(row.forward), row.module)))
+        text = f"  {size(row.bytes):>8} {bar:<8} #{row.index:<5} {row.name}  {where}  {' '.join(row.tensors)}{held}"
         lines.append(MemoryLine(text, "", row.forward))
     return lines
 

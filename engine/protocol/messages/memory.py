@@ -186,7 +186,8 @@ class NodesMemory:
 
 @dataclass(frozen=True, slots=True)
 class MemoryBody:
-    """``retained`` is None where no graph is at hand; then ``why_none`` says why."""
+    """``retained`` is None where no graph is at hand; then ``why_none`` says why. ``no_devices``: why ``devices`` is
+    empty though the program uses one."""
 
     process: ProcessMemory
     allocators: list[Allocator]
@@ -195,6 +196,7 @@ class MemoryBody:
     nodes: NodesMemory
     retained: Retained | None = None
     why_none: str = ""
+    no_devices: str = ""
 
 
 @request("adbg/memory", MemoryBody)
