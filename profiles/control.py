@@ -10,12 +10,11 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
 from adbg.engine.backends.base import Backend
-from adbg.engine.errors import AdbgError, CommandError, Unsupported
+from adbg.engine.errors import CommandError, Unsupported
 from adbg.engine.outside import own, suppress
 from adbg.engine.protocol import messages as p
 from adbg.engine.python.line_trace import MAIN_THREAD, LineRegions
@@ -24,13 +23,15 @@ from adbg.engine.session.session import Session
 from adbg.engine.session.stop_point import PausedPoint
 from adbg.profiles import registry
 from adbg.profiles.base import META
-from adbg.profiles.folders import make_folder, parent_folder, write_meta
+from adbg.profiles.folders import make_folder, parent_folder, reason, write_meta
 from adbg.profiles.measurement import Measurement, told
 from adbg.profiles.placing import Placing, parse_cores
 from adbg.profiles.region import Region
-from adbg.profiles.repeat import repeated
+from adbg.profiles.repeat import repeated, run_in_pieces
 
-HELD = 15.0  # seconds that a region's begin waits for a profiler beside the program
+GIVEN_UP = 5.0  # seconds that giving up waits for the piece at hand
+HELD = 30.0  # seconds that a region's begin waits for a profiler beside the program
+COMES = 10.0  # seconds in which the main thread has to run Python, for a profiler that begins on it now
 _FROM_NOW = ("run", "seconds")
 _LIVE = ("waiting", "ready", "running")
 
@@ -66,7 +67,7 @@ class Profiling(Observer):
             self._go(request.folder)
         elif request.action not in ("state", "list"):
             raise CommandError(f"unknown action {request.action!r}", "start, stop, state, list, go")
-        rows = [_row(name) for name in registry.REGISTRY] if request.action == "list" else []
+        rows = [registry.row_of(name) for name in registry.REGISTRY] if request.action == "list" else []
         return p.ProfileBody(self.state(), rows)
 
     def state(self) -> p.ProfileState:
@@ -83,13 +84,14 @@ class Profiling(Observer):
             if not can.ok:
                 raise CommandError(f"{profiler.name} cannot run here: {can.why}", can.hint)
             region = Region(**{name: getattr(request.region, name) for name in Region.__slots__})
-            lines = region.lines if region.kind == "lines" else None
+            lines = region.lines if region.place else None
             placing = Placing()
             if request.cores or request.nice is not None:
                 cores = parse_cores(request.cores) if request.cores else None
                 placing.wanted(cores, request.nice)
             folder = make_folder(request.folder or parent_folder(self._run_dir()), profiler.name)
-            self._now = Measurement(profiler, region, folder, placing)
+            self._now = now = Measurement(profiler, region, folder, placing)
+            profiler.displaced = lambda by: self._displaced(now, by)  # type: ignore[method-assign]
             if isinstance(profiler, Observer):
                 self._session.observe(profiler)
                 if hasattr(profiler, "stacks"):
@@ -97,7 +99,10 @@ class Profiling(Observer):
             for backend in self._session.backends:
                 self._watch(backend)
             if lines is not None:
-                self._lines.add(lines, self._entered_lines, self._left_lines)
+                if region.kind == "iterations":
+                    self._lines.add(lines, self._iteration_begins, lambda: None)
+                else:
+                    self._lines.add(lines, self._entered_lines, self._left_lines)
 
     def _stacks(self, on: bool) -> None:
         """Of the nodes made from now on, where the user wants them kept at all."""
@@ -114,7 +119,14 @@ class Profiling(Observer):
             if not now.profiler.bound:
                 self._begin()
             else:
-                MAIN_THREAD.call(lambda frame: self._begin())
+                MAIN_THREAD.call(lambda frame: self._begin(now))
+                threading.Thread(target=self._give_up, args=(now,), name="adbg-profile", daemon=True).start()
+
+    def _give_up(self, now: Measurement) -> None:
+        """A main thread that never comes to Python: a hang, a call of C that takes long, a wait for other threads."""
+        if not now.over.wait(COMES) and now.state == "waiting":
+            why = f"the main thread ran no Python within {COMES:.0f} s: it waits, or is in C code"
+            self._finish(now, f"{why}; py-spy sees it, and iterations are measured on the thread that calls backward")
 
     def program_starts(self) -> None:
         """On the main thread, right before the script's first instruction."""
@@ -122,7 +134,7 @@ class Profiling(Observer):
         if now is None:
             return
         region = now.region
-        if region.kind in _FROM_NOW or (region.kind == "iterations" and not region.warmup):
+        if region.kind in _FROM_NOW or (region.kind == "iterations" and not region.warmup and not region.place):
             self._begin()
 
     def _repeat(self, again: Callable[[int], None], count: int) -> None:
@@ -131,12 +143,7 @@ class Profiling(Observer):
         now = self._now
         if now is None or now.state != "running":
             return
-        why = ""
-        try:
-            again(count)
-            now.iterations = count
-        except own(Exception) as error:
-            why = f"the node cannot be run again: {error}"
+        why = run_in_pieces(again, count, now)
         self._finish(now, why)
 
     def _stop_now(self) -> None:
@@ -145,23 +152,27 @@ class Profiling(Observer):
             raise CommandError("nothing is being profiled", "for example: profile cprofile 10 iterations")
         if now.state != "running":
             self._finish(now, "stopped before the region began")
+        elif now.region.kind == "node":
+            now.given_up = True
+            now.over.wait(GIVEN_UP)
         elif not now.profiler.bound or now.thread == threading.get_ident():
             self._finish(now, "")
         else:
             self._on_its_thread(now)
 
-    def _on_its_thread(self, now: Measurement) -> None:
-        """A bound profiler ends where it began. While that thread does not come to Python (a hang, a long kernel) what
-        was saved is kept, and it ends as soon as it does."""
+    def _on_its_thread(self, now: Measurement, why: str = "", leaves: bool = False) -> None:
+        """A bound profiler ends where it began: between two instructions of the main thread, or at the end of a
+        backward. Of a thread that comes to neither within a second (a hang, a long kernel) some can be ended from here;
+        the others end when it does, or, where adbg ``leaves``, without what they measured."""
+        now.ending = (why,)
         if now.thread == threading.main_thread().ident:
-            MAIN_THREAD.call(lambda frame: self._finish(now, ""))
-            for _ in range(50):
-                if now.state != "running":
-                    return
-                time.sleep(0.02)
-        now.profiler.checkpoint()
-        if now.state == "running":
-            self._finish(now, "")
+            MAIN_THREAD.call(lambda frame: self._finish(now, why))
+        if now.over.wait(1.0):
+            return
+        if now.profiler.ends_anywhere or leaves:
+            self._finish(now, why)
+        else:
+            now.why = "ends as soon as its thread runs Python"
 
     def _go(self, why: str) -> None:
         now = self._now
@@ -171,10 +182,10 @@ class Profiling(Observer):
 
     # ------------------------------------------------------------ bounds
 
-    def _begin(self) -> None:
+    def _begin(self, asked: Measurement | None = None) -> None:
         with self._lock:
             now = self._now
-            if now is None or now.state != "waiting":
+            if now is None or now.state != "waiting" or (asked is not None and asked is not now):
                 return
             try:
                 now.placing.apply()
@@ -191,6 +202,9 @@ class Profiling(Observer):
                 return
         if isinstance(now.profiler, Observer):
             self._session.rearm()
+        if now.profiler.phase is not None:
+            for backend in self._session.backends:
+                self._watch(backend)
 
     def _time_out(self, now: Measurement) -> None:
         now.over.wait(now.region.count)
@@ -210,14 +224,17 @@ class Profiling(Observer):
             if self._now is not now or now.state not in _LIVE:
                 return
             ran = now.state == "running"
+            if now.ending:
+                now.why = ""
             now.state, now.why = ("partial", why) if why else ("done", now.why)
             try:
                 if ran:
                     now.stop()
+                    now.note_displaced()
                     measured = now.artifact is not None and bool(now.artifact.file)
                     if not measured and now.profiler.where != "outside":
                         now.state, now.why = "partial", why or "nothing ran in the region: there is nothing to show"
-                now.placing.restore()
+                now.put_back()
                 self._write_meta(now)
             except own(Exception) as error:
                 self._failed(now, error)
@@ -225,18 +242,21 @@ class Profiling(Observer):
             self._over(now)
         self._tell(now)
 
+    def _displaced(self, now: Measurement, by: str) -> None:
+        """On the thread on which the program starts one of its own."""
+        self._finish(now, f"the program itself starts {by}, beside which this profile cannot go on")
+
     def _write_meta(self, now: Measurement) -> None:
         write_meta(now.folder, now.meta([backend.name for backend in self._session.backends]))
 
     def _failed(self, now: Measurement, error: BaseException) -> None:
-        now.state = "failed"
-        now.why = str(error) if isinstance(error, AdbgError) else f"{type(error).__name__}: {error}"
-        now.placing.restore()
-        try:
+        now.state, now.why = "failed", reason(error, now.folder)
+        now.put_back()
+        with suppress(OSError):
             if set(os.listdir(now.folder)) <= {META}:  # nothing was measured
                 shutil.rmtree(now.folder)
-        except OSError:
-            pass
+            else:
+                self._write_meta(now)
         self._over(now)
         self._tell(now)
 
@@ -266,6 +286,9 @@ class Profiling(Observer):
         """Arming would walk every graph: a tenth of a small step's time."""
         with suppress(Unsupported):
             backend.watch_iterations(self._tick if self._now is not None else None)
+        with suppress(Unsupported):
+            now = self._now
+            backend.watch_phases(now.profiler.phase if now is not None and now.state == "running" else None)
 
     def _tick(self, begins: bool) -> None:
         """An outermost backward begins or has ended on this thread."""
@@ -274,6 +297,9 @@ class Profiling(Observer):
                 self._backward_begins()
             else:
                 self._boundary()
+            now = self._now
+            if now is not None and now.state == "running":
+                now.profiler.tick(begins)
         except own(Exception) as error:
             self._session.problems.defect("the bound of a profile was missed", error)
 
@@ -286,12 +312,29 @@ class Profiling(Observer):
     def _boundary(self) -> None:
         """An outermost backward ended on this thread."""
         now = self._now
-        if now is None or (now.counted and now.counted != threading.get_ident()):
+        if now is not None and not (now.region.kind == "iterations" and now.region.place):
+            self._passed(now, max(now.region.warmup, 1))
+
+    def _iteration_begins(self) -> None:
+        """The line runs at which an iteration begins, and the one before has ended."""
+        now = self._now
+        try:
+            if now is not None:
+                self._passed(now, now.region.warmup + 1)
+        except own(Exception) as error:
+            self._session.problems.defect("the bound of a profile was missed", error)
+
+    def _passed(self, now: Measurement, first: int) -> None:
+        """A bound of iterations, on this thread; the region begins at the ``first`` one."""
+        if now.counted and now.counted != threading.get_ident():
             return
         now.counted = now.counted or threading.get_ident()
         region = now.region
         if now.state == "running":
             now.iterations += 1
+            if now.ending and now.thread == threading.get_ident():
+                self._finish(now, now.ending[0])
+                return
             ended = region.kind == "backward" or (region.kind == "iterations" and now.iterations >= region.count)
             if ended:
                 self._finish(now, "")
@@ -299,7 +342,7 @@ class Profiling(Observer):
                 self._save(now)
         elif now.state == "waiting" and region.kind == "iterations":
             now.ends += 1
-            if now.ends >= max(region.warmup, 1):
+            if now.ends >= first:
                 self._begin()
 
     def _save(self, now: Measurement) -> None:
@@ -346,30 +389,40 @@ class Profiling(Observer):
         else:
             now.profiler.pause()
 
+    def program_ends(self) -> None:
+        """On the main thread, when the program's own code is over: what the interpreter and the framework do to take
+        themselves down (half a second with torch on a busy machine) is no part of any region."""
+        self._end("the program ended")
+
     def detach(self) -> None:
-        """The front end leaves, or the program ends."""
+        """The front end leaves."""
+        self._end("the program ended, or was let go,")
+
+    def _end(self, what: str) -> None:
         now = self._now
         if now is None:
             return
         now.go.set()
         if now.state != "running":
-            self._finish(now, f"the program ended, or was let go, before the region began: {now.region}")
+            self._finish(now, f"{what} before the region began: {now.region}")
             return
         done = now.region.kind == "run"
-        text = f"the program ended, or was let go, in the region: {now.region}"
+        text = f"{what} in the region: {now.region}"
         if now.region.kind == "iterations":
-            text = f"the program ended, or was let go, after {now.iterations} of {now.region.count} iterations"
-        self._finish(now, "" if done else text)
+            text = f"{what} after {now.iterations} of {now.region.count} iterations"
+        why = "" if done else text
+        if now.profiler.bound and now.thread != threading.get_ident():
+            self._on_its_thread(now, why, leaves=True)
+        else:
+            self._finish(now, why)
 
     def abandon(self) -> None:
         now, self._now = self._now, None
         self._lock = threading.RLock()
         self._lines.abandon()
-        if now is not None and now.state == "running":
-            now.profiler.abandon()
-
-
-def _row(name: str) -> p.ProfilerRow:
-    profiler = registry.make(name)
-    can = profiler.available()
-    return p.ProfilerRow(name, profiler.what, profiler.where, can.ok, can.why, can.hint)
+        if now is not None:
+            with suppress(Exception):
+                now.placing.restore()
+            if now.state == "running":
+                with suppress(Exception):
+                    now.profiler.abandon()

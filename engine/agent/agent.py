@@ -281,6 +281,8 @@ class Agent:
         """The program ends, perhaps by an exception that nothing caught."""
         if os.getpid() != self._pid or self.client is None:
             return
+        if self.profiling is not None:
+            self.profiling.program_ends()
         try:
             stop_at_uncaught(self.session)
         except Exception as error:

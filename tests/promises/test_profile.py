@@ -193,6 +193,7 @@ def test_what_goes_wrong_is_said_and_harms_nothing(
         rows = pstats.Stats(str(folder / meta["file"])).stats  # type: ignore[attr-defined]
         (steps,) = (row[1] for (_, _, function), row in rows.items() if function == "step")
         assert steps == 2 if name == "few" else steps > 10
+        assert not {function for (_, _, function) in rows} & {"_exitfunc", "_del_library"}, "how Python takes it down"
 
 
 @pytest.mark.torch
@@ -229,5 +230,7 @@ def test_the_other_regions_at_a_stop(framework: str, script: Path, tmp_path: Pat
     assert any("tanh" in name for name in kinds["lines"][1]) and "backward" not in kinds["lines"][1]
     if framework == "torch":
         assert kinds["node"][0]["iterations"] == 40
+        (again,) = (n for name, n in kinds["node"][1].items() if name.startswith("TanhBackward0"))
+        assert again == 40, "under its name"
     else:
         assert "no way to run a node by itself" in seen.stdout

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
+import threading
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from adbg.engine.errors import CommandError
 from adbg.profiles.folders import parent_folder
@@ -13,19 +17,29 @@ from adbg.tui.cli.front_end import seconds
 from adbg.tui.cli.run import split_run
 from adbg.tui.text.profile import state_text
 
+if TYPE_CHECKING:
+    from adbg.tui.attach.found import FoundProgram
+    from adbg.tui.debugger.debugger import Debugger
+
+ENTERS = 30.0  # seconds in which a process that runs has to let adbg in, where no --timeout is given
+FAILED = 1  # nothing was measured of a process that runs
+
 # Options that take a value: what follows them is not the script.
 VALUED = {
-    *("--with", "--pid", "--seconds", "--iterations", "--warmup", "--lines", "--pin", "--nice"),
+    *("--with", "--pid", "--seconds", "--iterations", "--iteration-at", "--warmup", "--lines", "--pin", "--nice"),
     *("--run-dir", "--python", "--timeout", "-b", "--break"),
 }
 
+_ALSO = {"--warmup": "--warmup 3", "--iteration-at": "--iteration-at train.py:41"}
+
 
 class Profile:
-    """Run a script with a profiler on all of it, or on a few iterations; or show a profile: `adbg profile FILE`.
+    """Measure a script, or part of it, with a profiler; or show a profile: `adbg profile FILE`.
 
-    An iteration is from the end of one outermost backward call to the end of the next. What was measured lies in
-    the run directory; `adbg doctor` lists the profilers. FILE is a saved profile, of adbg or of another tool, or the
-    folder of one: a table, a flame graph, the difference of two; `adbg profile FILE --help` shows these options.
+    An iteration is from the end of one outermost backward call to the end of the next; with --iteration-at, from one
+    time that the line runs to the next (the first line of the loop's body, or of a function's). What was measured
+    lies in the run directory; `adbg doctor` lists the profilers. FILE is a saved profile, of adbg or of another tool,
+    or the folder of one: a flame graph, tables, the difference of two, on the whole screen or as text.
     """
 
     usage = "adbg profile [OPTIONS] SCRIPT [ARGS…] | -m MODULE [ARGS…] | -c CODE [ARGS…] | FILE [OPTIONS]"
@@ -42,6 +56,9 @@ class Profile:
         which.add_argument("--iterations", type=_count, metavar="N", help="N iterations, then the script runs on")
         which.add_argument("--backward", action="store_true", help="the first backward call")
         which.add_argument("--lines", metavar="FILE:A-B", help="the first time that these lines run")
+        region.add_argument(
+            "--iteration-at", metavar="FILE:LINE", default="", help="an iteration begins each time this line runs"
+        )
         region.add_argument("--warmup", type=_count, metavar="W", help="iterations before them (default: 1)")
         machine = parser.add_argument_group("the machine, meanwhile")
         machine.add_argument("--pin", metavar="CORES", default="", help="the script runs on these alone: 0, 0,2, 4-7")
@@ -51,7 +68,7 @@ class Profile:
         add("--run-dir", metavar="DIR", default="", help="record into DIR (default: a new one, see `adbg runs`)")
         add("--timeout", type=seconds, metavar="SECONDS", help="end the script after SECONDS, with exit status 124")
         add("--json", action="store_true", help="write JSON lines, and nothing else, to stdout")
-        add("--open", action="store_true", help="show the report at the end")
+        add("--open", action="store_true", help="show the report at the end: on the whole screen, in a pipe as text")
 
     def run(self, parser: argparse.ArgumentParser, words: Sequence[str]) -> int:
         from adbg.tui.cli import profile_report
@@ -87,35 +104,67 @@ class Profile:
         program = StartedProgram(script)
         writer = JsonWriter(quiet=True) if options.json else TextWriter(quiet=True)
         status = Batch(Debugger(program, [line], script.title, False), writer, options.timeout, frozenset({0})).run()
-        if options.open and not options.json:
-            _open(program.run_dir)
+        if not options.json:
+            if options.open:
+                _open(program.run_dir)
+            elif known(options.profiler) == "nodes":
+                _judged(program.run_dir)
         return status
 
 
 def _attached(options: argparse.Namespace, line: str) -> int:
     """A program that runs already. A profiler beside it needs nothing of it for some seconds: it may hang."""
+    from adbg.engine.protocol.messages import ProfileState
     from adbg.profiles.registry import make
     from adbg.tui.attach.found import FoundProgram
     from adbg.tui.batch.batch import Batch
     from adbg.tui.batch.writers import JsonWriter, TextWriter
+    from adbg.tui.debugger import events
     from adbg.tui.debugger.debugger import Debugger
     from adbg.tui.debugger.profiling.profiles import measure_beside
 
     profiler = make(options.profiler)
-    can = profiler.available()
     if profiler.where == "outside" and options.seconds:
+        can = profiler.available()
         if not can.ok:
             raise CommandError(can.why, can.hint)
         state = measure_beside(profiler, options.pid, options.seconds, options.run_dir)
         print(state_text(state))
-        return 0
+        return 0 if state.file else FAILED
     if not any((options.seconds, options.iterations, options.backward, options.lines)):
         raise CommandError("which part of the running program?", "for example: --seconds 10, or --iterations 10")
     folder = parent_folder(os.path.abspath(options.run_dir) if options.run_dir else "")
     program = FoundProgram(options.pid, None, False)
     program.check()
     writer = JsonWriter(quiet=True) if options.json else TextWriter(quiet=True)
-    return Batch(Debugger(program, [f"{line} in {folder}"], program.title, False), writer, options.timeout).run()
+    debugger = Debugger(program, [f"{line} in {folder}"], program.title, False)
+    last: list[ProfileState] = []
+
+    def note(event: events.Event) -> None:
+        if isinstance(event, events.ProfileChanged):
+            last[:] = [event.state]
+
+    debugger.model.subscribe(note)
+    giving_up = threading.Timer(ENTERS, _give_up, (debugger, program))
+    giving_up.daemon = True
+    if options.timeout is None:
+        giving_up.start()
+    try:
+        status = Batch(debugger, writer, options.timeout, strict=True).run()
+    finally:
+        giving_up.cancel()
+    return status or (0 if last and last[0].file else FAILED)
+
+
+def _give_up(debugger: Debugger, program: FoundProgram) -> None:
+    if debugger.entering:
+        program.failure = CommandError(
+            f"process {program.pid} did not let adbg in within {ENTERS:g} s (it hangs, or is in a long call of C) "
+            "and runs on as before",
+            f"py-spy needs nothing of it: adbg profile --with py-spy --seconds 10 --pid {program.pid}; "
+            "--timeout SECONDS waits longer",
+        )
+        program.stop_entering()
 
 
 def _report(words: Sequence[str]) -> int:
@@ -124,24 +173,44 @@ def _report(words: Sequence[str]) -> int:
     return profile_report.run(profile_report.parser("adbg profile"), words)
 
 
-def _open(run_dir: str) -> None:
-    """The report of the profile that was just made; where there is none, that was said."""
+def _newest(run_dir: str) -> str:
+    """The folder of the profile that was just made; "" where there is none, which was said."""
     parent = parent_folder(run_dir)
     folders = [os.path.join(parent, name) for name in os.listdir(parent)] if os.path.isdir(parent) else []
-    if folders and len(os.listdir(newest := max(folders))) > 1:
+    return newest if folders and len(os.listdir(newest := max(folders))) > 1 else ""
+
+
+def _open(run_dir: str) -> None:
+    """The report of it."""
+    if newest := _newest(run_dir):
         sys.stdout.flush()
         _report([newest])
 
 
+def _judged(run_dir: str) -> None:
+    """What bounds the step, on stderr as the rest of what adbg says: stdout is the script's."""
+    from adbg.profiles.report.formats import detect
+    from adbg.tui.text.profile_report import iteration_lines, verdict_lines
+
+    if newest := _newest(run_dir):
+        read = detect.read(Path(newest))
+        width = shutil.get_terminal_size((120, 24)).columns - len("adbg: ")
+        for line in [*verdict_lines(read, width), *iteration_lines(read, width)]:
+            print(f"adbg: {line}", file=sys.stderr)
+
+
 def command_line(options: argparse.Namespace) -> str:
     """The command ``profile`` of these options. Raises CommandError for some that exclude each other."""
-    if options.warmup is not None and options.iterations is None:
-        raise CommandError("--warmup goes with --iterations", "for example: --iterations 10 --warmup 3")
+    for name, given in (("--warmup", options.warmup is not None), ("--iteration-at", bool(options.iteration_at))):
+        if given and options.iterations is None:
+            raise CommandError(f"{name} goes with --iterations", f"for example: --iterations 10 {_ALSO[name]}")
     words = ["profile", options.profiler]
     if options.iterations is not None:
         if options.iterations < 1:
             raise CommandError("expected at least 1 iteration", "for example: --iterations 10")
         words += [str(options.iterations), "iterations"]
+        if options.iteration_at:
+            words += ["of", options.iteration_at]
         if options.warmup is not None:
             words += ["after", str(options.warmup)]
     elif options.backward:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from adbg.engine.errors import CommandError
 from adbg.profiles.report import tables
@@ -22,7 +24,11 @@ from adbg.tui.cli.profile_timeline import read as read_run
 from adbg.tui.cli.subcommand import Parser
 from adbg.tui.text import profile_report as text
 
+if TYPE_CHECKING:
+    from adbg.tui.app.profile.artifacts import Saved
+
 DEPTH = 40
+LIMIT = 30
 
 
 def file_of(words: Sequence[str]) -> str | None:
@@ -61,7 +67,8 @@ def parser(program: str) -> Parser:
     add("file", metavar="FILE", help="a profile: " + detect.KINDS + "; or the folder of a run: its time line")
     add("--sort", default="self", choices=[one.value for one in Order], help="the order of the table (default: self)")
     add("--by", default="function", choices=[one.value for one in Grouping], help="what a row is (default: function)")
-    add("--limit", type=int, default=30, metavar="N", help="rows of the table (default: 30; 0: all)")
+    add("--each-node", action="store_true", help="nodes: a row for each, not for each kind and line")
+    add("--limit", type=int, default=LIMIT, metavar="N", help="rows of the table (default: 30; 0: all)")
     add("--search", metavar="REGEX", help="only what matches in name, file or module")
     add("--diff", metavar="FILE2", help="the difference of two profiles: what takes more or less in FILE2")
     add("--flame", action="store_true", help="the flame graph of functions, or of --by, the outermost first")
@@ -69,6 +76,16 @@ def parser(program: str) -> Parser:
     add("--inverted", action="store_true", help="the flame graph with the innermost frames first, their callers below")
     add("--width", type=int, metavar="N", help="cells of a line (default: the terminal's)")
     add("--json", action="store_true", help="the rows as JSON lines")
+    opening = made.add_mutually_exclusive_group()
+    opening.add_argument(
+        "--open", action="store_true", default=None, help="on the whole screen (default on a terminal)"
+    )
+    opening.add_argument(
+        "--no-open",
+        dest="open",
+        action="store_false",
+        help="as text (default in a pipe, and with an option of the text)",
+    )
     add("-o", "--output", metavar="FILE2", help="write it as " + " ".join(detect.WRITERS))
     return made
 
@@ -77,6 +94,8 @@ def run(parser: argparse.ArgumentParser, words: Sequence[str]) -> int:
     options = parser.parse_args(words)
     if options.limit < 0:
         raise CommandError(f"--limit {options.limit} is below 0", "0 shows all rows")
+    if _on_screen(options):
+        return _open(options)
     profile = _read(Path(options.file))
     if options.output:
         target = Path(options.output)
@@ -98,6 +117,53 @@ def run(parser: argparse.ArgumentParser, words: Sequence[str]) -> int:
         lines += _tables(profile, options, width)
     print("\n".join(lines))
     return 0
+
+
+def _on_screen(options: argparse.Namespace) -> bool:
+    """On a terminal, unless the text is asked for.
+
+    Raises:
+        CommandError: --open, and there is no terminal for it.
+    """
+    terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    able = terminal and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
+    if options.open is not None:
+        if options.open and not able:
+            raise CommandError("the report's screen needs a terminal, and there is none", "without --open it is text")
+        return bool(options.open)
+    as_text = any(
+        getattr(options, name)
+        for name in ("each_node", "search", "flame", "zoom", "inverted", "width", "json", "output")
+    )
+    changed = (options.sort, options.by, options.limit) != ("self", "function", LIMIT)
+    return (
+        able
+        and not as_text
+        and not changed
+        and (detect.is_profile(Path(options.file)) or bool(_profiles_of(options.file)))
+    )
+
+
+def _profiles_of(file: str) -> Sequence[Saved]:
+    """Of a run's folder; none of anything else."""
+    from adbg.tui.app.profile.artifacts import saved
+
+    return saved(file) if is_run(Path(file)) else ()
+
+
+def _open(options: argparse.Namespace) -> int:
+    from adbg.tui.app.profile.contents import read
+    from adbg.tui.app.profile.report_app import ReportApp
+
+    path, before, several = options.file, "", _profiles_of(options.file)
+    if options.diff:
+        path, before, several = options.diff, options.file, ()
+    elif len(several) == 1:
+        path, several = several[0].path, ()
+    known = {} if several else {each: read(each) for each in filter(None, (path, before))}  # what is wrong is said here
+    app = ReportApp(path, known, before, several, options.file)
+    app.run()
+    return app.return_code or 0
 
 
 def _read(path: Path) -> Profile:
@@ -122,9 +188,9 @@ def _rows(profile: Profile, options: argparse.Namespace) -> tuple[tables.Table, 
 
 def _tables(profile: Profile, options: argparse.Namespace, width: int) -> list[str]:
     lines = text.verdict_lines(profile, width)
-    lines += text.iteration_lines(profile)
+    lines += text.iteration_lines(profile, width)
     if profile.nodes:
-        lines += ["", *text.node_lines(profile, width, options.limit)]
+        lines += ["", *text.node_lines(profile, width, options.limit, options.each_node)]
     if profile.samples or profile.calls:
         table, rows = _rows(profile, options)
         if not rows:

@@ -97,6 +97,13 @@ class Backend(abc.ABC):
         None: no more. Each ``who`` has one. It costs a call each, where arming walks the graph."""
         raise Unsupported(f"{self.name} does not tell of backward calls that are not armed")
 
+    def watch_phases(self, tell: Callable[[str, bool, SourceLine | None], None] | None) -> None:
+        """``tell(phase, begins, line)`` on its thread as a "forward" (the outermost call of a module), a step of the
+        "optimizer" or the wait for "data" of the framework's loader begins (True) and ends; ``line``: the user's that
+        waits. None: no more, and everything of the framework's is as it was. Costs something per module and step: for
+        as long as it is measured. ``tell`` must not raise."""
+        raise Unsupported(f"{self.name} does not tell of the parts of a training step")
+
     @property
     @abc.abstractmethod
     def backward_count(self) -> int:

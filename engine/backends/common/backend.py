@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Protocol
 from adbg.engine.backends.base import Backend, BackwardCall, Capabilities, CreationWatch, DoctorLine, HookSink
 from adbg.engine.backends.common.allocators import allocators_of
 from adbg.engine.backends.common.private_use import PrivateUse
+from adbg.engine.backends.common.timing.phases import PhaseTaps, TellPhase
 from adbg.engine.outside import suppress
 from adbg.engine.protocol.messages import Allocator
 
@@ -60,6 +61,7 @@ class FrameworkBackend(Backend):
     _framework: ClassVar[Any]  # the module
     _entry: Entry
     _modules: Named
+    _phases: PhaseTaps
     _creations: Watching
     _told: Mapping[str, Callable[[bool], None]] = {}  # by who watches iterations
 
@@ -72,6 +74,7 @@ class FrameworkBackend(Backend):
             taps.install()
 
     def uninstall(self) -> None:
+        self._phases.watch(None)
         taps = self.collectives()
         if taps is not None:
             taps.uninstall()
@@ -86,6 +89,9 @@ class FrameworkBackend(Backend):
         self._told = {**told, who: tell} if tell is not None else told
         every = tuple(self._told.values())
         self._entry.tick = functools.partial(_tell_all, every) if len(every) > 1 else next(iter(every), None)
+
+    def watch_phases(self, tell: TellPhase | None) -> None:
+        self._phases.watch(tell)
 
     @property
     def backward_count(self) -> int:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ from adbg.tui.app.profile import contents
 from adbg.tui.app.profile.colours import kind_of
 from adbg.tui.app.profile.dialog import ProfileScreen
 from adbg.tui.app.profile.icicle import Icicle
+from adbg.tui.app.profile.report_app import ReportApp
 from adbg.tui.app.profile.report_screen import ReportScreen
 from adbg.tui.app.profile.sheets import functions
+from adbg.tui.app.profile.source_screen import SourceScreen
 
 WIDE, NARROW = (160, 45), (80, 24)
 HERE = f"{__file__}:18"
@@ -48,10 +51,18 @@ def here(app: Driver) -> str:
     return frame.name if frame is not None else ""
 
 
-async def opened(app: Driver, path: str) -> None:
-    await app.command(f"profile open {path}")
-    await app.until(lambda: isinstance(app.app.screen, ReportScreen), "the report")
-    await app.until(lambda: app.app.screen.contents is not None and icicle(app).stacks is not None, "read")
+def report(size: tuple[int, int], path: str, body: Callable[[Driver], Awaitable[None]]) -> None:
+    """Run ``body`` over the report of ``path`` alone, as `adbg profile FILE` shows it."""
+
+    async def main() -> None:
+        app = ReportApp(path, {})
+        async with app.run_test(size=size, notifications=False) as pilot:
+            driver = Driver(app, pilot, None, None)  # type: ignore[arg-type]  # there is no program
+            await driver.until(lambda: isinstance(app.screen, ReportScreen), "the report")
+            await driver.until(lambda: app.screen.contents is not None and icicle(driver).stacks is not None, "read")
+            await body(driver)
+
+    asyncio.run(asyncio.wait_for(main(), 90))
 
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["160x45", "80x24"])
@@ -61,7 +72,6 @@ def test_the_flame_graph_is_walked_zoomed_searched_and_left_for_the_source(
     path = collapsed(tmp_path / "run.collapsed", STACKS)
 
     async def body(app: Driver) -> None:
-        await opened(app, path)
         text = await app.shows("▏all 100", "▏main", "▏forward", "▏mm", "no verdict", "run.collapsed")
         assert max(map(len, text.splitlines())) <= size[0]
         line = next(line for line in text.splitlines() if "▏forward" in line)
@@ -102,18 +112,21 @@ def test_the_flame_graph_is_walked_zoomed_searched_and_left_for_the_source(
         await app.pilot.click(Icicle, offset=(5, 2))
         await app.until(lambda: here(app) == "forward", "clicked")
         await app.press("o")
-        await app.until(lambda: not isinstance(app.app.screen, ReportScreen), "the main screen")
-        code = app.app.main.code
-        await app.until(lambda: (code.path, code.current) == (__file__, 18), "its source")
+        await app.until(lambda: isinstance(app.app.screen, SourceScreen), "its source")
+        code = app.app.screen.code
+        await app.until(lambda: (code.path, code.current, code.cursor) == (__file__, 18, 17), "its line")
+        await app.press("q")
+        await app.until(lambda: here(app) == "forward", "back")
+        await app.press("q")
+        await app.until(lambda: app.app.return_code == 0, "left")
 
-    drive(size, body)
+    report(size, path, body)
 
 
 def test_the_table_is_sorted_and_grouped(tmp_path: Path) -> None:
     path = collapsed(tmp_path / "run.collapsed", STACKS)
 
     async def body(app: Driver) -> None:
-        await opened(app, path)
         await app.press("tab")
         await app.shows("▾self", "by function")
         screen = app.app.screen
@@ -133,7 +146,7 @@ def test_the_table_is_sorted_and_grouped(tmp_path: Path) -> None:
         numbers = {item.name: item.numbers[0] for item in table.sheet.items}
         assert numbers == {"forward": 60.0, "backward": 30.0, "other": 10.0}
 
-    drive(WIDE, body)
+    report(WIDE, path, body)
 
 
 def test_the_difference_to_an_earlier_profile(tmp_path: Path) -> None:
@@ -141,7 +154,6 @@ def test_the_difference_to_an_earlier_profile(tmp_path: Path) -> None:
     path = collapsed(tmp_path / "new.collapsed", STACKS)
 
     async def body(app: Driver) -> None:
-        await opened(app, path)
         await app.press("d")
         await app.write("old.collapsed")
         await app.shows("old.collapsed → new.collapsed", "self +/-", "in shares of each total", "gone")
@@ -162,17 +174,89 @@ def test_the_difference_to_an_earlier_profile(tmp_path: Path) -> None:
         await app.press("escape")
         await app.until(lambda: app.app.screen.contents.before is None, "the report of the one")
 
+    report(WIDE, path, body)
+
+
+def test_callers_and_calls_of_a_function_wherever_it_stands(tmp_path: Path) -> None:
+    """`mm` is called in the forward and in the backward, and by itself."""
+    more = {**STACKS, f"main ({HERE});backward (torch/_tensor.py:500);mm (libtorch_cpu.so);mm (libtorch_cpu.so)": 20}
+    path = collapsed(tmp_path / "run.collapsed", more)
+
+    async def body(app: Driver) -> None:
+        await app.press("tab")
+        await app.until(lambda: here(app) == "mm", "most by itself")
+        await app.press("c")
+        await app.shows("callers of mm", "▏all 70", "▏mm 70", "▏forward 50", "▏backward 20")
+        await app.press("j", "j")
+        await app.shows("50, 41.7% of all")
+        await app.press("f")
+        await app.shows("calls of forward", "▏all 60", "▏forward 60", "▏mm 50", "▏tanh 10")
+        await app.press("enter", "0")
+        await app.shows("▏all 120", "▏main 120")
+        assert "calls of" not in app.text
+        await app.press("question_mark")
+        await app.shows("Keys of the report", "all of its callers")
+        await app.press("escape", "j", "f")
+        await app.shows("calls of main")
+        await app.press("escape")
+        await app.until(lambda: "calls of" not in app.text, "the whole")
+
+    report(WIDE, path, body)
+
+
+def test_from_the_report_to_the_source_and_the_graph_and_back(tmp_path: Path) -> None:
+    path = collapsed(tmp_path / "run.collapsed", STACKS)
+
+    async def body(app: Driver) -> None:
+        watch, main = app.app.feed.profiles, app.app.main
+        watch.open(path)
+        await app.shows("▏all 100", "▏forward")
+        screen = app.app.screen
+        await app.press("j", "j", "enter", "o")
+        await app.until(lambda: app.app.screen is main, "the main screen")
+        await app.until(lambda: (main.code.path, main.code.current) == (__file__, 18), "its source")
+        assert main.focused_panel == "source"
+        await app.press("f5")
+        await app.shows("100.0% of the zoom")
+        assert app.app.screen is screen and here(app) == "forward"
+        await app.press("o", "f5", "q")
+        await app.until(lambda: app.app.screen is main and not screen.is_attached, "left for good")
+
+        row = main.graph.model.rows[4]
+        nodes = [
+            {
+                "name": name.partition("#")[0],
+                "unique_name": name,
+                "index": n,
+                "calls": 5,
+                "us": 9.0 - n,
+                "total_us": 45.0,
+                "gap_us": 1.0,
+            }
+            for n, name in enumerate((row.unique_name, "OtherBackward0#77"))
+        ]
+        (tmp_path / "nodes.json").write_text(json.dumps({"adbg_nodes": 1, "nodes": nodes, "iterations": []}))
+        watch.open(str(tmp_path / "nodes.json"))
+        await app.shows(row.unique_name, "in the graph")
+        await app.press("j", "enter")
+        await app.until(lambda: isinstance(app.app.screen, ReportScreen), "not in this graph: nothing happens")
+        await app.press("k", "enter")
+        await app.until(lambda: main.graph.index == 4 and app.app.screen is main, "the node")
+
     drive(WIDE, body)
 
 
-def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
-    empty = tmp_path / "x.collapsed"
-    empty.write_text("")
+def test_what_cannot_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x").write_text("")
+    collapsed(tmp_path / "y", STACKS)
 
     async def body(app: Driver) -> None:
-        await app.command(f"profile open {empty}")
+        await app.command("profile open x")
         await app.shows("is no profile: it is empty")
         assert len(app.app.screen_stack) == 1
+        await app.command("profile open y")
+        await app.shows("▏all 100")
 
     drive(WIDE, body)
 
@@ -220,7 +304,7 @@ def test_f5_measures_and_the_report_opens(tmp_path: Path, size: tuple[int, int])
         await app.until(lambda: "profile cprofile: 3 of 5" in app.status, "how many have passed")
 
         await app.press("f5")
-        await app.shows("x end it now")
+        await app.shows("x or esc ends it now", "profile cprofile: 3 of 5")
         await app.press("x")
         await app.until(lambda: any(request.action == "stop" for request in sent), "ended")
         collapsed(folder / "profile.collapsed", STACKS)

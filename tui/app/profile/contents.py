@@ -78,6 +78,10 @@ class Contents:
             tree = self._trees[inverted] = Tree(self.by_function(), inverted=inverted)
         return tree
 
+    def around(self, frame: Frame, callers: bool) -> Tree:
+        """Every stack with that function in it, as one: what it calls, or its callers below it."""
+        return Tree(part_of(self.by_function(), frame, callers), inverted=callers)
+
     def tints(self, inverted: bool) -> list[str] | None:
         """The style of each node of the tree, where it is compared with another profile."""
         if self.before is None:
@@ -86,16 +90,17 @@ class Contents:
             self._tints[inverted] = compared(self.before.tree(inverted), self.tree(inverted))
         return self._tints[inverted]
 
-    def sheet(self, view: str, grouping: Grouping = Grouping.FUNCTION) -> Sheet:
-        key = (view, grouping.value if view in (TABLE, CHANGES) else "")
+    def sheet(self, view: str, grouping: Grouping = Grouping.FUNCTION, single: bool = False) -> Sheet:
+        """``single``: each node by itself."""
+        key = (view, grouping.value if view in (TABLE, CHANGES) else str(single))
         found = self._sheets.get(key)
         if found is None:
-            found = self._sheets[key] = self._make(view, grouping)
+            found = self._sheets[key] = self._make(view, grouping, single)
         return found
 
-    def _make(self, view: str, grouping: Grouping) -> Sheet:
+    def _make(self, view: str, grouping: Grouping, single: bool) -> Sheet:
         if view == NODES:
-            return sheets.nodes(self.profile)
+            return sheets.nodes(self.profile, single)
         if view == ITERATIONS:
             return sheets.iterations(self.profile)
         if view == CHANGES and self.before is not None:
@@ -138,6 +143,19 @@ def functions_of(profile: Profile) -> Profile:
         sample._replace(stack=tuple(mapped[number] for number in sample.stack)) for sample in profile.samples
     )
     return replace(profile, frames=tuple(numbers), samples=samples, lines="first")
+
+
+def part_of(profile: Profile, frame: Frame, callers: bool) -> Profile:
+    """Each stack down to its outermost call of that function, or from there on: recursion is counted once."""
+    wanted = {number for number, each in enumerate(profile.frames) if each == frame}
+    if not wanted:
+        wanted = {n for n, each in enumerate(profile.frames) if replace(each, line=0) == replace(frame, line=0)}
+    found = []
+    for sample in profile.samples:
+        at = next((place for place, number in enumerate(sample.stack) if number in wanted), None)
+        if at is not None:
+            found.append(sample._replace(stack=sample.stack[: at + 1] if callers else sample.stack[at:]))
+    return replace(profile, samples=tuple(found))
 
 
 def of_nodes(profile: Profile) -> Profile:

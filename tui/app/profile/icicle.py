@@ -42,6 +42,7 @@ class Icicle(LinePanel):
         super().__init__(**options)
         self.stacks: Tree | None = None
         self.unit = ""
+        self.whole = 1.0
         self.here = self.zoom = ROOT
         self.found: set[int] = set()  # what the search found
         self.waiting = "reading the profile …"
@@ -51,8 +52,10 @@ class Icicle(LinePanel):
         self._rows: list[list[Span]] = []
         self._made: tuple[int, int, int] | None = None
 
-    def show(self, tree: Tree | None, unit: str, tints: Sequence[str] | None = None) -> None:
+    def show(self, tree: Tree | None, unit: str, tints: Sequence[str] | None = None, whole: float = 0.0) -> None:
+        """``whole``: what shares are of, where the tree is of a part."""
         self.stacks, self.unit, self._tints = tree, unit, tints
+        self.whole = whole or (tree.weight[ROOT] if tree is not None else 0.0) or 1.0
         self.here = self.zoom = ROOT
         self.found, self._before, self._kinds, self._made = set(), [], {}, None
         self.lines_changed()
@@ -178,6 +181,13 @@ class Icicle(LinePanel):
         self._before.append(self.zoom)
         self._zoom_to(self.here)
 
+    def zoom_to(self, node: int) -> None:
+        """``node`` in full width, under the cursor; ``zoom_back`` undoes it."""
+        if node != self.zoom:
+            self._before.append(self.zoom)
+        self.here = node
+        self._zoom_to(node)
+
     def zoom_back(self) -> bool:
         """To the zoom before; False where there is none."""
         if not self._before:
@@ -217,8 +227,5 @@ class Icicle(LinePanel):
                 return True
         if self.here in self.found:
             return True
-        widest = max(self.found, key=lambda node: tree.weight[node])
-        self._before.append(self.zoom)
-        self.here = widest
-        self._zoom_to(widest)
+        self.zoom_to(max(self.found, key=lambda node: tree.weight[node]))
         return True

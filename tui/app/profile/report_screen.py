@@ -28,25 +28,22 @@ from adbg.tui.app.lines.line_panel import LinePanel
 from adbg.tui.app.lookups import Lookups
 from adbg.tui.app.messages import Read
 from adbg.tui.app.profile import contents as views
-from adbg.tui.app.profile.colours import KINDS, kind_of
-from adbg.tui.app.profile.contents import CHANGES, FLAME, TABLE, Contents
+from adbg.tui.app.profile import report_words as words
+from adbg.tui.app.profile.contents import CHANGES, FLAME, NODES, TABLE, Contents
 from adbg.tui.app.profile.icicle import Icicle
+from adbg.tui.app.profile.keys_screen import KeysScreen
 from adbg.tui.app.profile.sheet_panel import Bar, SheetPanel
 from adbg.tui.app.profile.sheets import GROUPINGS, Sheet
 from adbg.tui.app.screens.dialogs import LineScreen
 from adbg.tui.text.cells import Spans, elide, fit, width_of
-from adbg.tui.text.profile_report import amount_text
 
-KEYS = {
-    FLAME: "⏎ zoom · o source · i invert · / n N search · tab view · d difference · w write · esc back",
-    "": "⏎ o source · s S sort · b by · / n N search · tab view · d difference · w write · esc back",
-}
-LOW = 32  # rows of a terminal with fewer are short: the verdict is told in two lines
+Go = Callable[["ReportScreen", "SourceLine | str"], None]
+Made = tuple[Tree, "list[str] | None", float]  # a flame graph, its tints, what shares are of
 
 
-class ReportScreen(ModalScreen["SourceLine | None"]):
-    """``path`` is read, and ``before`` with it where the two are compared. Returns the source line that was chosen.
-    ``known`` keeps what was read, by its path."""
+class ReportScreen(ModalScreen[None]):
+    """``path`` is read, and ``before`` with it where the two are compared. ``go(screen, where)`` is called with a
+    source line or the unique name of a node that was chosen. ``known`` keeps what was read, by its path."""
 
     BINDINGS = [
         Binding("escape", "back", "Back", show=False),
@@ -58,6 +55,10 @@ class ReportScreen(ModalScreen["SourceLine | None"]):
         Binding("S", "sort(-1)", "Sort", show=False),
         Binding("b", "group", "By", show=False),
         Binding("o", "source", "Source", show=False),
+        Binding("f", "around(False)", "What it calls", show=False),
+        Binding("c", "around(True)", "Callers", show=False),
+        Binding("0", "whole", "Whole", show=False),
+        Binding("question_mark,f1", "keys", "Keys", show=False),
         Binding("slash", "search", "Search", show=False),
         Binding("n,full_stop", "search_next(1)", "Next", show=False),
         Binding("N,P,comma", "search_next(-1)", "Previous", show=False),
@@ -66,15 +67,17 @@ class ReportScreen(ModalScreen["SourceLine | None"]):
         Binding("y", "yank", "Copy", show=False),
     ]
 
-    def __init__(self, path: str, known: dict[str, Contents], before: str = "") -> None:
+    def __init__(self, path: str, known: dict[str, Contents], go: Go, before: str = "") -> None:
         super().__init__()
         self.path, self._before = path, before
+        self._go = go
         self._known = known
         self._lookups: Lookups | None = None
         self.contents: Contents | None = None
         self.view = ""
         self._grouping = Grouping.FUNCTION
-        self._inverted = False
+        self._inverted = self._single = False
+        self._around: tuple[Frame, bool] | None = None  # the flame graph is of this function: its callers, or not
         self._pattern: re.Pattern[str] | None = None
         self._places: list[tuple[int, int, str]] = []  # (first cell, end cell, view) of the bar
         self._head = Static("", id="report-head")
@@ -155,14 +158,8 @@ class ReportScreen(ModalScreen["SourceLine | None"]):
         """The verdict and the three lines; in a low terminal these in one."""
         if self.contents is None:
             return
-        width = max(self.app.size.width - 4, 20)
-        lines = self.contents.head()
-        verdict, told = lines[:-1], lines[-1]
-        if self.app.size.height < LOW and len(verdict) > 2:
-            verdict = [verdict[0], "  " + " · ".join(line.strip() for line in verdict[2:])]
-        styled: list[Spans] = [[(elide(verdict[0], width), "dim" if len(verdict) == 1 else "here")]]
-        styled += [[(elide(line, width), "")] for line in verdict[1:]]
-        self._head.update(theme.styled(*styled, [(elide(told, width), "dim")]))
+        width, low = max(self.app.size.width - 4, 20), self.app.size.height < words.LOW
+        self._head.update(theme.styled(*words.head(self.contents.head(), width, low)))
 
     def _show(self, view: str) -> None:
         """Make it if need be, and show it."""
@@ -173,21 +170,28 @@ class ReportScreen(ModalScreen["SourceLine | None"]):
         flame = view == FLAME
         self.icicle.display, self.table.display, self._columns.display = flame, not flame, not flame
         self.set_focus(self.icicle if flame else self.table)
-        self.query_one(".frame").border_subtitle = Content(KEYS.get(view, KEYS[""]))
+        self.query_one(".frame").border_subtitle = Content(words.KEYS.get(view, words.KEYS[""]))
         self._tell_bar()
         if flame:
-            inverted = self._inverted
-            self._ask("flame", lambda: (contents.tree(inverted), contents.tints(inverted)), self._flame)
-        else:
-            grouping = self._grouping
-            self._ask("sheet", lambda: contents.sheet(view, grouping), self._sheet)
+            inverted, around = self._inverted, self._around
 
-    def _flame(self, made: tuple[Tree, list[str] | None]) -> None:
+            def made() -> Made:
+                whole = contents.tree(False).weight[ROOT]
+                if around is not None:
+                    return contents.around(*around), None, whole
+                return contents.tree(inverted), contents.tints(inverted), whole
+
+            self._ask("flame", made, self._flame)
+        else:
+            grouping, single = self._grouping, self._single
+            self._ask("sheet", lambda: contents.sheet(view, grouping, single), self._sheet)
+
+    def _flame(self, made: Made) -> None:
         assert self.contents is not None
-        tree, tints = made
+        tree, tints, whole = made
         if tree is not self.icicle.stacks:
             unit = self.contents.profile.unit if self.contents.profile.samples else "seconds"
-            self.icicle.show(tree, unit, tints)
+            self.icicle.show(tree, unit, tints, whole)
             if self._pattern is not None:
                 self.icicle.search(self._pattern)
         self._tell_bar()
@@ -212,32 +216,19 @@ class ReportScreen(ModalScreen["SourceLine | None"]):
             self._places.append((first, width_of(spans), view))
         spans.append(("  ", ""))
         if self.view == FLAME:
-            if self._inverted:
-                spans.append(("inverted: callers below · ", "warn"))
-            spans += self._legend()
+            spans += words.turned(self._around, self._inverted)
+            spans += words.legend(contents.before is not None and self._around is None, self.icicle.stacks)
         elif self.view in (TABLE, CHANGES):
             spans.append((f"by {self._grouping.value}", "dim"))
+        elif self.view == NODES:
+            spans.append(("each node" if self._single else "by kind and line", "dim"))
         if self._pattern is not None:
             spans.append((f"  /{self._pattern.pattern}/", "number"))
-            spans.append((self._matched(), "number"))
+            spans.append((words.matched(self.icicle) if self.view == FLAME else "", "number"))
         width = max(self.app.size.width - 2, 20)
         self._bar.update(theme.styled(fit(spans, width)))
         if self.table.sheet is not None and self.table.display:
             self._columns.update(theme.styled(fit(self.table.sheet.heading(self.table.size.width or width), width)))
-
-    def _legend(self) -> Spans:
-        if self.contents is not None and self.contents.before is not None:
-            return [(" more ", f"flame-more{theme.SHADES}"), (" less ", f"flame-less{theme.SHADES}"),
-                    (" same ", "flame-same"), (" in share of the whole", "dim")]  # fmt: skip
-        tree = self.icicle.stacks
-        present = {kind_of(frame) for frame in tree.frames} if tree is not None and len(tree.frames) < 20_000 else KINDS
-        return [(f" {text} ", f"flame-{kind}") for kind, text in KINDS.items() if kind in present]
-
-    def _matched(self) -> str:
-        tree = self.icicle.stacks
-        if self.view != FLAME or tree is None:
-            return ""
-        return f" {100 * tree.share(self.icicle.found) / (tree.weight[ROOT] or 1.0):.1f}% in {len(self.icicle.found):,}"
 
     def frame_here(self) -> Frame | None:
         """Under the cursor."""
@@ -250,36 +241,21 @@ class ReportScreen(ModalScreen["SourceLine | None"]):
         """What is under the cursor, in full."""
         frame = self.frame_here()
         width = max(self.app.size.width - 4, 20)
-        name, numbers = (frame.name if frame is not None else "all"), ""
-        tree = self.icicle.stacks
-        if self.view == FLAME and tree is not None:
-            icicle = self.icicle
-            weight, own = tree.weight[icicle.here], tree.own[icicle.here]
-            parts = [f"{amount_text(weight, icicle.unit)}, {100 * weight / (tree.weight[ROOT] or 1.0):.1f}% of all"]
-            if icicle.zoom != ROOT:
-                parts.append(f"{100 * weight / (tree.weight[icicle.zoom] or 1.0):.1f}% of the zoom")
-            parts.append(f"self {amount_text(own, icicle.unit)}")
-            numbers = " · ".join(parts)
-        elif self.table.sheet is not None and self.table.sheet.items:
-            sheet, item = self.table.sheet, self.table.sheet.items[self.table.cursor]
-            name = item.name
-            told = [(column.title, column.text(number)) for column, number in zip(sheet.columns, item.numbers)]
-            numbers = " · ".join(f"{title} {text}" for title, text in told if text and title != "%")
-            numbers += f" · {item.more}" if item.more else ""
-        where = ""
-        if frame is not None and (frame.file or frame.module):
-            line = f":{frame.line}" if frame.line and frame.file else ""
-            where = f"{KINDS[kind_of(frame)]}  {frame.file}{line}" + (f"  {frame.module}" if frame.module else "")
+        sheet = self.table.sheet
+        if self.view == FLAME:
+            name, numbers = words.of_span(self.icicle)
+        elif sheet is not None and sheet.items:
+            name, numbers = words.of_item(sheet, self.table.cursor)
+        else:
+            name, numbers = "", ""
         lines: list[Spans] = [[(elide(name, width), "bold")], [(elide(numbers, width), "number")]]
-        self._foot.update(theme.styled(*lines, [(_end_of(where, width), "dim")]))
+        self._foot.update(theme.styled(*lines, [(words.place(frame, width), "dim")]))
 
     @on(Icicle.Pointed)
     @on(LinePanel.Moved)
     def _moved(self, event: Message) -> None:
         event.stop()
         self._tell_here()
-
-    # ---- keys and the mouse
 
     @on(Bar.Clicked, "#report-bar")
     def _view_clicked(self, event: Bar.Clicked) -> None:
@@ -302,7 +278,9 @@ class ReportScreen(ModalScreen["SourceLine | None"]):
             self._show(shown[(shown.index(self.view) + step) % len(shown)])
 
     def action_invert(self) -> None:
-        self._inverted = not self._inverted
+        if self._around is None:
+            self._inverted = not self._inverted
+        self._around = None
         self._show(FLAME)
 
     def action_sort(self, step: int) -> None:
@@ -317,13 +295,21 @@ class ReportScreen(ModalScreen["SourceLine | None"]):
         """Rows of functions, of lines, of files, …"""
         if self.view in (TABLE, CHANGES):
             self._grouping = GROUPINGS[(GROUPINGS.index(self._grouping) + 1) % len(GROUPINGS)]
-            self._show(self.view)
+        elif self.view == NODES:
+            self._single = not self._single
         else:
             self.app.bell()
+            return
+        self._show(self.view)
 
     def on_line_panel_opened(self, event: LinePanel.Opened) -> None:
+        """The node in the graph, or the line that it stands for."""
         event.stop()
-        self.action_source()
+        frame = self.frame_here()
+        if self.view == NODES and frame is not None:
+            self._go(self, frame.name)
+        else:
+            self.action_source()
 
     def action_source(self) -> None:
         """The line under the cursor, in the source panel."""
@@ -333,11 +319,33 @@ class ReportScreen(ModalScreen["SourceLine | None"]):
         elif not os.path.isfile(frame.file):
             self.notify(f"{frame.file} is not here", severity="warning", timeout=3, markup=False)
         else:
-            self.dismiss(SourceLine(os.path.abspath(frame.file), frame.line, frame.name))
+            self._go(self, SourceLine(os.path.abspath(frame.file), frame.line, frame.name))
+
+    def action_around(self, callers: bool) -> None:
+        """All that the function under the cursor calls, or all of its callers, wherever it stands."""
+        frame = self.frame_here()
+        if frame is None or self.contents is None or FLAME not in self.contents.views:
+            self.app.bell()
+            return
+        self._around = frame, callers
+        self._show(FLAME)
+
+    def action_whole(self) -> None:
+        """All of the flame graph again."""
+        self._around = None
+        self.icicle.zoom_to(ROOT)
+        self._show(FLAME)
+
+    def action_keys(self) -> None:
+        self.app.push_screen(KeysScreen())
 
     def action_back(self) -> None:
         """One zoom back; then leave."""
         if self.view == FLAME and self.icicle.zoom_back():
+            return
+        if self.view == FLAME and self._around is not None:
+            self._around = None
+            self._show(FLAME)
             return
         self.dismiss(None)
 
@@ -352,7 +360,7 @@ class ReportScreen(ModalScreen["SourceLine | None"]):
 
     # ---- search
 
-    def _line(self, question: str, hint: str, then: Callable[[str], None]) -> None:
+    def _line(self, question: str, hint: str, then: Callable[[str], None], past: list[str], text: str = "") -> None:
         def answered(line: str | None) -> None:
             if line and line.strip():
                 try:
@@ -360,7 +368,7 @@ class ReportScreen(ModalScreen["SourceLine | None"]):
                 except AdbgError as error:
                     self._failed(error)
 
-        self.app.push_screen(LineScreen(question, "", hint, self.past), answered)
+        self.app.push_screen(LineScreen(question, text, hint, past), answered)
 
     def action_search(self) -> None:
         def chosen(text: str) -> None:
@@ -372,7 +380,7 @@ class ReportScreen(ModalScreen["SourceLine | None"]):
             self.action_search_next(1)
             self._tell_bar()
 
-        self._line("/", "a regular expression in names, files, modules; n next, N previous", chosen)
+        self._line("/", "a regular expression in names, files, modules; n next, N previous", chosen, self.past)
 
     def action_search_next(self, step: int) -> None:
         if self._pattern is None:
@@ -392,19 +400,17 @@ class ReportScreen(ModalScreen["SourceLine | None"]):
 
     def action_difference(self) -> None:
         """Compare with an earlier profile: red takes more here, green less."""
-        hint = "an earlier profile: a file, or an artifact's folder; red takes more in this one, green less"
+        path = self.path.rstrip("/")
+        parent = os.path.dirname(path)
+        hint = "an earlier profile: a file, or a folder of one (up: those beside this one); red takes more in this one"
+        beside = words.earlier(path)
 
         def chosen(text: str) -> None:
-            path = os.path.expanduser(text)
-            beside = os.path.join(os.path.dirname(self.path.rstrip("/")), text)
-            before = path if os.path.exists(path) else beside
-            self.app.push_screen(ReportScreen(self.path, self._known, before), self._compared)
+            given = os.path.expanduser(text)
+            before = given if os.path.exists(given) else os.path.join(parent, text)
+            self.app.push_screen(ReportScreen(self.path, self._known, self._go, before))
 
-        self._line("difference to", hint, chosen)
-
-    def _compared(self, place: SourceLine | None) -> None:
-        if place is not None:
-            self.dismiss(place)
+        self._line("difference to", hint, chosen, beside, beside[-1] if beside else "")
 
     def action_write(self) -> None:
         """In another format."""
@@ -417,12 +423,7 @@ class ReportScreen(ModalScreen["SourceLine | None"]):
             self._ask("write", lambda: detect.write(profile, target), lambda _: self._wrote(target))
 
         if self.contents is not None:
-            self._line("write to", "a name that ends in one of " + " ".join(detect.WRITERS), chosen)
+            self._line("write to", "a name that ends in one of " + " ".join(detect.WRITERS), chosen, [])
 
     def _wrote(self, target: object) -> None:
         self.notify(f"wrote {target}", timeout=4, markup=False)
-
-
-def _end_of(text: str, width: int) -> str:
-    """The end of a path tells most."""
-    return text if len(text) <= width else "…" + text[len(text) - width + 1 :]

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from adbg.engine.protocol import messages as protocol
-from adbg.engine.types import SourceLine
+from adbg.engine.types import Phase, SourceLine
 from adbg.tui.app.lookups import Lookups
 from adbg.tui.app.profile.artifacts import Saved, saved
 from adbg.tui.app.profile.contents import Contents
@@ -21,6 +21,7 @@ from adbg.tui.text.profile import region_text
 if TYPE_CHECKING:
     from adbg.tui.app.screens.main import MainScreen
 
+LEFT = "report-left"  # the name of a report that is kept
 ASK_EVERY = 1.0  # seconds between two questions how many iterations have passed
 
 
@@ -34,6 +35,7 @@ class ProfileWatch:
         self._known: dict[str, Contents] = {}
         self._live: dict[object, tuple[protocol.ProfileState, float]] = {}  # by process: state, since when
         self._asked = 0.0
+        self._left: ReportScreen | None = None  # for the source or the graph
         self.submit: Submit | None = None  # set by the app: runs commands
 
     # ---- events
@@ -54,7 +56,11 @@ class ProfileWatch:
         state, main = event.state, self._main
         if not state.file or event.process is not self._debugger.current:
             return
-        if len(main.app.screen_stack) > 1 or main.command.value:
+        top = main.app.screen
+        if isinstance(top, ProfileScreen) and top.waits:
+            top.dismiss(None)
+            main.call_after_refresh(self.open, state.folder)
+        elif len(main.app.screen_stack) > 1 or main.command.value:
             main.notify(f"the profile is there: F5 shows it ({state.folder})", markup=False)
         else:
             self.open(state.folder)
@@ -95,25 +101,28 @@ class ProfileWatch:
         """ "profile cprofile: 3 of 10, 1 s"."""
         if state.state != "running":
             return f"profile {state.profiler}: waits"
-        passed = f"{state.iterations} of {state.region.count}, " if state.region.kind == "iterations" else ""
+        counted = state.region.kind in ("iterations", "node")
+        passed = f"{state.iterations:,} of {state.region.count:,}, " if counted else ""
         return f"profile {state.profiler}: {passed}{time.monotonic() - since:.0f} s"
 
     # ---- screens
 
     def ask(self) -> None:
         """F5."""
+        if self._back():
+            return
         debugger, main = self._debugger, self._main
-        found = self._live.get(debugger.current)
-        place = main.code.breakpoint_spec()
-        stop = debugger.stop
-        node = stop.node.unique_name if stop is not None and stop.node is not None else ""
-        rows = offers(place, node, main.bar.status.iteration or main.bar.status.backwards)
-        live = f"{self.told(*found)}; {region_text(found[0].region)}" if found is not None else ""
+        stop, row = debugger.stop, main.graph.selected
+        here = stop.node.unique_name if stop is not None and stop.node is not None else ""
+        node = here if stop is not None and stop.phase is Phase.BEFORE else ""
+        selected = row.unique_name if stop is not None and row is not None and row.index > stop.index else ""
+        seen = main.bar.status.iteration or main.bar.status.backwards
+        rows = offers(main.code.breakpoint_spec(), node, seen, selected)
         submit = self.submit
         assert submit is not None
         screen = ProfileScreen(
-            self._lookups.ask, self._profilers, submit, rows, saved(debugger.program.run_dir or ""), live=live,
-            alive=debugger.alive,
+            self._lookups.ask, self._profilers, submit, rows, saved(debugger.program.run_dir or ""), self._progress,
+            self._end, alive=debugger.alive, here=here,
         )  # fmt: skip
 
         def chosen(report: Saved | None) -> None:
@@ -124,18 +133,72 @@ class ProfileWatch:
 
         main.app.push_screen(screen, chosen)
 
+    def _progress(self) -> str:
+        """How far the profile is that is made; "" for none."""
+        found = self._live.get(self._debugger.current)
+        return f"{self.told(*found)}; {region_text(found[0].region)}" if found is not None else ""
+
+    def _end(self) -> None:
+        """End it. On the thread of the questions: a node that is run again keeps that of the commands."""
+
+        def ask() -> protocol.ProfileState:
+            body: protocol.ProfileBody = self._debugger.view.request(protocol.Profile("stop"), 60.0)
+            return body.state
+
+        def told(read: Any) -> None:
+            if read.error is not None:
+                self._main.notify(str(read.error), severity="warning", markup=False)
+
+        self._lookups.ask("profile-end", None, ask, told)
+
     def _profilers(self) -> list[protocol.ProfilerRow]:
         body: protocol.ProfileBody = self._debugger.view.request(protocol.Profile("list"))
         return body.profilers
 
     def open(self, path: str) -> None:
         """The report of a file, or of an artifact's folder."""
-
-        def chosen(place: SourceLine | None) -> None:
-            if place is not None:
-                self._main.code.show(place)
-                self._main.action_panel("source", zoom=False)
-
         if os.path.isfile(path):
             self._known.pop(path, None)  # another tool may have written it anew; adbg's own are written once
-        self._main.app.push_screen(ReportScreen(path, self._known), chosen)
+        self._main.app.push_screen(ReportScreen(path, self._known, self._go))
+
+    def _go(self, screen: ReportScreen, where: SourceLine | str) -> None:
+        """From the report to the source line, or to the node of that name; F5 comes back to the report as it was."""
+        main, app = self._main, self._main.app
+        if isinstance(where, SourceLine):
+            main.code.show(where)
+            panel = "source"
+        else:
+            rows = main.graph.model.rows
+            index = next((at for at in sorted(rows) if rows[at].unique_name == where), 0)
+            if not index:
+                main.notify(f"{where} is not in the graph at hand", severity="warning", timeout=3, markup=False)
+                return
+            main.graph.go_to(index)
+            panel = "graph"
+        if screen is not self._left:
+            self._forget()
+            app.install_screen(screen, LEFT)  # else it would be gone once it is left
+            self._left = screen
+        while len(app.screen_stack) > 1:
+            app.pop_screen()
+        main.action_panel(panel, zoom=False)
+        main.notify("F5 goes back to the report", timeout=3)
+
+    def _forget(self) -> None:
+        """The report that was left before."""
+        left, self._left = self._left, None
+        if left is not None:
+            self._main.app.uninstall_screen(left)
+            left.remove()
+
+    def _back(self) -> bool:
+        """To the report that was left for the source or the graph; False where there is none."""
+        app, left = self._main.app, self._left
+        if left is None or left in app.screen_stack:
+            return False
+
+        def closed(_: None) -> None:
+            app.call_later(self._forget)
+
+        app.push_screen(left, closed)
+        return True
