@@ -33,7 +33,7 @@ SUBJECTS = {
     "threads": "the threads of the program, and where each is",
     "locals": "the variables of the selected frame, of a thread that runs too (`thread 2`)",
     "params": "the parameters, and at a stop their gradients",
-    "memory": "memory of the program and devices; `info memory graph`, `info memory iterations [on]` say more",
+    "memory": "memory of the program and devices; `info memory graph`, `iterations [on]`, `nodes [on]` say more",
     "capabilities": "what adbg can do with the framework of the program",
     "names": "names that a breakpoint can use: nodes, modules, parameters, lines",
     "processes": "the processes of the program that adbg is connected to",

@@ -78,7 +78,9 @@ def figures(body: MemoryBody) -> list[Row]:
 
 
 def notes(body: MemoryBody) -> list[str]:
-    return list(dict.fromkeys(each.note for each in body.allocators if each.note))
+    return list(
+        dict.fromkeys([*(each.note for each in body.allocators if each.note), *filter(None, [body.no_devices])])
+    )
 
 
 # ------------------------------------------------------------------ the graph
@@ -196,13 +198,14 @@ def growth_lines(growth: Growth) -> list[str]:
 
 # ------------------------------------------------------------------ node by node
 
-NODE_COLUMNS = ("#", "node", "took", "before", "after", "module", "made at")
+NODE_COLUMNS = ("#", "node", "took", "before", "highest", "after", "module", "made at")
 
 
 def node_cells(each: NodeMemory) -> tuple[str, ...]:
-    took = size(each.after - each.before)
+    took = size(max(each.highest, each.after) - each.before)
     where = place(each.forward)
-    return f"#{each.index}", each.name, took, size(each.before), size(each.after), each.module or "", where
+    sizes = [size(each.before), size(each.highest), size(each.after)]
+    return f"#{each.index}", each.name, took, *sizes, each.module or "", where
 
 
 def nodes_head(found: NodesMemory) -> list[str]:
@@ -217,7 +220,7 @@ def nodes_head(found: NodesMemory) -> list[str]:
     top = found.highest
     if top is not None and top != peak:
         lines.append(f"highest so far: {bytes_text(top.highest)}, at #{top.index} {top.name}")
-    if found.measure == "rss":
+    if found.measure == "rss" and not found.within:
         lines.append("by the RSS at both ends of each node: what a node takes and gives back within itself is not seen")
     return lines
 
@@ -313,10 +316,10 @@ def screen_lines(body: MemoryBody, width: int) -> list[MemoryLine]:
         lines += [MemoryLine(), MemoryLine("Node by node", "title")]
         lines += [MemoryLine(f"  {text}", "", body.nodes.peak.forward) for text in nodes_head(body.nodes)]
         lines += [
-            MemoryLine(f"  {size(each.after - each.before):>8} #{each.index:<5} {each.name}  {place(each.forward)}", "",
-                       each.forward)
+            MemoryLine(f"  {took:>8} {index:<6} {each.name}  {place(each.forward)}", "", each.forward)
             for each in body.nodes.takers
-        ]  # fmt: skip
+            for index, _, took, *_ in (node_cells(each),)
+        ]
     lines += [MemoryLine(), MemoryLine("Graph", "title")]
     if body.retained is None:
         return [*lines, MemoryLine(f"  {body.why_none}", "dim")]
@@ -327,8 +330,8 @@ def screen_lines(body: MemoryBody, width: int) -> list[MemoryLine]:
     for row in found.rows:
         bar = _BARS[-1] * round(8 * row.bytes / most) if most else ""
         held = f" (and {size(row.held)} of leaves)" if row.held else ""
-        where = "  ".join(filter(None, (row.module, place(row.forward))))
-        text = f"  {size(row.bytes):>8} {bar:<8} #{row.index:<5} {row.name}  {' '.join(row.tensors)}{held}  {where}"
+        where = "  ".join(filter(None, (place(row.forward), row.module)))
+        text = f"  {size(row.bytes):>8} {bar:<8} #{row.index:<5} {row.name}  {where}  {' '.join(row.tensors)}{held}"
         lines.append(MemoryLine(text, "", row.forward))
     return lines
 

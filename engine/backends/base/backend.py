@@ -92,9 +92,9 @@ class Backend(abc.ABC):
         """False: backward passes straight through, only counted (``error`` post-mortem stays: it costs a try).
         True: every call is reported. Called from the reader thread: an atomic flag."""
 
-    def watch_iterations(self, tell: Callable[[bool], None] | None) -> None:
+    def watch_iterations(self, tell: Callable[[bool], None] | None, who: str = "") -> None:
         """``tell(True)`` as an outermost backward begins, ``tell(False)`` as it ends, on its thread, armed or not;
-        None: no more. It costs a call each, where arming walks the graph."""
+        None: no more. Each ``who`` has one. It costs a call each, where arming walks the graph."""
         raise Unsupported(f"{self.name} does not tell of backward calls that are not armed")
 
     def watch_phases(self, tell: Callable[[str, bool, SourceLine | None], None] | None) -> None:

@@ -5,6 +5,7 @@ Methods run on the thread that calls them, ``arm`` also on the reader thread.
 
 from __future__ import annotations
 
+import functools
 import os
 import resource
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,6 +17,11 @@ from adbg.engine.backends.common.private_use import PrivateUse
 from adbg.engine.backends.common.timing.phases import PhaseTaps, TellPhase
 from adbg.engine.outside import suppress
 from adbg.engine.protocol.messages import Allocator
+
+
+def _tell_all(listeners: Sequence[Callable[[bool], None]], begins: bool) -> None:
+    for tell in listeners:
+        tell(begins)
 
 
 class Entry(Protocol):
@@ -57,6 +63,7 @@ class FrameworkBackend(Backend):
     _modules: Named
     _phases: PhaseTaps
     _creations: Watching
+    _told: Mapping[str, Callable[[bool], None]] = {}  # by who watches iterations
 
     # ---- in and out
 
@@ -77,8 +84,11 @@ class FrameworkBackend(Backend):
     def arm(self, armed: bool) -> None:
         self._entry.armed = armed
 
-    def watch_iterations(self, tell: Callable[[bool], None] | None) -> None:
-        self._entry.tick = tell
+    def watch_iterations(self, tell: Callable[[bool], None] | None, who: str = "") -> None:
+        told = {name: each for name, each in self._told.items() if name != who}
+        self._told = {**told, who: tell} if tell is not None else told
+        every = tuple(self._told.values())
+        self._entry.tick = functools.partial(_tell_all, every) if len(every) > 1 else next(iter(every), None)
 
     def watch_phases(self, tell: TellPhase | None) -> None:
         self._phases.watch(tell)

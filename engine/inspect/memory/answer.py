@@ -43,12 +43,16 @@ def memory(session: Session, watch: MemoryWatch, stop: StopContext | None, reque
         else:
             found = retained(stop.backend, graph, min(request.rows, _MOST_ROWS))
     on_device = any(each.allocated is not None for each in allocators)
+    devices = device_memory() if on_device else []
     return MemoryBody(
         process=process_memory(),
         allocators=allocators,
-        devices=device_memory() if on_device else [],
+        devices=devices,
         course=watch.course.course(),
         nodes=watch.by_node.nodes(),
         retained=found,
         why_none=why,
+        no_devices="NVML does not answer: what all processes use of the device is not known"
+        if on_device and not devices
+        else "",
     )

@@ -1,9 +1,9 @@
 """Memory node by node: which node of a backward takes how much, and where the peak is. An observer that hooks every
-node while it is on: 25 us a node on top of the hooks.
+node while it is on: a step of 11 nodes that takes 155 us takes 1.8 ms then (torch), one of 115 us 2.1 ms (Paddle).
 
-On the CPU it is the RSS before and after each node: pages that the C allocator has already, and what a node takes and
-gives back within itself, are not seen. On a device it is what the framework's allocator says; a peak within a node is
-seen there where it is the highest of the run so far.
+On the CPU it is the RSS before and after each node, and the highest in between, which the kernel keeps: it is set back
+before each node (its counts are some 100 KiB off). Pages that the C allocator has already are not seen. On a device it
+is what the framework's allocator says; a peak within a node is seen there where it is the highest of the run so far.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 from typing import Any
 
 from adbg.engine.backends.base import Backend, HookPlan
-from adbg.engine.inspect.memory.process import resident
+from adbg.engine.inspect.memory.process import Peaks, resident
 from adbg.engine.outside import own
 from adbg.engine.protocol.messages import NodeMemory, NodesMemory
 from adbg.engine.session.observers import Observer
@@ -32,6 +32,7 @@ class MemoryByNode(Observer):
         self._lock = threading.Lock()
         self._visits: list[_Taken] = []
         self._before: tuple[int, int] = (0, 0)
+        self._within = False  # the kernel tells the highest within a node
         self._found = NodesMemory(False)
         self._begun = 0
 
@@ -54,7 +55,7 @@ class MemoryByNode(Observer):
         with self._lock:
             self._found = NodesMemory(on) if on else NodesMemory(
                 False, self._found.measure, self._found.iteration, self._found.begun, self._found.peak,
-                self._found.highest, self._found.takers,
+                self._found.highest, self._found.takers, self._found.within,
             )  # fmt: skip
 
     def detach(self) -> None:
@@ -81,11 +82,13 @@ class MemoryByNode(Observer):
     def node_enter(self, visit: Visit) -> None:
         if visit.running.call.depth == 0:
             self._before = _now(visit.running.backend)
+            if _device(visit.running.backend) is None:
+                self._within = Peaks.set_back()
 
     def node_leave(self, visit: Visit) -> None:
         if visit.running.call.depth == 0:
             before, peak = self._before
-            after, later = _now(visit.running.backend)
+            after, later = _left(visit.running.backend) if self._within else _now(visit.running.backend)
             self._visits.append((visit.key, before, after, max(after, later if later > peak else 0)))
 
     def release(self, running: Running, error: BaseException | None) -> None:
@@ -98,7 +101,7 @@ class MemoryByNode(Observer):
 
     def _sum_up(self, running: Running, visits: list[_Taken]) -> None:
         top = max(visits, key=lambda each: each[3])
-        takers = sorted((each for each in visits if each[2] > each[1]), key=lambda each: each[1] - each[2])[:_MOST]
+        takers = sorted((each for each in visits if each[3] > each[1]), key=lambda each: each[1] - each[3])[:_MOST]
         peak = _described(running, top)
         highest = self._found.highest
         found = NodesMemory(
@@ -109,6 +112,7 @@ class MemoryByNode(Observer):
             peak=peak,
             highest=peak if highest is None or peak.highest > highest.highest else highest,
             takers=[_described(running, each) for each in takers],
+            within=self._within,
         )
         with self._lock:
             self._found = found
@@ -125,6 +129,14 @@ def _now(backend: Backend) -> tuple[int, int]:
     if device is None:
         return resident() or 0, 0
     return int(device.memory_allocated()), int(device.max_memory_allocated())
+
+
+def _left(backend: Backend) -> tuple[int, int]:
+    """(RSS, the highest while the node ran)."""
+    try:
+        return Peaks.now()
+    except own(IndexError, ValueError):
+        return _now(backend)
 
 
 def _described(running: Running, taken: _Taken) -> NodeMemory:

@@ -171,7 +171,8 @@ class NodeMemory:
 class NodesMemory:
     """Of the last outermost backward that was watched node by node. ``measure``: "rss", or "allocated" by the
     framework on its device. ``peak``: the node with the most in use; ``highest``: the same of all iterations watched;
-    ``takers``: those that took most."""
+    ``takers``: those that came highest over what was in use before them. ``within``: what a node took and gave back
+    while it ran is part of its ``highest``."""
 
     on: bool
     measure: str = ""
@@ -180,11 +181,13 @@ class NodesMemory:
     peak: NodeMemory | None = None
     highest: NodeMemory | None = None
     takers: list[NodeMemory] = field(default_factory=list)
+    within: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryBody:
-    """``retained`` is None where no graph is at hand; then ``why_none`` says why."""
+    """``retained`` is None where no graph is at hand; then ``why_none`` says why. ``no_devices``: why ``devices`` is
+    empty though the program uses one."""
 
     process: ProcessMemory
     allocators: list[Allocator]
@@ -193,6 +196,7 @@ class MemoryBody:
     nodes: NodesMemory
     retained: Retained | None = None
     why_none: str = ""
+    no_devices: str = ""
 
 
 @request("adbg/memory", MemoryBody)

@@ -13,7 +13,7 @@ from adbg.engine.protocol import messages as protocol
 from adbg.engine.types import SourceLine
 from adbg.tui.commands.table import execute
 from adbg.tui.debugger.events import Notice
-from adbg.tui.text.memory import spark
+from adbg.tui.text.memory import alive_lines, growth_lines, spark
 
 LINE = SourceLine("/home/someone/train.py", 7, "step")
 ROWS = [
@@ -49,7 +49,7 @@ class Remembering:
         node = protocol.NodeMemory(3, "MmBackward0#2", 100 << 20, 164 << 20, 164 << 20, "fc", LINE)
         nodes = protocol.NodesMemory(arguments.by_node is not False, "rss", 4, 90 << 20, node, node, [node])
         why = "" if self.graph else "no graph"
-        return protocol.MemoryBody(process, allocators, devices, course, nodes, self.graph, why)
+        return protocol.MemoryBody(process, allocators, devices, course, nodes, self.graph, why, "NVML is away")
 
     def answer(self, arguments: protocol.Alive) -> protocol.AliveBody:
         self.alive.append(arguments)
@@ -70,7 +70,7 @@ def test_all_of_it(one: tuple[Watched, Remembering]) -> None:
     assert value["torch cuda:0 fragmentation"] == 4 << 20 and value["device 0 GPU this process"] == 1 << 20
     assert result.value[0] == {"what": "rss", "bytes": 200 << 20, "MiB": 200.0}
     text = result.text
-    assert "paddle has no allocator of its own" in text
+    assert "paddle has no allocator of its own" in text and "NVML is away" in text
     assert "the graph of 5 nodes retains at least 4 MiB for its backward, beside 512 B of parameters" in text
     assert "1 ran and let go of theirs" in text and "2 of them not counted" in text
     assert "grows by 1 MiB an iteration" in text and "…/someone/train.py:7: losses.append(loss)" in text
@@ -155,3 +155,18 @@ def test_a_line_of_bars() -> None:
     assert spark([0, 1, 2, 3, 4, 5, 6, 7], 8) == "▁▂▃▄▅▆▇█"
     assert spark([5, 5], 8) == "▁▁" and spark([], 8) == ""
     assert spark(list(map(float, range(1000))), 50)[-1] == "█" and len(spark(list(range(1000)), 50)) == 50
+
+
+def test_a_sum_of_losses_and_what_stopped_in_words() -> None:
+    made = protocol.Owner("total", "global", LINE, LINE, "total += loss", count=1, graphs=1, bytes=4, others=[9, 11])
+    lines = growth_lines(protocol.Growth(made, [(3, 8), (6, 24), (9, 48)], nodes=True))
+    assert lines[0] == "total grows: its graph had 8 nodes of earlier iterations at iteration 3, 24 at 6, 48 at 9"
+    assert lines[1].endswith("train.py:7: total += loss  (or line 9 or 11)") and ".detach()" in lines[2]
+    cache = protocol.Owner("cache[*]", "global", LINE, count=50, bytes=1 << 20)
+    lines = growth_lines(protocol.Growth(cache, [(9, 1), (18, 18), (36, 36)], ended=72))
+    assert lines[0] == "cache[*] grew until iteration 72: it led to 1 tensor at iteration 9, 18 at 18, 36 at 36"
+    hook = protocol.Owner(
+        "kept of <lambda>()", "other", count=3, graphs=3, bytes=12, made=LINE, made_text="lambda g: g"
+    )
+    text = "\n".join(alive_lines(protocol.AliveBody("graphs", [], graphs=[hook])))
+    assert "train.py:7: lambda g: g" in text

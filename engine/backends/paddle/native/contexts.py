@@ -13,7 +13,7 @@ _MRO = type.__dict__["__mro__"]
 
 
 def contexts_alive() -> Iterator[tuple[str, Sequence[Any]]]:
-    """(name of the PyLayer, what ``save_for_backward`` was given). 10-30 ms."""
+    """(name of the PyLayer, what ``save_for_backward`` was given). 32-40 ms of 123,000 objects."""
     kinds: dict[type, bool] = {}
     for each in gc.get_objects():
         kind = type(each)

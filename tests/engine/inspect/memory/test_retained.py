@@ -9,6 +9,7 @@ import pytest
 from support.frameworks import only
 
 from adbg.engine.backends import REGISTRY
+from adbg.engine.inspect.memory.process import resident
 from adbg.engine.inspect.memory.retained import retained
 
 
@@ -88,14 +89,19 @@ def test_what_would_be_unpacked_is_not_read_torch() -> None:
 
 
 @only("paddle", "a PyLayer's context is found among Python's objects")
-def test_contexts_of_pylayers_count_paddle() -> None:
+@pytest.mark.parametrize("views", [True, False], ids=["views", "copies"])
+def test_contexts_of_pylayers_count_paddle(views: bool) -> None:
+    """A slice is a view where Paddle has its stride kernels, a copy elsewhere: by Paddle's own word."""
     import paddle
+
+    shared: list[bool] = []
 
     class Halved(paddle.autograd.PyLayer):  # type: ignore[misc]
         @staticmethod
         def forward(ctx: Any, x: Any) -> Any:
             half = x[:50]
-            ctx.save_for_backward(x, half)  # one memory
+            shared.append(half._is_shared_buffer_with(x))
+            ctx.save_for_backward(x, half)
             return x * 0.5
 
         @staticmethod
@@ -104,17 +110,50 @@ def test_contexts_of_pylayers_count_paddle() -> None:
 
     gc.collect()
     backend = REGISTRY["paddle"]()
-    x = paddle.ones([100, 10])
-    x.stop_gradient = False
-    first, second = Halved.apply(x), Halved.apply(x * 2)
+    before = paddle.get_flags(["FLAGS_use_stride_kernel"])
+    paddle.set_flags({"FLAGS_use_stride_kernel": views})
+    try:
+        x = paddle.ones([100, 10])
+        x.stop_gradient = False
+        first, second = Halved.apply(x), Halved.apply(x * 2)
+    finally:
+        paddle.set_flags(before)
     graph = backend.graph_of([(first + second).sum()])
     assert graph is not None
     found = retained(backend, graph, 10)
     assert found.hidden > 2 and "no saved tensors" in found.why_hidden and found.bytes == 0
     ((count, nbytes),) = [(each.count, each.bytes) for each in found.contexts if each.name == "Halved"]
-    assert count == 2
-    # the slice copies in Paddle where the tensor needs a gradient: asked of the tensors themselves
-    assert nbytes in (2 * 4000, 2 * (4000 + 2000))
+    assert count == 2 and shared == [views, views]
+    assert nbytes == 2 * (4000 if views else 4000 + 2000)
+
+
+@only("paddle", "a PyLayer's context is found among Python's objects")
+def test_what_a_context_keeps_is_free_again_without_its_graph_paddle() -> None:
+    import paddle
+
+    class Keeping(paddle.autograd.PyLayer):  # type: ignore[misc]
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.save_for_backward(x)
+            return x[:1] * 1.0
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            return grad.expand([24 << 20])
+
+    backend = REGISTRY["paddle"]()
+    leaf = paddle.ones([1])
+    leaf.stop_gradient = False
+    loss = Keeping.apply(leaf.expand([24 << 20]) * 2.0)
+    graph = backend.graph_of([loss])
+    assert graph is not None
+    (nbytes,) = [each.bytes for each in retained(backend, graph, 10).contexts if each.name == "Keeping"]
+    assert nbytes == 96 << 20
+    there = resident()
+    del graph, loss
+    gc.collect()
+    gone = resident()
+    assert there is not None and gone is not None and abs(there - gone - nbytes) < 4 << 20, "the system has it back"
 
 
 @pytest.mark.parametrize("framework", ["torch", "paddle"])
