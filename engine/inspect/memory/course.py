@@ -7,7 +7,6 @@ iterations 3, 6 and 9, then at twice as many each time: ``look_ms`` says what th
 
 from __future__ import annotations
 
-import statistics
 import sys
 import threading
 import time
@@ -21,6 +20,7 @@ from adbg.engine.errors import Unsupported
 from adbg.engine.inspect.memory.growth import LOOKS, Look, grows, is_bounded, owners_first, size_of
 from adbg.engine.inspect.memory.owners import Group, groups_of, owner_of_group, reach_of
 from adbg.engine.inspect.memory.process import resident
+from adbg.engine.median import median
 from adbg.engine.outside import own, suppress
 from adbg.engine.protocol.messages import Course, Growth, MemoryGrows, MemorySample
 from adbg.engine.python.user_code import user_frame
@@ -169,9 +169,16 @@ def trend(samples: Sequence[MemorySample]) -> tuple[float | None, bool]:
     half = samples[len(samples) // 2 :]
     xs = [float(sample.iteration) for sample in half]
     ys = [float(sample.rss) for sample in half]
-    slope, intercept = statistics.linear_regression(xs, ys)
-    noise = statistics.pstdev([y - slope * x - intercept for x, y in zip(xs, ys)])
+    slope, noise = _line(xs, ys)
     third = len(ys) // 3
-    levels = [statistics.median(part) for part in (ys[:third], ys[third : 2 * third], ys[2 * third :])]
+    levels = [median(part) for part in (ys[:third], ys[third : 2 * third], ys[2 * third :])]
     rises = levels[0] < levels[1] < levels[2]  # an arena that was taken once is a step, not a trend
     return slope, rises and slope * (xs[-1] - xs[0]) > max(_LEAST, _NOISE * noise)
+
+
+def _line(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float]:
+    """Slope of the least-squares line, and the standard deviation of what it leaves."""
+    x0, y0 = sum(xs) / len(xs), sum(ys) / len(ys)
+    slope = sum((x - x0) * (y - y0) for x, y in zip(xs, ys)) / sum((x - x0) ** 2 for x in xs)
+    rest = [y - y0 - slope * (x - x0) for x, y in zip(xs, ys)]
+    return slope, (sum(value**2 for value in rest) / len(rest)) ** 0.5

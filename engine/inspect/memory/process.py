@@ -50,7 +50,7 @@ class Peaks:
 
     @staticmethod
     def set_back() -> bool:
-        """From here on: 40 us. False where the system does not have it, as on anything but Linux."""
+        """From here on. False where the system does not have it, as on anything but Linux."""
         with suppress(ValueError, IndexError, AttributeError):
             Peaks.before = max(Peaks.before, Peaks.now()[1])
             file = _LIBC.open(b"/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)

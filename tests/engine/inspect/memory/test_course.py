@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import random
+import statistics
 
+import pytest
+
+from adbg.engine.inspect.memory import course
 from adbg.engine.inspect.memory.course import FEWEST, trend
+from adbg.engine.median import median
 from adbg.engine.protocol.messages import MemorySample
 
 MB = 1 << 20
@@ -35,3 +40,16 @@ def test_few_samples_have_no_trend() -> None:
     assert trend([]) == (None, False)
     assert trend(samples([1.0 * MB * i for i in range(FEWEST - 1)])) == (None, False)
     assert trend(samples([1.0 * MB * i for i in range(FEWEST)]))[1]
+
+
+def test_the_numbers_are_those_of_the_standard_library() -> None:
+    """``statistics`` itself is not loaded into programs."""
+    made = random.Random(3)
+    for count in (1, 2, 5, 20, 61):
+        ys = [made.gauss(1e8, 1e6) for _ in range(count)]
+        assert median(ys) == statistics.median(ys)
+        if count > 2:
+            xs = [float(n) for n in range(7, 7 + 2 * count, 2)]
+            slope, intercept = statistics.linear_regression(xs, ys)
+            noise = statistics.pstdev([y - slope * x - intercept for x, y in zip(xs, ys)])
+            assert course._line(xs, ys) == pytest.approx((slope, noise))
