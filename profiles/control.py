@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -28,11 +27,11 @@ from adbg.profiles.folders import make_folder, parent_folder, write_meta
 from adbg.profiles.measurement import Measurement, told
 from adbg.profiles.placing import Placing, parse_cores
 from adbg.profiles.region import Region
-from adbg.profiles.repeat import repeated
+from adbg.profiles.repeat import repeated, run_in_pieces
 
-HELD = 15.0  # seconds that a region's begin waits for a profiler beside the program
-PIECE = 0.1  # seconds: a node is run again in pieces of about that, between which it can be given up
 GIVEN_UP = 5.0  # seconds that giving up waits for the piece at hand
+HELD = 30.0  # seconds that a region's begin waits for a profiler beside the program
+COMES = 10.0  # seconds in which the main thread has to run Python, for a profiler that begins on it now
 _FROM_NOW = ("run", "seconds")
 _LIVE = ("waiting", "ready", "running")
 
@@ -91,7 +90,8 @@ class Profiling(Observer):
                 cores = parse_cores(request.cores) if request.cores else None
                 placing.wanted(cores, request.nice)
             folder = make_folder(request.folder or parent_folder(self._run_dir()), profiler.name)
-            self._now = Measurement(profiler, region, folder, placing)
+            self._now = now = Measurement(profiler, region, folder, placing)
+            profiler.displaced = lambda by: self._displaced(now, by)  # type: ignore[method-assign]
             if isinstance(profiler, Observer):
                 self._session.observe(profiler)
                 if hasattr(profiler, "stacks"):
@@ -116,7 +116,14 @@ class Profiling(Observer):
             if not now.profiler.bound:
                 self._begin()
             else:
-                MAIN_THREAD.call(lambda frame: self._begin())
+                MAIN_THREAD.call(lambda frame: self._begin(now))
+                threading.Thread(target=self._give_up, args=(now,), name="adbg-profile", daemon=True).start()
+
+    def _give_up(self, now: Measurement) -> None:
+        """A main thread that never comes to Python: a hang, a call of C that takes long, a wait for other threads."""
+        if not now.over.wait(COMES) and now.state == "waiting":
+            why = f"the main thread ran no Python within {COMES:.0f} s: it waits, or is in C code"
+            self._finish(now, f"{why}; py-spy sees it, and iterations are measured on the thread that calls backward")
 
     def program_starts(self) -> None:
         """On the main thread, right before the script's first instruction."""
@@ -133,18 +140,7 @@ class Profiling(Observer):
         now = self._now
         if now is None or now.state != "running":
             return
-        why, piece = "", 1
-        try:
-            while now.iterations < count and not now.given_up:
-                begun = time.monotonic()
-                again(min(piece, count - now.iterations))
-                now.iterations += min(piece, count - now.iterations)
-                if time.monotonic() - begun < PIECE:
-                    piece *= 4
-        except own(Exception) as error:
-            why = f"the node cannot be run again: {error}"
-        if now.given_up and now.iterations < count:
-            why = f"given up after {now.iterations:,} of {count:,} times"
+        why = run_in_pieces(again, count, now)
         self._finish(now, why)
 
     def _stop_now(self) -> None:
@@ -161,18 +157,19 @@ class Profiling(Observer):
         else:
             self._on_its_thread(now)
 
-    def _on_its_thread(self, now: Measurement) -> None:
-        """A bound profiler ends where it began. While that thread does not come to Python (a hang, a long kernel) what
-        was saved is kept, and it ends as soon as it does."""
+    def _on_its_thread(self, now: Measurement, why: str = "", leaves: bool = False) -> None:
+        """A bound profiler ends where it began: between two instructions of the main thread, or at the end of a
+        backward. Of a thread that comes to neither within a second (a hang, a long kernel) some can be ended from here;
+        the others end when it does, or, where adbg ``leaves``, without what they measured."""
+        now.ending = (why,)
         if now.thread == threading.main_thread().ident:
-            MAIN_THREAD.call(lambda frame: self._finish(now, ""))
-            for _ in range(50):
-                if now.state != "running":
-                    return
-                time.sleep(0.02)
-        now.profiler.checkpoint()
-        if now.state == "running":
-            self._finish(now, "")
+            MAIN_THREAD.call(lambda frame: self._finish(now, why))
+        if now.over.wait(1.0):
+            return
+        if now.profiler.ends_anywhere or leaves:
+            self._finish(now, why)
+        else:
+            now.why = "ends as soon as its thread runs Python"
 
     def _go(self, why: str) -> None:
         now = self._now
@@ -182,10 +179,10 @@ class Profiling(Observer):
 
     # ------------------------------------------------------------ bounds
 
-    def _begin(self) -> None:
+    def _begin(self, asked: Measurement | None = None) -> None:
         with self._lock:
             now = self._now
-            if now is None or now.state != "waiting":
+            if now is None or now.state != "waiting" or (asked is not None and asked is not now):
                 return
             try:
                 now.placing.apply()
@@ -202,6 +199,9 @@ class Profiling(Observer):
                 return
         if isinstance(now.profiler, Observer):
             self._session.rearm()
+        if now.profiler.phase is not None:
+            for backend in self._session.backends:
+                self._watch(backend)
 
     def _time_out(self, now: Measurement) -> None:
         now.over.wait(now.region.count)
@@ -221,14 +221,17 @@ class Profiling(Observer):
             if self._now is not now or now.state not in _LIVE:
                 return
             ran = now.state == "running"
+            if now.ending:
+                now.why = ""
             now.state, now.why = ("partial", why) if why else ("done", now.why)
             try:
                 if ran:
                     now.stop()
+                    now.note_displaced()
                     measured = now.artifact is not None and bool(now.artifact.file)
                     if not measured and now.profiler.where != "outside":
                         now.state, now.why = "partial", why or "nothing ran in the region: there is nothing to show"
-                now.placing.restore()
+                now.put_back()
                 self._write_meta(now)
             except own(Exception) as error:
                 self._failed(now, error)
@@ -236,18 +239,21 @@ class Profiling(Observer):
             self._over(now)
         self._tell(now)
 
+    def _displaced(self, now: Measurement, by: str) -> None:
+        """On the thread on which the program starts one of its own."""
+        self._finish(now, f"the program itself starts {by}, beside which this profile cannot go on")
+
     def _write_meta(self, now: Measurement) -> None:
         write_meta(now.folder, now.meta([backend.name for backend in self._session.backends]))
 
     def _failed(self, now: Measurement, error: BaseException) -> None:
-        now.state = "failed"
-        now.why = str(error) if isinstance(error, AdbgError) else f"{type(error).__name__}: {error}"
-        now.placing.restore()
-        try:
+        now.state, now.why = "failed", reason(error, now.folder)
+        now.put_back()
+        with suppress(OSError):
             if set(os.listdir(now.folder)) <= {META}:  # nothing was measured
                 shutil.rmtree(now.folder)
-        except OSError:
-            pass
+            else:
+                self._write_meta(now)
         self._over(now)
         self._tell(now)
 
@@ -277,6 +283,9 @@ class Profiling(Observer):
         """Arming would walk every graph: a tenth of a small step's time."""
         with suppress(Unsupported):
             backend.watch_iterations(self._tick if self._now is not None else None)
+        with suppress(Unsupported):
+            now = self._now
+            backend.watch_phases(now.profiler.phase if now is not None and now.state == "running" else None)
 
     def _tick(self, begins: bool) -> None:
         """An outermost backward begins or has ended on this thread."""
@@ -285,6 +294,9 @@ class Profiling(Observer):
                 self._backward_begins()
             else:
                 self._boundary()
+            now = self._now
+            if now is not None and now.state == "running":
+                now.profiler.tick(begins)
         except own(Exception) as error:
             self._session.problems.defect("the bound of a profile was missed", error)
 
@@ -303,6 +315,9 @@ class Profiling(Observer):
         region = now.region
         if now.state == "running":
             now.iterations += 1
+            if now.ending and now.thread == threading.get_ident():
+                self._finish(now, now.ending[0])
+                return
             ended = region.kind == "backward" or (region.kind == "iterations" and now.iterations >= region.count)
             if ended:
                 self._finish(now, "")
@@ -378,14 +393,32 @@ class Profiling(Observer):
         text = f"{what} in the region: {now.region}"
         if now.region.kind == "iterations":
             text = f"{what} after {now.iterations} of {now.region.count} iterations"
-        self._finish(now, "" if done else text)
+        why = "" if done else text
+        if now.profiler.bound and now.thread != threading.get_ident():
+            self._on_its_thread(now, why, leaves=True)
+        else:
+            self._finish(now, why)
 
     def abandon(self) -> None:
         now, self._now = self._now, None
         self._lock = threading.RLock()
         self._lines.abandon()
-        if now is not None and now.state == "running":
-            now.profiler.abandon()
+        if now is not None:
+            with suppress(Exception):
+                now.placing.restore()
+            if now.state == "running":
+                with suppress(Exception):
+                    now.profiler.abandon()
+
+
+def reason(error: BaseException, folder: str) -> str:
+    """What happened, why, and what to do."""
+    if isinstance(error, AdbgError):
+        return str(error)
+    if isinstance(error, OSError):
+        text = f"the profile cannot be written to {folder}: {error.strerror or error}"
+        return f"{text} (what was saved before is kept; `in DIR` behind the region, or --run-dir, names another folder)"
+    return f"{type(error).__name__}: {error}"
 
 
 def _row(name: str) -> p.ProfilerRow:

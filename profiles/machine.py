@@ -13,6 +13,9 @@ SLOW = 0.8  # of the highest frequency
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
+_CPUS = "/sys/devices/system/cpu"
+
+
 def _read(path: str) -> str:
     try:
         with open(path) as file:
@@ -33,8 +36,23 @@ def _all_cpu() -> float:
 
 
 def _own_cpu() -> float:
+    """Of this process and those that it started, such as a loader's workers; one that ended counts once it is waited
+    for."""
     times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+    used = times.user + times.system + times.children_user + times.children_system
+    pending = _children(os.getpid())
+    while pending:
+        pid = pending.pop()
+        words = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+        if len(words) > 14:
+            used += sum(map(int, words[11:15])) / _TICKS
+            pending += _children(pid)
+    return used
+
+
+def _children(pid: int) -> list[int]:
+    tasks = glob.glob(f"/proc/{pid}/task/*/children")
+    return [int(word) for text in map(_read, tasks) for word in text.split()]
 
 
 @dataclass
@@ -44,17 +62,15 @@ class Machine:
     at: float = field(default_factory=time.monotonic)
     used: float = field(default_factory=_all_cpu)
     own: float = field(default_factory=_own_cpu)
-    throttled: list[int] = field(
-        default_factory=lambda: _numbers("/sys/devices/system/cpu/cpu*/thermal_throttle/core_throttle_count")
-    )
+    throttled: list[int] = field(default_factory=lambda: _numbers(f"{_CPUS}/cpu*/thermal_throttle/core_throttle_count"))
 
     def facts(self) -> dict[str, Any]:
         """Since that look, as it goes into meta.json."""
         seconds = max(time.monotonic() - self.at, 1e-9)
         others = (_all_cpu() - self.used - (_own_cpu() - self.own)) / seconds
-        frequencies = _numbers("/sys/devices/system/cpu/cpu*/cpufreq/scaling_cur_freq")
-        highest = _numbers("/sys/devices/system/cpu/cpu*/cpufreq/cpuinfo_max_freq")
-        throttled = _numbers("/sys/devices/system/cpu/cpu*/thermal_throttle/core_throttle_count")
+        frequencies = _numbers(f"{_CPUS}/cpu*/cpufreq/scaling_cur_freq")
+        highest = _numbers(f"{_CPUS}/cpu*/cpufreq/cpuinfo_max_freq")
+        throttled = _numbers(f"{_CPUS}/cpu*/thermal_throttle/core_throttle_count")
         return {
             "cores": os.cpu_count(),
             "affinity": sorted(os.sched_getaffinity(0)),
@@ -64,13 +80,17 @@ class Machine:
             "others_cpu": round(max(others, 0.0), 3) if seconds >= 0.5 else None,
             "mhz": [value // 1000 for value in frequencies],
             "mhz_highest": [value // 1000 for value in highest],
-            "governor": _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+            "governor": _read(f"{_CPUS}/cpu0/cpufreq/scaling_governor"),
             "throttled": sum(throttled) - sum(self.throttled),
         }
 
 
 def warnings(facts: dict[str, Any]) -> list[str]:
     """What in these facts makes numbers doubtful, in words."""
+    return [*_busy(facts), *slow_cores(facts)]
+
+
+def _busy(facts: dict[str, Any]) -> list[str]:
     said = []
     others, cores = facts.get("others_cpu"), facts.get("cores") or 1
     if others is None:
@@ -78,6 +98,11 @@ def warnings(facts: dict[str, Any]) -> list[str]:
             said.append(f"the machine is busy: {facts['load'][0]:.1f} processes on {cores} cores in the last minute")
     elif others > BUSY * cores:
         said.append(f"the machine is busy: other processes used {others:.1f} of {cores} cores meanwhile")
+    return said
+
+
+def slow_cores(facts: dict[str, Any]) -> list[str]:
+    said = []
     slow = [now / top for now, top in zip(facts["mhz"], facts["mhz_highest"]) if top]
     if slow and max(slow) < SLOW:
         said.append(f"the cores ran at {100 * max(slow):.0f} % of their highest frequency ({facts['governor']})")

@@ -34,6 +34,7 @@ class Measurement:
         self.iterations = 0
         self.passes = 0  # of a line region
         self.given_up = False  # of a node that is run again
+        self.ending: tuple[str, ...] = ()  # (why,): its thread is to end it
         self.artifact: Artifact | None = None
         self.seconds = 0.0
         self.begun = self.saved = self.next_save = 0.0
@@ -63,11 +64,24 @@ class Measurement:
         self.seconds, self._cpu = seconds - self._monotonic, cpu - self._cpu
         self._facts = self.machine.facts()  # before the program's threads are where they were
 
+    def note_displaced(self) -> None:
+        """What the profiler found in its place at the end."""
+        said = self.artifact.meta.get("displaced") if self.artifact is not None else None
+        if said:
+            self.warnings.append(said)
+
+    def put_back(self) -> None:
+        """Cores and priority."""
+        stays = self.placing.restore()
+        if stays:
+            self.warnings.append(stays)
+
     def save(self) -> None:
         """What was measured so far, if it is time."""
         now = time.monotonic()
         if now < self.next_save:
             return
+        self.next_save = now + SAVE  # also where that fails
         self.profiler.checkpoint()
         self.next_save = time.monotonic() + max(SAVE, 50 * (time.monotonic() - now))
 

@@ -33,9 +33,16 @@ class Placing:
 
     def wanted(self, cores: frozenset[int] | None, nice: int | None) -> None:
         """What ``apply`` does when the region begins. Raises ProfileError where it cannot be had."""
+        nice = None if nice is None else min(max(nice, -20), 19)  # as the kernel takes it
         self._wanted = cores, nice
-        self.apply()
-        self.restore()
+        if nice is not None and nice > os.getpriority(os.PRIO_PROCESS, 0):
+            nice = None  # can be had; trying it might be for good
+        given, self._wanted = self._wanted, (cores, nice)
+        try:
+            self.apply()
+        finally:
+            self.restore()
+            self._wanted = given
 
     def apply(self) -> None:
         cores, nice = self._wanted
@@ -73,15 +80,21 @@ class Placing:
                     "a negative nice value needs root or CAP_SYS_NICE; leave --nice out",
                 ) from None
 
-    def restore(self) -> None:
-        """As it was. Where that needs a right (a lower nice value), what can be had stays."""
+    def restore(self) -> str:
+        """As it was, but for what the program itself has changed meanwhile. Returns what could not be put back: a lower
+        nice value needs a right."""
         cores, self._cores = self._cores, {}
         nice, self._nice = self._nice, {}
+        given, priority = self._wanted
+        stays = ""
         for thread in _threads():
             try:
-                if cores:
+                if cores and frozenset(os.sched_getaffinity(thread)) == given:
                     os.sched_setaffinity(thread, cores.get(thread) or next(iter(cores.values())))
-                if nice:
+                if nice and os.getpriority(os.PRIO_PROCESS, thread) == priority:
                     os.setpriority(os.PRIO_PROCESS, thread, nice.get(thread, next(iter(nice.values()))))
-            except (ProcessLookupError, PermissionError):
+            except ProcessLookupError:
                 continue
+            except PermissionError:
+                stays = f"the program keeps priority {priority}: going back needs root or CAP_SYS_NICE"
+        return stays

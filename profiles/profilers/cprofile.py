@@ -5,10 +5,12 @@ By its C part alone: ``cProfile`` imports ``profile``, and many a program has a 
 
 from __future__ import annotations
 
+import ctypes
 import marshal
 import os
 import sys
 import threading
+import time
 from typing import Any
 
 from adbg.engine.own_files import own_folders
@@ -26,12 +28,40 @@ def _label(code: Any) -> _Label:
     return code.co_filename, code.co_firstlineno, code.co_name
 
 
+MONITORING: Any = getattr(sys, "monitoring", None)  # from Python 3.12 on cProfile is one for all threads
+_KEPT: list[Any] = []  # that were displaced
+
+
 def active() -> bool:
     """Another profiler is in charge of this thread (before Python 3.12), or of the process."""
-    monitoring = getattr(sys, "monitoring", None)
-    if monitoring is not None:
-        return monitoring.get_tool(monitoring.PROFILER_ID) is not None
+    if MONITORING is not None:
+        return MONITORING.get_tool(MONITORING.PROFILER_ID) is not None
     return sys.getprofile() is not None
+
+
+def _thread_state() -> int | None:
+    """Of this thread, where another one may have to end its profile."""
+    if MONITORING is not None or not hasattr(ctypes.pythonapi, "_PyEval_SetProfile"):
+        return None
+    get = ctypes.pythonapi.PyThreadState_Get
+    get.restype = ctypes.c_void_p
+    state: int | None = get()
+    return state
+
+
+def _end_on(state: int, thread: int) -> None:
+    """Nothing profiles that thread any more, which may be in C code for hours. It lives, and is not switched to
+    meanwhile: its state would be freed at its end."""
+    end = ctypes.pythonapi._PyEval_SetProfile
+    end.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(10.0)
+    try:
+        time.sleep(0.0001)  # those who wait for the GIL now wait that long too
+        if thread in sys._current_frames():
+            end(state, None, None)
+    finally:
+        sys.setswitchinterval(before)
 
 
 class CProfile(Profiler):
@@ -44,7 +74,9 @@ class CProfile(Profiler):
     def __init__(self) -> None:
         self._profiler: Any = None
         self._thread = 0
+        self._state: int | None = None  # address of its thread's state
         self._folder = ""
+        self._lost = False  # the program took its place
         self.own_seconds = 0.0
 
     def available(self) -> Availability:
@@ -64,6 +96,7 @@ class CProfile(Profiler):
             )
         self._folder = folder
         self._thread = threading.get_ident()
+        self._state = _thread_state()
         self._profiler = _lsprof.Profiler()
         try:
             self._profiler.enable()
@@ -71,7 +104,7 @@ class CProfile(Profiler):
             raise ProfileError(f"cProfile does not start: {error}", "end the other profiler first") from None
 
     def pause(self) -> None:
-        if threading.get_ident() == self._thread:
+        if threading.get_ident() == self._thread and self._mine():
             self._profiler.disable()
 
     def resume(self) -> None:
@@ -80,22 +113,48 @@ class CProfile(Profiler):
 
     def checkpoint(self) -> None:
         self.pause()  # writing is none of the program's time
-        self._write()
-        self.resume()
+        try:
+            self._write()
+        finally:
+            self.resume()
 
     def stop(self) -> Artifact:
-        displaced = not self._mine()
-        if threading.get_ident() == self._thread or hasattr(sys, "monitoring"):
-            self._profiler.disable()
+        self._end()
         calls = self._write()
         meta: dict[str, Any] = {"adbg_seconds": self.own_seconds, "functions": calls}
-        if displaced:
-            meta["displaced"] = "the program took cProfile's place on this thread before the end of the region"
+        if self._lost:
+            meta["displaced"] = "the program took cProfile's place on this thread in the region: its calls miss"
         return Artifact(self.name, self._folder, FILE if calls else "", self.format, meta)
 
+    def abandon(self) -> None:
+        if self._profiler is not None:
+            self._end()
+
+    def _end(self) -> None:
+        """From any thread; the profiler of the program's own that has its place keeps it."""
+        if MONITORING is not None:
+            if active():
+                self._profiler.disable()
+            return
+        here = threading.get_ident() == self._thread
+        # its thread holds it as long as it profiles there; the others are this object and the argument
+        runs = self._mine() if here else sys.getrefcount(self._profiler) > 2
+        if not runs:
+            self._lost = True
+        elif not here and self._state is not None and self._thread in sys._current_frames():
+            _end_on(self._state, self._thread)
+        if sys.getprofile() in (None, self._profiler):
+            self._profiler.disable()  # what runs still is counted up to now
+        else:
+            _KEPT.append(self._profiler)  # freed, it would end the one that this thread has
+
     def _mine(self) -> bool:
-        """The program has not put another profiler in its place meanwhile. Asked on its thread."""
-        return threading.get_ident() != self._thread or active()
+        """The program has not put another profiler in its place meanwhile. On its thread."""
+        if MONITORING is not None:
+            return active()
+        mine = sys.getprofile() is self._profiler
+        self._lost = self._lost or not mine
+        return mine
 
     def _write(self) -> int:
         """Returns how many functions were called; 0: nothing is written."""

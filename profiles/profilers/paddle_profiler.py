@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from adbg.profiles.base import Artifact, Availability, ProfileError, Profiler
+from adbg.profiles.profilers import frameworks
 from adbg.profiles.region import Region
 
 FILE = "trace.json"
@@ -19,13 +20,15 @@ class PaddleProfiler(Profiler):
     format = "chrome"
     file = FILE
     bound = True
+    ends_anywhere = False
 
     def __init__(self) -> None:
         self._folder = ""
         self._profile: Any = None
+        self._way: frameworks.MakeWay | None = None
 
     def available(self) -> Availability:
-        return Availability(True, "" if "paddle" in sys.modules else "paddle is not imported yet")
+        return frameworks.available("paddle")
 
     def start(self, region: Region, folder: str) -> None:
         paddle: Any = sys.modules.get("paddle")
@@ -38,15 +41,33 @@ class PaddleProfiler(Profiler):
         targets = [profiler.ProfilerTarget.CPU]
         if paddle.device.is_compiled_with_cuda():
             targets.append(profiler.ProfilerTarget.GPU)
-        self._profile = profiler.Profiler(targets=targets, on_trace_ready=lambda _: None)
+        # It wraps every optimizer's ``step`` for good, for an event that this profile does not ask for.
+        wrapped, profiler.utils._has_optimizer_wrapped = getattr(profiler.utils, "_has_optimizer_wrapped", True), True
+        try:
+            self._profile = profiler.Profiler(targets=targets, on_trace_ready=lambda _: None)
+        finally:
+            profiler.utils._has_optimizer_wrapped = wrapped
+        if self._profile.profiler is None:  # there is one at a time, from its making to its end
+            self._profile = None
+            raise ProfileError("the program has a paddle.profiler.Profiler of its own", "end that one, or use cprofile")
         self._profile.start()
         # Paddle's ``backward`` asks for this mode at its begin and again at its end, and fails where it changed between
         # them: the region begins in there. Without it the Python parts (the optimizer, the data) have no event.
         profiler.utils._is_profiler_used = False
+        self._way = frameworks.MakeWay(profiler.Profiler, "__init__", lambda: self.displaced("paddle.profiler"))
 
     def stop(self) -> Artifact:
-        self._profile.stop()
+        self._make_way()
+        profile, self._profile = self._profile, None  # let go of at the end, so that the program can make its own
+        profile.stop()
         path = os.path.join(self._folder, FILE)
-        self._profile.export(path, format="json")
+        profile.export(path, format="json")
         there = os.path.exists(path) and os.path.getsize(path) > 0
         return Artifact(self.name, self._folder, FILE if there else "", self.format)
+
+    def abandon(self) -> None:
+        self._make_way()
+
+    def _make_way(self) -> None:
+        if self._way is not None:
+            self._way.undo()

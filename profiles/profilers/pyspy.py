@@ -1,14 +1,21 @@
 """py-spy: Python stacks of all threads, with native frames where it may, read from outside by a process beside the
-program. It needs nothing of the program, which may hang or hold the GIL."""
+program. It needs nothing of the program, which may hang or hold the GIL.
+
+Threads that wait are left out, so that what takes CPU time shows; of a process none of whose threads runs (a deadlock)
+the waiting ones are what is asked for.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import shutil
 import signal
 import subprocess
+import sys
 import sysconfig
+import threading
 import time
 
 from adbg.profiles.base import Artifact, Availability, ProfileError, Profiler
@@ -16,9 +23,37 @@ from adbg.profiles.region import Region
 
 FILE = "profile.collapsed"
 RATE = 100  # per second; at 250 a tiny loop takes 1.11 times as long, at 1000 1.30 times
-STARTS = 20.0  # seconds; it reads the symbols of the process first
+STARTS = 25.0  # seconds; it reads the symbols of the process first: 1.5 to 2.5 of torch on a busy machine
+LOOK = 0.5  # seconds in which a process that does anything uses a tick of CPU time
 ENDS = 30.0  # seconds to write its file
 HINT = "`pip install 'adbg[profilers]'` into the environment of adbg"
+
+
+# It ends with adbg, however that ends: left alone it would go on for as long as the program.
+_CHILD = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 2)  # PR_SET_PDEATHSIG, SIGINT
+if os.getppid() == int(sys.argv[1]): os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def waits(pid: int) -> bool:
+    """The process uses no CPU time at all: it hangs, or sleeps."""
+    before = _ticks(pid)
+    end = time.monotonic() + LOOK
+    while time.monotonic() < end:
+        if _ticks(pid) != before:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _ticks(pid: int) -> tuple[str, ...]:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return tuple(file.read().rpartition(")")[2].split()[11:13])
+    except (OSError, ValueError):
+        return ()
 
 
 def find() -> str:
@@ -38,6 +73,8 @@ class PySpy(Profiler):
         self._folder = ""
         self._child: subprocess.Popen[bytes] | None = None
         self._said = b""
+        self._native = True
+        self._idle = False
 
     def available(self) -> Availability:
         return Availability(True) if find() else Availability(False, "py-spy is not installed", HINT)
@@ -50,35 +87,67 @@ class PySpy(Profiler):
         command = find()
         if not command:
             raise ProfileError("py-spy is not installed", HINT)
-        argv = [command, "record", "--pid", str(self.pid), "--format", "raw", "--rate", str(RATE)]
-        argv += ["--duration", "86400", "--threads", "--output", os.path.join(folder, FILE)]
-        try:
-            self._child = subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # a Ctrl-C here ends it only when the region is over
+        # one that is held at the begin of its region waits for this
+        self._idle = region.kind == "seconds" and waits(self.pid)
+        self._run(command)
+        if not self._started() and self._refuses_native():
+            self._native = False
+            self._run(command)
+            self._started()
+        if self._child is None:
+            last = self._said.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
+            raise ProfileError(
+                f"py-spy cannot read process {self.pid}: {last[0].strip()}",
+                "it needs the right to trace it: run adbg as that user or root, and see kernel.yama.ptrace_scope",
             )
-        except OSError as error:
-            raise ProfileError(f"{command} does not start: {error.strerror}", HINT) from None
-        self._await_start(self._child)
 
-    def _await_start(self, child: subprocess.Popen[bytes]) -> None:
-        """Until it says that it samples."""
-        assert child.stdout is not None
+    def _refuses_native(self) -> bool:
+        return b"native" in self._said or b"unwind" in self._said
+
+    def _run(self, command: str) -> None:
+        argv = [command, "record", "--pid", str(self.pid), "--format", "raw", "--rate", str(RATE)]
+        argv += ["--duration", "86400", "--threads", "--output", os.path.join(self._folder, FILE)]
+        argv += ["--native"] * self._native + ["--idle"] * self._idle
+        begun, problem = threading.Event(), list[OSError]()
+
+        def hold() -> None:
+            """The signal at the parent's death comes at that of the thread which started it."""
+            try:
+                self._child = child = subprocess.Popen(
+                    [sys.executable, "-I", "-S", "-c", _CHILD, str(os.getpid()), *argv],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,  # a Ctrl-C here ends it only when the region is over
+                )
+            except OSError as error:
+                problem.append(error)
+                return
+            finally:
+                begun.set()
+            with contextlib.suppress(ChildProcessError):  # waited for already
+                os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+
+        self._said = b""
+        threading.Thread(target=hold, name="adbg-py-spy", daemon=True).start()
+        begun.wait()
+        if problem:
+            raise ProfileError(f"{command} does not start: {problem[0].strerror}", HINT)
+
+    def _started(self) -> bool:
+        """Waits until it says that it samples; false when it ended."""
+        child = self._child
+        assert child is not None and child.stdout is not None
         limit = time.monotonic() + STARTS
         while b"Sampling process" not in self._said and time.monotonic() < limit:
             if child.poll() is not None:
                 self._said += child.stdout.read()
-                last = self._said.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
+                child.stdout.close()
                 self._child = None
-                raise ProfileError(
-                    f"py-spy cannot read process {self.pid}: {last[0].strip()}",
-                    "it needs the right to trace it: run adbg as that user or root, and see kernel.yama.ptrace_scope",
-                )
+                return False
             if select.select([child.stdout], [], [], 0.05)[0]:
                 self._said += os.read(child.stdout.fileno(), 4096)
+        return True
 
     def stop(self) -> Artifact:
         child = self._child
@@ -95,4 +164,5 @@ class PySpy(Profiler):
             self._said += output
         path = os.path.join(self._folder, FILE)
         there = os.path.exists(path) and os.path.getsize(path) > 0
-        return Artifact(self.name, self._folder, FILE if there else "", self.format, {"hz": RATE})
+        meta = {"hz": RATE, "native": self._native, "idle": self._idle}
+        return Artifact(self.name, self._folder, FILE if there else "", self.format, meta)

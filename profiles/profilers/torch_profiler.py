@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from adbg.profiles.base import Artifact, Availability, ProfileError, Profiler
+from adbg.profiles.profilers import frameworks
 from adbg.profiles.region import Region
 
 FILE = "trace.json"
@@ -19,16 +20,15 @@ class TorchProfiler(Profiler):
     format = "chrome"
     file = FILE
     bound = True
+    ends_anywhere = False
 
     def __init__(self) -> None:
         self._folder = ""
         self._profile: Any = None
+        self._way: frameworks.MakeWay | None = None
 
     def available(self) -> Availability:
-        if "torch" not in sys.modules:
-            # a program that has not begun imports it before its first backward
-            return Availability(True, "torch is not imported yet")
-        return Availability(True)
+        return frameworks.available("torch")
 
     def start(self, region: Region, folder: str) -> None:
         torch: Any = sys.modules.get("torch")
@@ -41,10 +41,22 @@ class TorchProfiler(Profiler):
         activities = [kinds.CPU, *([kinds.CUDA] if torch.cuda.is_available() else [])]
         self._profile = torch.profiler.profile(activities=activities)
         self._profile.start()
+        # every way to start one comes by here
+        owner = torch.autograd.profiler.profile
+        self._way = frameworks.MakeWay(owner, "_prepare_trace", lambda: self.displaced("torch.profiler"))
 
     def stop(self) -> Artifact:
+        self._make_way()
         self._profile.stop()
         path = os.path.join(self._folder, FILE)
-        self._profile.export_chrome_trace(path)
         operators = len(self._profile.events())
+        if operators:
+            self._profile.export_chrome_trace(path)
         return Artifact(self.name, self._folder, FILE if operators else "", self.format, {"operators": operators})
+
+    def abandon(self) -> None:
+        self._make_way()
+
+    def _make_way(self) -> None:
+        if self._way is not None:
+            self._way.undo()

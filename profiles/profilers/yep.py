@@ -3,16 +3,21 @@
 The library is called directly where it is there: the package ``yep`` is a module of two functions around it, and is
 used where it brings the library along. Samples come by SIGPROF, 100 times a second of CPU time
 (CPUPROFILE_FREQUENCY in the program's environment changes that).
+
+What stays in the process: the library, its handler of SIGPROF, which does nothing while no profile runs, and the pipe
+of its unwinder. It installs its handler once in a process and would die of the next profile's first sample without it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
 import importlib.util
 import os
 import shutil
 import signal
+from collections.abc import Iterator
 from typing import Any
 
 from adbg.profiles.base import Artifact, Availability, ProfileError, Profiler
@@ -41,6 +46,17 @@ def _module() -> bool:
         return False
 
 
+class _State(ctypes.Structure):
+    """``struct ProfilerState`` of gperftools/profiler.h."""
+
+    _fields_ = (
+        ("enabled", ctypes.c_int),
+        ("start_time", ctypes.c_long),
+        ("profile_name", ctypes.c_char * 1024),
+        ("samples", ctypes.c_int),
+    )
+
+
 class _Library:
     def __init__(self, found: Any) -> None:
         self._found = found
@@ -54,6 +70,12 @@ class _Library:
 
     def stop(self) -> None:
         self._found.ProfilerStop()
+
+    def runs(self, path: str) -> bool:
+        """It writes this file, and no other one."""
+        state = _State()
+        self._found.ProfilerGetCurrentState(ctypes.byref(state))
+        return bool(state.enabled) and state.profile_name == os.fsencode(path)[:1023]
 
 
 class _Module:
@@ -72,6 +94,34 @@ class _Module:
     def stop(self) -> None:
         self._yep.stop()
 
+    def runs(self, path: str) -> bool:
+        return True  # it has no way to tell
+
+
+class _Action(ctypes.Structure):
+    """``struct sigaction`` of glibc, as far as it is read."""
+
+    _fields_ = (("handler", ctypes.c_void_p), ("rest", ctypes.c_char * 256))
+
+
+def _handler() -> int:
+    """The address of the function that handles SIGPROF; 0 and 1 stand for SIG_DFL and SIG_IGN. Python knows of those
+    only that were installed in Python."""
+    action = _Action()
+    ctypes.CDLL(None).sigaction(signal.SIGPROF, None, ctypes.byref(action))
+    return action.handler or 0
+
+
+def _file_of(address: int) -> str:
+    """The mapped file that this address is in."""
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            words = line.split(None, 5)
+            first, _, last = words[0].partition("-")
+            if int(first, 16) <= address < int(last, 16):
+                return words[5].strip() if len(words) > 5 else ""
+    return ""
+
 
 class Yep(Profiler):
     name = "yep"
@@ -82,6 +132,7 @@ class Yep(Profiler):
     def __init__(self) -> None:
         self._folder = ""
         self._tool: _Library | _Module | None = None
+        self._handler = 0  # of SIGPROF, while it samples
 
     def available(self) -> Availability:
         if library() is None and not _module():
@@ -95,34 +146,97 @@ class Yep(Profiler):
                 "the program's own profiler is at work: its timer ITIMER_PROF is running",
                 "end that one, or use py-spy or cprofile, which need no timer",
             )
-        if signal.getsignal(signal.SIGPROF) not in (signal.SIG_DFL, None):
+        handler = _handler()
+        if handler > 1 and "profiler" not in os.path.basename(_file_of(handler)):
             raise ProfileError("the program handles SIGPROF itself, which samples come by", "use py-spy or cprofile")
         found = library()
         self._tool = _Library(found) if found is not None else _Module()
         path = os.path.join(folder, FILE)
         if not self._tool.start(path):
+            self._tool = None
             raise ProfileError(
                 "libprofiler does not start: it is running already, or cannot write its file",
                 f"unset CPUPROFILE in the program's environment, and check that {folder} can be written",
             )
+        self._handler = _handler()
         self._save_maps()
 
     def checkpoint(self) -> None:
-        if self._tool is not None:
+        if self._tool is not None and self._tool.runs(os.path.join(self._folder, FILE)):
             self._tool.flush()
             self._save_maps()
 
     def stop(self) -> Artifact:
-        if self._tool is not None:
-            self._tool.stop()
         path = os.path.join(self._folder, FILE)
+        meta: dict[str, Any] = {"hz": _frequency()}
+        if self._tool is not None:
+            if self._tool.runs(path):
+                displaced = self._displaced()
+                self._tool.stop()
+                if displaced is not None:
+                    signal.setitimer(signal.ITIMER_PROF, *displaced)
+                    meta["displaced"] = "the program took SIGPROF for itself in the region: samples end there"
+            else:
+                meta["displaced"] = "the program ended the profile with a yep of its own: samples end there"
         # what samples there are is in the file's length: it is empty until the first flush
         sampled = os.path.exists(path) and _samples(path) > 0
-        meta: dict[str, Any] = {"hz": int(os.environ.get("CPUPROFILE_FREQUENCY", "") or 100)}
         return Artifact(self.name, self._folder, FILE if sampled else "", self.format, meta)
+
+    def _displaced(self) -> tuple[float, float] | None:
+        """The program's own timer, where it has put itself in the place of this one; libprofiler stops it blindly."""
+        timer = signal.getitimer(signal.ITIMER_PROF)
+        another = bool(timer[1]) and abs(timer[1] * _frequency() - 1) > 0.5
+        if _handler() == self._handler and not another:
+            return None
+        return timer if another else (0.0, 0.0)
+
+    def abandon(self) -> None:
+        """A forked child has the file, what was not written of it, and the library's function that writes it when the
+        process exits: in the middle of the parent's samples."""
+        tool, self._tool = self._tool, None
+        path = os.path.join(self._folder, FILE)
+        if tool is None or not tool.runs(path):
+            return
+        with _to_nowhere(2, *_descriptors_of(path)):  # it also says on stderr how many samples it had
+            tool.stop()
 
     def _save_maps(self) -> None:
         shutil.copyfile("/proc/self/maps", os.path.join(self._folder, MAPS))
+
+
+def _frequency() -> int:
+    text = os.environ.get("CPUPROFILE_FREQUENCY", "")
+    return int(text) if text.isdigit() and int(text) else 100
+
+
+def _descriptors_of(path: str) -> list[int]:
+    real = os.path.realpath(path)
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{name}") == real:
+                found.append(int(name))
+    return found
+
+
+@contextlib.contextmanager
+def _to_nowhere(*descriptors: int) -> Iterator[None]:
+    """What is written to them meanwhile is lost. Where there is one thread alone."""
+    nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    kept = {}
+    for number in descriptors:
+        with contextlib.suppress(OSError):
+            kept[number] = os.dup(number)
+            os.dup2(nowhere, number)
+    try:
+        yield
+    finally:
+        for number, before in kept.items():
+            with contextlib.suppress(OSError):
+                os.fstat(number)  # closed meanwhile: it stays so
+                os.dup2(before, number)
+            os.close(before)
+        os.close(nowhere)
 
 
 def _samples(path: str) -> int:

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
+import threading
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from adbg.engine.errors import CommandError
 from adbg.profiles.folders import parent_folder
 from adbg.tui.cli.front_end import seconds
 from adbg.tui.cli.run import split_run
 from adbg.tui.text.profile import state_text
+
+if TYPE_CHECKING:
+    from adbg.tui.attach.found import FoundProgram
+    from adbg.tui.debugger.debugger import Debugger
+
+ENTERS = 30.0  # seconds in which a process that runs has to let adbg in, where no --timeout is given
+FAILED = 1  # nothing was measured of a process that runs
 
 # Options that take a value: what follows them is not the script.
 VALUED = {
@@ -87,35 +98,67 @@ class Profile:
         program = StartedProgram(script)
         writer = JsonWriter(quiet=True) if options.json else TextWriter(quiet=True)
         status = Batch(Debugger(program, [line], script.title, False), writer, options.timeout, frozenset({0})).run()
-        if options.open and not options.json:
-            _open(program.run_dir)
+        if not options.json:
+            if options.open:
+                _open(program.run_dir)
+            elif known(options.profiler) == "nodes":
+                _judged(program.run_dir)
         return status
 
 
 def _attached(options: argparse.Namespace, line: str) -> int:
     """A program that runs already. A profiler beside it needs nothing of it for some seconds: it may hang."""
+    from adbg.engine.protocol.messages import ProfileState
     from adbg.profiles.registry import make
     from adbg.tui.attach.found import FoundProgram
     from adbg.tui.batch.batch import Batch
     from adbg.tui.batch.writers import JsonWriter, TextWriter
+    from adbg.tui.debugger import events
     from adbg.tui.debugger.debugger import Debugger
     from adbg.tui.debugger.profiling.profiles import measure_beside
 
     profiler = make(options.profiler)
-    can = profiler.available()
     if profiler.where == "outside" and options.seconds:
+        can = profiler.available()
         if not can.ok:
             raise CommandError(can.why, can.hint)
         state = measure_beside(profiler, options.pid, options.seconds, options.run_dir)
         print(state_text(state))
-        return 0
+        return 0 if state.file else FAILED
     if not any((options.seconds, options.iterations, options.backward, options.lines)):
         raise CommandError("which part of the running program?", "for example: --seconds 10, or --iterations 10")
     folder = parent_folder(os.path.abspath(options.run_dir) if options.run_dir else "")
     program = FoundProgram(options.pid, None, False)
     program.check()
     writer = JsonWriter(quiet=True) if options.json else TextWriter(quiet=True)
-    return Batch(Debugger(program, [f"{line} in {folder}"], program.title, False), writer, options.timeout).run()
+    debugger = Debugger(program, [f"{line} in {folder}"], program.title, False)
+    last: list[ProfileState] = []
+
+    def note(event: events.Event) -> None:
+        if isinstance(event, events.ProfileChanged):
+            last[:] = [event.state]
+
+    debugger.model.subscribe(note)
+    giving_up = threading.Timer(ENTERS, _give_up, (debugger, program))
+    giving_up.daemon = True
+    if options.timeout is None:
+        giving_up.start()
+    try:
+        status = Batch(debugger, writer, options.timeout, strict=True).run()
+    finally:
+        giving_up.cancel()
+    return status or (0 if last and last[0].file else FAILED)
+
+
+def _give_up(debugger: Debugger, program: FoundProgram) -> None:
+    if debugger.entering:
+        program.failure = CommandError(
+            f"process {program.pid} did not let adbg in within {ENTERS:g} s (it hangs, or is in a long call of C) "
+            "and runs on as before",
+            f"py-spy needs nothing of it: adbg profile --with py-spy --seconds 10 --pid {program.pid}; "
+            "--timeout SECONDS waits longer",
+        )
+        program.stop_entering()
 
 
 def _report(words: Sequence[str]) -> int:
@@ -124,13 +167,30 @@ def _report(words: Sequence[str]) -> int:
     return profile_report.run(profile_report.parser("adbg profile"), words)
 
 
-def _open(run_dir: str) -> None:
-    """The report of the profile that was just made; where there is none, that was said."""
+def _newest(run_dir: str) -> str:
+    """The folder of the profile that was just made; "" where there is none, which was said."""
     parent = parent_folder(run_dir)
     folders = [os.path.join(parent, name) for name in os.listdir(parent)] if os.path.isdir(parent) else []
-    if folders and len(os.listdir(newest := max(folders))) > 1:
+    return newest if folders and len(os.listdir(newest := max(folders))) > 1 else ""
+
+
+def _open(run_dir: str) -> None:
+    """The report of it."""
+    if newest := _newest(run_dir):
         sys.stdout.flush()
         _report([newest])
+
+
+def _judged(run_dir: str) -> None:
+    """What bounds the step, on stderr as the rest of what adbg says: stdout is the script's."""
+    from adbg.profiles.report.formats import detect
+    from adbg.tui.text.profile_report import iteration_lines, verdict_lines
+
+    if newest := _newest(run_dir):
+        read = detect.read(Path(newest))
+        width = shutil.get_terminal_size((120, 24)).columns - len("adbg: ")
+        for line in [*verdict_lines(read, width), *iteration_lines(read, width)]:
+            print(f"adbg: {line}", file=sys.stderr)
 
 
 def command_line(options: argparse.Namespace) -> str:

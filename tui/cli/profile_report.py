@@ -188,7 +188,7 @@ def _rows(profile: Profile, options: argparse.Namespace) -> tuple[tables.Table, 
 
 def _tables(profile: Profile, options: argparse.Namespace, width: int) -> list[str]:
     lines = text.verdict_lines(profile, width)
-    lines += text.iteration_lines(profile)
+    lines += text.iteration_lines(profile, width)
     if profile.nodes:
         lines += ["", *text.node_lines(profile, width, options.limit, options.each_node)]
     if profile.samples or profile.calls:

@@ -26,7 +26,7 @@ def state_text(state: ProfileState) -> str:
         return f"profile {what}: waits for the region to begin"
     if state.state == "running":
         passed = f" ({state.iterations} iterations so far)" if state.iterations else ""
-        return f"profile {what}: running{passed}"
+        return f"profile {what}: running{passed}{f'; {state.why}' if state.why else ''}"
     if state.state == "failed":
         return f"profile {what}: failed: {state.why}"
     passed = f"{state.iterations} iteration{'s' * (state.iterations != 1)}, " if state.iterations else ""

@@ -22,8 +22,9 @@ from adbg.engine.backends.torch.creations import Creations
 from adbg.engine.backends.torch.entry import EngineEntry
 from adbg.engine.backends.torch.graph import Services, TorchGraph, node_name, root_nodes
 from adbg.engine.backends.torch.modules import Modules
-from adbg.engine.backends.torch.spent import used_up
+from adbg.engine.backends.torch.spent import older_nodes, used_up
 from adbg.engine.backends.torch.stacks import FrameFilter, Stacks
+from adbg.engine.backends.torch.timing.phases import TorchPhases
 from adbg.engine.errors import Unsupported
 from adbg.engine.frames import locals_elsewhere
 from adbg.engine.protocol.messages import GroupTimeout
@@ -88,6 +89,7 @@ class TorchBackend(FrameworkBackend):
         self._services = Services(self._modules, self._stacks)
         self._entry = EngineEntry(self._services, self._frames)
         self._evaluating = _Evaluating()
+        self._phases = TorchPhases(self._frames.live_line)
         self._taps = TorchTaps(self._frames.user_file)
         self.capabilities = _capabilities(self._stacks)
 
@@ -115,6 +117,12 @@ class TorchBackend(FrameworkBackend):
 
     def node_address(self, value: Any) -> int | None:
         return id(value) if isinstance(value, torch.autograd.graph.Node) else None
+
+    def made_so_far(self) -> int | None:
+        return private.next_sequence() if private.next_sequence is not None else None
+
+    def older_nodes(self, value: Any, mark: int, most: int) -> int:
+        return older_nodes(root_nodes([value]), mark, most, self._services.touched)
 
     def adopt(self, old: Any, new: Any, where: str) -> Any:
         outer = self._evaluating.grad_mode

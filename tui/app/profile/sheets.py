@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from adbg.profiles.report.model import NODE, SECONDS, Frame, Profile
 from adbg.profiles.report.node_groups import NodeGroup, node_groups
 from adbg.profiles.report.tables import Difference, Grouping, Row, matches, table
+from adbg.profiles.report.verdict import ITERATION_PARTS
 from adbg.tui.app.profile.colours import change_style, kind_of
 from adbg.tui.text.cells import Spans, elide, width_of
 from adbg.tui.text.profile_report import amount_text, place_text
@@ -185,7 +186,7 @@ def nodes(profile: Profile, single: bool = False) -> Sheet:
 def iterations(profile: Profile) -> Sheet:
     """Each iteration and its parts, in their order."""
     amount = _amount(SECONDS)
-    names = ("total", "forward", "backward", "optimizer", "data")
+    names = ("total", *ITERATION_PARTS)
     columns = (Column("iteration", 9, _count), *(Column(name, 10, amount) for name in names))
     items = tuple(
         Item((row.index, *(getattr(row, name) for name in names)), "", Frame("", side=NODE))

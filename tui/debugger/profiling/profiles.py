@@ -15,6 +15,7 @@ from adbg.engine.protocol import messages as protocol
 from adbg.profiles import registry
 from adbg.profiles.base import META, Profiler, region_meta
 from adbg.profiles.folders import make_folder, parent_folder, write_meta
+from adbg.profiles.machine import Machine, slow_cores
 from adbg.profiles.region import Region
 from adbg.tui.debugger.process import Process
 from adbg.tui.text.profile import state_text
@@ -112,29 +113,48 @@ def measure_beside(profiler: Profiler, pid: int, seconds: float, run_dir: str) -
     except AdbgError:
         os.rmdir(folder)
         raise
+    looked = Machine()
     try:
         since = time.monotonic()
-        while time.monotonic() - since < seconds and os.path.exists(f"/proc/{pid}"):
+        while time.monotonic() - since < seconds and _lives(pid):
             time.sleep(0.05)
     except KeyboardInterrupt:
         why = "ended by Ctrl-C"
     took = time.monotonic() - since
+    if not why and took < seconds:
+        why = "the process ended in the region"
+    facts = looked.facts()
+    machine = {name: facts[name] for name in ("cores", "load", "mhz", "mhz_highest", "governor", "throttled")}
     artifact = profiler.stop()
+    said = slow_cores(machine)  # whether others are busy is not known: the process itself is another here
+    if artifact.meta.get("idle"):
+        said.append("no thread of the process ran: these are the stacks in which its threads wait")
+    if not artifact.file:
+        why = "; ".join(filter(None, (why, "nothing was sampled")))
     state = protocol.ProfileState(
-        "done" if artifact.file and not why else "partial",
+        "done" if not why else "partial",
         profiler.name,
         protocol.ProfileRegion(**region_meta(region)),
         folder,
         artifact.file,
         artifact.format,
         seconds=took,
-        why=why or ("" if artifact.file else "nothing was sampled"),
+        why=why,
+        warnings=said,
         pid=pid,
     )
     facts = {"adbg": 1, "profiler": profiler.name, "file": artifact.file, "format": artifact.format, "pid": pid}
     facts |= {"region": region_meta(region), "state": state.state, "why": state.why, "begun": began, "seconds": took}
-    write_meta(folder, {**facts, "warnings": [], **artifact.meta})
+    write_meta(folder, {**facts, "machine": machine, "warnings": said, **artifact.meta})
     return state
+
+
+def _lives(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
 
 
 def _amend(folder: str, **facts: Any) -> None:

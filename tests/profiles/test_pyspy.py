@@ -1,0 +1,92 @@
+"""py-spy beside a process: one that hangs, one that it may not read, one that ends; and its own end with adbg."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from support.hung import needs_pyspy, plain
+from support.patience import patience
+from support.program import ROOT, adbg, alive, marked, wait_until
+
+from adbg.profiles.profilers import pyspy
+
+
+def measured(pid: int, folder: Path, seconds: int = 1) -> tuple[str, str]:
+    seen = adbg("profile", "--with", "py-spy", "--seconds", str(seconds), "--pid", str(pid), "--run-dir", folder)
+    assert seen.status == 0, str(seen)
+    (file,) = folder.glob("profiles/*-py-spy/profile.collapsed")
+    return seen.stdout, file.read_text()
+
+
+@needs_pyspy
+@pytest.mark.parametrize(("kind", "innermost"), [("deadlock", "acquire"), ("gil", "gil (hangs.py")])
+def test_a_process_that_hangs(kind: str, innermost: str, tmp_path: Path) -> None:
+    """In a lock, where no thread runs at all, and in C with the GIL held. Python's own word is the line."""
+    with plain("hangs.py", kind, tmp_path / "stacks") as hung:
+        threads = len(os.listdir(f"/proc/{hung.pid}/task"))
+        said, stacks = measured(hung.pid, tmp_path / "run")
+        assert ("no thread of the process ran" in said) is (kind == "deadlock")
+        line = marked("hangs", "other" if kind == "deadlock" else "gil")
+        assert f"(hangs.py:{line})" in stacks and innermost in stacks, stacks
+        assert ".so" in stacks, "native frames"
+        assert len(os.listdir(f"/proc/{hung.pid}/task")) == threads and alive(hung.pid)
+        assert "TracerPid:\t0" in Path(f"/proc/{hung.pid}/status").read_text()
+
+
+@needs_pyspy
+def test_what_py_spy_says_is_passed_on(tmp_path: Path) -> None:
+    """No Python process; one of another user's; one that ends in the region, of which what was sampled is kept."""
+    other = subprocess.Popen(["sleep", "60"])
+    try:
+        seen = adbg("profile", "--with", "py-spy", "--seconds", "1", "--pid", str(other.pid), "--run-dir", tmp_path)
+        assert seen.status != 0 and f"py-spy cannot read process {other.pid}: " in seen.stderr, str(seen)
+        assert "Traceback" not in seen.stderr and list(tmp_path.glob("profiles/*")) == []
+    finally:
+        other.kill()
+        other.wait()
+    code = "import time\nend = time.monotonic() + 6\nwhile time.monotonic() < end: pass"
+    short = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        said, stacks = measured(short.pid, tmp_path, 60)
+    finally:
+        short.kill()
+        short.wait()
+    assert "the process ended in the region" in said and "<module>" in stacks
+
+
+def test_without_py_spy_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyspy.sysconfig, "get_path", lambda name: "/nowhere")
+    monkeypatch.setenv("PATH", "/nowhere")
+    can = pyspy.PySpy().available()
+    assert (can.ok, can.why) == (False, "py-spy is not installed") and "pip install" in can.hint
+
+
+@needs_pyspy
+def test_it_ends_with_adbg_however_that_ends(tmp_path: Path) -> None:
+    """Left alone, it would sample the program for a day."""
+    with plain("hangs.py", "gil", tmp_path / "stacks") as hung:
+        words = ["profile", "--with", "py-spy", "--seconds", "600", "--pid", str(hung.pid), "--run-dir", str(tmp_path)]
+        front = subprocess.Popen([sys.executable, "-m", "adbg", *words], cwd=ROOT, stderr=subprocess.DEVNULL)
+        try:
+            child = wait_until(lambda: samples(front.pid), "py-spy")
+            os.kill(front.pid, signal.SIGKILL)
+            front.wait(patience(20))
+            wait_until(lambda: not alive(child), "its end")
+        finally:
+            front.kill()
+            front.wait()
+
+
+def samples(parent: int) -> int:
+    time.sleep(0.05)
+    for text in Path(f"/proc/{parent}/task").glob("*/children"):
+        for pid in map(int, text.read_text().split()):
+            if b"record" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:2]:
+                return pid
+    return 0
