@@ -66,21 +66,22 @@ def _sum(numbers: Iterable[float]) -> float:
     return sum(numbers, 0.0)
 
 
-def with_stacks(profile: Profile) -> Profile:
+def with_stacks(profile: Profile, kinds: bool = False) -> Profile:
     """The node timer's rows as stacks, where there are none: the parts of the module's path, then the node; a gap is a
-    leaf of its own. Anything else as it is."""
+    leaf of its own. Anything else as it is. ``kinds``: nodes of one kind and line as one function, for a comparison."""
     if profile.samples or not profile.nodes:
         return profile
     builder = Builder()
     for node in profile.nodes:
-        name = node.unique_name or node.name
+        name = node.name if kinds else node.unique_name or node.name
+        module = "" if kinds else node.module
         parts = [part for part in node.module.split(".") if part]
         stack = [builder.frame(Frame(node.phase, side=NODE))]
         stack += [
             builder.frame(Frame(part, side=NODE, module=".".join(parts[: n + 1]))) for n, part in enumerate(parts)
         ]
-        stack.append(builder.frame(Frame(name, node.file, node.line, NODE, node.module)))
+        stack.append(builder.frame(Frame(name, node.file, node.line, NODE, module)))
         builder.add(stack, node.total)
         if node.gap > 0:
-            builder.add([*stack, builder.frame(Frame(GAP, node.file, node.line, NODE, node.module))], node.gap)
+            builder.add([*stack, builder.frame(Frame(GAP, node.file, node.line, NODE, module))], node.gap)
     return replace(profile, frames=builder.frames, samples=builder.samples, unit=SECONDS, calls=(), lines="first")

@@ -108,7 +108,9 @@ class Contents:
             shares = not comparable(self.before.profile, self.profile)
             before, after = self.before.profile, self.profile
             if grouping is Grouping.FUNCTION:
-                before, after = self.before.by_function(), self.by_function()
+                before, after = (each.by_function() for each in (self.before, self))
+            if self.profile.nodes:
+                before, after = (with_stacks(each.profile, kinds=True) for each in (self.before, self))
             return sheets.changes(difference(before, after, grouping, shares=shares))
         whole = grouping is Grouping.FUNCTION and not self.profile.calls
         return sheets.functions(self.by_function() if whole else self.profile, grouping)
