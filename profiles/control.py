@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from adbg.engine.backends.base import Backend
-from adbg.engine.errors import AdbgError, CommandError, Unsupported
+from adbg.engine.errors import CommandError, Unsupported
 from adbg.engine.outside import own, suppress
 from adbg.engine.protocol import messages as p
 from adbg.engine.python.line_trace import MAIN_THREAD, LineRegions
@@ -23,7 +23,7 @@ from adbg.engine.session.session import Session
 from adbg.engine.session.stop_point import PausedPoint
 from adbg.profiles import registry
 from adbg.profiles.base import META
-from adbg.profiles.folders import make_folder, parent_folder, write_meta
+from adbg.profiles.folders import make_folder, parent_folder, reason, write_meta
 from adbg.profiles.measurement import Measurement, told
 from adbg.profiles.placing import Placing, parse_cores
 from adbg.profiles.region import Region
@@ -67,7 +67,7 @@ class Profiling(Observer):
             self._go(request.folder)
         elif request.action not in ("state", "list"):
             raise CommandError(f"unknown action {request.action!r}", "start, stop, state, list, go")
-        rows = [_row(name) for name in registry.REGISTRY] if request.action == "list" else []
+        rows = [registry.row_of(name) for name in registry.REGISTRY] if request.action == "list" else []
         return p.ProfileBody(self.state(), rows)
 
     def state(self) -> p.ProfileState:
@@ -84,7 +84,7 @@ class Profiling(Observer):
             if not can.ok:
                 raise CommandError(f"{profiler.name} cannot run here: {can.why}", can.hint)
             region = Region(**{name: getattr(request.region, name) for name in Region.__slots__})
-            lines = region.lines if region.kind == "lines" else None
+            lines = region.lines if region.place else None
             placing = Placing()
             if request.cores or request.nice is not None:
                 cores = parse_cores(request.cores) if request.cores else None
@@ -99,7 +99,10 @@ class Profiling(Observer):
             for backend in self._session.backends:
                 self._watch(backend)
             if lines is not None:
-                self._lines.add(lines, self._entered_lines, self._left_lines)
+                if region.kind == "iterations":
+                    self._lines.add(lines, self._iteration_begins, lambda: None)
+                else:
+                    self._lines.add(lines, self._entered_lines, self._left_lines)
 
     def _stacks(self, on: bool) -> None:
         """Of the nodes made from now on, where the user wants them kept at all."""
@@ -131,7 +134,7 @@ class Profiling(Observer):
         if now is None:
             return
         region = now.region
-        if region.kind in _FROM_NOW or (region.kind == "iterations" and not region.warmup):
+        if region.kind in _FROM_NOW or (region.kind == "iterations" and not region.warmup and not region.place):
             self._begin()
 
     def _repeat(self, again: Callable[[int], None], count: int) -> None:
@@ -309,7 +312,21 @@ class Profiling(Observer):
     def _boundary(self) -> None:
         """An outermost backward ended on this thread."""
         now = self._now
-        if now is None or (now.counted and now.counted != threading.get_ident()):
+        if now is not None and not (now.region.kind == "iterations" and now.region.place):
+            self._passed(now, max(now.region.warmup, 1))
+
+    def _iteration_begins(self) -> None:
+        """The line runs at which an iteration begins, and the one before has ended."""
+        now = self._now
+        try:
+            if now is not None:
+                self._passed(now, now.region.warmup + 1)
+        except own(Exception) as error:
+            self._session.problems.defect("the bound of a profile was missed", error)
+
+    def _passed(self, now: Measurement, first: int) -> None:
+        """A bound of iterations, on this thread; the region begins at the ``first`` one."""
+        if now.counted and now.counted != threading.get_ident():
             return
         now.counted = now.counted or threading.get_ident()
         region = now.region
@@ -325,7 +342,7 @@ class Profiling(Observer):
                 self._save(now)
         elif now.state == "waiting" and region.kind == "iterations":
             now.ends += 1
-            if now.ends >= max(region.warmup, 1):
+            if now.ends >= first:
                 self._begin()
 
     def _save(self, now: Measurement) -> None:
@@ -409,19 +426,3 @@ class Profiling(Observer):
             if now.state == "running":
                 with suppress(Exception):
                     now.profiler.abandon()
-
-
-def reason(error: BaseException, folder: str) -> str:
-    """What happened, why, and what to do."""
-    if isinstance(error, AdbgError):
-        return str(error)
-    if isinstance(error, OSError):
-        text = f"the profile cannot be written to {folder}: {error.strerror or error}"
-        return f"{text} (what was saved before is kept; `in DIR` behind the region, or --run-dir, names another folder)"
-    return f"{type(error).__name__}: {error}"
-
-
-def _row(name: str) -> p.ProfilerRow:
-    profiler = registry.make(name)
-    can = profiler.available()
-    return p.ProfilerRow(name, profiler.what, profiler.where, can.ok, can.why, can.hint)

@@ -7,6 +7,7 @@ import os
 import re
 from typing import Any
 
+from adbg.engine.errors import AdbgError
 from adbg.profiles.base import META, ProfileError
 
 _NUMBER = re.compile(r"(\d{3,})-")
@@ -50,3 +51,13 @@ def write_meta(folder: str, meta: dict[str, Any]) -> None:
         json.dump(meta, file, indent=1, sort_keys=True)
         file.write("\n")
     os.replace(path + ".new", path)
+
+
+def reason(error: BaseException, folder: str) -> str:
+    """What happened, why, and what to do."""
+    if isinstance(error, AdbgError):
+        return str(error)
+    if isinstance(error, OSError):
+        text = f"the profile cannot be written to {folder}: {error.strerror or error}"
+        return f"{text} (what was saved before is kept; `in DIR` behind the region, or --run-dir, names another folder)"
+    return f"{type(error).__name__}: {error}"

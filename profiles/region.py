@@ -1,7 +1,8 @@
 """What part of a run a profile is of. Pure.
 
 An iteration is from the end of one outermost backward call to the end of the next: with the optimizer's step behind
-that one, the data and the forward pass. The first one begins with the program.
+that one, the data and the forward pass. The first one begins with the program. Where the user names a line, it is from
+one time that this line runs to the next, on the thread that ran it first; the first one begins when it first runs.
 """
 
 from __future__ import annotations
@@ -15,14 +16,18 @@ from adbg.engine.places import Lines, parse_lines
 
 WARMUP = 1
 REPEAT = 500
-EXAMPLES = "run, 10 seconds, 10 iterations, 10 iterations after 3, backward, stop, model.py:10-25, node X --repeat 500"
+EXAMPLES = (
+    "run, 10 seconds, 10 iterations, 10 iterations after 3, 10 iterations of train.py:41, backward, stop, "
+    "model.py:10-25, node X --repeat 500"
+)
 _NUMBER = re.compile(r"\d+\Z")
 _ITERATIONS = ("iterations", "iteration")
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """``kind``: "run", "seconds" (``count`` from now), "iterations" (``count`` of them behind ``warmup``), "backward"
+    """``kind``: "run", "seconds" (``count`` from now), "iterations" (``count`` of them behind ``warmup``; of the line
+    ``place`` where there is one), "backward"
     (the next outermost call), "stop" (to the next stop), "lines" (``place``, ``count`` times), "node" (``spec``, run
     ``count`` times)."""
 
@@ -34,8 +39,9 @@ class Region:
 
     def __str__(self) -> str:
         if self.kind == "iterations":
+            of = f" of {self.place}" if self.place else ""
             after = f" after {self.warmup}" if self.warmup else ""
-            return f"{self.count} iteration{'s' * (self.count != 1)}{after}"
+            return f"{self.count} iteration{'s' * (self.count != 1)}{of}{after}"
         if self.kind == "seconds":
             return f"{self.count} second{'s' * (self.count != 1)}"
         if self.kind == "lines":
@@ -63,13 +69,16 @@ def parse_region(words: Sequence[str]) -> Region:
         _end(given[1:])
         return Region(head)
     if _NUMBER.match(head) and len(given) > 1 and given[1] in _ITERATIONS:
-        warmup = WARMUP
-        if len(given) > 2:
-            if given[2] not in ("after", "--warmup") or len(given) < 4:
-                raise _unknown(" ".join(given[2:]))
-            warmup = _number(given[3], 0)
-            _end(given[4:])
-        return Region("iterations", _number(head, 1), warmup)
+        warmup, place, rest = WARMUP, "", given[2:]
+        if rest[:1] == ["of"]:
+            place = _line(rest[1:2])
+            rest = rest[2:]
+        if rest:
+            if rest[0] not in ("after", "--warmup") or len(rest) < 2:
+                raise _unknown(" ".join(rest))
+            warmup = _number(rest[1], 0)
+            _end(rest[2:])
+        return Region("iterations", _number(head, 1), warmup, place)
     if _NUMBER.match(head) and given[1:] in (["s"], ["second"], ["seconds"]):
         return Region("seconds", _number(head, 1))
     if head == "node" and len(given) > 1:
@@ -89,6 +98,17 @@ def parse_region(words: Sequence[str]) -> Region:
             _end(given[3:])
         return Region("lines", count, place=str(parse_lines(head)))
     raise _unknown(" ".join(given))
+
+
+def _line(words: Sequence[str]) -> str:
+    """One line: where an iteration begins."""
+    example = "for example: 10 iterations of train.py:41, the first line of the loop's body or of a function's"
+    if not words or ":" not in words[0]:
+        raise CommandError(f"an iteration begins at a line, FILE:LINE{f', not {words[0]!r}' if words else ''}", example)
+    lines = parse_lines(words[0])
+    if lines.first != lines.last:
+        raise CommandError(f"an iteration begins at one line, not at {words[0]}", example)
+    return str(lines)
 
 
 def _number(text: str, least: int) -> int:

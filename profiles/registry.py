@@ -7,6 +7,7 @@ import importlib
 from collections.abc import Callable
 
 from adbg.engine.errors import CommandError
+from adbg.engine.protocol import messages as p
 from adbg.profiles.base import Profiler
 
 
@@ -45,3 +46,9 @@ def known(name: str) -> str:
 def make(name: str) -> Profiler:
     """A fresh one. Raises CommandError for an unknown name."""
     return REGISTRY[known(name)]()
+
+
+def row_of(name: str) -> p.ProfilerRow:
+    profiler = make(name)
+    can = profiler.available()
+    return p.ProfilerRow(name, profiler.what, profiler.where, can.ok, can.why, can.hint)

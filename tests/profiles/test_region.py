@@ -16,6 +16,12 @@ from adbg.tui.commands.profile import parse
         ("10 iterations", Region("iterations", 10, 1), "10 iterations after 1"),
         ("1 iteration after 0", Region("iterations", 1, 0), "1 iteration"),
         ("10 iterations after 3", Region("iterations", 10, 3), "10 iterations after 3"),
+        (
+            "5 iterations of train.py:41",
+            Region("iterations", 5, 1, "train.py:41"),
+            "5 iterations of train.py:41 after 1",
+        ),
+        ("5 iterations of t.py:4 after 0", Region("iterations", 5, 0, "t.py:4"), "5 iterations of t.py:4"),
         ("backward", Region("backward"), "one backward"),
         ("stop", Region("stop"), "to the next stop"),
         ("model.py:10-25", Region("lines", 1, place="model.py:10-25"), "model.py:10-25"),
@@ -33,6 +39,7 @@ def test_regions(words: str, region: Region, said: str) -> None:
     "words",
     [
         "10", "0 iterations", "-1 iterations", "10 iterations after", "10 iterations before 3", "10 iterations after x",
+        "5 iterations of", "5 iterations of step", "5 iterations of t.py:4-9", "5 iterations of t.py:4 before 2",
         "backward twice", "forward", "model.py:25-10", "model.py:10 4", "node X --repeat 0", "node X 4", "node",
     ],
 )  # fmt: skip

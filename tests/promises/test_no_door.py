@@ -22,13 +22,15 @@ pytestmark = only_here("torch", "the socket is the same for every framework")
 
 
 def listening_ports(pid: int) -> list[object]:
-    """TCP and UDP sockets that wait for somebody, of a process and all its children."""
+    """TCP and UDP sockets that wait for somebody, of a process and all its children. Without those that they inherit
+    from here: gloo, once used in the process that runs the tests, keeps one open that every child gets."""
+    inherited = {connection.laddr for connection in psutil.Process().net_connections("inet")}
     tree = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
     return [
         connection
         for process in tree
         for connection in process.net_connections("inet")
-        if connection.status in (psutil.CONN_LISTEN, psutil.CONN_NONE)
+        if connection.status in (psutil.CONN_LISTEN, psutil.CONN_NONE) and connection.laddr not in inherited
     ]
 
 

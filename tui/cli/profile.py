@@ -26,17 +26,20 @@ FAILED = 1  # nothing was measured of a process that runs
 
 # Options that take a value: what follows them is not the script.
 VALUED = {
-    *("--with", "--pid", "--seconds", "--iterations", "--warmup", "--lines", "--pin", "--nice"),
+    *("--with", "--pid", "--seconds", "--iterations", "--iteration-at", "--warmup", "--lines", "--pin", "--nice"),
     *("--run-dir", "--python", "--timeout", "-b", "--break"),
 }
+
+_ALSO = {"--warmup": "--warmup 3", "--iteration-at": "--iteration-at train.py:41"}
 
 
 class Profile:
     """Measure a script, or part of it, with a profiler; or show a profile: `adbg profile FILE`.
 
-    An iteration is from the end of one outermost backward call to the end of the next. What was measured lies in
-    the run directory; `adbg doctor` lists the profilers. FILE is a saved profile, of adbg or of another tool, or the
-    folder of one: a flame graph, tables, the difference of two, on the whole screen or as text.
+    An iteration is from the end of one outermost backward call to the end of the next; with --iteration-at, from one
+    time that the line runs to the next (the first line of the loop's body, or of a function's). What was measured
+    lies in the run directory; `adbg doctor` lists the profilers. FILE is a saved profile, of adbg or of another tool,
+    or the folder of one: a flame graph, tables, the difference of two, on the whole screen or as text.
     """
 
     usage = "adbg profile [OPTIONS] SCRIPT [ARGS…] | -m MODULE [ARGS…] | -c CODE [ARGS…] | FILE [OPTIONS]"
@@ -53,6 +56,9 @@ class Profile:
         which.add_argument("--iterations", type=_count, metavar="N", help="N iterations, then the script runs on")
         which.add_argument("--backward", action="store_true", help="the first backward call")
         which.add_argument("--lines", metavar="FILE:A-B", help="the first time that these lines run")
+        region.add_argument(
+            "--iteration-at", metavar="FILE:LINE", default="", help="an iteration begins each time this line runs"
+        )
         region.add_argument("--warmup", type=_count, metavar="W", help="iterations before them (default: 1)")
         machine = parser.add_argument_group("the machine, meanwhile")
         machine.add_argument("--pin", metavar="CORES", default="", help="the script runs on these alone: 0, 0,2, 4-7")
@@ -195,13 +201,16 @@ def _judged(run_dir: str) -> None:
 
 def command_line(options: argparse.Namespace) -> str:
     """The command ``profile`` of these options. Raises CommandError for some that exclude each other."""
-    if options.warmup is not None and options.iterations is None:
-        raise CommandError("--warmup goes with --iterations", "for example: --iterations 10 --warmup 3")
+    for name, given in (("--warmup", options.warmup is not None), ("--iteration-at", bool(options.iteration_at))):
+        if given and options.iterations is None:
+            raise CommandError(f"{name} goes with --iterations", f"for example: --iterations 10 {_ALSO[name]}")
     words = ["profile", options.profiler]
     if options.iterations is not None:
         if options.iterations < 1:
             raise CommandError("expected at least 1 iteration", "for example: --iterations 10")
         words += [str(options.iterations), "iterations"]
+        if options.iteration_at:
+            words += ["of", options.iteration_at]
         if options.warmup is not None:
             words += ["after", str(options.warmup)]
     elif options.backward:

@@ -29,13 +29,14 @@ _ARGS = "[NAME] [REGION] [pin CORES] [nice N] [in DIR] | list | stop | open FILE
 def profile(debugger: Debugger, argument: str) -> CommandResult:
     """Measure a region of the run: `profile cprofile 10 iterations`, `profile yep run`, `profile nodes backward`.
 
-    Regions: `run` (until `profile stop` or the program's end; default), `N iterations [after W]` (an iteration ends
-    with an outermost backward; W = 1 of them pass before), `backward` (the next outermost one), `stop` (from here to
-    the next stop), `N seconds`, `FILE:A-B [N times]`, and at a stop before a node `node X --repeat N`: that node, run N
-    times over the gradients that flow into it (`node .` is the one of the stop). `pin CORES` and `nice N` hold for the
-    program meanwhile. What was measured goes to the run directory, or to `DIR`. `profile list`: which profilers
-    there are. Without arguments, how far the profile is; `profile stop` ends it now. `profile open FILE`
-    shows a report: of a profile that was made, or of any file that `adbg profile FILE` knows.
+    Regions: `run` (until `profile stop` or the program's end; default), `N iterations [of FILE:LINE] [after W]` (an
+    iteration ends with an outermost backward, or as the line runs again; W = 1 of them pass before), `backward` (the
+    next outermost one), `stop` (from here to the next stop), `N seconds`, `FILE:A-B [N times]`, and at a stop before
+    a node `node X --repeat N`: that node, run N times over the gradients that flow into it (`node .` is the one of
+    the stop). `pin CORES` and `nice N` hold for the program meanwhile. What was measured goes to the run directory,
+    or to `DIR`. `profile list`: which profilers there are. Without arguments, how far the profile is; `profile stop`
+    ends it now. `profile open FILE` shows a report: of a profile that was made, or of any file that `adbg profile
+    FILE` knows.
     """
     words = words_of(argument)
     if words[:1] == ["open"]:

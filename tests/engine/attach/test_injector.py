@@ -201,6 +201,7 @@ def test_the_front_end_is_killed(tmp_path: Path, moment: str) -> None:
             front.kill()
         eventually(lambda: not Path(f"/proc/{injector}").exists() or _zombie(injector))
         assert running.untraced() and running.maps() == before
+        eventually(lambda: len(os.listdir(f"/proc/{running.pid}/task")) == 1)  # a thread of ours may be ending
         assert running.end() == expected
 
 
