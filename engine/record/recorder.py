@@ -156,8 +156,10 @@ class Recorder:
         file: str = "",
         line: int = 0,
         create_graph: bool = False,
+        ago: float = 0.0,
     ) -> None:
-        seq, now = next(self._seq), time.time()
+        """``ago``: seconds since it began. Its nodes were walked since: 12 ms of a process's first call."""
+        seq, now = next(self._seq), time.time() - ago
         facts = (entry, depth, parent, parent_index, thread, iteration, nodes)
         self._put(("backward", number, seq, now, facts, tuple(roots), file, line, create_graph))
 

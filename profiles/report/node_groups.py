@@ -1,13 +1,15 @@
-"""Rows of the node timer: each node by itself, or those of one kind that one line made, together. Pure."""
+"""Rows of the node timer: each node, or those of one kind and line together; and as stacks. Pure."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from adbg.profiles.report.model import NodeTime, Profile
+from adbg.profiles.report.model import NODE, SECONDS, Builder, Frame, NodeTime, Profile
 from adbg.profiles.report.verdict import split
+
+GAP = "gap before it"  # a frame of a node: the time since the one before it ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +64,24 @@ def _group(nodes: Sequence[NodeTime], launch_cost: float | None) -> NodeGroup:
 
 def _sum(numbers: Iterable[float]) -> float:
     return sum(numbers, 0.0)
+
+
+def with_stacks(profile: Profile, kinds: bool = False) -> Profile:
+    """The node timer's rows as stacks, where there are none: the parts of the module's path, then the node; a gap is a
+    leaf of its own. Anything else as it is. ``kinds``: nodes of one kind and line as one function, for a comparison."""
+    if profile.samples or not profile.nodes:
+        return profile
+    builder = Builder()
+    for node in profile.nodes:
+        name = node.name if kinds else node.unique_name or node.name
+        module = "" if kinds else node.module
+        parts = [part for part in node.module.split(".") if part]
+        stack = [builder.frame(Frame(node.phase, side=NODE))]
+        stack += [
+            builder.frame(Frame(part, side=NODE, module=".".join(parts[: n + 1]))) for n, part in enumerate(parts)
+        ]
+        stack.append(builder.frame(Frame(name, node.file, node.line, NODE, module)))
+        builder.add(stack, node.total)
+        if node.gap > 0:
+            builder.add([*stack, builder.frame(Frame(GAP, node.file, node.line, NODE, module))], node.gap)
+    return replace(profile, frames=builder.frames, samples=builder.samples, unit=SECONDS, calls=(), lines="first")

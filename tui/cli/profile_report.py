@@ -18,6 +18,7 @@ from adbg.profiles.report.flame import ROOT, Tree
 from adbg.profiles.report.formats import detect
 from adbg.profiles.report.formats.problem import FormatError
 from adbg.profiles.report.model import Profile
+from adbg.profiles.report.node_groups import with_stacks
 from adbg.profiles.report.tables import Grouping, Order
 from adbg.tui.cli.profile_timeline import is_run
 from adbg.tui.cli.profile_timeline import read as read_run
@@ -218,6 +219,8 @@ def _difference(profile: Profile, options: argparse.Namespace, width: int) -> in
     other = _read(Path(options.diff))
     if other.empty:
         raise FormatError(f"{options.diff}: nothing was sampled in it")
+    if profile.nodes and other.nodes:
+        profile, other = with_stacks(profile, kinds=True), with_stacks(other, kinds=True)
     shares = not tables.comparable(profile, other)
     difference = tables.difference(profile, other, Grouping(options.by), shares=shares)
     lines = text.difference_lines(difference, (options.file, options.diff), width, options.limit)

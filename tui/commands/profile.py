@@ -7,7 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import adbg.tui.commands.session  # noqa: F401  # its rows stand first in the reference, whoever imports this one
 from adbg.engine.errors import CommandError
 from adbg.engine.protocol import messages as protocol
 from adbg.profiles.region import parse_region

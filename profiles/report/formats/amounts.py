@@ -22,3 +22,12 @@ def amount(weight: float, unit: str) -> str:
 
 def share(weight: float, total: float) -> str:
     return f"{100 * weight / total:.1f}%" if total else "0.0%"
+
+
+def fact(value: object) -> str:
+    """What is known, in one line; "" where nothing is."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {fact(each)}" for key, each in value.items() if fact(each))
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(fact, value))
+    return "" if value in (None, "", 0) else f"{value:.6g}" if isinstance(value, float) else str(value)

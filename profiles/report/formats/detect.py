@@ -15,6 +15,7 @@ from types import ModuleType
 from adbg.profiles.report.formats import chrome, collapsed, gperftools, nodes, pprof, pstats, speedscope
 from adbg.profiles.report.formats.problem import FormatError, damaged
 from adbg.profiles.report.model import Profile
+from adbg.profiles.report.node_groups import with_stacks
 
 _HEAD = 64 << 10
 
@@ -132,7 +133,7 @@ def write(profile: Profile, path: Path) -> None:
         raise FormatError(f"{path}: which format?", "end the name in one of " + " ".join(WRITERS))
     writer: Callable[[Profile, Path], None] = _module(WRITERS[max(endings, key=len)]).write
     try:
-        writer(profile, path)
+        writer(with_stacks(profile), path)
     except OSError as error:
         raise FormatError(f"cannot write {path}: {error.strerror or error}", "choose another folder") from None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 
-from adbg.profiles.report.formats.amounts import amount, share
+from adbg.profiles.report.formats.amounts import amount, fact, share
 from adbg.profiles.report.formats.svg import drawing
 from adbg.profiles.report.model import Profile
 from adbg.profiles.report.tables import Grouping, Order, table
@@ -70,9 +70,10 @@ def write(profile: Profile, path: Path) -> None:
         )
     more = f"<p>{len(found.rows) - _ROWS:,} rows more are not in this page.</p>" if len(found.rows) > _ROWS else ""
     heads = "".join(f'<th class="t">{name}</th>' if name in _HEADS[-2:] else f"<th>{name}</th>" for name in _HEADS)
-    facts = "".join(f"<dt>{escape(str(k))}</dt><dd>{escape(str(v))}</dd>" for k, v in profile.meta.items())
+    told = [(str(key), fact(value)) for key, value in profile.meta.items()]
+    facts = "".join(f"<dt>{escape(key)}</dt><dd>{escape(text)}</dd>" for key, text in told if text)
     page = _PAGE.format(
-        title=escape(str(profile.meta.get("region") or path.stem)),
+        title=escape(path.name.partition(".")[0]),
         facts=f"<dl>{facts}<dt>total</dt><dd>{escape(amount(found.total, found.unit))}</dd></dl>",
         verdict=_verdict(profile),
         svg=drawing(profile),

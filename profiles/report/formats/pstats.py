@@ -94,12 +94,15 @@ def _counted(profile: Profile) -> dict[_Key, tuple[int, int, float, float, dict[
 
 def _sampled(profile: Profile) -> dict[_Key, tuple[int, int, float, float, dict[_Key, _Counts]]]:
     group = grouped_stacks(profile, Grouping.FUNCTION)
-    keys = [_key(frame) for frame in group.frames]
+    numbers: dict[_Key, int] = {}  # frames of one key (of two libraries, of two modules) are one
+    of_frame = [numbers.setdefault(_key(frame), len(numbers)) for frame in group.frames]
+    keys = list(numbers)
     own = [0.0] * len(keys)
     cumulative = [0.0] * len(keys)
     counts = [0] * len(keys)
     edges: list[dict[_Key, list[float]]] = [{} for _ in keys]
-    for stack, weight, _ in group.samples:
+    for frames, weight, _ in group.samples:
+        stack = [of_frame[frame] for frame in frames]
         for index in set(stack):
             cumulative[index] += weight
             counts[index] += 1

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from adbg.profiles.report.formats.amounts import fact
 from adbg.profiles.report.formats.collapsed import frame_of
 from adbg.profiles.report.formats.problem import damaged
 from adbg.profiles.report.model import BYTES, NATIVE, NODE, PYTHON, SAMPLES, SECONDS, Builder, Frame, Profile, Sample
@@ -78,7 +79,7 @@ def write(profile: Profile, path: Path) -> None:
     for sample in profile.samples:
         threads.setdefault(sample.thread, []).append(sample)
     unit = {SECONDS: "seconds", BYTES: "bytes"}.get(profile.unit, "none")
-    name = str(profile.meta.get("region") or path.name)
+    name = fact(profile.meta.get("region")) or path.name
     body = {
         "$schema": _SCHEMA,
         "name": name,

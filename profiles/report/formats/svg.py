@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 
 from adbg.profiles.report.flame import ROOT, Tree, layout
-from adbg.profiles.report.formats.amounts import amount, share
+from adbg.profiles.report.formats.amounts import amount, fact, share
 from adbg.profiles.report.model import Frame, Profile
 from adbg.profiles.report.tables import Grouping, grouped_stacks
 
@@ -28,7 +28,7 @@ def drawing(profile: Profile) -> str:
     tree = Tree(grouped_stacks(profile, Grouping.FUNCTION))
     rows = layout(tree, _WIDTH * _FINEST)
     height = (len(rows) + 2) * _ROW + 8
-    title = str(profile.meta.get("region") or profile.meta.get("profiler") or "profile")
+    title = ": ".join(filter(None, (fact(profile.meta.get(key)) for key in ("profiler", "region")))) or "profile"
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}">'
         f"<style>{_STYLE}</style>",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from adbg.profiles.report.model import NodeTime, Profile
+from adbg.profiles.report.formats import detect
+from adbg.profiles.report.model import SECONDS, NodeTime, Profile
 from adbg.profiles.report.node_groups import node_groups
 from adbg.profiles.report.verdict import split
 from adbg.tui.text.profile_report import node_lines
@@ -45,3 +48,21 @@ def test_the_text_says_how_many() -> None:
     first = node_lines(Profile(nodes=NODES), 120, 0)[1].split()
     assert first == ["1.4s", "55ms", "·", "·", "300ms", "20", "2", "backward", "Mm", "a.py:3"]
     assert "Mm#2" in node_lines(Profile(nodes=NODES), 120, 1, single=True)[1]
+
+
+@pytest.mark.parametrize("ending", [e for e in detect.WRITERS if e != ".html" and e != ".svg"])
+def test_every_format_has_the_nodes(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"x{ending}"
+    detect.write(Profile(nodes=NODES), path)
+    back = detect.read(path)
+    assert back.total * (1 if back.unit == SECONDS else 1e-6) == pytest.approx(2.6, rel=1e-3)
+    assert {"Mm#1", "Mm#2", "Mm#3", "Tanh#1"} <= {frame.name for frame in back.frames}
+
+
+@pytest.mark.parametrize("ending", [".svg", ".html"])
+def test_so_have_the_drawings(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"x{ending}"
+    detect.write(Profile(nodes=NODES, meta={"region": {"kind": "iterations", "count": 10, "place": ""}}), path)
+    text = path.read_text()
+    assert all(name in text for name in ("Mm#1", "Mm#2", "Mm#3", "Tanh#1"))
+    assert "{&#x27;" not in text and (ending == ".svg" or "kind iterations, count 10<" in text)

@@ -17,6 +17,7 @@ from textual.app import App, ComposeResult
 from adbg.engine.protocol import messages as protocol
 from adbg.profiles.report.flame import ROOT, Tree
 from adbg.profiles.report.model import Frame, NodeTime, Profile, Sample
+from adbg.profiles.report.node_groups import with_stacks
 from adbg.tui.app.profile import contents
 from adbg.tui.app.profile.colours import kind_of
 from adbg.tui.app.profile.dialog import ProfileScreen
@@ -353,7 +354,7 @@ def test_nodes_are_a_flame_graph_of_their_modules() -> None:
         NodeTime("Mm", "Mm#1", "backward", 10, 0.5, 0.25, file="a.py", line=3, module="net.layers.0"),
         NodeTime("Tanh", "Tanh#1", "backward", 10, 0.25, 0.0, module="net"),
     )
-    tree = Tree(contents.of_nodes(Profile(nodes=rows)))
+    tree = Tree(with_stacks(Profile(nodes=rows)))
     assert tree.weight[ROOT] == 1.0
     found = {frame.name: tree.weight[node] for node in range(1, len(tree)) if (frame := tree.frame_of(node))}
     assert found == {

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from support.terminal import Terminal
 
+from adbg.tui.cli.runs_text import run_lines
+
 pytestmark = pytest.mark.timeout(180)
 
 RUN = "import sys; from adbg.__main__ import main; sys.exit(main())"
@@ -54,6 +56,15 @@ def test_the_report_of_a_file_its_source_and_back(tmp_path: Path) -> None:
         terminal.wait_for("▏<lambda>")
         terminal.send("q")
         assert terminal.wait_end() == 0
+
+
+def test_a_run_says_which_profiles_it_has(run: Path) -> None:
+    told = [line for line in run_lines(str(run)) if "profile  " in line]
+    folder = run / "profiles"
+    assert told == [
+        f"  profile  002-cprofile: 12 iterations; adbg profile {folder}/002-cprofile",
+        f"  profile  001-cprofile: 11 iterations; adbg profile {folder}/001-cprofile",
+    ]
 
 
 def test_the_profiles_of_a_run_and_the_difference_of_two(run: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,10 @@ def test_nodes_records_and_iterations_on_one_time_line(tmp_path: Path, framework
     for node in by_kind["node"]:  # each lies in a backward call of its thread
         middle = node["ts"] + node["dur"] / 2
         assert any(begin <= middle <= end and tid == node["tid"] for begin, end, tid in calls), node
+    assert all(one[1] <= two[0] + 1 for one, two in pairwise(calls)), "one ends before the next begins"
+    finished = [row["ts"] for row in by_kind["vlog"] if "Finish Backward" in row["name"]]
+    if framework == "paddle":  # by the framework's own record, written right before its end
+        assert len(finished) == 3 and all(begin < at <= end for at, (begin, end, _) in zip(finished, calls))
     within = [row for row in by_kind["vlog"] if calls[0][0] <= row["ts"] <= calls[-1][1]]
     assert len(within) > len(by_kind["vlog"]) / 2, "the log's clock is the record's"
     shown = adbg("profile", str(run))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 
 from adbg.profiles.report.model import NODE, PYTHON, Frame
+from adbg.profiles.report.node_groups import GAP
 from adbg.tui.app import theme
 
 KINDS = {
     "own": "your Python", "library": "Python library", "framework": "framework", "native": "native", "node": "node",
     "gap": "gap",
 }  # fmt: skip
-GAP = "gap before it"  # a frame of a node: the time since the one before it ended
 _LIBRARY = re.compile(r"(^|[/\\])(site-packages|dist-packages|lib/python\d[\d.]*|lib[/\\]python)([/\\]|$)|^<|^~?$")
 _SLIGHT = 0.02  # of the largest change: drawn as none
 

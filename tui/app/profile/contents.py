@@ -12,10 +12,11 @@ from pathlib import Path
 from adbg.profiles.report.flame import ROOT, Tree
 from adbg.profiles.report.formats import detect
 from adbg.profiles.report.formats.problem import FormatError
-from adbg.profiles.report.model import NODE, SECONDS, Builder, Frame, Profile
+from adbg.profiles.report.model import Frame, Profile
+from adbg.profiles.report.node_groups import with_stacks
 from adbg.profiles.report.tables import Grouping, comparable, difference
 from adbg.tui.app.profile import sheets
-from adbg.tui.app.profile.colours import GAP, change_style
+from adbg.tui.app.profile.colours import change_style
 from adbg.tui.app.profile.sheets import Sheet
 from adbg.tui.text.profile_report import head_lines, verdict_lines
 
@@ -68,7 +69,7 @@ class Contents:
     def by_function(self) -> Profile:
         """Stacks of whole functions."""
         if self._by_function is None:
-            profile = self.profile if self.profile.samples else of_nodes(self.profile)
+            profile = with_stacks(self.profile)
             self._by_function = functions_of(profile) if profile.lines == "executed" else profile
         return self._by_function
 
@@ -107,7 +108,9 @@ class Contents:
             shares = not comparable(self.before.profile, self.profile)
             before, after = self.before.profile, self.profile
             if grouping is Grouping.FUNCTION:
-                before, after = self.before.by_function(), self.by_function()
+                before, after = (each.by_function() for each in (self.before, self))
+            if self.profile.nodes:
+                before, after = (with_stacks(each.profile, kinds=True) for each in (self.before, self))
             return sheets.changes(difference(before, after, grouping, shares=shares))
         whole = grouping is Grouping.FUNCTION and not self.profile.calls
         return sheets.functions(self.by_function() if whole else self.profile, grouping)
@@ -156,23 +159,6 @@ def part_of(profile: Profile, frame: Frame, callers: bool) -> Profile:
         if at is not None:
             found.append(sample._replace(stack=sample.stack[: at + 1] if callers else sample.stack[at:]))
     return replace(profile, samples=tuple(found))
-
-
-def of_nodes(profile: Profile) -> Profile:
-    """The node timer's rows as stacks: the parts of the module's path, then the node; a gap is a leaf of its own."""
-    builder = Builder()
-    for node in profile.nodes:
-        name = node.unique_name or node.name
-        parts = [part for part in node.module.split(".") if part]
-        stack = [builder.frame(Frame(node.phase, side=NODE))]
-        stack += [
-            builder.frame(Frame(part, side=NODE, module=".".join(parts[: n + 1]))) for n, part in enumerate(parts)
-        ]
-        stack.append(builder.frame(Frame(name, node.file, node.line, NODE, node.module)))
-        builder.add(stack, node.total)
-        if node.gap > 0:
-            builder.add([*stack, builder.frame(Frame(GAP, node.file, node.line, NODE, node.module))], node.gap)
-    return replace(profile, frames=builder.frames, samples=builder.samples, unit=SECONDS, calls=(), lines="first")
 
 
 def compared(before: Tree, after: Tree) -> list[str]:

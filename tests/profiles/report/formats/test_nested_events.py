@@ -29,8 +29,8 @@ def test_the_engines_event_and_the_nodes_own_are_one(tmp_path: Path) -> None:
     profile = read(tmp_path / "trace.json")
     rows = {(row.frame.name, row.frame.side): round(row.cumulative * 1e6) for row in table(profile).rows}
     assert rows == {
-        ("MmBackward0", "node"): 100, ("TBackward0", "node"): 20, ("aten::mm", "native"): 55,
-        ("MmBackward0", "native"): 7,
+        ("MmBackward0", "node"): 100, ("TBackward0", "node"): 20,
+        ("aten::mm", "native"): 55, ("MmBackward0", "native"): 7,
     }  # fmt: skip
     tree = Tree(profile)
     assert max(len(tree.path(node)) for node in range(len(tree))) == 3, "all, the node, its operator"
