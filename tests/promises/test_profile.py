@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.frameworks import on_frameworks
+from support.frameworks import on_frameworks, only
 from support.program import adbg, commands, digest_of, run
 
 from adbg.profiles import registry
@@ -136,6 +136,8 @@ def test_the_command_line_and_the_scripts_own_status(framework: str, script: Pat
     assert opened(folder_of(run_dir, "cprofile"), meta) == "forward 5"
 
 
+ONE = only("torch", "what goes wrong is no framework's: test_profile_attached has what differs")
+
 TINY = """
 import os, signal, sys, time
 import torch
@@ -146,7 +148,7 @@ def step():
 """
 
 
-@pytest.mark.torch
+@ONE
 @pytest.mark.parametrize(
     ("name", "body", "words", "said", "status"),
     [
@@ -196,7 +198,7 @@ def test_what_goes_wrong_is_said_and_harms_nothing(
         assert not {function for (_, _, function) in rows} & {"_exitfunc", "_del_library"}, "how Python takes it down"
 
 
-@pytest.mark.torch
+@ONE
 def test_a_folder_that_cannot_be_written_is_said_before_the_script_runs(tmp_path: Path) -> None:
     script = tmp_path / "tiny.py"
     script.write_text(TINY + "for _ in range(9): step()\nprint(True)\n")

@@ -22,7 +22,7 @@ STAYS = (
     "libprofiler.so", "libunwind.so", "liblzma.so",  # yep: no library is unloaded that has handlers of signals
     "status SigCgt", "descriptor 3", "descriptor 4", "descriptor 5", "descriptor 6",  # its handler, its unwinder's pipe
     "read folder", "module html", "module adbg",
-    "mapped anonymous memory that can be executed: 1 -> 2",  # one function of C by which the main thread is called
+    "mapped anonymous memory that can be executed",  # one function of C by which the main thread is called
     "system threads: ['python'] -> ['python', 'python']",  # torch.profiler's own: a plain program keeps it too
 )  # fmt: skip
 TRAIN = 12
