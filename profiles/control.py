@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from adbg.engine.backends.base import Backend
-from adbg.engine.errors import AdbgError, CommandError, Unsupported
+from adbg.engine.errors import CommandError, Unsupported
 from adbg.engine.outside import own, suppress
 from adbg.engine.protocol import messages as p
 from adbg.engine.python.line_trace import MAIN_THREAD, LineRegions
@@ -24,7 +24,7 @@ from adbg.engine.session.stop_point import PausedPoint
 from adbg.profiles import registry
 from adbg.profiles.base import META
 from adbg.profiles.folders import make_folder, parent_folder, write_meta
-from adbg.profiles.measurement import Measurement, told
+from adbg.profiles.measurement import Measurement, reason, told
 from adbg.profiles.placing import Placing, parse_cores
 from adbg.profiles.region import Region
 from adbg.profiles.repeat import repeated
@@ -64,6 +64,8 @@ class Profiling(Observer):
             self._stop_now()
         elif request.action == "go":
             self._go(request.folder)
+        elif request.action == "drop":
+            self._drop()
         elif request.action not in ("state", "list"):
             raise CommandError(f"unknown action {request.action!r}", "start, stop, state, list, go")
         rows = [_row(name) for name in registry.REGISTRY] if request.action == "list" else []
@@ -158,6 +160,21 @@ class Profiling(Observer):
         else:
             self._on_its_thread(now)
 
+    def _drop(self) -> None:
+        """As if it had not been asked for."""
+        with self._lock:
+            now = self._now
+            if now is None:
+                return
+            with suppress(Exception):
+                if now.state == "running":
+                    now.profiler.stop()
+            now.state = "idle"
+            now.put_back()
+            shutil.rmtree(now.folder, ignore_errors=True)
+            self._over(now)
+            self._last = None
+
     def _on_its_thread(self, now: Measurement, why: str = "", leaves: bool = False) -> None:
         """A bound profiler ends where it began: between two instructions of the main thread, or at the end of a
         backward. Of a thread that comes to neither within a second (a hang, a long kernel) some can be ended from here;
@@ -242,7 +259,8 @@ class Profiling(Observer):
         self._finish(now, f"the program itself starts {by}, beside which this profile cannot go on")
 
     def _write_meta(self, now: Measurement) -> None:
-        write_meta(now.folder, now.meta([backend.name for backend in self._session.backends]))
+        frameworks, rank = [backend.name for backend in self._session.backends], self._session.known_rank()
+        write_meta(now.folder, {**now.meta(frameworks), "rank": rank})
 
     def _failed(self, now: Measurement, error: BaseException) -> None:
         now.state, now.why = "failed", reason(error, now.folder)
@@ -401,16 +419,6 @@ class Profiling(Observer):
             if now.state == "running":
                 with suppress(Exception):
                     now.profiler.abandon()
-
-
-def reason(error: BaseException, folder: str) -> str:
-    """What happened, why, and what to do."""
-    if isinstance(error, AdbgError):
-        return str(error)
-    if isinstance(error, OSError):
-        text = f"the profile cannot be written to {folder}: {error.strerror or error}"
-        return f"{text} (what was saved before is kept; `in DIR` behind the region, or --run-dir, names another folder)"
-    return f"{type(error).__name__}: {error}"
 
 
 def _row(name: str) -> p.ProfilerRow:

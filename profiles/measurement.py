@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from adbg.engine.errors import AdbgError
 from adbg.engine.protocol import messages as p
 from adbg.profiles import machine
 from adbg.profiles.base import Artifact, Profiler, region_meta
@@ -126,3 +127,13 @@ def told(now: Measurement | None) -> p.ProfileState:
         list(now.warnings),
         os.getpid(),
     )
+
+
+def reason(error: BaseException, folder: str) -> str:
+    """What happened, why, and what to do."""
+    if isinstance(error, AdbgError):
+        return str(error)
+    if isinstance(error, OSError):
+        text = f"the profile cannot be written to {folder}: {error.strerror or error}"
+        return f"{text} (what was saved before is kept; `in DIR` behind the region, or --run-dir, names another folder)"
+    return f"{type(error).__name__}: {error}"

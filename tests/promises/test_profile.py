@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import pstats
+import re
 import signal
 import sys
 from pathlib import Path
@@ -234,3 +235,41 @@ def test_the_other_regions_at_a_stop(framework: str, script: Path, tmp_path: Pat
         assert kinds["node"][0]["iterations"] == 40
     else:
         assert "no way to run a node by itself" in seen.stdout
+
+
+JOB = """
+import os
+import torch
+import torch.distributed as dist
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+torch.manual_seed(dist.get_rank())
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+for step in range(9):
+    model(torch.randn(4, 8)).sum().backward()
+total = sum(parameter.double().sum().item() for parameter in model.parameters())
+print(f"rank {dist.get_rank()} {os.getpid()} {total!r}", flush=True)
+dist.destroy_process_group()
+"""
+
+
+@only("torch", "its launcher is a Python program; that of a rank in general is the way of every process")
+@pytest.mark.parametrize("ranks", ["0", "all"])
+def test_of_a_job_the_ranks_are_profiled_and_not_their_launcher(ranks: str, tmp_path: Path) -> None:
+    """Each rank has a folder of its own in the run directory; the others run as without adbg."""
+    script, run_dir = tmp_path / "job.py", tmp_path / "run"
+    script.write_text(JOB)
+    words = ["-m", "torch.distributed.run", "--nproc_per_node", "2", script]
+    seen = adbg("profile", "--iterations", "3", "--rank", ranks, "--run-dir", run_dir, *words)
+    assert seen.status == 0, str(seen)
+    pids = {int(rank): int(pid) for rank, pid in re.findall(r"^rank (\d) (\d+) ", seen.stdout, re.MULTILINE)}
+    folders = sorted((run_dir / "profiles").iterdir())
+    metas = {meta["rank"]: meta for meta in map(meta_of, folders)}
+    wanted = {0: pids[0]} if ranks == "0" else pids
+    assert {rank: meta["pid"] for rank, meta in metas.items()} == wanted and len(folders) == len(wanted), str(seen)
+    for folder in folders:
+        meta = meta_of(folder)
+        assert (meta["state"], meta["iterations"]) == ("done", 3), meta
+        rows = pstats.Stats(str(folder / meta["file"])).stats  # type: ignore[attr-defined]
+        assert sum(row[1] for (_, _, name), row in rows.items() if name == "backward") >= 3
+    assert "without a word" not in seen.stderr and seen.stderr.count("iterations, ") == len(wanted), str(seen)
