@@ -190,7 +190,7 @@ def stamp(folder, framework, extras):
 
 
 def want(folder, framework, wanted):
-    """Extras without which adbg works: what cannot be installed (yep is built against a system library) is told, once."""
+    """Extras without which adbg works: what cannot be installed (yep needs a system library) is told, once."""
     python = environment_python(folder)
     _, found, numpy = probe(python, framework)
     for extra in wanted:
@@ -201,7 +201,7 @@ def want(folder, framework, wanted):
         command += ["--editable", f"{ROOT}[{extra}]"]
         quiet = dict(os.environ, PYTHONWARNINGS="ignore")
         if subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, env=quiet).returncode != 0:
-            say(f"adbg[{extra}] cannot be installed: its tests are skipped (yep: apt-get install libgoogle-perftools-dev)")
+            say(f"adbg[{extra}] cannot be installed: its tests are skipped (apt-get install libgoogle-perftools-dev?)")
         stamp(folder, framework, [extra])
 
 

@@ -6,10 +6,12 @@ Standard library only: this loads into the program.
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from adbg.engine.errors import AdbgError
+from adbg.engine.types import SourceLine
 from adbg.profiles.region import Region
 
 META = "meta.json"
@@ -51,6 +53,7 @@ class Profiler(abc.ABC):
     file = ""  # its name in the artifact's folder
     where: Where = "program"
     bound = False  # measures the thread that starts it
+    phase: Callable[[str, bool, SourceLine | None], None] | None = None  # wants ``Backend.watch_phases`` meanwhile
     ends_anywhere = True  # if it is bound: ``stop`` also works on another thread
     pid = 0  # of the process to be measured, for one that runs outside it
 
@@ -74,6 +77,9 @@ class Profiler(abc.ABC):
 
     def resume(self) -> None:  # noqa: B027
         """It continues."""
+
+    def tick(self, begins: bool) -> None:  # noqa: B027
+        """An outermost backward call begins, before adbg does anything for it, or has ended, and adbg is done."""
 
     def checkpoint(self) -> None:  # noqa: B027
         """Save what was measured so far, in case the process is killed. Called now and then."""

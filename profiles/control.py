@@ -27,8 +27,9 @@ from adbg.profiles.folders import make_folder, parent_folder, write_meta
 from adbg.profiles.measurement import Measurement, reason, told
 from adbg.profiles.placing import Placing, parse_cores
 from adbg.profiles.region import Region
-from adbg.profiles.repeat import repeated
+from adbg.profiles.repeat import repeated, run_in_pieces
 
+GIVEN_UP = 5.0  # seconds that giving up waits for the piece at hand
 HELD = 30.0  # seconds that a region's begin waits for a profiler beside the program
 COMES = 10.0  # seconds in which the main thread has to run Python, for a profiler that begins on it now
 _FROM_NOW = ("run", "seconds")
@@ -141,12 +142,7 @@ class Profiling(Observer):
         now = self._now
         if now is None or now.state != "running":
             return
-        why = ""
-        try:
-            again(count)
-            now.iterations = count
-        except own(Exception) as error:
-            why = f"the node cannot be run again: {error}"
+        why = run_in_pieces(again, count, now)
         self._finish(now, why)
 
     def _stop_now(self) -> None:
@@ -155,6 +151,9 @@ class Profiling(Observer):
             raise CommandError("nothing is being profiled", "for example: profile cprofile 10 iterations")
         if now.state != "running":
             self._finish(now, "stopped before the region began")
+        elif now.region.kind == "node":
+            now.given_up = True
+            now.over.wait(GIVEN_UP)
         elif not now.profiler.bound or now.thread == threading.get_ident():
             self._finish(now, "")
         else:
@@ -217,6 +216,9 @@ class Profiling(Observer):
                 return
         if isinstance(now.profiler, Observer):
             self._session.rearm()
+        if now.profiler.phase is not None:
+            for backend in self._session.backends:
+                self._watch(backend)
 
     def _time_out(self, now: Measurement) -> None:
         now.over.wait(now.region.count)
@@ -299,6 +301,9 @@ class Profiling(Observer):
         """Arming would walk every graph: a tenth of a small step's time."""
         with suppress(Unsupported):
             backend.watch_iterations(self._tick if self._now is not None else None)
+        with suppress(Unsupported):
+            now = self._now
+            backend.watch_phases(now.profiler.phase if now is not None and now.state == "running" else None)
 
     def _tick(self, begins: bool) -> None:
         """An outermost backward begins or has ended on this thread."""
@@ -307,6 +312,9 @@ class Profiling(Observer):
                 self._backward_begins()
             else:
                 self._boundary()
+            now = self._now
+            if now is not None and now.state == "running":
+                now.profiler.tick(begins)
         except own(Exception) as error:
             self._session.problems.defect("the bound of a profile was missed", error)
 

@@ -34,6 +34,7 @@ class Measurement:
         self.ends = 0  # outermost backward calls that ended since the request
         self.iterations = 0
         self.passes = 0  # of a line region
+        self.given_up = False  # of a node that is run again
         self.ending: tuple[str, ...] = ()  # (why,): its thread is to end it
         self.artifact: Artifact | None = None
         self.seconds = 0.0

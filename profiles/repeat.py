@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from adbg.engine.backends.base import Hidden
 from adbg.engine.errors import CommandError, Unsupported
+from adbg.engine.outside import own
 from adbg.engine.protocol import messages as p
 from adbg.engine.session.breakpoints.table import BreakpointTable
 from adbg.engine.session.stop_point import PausedPoint
 from adbg.engine.types import Phase
+from adbg.profiles.measurement import Measurement
 
+PIECE = 0.1  # seconds: a node is run again in pieces of about that, between which it can be given up
 HERE = "."  # the node of the stop, whatever its name
 
 
@@ -34,6 +38,21 @@ def repeated(point: PausedPoint, request: p.Profile) -> Callable[[int], None]:
         raise Unsupported("not all gradients that flow into this node are known", "profile a backward instead")
     backend.rerun(graph, key, grads, 1)  # warms up, and says at once where it cannot be
     return lambda count: backend.rerun(graph, key, grads, count)
+
+
+def run_in_pieces(again: Callable[[int], None], count: int, now: Measurement) -> str:
+    """``count`` times, counted in ``now``. Returns why it ended early, "" where it did not."""
+    piece = 1
+    try:
+        while now.iterations < count and not now.given_up:
+            begun, times = time.monotonic(), min(piece, count - now.iterations)
+            again(times)
+            now.iterations += times
+            if time.monotonic() - begun < PIECE:
+                piece *= 4
+    except own(Exception) as error:
+        return f"the node cannot be run again: {error}"
+    return "" if now.iterations >= count else f"given up after {now.iterations:,} of {count:,} times"
 
 
 def _takes(spec: str, point: PausedPoint) -> bool:

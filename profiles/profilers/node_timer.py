@@ -5,6 +5,10 @@ cost is measured on the program itself and subtracted. Only the first backward c
 others tell how long a call takes without hooks. Off each node's time comes what adbg still did behind the stamp of its
 begin (a second stamp tells). Off the gaps comes as much each that nodes and gaps add up to what a call takes that is
 not hooked. What stays in a node's time is the framework's way into the hook behind it, under 1 us.
+
+An iteration is split by what its thread was in: backward calls, and what the backend tells of (``phase``): the
+outermost call of a module, an optimizer's step, the wait for a data loader. Its parts lie between the end of the
+outermost backward call before it and its own, so the optimizer's step is that of the call before.
 """
 
 from __future__ import annotations
@@ -21,7 +25,9 @@ from adbg.engine.backends.base import HookPlan
 from adbg.engine.outside import own
 from adbg.engine.session.observers import Observer
 from adbg.engine.session.running_call import Running, Visit
+from adbg.engine.types import SourceLine
 from adbg.profiles.base import Artifact, Availability, Profiler
+from adbg.profiles.profilers.step_clock import BACKWARD, PHASES, STOPPED, StepClock
 from adbg.profiles.region import Region
 
 FILE = "nodes.json"
@@ -81,7 +87,9 @@ class NodeTimer(Profiler, Observer):
         self.stacks: Callable[[bool], None] = lambda on: None  # keeps forward stacks from now on, or does not
         self._named = False  # every node of the last hooked call was known: stacks are off
         self._behind: list[int] = []  # ns from the stamp of a node's begin to the end of our own work
-        self._ended: dict[int, int] = {}  # by thread: when its last outermost call ended
+        self._clocks: dict[int, StepClock] = {}  # by thread
+        self._waits: dict[tuple[str, int], list[float]] = {}  # by the line that waits for data: [us, how often]
+        self._seen: set[str] = set()  # phases that were told of
         self.framework = ""
 
     def available(self) -> Availability:
@@ -104,6 +112,43 @@ class NodeTimer(Profiler, Observer):
 
     def abandon(self) -> None:
         self._on = False
+
+    def pause(self) -> None:
+        self._clock().begin(STOPPED, perf_counter_ns())
+
+    def resume(self) -> None:
+        self._clock().end(STOPPED, perf_counter_ns())
+
+    # ------------------------------------------------------------ the parts of an iteration
+
+    def phase(self, name: str, begins: bool, line: SourceLine | None) -> None:
+        """``Backend.watch_phases`` tells."""
+        if not self._on:
+            return
+        clock = self._clock()
+        if begins:
+            self._seen.add(name)
+            if line is not None:
+                clock.where = (line.file, line.line)
+            clock.begin(name, perf_counter_ns())
+        else:
+            clock.end(name, perf_counter_ns())
+
+    def _clock(self) -> StepClock:
+        thread = threading.get_ident()
+        clock = self._clocks.get(thread)
+        if clock is None:
+            clock = self._clocks[thread] = StepClock()
+        return clock
+
+    def tick(self, begins: bool) -> None:
+        """Around all that adbg does for an outermost call: none of it is of the iteration."""
+        clock = self._clock()
+        if begins:
+            clock.begin(BACKWARD, perf_counter_ns())
+        else:
+            clock.end(BACKWARD, perf_counter_ns())
+            clock.ended = perf_counter_ns()
 
     # ------------------------------------------------------------ Observer
 
@@ -171,17 +216,18 @@ class NodeTimer(Profiler, Observer):
             outer.inner += call.nodes
             outer.nodes += call.nodes
         if call.depth == 0:
-            thread = threading.get_ident()
-            before = self._ended.get(thread)
-            began = running.state.started_ns
-            self._ended[thread] = perf_counter_ns()
+            clock = self._clock()
+            outside, spent, waits = clock.take()
+            if outside is not None:
+                self._waited(waits)
             self._iterations.append({
                 "backward": running.call.number,
                 "place": call.place,
                 "hooked": call.hooked,
                 "backward_us": (now - call.begun) / 1000,
-                "outside_us": (began - before) / 1000 if before is not None else None,
+                "outside_us": outside / 1000 if outside is not None else None,
                 "nodes": call.nodes,
+                **{name + "_us": spent.get(name, 0) / 1000 if outside is not None else None for name in PHASES},
             })  # fmt: skip
             del self._iterations[:-_MOST]
         self.framework = running.backend.name
@@ -198,6 +244,12 @@ class NodeTimer(Profiler, Observer):
                 row.gaps.append(gap)
         if call.hooked and call.depth == 0:
             self._name(len(self._rows) > known)
+
+    def _waited(self, waits: dict[tuple[str, int], list[int]]) -> None:
+        for place, (ns, times) in waits.items():
+            row = self._waits.setdefault(place, [0.0, 0])
+            row[0] += ns / 1000
+            row[1] += times
 
     def _name(self, fresh: bool) -> None:
         """Forward stacks make a tiny forward pass 1.3 times as long: they are kept while nodes come that are new."""
@@ -287,7 +339,12 @@ class NodeTimer(Profiler, Observer):
         found = {
             "adbg_nodes": 1,
             "framework": self.framework,
-            "iterations": [_plain(row, costs) for row in self._iterations],
+            "iterations": [_plain(row, costs, self._seen) for row in self._iterations],
+            "unseen": [name for name in PHASES if name not in self._seen],
+            "data": [
+                {"file": file, "line": line, "us": us, "calls": times}
+                for (file, line), (us, times) in self._waits.items()
+            ],
             "cost": {"how": HOW, "by_line": costs},
             "nodes": rows,
         }
@@ -298,7 +355,8 @@ class NodeTimer(Profiler, Observer):
         return len(rows)
 
 
-def _plain(row: dict[str, Any], costs: dict[str, dict[str, float]]) -> dict[str, Any]:
-    """An iteration, without what its hooks cost."""
+def _plain(row: dict[str, Any], costs: dict[str, dict[str, float]], seen: set[str]) -> dict[str, Any]:
+    """An iteration, without what its hooks cost; null for a phase that was never seen."""
+    row = {**row, **{name + "_us": None for name in PHASES if name not in seen}}
     own_us = costs[row["place"]]["node_us"] * row["nodes"]
     return {**row, "backward_us": max(row["backward_us"] - own_us, 0.0), "raw_backward_us": row["backward_us"]}

@@ -48,12 +48,12 @@ def call_tree(calls: Sequence[Call]) -> tuple[Sample, ...]:
         stack, own, cumulative = work.pop()
         frame = stack[-1]
         if frame in circles:
-            for inner, part, below in circles[frame].entered(frame, cumulative):
-                way = (*stack[:-1], *inner)
-                part = min(part, left[inner[-1]])
+            for inside_it, part, below in circles[frame].entered(frame, cumulative):
+                way = (*stack[:-1], *inside_it)
+                part = min(part, left[way[-1]])
                 if part > 0:
                     found[way] += part
-                    left[inner[-1]] -= part
+                    left[way[-1]] -= part
                 work += [((*way, callee), amount, more) for callee, amount, more in below]
             continue
         own = min(own, left[frame])
@@ -101,7 +101,7 @@ class _Circle:
     ) -> Iterator[tuple[tuple[int, ...], float, list[tuple[int, float, float]]]]:
         """(way from ``frame``, own time, what it calls outside) of each member, for so much of the circle's time."""
         share = min(cumulative / self.total, 1.0) if self.total > 0 else 0.0
-        ways = {frame: (frame,)}
+        ways: dict[int, tuple[int, ...]] = {frame: (frame,)}
         for member in (queue := [frame]):
             for callee in self._inner[member]:
                 if callee not in ways:

@@ -109,6 +109,22 @@ class Iteration:
     optimizer: float | None = None
     data: float | None = None
 
+    @property
+    def other(self) -> float:
+        """What is in none of its parts: Python between them, and what was not measured."""
+        known = (self.forward, self.backward, self.optimizer, self.data)
+        return max(self.total - sum(part for part in known if part is not None), 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A line that waited for data."""
+
+    file: str
+    line: int
+    seconds: float
+    calls: int
+
 
 class Span(NamedTuple):
     """Something with a beginning and an end on the time line; ``duration`` 0 for a moment, as a log record is."""
@@ -132,6 +148,7 @@ class Profile:
     calls: tuple[Call, ...] = ()
     nodes: tuple[NodeTime, ...] = ()
     iterations: tuple[Iteration, ...] = ()
+    waits: tuple[Wait, ...] = ()
     spans: tuple[Span, ...] = ()
     lines: str = "executed"  # what Frame.line is: "executed", or "first" of the function
     launch_cost: float | None = None  # seconds that launching a node takes at most, measured

@@ -1,10 +1,11 @@
 """Scheduling-bound, kernel-bound or data-bound: which part of an iteration is the largest, by what was measured.
 
-``data``: the iteration's time in the data loader. ``scheduling``: the time between nodes (Python, dispatch, the
-engine's queue) and, within nodes, what launching them takes. ``kernel``: the rest of the nodes' time. Within a node the
-two are told apart by the kernel's own time where the profiler knows it, else by what launching a node takes at most, by
-nodes of the same run that compute nothing: what goes beyond it is the kernel's for certain. Where neither is known,
-nothing is judged. A node's usual time counts, so that one call that was interrupted decides nothing.
+``data``: the iteration's time in the data loader. It bounds the step where it is more than either of the two others
+would be if the rest of the iteration were as its nodes are. ``scheduling``: the time between nodes (Python, dispatch,
+the engine's queue) and, within nodes, what launching them takes. ``kernel``: the rest of the nodes' time. Within a
+node the two are told apart by the kernel's own time where the profiler knows it, else by what launching a node takes at
+most, by nodes of the same run that compute nothing: what goes beyond it is the kernel's for certain. Where neither is
+known, nothing is judged. A node's usual time counts, so that one call that was interrupted decides nothing.
 
 A sampled profile with native frames says the same by its innermost frames: in a kernel's loop, or on the way there.
 """
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from adbg.profiles.report.model import NATIVE, SECONDS, Frame, Iteration, NodeTime, Profile
 from adbg.profiles.report.phases import DATA, Phases
 
+ITERATION_PARTS = ("forward", "backward", "optimizer", "data", "other")
 _FEWEST = 50  # samples: with fewer a share is off by more than 14 % of the whole, two standard deviations
 
 _KERNEL_MODULES = re.compile(
@@ -54,7 +56,7 @@ class Verdict:
     parts: tuple[tuple[str, float], ...]  # (name, seconds), the largest first
     total: float
     lines: tuple[LineTime, ...]  # where most would be won
-    basis: str  # "kernel": measured; "launch": by the launch cost; "samples"
+    basis: str  # "kernel": measured; "launch": by the launch cost; "samples"; "iterations": parts of these
 
     @property
     def share(self) -> float:
@@ -64,7 +66,8 @@ class Verdict:
 def judge(profile: Profile, lines: int = 3) -> Verdict | None:
     """None where the profile cannot say."""
     if profile.nodes:
-        return _of_nodes(profile.nodes, profile.iterations, profile.launch_cost, lines)
+        of_nodes = _of_nodes(profile.nodes, profile.launch_cost, lines)
+        return _of_data(profile, of_nodes.share if of_nodes else 1.0, lines) or of_nodes
     return _of_samples(profile, lines)
 
 
@@ -79,9 +82,32 @@ def split(node: NodeTime, launch_cost: float | None) -> tuple[float, float] | No
     return node.gap + node.usual - kernel, kernel
 
 
-def _of_nodes(
-    nodes: Sequence[NodeTime], iterations: Sequence[Iteration], launch_cost: float | None, lines: int
-) -> Verdict | None:
+def usual(iterations: Sequence[Iteration]) -> list[Iteration]:
+    """Whole iterations, without the longest one: a first call, or another program, made it so."""
+    whole = [row for row in iterations if row.data is not None or row.forward is not None or row.optimizer is not None]
+    if len(whole) > 2:
+        whole.remove(max(whole, key=lambda row: row.total))
+    return whole
+
+
+def _of_data(profile: Profile, share: float, lines: int) -> Verdict | None:
+    """None unless the step waits for its data most. ``share``: of the rest, what takes most of it."""
+    rows = usual(profile.iterations)
+    parts: dict[str, float] = {}
+    for name in ITERATION_PARTS:
+        known = [value for row in rows if (value := getattr(row, name)) is not None]
+        if known:
+            parts[name] = sum(known)
+    total, data = sum(row.total for row in rows), parts.get("data")
+    if not data or data <= (total - data) * share:
+        return None
+    rest = sorted(((name, seconds) for name, seconds in parts.items() if name != "data"), key=lambda part: -part[1])
+    waits = sorted(profile.waits, key=lambda wait: -wait.seconds)[:lines]
+    found = tuple(LineTime(wait.file, wait.line, wait.seconds, wait.calls) for wait in waits)
+    return Verdict(Bound.DATA, (("data", data), *rest), total, found, "iterations")
+
+
+def _of_nodes(nodes: Sequence[NodeTime], launch_cost: float | None, lines: int) -> Verdict | None:
     scheduling = kernel = 0.0
     by_line: dict[str, dict[tuple[str, int], list[float]]] = {
         "scheduling": defaultdict(lambda: [0.0, 0]),
@@ -99,11 +125,7 @@ def _of_nodes(
                 row[0] += seconds
                 row[1] += node.calls
     basis = "kernel" if all(node.kernel is not None for node in nodes) else "launch"
-    parts = {"scheduling": scheduling, "kernel": kernel}
-    data = [iteration.data for iteration in iterations if iteration.data is not None]
-    if data:  # else it is a verdict of the nodes alone
-        parts["data"] = sum(data)
-    return _verdict(parts, by_line, lines, basis)
+    return _verdict({"scheduling": scheduling, "kernel": kernel}, by_line, lines, basis)
 
 
 def _verdict(

@@ -81,11 +81,15 @@ def measured(framework: str, session: Session, folder: Path, calls: int, slept: 
     timer = NodeTimer()
     session.observe(timer)
     session.change(lambda: timer.start(Region("run"), str(folder)))
+    taken: list[float] = []  # by the script's own clock
     for _ in range(calls):
-        loss_of(framework, slept).backward()
+        loss = loss_of(framework, slept)
+        begin = time.perf_counter()
+        loss.backward()
+        taken.append((time.perf_counter() - begin) * 1e6)
     artifact = session.change(timer.stop)
     found: dict[str, Any] = json.loads((folder / artifact.file).read_text())
-    return found
+    return {**found, "taken": taken}
 
 
 @on_frameworks()
@@ -107,13 +111,17 @@ def test_nodes_and_gaps_are_no_longer_than_a_call_without_hooks(
 ) -> None:
     slept: list[float] = []
     found = measured(framework, session, tmp_path, 30, slept)
-    plain = [row["backward_us"] for row in found["iterations"] if not row["hooked"]]
-    assert all(row["nodes"] == 0 for row in found["iterations"] if not row["hooked"])
+    plain = [(row, taken) for row, taken in zip(found["iterations"], found["taken"], strict=True) if not row["hooked"]]
+    assert all(row["nodes"] == 0 for row, _ in plain)
+    assert all(0 < row["backward_us"] < taken for row, taken in plain), "the script's clock runs around it"
     in_all = sum(row["us"] + row["gap_us"] for row in found["nodes"])
-    raw = sum(row["raw_us"] + row["raw_gap_us"] for row in found["nodes"])
-    # On a busy machine calls differ by more than hooks cost, so no closer than this: the longest plain one.
-    assert in_all <= max(plain) and in_all < raw
+    nodes = sum(row["us"] for row in found["nodes"])
     (cost,) = found["cost"]["by_line"].values()
+    assert cost["plain_us"] == statistics.median([row["backward_us"] for row, _ in plain])
+    # Whatever the machine does meanwhile, what the median of the calls without hooks took; or all that was measured,
+    # where another program made those calls the longer ones, or the nodes alone longer than these.
+    measured_us = nodes + sum(row["raw_gap_us"] for row in found["nodes"] if row["index"] > 1)
+    assert in_all == pytest.approx(min(max(cost["plain_us"], nodes), measured_us), rel=0.001)
     assert 0 < cost["inside_us"] < 100 and cost["hooked"] == 7 and cost["plain"] == 22
 
 

@@ -233,6 +233,8 @@ def test_the_other_regions_at_a_stop(framework: str, script: Path, tmp_path: Pat
     assert any("tanh" in name for name in kinds["lines"][1]) and "backward" not in kinds["lines"][1]
     if framework == "torch":
         assert kinds["node"][0]["iterations"] == 40
+        (again,) = (n for name, n in kinds["node"][1].items() if name.startswith("TanhBackward0"))
+        assert again == 40, "under its name"
     else:
         assert "no way to run a node by itself" in seen.stdout
 

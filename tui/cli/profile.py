@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from adbg.engine.errors import CommandError
@@ -99,8 +101,11 @@ class Profile:
         debugger.incoming.profiles.ranks = _ranks(options.rank)
         writer = JsonWriter(quiet=True) if options.json else TextWriter(quiet=True)
         status = Batch(debugger, writer, options.timeout, frozenset({0})).run()
-        if options.open and not options.json:
-            _open(program.run_dir)
+        if not options.json:
+            if options.open:
+                _open(program.run_dir)
+            elif known(options.profiler) == "nodes":
+                _judged(program.run_dir)
         return status
 
 
@@ -165,13 +170,30 @@ def _report(words: Sequence[str]) -> int:
     return profile_report.run(profile_report.parser("adbg profile"), words)
 
 
-def _open(run_dir: str) -> None:
-    """The report of the profile that was just made; where there is none, that was said."""
+def _newest(run_dir: str) -> str:
+    """The folder of the profile that was just made; "" where there is none, which was said."""
     parent = parent_folder(run_dir)
     folders = [os.path.join(parent, name) for name in os.listdir(parent)] if os.path.isdir(parent) else []
-    if folders and len(os.listdir(newest := max(folders))) > 1:
+    return newest if folders and len(os.listdir(newest := max(folders))) > 1 else ""
+
+
+def _open(run_dir: str) -> None:
+    """The report of it."""
+    if newest := _newest(run_dir):
         sys.stdout.flush()
         _report([newest])
+
+
+def _judged(run_dir: str) -> None:
+    """What bounds the step, on stderr as the rest of what adbg says: stdout is the script's."""
+    from adbg.profiles.report.formats import detect
+    from adbg.tui.text.profile_report import iteration_lines, verdict_lines
+
+    if newest := _newest(run_dir):
+        read = detect.read(Path(newest))
+        width = shutil.get_terminal_size((120, 24)).columns - len("adbg: ")
+        for line in [*verdict_lines(read, width), *iteration_lines(read, width)]:
+            print(f"adbg: {line}", file=sys.stderr)
 
 
 def command_line(options: argparse.Namespace) -> str:

@@ -67,6 +67,7 @@ def parser(program: str) -> Parser:
     add("file", metavar="FILE", help="a profile: " + detect.KINDS + "; or the folder of a run: its time line")
     add("--sort", default="self", choices=[one.value for one in Order], help="the order of the table (default: self)")
     add("--by", default="function", choices=[one.value for one in Grouping], help="what a row is (default: function)")
+    add("--each-node", action="store_true", help="nodes: a row for each, not for each kind and line")
     add("--limit", type=int, default=LIMIT, metavar="N", help="rows of the table (default: 30; 0: all)")
     add("--search", metavar="REGEX", help="only what matches in name, file or module")
     add("--diff", metavar="FILE2", help="the difference of two profiles: what takes more or less in FILE2")
@@ -130,7 +131,10 @@ def _on_screen(options: argparse.Namespace) -> bool:
         if options.open and not able:
             raise CommandError("the report's screen needs a terminal, and there is none", "without --open it is text")
         return bool(options.open)
-    as_text = any(getattr(options, name) for name in ("search", "flame", "zoom", "inverted", "width", "json", "output"))
+    as_text = any(
+        getattr(options, name)
+        for name in ("each_node", "search", "flame", "zoom", "inverted", "width", "json", "output")
+    )
     changed = (options.sort, options.by, options.limit) != ("self", "function", LIMIT)
     return (
         able
@@ -184,9 +188,9 @@ def _rows(profile: Profile, options: argparse.Namespace) -> tuple[tables.Table, 
 
 def _tables(profile: Profile, options: argparse.Namespace, width: int) -> list[str]:
     lines = text.verdict_lines(profile, width)
-    lines += text.iteration_lines(profile)
+    lines += text.iteration_lines(profile, width)
     if profile.nodes:
-        lines += ["", *text.node_lines(profile, width, options.limit)]
+        lines += ["", *text.node_lines(profile, width, options.limit, options.each_node)]
     if profile.samples or profile.calls:
         table, rows = _rows(profile, options)
         if not rows:

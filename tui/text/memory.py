@@ -26,6 +26,7 @@ from adbg.tui.text.formatting import file_text
 from adbg.tui.text.quantities import size
 
 _BARS = "▁▂▃▄▅▆▇█"
+_OTHERS = 3  # further lines that may fill a variable
 _SHOWN = 8  # owners of one kind that are listed
 Row = tuple[str, int | None]
 
@@ -180,14 +181,15 @@ def growth_lines(growth: Growth) -> list[str]:
     """The finding: who grows, and the line that feeds it."""
     owner = growth.owner
     (began, few), *later = growth.counts
-    counts = ", ".join([f"{few} tensors at iteration {began}", *(f"{count} at {when}" for when, count in later)])
-    keeps = ", each of which keeps its graph" if owner.graphs == owner.count and owner.graphs else ""
-    lines = [f"{owner.path} grows: it led to {counts}{keeps}"]
-    if owner.filled_text:
-        lines.append(f"    {place(owner.filled)}: {owner.filled_text}")
-    elif owner.where is not None:
-        lines.append(f"    its variable is at {place(owner.where)}")
-    if keeps:
+    what = ("node" if growth.nodes or (owner.graphs and not owner.bytes) else "tensor") + "s" * (few != 1)
+    what += " of earlier iterations" if growth.nodes else ""
+    counts = ", ".join([f"{few} {what} at iteration {began}", *(f"{count} at {when}" for when, count in later)])
+    keeps = ", each of which keeps its graph" if owner.graphs == owner.count and not growth.nodes else ""
+    grows = f"grew until iteration {growth.ended}" if growth.ended else "grows"
+    lines = [f"{owner.path} {grows}: its graph had {counts}" if growth.nodes else
+             f"{owner.path} {grows}: it led to {counts}{keeps}"]  # fmt: skip
+    lines += [f"    {text}" for text in _lines_of(owner)]
+    if keeps or growth.nodes:
         lines.append("    keep its number alone (`.item()`, `float(…)`) or a tensor without graph (`.detach()`)")
     return lines
 
@@ -246,13 +248,21 @@ def _owners(head: str, owners: Sequence[Owner]) -> list[str]:
     lines = []
     for owner in owners[:_SHOWN]:
         lines.append(f"  {head} {owner_text(owner)}")
-        if owner.filled_text:
-            lines.append(f"      {place(owner.filled)}: {owner.filled_text}")
-        elif owner.where is not None:
-            lines.append(f"      {place(owner.where)}")
+        lines += [f"      {text}" for text in _lines_of(owner)]
     if len(owners) > _SHOWN:
         lines.append(f"  and {len(owners) - _SHOWN} more variables")
     return lines
+
+
+def _lines_of(owner: Owner) -> list[str]:
+    """The line that fills it, else where the function that carries it was made, else where its variable is."""
+    if owner.filled_text:
+        numbers = [str(number) for number in owner.others[:_OTHERS]]
+        more = f"  (or line {' or '.join(numbers)})" if numbers else ""
+        return [f"{place(owner.filled)}: {owner.filled_text}{more}"]
+    if owner.made is not None:
+        return [f"{place(owner.made)}: {owner.made_text}"]
+    return [f"its variable is at {place(owner.where)}"] if owner.where is not None else []
 
 
 def owner_text(owner: Owner) -> str:
@@ -260,7 +270,8 @@ def owner_text(owner: Owner) -> str:
     facts = [owner.kind, *([owner.note] if owner.note else []), *([f"thread {owner.thread}"] if owner.thread else [])]
     text = f"{owner.path} ({', '.join(facts)})"
     if owner.count > 1 or owner.graphs:
-        text += f": {owner.count} tensor{'s' * (owner.count != 1)}"
+        nodes = owner.graphs and not owner.bytes
+        text += f": {owner.count} {'node' if nodes else 'tensor'}{'s' * (owner.count != 1)}"
         if owner.graphs:
             each = "with its graph" if owner.count == 1 else f"{owner.graphs} with their graphs"
             text += f", {each}"

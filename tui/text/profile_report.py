@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
+from statistics import median
 from textwrap import wrap
 
 from rich.cells import cell_len
 
 from adbg.profiles.report.flame import ROOT, Tree, layout
-from adbg.profiles.report.model import BYTES, SECONDS, Frame, NodeTime, Profile
+from adbg.profiles.report.model import BYTES, SECONDS, Frame, Profile
+from adbg.profiles.report.node_groups import NodeGroup, node_groups
 from adbg.profiles.report.tables import Change, Difference, Row, Table
-from adbg.profiles.report.verdict import Bound, Verdict, judge, split
+from adbg.profiles.report.verdict import ITERATION_PARTS, Bound, Verdict, judge
 from adbg.tui.text.cells import elide
 from adbg.tui.text.quantities import duration, size
 
@@ -26,6 +28,7 @@ _NARROW = 100  # cells: a table of fewer has one column of shares
 _BASES = {
     "kernel": "kernel times are measured",
     "launch": "in nodes; kernel is what goes beyond {launch} a node, the most that launching one takes",
+    "iterations": "of all iterations; the rest of them is not split any further",
     "samples": "by the innermost native frames of the samples",
 }
 
@@ -158,50 +161,80 @@ def _tail(text: str, width: int) -> str:
 # ------------------------------------------------------------------ nodes
 
 
-def node_lines(profile: Profile, width: int, limit: int) -> list[str]:
-    """The node timer's rows, those that usually take most first."""
-    nodes = sorted(profile.nodes, key=lambda node: -(node.usual + node.gap))
-    shown = nodes[:limit] if limit else nodes
-    heads = ["total", "median", "kernel", "launch", "gap", "calls", "phase"]
-    cost = profile.launch_cost
-    body = [(_node_cells(node, cost), node.unique_name or node.name, _node_place(node)) for node in shown]
+def node_lines(profile: Profile, width: int, limit: int, single: bool = False) -> list[str]:
+    """The node timer's rows, those that usually take most first: nodes of one kind that one line made together, or each
+    by itself."""
+    groups = node_groups(profile, single)
+    shown = groups[:limit] if limit else groups
+    heads = ["total", "median", "kernel", "launch", "gap", "calls", "nodes", "phase"]
+    body = [(_node_cells(group), group.name, _node_place(group)) for group in shown]
     lines = _columns(heads, body, width, "node")
-    if len(shown) < len(nodes):
-        lines.append(f"{len(nodes) - len(shown):,} nodes more (--limit 0 shows all)")
+    lines += _folded(_node_note(profile), width)
+    if len(shown) < len(groups):
+        lines.append(f"{len(groups) - len(shown):,} rows more (--limit 0 shows all)")
     return lines
 
 
-def _node_cells(node: NodeTime, launch_cost: float | None) -> list[str]:
-    both = split(node, launch_cost)
+def _node_note(profile: Profile) -> str:
+    """By what the columns kernel and launch are told apart, and what there is no column for."""
+    if all(node.kernel is not None for node in profile.nodes):
+        basis = "kernel: measured"
+    elif profile.launch_cost is not None:
+        most = amount_text(profile.launch_cost, SECONDS)
+        basis = f"kernel: what goes beyond {most}, the most that launching a node takes, by nodes that compute nothing"
+    else:
+        basis = "kernel: not known, no node of this graph computes nothing"
+    forward = "" if any(node.phase == "forward" for node in profile.nodes) else "; forward: not measured per node"
+    return basis + forward
+
+
+def _node_cells(group: NodeGroup) -> list[str]:
     return [
-        amount_text(node.total, SECONDS),
-        amount_text(node.usual / node.calls if node.calls else 0.0, SECONDS),
-        amount_text(both[1], SECONDS) if both else "·",
-        amount_text(both[0] - node.gap, SECONDS) if both else "·",
-        amount_text(node.gap, SECONDS),
-        f"{node.calls:,}",
-        node.phase,
+        amount_text(group.total, SECONDS),
+        amount_text(group.usual / group.calls if group.calls else 0.0, SECONDS),
+        amount_text(group.kernel, SECONDS) if group.kernel is not None else "·",
+        amount_text(group.launch, SECONDS) if group.launch is not None else "·",
+        amount_text(group.gap, SECONDS),
+        f"{group.calls:,}",
+        f"{group.count:,}",
+        group.heaviest.phase,
     ]
 
 
-def _node_place(node: NodeTime) -> str:
+def _node_place(group: NodeGroup) -> str:
+    node = group.heaviest
     place = f"{_short(node.file)}:{node.line}" if node.file else ""
-    return " ".join(filter(None, (node.module, place)))
+    return " ".join(filter(None, (group.module, place)))
 
 
-def iteration_lines(profile: Profile) -> list[str]:
+def iteration_lines(profile: Profile, width: int) -> list[str]:
     """The usual iteration and its parts, and the slowest."""
     if not profile.iterations:
         return []
-    middle = sorted(profile.iterations, key=lambda row: row.total)[len(profile.iterations) // 2]
-    slowest = max(profile.iterations, key=lambda row: row.total)
-    parts = [
-        f"{name} {amount_text(value, SECONDS)}"
-        for name in ("forward", "backward", "optimizer", "data")
-        if (value := getattr(middle, name)) is not None
-    ]
-    text = f"iterations: median {amount_text(middle.total, SECONDS)}" + (f" ({', '.join(parts)})" if parts else "")
-    return [f"{text}, slowest {amount_text(slowest.total, SECONDS)} (iteration {slowest.index})"]
+    rows = [row for row in profile.iterations if row.total > (row.backward or 0.0)] or profile.iterations
+    slowest = max(rows, key=lambda row: row.total)
+    parts = []
+    for name in ITERATION_PARTS:
+        values = [value for row in rows if (value := getattr(row, name)) is not None]
+        if values and (name != "other" or any(values)):
+            parts.append(f"{name} {amount_text(median(values), SECONDS)}")
+    text = f"iterations: median {amount_text(median(row.total for row in rows), SECONDS)}"
+    text += f" ({', '.join(parts)})" if parts else ""
+    lines = [f"{text}, slowest {amount_text(slowest.total, SECONDS)} (iteration {slowest.index})"]
+    unseen = profile.meta.get("unseen")
+    if isinstance(unseen, tuple) and unseen:
+        framework = str(profile.meta.get("framework") or "")
+        lines.append("  not seen: " + "; ".join(_unseen(name, framework) for name in unseen))
+    return [part for line in lines for part in _folded(line, width)]
+
+
+def _unseen(phase: str, framework: str) -> str:
+    """What would have been seen."""
+    return {
+        "forward": f"forward (no {'Layer' if framework == 'paddle' else 'Module'} was called)",
+        "optimizer": "optimizer (no optimizer made a step)",
+        "data": f"data (no DataLoader of {framework or 'the framework'}'s was used)",
+    }[phase]
 
 
 def verdict_lines(profile: Profile, width: int) -> list[str]:
@@ -212,21 +245,18 @@ def verdict_lines(profile: Profile, width: int) -> list[str]:
     parts = ", ".join(f"{name} {amount_text(seconds, SECONDS)}" for name, seconds in verdict.parts)
     basis = _BASES[verdict.basis].format(launch=amount_text(profile.launch_cost, SECONDS))
     lines = [f"{verdict.bound.value}: {100 * verdict.share:.0f}% ({parts}; {basis})", f"  {_WAYS[verdict.bound]}"]
-    lines = [
-        part
-        for line in lines
-        for part in wrap(line.strip(), width, initial_indent=_indent(line), subsequent_indent="  ")
-    ]
+    lines = [part for line in lines for part in _folded(line, width)]
     return lines + [_won(verdict, place) for place in range(len(verdict.lines))]
 
 
-def _indent(line: str) -> str:
-    return "  " if line.startswith(" ") else ""
+def _folded(line: str, width: int) -> list[str]:
+    indent = "  " if line.startswith(" ") else ""
+    return wrap(line.strip(), width, initial_indent=indent, subsequent_indent="  ")
 
 
 def _won(verdict: Verdict, place: int) -> str:
     line = verdict.lines[place]
-    what = "samples" if verdict.basis == "samples" else "nodes"
+    what = {"samples": "samples", "iterations": "batches"}.get(verdict.basis, "nodes")
     seconds = amount_text(line.seconds, SECONDS)
     return f"  {place + 1}. {_short(line.file)}:{line.line}  {seconds} in {line.calls:,} {what}"
 

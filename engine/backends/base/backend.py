@@ -97,6 +97,13 @@ class Backend(abc.ABC):
         None: no more. It costs a call each, where arming walks the graph."""
         raise Unsupported(f"{self.name} does not tell of backward calls that are not armed")
 
+    def watch_phases(self, tell: Callable[[str, bool, SourceLine | None], None] | None) -> None:
+        """``tell(phase, begins, line)`` on its thread as a "forward" (the outermost call of a module), a step of the
+        "optimizer" or the wait for "data" of the framework's loader begins (True) and ends; ``line``: the user's that
+        waits. None: no more, and everything of the framework's is as it was. Costs something per module and step: for
+        as long as it is measured. ``tell`` must not raise."""
+        raise Unsupported(f"{self.name} does not tell of the parts of a training step")
+
     @property
     @abc.abstractmethod
     def backward_count(self) -> int:
@@ -273,6 +280,16 @@ class Backend(abc.ABC):
     def has_graph(self, value: Any) -> bool:
         """Whether a tensor was made by a node, which it keeps alive."""
         return not value.is_leaf
+
+    def made_so_far(self) -> int | None:
+        """A mark of this moment for ``older_nodes``, on the thread that makes the graphs. None where there is none."""
+        return None
+
+    def older_nodes(self, value: Any, mark: int, most: int) -> int:
+        """How many nodes of the graph that a tensor keeps were made before ``mark``, of ``most`` that are looked at.
+        While a backward ends: where a framework does not number its nodes, those outside the graphs of this backward
+        and of losses of earlier ones."""
+        return 0
 
     def custom_contexts(self) -> Iterable[tuple[str, Sequence[Any]]]:
         """(name, what it saved) of every living context of a custom function, where ``Graph.saved`` has it not."""

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Protocol
 from adbg.engine.backends.base import Backend, BackwardCall, Capabilities, CreationWatch, DoctorLine, HookSink
 from adbg.engine.backends.common.allocators import allocators_of
 from adbg.engine.backends.common.private_use import PrivateUse
+from adbg.engine.backends.common.timing.phases import PhaseTaps, TellPhase
 from adbg.engine.outside import suppress
 from adbg.engine.protocol.messages import Allocator
 
@@ -54,6 +55,7 @@ class FrameworkBackend(Backend):
     _framework: ClassVar[Any]  # the module
     _entry: Entry
     _modules: Named
+    _phases: PhaseTaps
     _creations: Watching
 
     # ---- in and out
@@ -65,6 +67,7 @@ class FrameworkBackend(Backend):
             taps.install()
 
     def uninstall(self) -> None:
+        self._phases.watch(None)
         taps = self.collectives()
         if taps is not None:
             taps.uninstall()
@@ -76,6 +79,9 @@ class FrameworkBackend(Backend):
 
     def watch_iterations(self, tell: Callable[[bool], None] | None) -> None:
         self._entry.tick = tell
+
+    def watch_phases(self, tell: TellPhase | None) -> None:
+        self._phases.watch(tell)
 
     @property
     def backward_count(self) -> int:

@@ -40,6 +40,7 @@ from adbg.engine.backends.paddle.native.later import CALLERS, LateChecks
 from adbg.engine.backends.paddle.native.own import aids_aside, aids_tell
 from adbg.engine.backends.paddle.native.sites import log_sites
 from adbg.engine.backends.paddle.stacks import Stacks
+from adbg.engine.backends.paddle.timing.phases import PaddlePhases
 from adbg.engine.backends.paddle.vlog import PaddleVlog
 from adbg.engine.errors import Unsupported
 from adbg.engine.frames import locals_elsewhere
@@ -94,6 +95,7 @@ class PaddleBackend(FrameworkBackend):
         self._services = Services(self._modules, self._stacks)
         self._entry = EngineEntry(self._services)
         self._grad_modes: list[bool] = []
+        self._phases = PaddlePhases(self._stacks.frames.live_line, self._modules)
         self._taps = PaddleTaps(self._stacks.frames.user_file)
         self._late_checks: LateChecks | None = None
         self._vlog = PaddleVlog(paddle.base.core, log_sites())
@@ -196,6 +198,17 @@ class PaddleBackend(FrameworkBackend):
 
     def custom_contexts(self) -> Iterable[tuple[str, Sequence[Any]]]:
         return contexts_alive()
+
+    def made_so_far(self) -> int | None:
+        return self.backward_count
+
+    def older_nodes(self, value: Any, mark: int, most: int) -> int:
+        nodes = PaddleGraph([value], self._services)
+        if nodes.count() > most:
+            return 0
+        spent = self._services.spent.alive()
+        recent = PaddleGraph([*spent, *self._entry.roots()], self._services)
+        return len(nodes.addresses().keys() - recent.addresses().keys())
 
     def node_address(self, value: Any) -> int | None:
         return int(value.node_ptr()) if type(value).__name__ == "GradNodeBase" else None

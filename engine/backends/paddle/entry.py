@@ -84,6 +84,11 @@ class EngineEntry:
         running = self._threads.mine.open
         return running[-1].call if running else None
 
+    def roots(self) -> Sequence[Any]:
+        """The tensors that the calls under way on this thread began at."""
+        found = (each.args[0] if each.args else each.kwargs.get("tensors", ()) for each in self._threads.mine.open)
+        return [root for roots in found for root in (roots if isinstance(roots, (tuple, list)) else (roots,))]
+
     def enter_passing(self) -> None:
         self._threads.mine.passing += 1
 

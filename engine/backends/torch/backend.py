@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -22,12 +22,13 @@ from adbg.engine.backends.torch.creations import Creations
 from adbg.engine.backends.torch.entry import EngineEntry
 from adbg.engine.backends.torch.graph import Services, TorchGraph, node_name, root_nodes
 from adbg.engine.backends.torch.modules import Modules
-from adbg.engine.backends.torch.spent import used_up
+from adbg.engine.backends.torch.spent import older_nodes, used_up
 from adbg.engine.backends.torch.stacks import FrameFilter, Stacks
+from adbg.engine.backends.torch.timing.phases import TorchPhases
 from adbg.engine.errors import Unsupported
 from adbg.engine.frames import locals_elsewhere
 from adbg.engine.protocol.messages import GroupTimeout
-from adbg.engine.types import SourceLine
+from adbg.engine.types import NodeInfo, SourceLine
 
 _LIMITS = (
     (
@@ -88,6 +89,7 @@ class TorchBackend(FrameworkBackend):
         self._services = Services(self._modules, self._stacks)
         self._entry = EngineEntry(self._services, self._frames)
         self._evaluating = _Evaluating()
+        self._phases = TorchPhases(self._frames.live_line)
         self._taps = TorchTaps(self._frames.user_file)
         self.capabilities = _capabilities(self._stacks)
 
@@ -116,6 +118,12 @@ class TorchBackend(FrameworkBackend):
     def node_address(self, value: Any) -> int | None:
         return id(value) if isinstance(value, torch.autograd.graph.Node) else None
 
+    def made_so_far(self) -> int | None:
+        return private.next_sequence() if private.next_sequence is not None else None
+
+    def older_nodes(self, value: Any, mark: int, most: int) -> int:
+        return older_nodes(root_nodes([value]), mark, most, self._services.touched)
+
     def adopt(self, old: Any, new: Any, where: str) -> Any:
         outer = self._evaluating.grad_mode
         keep_graph = torch.is_grad_enabled() if outer is None else outer
@@ -133,12 +141,14 @@ class TorchBackend(FrameworkBackend):
         if graph.describe(key).accumulate:
             raise Unsupported("AccumulateGrad adds to its parameter's gradient each time it runs", "take another node")
         node = graph.node(key)
-        run = node.apply if isinstance(node, torch.autograd.function.BackwardCFunction) else node
+        plain = node.apply if isinstance(node, torch.autograd.function.BackwardCFunction) else node
+        lines = graph.forward_stack(key)[0]
+        run = _named_call(plain, grads, graph.describe(key), lines[0] if lines else None)
         self._entry.enter_passing()  # a backward that it runs is no part of the program's
         try:
             with torch.random.fork_rng():
                 for _ in range(times):
-                    run(*grads)
+                    run()
         finally:
             self._entry.leave_passing()
 
@@ -251,3 +261,20 @@ class _UserMode:
         private.set_grad_mode(self._recorded)
         self._evaluating.grad_mode = self._outer
         self._entry.leave_passing()
+
+
+def _named_call(
+    run: Callable[..., Any], values: Sequence[Any], info: NodeInfo, place: SourceLine | None
+) -> Callable[[], None]:
+    """``run(*values)`` as a function of that name. Profilers of Python are told of functions, and a node is none: what
+    it took would be its caller's, which is adbg's."""
+
+    def call() -> None:
+        run(*values)
+
+    call.__code__ = call.__code__.replace(
+        co_name=info.unique_name,
+        co_filename=place.file if place is not None else "<node>",
+        co_firstlineno=place.line if place is not None else 1,
+    )
+    return call

@@ -14,7 +14,8 @@ from adbg.engine.errors import CommandError
 from adbg.engine.graph.index import index_of
 from adbg.engine.inspect.context import StopContext
 from adbg.engine.inspect.evaluate import value_at
-from adbg.engine.inspect.memory.owners import owners_of, tensor_types
+from adbg.engine.inspect.memory.holders import holders_of, unreached, with_graph
+from adbg.engine.inspect.memory.owners import is_node_type, owners_of, reach_of, tensor_types
 from adbg.engine.inspect.memory.reach import Reach
 from adbg.engine.inspect.memory.retained import Savers
 from adbg.engine.inspect.value_text import is_tensor, tensor_text, type_name
@@ -41,14 +42,17 @@ def alive(session: Session, stop: StopContext, request: Alive) -> AliveBody:
                 f"{request.expression} is {type_name(value)}: Python shares such values, nobody in particular keeps it",
                 "give a tensor, a node or an object, for example: why alive loss",
             )
-    reach = Reach(tensor_types(session.backends), stop.innermost).walk([] if value is None else [value])
+    reach = reach_of(session.backends, stop.innermost).walk([] if value is None else [value])
     try:
         if value is not None and not _is_node(backend, value):
             body = _of_value(stop, backend, reach, value, request)
         elif value is not None or request.node:
             body = _of_node(stop, backend, reach, value, request)
         else:
-            body = _of_graphs(stop, backend, reach)
+            is_tensor_type = tensor_types(session.backends)
+            others = unreached(reach, lambda kind: is_tensor_type(kind) or is_node_type(kind))
+            body = _of_graphs(stop, backend, reach, others)
+            others.clear()
     finally:
         reach.release()
     return body
@@ -78,7 +82,7 @@ def _of_value(stop: StopContext, backend: Backend, reach: Reach, value: Any, req
         ]
         shared = owners_of(reach, others, backend)
         savers, notes = _savers(stop, backend, reach, memories)
-    owners = owners_of(reach, [value], backend)
+    owners = owners_of(reach, [value], backend) or holders_of([value], backend, reach)
     return _body(what, reach, owners, shared, [], savers, nbytes, notes)
 
 
@@ -128,23 +132,20 @@ def _of_node(stop: StopContext, backend: Backend, reach: Reach, value: Any, requ
     for graph, tensor, _ in _graphs_kept(stop, backend, reach, every=True):
         if any(graph.address(key) == address for key in graph.order()):
             keepers.append(tensor)
-    owners = owners_of(reach, [value], backend) if value is not None else []
+    owners = owners_of(reach, [value], backend) or holders_of([value], backend, reach) if value is not None else []
     return _body(what, reach, owners, [], owners_of(reach, keepers, backend), [], 0, notes)
 
 
 # ------------------------------------------------------------------ graphs of earlier iterations
 
 
-def _of_graphs(stop: StopContext, backend: Backend, reach: Reach) -> AliveBody:
+def _of_graphs(stop: StopContext, backend: Backend, reach: Reach, others: list[Any]) -> AliveBody:
+    """``others``: tensors and nodes that no variable leads to."""
     mine = _addresses(stop.point.graph)
-    kept = []
-    for tensor in _with_graph(backend, reach):
-        graph = backend.graph_of([tensor])
-        if graph is None or not any(graph.address(key) in mine for key in graph.roots()):
-            kept.append(tensor)
-        _release(graph)
+    owners = owners_of(reach, with_graph(backend, [*_with_graph(backend, reach), *reach.nodes.values()], mine), backend)
+    owners += holders_of(with_graph(backend, others, mine), backend, reach)
     what = "graphs other than the one of this backward" if mine else "graphs"
-    return _body(what, reach, [], [], owners_of(reach, kept, backend), [], 0, [])
+    return _body(what, reach, [], [], owners, [], 0, [])
 
 
 def _addresses(graph: Graph | None) -> set[int]:

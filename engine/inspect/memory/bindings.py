@@ -24,8 +24,11 @@ Piece = tuple[str, str]  # (".", name) or ("[", key), key "*" for any
 
 @dataclass(frozen=True, slots=True)
 class Found:
+    """``others``: numbers of further lines of the file that fit as well."""
+
     line: SourceLine
     text: str
+    others: tuple[int, ...] = ()
 
 
 def pieces_of(path: str) -> tuple[str, list[Piece]]:
@@ -35,19 +38,21 @@ def pieces_of(path: str) -> tuple[str, list[Piece]]:
     return first, [(".", part[1]) if part[1] else ("[", part[2]) for part in _PIECE.finditer(path, len(first))]
 
 
-def filled_at(path: str, files: Sequence[str], function: str) -> Found | None:
+def filled_at(path: str, files: Sequence[str], function: str, made: int = 0) -> Found | None:
     """The line that puts something where ``path`` ends: ``losses.append(loss)``, ``cache[key] = value``, or, of a
-    variable that holds it itself, one that adds to it. ``function``: only there, "" for anywhere in ``files``."""
+    variable that holds it itself, one that adds to it. ``function``: only there, "" for anywhere in ``files``.
+    ``made``: where what was put in was made itself, a lambda: of several lines this one."""
     name, pieces = pieces_of(path)
     for end in range(len(pieces), 0, -1):  # an item may have been put in with what it lies in
-        found = _filled(name, pieces[:end], files, function)
+        found = _filled(name, pieces[:end], files, function, made)
         if found is not None:
             return found
-    return _filled(name, [], files, function) if not pieces else None
+    return _filled(name, [], files, function, made) if not pieces else None
 
 
-def _filled(name: str, pieces: list[Piece], files: Sequence[str], function: str) -> Found | None:
-    best: tuple[int, Found] | None = None
+def _filled(name: str, pieces: list[Piece], files: Sequence[str], function: str, made: int) -> Found | None:
+    best: list[tuple[str, int, str]] = []  # file, line, function, of the same score
+    highest = 0
     for file in files:
         tree = _tree(file, _changed(file))
         if tree is None:
@@ -56,10 +61,29 @@ def _filled(name: str, pieces: list[Piece], files: Sequence[str], function: str)
             score = _score(node, name, pieces)
             if score and function and scope != function:
                 score = score - 1 if _attributes(pieces) else 0
-            if score and (best is None or score > best[0]):
-                line = SourceLine(os.path.abspath(file), node.lineno, scope or "<module>")
-                best = score, Found(line, " ".join(linecache.getline(file, node.lineno).split())[:120])
-    return best[1] if best is not None else None
+            if score and node.lineno == made:
+                score += 1
+            if score > highest:
+                best, highest = [], score
+            if score and score == highest:
+                best.append((file, node.lineno, scope))
+    if not best:
+        return None
+    (file, number, scope), *more = best
+    others = {line for where, line, _ in more if where == file} - {number}
+    line = SourceLine(os.path.abspath(file), number, scope or "<module>")
+    return Found(line, text_of(file, number), tuple(sorted(others)))
+
+
+def class_at(file: str, name: str) -> int:
+    """The line of ``class name``; 0 where there is none."""
+    tree = _tree(file, _changed(file))
+    found = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == name) if tree else ()
+    return next((node.lineno for node in found), 0)
+
+
+def text_of(file: str, line: int) -> str:
+    return " ".join(linecache.getline(file, line).split())[:120]
 
 
 def bound_at(path: str, files: Sequence[str], function: str) -> SourceLine | None:

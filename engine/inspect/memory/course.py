@@ -12,12 +12,13 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from adbg.engine.backends.base import Backend
-from adbg.engine.inspect.memory.owners import Group, groups_of, owner_of_group, tensor_types
+from adbg.engine.inspect.memory.growth import LOOKS, Look, grows, is_bounded, owners_first, size_of
+from adbg.engine.inspect.memory.owners import Group, groups_of, owner_of_group, reach_of
 from adbg.engine.inspect.memory.process import resident
-from adbg.engine.inspect.memory.reach import Reach
 from adbg.engine.outside import own
 from adbg.engine.protocol.messages import Course, Growth, MemoryGrows, MemorySample
 from adbg.engine.python.user_code import user_frame
@@ -44,7 +45,8 @@ class MemoryCourse(Observer):
         self._samples: deque[MemorySample] = deque(maxlen=MOST_SAMPLES)
         self._seen = 0  # iterations since it is on
         self._next = FIRST_LOOKS[0]
-        self._looks: list[tuple[int, dict[str, int]]] = []
+        self._looks: list[Look] = []
+        self._marks: dict[str, int | None] = {}  # by backend, what was made so far at the look before
         self._growths: dict[str, Growth] = {}
         self._look_ms: float | None = None
 
@@ -66,7 +68,7 @@ class MemoryCourse(Observer):
             with self._lock:
                 self._samples.clear()
                 self._growths.clear()
-            self._looks, self._seen, self._next = [], 0, FIRST_LOOKS[0]
+            self._looks, self._marks, self._seen, self._next = [], {}, 0, FIRST_LOOKS[0]
         self._on = on
 
     def detach(self) -> None:
@@ -95,6 +97,8 @@ class MemoryCourse(Observer):
         sample = MemorySample(iteration, resident() or 0, sum(allocated) if allocated else None)
         with self._lock:
             self._samples.append(sample)
+        if self._seen == 1:
+            self._mark()
         if self._seen >= self._next:
             self._next = next((each for each in FIRST_LOOKS if each > self._seen), self._seen * 2)
             try:
@@ -102,36 +106,58 @@ class MemoryCourse(Observer):
             except own(Exception) as error:
                 self._session.problems.defect("the search for growing memory failed", error)
 
+    def _mark(self) -> None:
+        self._marks = {backend.name: backend.made_so_far() for backend in self._session.backends}
+
     def _look(self, iteration: int) -> None:
-        backends: Sequence[Backend] = self._session.backends
-        reach = Reach(tensor_types(backends), user_frame(sys._getframe())).walk()
+        reach = reach_of(self._session.backends, user_frame(sys._getframe())).walk()
+        groups: dict[str, Group] = {}
         try:
-            groups = groups_of(reach, reach.tensors.values())
-            sizes = {name: len(group.members) for name, group in groups.items()}
+            groups = groups_of(reach, [*reach.tensors.values(), *reach.nodes.values()])
+            sizes = {}
+            for name, group in groups.items():
+                backend = self._backend_of(group)
+                sizes[name] = size_of(group, backend, self._marks.get(backend.name) if backend is not None else None)
+            self._looks = [*self._looks[1 - LOOKS :], Look(iteration, sizes)]
+            self._mark()
             self._look_ms = round(reach.ms, 1)
-            self._looks = [*self._looks[-2:], (iteration, sizes)]
-            if len(self._looks) == 3:
-                for name in _rising([counts for _, counts in self._looks]):
-                    self._grew(name, groups[name])
+            found = {name: by for name, group in groups.items() if (by := grows(self._looks, name))
+                     and not is_bounded(group.way)}  # fmt: skip
+            for name in owners_first({name: groups[name] for name in found}):
+                self._grew(name, groups[name], found[name] == "nodes")
+            self._ended_growths(iteration)
         finally:
+            groups.clear()
             reach.release()
 
-    def _grew(self, name: str, group: Group) -> None:
-        backend = next((b for b in self._session.backends if any(map(b.is_tensor, group.members.values()))), None)
-        growth = Growth(
-            owner_of_group(group, backend), [(when, counts[name]) for when, counts in self._looks if name in counts]
-        )
+    def _backend_of(self, group: Group) -> Backend | None:
+        first = next(iter(group.members.values()))
+        backends = self._session.backends
+        return next((b for b in backends if b.is_tensor(first) or b.node_address(first) is not None), None)
+
+    def _grew(self, name: str, group: Group, nodes: bool) -> None:
+        counts = [(look.iteration, look.sizes[name]) for look in self._looks]
+        owner = owner_of_group(group, self._backend_of(group))
+        told = [(when, size.older if nodes else size.tensors) for when, size in counts]
         with self._lock:
             known = name in self._growths
-            self._growths[name] = growth
+            self._growths[name] = Growth(owner, told, nodes)
         if not known:
-            self._tell(MemoryGrows(growth))
+            self._tell(MemoryGrows(self._growths[name]))
 
-
-def _rising(looks: Sequence[dict[str, int]]) -> list[str]:
-    """What is there at the last three looks and more each time; of what comes from the same list the whole only."""
-    first, middle, last = looks
-    return [name for name, count in last.items() if 0 < first.get(name, 0) < middle.get(name, 0) < count]
+    def _ended_growths(self, iteration: int) -> None:
+        """What was told of and holds no more than at the look before."""
+        before, now = self._looks[-2:] if len(self._looks) > 1 else (None, None)
+        for name, growth in list(self._growths.items()):
+            if before is None or now is None or growth.counts[-1][0] == iteration:
+                continue
+            ours, theirs = now.sizes.get(name), before.sizes.get(name)
+            more = ours is not None and theirs is not None and (
+                ours.older > theirs.older if growth.nodes else ours.tensors > theirs.tensors
+            )  # fmt: skip
+            if not more and not growth.ended:
+                with self._lock:
+                    self._growths[name] = replace(growth, ended=iteration)
 
 
 def trend(samples: Sequence[MemorySample]) -> tuple[float | None, bool]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import collections
 import itertools
 import re
+import threading
 import types
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,6 +36,8 @@ _FRAMES: dict[type, str] = {
     types.CoroutineType: "cr_frame",
     types.AsyncGeneratorType: "ag_frame",
 }
+_CACHE = "_lru_cache_wrapper"  # of functools: its dict of results, whose items are plain or links of a list
+_LINK = "_lru_list_elem"
 _OF_ERRORS = ("__traceback__", "__cause__", "__context__", "args")
 
 
@@ -44,10 +48,13 @@ def path_of(root: Root, way: Sequence[Any]) -> str:
     skipped: Any = None  # a dict that stands for the attributes of the object before it
     for holder, value in itertools.pairwise(way):
         if skipped is holder:
-            path += _key_of(holder, value, attribute=True)
             skipped = None
+            if type(value) is dict and any(type(key) is weakref.ref for key in list(holder)):
+                skipped = value  # of a threading.local: by thread, the attributes that it sees
+                continue
+            path += _key_of(holder, value, attribute=True)
             continue
-        if type(value) is dict and _are_attributes(holder, value):
+        if type(value) is dict and (_are_attributes(holder, value) or _is_of_threads(holder, value)):
             skipped = value
             continue
         path += _step(holder, value)
@@ -57,6 +64,15 @@ def path_of(root: Root, way: Sequence[Any]) -> str:
 def _part(match: re.Match[str]) -> str:
     name = match[1]
     return f".{name}" if name.isidentifier() else f"[{name}]"
+
+
+def common(path: str, other: str) -> str:
+    """What both are: numbers that differ are any."""
+    ours, theirs = _NUMBER.findall(path), _NUMBER.findall(other)
+    if path == other or len(ours) != len(theirs):
+        return path
+    same = iter([mine if mine == its else "[*]" for mine, its in zip(ours, theirs)])
+    return _NUMBER.sub(lambda match: next(same), path)
 
 
 def pattern_of(path: str) -> str:
@@ -73,8 +89,18 @@ def _are_attributes(holder: Any, held: dict[Any, Any]) -> bool:
     return instance_dict(holder) is held
 
 
+def _is_of_threads(holder: Any, held: dict[Any, Any]) -> bool:
+    """Of a threading.local: its only dict that is not empty has the threads in it."""
+    return threading.local in mro(type(holder)) and bool(held)
+
+
 def _step(holder: Any, value: Any) -> str:
     kinds = mro(type(holder))
+    if type(holder).__name__ == _CACHE:
+        other = " → cache" if type(value) is dict else " → cache[*]"
+        return _key_of(instance_dict(holder), value, attribute=True) or other
+    if type(holder).__name__ == _LINK:
+        return ""
     if dict in kinds:
         found = _key_of(holder, value, attribute=False)
         if found:
@@ -115,6 +141,8 @@ def _attribute(holder: Any, kinds: Sequence[type], value: Any) -> str:
     found = _key_of(instance_dict(holder), value, attribute=True)
     if found:
         return found
+    if type(value) is collections.OrderedDict and any("_backward_hooks" in class_dict(kind) for kind in kinds):
+        return "._backward_hooks"  # where torch keeps what ``register_hook`` of a tensor was given
     for kind in kinds:
         for name, member in list(class_dict(kind).items()):
             if type(member) is types.MemberDescriptorType:  # a slot

@@ -1,7 +1,8 @@
 """What the program's variables lead to: a walk from its modules and running functions along what objects refer to.
 
 No code of the program's runs: not even ``__class__`` or ``__dict__`` is asked of an object. The objects that were met
-are held until the walk is let go of, so ids stay theirs. What C++ keeps (what nodes saved) is not reached this way.
+are held until the walk is let go of, so ids stay theirs. What C++ keeps (what nodes saved) is not reached this way:
+``holders`` looks for that.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _ATOMS = (
     types.WrapperDescriptorType, types.MethodWrapperType, types.ClassMethodDescriptorType, types.GetSetDescriptorType,
     types.MemberDescriptorType,
 )  # fmt: skip
-_LIBRARIES = ("site-packages", "dist-packages")
+LIBRARIES = ("site-packages", "dist-packages")
 
 
 @dataclass(slots=True, eq=False)
@@ -67,14 +68,21 @@ class Reach:
     """The walk. ``objects`` and ``parents`` run side by side: -1 - n stands for root n, any other number is the place
     of the object that refers to this one."""
 
-    def __init__(self, is_tensor_type: Callable[[type], bool], innermost: types.FrameType | None) -> None:
+    def __init__(
+        self,
+        is_tensor_type: Callable[[type], bool],
+        innermost: types.FrameType | None,
+        is_node_type: Callable[[type], bool] = lambda kind: False,
+    ) -> None:
         self.objects: list[Any] = []
         self.parents: list[int] = []
         self.tensors: dict[int, Any] = {}
+        self.nodes: dict[int, Any] = {}  # nodes of graphs
         self.edges: dict[int, list[int]] = {}  # by id of a tensor or of what was asked for: places that refer to it
         self.cut = False
         self.ms = 0.0
         self._is_tensor_type = is_tensor_type
+        self._is_node_type = is_node_type
         self._kinds: dict[type, int] = {}
         self._sought: set[int] = set()
         self.roots = list(_roots(innermost))
@@ -93,8 +101,13 @@ class Reach:
         while place < len(self.objects):
             end = min(place + _BATCH, len(self.objects))
             while place < end:
-                for value in gc.get_referents(self.objects[place]):
-                    self._meet(value, place, seen)
+                holder = self.objects[place]
+                stands = type(holder) in _STANDING
+                for value in gc.get_referents(holder):
+                    # Up to Python 3.12 the dict in which a frame's locals were read stays with it, emptied by adbg
+                    # (``frames``): held here, it could not be emptied the next time.
+                    if not (stands and type(value) is dict and not value):
+                        self._meet(value, place, seen)
                 place += 1
             if len(self.objects) > MOST_OBJECTS or time.perf_counter() - began > MOST_SECONDS:
                 self.cut = True
@@ -105,6 +118,7 @@ class Reach:
     def release(self) -> None:
         """Let go of everything that was met."""
         self.tensors.clear()
+        self.nodes.clear()
         self.edges.clear()
         self.roots.clear()
         self.objects.clear()
@@ -115,7 +129,10 @@ class Reach:
         if kind is None:
             kind = self._kinds[type(value)] = self._kind(type(value))
         at = id(value)
-        if kind == _TENSOR or at in self._sought:
+        if kind == _NODE:
+            self.nodes[at] = value
+        below = kind == _NODE and place >= 0 and self._kinds.get(type(self.objects[place])) == _TENSOR
+        if at in self._sought or kind == _TENSOR or (kind == _NODE and not below):  # a tensor stands for its own node
             places = self.edges.setdefault(at, [])
             if len(places) < MOST_EDGES:
                 places.append(place)
@@ -132,6 +149,8 @@ class Reach:
     def _kind(self, kind: type) -> int:
         if self._is_tensor_type(kind):
             return _TENSOR
+        if self._is_node_type(kind):
+            return _NODE
         bases = mro(kind)
         if type in bases:
             return _CLASS
@@ -142,7 +161,7 @@ class Reach:
     def _is_of_user(self, kind: type) -> bool:
         """A class of the program's own: what other classes hold is the libraries' business."""
         module = sys.modules.get(defined_in(kind))
-        return module is not None and _is_users(module)
+        return module is not None and is_users(module)
 
     # ---- ways back
 
@@ -160,14 +179,15 @@ class Reach:
         return self.roots[-1 - place]
 
 
-_TENSOR, _CLASS, _ATOM, _OTHER = range(4)
+_TENSOR, _NODE, _CLASS, _ATOM, _OTHER = range(5)
+_STANDING = (types.FrameType, types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 
 
 def _roots(innermost: types.FrameType | None) -> Iterator[Root]:
     """The script and the user's modules, then running functions, this thread's first."""
     modules = [module for module in list(sys.modules.values()) if type(module) is types.ModuleType]
     main = sys.modules.get("__main__")
-    for module in sorted((each for each in modules if _is_users(each)), key=lambda each: each is not main):
+    for module in sorted((each for each in modules if is_users(each)), key=lambda each: each is not main):
         name = "" if module is main else str(vars(module).get("__name__", ""))
         yield Root("global", vars(module), name, file_of(module))
     here = threading.get_ident()
@@ -212,13 +232,13 @@ def file_of(module: types.ModuleType) -> str:
     return ""
 
 
-def _is_users(module: types.ModuleType) -> bool:
+def is_users(module: types.ModuleType) -> bool:
     """The script, and modules that lie neither in a library nor in Python itself."""
     if sys.modules.get("__main__") is module:
         return True
     name, file = vars(module).get("__name__"), file_of(module)
     if type(name) is not str or not file or name.partition(".")[0] in ("adbg", *REGISTRY):
         return False
-    if name.partition(".")[0] in sys.stdlib_module_names or any(f"/{each}/" in file for each in _LIBRARIES):
+    if name.partition(".")[0] in sys.stdlib_module_names or any(f"/{each}/" in file for each in LIBRARIES):
         return False
     return name not in ("sitecustomize", "usercustomize")

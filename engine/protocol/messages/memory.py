@@ -99,8 +99,10 @@ class MemorySample:
 class Owner:
     """A variable that keeps something alive. ``path``: ``losses[3]``, ``self.history['loss'][0]``. ``kind``: "global",
     "local", "attribute", "other"; ``where``: the line where the variable is first given a value; ``filled`` the line
-    that puts something into it, with its source text. ``count`` things of the kind asked for lie there, ``graphs`` of
-    them keep a graph."""
+    that puts something into it, with its source text; ``others`` are further lines of that file that do. ``made``: of
+    what a function keeps (a closure, a default), or an object that no variable leads to, the line that made that
+    function or its class, with its text. ``count`` things of the kind asked for lie there, ``graphs`` of them keep a
+    graph."""
 
     path: str
     kind: str
@@ -112,14 +114,21 @@ class Owner:
     graphs: int = 0
     bytes: int = 0
     note: str = ""
+    others: list[int] = field(default_factory=list)
+    made: SourceLine | None = None
+    made_text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """A variable that held more at each look. ``counts``: (iteration, tensors that it leads to)."""
+    """A variable that held more at each look. ``counts``: (iteration, tensors that it leads to), or where ``nodes``
+    is true, (iteration, nodes of its graph that were there at the look before). ``ended``: the iteration at which it no
+    longer held more than at the look before; 0 while it grows."""
 
     owner: Owner
     counts: list[tuple[int, int]]
+    nodes: bool = False
+    ended: int = 0
 
 
 @event("adbg/memoryGrows")

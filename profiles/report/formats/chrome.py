@@ -142,6 +142,7 @@ def _frame(event: Mapping[str, Any], category: str) -> Frame:
 def _nest(builder: Builder, lane: list[tuple[Span, Frame]], thread: str) -> None:
     """Adds the self time of each event of one thread under those that it lies in."""
     stack: list[tuple[float, int]] = []  # (end, frame)
+    inside: list[Frame] = []
     at = 0.0
 
     def until(moment: float) -> None:
@@ -152,15 +153,20 @@ def _nest(builder: Builder, lane: list[tuple[Span, Frame]], thread: str) -> None
                 builder.add([number for _, number in stack], end - at, thread)
                 at = end
             stack.pop()
+            inside.pop()
         if stack and moment > at:
             builder.add([number for _, number in stack], moment - at, thread)
         at = max(at, moment)
 
     for span, frame in lane:  # by begin; of equal ones the longest first
         until(span.begin)
+        # The engine's event of a node, and in it the node's own: one frame
+        if inside and inside[-1].side == NODE and (frame.name, frame.side) == (inside[-1].name, NATIVE):
+            continue
         end = span.begin + span.duration
         # Clocks of two sources may overlap by a little: then it ends with the event that it lies in.
         stack.append((min(end, stack[-1][0]) if stack else end, builder.frame(frame)))
+        inside.append(frame)
     until(float("inf") if not stack else stack[0][0])
 
 

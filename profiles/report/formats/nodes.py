@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from adbg.profiles.report.formats.problem import damaged
-from adbg.profiles.report.model import SECONDS, Iteration, NodeTime, Profile
+from adbg.profiles.report.model import SECONDS, Iteration, NodeTime, Profile, Wait
 
 _KIND = "profile of nodes"
 VERSION = 1
@@ -51,8 +51,13 @@ def _profile(body: Mapping[str, Any]) -> Profile:
     framework = str(body.get("framework") or "")
     launch_cost = float(launch) * _MICRO if launch is not None else launch_cost_of(nodes, framework)
     iterations = tuple(_iteration(number, row) for number, row in enumerate(body.get("iterations", ()), 1))
-    meta = {"profiler": "node timer", "framework": framework, "cost": cost.get("how", "")}
-    return Profile(unit=SECONDS, nodes=nodes, iterations=iterations, launch_cost=launch_cost, meta=meta)
+    waits = tuple(
+        Wait(str(row["file"]), int(row["line"]), float(row["us"]) * _MICRO, int(row["calls"]))
+        for row in body.get("data") or ()
+    )
+    unseen = tuple(str(name) for name in body.get("unseen") or ())
+    meta = {"profiler": "node timer", "framework": framework, "cost": cost.get("how", ""), "unseen": unseen}
+    return Profile(unit=SECONDS, nodes=nodes, iterations=iterations, waits=waits, launch_cost=launch_cost, meta=meta)
 
 
 def launch_cost_of(nodes: tuple[NodeTime, ...], framework: str) -> float | None:
@@ -92,5 +97,8 @@ def _iteration(number: int, row: Mapping[str, Any]) -> Iteration:
         value = row.get(name)
         return float(value) * _MICRO if value is not None else None
 
-    total = (part("backward_us") or 0.0) + (part("outside_us") or 0.0)
+    outside = part("outside_us")
+    if outside is None:  # of the first one only the backward call was seen
+        return Iteration(number, part("backward_us") or 0.0, backward=part("backward_us"))
+    total = (part("backward_us") or 0.0) + outside
     return Iteration(number, total, part("forward_us"), part("backward_us"), part("optimizer_us"), part("data_us"))

@@ -42,7 +42,7 @@ def test_an_interrupted_call_decides_nothing() -> None:
 
 def test_the_loader() -> None:
     verdict = judge(Profile(nodes=(node("Mm", 1, MS, 0, MS),), iterations=(Iteration(1, 5 * MS, data=3 * MS),)))
-    assert verdict is not None and verdict.bound is Bound.DATA and verdict.share == pytest.approx(0.75)
+    assert verdict is not None and verdict.bound is Bound.DATA and verdict.share == pytest.approx(0.6)
 
 
 def test_samples_in_the_loader() -> None:

@@ -11,7 +11,7 @@ from adbg.profiles.report.formats import detect
 from adbg.profiles.report.verdict import Bound, judge
 
 LOOP = """
-step = make({size})
+step = make({size}, {tiny})
 for _ in range(16):
     step()
 """
@@ -19,35 +19,43 @@ MAKE = {
     "torch": """
 import torch
 torch.set_num_threads(1)
-def make(n):
+def make(n, tiny):
     x, w = torch.randn(n, n), torch.randn(n, n, requires_grad=True)
     def step():
         w.grad = None
-        (x @ w).tanh().view(-1).sum().backward()
+        y = (x @ w).tanh().view(-1)
+        for _ in range(tiny): y = y + 1.0  # by far the most nodes
+        y.sum().backward()
     return step
 """,
     "paddle": """
 import paddle
-def make(n):
+def make(n, tiny):
     x, w = paddle.randn([n, n]), paddle.randn([n, n])
     w.stop_gradient = False
     def step():
         w.clear_grad()
-        (x @ w).tanh().reshape([-1]).sum().backward()
+        y = (x @ w).tanh().reshape([-1])
+        for _ in range(tiny): y = y + 1.0  # by far the most nodes
+        y.sum().backward()
     return step
 """,
 }
 
 
 @pytest.mark.parametrize("framework", [pytest.param(name, marks=getattr(pytest.mark, name)) for name in MAKE])
-@pytest.mark.parametrize(("size", "bound"), [(8, Bound.SCHEDULING), (768, Bound.KERNEL)])
-def test_by_what_views_take(tmp_path: Path, framework: str, size: int, bound: Bound) -> None:
+@pytest.mark.parametrize(("size", "tiny", "bound"), [(8, 200, Bound.SCHEDULING), (768, 0, Bound.KERNEL)])
+def test_by_what_views_take(tmp_path: Path, framework: str, size: int, tiny: int, bound: Bound) -> None:
     script = tmp_path / "loop.py"
-    script.write_text(MAKE[framework] + LOOP.format(size=size))
+    script.write_text(MAKE[framework] + LOOP.format(size=size, tiny=tiny))
     run = tmp_path / "run"
     done = adbg("profile", "--with", "nodes", "--iterations", "12", "--run-dir", str(run), str(script))
     assert done.status == 0, str(done)
     profile = detect.read(next((run / "profiles").iterdir()))
     verdict = judge(profile)
     assert verdict is not None and verdict.bound is bound and verdict.share > 0.6, (verdict, profile)
-    assert verdict.lines[0].file == str(script)
+    at, source = verdict.lines[0], script.read_text().splitlines()
+    assert at.file == str(script)
+    assert ("y + 1.0" if tiny else "x @ w") in source[at.line - 1], "where most would be won"
+    assert f"{bound.value}: {100 * verdict.share:.0f}%" in done.stderr and f"loop.py:{at.line}" in done.stderr
+    assert "not seen: forward (no " in done.stderr, "what is null, and why"

@@ -90,16 +90,17 @@ class Contents:
             self._tints[inverted] = compared(self.before.tree(inverted), self.tree(inverted))
         return self._tints[inverted]
 
-    def sheet(self, view: str, grouping: Grouping = Grouping.FUNCTION) -> Sheet:
-        key = (view, grouping.value if view in (TABLE, CHANGES) else "")
+    def sheet(self, view: str, grouping: Grouping = Grouping.FUNCTION, single: bool = False) -> Sheet:
+        """``single``: each node by itself."""
+        key = (view, grouping.value if view in (TABLE, CHANGES) else str(single))
         found = self._sheets.get(key)
         if found is None:
-            found = self._sheets[key] = self._make(view, grouping)
+            found = self._sheets[key] = self._make(view, grouping, single)
         return found
 
-    def _make(self, view: str, grouping: Grouping) -> Sheet:
+    def _make(self, view: str, grouping: Grouping, single: bool) -> Sheet:
         if view == NODES:
-            return sheets.nodes(self.profile)
+            return sheets.nodes(self.profile, single)
         if view == ITERATIONS:
             return sheets.iterations(self.profile)
         if view == CHANGES and self.before is not None:

@@ -3,7 +3,6 @@ run is asked of the program."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,7 @@ from textual.widgets import Input, Label, Static
 
 from adbg.engine.errors import CommandError
 from adbg.engine.protocol.messages import ProfilerRow
-from adbg.profiles.region import parse_region
+from adbg.profiles.region import REPEAT, parse_region
 from adbg.tui.app.lines.line_panel import LinePanel
 from adbg.tui.app.messages import Read
 from adbg.tui.app.profile.artifacts import Saved
@@ -27,6 +26,8 @@ from adbg.tui.text.cells import Spans, fit
 Ask = Callable[[str, Any, Callable[[], list[ProfilerRow]], Callable[[Read], None]], None]
 Submit = Callable[[list[str], Callable[[str], None]], None]  # commands; called with "" or what was wrong
 DEFAULT = "cprofile"
+PASSES = 20  # of a line
+TELL_EVERY = 0.25  # seconds between two looks at how far it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +38,9 @@ class Offer:
     what: str
 
 
-def offers(line: str, node: str, backwards: int) -> list[Offer]:
-    """Regions that make sense: ``line`` FILE:LINE under the cursor or "", ``node`` the one of the stop or "";
-    ``backwards`` have been seen."""
+def offers(line: str, node: str, backwards: int, selected: str = "") -> list[Offer]:
+    """Regions that make sense: ``line`` FILE:LINE under the cursor or "", ``node`` the one before which the program
+    stands or "", ``selected`` the one under the cursor where that is to come; ``backwards`` have been seen."""
     # Until the first backward is over nothing has warmed up; where some are, the next iterations are as good as any
     count = "10 iterations" if backwards > 1 else "10 iterations after 3"
     found = [
@@ -48,11 +49,13 @@ def offers(line: str, node: str, backwards: int) -> list[Offer]:
         Offer("stop", "from here to the next stop"),
         Offer("run", "until it ends, or `profile stop`"),
     ]
-    if line:
-        file, _, number = line.rpartition(":")
-        found.append(Offer(f"{line}-{int(number) + 5}" if number.isdigit() and file else line, "lines of the forward"))
     if node:
-        found.append(Offer(f"node {node} --repeat 500", "this node, again and again"))
+        found.append(Offer(f"node {node} --repeat {REPEAT}", "this node, again and again, with its gradients"))
+    if selected and selected != node:
+        found.append(Offer(f"node {selected} --repeat {REPEAT}", "the selected node: the program runs to it first"))
+    if line:
+        number = line.rpartition(":")[2]
+        found.append(Offer(f"{line}-{number} {PASSES} times", f"the forward line shown, the next {PASSES} times"))
     return found
 
 
@@ -78,24 +81,32 @@ class Choice(LinePanel):
         return self.waiting
 
 
+IDLE = "enter start, or open · tab next list · esc leave"
+LIVE = "x or esc ends it now, what was measured is kept · F5 leaves it at work"
+
+
 class ProfileScreen(ModalScreen["Saved | None"]):
     """Returns the report to be opened. ``submit`` runs the command; the dialog stays, with what was typed, until it was
-    accepted. ``live``: what to say while a profile is made, "" for none; ``alive``: there is a program to measure."""
+    accepted. ``live`` says how far the profile is that is made, "" for none; ``end`` ends that; ``alive``: there is a
+    program to measure; ``here``: the node before which it stands."""
 
     BINDINGS = [
-        Binding("escape,f5", "leave", "Leave", show=False),
+        Binding("escape", "give_up", "Leave", show=False),
+        Binding("f5", "leave", "Leave", show=False),
         Binding("enter", "accept", "Start", show=False),
         Binding("x", "stop", "End it", show=False),
     ]
 
     def __init__(
         self, ask: Ask, question: Callable[[], list[ProfilerRow]], submit: Submit, regions: Sequence[Offer],
-        saved: Sequence[Saved], *, live: str = "", alive: bool = True,
+        saved: Sequence[Saved], live: Callable[[], str], end: Callable[[], None], *, alive: bool = True, here: str = "",
     ) -> None:  # fmt: skip
         super().__init__()
         self._ask, self._question, self._submit = ask, question, submit
         self._regions, self._saved = list(regions), list(saved)
-        self._live, self._alive = live, alive
+        self._tell, self._end, self._alive, self._here = live, end, alive, here
+        self._live = live()
+        self.measuring = False  # a command of this dialog is under way
         self._rows: list[ProfilerRow] = []
         self.profilers = Choice(id="profile-profilers")
         self.regions = Choice(id="profile-regions")
@@ -104,8 +115,7 @@ class ProfileScreen(ModalScreen["Saved | None"]):
     def compose(self) -> ComposeResult:
         with Vertical(id="dialog", classes="profile") as box:
             box.border_title = "Profile"
-            keys = "x end it now · " if self._live else ""
-            box.border_subtitle = Content(f"enter start, or open · tab next list · {keys}esc leave")
+            box.border_subtitle = Content(LIVE if self._live else IDLE)
             if self._live:
                 yield Static(Content(self._live), id="profile-live")
             elif self._alive:
@@ -129,6 +139,7 @@ class ProfileScreen(ModalScreen["Saved | None"]):
         self.artifacts.waiting = "none so far; `profile open FILE` opens any file of a profiler"
         self.artifacts.show([[(each.name, ""), (f"  {each.what}", "dim")] for each in self._saved])
         self.artifacts.styles.height = min(max(len(self._saved), 1), 6)
+        self.set_interval(TELL_EVERY, self._progress)
         if self._live or not self._alive:
             self.set_focus(self.artifacts)
             return
@@ -218,19 +229,50 @@ class ProfileScreen(ModalScreen["Saved | None"]):
                 self.dismiss(self._saved[self.artifacts.cursor])
             else:
                 self.app.bell()
-        elif self._live or not self._alive or self._problem():
+        elif self._live or not self._alive or self.measuring or self._problem():
             self.app.bell()
         else:
-            self._submit([self._line], self._done)
+            self.measuring = True
+            self._submit(self._lines(), self._done)
+
+    def _lines(self) -> list[str]:
+        """What is run: to the node first, where that is another one than that of the stop."""
+        words = self._region.split()
+        if words[0] == "node" and self._here and words[1] not in (self._here, "."):
+            return [f"until {words[1]}", self._line]
+        return [self._line]
+
+    def _progress(self) -> None:
+        """How far it is, while it is made."""
+        told = self._tell()
+        if self._live and told:
+            self.query_one("#profile-live", Static).update(Content(told))
+        elif self.measuring and told:
+            self.query_one(".profile").border_subtitle = Content(LIVE)
+            self.query_one("#preview", Static).update(Content(told))
+
+    @property
+    def waits(self) -> bool:
+        """There is nothing in it to be lost: it shows a profile that is made."""
+        return self.measuring or bool(self._live)
 
     def action_stop(self) -> None:
         """End the profile that is made."""
-        if self._live:
-            self._submit(["profile stop"], self._done)
+        if self._live or self.measuring:
+            self._end()
         else:
             self.app.bell()
+        if self._live:
+            self.dismiss(None)
+
+    def action_give_up(self) -> None:
+        if self._live or (self.measuring and self._tell()):
+            self.action_stop()
+        else:
+            self.dismiss(None)
 
     def _done(self, problem: str) -> None:
+        self.measuring = False
         if self.is_mounted and self.is_attached:
             self.query_one("#problem", Static).update(problem)
             if not problem:
@@ -244,9 +286,3 @@ def _profiler_line(row: ProfilerRow) -> Spans:
     if row.ok:
         return [(f"{row.name:<10}", "bold"), (f"  {row.what}", "dim")]
     return [(f"{row.name:<10}  no: {row.why}; {row.hint}", "faint")]
-
-
-def shortened(path: str) -> str:
-    """A path in the current folder without it."""
-    here = os.getcwd() + os.sep
-    return path.removeprefix(here)

@@ -21,7 +21,7 @@ KEYS = (
     ("o", "the source line; F5 comes back from it to the report"),
     ("/ n N", "search in names, files, modules (a regular expression); next, previous"),
     ("s S", "tables: sort by the next column, the previous one; a click on a title does the same"),
-    ("b", "tables: rows of functions, lines, files, modules, origins, phases, threads"),
+    ("b", "tables: rows of functions, lines, files, modules, origins, phases, threads; nodes: each by itself"),
     ("d", "the difference to another profile: red takes more in this one, green less"),
     ("w", "write it: .svg .html .speedscope.json .pb.gz .trace.json .collapsed .pstats"),
     ("y", "copy the function's name and place"),

@@ -76,7 +76,7 @@ class ReportScreen(ModalScreen[None]):
         self.contents: Contents | None = None
         self.view = ""
         self._grouping = Grouping.FUNCTION
-        self._inverted = False
+        self._inverted = self._single = False
         self._around: tuple[Frame, bool] | None = None  # the flame graph is of this function: its callers, or not
         self._pattern: re.Pattern[str] | None = None
         self._places: list[tuple[int, int, str]] = []  # (first cell, end cell, view) of the bar
@@ -183,8 +183,8 @@ class ReportScreen(ModalScreen[None]):
 
             self._ask("flame", made, self._flame)
         else:
-            grouping = self._grouping
-            self._ask("sheet", lambda: contents.sheet(view, grouping), self._sheet)
+            grouping, single = self._grouping, self._single
+            self._ask("sheet", lambda: contents.sheet(view, grouping, single), self._sheet)
 
     def _flame(self, made: Made) -> None:
         assert self.contents is not None
@@ -220,6 +220,8 @@ class ReportScreen(ModalScreen[None]):
             spans += words.legend(contents.before is not None and self._around is None, self.icicle.stacks)
         elif self.view in (TABLE, CHANGES):
             spans.append((f"by {self._grouping.value}", "dim"))
+        elif self.view == NODES:
+            spans.append(("each node" if self._single else "by kind and line", "dim"))
         if self._pattern is not None:
             spans.append((f"  /{self._pattern.pattern}/", "number"))
             spans.append((words.matched(self.icicle) if self.view == FLAME else "", "number"))
@@ -254,8 +256,6 @@ class ReportScreen(ModalScreen[None]):
     def _moved(self, event: Message) -> None:
         event.stop()
         self._tell_here()
-
-    # ---- keys and the mouse
 
     @on(Bar.Clicked, "#report-bar")
     def _view_clicked(self, event: Bar.Clicked) -> None:
@@ -295,9 +295,12 @@ class ReportScreen(ModalScreen[None]):
         """Rows of functions, of lines, of files, …"""
         if self.view in (TABLE, CHANGES):
             self._grouping = GROUPINGS[(GROUPINGS.index(self._grouping) + 1) % len(GROUPINGS)]
-            self._show(self.view)
+        elif self.view == NODES:
+            self._single = not self._single
         else:
             self.app.bell()
+            return
+        self._show(self.view)
 
     def on_line_panel_opened(self, event: LinePanel.Opened) -> None:
         """The node in the graph, or the line that it stands for."""

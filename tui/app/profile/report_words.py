@@ -19,7 +19,7 @@ from adbg.tui.text.profile_report import amount_text
 
 KEYS = {  # what stands in the frame
     FLAME: "⏎ zoom · o source · i invert · c callers · / search · tab view · d difference · w write · ? keys · q back",
-    NODES: "⏎ in the graph · o source · s S sort · / search · tab view · d difference · w write · ? keys · q back",
+    NODES: "⏎ in the graph · o source · s S sort · b each · / search · tab view · w write · ? keys · q back",
     "": "⏎ o source · s S sort · b by · c callers · / search · tab view · d difference · w write · ? keys · q back",
 }
 LOW = 32  # rows of a terminal with fewer are short: the verdict is told in two lines

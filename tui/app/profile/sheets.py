@@ -7,9 +7,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from adbg.profiles.report.model import NODE, SECONDS, Frame, NodeTime, Profile
+from adbg.profiles.report.model import NODE, SECONDS, Frame, Profile
+from adbg.profiles.report.node_groups import NodeGroup, node_groups
 from adbg.profiles.report.tables import Difference, Grouping, Row, matches, table
-from adbg.profiles.report.verdict import split
+from adbg.profiles.report.verdict import ITERATION_PARTS
 from adbg.tui.app.profile.colours import change_style, kind_of
 from adbg.tui.text.cells import Spans, elide, width_of
 from adbg.tui.text.profile_report import amount_text, place_text
@@ -156,33 +157,36 @@ def functions(profile: Profile, grouping: Grouping) -> Sheet:
     return Sheet(tuple(columns), tuple(map(item, rows.rows)), grouping.value)
 
 
-def nodes(profile: Profile) -> Sheet:
-    """The node timer's rows: kernel against launching and gaps."""
+def nodes(profile: Profile, single: bool = False) -> Sheet:
+    """The node timer's rows: kernel against launching and gaps. Of nodes of one kind that one line made, or each."""
     amount = _amount(SECONDS)
-    columns = (
+    columns = [
         Column("node+gap", 9, amount), Column("node", 7, amount), Column("gap", 7, amount),
         Column("kernel", 7, amount), Column("launch", 7, amount), Column("calls", 7, _count),
         Column("per call", 9, amount),
-    )  # fmt: skip
+    ]  # fmt: skip
+    if not single:
+        columns.append(Column("nodes", 6, _count))
 
-    def item(node: NodeTime) -> Item:
-        both = split(node, profile.launch_cost)
-        numbers = (
-            node.total + node.gap, node.total, node.gap, both[1] if both else None,
-            both[0] - node.gap if both else None, node.calls, node.total / node.calls if node.calls else None,
+    def item(row: NodeGroup) -> Item:
+        node = row.heaviest
+        numbers: tuple[Number, ...] = (
+            row.total + row.gap, row.total, row.gap, row.kernel, row.launch, row.calls,
+            row.total / row.calls if row.calls else None,
         )  # fmt: skip
-        name = node.unique_name or node.name
-        frame = Frame(name, node.file, node.line, NODE, node.module)
-        label = name if node.phase == "backward" else f"{name} {node.phase}"
-        return Item(numbers, label, frame, more=f"{node.phase} of {node.module}" if node.module else node.phase)
+        frame = Frame(node.unique_name or node.name, node.file, node.line, NODE, node.module)
+        label = row.name if node.phase == "backward" else f"{row.name} {node.phase}"
+        more = f"{node.phase} of {node.module}" if row.module else node.phase
+        more += f"; most in {frame.name}" if row.count > 1 else ""
+        return Item(numbers if single else (*numbers, row.count), label, frame, more=more)
 
-    return Sheet(columns, tuple(map(item, profile.nodes)), "node").sorted_by(0)
+    return Sheet(tuple(columns), tuple(map(item, node_groups(profile, single))), "node").sorted_by(0)
 
 
 def iterations(profile: Profile) -> Sheet:
     """Each iteration and its parts, in their order."""
     amount = _amount(SECONDS)
-    names = ("total", "forward", "backward", "optimizer", "data")
+    names = ("total", *ITERATION_PARTS)
     columns = (Column("iteration", 9, _count), *(Column(name, 10, amount) for name in names))
     items = tuple(
         Item((row.index, *(getattr(row, name) for name in names)), "", Frame("", side=NODE))

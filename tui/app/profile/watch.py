@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from adbg.engine.protocol import messages as protocol
-from adbg.engine.types import SourceLine
+from adbg.engine.types import Phase, SourceLine
 from adbg.tui.app.lookups import Lookups
 from adbg.tui.app.profile.artifacts import Saved, saved
 from adbg.tui.app.profile.contents import Contents
@@ -56,7 +56,11 @@ class ProfileWatch:
         state, main = event.state, self._main
         if not state.file or event.process is not self._debugger.current:
             return
-        if len(main.app.screen_stack) > 1 or main.command.value:
+        top = main.app.screen
+        if isinstance(top, ProfileScreen) and top.waits:
+            top.dismiss(None)
+            main.call_after_refresh(self.open, state.folder)
+        elif len(main.app.screen_stack) > 1 or main.command.value:
             main.notify(f"the profile is there: F5 shows it ({state.folder})", markup=False)
         else:
             self.open(state.folder)
@@ -97,7 +101,8 @@ class ProfileWatch:
         """ "profile cprofile: 3 of 10, 1 s"."""
         if state.state != "running":
             return f"profile {state.profiler}: waits"
-        passed = f"{state.iterations} of {state.region.count}, " if state.region.kind == "iterations" else ""
+        counted = state.region.kind in ("iterations", "node")
+        passed = f"{state.iterations:,} of {state.region.count:,}, " if counted else ""
         return f"profile {state.profiler}: {passed}{time.monotonic() - since:.0f} s"
 
     # ---- screens
@@ -107,17 +112,17 @@ class ProfileWatch:
         if self._back():
             return
         debugger, main = self._debugger, self._main
-        found = self._live.get(debugger.current)
-        place = main.code.breakpoint_spec()
-        stop = debugger.stop
-        node = stop.node.unique_name if stop is not None and stop.node is not None else ""
-        rows = offers(place, node, main.bar.status.iteration or main.bar.status.backwards)
-        live = f"{self.told(*found)}; {region_text(found[0].region)}" if found is not None else ""
+        stop, row = debugger.stop, main.graph.selected
+        here = stop.node.unique_name if stop is not None and stop.node is not None else ""
+        node = here if stop is not None and stop.phase is Phase.BEFORE else ""
+        selected = row.unique_name if stop is not None and row is not None and row.index > stop.index else ""
+        seen = main.bar.status.iteration or main.bar.status.backwards
+        rows = offers(main.code.breakpoint_spec(), node, seen, selected)
         submit = self.submit
         assert submit is not None
         screen = ProfileScreen(
-            self._lookups.ask, self._profilers, submit, rows, saved(debugger.program.run_dir or ""), live=live,
-            alive=debugger.alive,
+            self._lookups.ask, self._profilers, submit, rows, saved(debugger.program.run_dir or ""), self._progress,
+            self._end, alive=debugger.alive, here=here,
         )  # fmt: skip
 
         def chosen(report: Saved | None) -> None:
@@ -127,6 +132,24 @@ class ProfileWatch:
                 self._lookups.ask("profile", debugger.current, self._state, self._read)
 
         main.app.push_screen(screen, chosen)
+
+    def _progress(self) -> str:
+        """How far the profile is that is made; "" for none."""
+        found = self._live.get(self._debugger.current)
+        return f"{self.told(*found)}; {region_text(found[0].region)}" if found is not None else ""
+
+    def _end(self) -> None:
+        """End it. On the thread of the questions: a node that is run again keeps that of the commands."""
+
+        def ask() -> protocol.ProfileState:
+            body: protocol.ProfileBody = self._debugger.view.request(protocol.Profile("stop"), 60.0)
+            return body.state
+
+        def told(read: Any) -> None:
+            if read.error is not None:
+                self._main.notify(str(read.error), severity="warning", markup=False)
+
+        self._lookups.ask("profile-end", None, ask, told)
 
     def _profilers(self) -> list[protocol.ProfilerRow]:
         body: protocol.ProfileBody = self._debugger.view.request(protocol.Profile("list"))

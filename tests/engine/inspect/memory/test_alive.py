@@ -16,7 +16,7 @@ TORCH = """
 import gc, os, weakref
 import torch
 torch.set_num_threads(1)
-losses, watching, numbers = [], [], []
+losses, watching, numbers, batches = [], [], [], []
 class Trainer:
     def __init__(self):
         self.model = torch.nn.Sequential(torch.nn.Linear(100, 50), torch.nn.Tanh(), torch.nn.Linear(50, 1))
@@ -28,6 +28,7 @@ class Trainer:
         self.history["loss"].append({"doubled": loss * 2})
         losses.append(loss)
         numbers.append(torch.ones(10))
+        batches.append(torch.ones(1 << 20))
 trainer = Trainer()
 batch = torch.ones(64, 100)
 for _ in range(11):
@@ -79,12 +80,12 @@ def test_what_keeps_graphs_is_named_torch(tmp_path: Path) -> None:
         fed = run.line("losses.append(loss)"), run.line('self.history["loss"].append(')
         # growth, told while it ran
         told = {body["growth"]["owner"]["path"]: body["growth"] for body in peer.bodies("adbg/memoryGrows")}
-        assert told.keys() == {"losses[*]", "trainer.history['loss'][*]['doubled']", "numbers[*]"}
+        assert told.keys() == {"losses[*]", "trainer.history['loss'][*]['doubled']", "batches[*]"}, "no small numbers"
         assert [count for _, count in told["losses[*]"]["counts"]] == [2, 5, 8], "less the one that is not yet in"
         assert told["losses[*]"]["owner"]["filled"]["line"] == fed[0]
         assert told["losses[*]"]["owner"]["filled_text"] == "losses.append(loss)"
         assert told["trainer.history['loss'][*]['doubled']"]["owner"]["filled"]["line"] == fed[1]
-        assert told["numbers[*]"]["owner"]["graphs"] == 0
+        assert told["batches[*]"]["owner"]["graphs"] == 0 and told["batches[*]"]["owner"]["bytes"] == 8 << 22
         # all graphs that are not of this backward
         body = peer.request("adbg/alive")
         graphs = _owners(body, "graphs")

@@ -6,6 +6,7 @@ import collections
 import functools
 import gc
 import sys
+import threading
 import types
 import weakref
 from collections.abc import Iterator
@@ -76,6 +77,12 @@ def _caught(thing: Thing) -> BaseException:
         return error
 
 
+def _of_thread(held: Any) -> Any:
+    value = threading.local()
+    value.here = held
+    return value
+
+
 def _own_class(thing: Thing, module: str) -> type:
     return type("Cache", (), {"store": [thing], "__module__": module})
 
@@ -110,6 +117,7 @@ MAKERS: dict[str, Any] = {
     "of_the_user.x.__defaults__[0]": lambda thing: types.FunctionType((lambda a: a).__code__, {}, "f", (thing,)),
     "of_the_user.x.gi_frame.f_locals['thing']": _started,
     "of_the_user.x.store[0]": lambda thing: _own_class(thing, "of_the_user"),
+    "of_the_user.x.here['loss'][0]": lambda thing: _of_thread({"loss": [thing]}),
     "of_the_user.x.__self__.held": lambda thing: Plain(held=thing).__init__,
 }
 
@@ -135,6 +143,36 @@ def test_an_exception_keeps_the_locals_of_its_frames(module: types.ModuleType) -
     module.error = _caught(thing)  # type: ignore[attr-defined]
     found = [path for path in paths(thing) if path.startswith("of_the_user.error.__traceback__")]
     assert found and all(eval(path, {"of_the_user": module}) is thing for path in found)
+
+
+def test_a_function_that_stands_still_keeps_nothing_that_adbg_has_read(module: types.ModuleType) -> None:
+    def stands() -> Iterator[None]:
+        held = [Thing()]
+        gone.append(weakref.ref(held[0]))
+        while True:
+            yield
+            held = [None]  # type: ignore[list-item]
+
+    gone: list[weakref.ref[Thing]] = []
+    module.x = stands()  # type: ignore[attr-defined]
+    next(module.x)  # type: ignore[attr-defined]
+    for _ in range(3):
+        thing = gone[0]()
+        assert [path for path in paths(thing) if path.startswith("of")] == [
+            "of_the_user.x.gi_frame.f_locals['held'][0]"
+        ]
+    del thing
+    next(module.x)  # type: ignore[attr-defined]
+    assert gone[0]() is None, "the generator has replaced it"
+
+
+def test_results_that_a_function_remembers(module: types.ModuleType) -> None:
+    thing = Thing()
+    for most in (None, 8):
+        module.x = functools.lru_cache(most)(lambda number: thing)  # type: ignore[attr-defined]
+        module.x(3)  # type: ignore[attr-defined]
+        found = [path for path in paths(thing) if "cache" in path]
+        assert found and all(path.startswith("of_the_user.x → cache[") for path in found)
 
 
 def test_no_code_of_the_program_runs(module: types.ModuleType) -> None:
