@@ -84,6 +84,23 @@ def test_it_ends_with_adbg_however_that_ends(tmp_path: Path) -> None:
             front.wait()
 
 
+def test_a_process_that_lets_nobody_in_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It holds the GIL in C. What to take instead is said, and it is the process that it was."""
+    from adbg.tui.cli import main, profile
+
+    monkeypatch.setattr(profile, "ENTERS", 3.0)
+    with plain("hangs.py", "gil", tmp_path / "stacks") as hung:
+        words = ["--with", "cprofile", "--seconds", "1", "--pid", str(hung.pid), "--run-dir", str(tmp_path)]
+        assert main.main(["profile", *words]) == 2
+        said = capsys.readouterr().err
+        assert f"process {hung.pid} did not let adbg in within 3 s" in said, said
+        assert f"adbg profile --with py-spy --seconds 10 --pid {hung.pid}" in said
+        status = Path(f"/proc/{hung.pid}/status").read_text()
+        assert "TracerPid:\t0" in status and "State:\tR" in status and list(tmp_path.glob("profiles/*")) == []
+
+
 def samples(parent: int) -> int:
     time.sleep(0.05)
     for text in Path(f"/proc/{parent}/task").glob("*/children"):
