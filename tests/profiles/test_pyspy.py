@@ -36,6 +36,7 @@ def test_a_process_that_hangs(kind: str, innermost: str, tmp_path: Path) -> None
         line = marked("hangs", "other" if kind == "deadlock" else "gil")
         assert f"hangs.py:{line})" in stacks and innermost in stacks, stacks
         assert ".so" in stacks, "native frames"
+        assert sum(int(line.rpartition(" ")[2]) for line in stacks.splitlines()) > 30, "of 100 a thread"
         assert len(os.listdir(f"/proc/{hung.pid}/task")) == threads and alive(hung.pid)
         assert "TracerPid:\t0" in Path(f"/proc/{hung.pid}/status").read_text()
 
@@ -76,6 +77,8 @@ def test_it_ends_with_adbg_however_that_ends(tmp_path: Path) -> None:
         front = subprocess.Popen([sys.executable, "-m", "adbg", *words], cwd=ROOT, stderr=subprocess.DEVNULL)
         try:
             child = wait_until(lambda: samples(front.pid), "py-spy")
+            looks = iter(lambda: held(hung.pid), None)
+            wait_until(lambda: any(next(looks) for _ in range(20)) and seconds_of(child) > 0.4, "its sampling")
             os.kill(front.pid, signal.SIGKILL)
             front.wait(patience(20))
             wait_until(lambda: not alive(child), "its end")
@@ -99,6 +102,17 @@ def test_a_process_that_lets_nobody_in_is_given_up(
         assert f"adbg profile --with py-spy --seconds 10 --pid {hung.pid}" in said
         status = Path(f"/proc/{hung.pid}/status").read_text()
         assert "TracerPid:\t0" in status and "State:\tR" in status and list(tmp_path.glob("profiles/*")) == []
+
+
+def held(pid: int) -> bool:
+    """A native stack is read this moment."""
+    time.sleep(0.005)
+    return "TracerPid:\t0" not in Path(f"/proc/{pid}/status").read_text()
+
+
+def seconds_of(pid: int) -> float:
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def samples(parent: int) -> int:

@@ -43,7 +43,7 @@ def test_rank_0_and_its_first_process_alone() -> None:
 
 
 def test_another_one_and_all() -> None:
-    profiles, launcher = asked_of_a_launcher()
+    profiles, _ = asked_of_a_launcher()
     profiles.ranks = None
     assert [len(requests) for requests in started(profiles, 1, 0)] == [1, 1]
     profiles, _ = asked_of_a_launcher()
