@@ -24,7 +24,7 @@ from adbg.engine.session.stop_point import PausedPoint
 from adbg.profiles import registry
 from adbg.profiles.base import META
 from adbg.profiles.folders import make_folder, parent_folder, write_meta
-from adbg.profiles.measurement import Measurement, reason, told
+from adbg.profiles.measurement import Measurement, reason, row_of, told
 from adbg.profiles.placing import Placing, parse_cores
 from adbg.profiles.region import Region
 from adbg.profiles.repeat import repeated, run_in_pieces
@@ -69,7 +69,7 @@ class Profiling(Observer):
             self._drop()
         elif request.action not in ("state", "list"):
             raise CommandError(f"unknown action {request.action!r}", "start, stop, state, list, go")
-        rows = [_row(name) for name in registry.REGISTRY] if request.action == "list" else []
+        rows = [row_of(registry.make(name)) for name in registry.REGISTRY] if request.action == "list" else []
         return p.ProfileBody(self.state(), rows)
 
     def state(self) -> p.ProfileState:
@@ -427,9 +427,3 @@ class Profiling(Observer):
             if now.state == "running":
                 with suppress(Exception):
                     now.profiler.abandon()
-
-
-def _row(name: str) -> p.ProfilerRow:
-    profiler = registry.make(name)
-    can = profiler.available()
-    return p.ProfilerRow(name, profiler.what, profiler.where, can.ok, can.why, can.hint)

@@ -138,3 +138,8 @@ def reason(error: BaseException, folder: str) -> str:
         text = f"the profile cannot be written to {folder}: {error.strerror or error}"
         return f"{text} (what was saved before is kept; `in DIR` behind the region, or --run-dir, names another folder)"
     return f"{type(error).__name__}: {error}"
+
+
+def row_of(profiler: Profiler) -> p.ProfilerRow:
+    can = profiler.available()
+    return p.ProfilerRow(profiler.name, profiler.what, profiler.where, can.ok, can.why, can.hint)
