@@ -118,7 +118,7 @@ framework.counted = PATH
 HELD = {
     "torch": "import torch\nframework.mine = torch.profiler.profile()\nframework.mine.start()",
     # the one before is in a cycle with its lambda, and Paddle has one at a time
-    "paddle": "import gc, paddle\ngc.collect()\nframework.mine = paddle.profiler.Profiler(on_trace_ready=lambda _: None)",
+    "paddle": "import gc, paddle\ngc.collect()\nframework.mine = paddle.profiler.Profiler(on_trace_ready=print)",
 }
 LET_GO = {"torch": "framework.mine.stop()\ndel framework.mine", "paddle": "del framework.mine"}
 FORK = """
