@@ -24,8 +24,8 @@ from adbg.engine.session.stop_point import PausedPoint
 from adbg.profiles import registry
 from adbg.profiles.base import META
 from adbg.profiles.folders import make_folder, parent_folder, reason, write_meta
-from adbg.profiles.measurement import Measurement, told
-from adbg.profiles.placing import Placing, parse_cores
+from adbg.profiles.measurement import Measurement, displaced_by, told
+from adbg.profiles.placing import Placing
 from adbg.profiles.region import Region
 from adbg.profiles.repeat import repeated, run_in_pieces
 
@@ -65,6 +65,8 @@ class Profiling(Observer):
             self._stop_now()
         elif request.action == "go":
             self._go(request.folder)
+        elif request.action == "drop":
+            self._drop()
         elif request.action not in ("state", "list"):
             raise CommandError(f"unknown action {request.action!r}", "start, stop, state, list, go")
         rows = [registry.row_of(name) for name in registry.REGISTRY] if request.action == "list" else []
@@ -86,12 +88,10 @@ class Profiling(Observer):
             region = Region(**{name: getattr(request.region, name) for name in Region.__slots__})
             lines = region.lines if region.place else None
             placing = Placing()
-            if request.cores or request.nice is not None:
-                cores = parse_cores(request.cores) if request.cores else None
-                placing.wanted(cores, request.nice)
+            placing.asked(request.cores, request.nice)
             folder = make_folder(request.folder or parent_folder(self._run_dir()), profiler.name)
             self._now = now = Measurement(profiler, region, folder, placing)
-            profiler.displaced = lambda by: self._displaced(now, by)  # type: ignore[method-assign]
+            profiler.displaced = lambda by: self._finish(now, displaced_by(by))  # type: ignore[method-assign]
             if isinstance(profiler, Observer):
                 self._session.observe(profiler)
                 if hasattr(profiler, "stacks"):
@@ -159,6 +159,21 @@ class Profiling(Observer):
             self._finish(now, "")
         else:
             self._on_its_thread(now)
+
+    def _drop(self) -> None:
+        """As if it had not been asked for."""
+        with self._lock:
+            now = self._now
+            if now is None:
+                return
+            with suppress(Exception):
+                if now.state == "running":
+                    now.profiler.stop()
+            now.state = "idle"
+            now.put_back()
+            shutil.rmtree(now.folder, ignore_errors=True)
+            self._over(now)
+            self._last = None
 
     def _on_its_thread(self, now: Measurement, why: str = "", leaves: bool = False) -> None:
         """A bound profiler ends where it began: between two instructions of the main thread, or at the end of a
@@ -242,12 +257,9 @@ class Profiling(Observer):
             self._over(now)
         self._tell(now)
 
-    def _displaced(self, now: Measurement, by: str) -> None:
-        """On the thread on which the program starts one of its own."""
-        self._finish(now, f"the program itself starts {by}, beside which this profile cannot go on")
-
     def _write_meta(self, now: Measurement) -> None:
-        write_meta(now.folder, now.meta([backend.name for backend in self._session.backends]))
+        frameworks, rank = [backend.name for backend in self._session.backends], self._session.known_rank()
+        write_meta(now.folder, {**now.meta(frameworks), "rank": rank})
 
     def _failed(self, now: Measurement, error: BaseException) -> None:
         now.state, now.why = "failed", reason(error, now.folder)
@@ -335,8 +347,7 @@ class Profiling(Observer):
             if now.ending and now.thread == threading.get_ident():
                 self._finish(now, now.ending[0])
                 return
-            ended = region.kind == "backward" or (region.kind == "iterations" and now.iterations >= region.count)
-            if ended:
+            if region.kind == "backward" or (region.kind == "iterations" and now.iterations >= region.count):
                 self._finish(now, "")
             elif not now.profiler.bound or now.thread == threading.get_ident():
                 self._save(now)
@@ -363,20 +374,16 @@ class Profiling(Observer):
 
     def stop_over(self) -> None:
         now = self._now
-        if now is None:
-            return
-        if now.state == "waiting" and now.region.kind in ("stop", *_FROM_NOW):
+        if now is not None and now.state == "waiting" and now.region.kind in ("stop", *_FROM_NOW):
             self._begin()
-        elif now.state == "running":
+        elif now is not None and now.state == "running":
             now.profiler.resume()
 
     def _entered_lines(self) -> None:
         now = self._now
-        if now is None:
-            return
-        if now.state == "waiting":
+        if now is not None and now.state == "waiting":
             self._begin()
-        elif now.state == "running" and now.thread == threading.get_ident():
+        elif now is not None and now.state == "running" and now.thread == threading.get_ident():
             now.profiler.resume()
 
     def _left_lines(self) -> None:
@@ -403,15 +410,8 @@ class Profiling(Observer):
         if now is None:
             return
         now.go.set()
-        if now.state != "running":
-            self._finish(now, f"{what} before the region began: {now.region}")
-            return
-        done = now.region.kind == "run"
-        text = f"{what} in the region: {now.region}"
-        if now.region.kind == "iterations":
-            text = f"{what} after {now.iterations} of {now.region.count} iterations"
-        why = "" if done else text
-        if now.profiler.bound and now.thread != threading.get_ident():
+        why = now.unfinished(what)
+        if now.state == "running" and now.profiler.bound and now.thread != threading.get_ident():
             self._on_its_thread(now, why, leaves=True)
         else:
             self._finish(now, why)

@@ -76,6 +76,14 @@ class Measurement:
         if stays:
             self.warnings.append(stays)
 
+    def unfinished(self, what: str) -> str:
+        """What a profile is told to lack that ``what`` ("the program ended") ends now; "" if nothing."""
+        if self.state != "running":
+            return f"{what} before the region began: {self.region}"
+        if self.region.kind == "iterations":
+            return f"{what} after {self.iterations} of {self.region.count} iterations"
+        return "" if self.region.kind == "run" else f"{what} in the region: {self.region}"
+
     def save(self) -> None:
         """What was measured so far, if it is time."""
         now = time.monotonic()
@@ -108,6 +116,10 @@ class Measurement:
             "warnings": self.warnings,
             **(artifact.meta if artifact is not None else {}),
         }
+
+
+def displaced_by(other: str) -> str:
+    return f"the program itself starts {other}, beside which this profile cannot go on"
 
 
 def told(now: Measurement | None) -> p.ProfileState:

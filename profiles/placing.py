@@ -31,6 +31,11 @@ class Placing:
         self._nice: dict[int, int] = {}
         self._wanted: tuple[frozenset[int] | None, int | None] = None, None
 
+    def asked(self, cores: str, nice: int | None) -> None:
+        """``cores`` as ``parse_cores`` takes them, "" for no change. Raises ProfileError."""
+        if cores or nice is not None:
+            self.wanted(parse_cores(cores) if cores else None, nice)
+
     def wanted(self, cores: frozenset[int] | None, nice: int | None) -> None:
         """What ``apply`` does when the region begins. Raises ProfileError where it cannot be had."""
         nice = None if nice is None else min(max(nice, -20), 19)  # as the kernel takes it

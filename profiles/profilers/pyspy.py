@@ -17,8 +17,11 @@ import sys
 import sysconfig
 import threading
 import time
+from typing import Any
 
+from adbg.engine.own_files import own_folders
 from adbg.profiles.base import Artifact, Availability, ProfileError, Profiler
+from adbg.profiles.profilers.own_stacks import without_own
 from adbg.profiles.region import Region
 
 FILE = "profile.collapsed"
@@ -106,7 +109,7 @@ class PySpy(Profiler):
 
     def _run(self, command: str) -> None:
         argv = [command, "record", "--pid", str(self.pid), "--format", "raw", "--rate", str(RATE)]
-        argv += ["--duration", "86400", "--threads", "--output", os.path.join(self._folder, FILE)]
+        argv += ["--full-filenames", "--duration", "86400", "--threads", "--output", os.path.join(self._folder, FILE)]
         argv += ["--native"] * self._native + ["--idle"] * self._idle
         begun, problem = threading.Event(), list[OSError]()
 
@@ -164,5 +167,11 @@ class PySpy(Profiler):
             self._said += output
         path = os.path.join(self._folder, FILE)
         there = os.path.exists(path) and os.path.getsize(path) > 0
-        meta = {"hz": RATE, "native": self._native, "idle": self._idle}
+        meta: dict[str, Any] = {"hz": RATE, "native": self._native, "idle": self._idle}
+        if there:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                text, left, kept = without_own(file.read(), own_folders(), self._native)
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+            there, meta["own_share"] = kept > 0, left / max(left + kept, 1)
         return Artifact(self.name, self._folder, FILE if there else "", self.format, meta)

@@ -6,13 +6,14 @@ from __future__ import annotations
 import json
 import os
 import pstats
+import re
 import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.frameworks import on_frameworks
+from support.frameworks import on_frameworks, only
 from support.program import adbg, commands, digest_of, run
 
 from adbg.profiles import registry
@@ -136,6 +137,8 @@ def test_the_command_line_and_the_scripts_own_status(framework: str, script: Pat
     assert opened(folder_of(run_dir, "cprofile"), meta) == "forward 5"
 
 
+ONE = only("torch", "what goes wrong is no framework's: test_profile_attached has what differs")
+
 TINY = """
 import os, signal, sys, time
 import torch
@@ -146,7 +149,7 @@ def step():
 """
 
 
-@pytest.mark.torch
+@ONE
 @pytest.mark.parametrize(
     ("name", "body", "words", "said", "status"),
     [
@@ -168,6 +171,14 @@ def step():
         ("nothing", "print(True)\n", ["--iterations", "3"], "before the region began: 3 iterations after 1", 0),
         ("few", "for _ in range(3): step()\nprint(True)\n", ["--iterations", "9"], "after 2 of 9 iterations", 0),
         (
+            "exec",
+            "end = time.monotonic() + 2.5\nwhile time.monotonic() < end: step()\n"
+            "os.execv(sys.executable, [sys.executable, '-c', 'print(True)'])\n",
+            ["--iterations", "10000000"],
+            "what was saved until then is kept",
+            0,
+        ),
+        (
             "killed",
             "end = time.monotonic() + 2.5\nprint(True, flush=True)\nstep()\nwhile time.monotonic() < end: step()\n"
             "os.kill(os.getpid(), signal.SIGKILL)\n",
@@ -186,7 +197,7 @@ def test_what_goes_wrong_is_said_and_harms_nothing(
     seen = adbg("profile", *words, "--run-dir", run_dir, script)
     assert (seen.status, seen.stdout) == (status, "True\n"), str(seen)
     assert said in seen.stderr and "Traceback" not in seen.stderr, str(seen)
-    if name in ("few", "killed"):
+    if name in ("few", "killed", "exec"):
         folder = folder_of(run_dir, "cprofile")
         meta = meta_of(folder)
         assert meta["state"] == "partial"
@@ -196,7 +207,7 @@ def test_what_goes_wrong_is_said_and_harms_nothing(
         assert not {function for (_, _, function) in rows} & {"_exitfunc", "_del_library"}, "how Python takes it down"
 
 
-@pytest.mark.torch
+@ONE
 def test_a_folder_that_cannot_be_written_is_said_before_the_script_runs(tmp_path: Path) -> None:
     script = tmp_path / "tiny.py"
     script.write_text(TINY + "for _ in range(9): step()\nprint(True)\n")
@@ -234,3 +245,91 @@ def test_the_other_regions_at_a_stop(framework: str, script: Path, tmp_path: Pat
         assert again == 40, "under its name"
     else:
         assert "no way to run a node by itself" in seen.stdout
+
+
+REPEATED = """
+import hashlib
+import torch
+torch.set_num_threads(1)
+torch.manual_seed(0)
+calls = {"tensor": 0, "node": 0, "custom": 0}
+
+class Noisy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        calls["custom"] += 1
+        return grad * torch.rand_like(grad)
+
+def count(name):
+    calls[name] += 1
+
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 8))
+for step in range(3):
+    y = Noisy.apply(model(torch.randn(4, 8)))
+    z = torch.sigmoid_(y * 1)
+    y.register_hook(lambda grad: count("tensor"))
+    z.grad_fn.register_prehook(lambda grads: count("node"))
+    z.sum().backward()
+found = hashlib.sha256(torch.get_rng_state().numpy().tobytes())
+for parameter in model.parameters():
+    found.update(parameter.grad.numpy().tobytes())
+print("DIGEST", found.hexdigest())
+print("CALLS", *calls.values())
+"""
+
+
+@only("torch", "Paddle has no way to run a node by itself, which test_the_other_regions_at_a_stop asserts")
+def test_a_node_run_again_changes_nothing_and_calls_no_hook(tmp_path: Path) -> None:
+    """Random numbers drawn in it, an operator in place, the user's hooks. The Python code of a custom function is the
+    one thing that runs as often: it is the node."""
+    script = tmp_path / "repeated.py"
+    script.write_text(REPEATED)
+    plain = run([sys.executable, script])
+    again = "profile cprofile node . --repeat 50"
+    lines = ["break Sigmoid*", "continue", again, "delete 1", "tbreak Noisy*", "continue", again, "continue"]
+    seen = adbg("run", "--batch", "--run-dir", tmp_path / "run", *commands(*lines), script)
+    assert (seen.status, digest_of(seen.stdout)) == (0, digest_of(plain.stdout)), str(seen)
+    assert "CALLS 3 3 3\n" in plain.stdout
+    assert "CALLS 3 3 54\n" in seen.stdout, "50 and the one that warms up"
+    assert len(list((tmp_path / "run" / "profiles").iterdir())) == 2
+
+
+JOB = """
+import os
+import torch
+import torch.distributed as dist
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+torch.manual_seed(dist.get_rank())
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+for step in range(9):
+    model(torch.randn(4, 8)).sum().backward()
+total = sum(parameter.double().sum().item() for parameter in model.parameters())
+print(f"rank {dist.get_rank()} {os.getpid()} {total!r}", flush=True)
+dist.destroy_process_group()
+"""
+
+
+@only("torch", "its launcher is a Python program; that of a rank in general is the way of every process")
+def test_of_a_job_the_ranks_are_profiled_and_not_their_launcher(tmp_path: Path) -> None:
+    """Each rank has a folder of its own in the run directory. That it is rank 0 alone where no --rank is given:
+    tests/tui/debugger/test_profiled_ranks.py."""
+    script, run_dir = tmp_path / "job.py", tmp_path / "run"
+    script.write_text(JOB)
+    words = ["-m", "torch.distributed.run", "--nproc_per_node", "2", script]
+    seen = adbg("profile", "--iterations", "3", "--rank", "all", "--run-dir", run_dir, *words)
+    assert seen.status == 0, str(seen)
+    pids = {int(rank): int(pid) for rank, pid in re.findall(r"^rank (\d) (\d+) ", seen.stdout, re.MULTILINE)}
+    folders = sorted((run_dir / "profiles").iterdir())
+    metas = {meta["rank"]: meta for meta in map(meta_of, folders)}
+    assert {rank: meta["pid"] for rank, meta in metas.items()} == pids and len(folders) == 2, str(seen)
+    for folder in folders:
+        meta = meta_of(folder)
+        assert (meta["state"], meta["iterations"]) == ("done", 3), meta
+        rows = pstats.Stats(str(folder / meta["file"])).stats  # type: ignore[attr-defined]
+        assert sum(row[1] for (_, _, name), row in rows.items() if name == "backward") >= 3
+    assert "without a word" not in seen.stderr and seen.stderr.count(" iterations, ") == 2, str(seen)

@@ -27,6 +27,7 @@ FAILED = 1  # nothing was measured of a process that runs
 # Options that take a value: what follows them is not the script.
 VALUED = {
     *("--with", "--pid", "--seconds", "--iterations", "--iteration-at", "--warmup", "--lines", "--pin", "--nice"),
+    "--rank",
     *("--run-dir", "--python", "--timeout", "-b", "--break"),
 }
 
@@ -65,6 +66,7 @@ class Profile:
         machine.add_argument("--nice", type=int, metavar="N", help="its priority, -20 (first) to 19")
         machine.add_argument("--pid", type=int, metavar="PID", help="a program that runs already, in place of SCRIPT")
         which.add_argument("--seconds", type=_count, metavar="S", help="S seconds from its start")
+        add("--rank", metavar="N", default="0", help="of a job the rank that is profiled, or `all` (default: 0)")
         add("--run-dir", metavar="DIR", default="", help="record into DIR (default: a new one, see `adbg runs`)")
         add("--timeout", type=seconds, metavar="SECONDS", help="end the script after SECONDS, with exit status 124")
         add("--json", action="store_true", help="write JSON lines, and nothing else, to stdout")
@@ -102,8 +104,10 @@ class Profile:
             python=kind != "command" or is_interpreter(command[0]),
         )
         program = StartedProgram(script)
+        debugger = Debugger(program, [line], script.title, False)
+        debugger.incoming.profiles.ranks = _ranks(options.rank)
         writer = JsonWriter(quiet=True) if options.json else TextWriter(quiet=True)
-        status = Batch(Debugger(program, [line], script.title, False), writer, options.timeout, frozenset({0})).run()
+        status = Batch(debugger, writer, options.timeout, frozenset({0})).run()
         if not options.json:
             if options.open:
                 _open(program.run_dir)
@@ -226,6 +230,14 @@ def command_line(options: argparse.Namespace) -> str:
     if options.nice is not None:
         words += ["nice", str(options.nice)]
     return " ".join(words)
+
+
+def _ranks(text: str) -> frozenset[int] | None:
+    if text == "all":
+        return None
+    if not text.isdigit():
+        raise CommandError(f"expected the number of a rank, or all, got {text!r}", "for example: --rank 1")
+    return frozenset((int(text),))
 
 
 def _count(text: str) -> int:

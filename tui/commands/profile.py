@@ -51,7 +51,10 @@ def profile(debugger: Debugger, argument: str) -> CommandResult:
     if words == ["stop"]:
         return _state(debugger.view.request(protocol.Profile("stop"), 60.0).state)
     request = parse(words)
+    process = debugger.current
     body = debugger.view.request(request, 600.0 if request.region.kind == "node" else 30.0)
+    if process is not None:
+        debugger.incoming.profiles.asked(process, request)
     return _state(body.state)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import threading
 import time
 from dataclasses import replace
 from typing import Any
@@ -41,11 +42,12 @@ class Incoming:
         self._ranks = ranks
         self._stop_all = stop_all
         self._decoders: dict[str, codecs.IncrementalDecoder] = {}
-        self._profiles = Profiles(model.notice, lambda process, state: model.tell(events.ProfileEnded(process, state)))
+        self.profiles = Profiles(model.notice, lambda process, state: model.tell(events.ProfileEnded(process, state)))
 
     def listen(self, run: Run) -> None:
         """Start (or find) the program; its reports come in from now on."""
         self._decoders = {}
+        self.profiles.begin()
         self._program.start(
             lambda client, info: self._joined(client, info, run),
             lambda stream, data: self._output(stream, data, run),
@@ -99,6 +101,7 @@ class Incoming:
             model.notice("info", self._program.attachment.arrival(process.info))
         model.tell(events.ProcessJoined(process))
         self._drop_invalid(states)
+        self.profiles.joined(process)
         if begun:
             self.configure(process)
         with model.changed:
@@ -173,6 +176,7 @@ class Incoming:
         elif isinstance(body, protocol.ProcessChanged):
             process.info = body.process
             self._ranks.wake()
+            threading.Thread(target=self.profiles.joined, args=(process,), name="adbg-profile", daemon=True).start()
         elif isinstance(body, protocol.FrameworkLoaded):
             process.frameworks = (*process.frameworks, body.framework)
             run.frameworks_seen.add(body.framework.name)
@@ -181,7 +185,7 @@ class Incoming:
             process.said_end = True
             run.iterations = (run.iterations or 0) + body.iterations
         elif isinstance(body, protocol.ProfileChanged):
-            self._profiles.changed(process, body.state)
+            self.profiles.changed(process, body.state)
             tell(events.ProfileChanged(process, body.state))
 
         elif isinstance(body, protocol.MemoryGrows):
@@ -241,7 +245,7 @@ class Incoming:
 
     def _lost(self, process: Process, reason: str, run: Run) -> None:
         model = self._model
-        self._profiles.lost(process)
+        self.profiles.lost(process)
         with model.changed:
             process.alive = False
             process.changed_at = time.monotonic()

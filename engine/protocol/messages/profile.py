@@ -59,8 +59,9 @@ class ProfileBody:
 @dataclass(frozen=True, slots=True)
 class Profile:
     """``action``: "start", "stop" (end the region now), "state", "list" (with ``profilers``), "go" (the profiler beside
-    the program runs: the region may begin). ``folder``: the artifact's folder is made in it; "": in the run
-    directory, else in the working directory."""
+    the program runs: the region may begin), "drop" (as if it had not been asked for: this process only starts the ranks
+    of a job). ``folder``: the artifact's folder is made in it; "": in the run directory, else in the working
+    directory."""
 
     action: str = "state"
     profiler: str = ""

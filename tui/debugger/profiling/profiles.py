@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -34,6 +35,42 @@ class Profiles:
         self._ended = ended
         self._beside: dict[Process, Profiler] = {}
         self.states: dict[Process, protocol.ProfileState] = {}
+        self.ranks: frozenset[int] | None = frozenset((0,))  # of a job those that are profiled; None: all
+        self._asked: tuple[Process, protocol.Profile] | None = None
+        self._followed: set[int] = set()
+
+    def begin(self) -> None:
+        """The program starts."""
+        self._asked, self._followed = None, set()
+
+    def asked(self, process: Process, request: protocol.Profile) -> None:
+        """A profile was asked for, of this process; in the end it may be what starts the ranks of a job."""
+        self._asked, self._followed = (process, request), set()
+
+    def joined(self, process: Process) -> None:
+        """Of a job the ranks are meant, not their launcher. Not on the thread that reads what ``process`` says."""
+        if self._asked is None or process.info.rank is None:
+            return
+        (launcher, request), rank = self._asked, process.info.rank
+        state = self.states.get(launcher)
+        if process is launcher or launcher.info.rank is not None or rank in self._followed:
+            return  # a rank's own children have its number too
+        if self.ranks is not None and rank not in self.ranks:
+            return
+        begun = state is not None and state.state == "running" and request.region.kind not in ("run", "seconds")
+        if not self._followed and (state is None or state.state not in LIVE or begun):
+            return
+        self._followed.add(rank)
+        if state is not None and state.folder:  # a rank does not record yet
+            self._asked = launcher, (request := replace(request, folder=os.path.dirname(state.folder)))
+        with suppress(AdbgError):
+            launcher.client.request(protocol.Profile("drop"))
+        self.states.pop(launcher, None)
+        try:
+            process.client.request(request)
+            self._notice("info", f"profile {request.profiler}: of rank {rank}, process {process.info.pid}")
+        except AdbgError as error:
+            self._notice("error", f"rank {rank} is not profiled: {error}")
 
     def changed(self, process: Process, state: protocol.ProfileState) -> None:
         self.states[process] = state
