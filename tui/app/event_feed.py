@@ -34,6 +34,8 @@ from adbg.tui.text import cells as figures
 from adbg.tui.text.attach import entering_summary
 from adbg.tui.text.evidence import stop_message
 from adbg.tui.text.formatting import exit_sentence, exit_text, stop_title, trace_text
+from adbg.tui.text.memory import growth_lines
+from adbg.tui.text.profile import is_whole, state_text
 from adbg.tui.text.quantities import size
 
 WAITING = "the program is running: i pauses at the next node, B sets a breakpoint"
@@ -101,7 +103,8 @@ class EventFeed:
             events.FramesShown: lambda event: self.reader.reread_lines(),
             events.Edited: lambda event: self._edited(),
             events.ProfileChanged: self.profiles.changed,
-            events.ProfileEnded: self.profiles.ended,
+            events.ProfileEnded: self._profile_ended,
+            events.MemoryGrows: lambda event: self.main.say("\n".join(growth_lines(event.growth)), "warn"),
             events.Notice: self._notice,
             events.Exited: self._exited,
             events.Detached: self._detached,
@@ -275,6 +278,10 @@ class EventFeed:
         self.main.bar.status.edited = True
         self.reader.read_node()
         self.reader.read_shown()
+
+    def _profile_ended(self, event: events.ProfileEnded) -> None:
+        self.main.say(state_text(event.state), "dim" if is_whole(event.state) else "warn")
+        self.profiles.ended(event)
 
     def _notice(self, event: events.Notice) -> None:
         self.main.say(event.text, {"warning": "warn", "error": "bad"}.get(event.level, "dim"))

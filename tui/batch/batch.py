@@ -360,6 +360,10 @@ class Batch:
             writer.trace(event)
         elif isinstance(event, events.Notice):
             writer.notice(event.level, event.text)
+        elif isinstance(event, events.ProfileEnded):
+            writer.profile_ended(event)
+        elif isinstance(event, events.MemoryGrows):
+            writer.memory_grows(event)
         elif isinstance(event, events.ProfileChanged):
             self._measures = event.state.state in LIVE
         elif isinstance(event, events.ProcessJoined):

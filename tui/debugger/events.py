@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from adbg.engine.protocol.messages import BackwardBegin, BackwardEnd, Framework, NodeRan, ProfileState
+from adbg.engine.protocol.messages import BackwardBegin, BackwardEnd, Framework, Growth, NodeRan, ProfileState
 from adbg.engine.types import ExitStatus, NodeStop
 
 if TYPE_CHECKING:
@@ -144,6 +144,14 @@ class Edited:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryGrows:
+    """A variable of ``process`` holds more with each iteration. Once of each variable."""
+
+    process: Process
+    growth: Growth
+
+
+@dataclass(frozen=True, slots=True)
 class Notice:
     """What adbg itself has to say. ``level`` is "info", "warning" or "error"."""
 
@@ -204,6 +212,7 @@ Event = (
     | GraphMarked
     | Edited
     | Notice
+    | MemoryGrows
     | ProfileChanged
     | ProfileEnded
     | Exited

@@ -187,11 +187,8 @@ class Incoming:
         elif isinstance(body, protocol.ProfileChanged):
             self.profiles.changed(process, body.state)
             tell(events.ProfileChanged(process, body.state))
-
         elif isinstance(body, protocol.MemoryGrows):
-            from adbg.tui.text.memory import growth_lines
-
-            self._model.notice("warning", "\n".join(growth_lines(body.growth)))
+            tell(events.MemoryGrows(process, body.growth))
         elif isinstance(body, protocol.Output):
             self._model.notice("warning" if body.category == "important" else "info", body.output.rstrip("\n"))
 

@@ -17,6 +17,11 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds * 1e6:.3g} us"
 
 
+def is_whole(state: ProfileState) -> bool:
+    """Measured to the end of its region, and nothing speaks against its numbers."""
+    return state.state == "done" and not state.warnings
+
+
 def state_text(state: ProfileState) -> str:
     """One line, and the warnings below it."""
     what = f"{state.profiler}, {region_text(state.region)}"

@@ -12,7 +12,7 @@ from adbg.engine.errors import CommandError, NotStopped
 from adbg.engine.protocol import messages as protocol
 from adbg.engine.types import SourceLine
 from adbg.tui.commands.table import execute
-from adbg.tui.debugger.events import Notice
+from adbg.tui.debugger.events import MemoryGrows
 from adbg.tui.text.memory import alive_lines, growth_lines, spark
 
 LINE = SourceLine("/home/someone/train.py", 7, "step")
@@ -141,14 +141,14 @@ def test_while_it_runs(watched: Callable[..., Watched]) -> None:
             execute(session.debugger, line)
 
 
-def test_growth_is_told_as_a_notice(watched: Callable[..., Watched]) -> None:
+def test_growth_is_told_in_values_and_worded_by_the_front_end(watched: Callable[..., Watched]) -> None:
     session = watched()
     agent = session.stop_at("Mm")
     agent.event(protocol.MemoryGrows(protocol.Growth(OWNER, [(3, 2), (6, 5), (9, 8)])))
-    notice = session.wait(Notice)
-    assert notice.level == "warning"
-    assert notice.text.startswith("losses[*] grows: it led to 2 tensors at iteration 3, 5 at 6, 8 at 9, each of which")
-    assert "train.py:7: losses.append(loss)" in notice.text
+    told = session.wait(MemoryGrows)
+    text = "\n".join(growth_lines(told.growth))
+    assert text.startswith("losses[*] grows: it led to 2 tensors at iteration 3, 5 at 6, 8 at 9, each of which")
+    assert "train.py:7: losses.append(loss)" in text
 
 
 def test_a_line_of_bars() -> None:

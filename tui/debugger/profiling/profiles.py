@@ -19,14 +19,13 @@ from adbg.profiles.folders import make_folder, parent_folder, write_meta
 from adbg.profiles.machine import Machine, slow_cores
 from adbg.profiles.region import Region
 from adbg.tui.debugger.process import Process
-from adbg.tui.text.profile import state_text
 
 LIVE = ("waiting", "ready", "running")
 
 
 class Profiles:
-    """Told of every change on the thread that reads the agent's messages. ``notice`` says (level, text); ``ended`` is
-    told of each profile once, when its file is written."""
+    """Told of every change on the thread that reads the agent's messages. ``notice`` says (level, text) of
+    ranks; ``ended`` is told of each profile once, when its file is written."""
 
     def __init__(
         self, notice: Callable[[str, str], None], ended: Callable[[Process, protocol.ProfileState], None]
@@ -103,8 +102,6 @@ class Profiles:
         self._say(process, replace(ended, file=file if kept else "", why=f"{ended.why}: {what}"))
 
     def _say(self, process: Process, state: protocol.ProfileState) -> None:
-        good = state.state == "done" and not state.warnings
-        self._notice("info" if good else "warning", state_text(state))
         self._ended(process, state)
 
     def _start(self, process: Process, state: protocol.ProfileState) -> None:
