@@ -21,7 +21,6 @@ from adbg.tui.commands.table import execute
 from adbg.tui.debugger import events
 from adbg.tui.debugger.debugger import Debugger, State
 from adbg.tui.debugger.end_notes import end_notes
-from adbg.tui.debugger.profiling.profiles import LIVE
 from adbg.tui.debugger.reports import entering_rows
 from adbg.tui.debugger.signals import handed_on, letting_go
 from adbg.tui.text.attach import entering_summary
@@ -30,6 +29,7 @@ TIMED_OUT = 124
 FAILED = 125
 USAGE = 2
 FAILED_ON = 3
+WRITTEN = 35.0  # seconds that a profile which is being written is waited for at the end
 IDLE = 0.1  # seconds without an event after which a half line of output is passed on
 ENTERING_AGAIN = 10.0  # seconds after which it is said again that a process is waited for
 FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
@@ -69,7 +69,7 @@ class Batch:
         self._ended = 0  # the start of the program whose end was seen last
         self.reported: NodeStop | None = None  # the stop reported last
         self._quit = False
-        self._measures = False  # a profile waits for its region, or runs
+        self._profiles = 0  # ends of profiles that were reported
         self._joined = False  # a process did, and that was reported
         self.shown: set[int] = set()  # breakpoints whose hit was reported
 
@@ -282,7 +282,15 @@ class Batch:
                 if not debugger.program.launched:
                     return 0
                 self._take(0.2)
+        limit = time.monotonic() + WRITTEN
+        while self._measures and time.monotonic() < limit:
+            self._take(0.1)
         return self._finish()
+
+    @property
+    def _measures(self) -> bool:
+        """A profile waits for its region, runs, or is being written."""
+        return self._profiles < self.debugger.incoming.profiles.begun
 
     def _go_on(self) -> None:
         for row in self.debugger.settings.breakpoints:
@@ -361,11 +369,10 @@ class Batch:
         elif isinstance(event, events.Notice):
             writer.notice(event.level, event.text)
         elif isinstance(event, events.ProfileEnded):
+            self._profiles += 1
             writer.profile_ended(event)
         elif isinstance(event, events.MemoryGrows):
             writer.memory_grows(event)
-        elif isinstance(event, events.ProfileChanged):
-            self._measures = event.state.state in LIVE
         elif isinstance(event, events.ProcessJoined):
             self._joined = True
         elif isinstance(event, events.Stopped):

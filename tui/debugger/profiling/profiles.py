@@ -37,6 +37,8 @@ class Profiles:
         self.ranks: frozenset[int] | None = frozenset((0,))  # of a job those that are profiled; None: all
         self._asked: tuple[Process, protocol.Profile] | None = None
         self._followed: set[int] = set()
+        self.begun = 0  # profiles whose end ``ended`` is told of, some day; known before the request is answered
+        self._untold: set[Process] = set()
 
     def begin(self) -> None:
         """The program starts."""
@@ -65,6 +67,7 @@ class Profiles:
         with suppress(AdbgError):
             launcher.client.request(protocol.Profile("drop"))
         self.states.pop(launcher, None)
+        self._count(launcher, -1)
         try:
             process.client.request(request)
             self._notice("info", f"profile {request.profiler}: of rank {rank}, process {process.info.pid}")
@@ -73,6 +76,9 @@ class Profiles:
 
     def changed(self, process: Process, state: protocol.ProfileState) -> None:
         self.states[process] = state
+        self._count(process, 1)
+        if state.state not in LIVE:
+            self._untold.discard(process)
         if state.state == "ready":
             threading.Thread(target=self._start, args=(process, state), name="adbg-profile", daemon=True).start()
         elif state.state not in LIVE:
@@ -82,9 +88,15 @@ class Profiles:
             else:
                 self._say(process, state)
 
+    def _count(self, process: Process, by: int) -> None:
+        if (process in self._untold) is (by < 0):
+            self.begun += by
+            (self._untold.add if by > 0 else self._untold.discard)(process)
+
     def lost(self, process: Process) -> None:
         """Its connection ended. What it has saved until then is kept."""
         state = self.states.pop(process, None)
+        self._untold.discard(process)
         if state is None or state.state not in LIVE:
             return
         ended = replace(state, state="partial", why="the program ended in the region, without a word")
