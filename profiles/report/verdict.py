@@ -7,31 +7,24 @@ node the two are told apart by the kernel's own time where the profiler knows it
 most, by nodes of the same run that compute nothing: what goes beyond it is the kernel's for certain. Where neither is
 known, nothing is judged. A node's usual time counts, so that one call that was interrupted decides nothing.
 
-A sampled profile with native frames says the same by its innermost frames: in a kernel's loop, or on the way there.
+A sampled profile with native frames says the same by its innermost frames (``sampled.py``): in a kernel's loop, or on
+the way there. What they do not tell is a part of its own, and nothing is judged where it could turn the verdict.
 """
 
 from __future__ import annotations
 
 import enum
-import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from adbg.profiles.report.model import NATIVE, SECONDS, Frame, Iteration, NodeTime, Profile
-from adbg.profiles.report.phases import DATA, Phases
+from adbg.profiles.report.model import NATIVE, SECONDS, Iteration, NodeTime, Profile
+from adbg.profiles.report.sampled import Doing, Stacks
 
 ITERATION_PARTS = ("forward", "backward", "optimizer", "data", "other")
 _FEWEST = 50  # samples: with fewer a share is off by more than 14 % of the whole, two standard deviations
-
-_KERNEL_MODULES = re.compile(
-    r"^(device|\[jit\]|lib(mkl|mklml|blas|openblas|dnnl|mkldnn|onednn|cublas|cudnn|cufft|nvrtc|xsmm|gomp|iomp5))", re.I
-)
-_KERNELS = re.compile(
-    r"mkl_|_mkl|gemm|gemv|\bdnnl::|dnnl_|cpublas|vectorized_loop|VectorizedLoop|vectorized_(inner|outer)|"
-    r"cpu_kernel|_kernel_impl|[kK]ernel(Impl|Functor)?[<(]|loop_2d_from_1d|parallel_for|Eigen::internal|"
-    r"at::native::(DEFAULT|AVX2|AVX512)::|phi::funcs::|jit_avx|sgemm|memcpy|memset|memmove|__(svml|vml)|\bSleef"
-)
+# Python that is counted with launching, as a part of the dispatcher's time: of small modules it is 0.6 (torch) and 1.2.
+_PYTHON_OF_OPERATORS = 1.5
 
 
 class Bound(str, enum.Enum):
@@ -145,33 +138,44 @@ def _verdict(
     return Verdict(bound, ordered, total, tuple(found[:lines]), basis)
 
 
-def is_kernel(frame: Frame) -> bool:
-    """Whether a native function computes, and does not dispatch."""
-    return frame.side == NATIVE and bool(_KERNEL_MODULES.match(frame.module) or _KERNELS.search(frame.name))
-
-
 def _of_samples(profile: Profile, lines: int) -> Verdict | None:
-    """By where samples are innermost. Needs native frames of most stacks, and enough samples."""
+    """By where samples are innermost. Needs native frames of most stacks, and enough samples. What is unknown may be of
+    any part, and decides nothing: where it could, nothing is judged. Python between operators may be theirs or work of
+    the program's own: it is counted with the launching as far as it is of its size, and makes nothing kernel-bound."""
     total = profile.total
-    if profile.unit != SECONDS or not profile.period or total < _FEWEST * profile.period:
+    if profile.unit != SECONDS or not profile.period:
         return None
     known = [frame.side == NATIVE and bool(frame.module) for frame in profile.frames]
     if sum(weight for stack, weight, _ in profile.samples if stack and known[stack[-1]]) < total / 2:
         return None
-    phases = Phases(profile.frames)
-    kernels = [is_kernel(frame) for frame in profile.frames]
+    stacks = Stacks(profile.frames)
     users = [frame.origin == "python" and bool(frame.file) for frame in profile.frames]
-    parts = {"scheduling": 0.0, "kernel": 0.0, "data": 0.0}
+    parts = {each.value: 0.0 for each in Doing if each is not Doing.NONE}
     by_line: dict[str, dict[tuple[str, int], list[float]]] = {name: defaultdict(lambda: [0.0, 0]) for name in parts}
     for stack, weight, _ in profile.samples:
-        if phases.of(stack) == DATA:
-            part = "data"
-        else:  # a kernel's frame, or what it calls
-            part = "kernel" if any(kernels[index] for index in stack[-4:]) else "scheduling"
-        parts[part] += weight
+        doing = stacks.of(stack)
+        if doing is Doing.NONE:
+            continue
+        parts[doing.value] += weight
         user = next((index for index in reversed(stack) if users[index]), None)
         if user is not None:
-            row = by_line[part][profile.frames[user].file, profile.frames[user].line]
+            row = by_line[doing.value][profile.frames[user].file, profile.frames[user].line]
             row[0] += weight
             row[1] += round(weight / profile.period)
-    return _verdict(parts, by_line, lines, "samples")
+    if sum(parts.values()) < _FEWEST * profile.period * 0.999 or not _certain(parts):
+        return None
+    if parts["python"] <= _PYTHON_OF_OPERATORS * parts["scheduling"]:
+        parts["scheduling"] += parts.pop("python")
+        for place, (seconds, samples) in by_line.pop("python").items():
+            by_line["scheduling"][place][0] += seconds
+            by_line["scheduling"][place][1] += samples
+    return _verdict({name: seconds for name, seconds in parts.items() if seconds}, by_line, lines, "samples")
+
+
+def _certain(parts: Mapping[str, float]) -> bool:
+    """Whether one of the parts is the largest, wherever the unknown belongs."""
+    kernel, scheduling, data, python = (parts[name] for name in ("kernel", "scheduling", "data", "python"))
+    unknown = parts["unknown"]
+    if kernel > max(scheduling + python, data) + unknown or data > max(scheduling + python, kernel) + unknown:
+        return True
+    return scheduling > max(kernel, data) + unknown and python <= _PYTHON_OF_OPERATORS * scheduling

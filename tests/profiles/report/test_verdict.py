@@ -55,6 +55,44 @@ def test_samples_in_the_loader() -> None:
     assert [(line.file, line.calls) for line in verdict.lines] == [("/home/me/train.py", 200)]
 
 
+def native(*names: str) -> Profile:
+    """Samples of 1 s each, in functions that the interpreter calls; those of one name have one in common."""
+    frames = {name: Frame(name, side=NATIVE, module="libtorch_cpu.so") for each in names for name in each.split(" < ")}
+    frames["python"] = Frame("_PyEval_EvalFrameDefault", side=NATIVE, module="libpython3.11.so.1.0")
+    numbers = {name: number for number, name in enumerate(frames)}
+    samples = [
+        Sample((numbers["python"], *(numbers[one] for one in reversed(each.split(" < ")))), 1.0) for each in names
+    ]
+    return Profile(tuple(frames.values()), tuple(samples), SECONDS, period=0.01)
+
+
+KERNEL, LAUNCH, OTHER = "mkl_sgemm", "c10::Dispatcher::call", "alpha_hot"
+
+
+@pytest.mark.parametrize(
+    ("samples", "bound"),
+    [
+        ([LAUNCH] * 3 + [KERNEL], Bound.SCHEDULING),
+        ([LAUNCH] * 3 + [KERNEL] + [OTHER], Bound.SCHEDULING),
+        ([LAUNCH] * 3 + [KERNEL] + [OTHER] * 2, None),  # it may all be kernels' time
+        ([KERNEL] * 3 + [LAUNCH] + [OTHER], Bound.KERNEL),
+        ([KERNEL] * 3 + [LAUNCH] + [OTHER] * 2, None),
+        ([f"{OTHER} < {KERNEL}"] * 3 + [LAUNCH], Bound.KERNEL),  # of what a kernel calls
+        (["memcpy < at::native::cat_out"] * 3 + [LAUNCH], Bound.KERNEL),
+        (["malloc"] * 3 + [OTHER], None),  # the interpreter's
+        ([OTHER] * 3, None),
+        (["PyObject_Call"] * 3 + [LAUNCH], None),  # Python of the program's own, for all that is known
+        (["PyObject_Call"] * 2 + [KERNEL] * 2, None),
+        (["PyObject_Call"] + [KERNEL] * 2, Bound.KERNEL),
+        ([f"{LAUNCH} < call_init < PyImport_ImportModuleLevelObject"] * 9 + [KERNEL], Bound.KERNEL),
+        (["gomp_barrier_wait"] * 9 + [LAUNCH], Bound.SCHEDULING),  # threads of a pool that wait
+    ],
+)
+def test_what_is_not_known_turns_no_verdict(samples: list[str], bound: Bound | None) -> None:
+    verdict = judge(native(*samples))
+    assert verdict is None if bound is None else verdict is not None and verdict.bound is bound, verdict
+
+
 def test_nothing_is_judged_without_a_measure() -> None:
     assert judge(Profile(nodes=(node("Mm", 1, MS, 0),))) is None
     assert judge(Profile()) is None
