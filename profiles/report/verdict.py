@@ -16,13 +16,15 @@ from __future__ import annotations
 import enum
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from adbg.profiles.report.model import NATIVE, SECONDS, Iteration, NodeTime, Profile
 from adbg.profiles.report.sampled import Doing, Stacks
 
 ITERATION_PARTS = ("forward", "backward", "optimizer", "data", "other")
 _FEWEST = 50  # samples: with fewer a share is off by more than 14 % of the whole, two standard deviations
+FEWEST_BACKWARDS = 4
+_CLOSE = 0.1  # of all: two parts that differ by less may change places in another run
 # Python that is counted with launching, as a part of the dispatcher's time: of small modules it is 0.6 (torch) and 1.2.
 _PYTHON_OF_OPERATORS = 1.5
 
@@ -35,7 +37,7 @@ class Bound(str, enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class LineTime:
-    """A forward line and what its nodes take, of the part that the verdict names."""
+    """A forward line and what its nodes take, of the part that the verdict names; ``calls`` as in ``Verdict.per``."""
 
     file: str
     line: int
@@ -50,6 +52,7 @@ class Verdict:
     total: float
     lines: tuple[LineTime, ...]  # where most would be won
     basis: str  # "kernel": measured; "launch": by the launch cost; "samples"; "iterations": parts of these
+    per: str = ""  # what all times are of: "backward", "iteration", or all that was measured
 
     @property
     def share(self) -> float:
@@ -59,9 +62,28 @@ class Verdict:
 def judge(profile: Profile, lines: int = 3) -> Verdict | None:
     """None where the profile cannot say."""
     if profile.nodes:
-        of_nodes = _of_nodes(profile.nodes, profile.launch_cost, lines)
+        of_nodes = None if too_few(profile) else _of_nodes(profile.nodes, profile.launch_cost, lines)
+        measured = profile.meta.get("measured")
+        if of_nodes is not None and isinstance(measured, int):
+            of_nodes = _of_one(of_nodes, measured)
         return _of_data(profile, of_nodes.share if of_nodes else 1.0, lines) or of_nodes
     return _of_samples(profile, lines)
+
+
+def too_few(profile: Profile) -> bool:
+    """Whether so few backwards were measured that another run might say another thing: of six iterations, which are
+    two without the first, five runs said kernel-bound twice and scheduling-bound three times, by 58 to 100 %."""
+    measured = profile.meta.get("measured")
+    return isinstance(measured, int) and measured < FEWEST_BACKWARDS
+
+
+def _of_one(verdict: Verdict, backwards: int) -> Verdict:
+    """Of one backward, where all is of so many."""
+    lines = tuple(
+        replace(line, seconds=line.seconds / backwards, calls=round(line.calls / backwards)) for line in verdict.lines
+    )
+    parts = tuple((name, seconds / backwards) for name, seconds in verdict.parts)
+    return replace(verdict, parts=parts, total=verdict.total / backwards, lines=lines, per="backward")
 
 
 def split(node: NodeTime, launch_cost: float | None) -> tuple[float, float] | None:
@@ -75,12 +97,18 @@ def split(node: NodeTime, launch_cost: float | None) -> tuple[float, float] | No
     return node.gap + node.usual - kernel, kernel
 
 
+def whole(iterations: Sequence[Iteration]) -> list[Iteration]:
+    """Those that were seen from end to end; without adbg's own work, where there are such."""
+    rows = [row for row in iterations if row.total > (row.backward or 0.0)]
+    return [row for row in rows if not row.disturbed] or rows
+
+
 def usual(iterations: Sequence[Iteration]) -> list[Iteration]:
     """Whole iterations, without the longest one: a first call, or another program, made it so."""
-    whole = [row for row in iterations if row.data is not None or row.forward is not None or row.optimizer is not None]
-    if len(whole) > 2:
-        whole.remove(max(whole, key=lambda row: row.total))
-    return whole
+    rows = whole(iterations)
+    if len(rows) > 2:
+        rows.remove(max(rows, key=lambda row: row.total))
+    return rows
 
 
 def _of_data(profile: Profile, share: float, lines: int) -> Verdict | None:
@@ -95,9 +123,11 @@ def _of_data(profile: Profile, share: float, lines: int) -> Verdict | None:
     if not data or data <= (total - data) * share:
         return None
     rest = sorted(((name, seconds) for name, seconds in parts.items() if name != "data"), key=lambda part: -part[1])
+    times = sum(row.total > (row.backward or 0.0) for row in profile.iterations)  # waits are of these
     waits = sorted(profile.waits, key=lambda wait: -wait.seconds)[:lines]
-    found = tuple(LineTime(wait.file, wait.line, wait.seconds, wait.calls) for wait in waits)
-    return Verdict(Bound.DATA, (("data", data), *rest), total, found, "iterations")
+    found = tuple(LineTime(wait.file, wait.line, wait.seconds / times, round(wait.calls / times)) for wait in waits)
+    each = tuple((name, seconds / len(rows)) for name, seconds in (("data", data), *rest))
+    return Verdict(Bound.DATA, each, total / len(rows), found, "iterations", "iteration")
 
 
 def _of_nodes(nodes: Sequence[NodeTime], launch_cost: float | None, lines: int) -> Verdict | None:
@@ -118,6 +148,8 @@ def _of_nodes(nodes: Sequence[NodeTime], launch_cost: float | None, lines: int) 
                 row[0] += seconds
                 row[1] += node.calls
     basis = "kernel" if all(node.kernel is not None for node in nodes) else "launch"
+    if abs(scheduling - kernel) < _CLOSE * (scheduling + kernel):
+        return None
     return _verdict({"scheduling": scheduling, "kernel": kernel}, by_line, lines, basis)
 
 
