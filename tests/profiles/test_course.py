@@ -182,14 +182,20 @@ def test_a_profiler_of_a_thread_ends_there_after_adbg_has_left(
 ) -> None:
     """That thread is in C while adbg leaves. Witness: the framework itself, which has one profiler at a time."""
     monkeypatch.setattr(control, "COMES_SOON", 0.05)
-    step, left, found = run.step, threading.Event(), []
+    step, found, (ear, mouth) = run.step, [], os.pipe()
+
+    def leaves(thread: int) -> None:
+        wait_until(lambda: reads(thread, ear), "it is in C")
+        run.session.detach()
+        os.write(mouth, b"x")
 
     def program() -> None:
         run.start(framework, 10**6)
         step()
         step()
-        reader = on_a_thread(lambda: (run.session.detach(), left.set()))
-        left.wait(patience(20))
+        thread = threading.get_native_id()
+        reader = on_a_thread(lambda: leaves(thread))
+        os.read(ear, 1)
         reader.join()
         if not main:
             found.append(run.state)
@@ -202,10 +208,17 @@ def test_a_profiler_of_a_thread_ends_there_after_adbg_has_left(
         program()
     else:
         assert comes(on_a_thread(program))
+    os.close(ear)
+    os.close(mouth)
     assert found == ([] if main else ["running"]) + ["partial", False]
     (state,) = (state for state, _ in run.told if state == "partial")
     assert run.told[-1] == (state, "partial") and run.profiling.state().file == "trace.json"
     assert not [name for name in left_behind(framework) if "MakeWay" in name]
+
+
+def reads(thread: int, descriptor: int) -> bool:
+    words = Path(f"/proc/self/task/{thread}/syscall").read_text().split()
+    return words[:2] == ["0", hex(descriptor)]
 
 
 def other_profiler(framework: str, begins: bool) -> bool:
