@@ -292,7 +292,7 @@ class Profiling(Observer):
         themselves down (half a second with torch on a busy machine) is no part of any region."""
         now = self._now
         self._let_go("the program ended", ends=True)
-        if now is not None and now.closing:
+        if now is not None and now.asked_to_end:  # set already, unless another thread is at it
             now.over.wait(ENDS)
 
     def detach(self) -> None:

@@ -212,6 +212,6 @@ class Course:
         if now is not None:
             with suppress(Exception):
                 now.placing.restore()
-            if now.running:
+            if now.state == "running":  # also where another thread was about to end it
                 with suppress(Exception):
                     now.profiler.abandon()

@@ -179,9 +179,11 @@ class Yep(Profiler):
     def stop(self) -> Artifact:
         path = os.path.join(self._folder, FILE)
         meta: dict[str, Any] = {"hz": _frequency()}
-        SAMPLING.end()
-        with SAMPLING.lock:
-            self._stop(path, meta)
+        with SAMPLING.lock:  # a fork comes before all of this or behind it
+            try:
+                self._stop(path, meta)
+            finally:
+                SAMPLING.end()
         # what samples there are is in the file's length: it is empty until the first flush
         sampled = os.path.exists(path) and _samples(path) > 0
         return Artifact(self.name, self._folder, FILE if sampled else "", self.format, meta)
