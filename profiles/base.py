@@ -84,6 +84,10 @@ class Profiler(abc.ABC):
     def checkpoint(self) -> None:  # noqa: B027
         """Save what was measured so far, in case the process is killed. Called now and then."""
 
+    def end_later(self, end: Callable[[], None]) -> None:  # noqa: B027
+        """Where it does not end anywhere, and its thread is busy: ``end()``, which ends it, is to be called when that
+        thread comes by next. The main thread is asked to already, and adbg itself may be gone by then."""
+
     @abc.abstractmethod
     def stop(self) -> Artifact:
         """End, and write what was measured. Raises ProfileError, OSError."""

@@ -14,11 +14,12 @@ from adbg.profiles.base import Artifact, Profiler, region_meta
 from adbg.profiles.placing import Placing
 from adbg.profiles.region import Region
 
+LIVE = ("waiting", "ready", "running")
 SAVE = 2.0  # seconds between two savings of what was measured, and at least 50 times what one takes
 
 
 class Measurement:
-    """Begun, ended and asked by ``control``, under its lock."""
+    """Begun, saved and ended by ``Course``, by the thread that has its ``turn``."""
 
     def __init__(self, profiler: Profiler, region: Region, folder: str, placing: Placing) -> None:
         self.profiler = profiler
@@ -35,6 +36,9 @@ class Measurement:
         self.passes = 0  # of a line region
         self.given_up = False  # of a node that is run again
         self.ending: tuple[str, ...] = ()  # (why,): its thread is to end it
+        self.turn = threading.Lock()  # of whoever begins, saves or ends it; taken by trying, never waited for
+        self.asked_to_end: tuple[str, ...] = ()  # (why,): by whom has the turn, or gets it next
+        self.closing = self.dropped = False  # its end is under way; nobody wants it
         self.artifact: Artifact | None = None
         self.seconds = 0.0
         self.begun = self.saved = self.next_save = 0.0
@@ -43,6 +47,11 @@ class Measurement:
         self._facts: dict[str, Any] = {}
         self.go = threading.Event()
         self.over = threading.Event()
+
+    @property
+    def running(self) -> bool:
+        """It measures: its region has begun, and nobody ends it."""
+        return self.state == "running" and not self.closing
 
     def begins(self) -> None:
         self.state = "running"
@@ -84,19 +93,20 @@ class Measurement:
             return f"{what} after {self.iterations} of {self.region.count} iterations"
         return "" if self.region.kind == "run" else f"{what} in the region: {self.region}"
 
+    def save_is_due(self) -> bool:
+        return time.monotonic() >= self.next_save
+
     def save(self) -> None:
-        """What was measured so far, if it is time."""
+        """What was measured so far."""
         now = time.monotonic()
-        if now < self.next_save:
-            return
         self.next_save = now + SAVE  # also where that fails
         self.profiler.checkpoint()
         self.next_save = time.monotonic() + max(SAVE, 50 * (time.monotonic() - now))
 
-    def meta(self, frameworks: Sequence[str]) -> dict[str, Any]:
+    def meta(self, frameworks: Sequence[str], state: str, why: str) -> dict[str, Any]:
         artifact = self.artifact
         facts = self._facts or self.machine.facts()
-        if self.state != "running":
+        if state != "running":
             self.warnings = [*self.warnings, *machine.warnings(facts)]
         return {
             "adbg": 1,
@@ -104,8 +114,8 @@ class Measurement:
             "file": artifact.file if artifact is not None else self.profiler.file,
             "format": self.profiler.format,
             "region": region_meta(self.region),
-            "state": self.state,
-            "why": self.why,
+            "state": state,
+            "why": why,
             "framework": ", ".join(frameworks),
             "pid": os.getpid(),
             "begun": self.begun,

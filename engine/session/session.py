@@ -87,6 +87,10 @@ class Session:
                     observer.backend_added(backend)
             self.rearm()
 
+    def unobserve(self, gone: Observer) -> None:
+        """Tell it nothing any more. A list of its own: the one before may be gone through on this thread."""
+        self.change(lambda: setattr(self, "_observers", [each for each in self._observers if each is not gone]))
+
     def add_backend(self, backend: Backend) -> None:
         """Take reports of ``backend``; it is installed while a client is attached."""
         with self._guard:
@@ -411,9 +415,7 @@ class Session:
 
     def stop_on_entry(self, on: bool) -> None:
         """Stop at the begin of the next backward call."""
-        with self._guard:
-            self.entry = on
-            self.rearm()
+        self.change(lambda: setattr(self, "entry", on))
 
     def set_stacks(self, on: bool) -> None:
         """Forward stacks and module paths of the nodes made from now on."""

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from adbg.engine.names import FRAMEWORKS
@@ -49,3 +50,21 @@ class MakeWay:
     def undo(self) -> None:
         if self._own is not None and self._owner.__dict__.get(self._name) is self._ours:
             setattr(self._owner, self._name, self._own)
+
+
+class OnceOnThread:
+    """``then()`` on ``thread``, when that calls one of the functions (owner, name) next; not again after ``undo``."""
+
+    def __init__(self, thread: int, places: Sequence[tuple[Any, str]], then: Callable[[], None]) -> None:
+        self._thread = thread
+        self._then = then
+        self._ways = [MakeWay(owner, name, self._called) for owner, name in places]
+
+    def _called(self) -> None:
+        if threading.get_ident() == self._thread:
+            self.undo()
+            self._then()
+
+    def undo(self) -> None:
+        for way in self._ways:
+            way.undo()

@@ -37,6 +37,7 @@ HOW = "most calls run without hooks: nodes and gaps add up to what these take"
 # hooked step took 2.5 to 3.6 times a plain step's CPU time, one that is only armed 1.4 times.
 SECOND, EVERY, DENSE, SPARSE = 12, 4, 32, 32
 _Key = tuple[str, int, str]  # line of the backward call, index in the execution order, name
+_NOT_KNOWN = {"inside_us": 0.0, "gap_us": 0.0, "node_us": 0.0}  # every outermost call failed
 _MOST = 4096  # values that are kept of one node: more would only make the median finer
 
 
@@ -54,10 +55,7 @@ class _Row:
 
     def __init__(self, facts: dict[str, Any]) -> None:
         self.facts = facts
-        self.clear(cold=True)
-
-    def clear(self, cold: bool) -> None:
-        self.cold = cold  # of the first call alone
+        self.cold = True  # of the first call alone
         self.calls = 0
         self.inner = 0  # nodes that were measured inside it, of backward calls that it made
         self.total = 0.0
@@ -224,7 +222,7 @@ class NodeTimer(Profiler, Observer):
         """The call is over, its graph is still there."""
         now = perf_counter_ns() - running.state.parked_ns
         call = self._calls.pop(running.serial, None)
-        if call is None or not call.begun or error is not None:
+        if call is None or not call.begun or error is not None or not self._on:
             return
         call.nodes += len(call.ran)
         outer = self._calls.get(running.chain[-2].serial) if len(running.chain) > 1 else None
@@ -251,17 +249,18 @@ class NodeTimer(Profiler, Observer):
         self.framework = running.backend.name
         known = len(self._rows)
         for index, name, key, us, gap, inner in call.ran:
-            row = self._rows.get((call.place, index, name))
-            if row is None:
-                row = self._rows[call.place, index, name] = _Row(self._describe(running, call, index, key))
-            if row.cold and not call.cold:
-                row.clear(cold=False)
+            place = call.place, index, name
+            row = self._rows.get(place) or _Row(self._describe(running, call, index, key))
+            if row.cold and not call.cold:  # another one: the writer may be at the old one
+                row = _Row(row.facts)
+                row.cold = False
             row.calls += 1
             row.inner += inner
             row.total += us
             if len(row.us) < _MOST:
                 row.us.append(us)
                 row.gaps.append(gap)
+            self._rows[place] = row  # now that it has something: another thread may be writing them
         if call.hooked and call.depth == 0:
             self._name(len(self._rows) > known)
 
@@ -303,8 +302,9 @@ class NodeTimer(Profiler, Observer):
         gap before it, and in all, from what hooked and plain calls take; 0 where there are none to compare."""
         inside = median(self._behind) / 1000 if self._behind else 0.0
         found = {}
-        for place in {row["place"] for row in self._iterations}:
-            mine = [row for row in self._iterations if row["place"] == place]
+        iterations = list(self._iterations)
+        for place in {row["place"] for row in iterations}:
+            mine = [row for row in iterations if row["place"] == place]
             # the first hooked call of a line also describes its nodes, and warms up what they use
             hooked = [row for row in mine if row["hooked"] and row["nodes"]]
             hooked = [row for row in hooked if not row["cold"]] or hooked
@@ -342,9 +342,10 @@ class NodeTimer(Profiler, Observer):
         """Returns how many nodes were seen; 0: nothing is written."""
         if not self._rows:
             return 0
+        iterations = list(self._iterations)  # before the costs, which are those of more then
         costs, rows = self.costs(), []
         for (place, index, _), row in list(self._rows.items()):
-            cost = costs.get(place) or next(iter(costs.values()))
+            cost = costs.get(place) or next(iter(costs.values()), _NOT_KNOWN)
             us, gap = median(row.us), median(row.gaps)
             own_us = cost["inside_us"] + cost["node_us"] * row.inner / row.calls
             rows.append({
@@ -361,11 +362,11 @@ class NodeTimer(Profiler, Observer):
         found = {
             "adbg_nodes": 1,
             "framework": self.framework,
-            "iterations": [_plain(row, costs, self._seen) for row in self._iterations],
+            "iterations": [_plain(row, costs, self._seen) for row in iterations],
             "unseen": [name for name in PHASES if name not in self._seen],
             "data": [
                 {"file": file, "line": line, "us": us, "calls": times}
-                for (file, line), (us, times) in self._waits.items()
+                for (file, line), (us, times) in list(self._waits.items())
             ],
             "cost": {"how": HOW, "by_line": costs},
             "nodes": rows,

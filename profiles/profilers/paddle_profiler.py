@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+from collections.abc import Callable
 from typing import Any
 
 from adbg.profiles.base import Artifact, Availability, ProfileError, Profiler
@@ -26,6 +28,8 @@ class PaddleProfiler(Profiler):
         self._folder = ""
         self._profile: Any = None
         self._way: frameworks.MakeWay | None = None
+        self._later: frameworks.OnceOnThread | None = None
+        self._thread = 0
 
     def available(self) -> Availability:
         return frameworks.available("paddle")
@@ -37,7 +41,7 @@ class PaddleProfiler(Profiler):
         profiler = paddle.profiler
         if profiler.utils.in_profiler_mode():
             raise ProfileError("the program's own paddle.profiler is at work already", "end that one, or use cprofile")
-        self._folder = folder
+        self._folder, self._thread = folder, threading.get_ident()
         targets = [profiler.ProfilerTarget.CPU]
         if paddle.device.is_compiled_with_cuda():
             targets.append(profiler.ProfilerTarget.GPU)
@@ -56,6 +60,11 @@ class PaddleProfiler(Profiler):
         profiler.utils._is_profiler_used = False
         self._way = frameworks.MakeWay(profiler.Profiler, "__init__", lambda: self.displaced("paddle.profiler"))
 
+    def end_later(self, end: Callable[[], None]) -> None:
+        paddle: Any = sys.modules["paddle"]
+        places = [(paddle.Tensor, "backward"), (paddle.autograd, "backward"), (paddle, "grad")]
+        self._later = self._later or frameworks.OnceOnThread(self._thread, places, end)
+
     def stop(self) -> Artifact:
         self._make_way()
         profile, self._profile = self._profile, None  # let go of at the end, so that the program can make its own
@@ -71,3 +80,5 @@ class PaddleProfiler(Profiler):
     def _make_way(self) -> None:
         if self._way is not None:
             self._way.undo()
+        if self._later is not None:
+            self._later.undo()

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+from collections.abc import Callable
 from typing import Any
 
 from adbg.profiles.base import Artifact, Availability, ProfileError, Profiler
@@ -26,6 +28,8 @@ class TorchProfiler(Profiler):
         self._folder = ""
         self._profile: Any = None
         self._way: frameworks.MakeWay | None = None
+        self._later: frameworks.OnceOnThread | None = None
+        self._thread = 0
 
     def available(self) -> Availability:
         return frameworks.available("torch")
@@ -36,7 +40,7 @@ class TorchProfiler(Profiler):
             raise ProfileError("torch is not imported where the region begins", "profile some iterations of a program")
         if torch.autograd._profiler_enabled():
             raise ProfileError("the program's own torch.profiler is at work already", "end that one, or use cprofile")
-        self._folder = folder
+        self._folder, self._thread = folder, threading.get_ident()
         kinds = torch.profiler.ProfilerActivity
         activities = [kinds.CPU, *([kinds.CUDA] if torch.cuda.is_available() else [])]
         self._profile = torch.profiler.profile(activities=activities)
@@ -44,6 +48,11 @@ class TorchProfiler(Profiler):
         # every way to start one comes by here
         owner = torch.autograd.profiler.profile
         self._way = frameworks.MakeWay(owner, "_prepare_trace", lambda: self.displaced("torch.profiler"))
+
+    def end_later(self, end: Callable[[], None]) -> None:
+        torch: Any = sys.modules["torch"]
+        places = [(torch.autograd, "backward"), (torch.autograd, "grad")]
+        self._later = self._later or frameworks.OnceOnThread(self._thread, places, end)
 
     def stop(self) -> Artifact:
         self._make_way()
@@ -60,3 +69,5 @@ class TorchProfiler(Profiler):
     def _make_way(self) -> None:
         if self._way is not None:
             self._way.undo()
+        if self._later is not None:
+            self._later.undo()

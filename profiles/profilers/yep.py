@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from adbg.profiles.base import Artifact, Availability, ProfileError, Profiler
+from adbg.profiles.profilers.sampling import SAMPLING
 from adbg.profiles.region import Region
 
 FILE = "profile.prof"
@@ -152,23 +153,42 @@ class Yep(Profiler):
         found = library()
         self._tool = _Library(found) if found is not None else _Module()
         path = os.path.join(folder, FILE)
-        if not self._tool.start(path):
+        with SAMPLING.lock:
+            started = self._tool.start(path)
+        if not started:
             self._tool = None
             raise ProfileError(
                 "libprofiler does not start: it is running already, or cannot write its file",
                 f"unset CPUPROFILE in the program's environment, and check that {folder} can be written",
             )
         self._handler = _handler()
+        SAMPLING.begin(self._save)
         self._save_maps()
 
     def checkpoint(self) -> None:
-        if self._tool is not None and self._tool.runs(os.path.join(self._folder, FILE)):
-            self._tool.flush()
-            self._save_maps()
+        with SAMPLING.lock:
+            if self._tool is not None and self._tool.runs(os.path.join(self._folder, FILE)):
+                self._tool.flush()
+                self._save_maps()
+
+    def _save(self) -> None:
+        """The process becomes another program, or tries to."""
+        with contextlib.suppress(OSError):
+            self.checkpoint()
 
     def stop(self) -> Artifact:
         path = os.path.join(self._folder, FILE)
         meta: dict[str, Any] = {"hz": _frequency()}
+        with SAMPLING.lock:  # a fork comes before all of this or behind it
+            try:
+                self._stop(path, meta)
+            finally:
+                SAMPLING.end()
+        # what samples there are is in the file's length: it is empty until the first flush
+        sampled = os.path.exists(path) and _samples(path) > 0
+        return Artifact(self.name, self._folder, FILE if sampled else "", self.format, meta)
+
+    def _stop(self, path: str, meta: dict[str, Any]) -> None:
         if self._tool is not None:
             if self._tool.runs(path):
                 displaced = self._displaced()
@@ -178,9 +198,6 @@ class Yep(Profiler):
                     meta["displaced"] = "the program took SIGPROF for itself in the region: samples end there"
             else:
                 meta["displaced"] = "the program ended the profile with a yep of its own: samples end there"
-        # what samples there are is in the file's length: it is empty until the first flush
-        sampled = os.path.exists(path) and _samples(path) > 0
-        return Artifact(self.name, self._folder, FILE if sampled else "", self.format, meta)
 
     def _displaced(self) -> tuple[float, float] | None:
         """The program's own timer, where it has put itself in the place of this one; libprofiler stops it blindly."""
@@ -192,7 +209,8 @@ class Yep(Profiler):
 
     def abandon(self) -> None:
         """A forked child has the file, what was not written of it, and the library's function that writes it when the
-        process exits: in the middle of the parent's samples."""
+        process exits: in the middle of the parent's samples. ``SAMPLING`` saw to it that its locks are free."""
+        SAMPLING.end()
         tool, self._tool = self._tool, None
         path = os.path.join(self._folder, FILE)
         if tool is None or not tool.runs(path):

@@ -42,9 +42,10 @@ def measured(profiler):
 needs_yep = pytest.mark.skipif(yep.library() is None, reason="libprofiler is not installed")
 
 
-def said(code: str, folder: Path) -> str:
-    command = [sys.executable, "-c", HEAD + code, str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=patience(60))
+def said(code: str, folder: Path, **environment: str) -> str:
+    command = [sys.executable, "-u", "-c", HEAD + code, str(folder)]
+    environ = {**os.environ, **environment}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=patience(60), env=environ)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -152,6 +153,71 @@ ours.stop()
 """
     assert said(code, tmp_path) == ""
     assert (sampled(tmp_path / yep.FILE) > 0.5) is abandons, "0.8 s were sampled"
+
+
+@needs_yep
+def test_children_that_are_forked_while_other_threads_are_sampled_end(tmp_path: Path) -> None:
+    """A handler of SIGPROF that runs on another thread at the fork holds a lock of the library's. Deep stacks, read
+    every few milliseconds of each thread: it is in one at 3 of 100 forks. Without the library's clean-up at its exit
+    such a child ends too, so each does what ``abandon`` does."""
+    code = """
+import ctypes
+libc, pattern, over = ctypes.CDLL(None), b"(" * 800 + b"a" + b")" * 800, []
+def work():
+    found = ctypes.create_string_buffer(256)
+    while not over:
+        libc.regcomp(found, pattern, 1)  # as deep in C as its parentheses
+        libc.regfree(found)
+ours = measured(Yep())
+for _ in range(3):
+    threading.Thread(target=work).start()
+hung = 0
+for _ in range(120):
+    child = os.fork()
+    if not child:
+        signal.alarm(10)  # it hangs; busy machines take their time
+        ours.abandon()
+        os._exit(0)
+    hung = os.waitpid(child, 0)[1]
+    if hung:
+        break
+samples = signal.getitimer(signal.ITIMER_PROF)[1] > 0
+over.append(True)
+print(hung, samples, ours.stop().file)
+"""
+    assert said(code, tmp_path, CPUPROFILE_FREQUENCY="1000") == "0 True profile.prof\n"
+
+
+@needs_yep
+def test_a_program_that_becomes_another_one_is_not_killed(tmp_path: Path) -> None:
+    """What was sampled until then is in its file; where there is no such program, sampling goes on."""
+    code = """
+ours = measured(Yep())
+try:
+    os.execlp("no-such-program-anywhere", "x")
+except FileNotFoundError:
+    print(signal.getitimer(signal.ITIMER_PROF)[1] > 0, flush=True)
+burn(0.4)
+again = "import time, signal\\nprint(signal.getitimer(signal.ITIMER_PROF)[1])\\nend = time.process_time() + 0.3"
+again += "\\nwhile time.process_time() < end: pass\\nprint('lives')"
+os.execl(sys.executable, sys.executable, "-S", "-c", again)
+"""
+    assert said(code, tmp_path).splitlines() == ["True", "0.0", "lives"]
+    assert sampled(tmp_path / yep.FILE) > 0.2
+
+
+@needs_yep
+def test_what_stands_in_for_exec_is_gone_afterwards(tmp_path: Path) -> None:
+    code = """
+import posix
+before = os.execv, os.execve, posix.execv, posix.execve
+ours = measured(Yep())
+stands_in = os.execv
+ours.stop()
+print(before == (os.execv, os.execve, posix.execv, posix.execve), stands_in not in before)
+stands_in(sys.executable, [sys.executable, "-S", "-c", "print('lives')"])
+"""
+    assert said(code, tmp_path).splitlines() == ["True True", "lives"]
 
 
 def test_the_programs_own_cprofile_takes_its_place_and_keeps_it(tmp_path: Path) -> None:

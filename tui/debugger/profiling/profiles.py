@@ -124,12 +124,24 @@ class Profiles:
             profiler.pid = state.pid
             profiler.start(Region(region.kind, region.count, region.warmup, region.place, region.spec), state.folder)
             self._beside[process] = profiler
+            self._still_wanted(profiler, process, state)
         except AdbgError as error:
             problem = str(error)
         try:
             process.client.request(protocol.Profile("go", folder=problem))
         except AdbgError:
             return  # the program is gone: its end is told
+
+    def _still_wanted(self, profiler: Profiler, process: Process, state: protocol.ProfileState) -> None:
+        """It took seconds to start: the profile may be over, without it, and it would go on for as long as adbg."""
+        now = self.states.get(process)
+        if now is not None and now.folder == state.folder and now.state in LIVE:
+            return
+        if self._beside.get(process) is profiler and self._beside.pop(process, None) is profiler:
+            with suppress(AdbgError, OSError):
+                artifact = profiler.stop()
+                if artifact.file:
+                    os.remove(os.path.join(state.folder, artifact.file))
 
     def _stop_beside(self, profiler: Profiler, process: Process, state: protocol.ProfileState) -> None:
         threading.Thread(target=self._stop, args=(profiler, process, state), name="adbg-profile", daemon=True).start()
