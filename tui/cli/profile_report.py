@@ -17,6 +17,7 @@ from adbg.profiles.report import tables
 from adbg.profiles.report.flame import ROOT, Tree
 from adbg.profiles.report.formats import detect
 from adbg.profiles.report.formats.problem import FormatError
+from adbg.profiles.report.formats.soundness import sound
 from adbg.profiles.report.model import Profile
 from adbg.profiles.report.node_groups import with_stacks
 from adbg.profiles.report.tables import Grouping, Order
@@ -169,7 +170,7 @@ def _open(options: argparse.Namespace) -> int:
 
 def _read(path: Path) -> Profile:
     if not detect.is_profile(path) and is_run(path):
-        return read_run(path)
+        return sound(read_run(path))
     return detect.read(path)
 
 
