@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 from textwrap import wrap
+from typing import Protocol
 
 from rich.cells import cell_len
 
+from adbg.profiles.report.comparison import Pair
 from adbg.profiles.report.flame import ROOT, Tree, layout
-from adbg.profiles.report.model import BYTES, SECONDS, Frame, Profile
+from adbg.profiles.report.model import BYTES, SECONDS, Frame, NodeTime, Profile
 from adbg.profiles.report.node_groups import NodeGroup, node_groups
-from adbg.profiles.report.tables import Change, Difference, Row, Table
+from adbg.profiles.report.tables import Change, Difference, Order, Row, Table
 from adbg.profiles.report.verdict import ITERATION_PARTS, Bound, Verdict, judge
 from adbg.tui.text.cells import elide
 from adbg.tui.text.quantities import duration, size
+
+
+class Saved(Protocol):
+    """A profile in a run's folder."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def what(self) -> str: ...
+
 
 _WAYS = {
     Bound.SCHEDULING: "launching operators takes longer than computing them: larger batches, fused operators or a "
@@ -161,10 +175,28 @@ def _tail(text: str, width: int) -> str:
 # ------------------------------------------------------------------ nodes
 
 
-def node_lines(profile: Profile, width: int, limit: int, single: bool = False) -> list[str]:
-    """The node timer's rows, those that usually take most first: nodes of one kind that one line made together, or each
-    by itself."""
-    groups = node_groups(profile, single)
+def node_rows(profile: Profile, single: bool, order: Order, pattern: re.Pattern[str] | None = None) -> list[NodeGroup]:
+    """Those whose name or place matches; by default those that usually take most first."""
+    rows = node_groups(profile, single)
+    if pattern is not None:
+        rows = [row for row in rows if pattern.search(row.name) or pattern.search(_whole_place(row.heaviest))]
+    keys: dict[Order, Callable[[NodeGroup], float | str]] = {
+        Order.CALLS: lambda row: -row.calls,
+        Order.PER_CALL: lambda row: -row.usual / (row.calls or 1),
+        Order.NAME: lambda row: row.name.lower(),
+    }
+    return sorted(rows, key=keys[order]) if order in keys else rows
+
+
+def _whole_place(node: NodeTime) -> str:
+    return f"{node.file}:{node.line} {node.module}"
+
+
+def node_lines(
+    profile: Profile, width: int, limit: int, single: bool = False, rows: Sequence[NodeGroup] | None = None
+) -> list[str]:
+    """The node timer's rows, or ``rows`` of them: nodes of one kind that one line made together, or each by itself."""
+    groups = node_groups(profile, single) if rows is None else rows
     shown = groups[:limit] if limit else groups
     heads = ["total", "median", "kernel", "launch", "gap", "calls", "nodes", "phase"]
     body = [(_node_cells(group), group.name, _node_place(group)) for group in shown]
@@ -291,17 +323,70 @@ def find_node(tree: Tree, pattern: re.Pattern[str]) -> int | None:
 # ------------------------------------------------------------------ differences
 
 
-def difference_lines(difference: Difference, names: tuple[str, str], width: int, limit: int) -> list[str]:
-    """What takes more (+) and less (−) in the second of the two."""
+def difference_lines(
+    difference: Difference, names: tuple[str, str], width: int, limit: int, pair: Pair | None = None
+) -> list[str]:
+    """What takes more (+) and less (−) in the second of the two, below what has become of the whole. ``pair``: the
+    profiles that were compared."""
     unit = difference.unit
     changed = [change for change in difference.changes if change.own or change.cumulative]
     shown = changed[:limit] if limit else changed
     heads = ["self +/-", "cumulative +/-", "self before", "after"]
     body = [(_change(change, unit), change.frame.name, place_text(change.frame)) for change in shown]
-    lines = [f"{os.path.basename(names[0])} → {os.path.basename(names[1])}", *_columns(heads, body, width)]
+    lines = [" → ".join(told_apart(*names))]
+    if pair is not None:
+        lines += [part for line in became_lines(difference, pair) for part in _folded(line, width)]
+    lines += _columns(heads, body, width)
     if len(shown) < len(changed):
         lines.append(f"{len(changed) - len(shown):,} rows more (--limit 0 shows all)")
     return lines
+
+
+def told_apart(one: str, other: str) -> tuple[str, str]:
+    """Names of two files: as short as tells them apart, so of two runs' profiles from the folder on that differs."""
+    parts = [os.path.normpath(each).split(os.sep) for each in (one, other)]
+    for back in range(1, min(map(len, parts)) + 1):
+        if parts[0][-back] != parts[1][-back]:
+            return os.sep.join(parts[0][-back:]), os.sep.join(parts[1][-back:])
+    return (one, other) if one != other else (os.path.basename(one), os.path.basename(other))
+
+
+def became_lines(difference: Difference, pair: Pair) -> list[str]:
+    """The whole, the usual iteration and the verdict, before and after; and how they were compared."""
+    lines = [] if pair.shares else ["total " + _became(difference.before, difference.after, difference.unit)]
+    usual = [_usual_iteration(each) for each in (pair.before, pair.after)]
+    if usual[0] is not None and usual[1] is not None:
+        lines.append("iteration, median " + _became(usual[0], usual[1], SECONDS))
+    judged = [judge(each) for each in (pair.before, pair.after)]
+    if any(judged):
+        words = (f"{each.bound.value} {100 * each.share:.0f}%" if each else "no verdict" for each in judged)
+        lines.append(" → ".join(words))
+    return lines + [f"note: {text}" for text in compared_words(pair)]
+
+
+def compared_words(pair: Pair) -> list[str]:
+    """How two profiles are compared, and what speaks against it."""
+    told = ["in shares of each total: they have no common unit of time"] if pair.shares else []
+    if pair.rounds:
+        told.append(f"of one iteration each: {pair.rounds[0]:,} and {pair.rounds[1]:,} were measured")
+    return [*told, *pair.notes]
+
+
+def _became(before: float, after: float, unit: str) -> str:
+    share = f" ({100 * (after - before) / before:+.0f}%)" if before else ""
+    return f"{amount_text(before, unit)} → {amount_text(after, unit)}{share}"
+
+
+def _usual_iteration(profile: Profile) -> float | None:
+    rows = [row for row in profile.iterations if row.total > (row.backward or 0.0)] or profile.iterations
+    return median(row.total for row in rows) if rows else None
+
+
+def list_lines(name: str, profiles: Sequence[Saved]) -> list[str]:
+    """The profiles of a run, to choose from."""
+    widest = max(len(each.name) for each in profiles)
+    lines = [f"{name}: {_count(len(profiles), 'profile')}; to see one: adbg profile {profiles[0].path}"]
+    return lines + [f"  {each.name:<{widest}}  {each.what}".rstrip() for each in profiles]
 
 
 def _change(change: Change, unit: str) -> list[str]:

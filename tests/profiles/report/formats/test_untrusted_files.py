@@ -192,7 +192,7 @@ def test_no_name_steers_the_terminal_or_breaks_a_document(tmp_path: Path) -> Non
 
 def prof(path: Path, library: Path, line: str = "08:01 1") -> Path:
     """A profile of one sample in ``library``."""
-    words = (0, 3, 0, 10_000, 0) + (5, 2, 0x1010, 0x1020) + (0, 1, 0)
+    words = (0, 3, 0, 10_000, 0, 5, 2, 0x1010, 0x1020, 0, 1, 0)  # header, a sample, the end
     path.write_bytes(struct.pack("<12Q", *words) + f"00001000-00002000 r-xp 00000000 {line} {library}\n".encode())
     return path
 
