@@ -140,6 +140,23 @@ def read(path: str) -> Contents:
     return Contents(path, profile)
 
 
+def read_with(path: str, before: str, known: dict[str, Contents]) -> Contents:
+    """The report of ``path``, compared with ``before`` where that is given; what was read is kept in ``known``.
+
+    Raises:
+        FormatError: one of them cannot be read.
+        CommandError: the two have no row in common.
+    """
+    for each in filter(None, (path, before)):
+        if each not in known:
+            known[each] = read(each)
+    if not before:
+        return known[path]
+    both = Contents(path, known[path].profile, known[before])
+    both.pair()
+    return both
+
+
 def _by_function(profile: Profile) -> Profile:
     """Stacks of whole functions; of nodes by their modules."""
     whole = with_stacks(profile)

@@ -104,17 +104,7 @@ class ReportScreen(ModalScreen[None]):
         self.set_focus(self.icicle)
         known, path, before = self._known, self.path, self._before
 
-        def read() -> Contents:
-            for each in filter(None, (path, before)):
-                if each not in known:
-                    known[each] = views.read(each)
-            if not before:
-                return known[path]
-            both = Contents(path, known[path].profile, known[before])
-            both.pair()
-            return both
-
-        self._ask("read", read, self._read)
+        self._ask("read", lambda: views.read_with(path, before, known), self._read)
 
     def on_unmount(self) -> None:
         if self._lookups is not None:
