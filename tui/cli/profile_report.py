@@ -27,6 +27,7 @@ from adbg.tui.cli.profile_timeline import is_run
 from adbg.tui.cli.profile_timeline import read as read_run
 from adbg.tui.cli.subcommand import Parser
 from adbg.tui.text import profile_report as text
+from adbg.tui.text.profile_difference import difference_lines
 
 if TYPE_CHECKING:
     from adbg.tui.app.profile.artifacts import Saved
@@ -263,7 +264,7 @@ def _difference(profile: Profile, options: argparse.Namespace, width: int) -> in
     if before.nodes and after.nodes:
         before, after = with_stacks(before, kinds=True), with_stacks(after, kinds=True)
     difference = tables.difference(before, after, Grouping(options.by), shares=pair.shares)
-    lines = text.difference_lines(difference, (options.file, options.diff), width, options.limit, pair)
+    lines = difference_lines(difference, (options.file, options.diff), width, options.limit, pair)
     print("\n".join(lines))
     return 0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
@@ -11,11 +10,10 @@ from typing import Protocol
 
 from rich.cells import cell_len
 
-from adbg.profiles.report.comparison import Pair
 from adbg.profiles.report.flame import ROOT, Tree, layout
 from adbg.profiles.report.model import BYTES, SECONDS, Frame, NodeTime, Profile
 from adbg.profiles.report.node_groups import NodeGroup, node_groups
-from adbg.profiles.report.tables import Change, Difference, Order, Row, Table
+from adbg.profiles.report.tables import Order, Row, Table
 from adbg.profiles.report.verdict import ITERATION_PARTS, Bound, Verdict, judge
 from adbg.tui.text.cells import elide
 from adbg.tui.text.quantities import duration, size
@@ -126,7 +124,7 @@ def table_lines(table: Table, rows: Sequence[Row], width: int, limit: int, what:
         if counted:
             cells += [_calls(row), amount_text(row.per_call, table.unit)]
         body.append((cells, row.frame.name, place_text(row.frame)))
-    lines = _columns(heads, body, width, what)
+    lines = columns(heads, body, width, what)
     if len(shown) < len(rows):
         lines.append(f"{len(rows) - len(shown):,} rows more (--limit 0 shows all)")
     return lines
@@ -142,7 +140,7 @@ def _share(weight: float, total: float) -> str:
     return f"{100 * weight / total:.1f}" if total else "0.0"
 
 
-def _columns(
+def columns(
     heads: Sequence[str], body: Sequence[tuple[Sequence[str], str, str]], width: int, what: str = "function"
 ) -> list[str]:
     """Numbers to the right, then the name, then the place."""
@@ -200,7 +198,7 @@ def node_lines(
     shown = groups[:limit] if limit else groups
     heads = ["total", "median", "kernel", "launch", "gap", "calls", "nodes", "phase"]
     body = [(_node_cells(group), group.name, _node_place(group)) for group in shown]
-    lines = _columns(heads, body, width, "node")
+    lines = columns(heads, body, width, "node")
     lines += _folded(_node_note(profile), width)
     if len(shown) < len(groups):
         lines.append(f"{len(groups) - len(shown):,} rows more (--limit 0 shows all)")
@@ -320,66 +318,7 @@ def find_node(tree: Tree, pattern: re.Pattern[str]) -> int | None:
     return max(tree.find(pattern), key=lambda node: tree.weight[node], default=None)
 
 
-# ------------------------------------------------------------------ differences
-
-
-def difference_lines(
-    difference: Difference, names: tuple[str, str], width: int, limit: int, pair: Pair | None = None
-) -> list[str]:
-    """What takes more (+) and less (−) in the second of the two, below what has become of the whole. ``pair``: the
-    profiles that were compared."""
-    unit = difference.unit
-    changed = [change for change in difference.changes if change.own or change.cumulative]
-    shown = changed[:limit] if limit else changed
-    heads = ["self +/-", "cumulative +/-", "self before", "after"]
-    body = [(_change(change, unit), change.frame.name, place_text(change.frame)) for change in shown]
-    lines = [" → ".join(told_apart(*names))]
-    if pair is not None:
-        lines += [part for line in became_lines(difference, pair) for part in _folded(line, width)]
-    lines += _columns(heads, body, width)
-    if len(shown) < len(changed):
-        lines.append(f"{len(changed) - len(shown):,} rows more (--limit 0 shows all)")
-    return lines
-
-
-def told_apart(one: str, other: str) -> tuple[str, str]:
-    """Names of two files: as short as tells them apart, so of two runs' profiles from the folder on that differs."""
-    parts = [os.path.normpath(each).split(os.sep) for each in (one, other)]
-    for back in range(1, min(map(len, parts)) + 1):
-        if parts[0][-back] != parts[1][-back]:
-            return os.sep.join(parts[0][-back:]), os.sep.join(parts[1][-back:])
-    return (one, other) if one != other else (os.path.basename(one), os.path.basename(other))
-
-
-def became_lines(difference: Difference, pair: Pair) -> list[str]:
-    """The whole, the usual iteration and the verdict, before and after; and how they were compared."""
-    lines = [] if pair.shares else ["total " + _became(difference.before, difference.after, difference.unit)]
-    usual = [_usual_iteration(each) for each in (pair.before, pair.after)]
-    if usual[0] is not None and usual[1] is not None:
-        lines.append("iteration, median " + _became(usual[0], usual[1], SECONDS))
-    judged = [judge(each) for each in (pair.before, pair.after)]
-    if any(judged):
-        words = (f"{each.bound.value} {100 * each.share:.0f}%" if each else "no verdict" for each in judged)
-        lines.append(" → ".join(words))
-    return lines + [f"note: {text}" for text in compared_words(pair)]
-
-
-def compared_words(pair: Pair) -> list[str]:
-    """How two profiles are compared, and what speaks against it."""
-    told = ["in shares of each total: they have no common unit of time"] if pair.shares else []
-    if pair.rounds:
-        told.append(f"of one iteration each: {pair.rounds[0]:,} and {pair.rounds[1]:,} were measured")
-    return [*told, *pair.notes]
-
-
-def _became(before: float, after: float, unit: str) -> str:
-    share = f" ({100 * (after - before) / before:+.0f}%)" if before else ""
-    return f"{amount_text(before, unit)} → {amount_text(after, unit)}{share}"
-
-
-def _usual_iteration(profile: Profile) -> float | None:
-    rows = [row for row in profile.iterations if row.total > (row.backward or 0.0)] or profile.iterations
-    return median(row.total for row in rows) if rows else None
+# ------------------------------------------------------------------ of a run
 
 
 def list_lines(name: str, profiles: Sequence[Saved]) -> list[str]:
@@ -387,16 +326,3 @@ def list_lines(name: str, profiles: Sequence[Saved]) -> list[str]:
     widest = max(len(each.name) for each in profiles)
     lines = [f"{name}: {_count(len(profiles), 'profile')}; to see one: adbg profile {profiles[0].path}"]
     return lines + [f"  {each.name:<{widest}}  {each.what}".rstrip() for each in profiles]
-
-
-def _change(change: Change, unit: str) -> list[str]:
-    return [
-        _signed(change.own, unit),
-        _signed(change.cumulative, unit),
-        amount_text(change.before.own, unit) if change.before else "new",
-        amount_text(change.after.own, unit) if change.after else "gone",
-    ]
-
-
-def _signed(value: float, unit: str) -> str:
-    return ("+" if value > 0 else "") + amount_text(value, unit)

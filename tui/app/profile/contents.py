@@ -19,7 +19,8 @@ from adbg.profiles.report.tables import Grouping, difference
 from adbg.tui.app.profile import sheets
 from adbg.tui.app.profile.colours import change_style
 from adbg.tui.app.profile.sheets import Sheet
-from adbg.tui.text.profile_report import compared_words, head_lines, iteration_lines, told_apart, verdict_lines
+from adbg.tui.text.profile_difference import compared_words, told_apart
+from adbg.tui.text.profile_report import head_lines, iteration_lines, verdict_lines
 
 FLAME, TABLE, NODES, ITERATIONS, CHANGES = "flame", "table", "nodes", "iterations", "difference"
 
