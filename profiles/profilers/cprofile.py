@@ -18,6 +18,8 @@ from adbg.profiles.base import Artifact, Availability, ProfileError, Profiler
 from adbg.profiles.region import Region
 
 FILE = "profile.pstats"
+_LIBRARY = os.path.dirname(os.__file__) + os.sep
+_PACKAGES = tuple(os.path.join(_LIBRARY, name) + os.sep for name in ("site-packages", "dist-packages"))
 _Label = tuple[str, int, str]
 _Cost = tuple[int, int, float, float]  # calls that are not recursive, calls, own seconds, with what it calls
 
@@ -194,15 +196,23 @@ def as_pstats(entries: list[Any]) -> _Stats:
 
 
 def without_own(stats: _Stats, folders: tuple[str, ...]) -> tuple[_Stats, float]:
-    """Without the functions of adbg's files, and the seconds that these took themselves. What they called (torch's
-    engine is entered through one of them) is then called by their callers."""
-    own = {label for label in stats if label[0].startswith(folders)}
-    inner: dict[_Label, set[_Label]] = {}  # functions of C whose callers are all adbg's
-    for label, row in stats.items():
-        if label[0] == "~" and row[4] and set(row[4]) <= own and not _entered(label):
-            inner[label] = set(row[4])
-    gone = own | set(inner)
+    """Without the functions of adbg's files, and the seconds that these took themselves, which are in no function's
+    cumulative time either. What they called (torch's engine is entered through one of them) is then called by their
+    callers."""
+    gone = {label for label in stats if label[0].startswith(folders)}
+    while True:  # functions of C and of the standard library whose callers are all adbg's
+        inner = {
+            label
+            for label, row in stats.items()
+            if label not in gone and row[4] and set(row[4]) <= gone and _serves(label)
+        }
+        if not inner:
+            break
+        gone |= inner
+    stats = _with_leaves(stats, gone)
     seconds = sum(stats[label][2] for label in gone)
+    whole = sum(row[2] for row in stats.values()) - seconds
+    shares = _shares(stats, gone)
     kept: _Stats = {}
     for label, (cc, nc, tt, ct, callers) in stats.items():
         if label in gone:
@@ -219,10 +229,57 @@ def without_own(stats: _Stats, folders: tuple[str, ...]) -> tuple[_Stats, float]
                     chosen = max(above, key=lambda each: stats[caller][4][each][1])
                     before = found.get(chosen, (0, 0, 0.0, 0.0))
                     found[chosen] = tuple(a + b for a, b in zip(before, cost))  # type: ignore[assignment]
-        kept[label] = cc, nc, tt, ct, {each: cost for each, cost in found.items() if each not in gone}
+        rest = 1.0 - shares[label]
+        ours = {each: (n, c, own, all_ * rest) for each, (n, c, own, all_) in found.items() if each not in gone}
+        kept[label] = cc, nc, tt, min(max(ct * rest, tt), max(whole, tt)), ours
     return kept, seconds
 
 
-def _entered(label: _Label) -> bool:
-    """A function of the framework's that stands in a backward: adbg only passes the call on."""
-    return "run_backward" in label[2] or "core.eager" in label[2]
+def _with_leaves(stats: _Stats, gone: set[_Label]) -> _Stats:
+    """Functions of C that others call too: what they took for ``gone`` is theirs."""
+    callers = {caller for row in stats.values() for caller in row[4]}
+    found = dict(stats)
+    for label, (cc, nc, tt, ct, costs) in stats.items():
+        theirs = [caller for caller in costs if caller in gone]
+        if not theirs or label in gone or label in callers or label[0] != "~" or not _serves(label):
+            continue
+        costs = dict(costs)
+        for caller in theirs:
+            n, c, own, all_ = costs.pop(caller)
+            nc, cc, tt, ct = nc - n, cc - c, tt - own, ct - all_
+            row = found[caller]
+            found[caller] = row[0], row[1], row[2] + own, row[3], row[4]
+        found[label] = cc, nc, max(tt, 0.0), max(ct, 0.0), costs
+    return found
+
+
+def _shares(stats: _Stats, gone: set[_Label]) -> dict[_Label, float]:
+    """How much of each function's cumulative time was spent in those of ``gone`` themselves. A caller has of it what it
+    spent in each function that has."""
+    called: dict[_Label, list[tuple[_Label, float]]] = {label: [] for label in stats}
+    for label, row in stats.items():
+        for caller, cost in row[4].items():
+            if caller in called and caller != label:
+                called[caller].append((label, cost[3]))
+    shares = dict.fromkeys(stats, 0.0)
+    order = sorted(stats, key=lambda label: stats[label][3])  # what is called before what calls it
+    for _ in range(50):  # functions that call each other in a circle take some rounds
+        change = 0.0
+        for label in order:
+            tt = stats[label][2]
+            all_ = tt + sum(seconds for _, seconds in called[label])
+            ours = tt * (label in gone) + sum(seconds * shares[each] for each, seconds in called[label])
+            share = ours / all_ if all_ > 0 else float(label in gone)
+            change = max(change, abs(share - shares[label]))
+            shares[label] = share
+        if change < 1e-6:
+            break
+    return shares
+
+
+def _serves(label: _Label) -> bool:
+    """Where adbg alone calls it. Not a function of the framework's that stands in a backward: adbg only passes that
+    call on."""
+    if label[0] == "~":
+        return "run_backward" not in label[2] and "core.eager" not in label[2]
+    return label[0].startswith(_LIBRARY) and not label[0].startswith(_PACKAGES)

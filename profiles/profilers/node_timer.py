@@ -1,10 +1,11 @@
 """The node timer: how long each node of the backward graph ran, and how long nothing did between two of them.
 
 From the hooks that adbg has anyway. They cost some microseconds a node, which is as long as a small node takes, so this
-cost is measured on the program itself and subtracted. Only the first backward call and every fourth are hooked, and
-every 32nd later; the others tell how long a call takes without hooks. Off each node's time comes what adbg still did
-behind the stamp of its begin (a second stamp tells). Off the gaps comes as much each that nodes and gaps add up to what
-a call takes that is not hooked. What stays in a node's time is the framework's way into the hook behind it, under 1 us.
+cost is measured on the program itself and subtracted. Of the first backward calls of a line every second is hooked,
+then every fourth, and every 32nd later; the others tell how long a call takes without hooks. The first one, which warms
+up what it uses, counts only where there is no other. Off each node's time comes what adbg still did behind the stamp of
+its begin (a second stamp tells). Off the gaps comes as much each that nodes and gaps add up to what a call takes that
+is not hooked. What stays in a node's time is the framework's way into the hook behind it, under 1 us.
 
 An iteration is split by what its thread was in: backward calls, and what the backend tells of (``phase``): the
 outermost call of a module, an optimizer's step, the wait for a data loader. Its parts lie between the end of the
@@ -34,18 +35,29 @@ FILE = "nodes.json"
 HOW = "most calls run without hooks: nodes and gaps add up to what these take"
 # Calls of a line of which one is hooked, and which calls after the first ones: on tiny models of both frameworks a
 # hooked step took 2.5 to 3.6 times a plain step's CPU time, one that is only armed 1.4 times.
-EVERY, DENSE, SPARSE = 4, 32, 32
+SECOND, EVERY, DENSE, SPARSE = 12, 4, 32, 32
 _Key = tuple[str, int, str]  # line of the backward call, index in the execution order, name
 _MOST = 4096  # values that are kept of one node: more would only make the median finer
+
+
+def is_hooked(number: int) -> bool:
+    """Of the calls of a line, from 0."""
+    if number < SECOND:
+        return number % 2 == 0
+    return number % (EVERY if number < DENSE else SPARSE) == EVERY // 2
 
 
 class _Row:
     """One node, over all hooked calls."""
 
-    __slots__ = ("calls", "facts", "gaps", "inner", "total", "us")
+    __slots__ = ("calls", "cold", "facts", "gaps", "inner", "total", "us")
 
     def __init__(self, facts: dict[str, Any]) -> None:
         self.facts = facts
+        self.clear(cold=True)
+
+    def clear(self, cold: bool) -> None:
+        self.cold = cold  # of the first call alone
         self.calls = 0
         self.inner = 0  # nodes that were measured inside it, of backward calls that it made
         self.total = 0.0
@@ -56,12 +68,13 @@ class _Row:
 class _Call:
     """A call that runs."""
 
-    __slots__ = ("begun", "depth", "gap", "hooked", "inner", "last", "nodes", "place", "ran")
+    __slots__ = ("begun", "cold", "depth", "gap", "hooked", "inner", "last", "nodes", "place", "ran")
 
-    def __init__(self, place: str, depth: int, hooked: bool) -> None:
+    def __init__(self, place: str, depth: int, hooked: bool, cold: bool) -> None:
         self.place = place
         self.depth = depth
         self.hooked = hooked
+        self.cold = cold  # the first one of its line
         # (index, name, key, us, gap before it, nodes inside it) of what ran in it
         self.ran: list[tuple[int, str, int, float, float, int]] = []
         self.begun = self.last = 0  # perf_counter_ns, less the time at stops
@@ -163,7 +176,7 @@ class NodeTimer(Profiler, Observer):
         return self._on
 
     def plan(self, running: Running) -> HookPlan | None:
-        """Of the outermost calls of a line every fourth one, with all that is nested in it."""
+        """Some of the outermost calls of a line, each with all that is nested in it."""
         serial = running.serial
         call = self._calls.get(serial)
         if call is None:
@@ -172,12 +185,12 @@ class NodeTimer(Profiler, Observer):
             if len(running.chain) > 1:
                 outer = self._calls.get(running.chain[0].serial)
                 hooked = outer is not None and outer.hooked
+                cold = outer is not None and outer.cold
             else:
                 number = self._begun.get(place, 0)
                 self._begun[place] = number + 1
-                every = EVERY if number < DENSE else SPARSE
-                hooked = number == 0 or number % every == EVERY // 2
-            call = self._calls[serial] = _Call(place, running.call.depth, hooked)
+                hooked, cold = is_hooked(number), number == 0
+            call = self._calls[serial] = _Call(place, running.call.depth, hooked, cold)
         return HookPlan(every=True) if call.hooked else None
 
     def backward_begin(self, running: Running) -> None:
@@ -227,6 +240,8 @@ class NodeTimer(Profiler, Observer):
                 "backward": running.call.number,
                 "place": call.place,
                 "hooked": call.hooked,
+                "cold": call.cold,
+                "disturbed": call.hooked or not self._named,
                 "backward_us": (now - call.begun) / 1000,
                 "outside_us": outside / 1000 if outside is not None else None,
                 "nodes": call.nodes,
@@ -239,6 +254,8 @@ class NodeTimer(Profiler, Observer):
             row = self._rows.get((call.place, index, name))
             if row is None:
                 row = self._rows[call.place, index, name] = _Row(self._describe(running, call, index, key))
+            if row.cold and not call.cold:
+                row.clear(cold=False)
             row.calls += 1
             row.inner += inner
             row.total += us
@@ -290,7 +307,7 @@ class NodeTimer(Profiler, Observer):
             mine = [row for row in self._iterations if row["place"] == place]
             # the first hooked call of a line also describes its nodes, and warms up what they use
             hooked = [row for row in mine if row["hooked"] and row["nodes"]]
-            hooked = hooked[1:] or hooked
+            hooked = [row for row in hooked if not row["cold"]] or hooked
             plain = [row["backward_us"] for row in mine if not row["hooked"]]
             cost = found[place] = {
                 "inside_us": inside, "gap_us": 0.0, "node_us": 0.0, "hooked": len(hooked), "plain": len(plain),
@@ -299,14 +316,16 @@ class NodeTimer(Profiler, Observer):
                 longer = median(row["backward_us"] for row in hooked) - median(plain)
                 cost["node_us"] = max(longer, 0.0) / median(row["nodes"] for row in hooked)
                 cost["plain_us"] = median(plain)
-                cost["gap_us"] = self._gap_cost(place, inside, cost["plain_us"], len([r for r in mine if r["hooked"]]))
+                cost["gap_us"] = self._gap_cost(place, inside, cost["plain_us"], len(hooked))
         return found
 
     def _gap_cost(self, place: str, inside: float, plain: float, calls: int) -> float:
         """How much to take off every gap, so that nodes and gaps of one call take ``plain`` microseconds."""
         nodes, gaps = 0.0, []
-        for (where, index, _), row in self._rows.items():
-            if where == place and row.facts["depth"] == 0:
+        mine = [(index, row) for (where, index, _), row in list(self._rows.items()) if where == place]
+        cold = all(row.cold for _, row in mine)
+        for index, row in mine:
+            if row.cold is cold and row.facts["depth"] == 0:
                 share = row.calls / calls
                 nodes += share * (median(row.us) - inside)
                 if index > 1:

@@ -94,8 +94,9 @@ class NodeTime:
 
     @property
     def usual(self) -> float:
-        """All calls together without the odd ones, which another program or a first call made slow."""
-        return self.total if self.median is None else self.median * self.calls
+        """All calls together without the odd ones, which another program or a first call made slow. No more than what
+        they took: the median of few is a mean with the longest."""
+        return self.total if self.median is None else min(self.median * self.calls, self.total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,7 @@ class Iteration:
     backward: float | None = None
     optimizer: float | None = None
     data: float | None = None
+    disturbed: bool = False  # by the profiler's own work: its backward was hooked, or its forward kept stacks
 
     @property
     def other(self) -> float:

@@ -81,7 +81,7 @@ def with_stacks(profile: Profile, kinds: bool = False) -> Profile:
             builder.frame(Frame(part, side=NODE, module=".".join(parts[: n + 1]))) for n, part in enumerate(parts)
         ]
         stack.append(builder.frame(Frame(name, node.file, node.line, NODE, module)))
-        builder.add(stack, node.total)
+        builder.add(stack, node.usual)
         if node.gap > 0:
             builder.add([*stack, builder.frame(Frame(GAP, node.file, node.line, NODE, module))], node.gap)
     return replace(profile, frames=builder.frames, samples=builder.samples, unit=SECONDS, calls=(), lines="first")

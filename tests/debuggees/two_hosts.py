@@ -20,6 +20,6 @@ for step in range(3):
     loss.backward()
     optimizer.step()
 digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters()))
-print(f"rank {rank} on {os.uname().nodename}: {digest.hexdigest()}", flush=True)
+print(f"rank {rank} on {os.uname().nodename}: {digest.hexdigest()}\n", end="", flush=True)  # in one piece
 dist.barrier()
 dist.destroy_process_group()

@@ -7,7 +7,9 @@ import os
 import pstats
 import sys
 import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,6 +67,55 @@ def test_functions_of_adbgs_are_taken_out_and_their_callees_kept() -> None:
     assert set(kept) == {user, engine}
     assert kept[engine][4] == {user: (1, 1, 0.6, 0.6)}, "its caller is the user's function now"
     assert seconds == pytest.approx(0.3)
+
+
+def test_adbgs_time_is_in_no_cumulative_time_either(tmp_path: Path) -> None:
+    """By the clock of each part: what the user's function waits for in adbg is none of its time."""
+    lines = ("spin(0.05)", "threading.Event().set()", "call()", "spin(0.05)")
+    source = "import threading\ndef entered(call):\n" + "".join(f"    {line}\n" for line in lines)
+    (tmp_path / "own").mkdir()
+    clocks = {"user": 0.0}
+
+    def spin(seconds: float) -> None:
+        begin = time.process_time()
+        while time.process_time() - begin < seconds:
+            pass
+
+    def user() -> None:
+        spin_of_users()
+
+    def spin_of_users() -> None:
+        begin = time.perf_counter()
+        end = time.process_time() + 0.02
+        while time.process_time() < end:
+            pass
+        clocks["user"] += time.perf_counter() - begin
+
+    file = str(tmp_path / "own" / "entry.py")
+    names: dict[str, Any] = {}
+    exec(compile(source, file, "exec"), names)
+    code = spin.__code__.replace(co_filename=file)
+    names["spin"] = type(spin)(code, spin.__globals__, "spin")
+
+    def step() -> None:
+        names["entered"](user)
+        names["entered"](user)
+
+    profile = cProfile.Profile()
+    begin = time.perf_counter()
+    profile.enable()
+    step()
+    profile.disable()
+    in_all = time.perf_counter() - begin
+    kept, seconds = without_own(as_pstats(profile.getstats()), (str(tmp_path / "own"),))
+    by_name = {label[2]: row for label, row in kept.items()}
+    whole = sum(row[2] for row in kept.values())
+    assert all(row[2] <= row[3] <= whole * 1.000001 for row in kept.values()), "as pstats has it"
+    assert {"step", "user", "spin_of_users"} <= by_name.keys() and not {"spin", "entered", "set"} & by_name.keys()
+    assert all(cost[3] <= kept[caller][3] * 1.01 for row in kept.values() for caller, cost in row[4].items())
+    assert by_name["step"][3] == pytest.approx(clocks["user"], rel=0.15) and by_name["step"][3] < in_all / 2
+    assert by_name["user"][3] == pytest.approx(by_name["step"][3], rel=0.1)
+    assert seconds + whole == pytest.approx(in_all, rel=0.1)
 
 
 def test_the_programs_own_profiler_keeps_its_place(tmp_path: Path) -> None:

@@ -16,9 +16,11 @@ from adbg.engine.backends import REGISTRY
 from adbg.engine.session.session import Session
 from adbg.profiles.profilers.node_timer import NodeTimer
 from adbg.profiles.region import Region
+from adbg.profiles.report.formats import detect
+from adbg.profiles.report.verdict import judge
 
-SECONDS = 0.004  # of the slow node
-HOOKED = (0, 2, 6, 10, 14, 18)  # of 20 calls
+SECONDS, FIRST = 0.004, 0.04  # of the slow node, which has to warm up
+HOOKED = (2, 4, 6, 8, 10, 14, 18)  # of 20 calls, and the first one, which does not count
 
 
 class _Silent:
@@ -38,11 +40,11 @@ def session(framework: str) -> Iterator[Session]:
 
 
 def loss_of(framework: str, slept: list[float], inner: bool = False) -> Any:
-    """A loss with a node of a custom function, which takes 4 ms by its own clock."""
+    """A loss with a node of a custom function, which takes 4 ms by its own clock, and 40 the first time."""
 
     def sleep() -> None:
         begin = time.perf_counter()
-        while time.perf_counter() - begin < SECONDS:
+        while time.perf_counter() - begin < (SECONDS if slept else FIRST):
             pass
         slept.append(time.perf_counter() - begin)
 
@@ -100,9 +102,33 @@ def test_a_node_takes_what_its_own_clock_says(framework: str, session: Session, 
     truth = statistics.median([slept[n] for n in HOOKED]) * 1e6
     assert truth <= slow["us"] * 1.001 < truth * 1.5, (slow, truth)
     assert slow["calls"] == len(HOOKED)
+    assert [number for number, row in enumerate(found["iterations"]) if row["hooked"]] == [0, *HOOKED]
+    # their forward keeps stacks until a hooked call has no node that is new
+    assert [number for number, row in enumerate(found["iterations"]) if row["disturbed"]] == [0, 1, *HOOKED]
     assert (slow["file"], slow["nested"]) == (__file__, False)
     others = [row["us"] for row in found["nodes"] if row is not slow]
     assert len(others) >= 4 and max(others) < truth / 4, "its time is no other node's"
+
+
+@on_frameworks()
+def test_the_first_call_is_no_measure_of_others(framework: str, session: Session, tmp_path: Path) -> None:
+    """Two calls are hooked of three: the median of both would be five times what the second one took."""
+    slept: list[float] = []
+    found = measured(framework, session, tmp_path, 3, slept)
+    (slow,) = (row for row in found["nodes"] if "Slow" in row["name"])
+    assert slow["calls"] == 1 and slept[2] * 1e6 <= slow["us"] * 1.001 < (slept[2] + FIRST / 4) * 1e6
+    assert slow["total_us"] == pytest.approx(slow["us"])
+    assert [row["hooked"] for row in found["iterations"]] == [True, False, True]
+    profile = detect.read(tmp_path / "nodes.json")
+    assert (profile.meta["measured"], profile.meta["backwards"]) == (1, 3) and judge(profile) is None
+
+
+@on_frameworks()
+def test_a_first_call_alone_is_told(framework: str, session: Session, tmp_path: Path) -> None:
+    slept: list[float] = []
+    found = measured(framework, session, tmp_path, 1, slept)
+    (slow,) = (row for row in found["nodes"] if "Slow" in row["name"])
+    assert slow["calls"] == 1 and slow["us"] * 1.001 >= slept[0] * 1e6
 
 
 @on_frameworks()
@@ -122,7 +148,7 @@ def test_nodes_and_gaps_are_no_longer_than_a_call_without_hooks(
     # where another program made those calls the longer ones, or the nodes alone longer than these.
     measured_us = nodes + sum(row["raw_gap_us"] for row in found["nodes"] if row["index"] > 1)
     assert in_all == pytest.approx(min(max(cost["plain_us"], nodes), measured_us), rel=0.001)
-    assert 0 < cost["inside_us"] < 100 and cost["hooked"] == 7 and cost["plain"] == 22
+    assert 0 < cost["inside_us"] < 100 and cost["hooked"] == 9 and cost["plain"] == 20
 
 
 @on_frameworks()

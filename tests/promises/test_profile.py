@@ -300,6 +300,7 @@ def test_a_node_run_again_changes_nothing_and_calls_no_hook(tmp_path: Path) -> N
 
 JOB = """
 import os
+import sys
 import torch
 import torch.distributed as dist
 torch.set_num_threads(1)
@@ -309,7 +310,7 @@ model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
 for step in range(9):
     model(torch.randn(4, 8)).sum().backward()
 total = sum(parameter.double().sum().item() for parameter in model.parameters())
-print(f"rank {dist.get_rank()} {os.getpid()} {total!r}", flush=True)
+sys.stdout.write(f"rank {dist.get_rank()} {os.getpid()} {total!r}\\n"); sys.stdout.flush()
 dist.destroy_process_group()
 """
 

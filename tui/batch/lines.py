@@ -175,7 +175,8 @@ class Profile(Line):
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryGrows(Line):
-    """A variable holds more with each iteration (`info memory iterations on`). Once of each; on stderr as well."""
+    """A variable holds more with each iteration (`info memory iterations on`). Once of each, and once more when it is
+    sure; on stderr as well."""
 
     TYPE = "memory-grows"
     owner: Annotated[str, "the variable, as the program would write it: `losses`, `Meter.history['loss']`"]
@@ -183,6 +184,7 @@ class MemoryGrows(Line):
     line: Annotated[int, "the line there; 0: not known"]
     unit: Annotated[str, "`tensors` that it leads to, or `nodes` of its graph"]
     counts: Annotated[list[tuple[int, int]], "(iteration, how many) at each look"]
+    sure: Annotated[bool, "it grew for long; false: it may be a window or a cache that is not full yet"]
     rank: Annotated[int, "rank of the process, 0 where there is one"]
 
 

@@ -104,6 +104,7 @@ EXAMPLES: tuple[lines.Line, ...] = (
         line=17,
         unit="tensors",
         counts=[(3, 3), (6, 6), (9, 9)],
+        sure=False,
         rank=0,
     ),
     lines.Exited(code=137, signal="SIGKILL"),

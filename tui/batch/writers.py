@@ -250,6 +250,7 @@ class JsonWriter(Writer):
                 line=fed.line if fed is not None else 0,
                 unit="nodes" if growth.nodes else "tensors",
                 counts=growth.counts,
+                sure=growth.sure,
                 rank=event.process.rank,
             )
         )

@@ -187,11 +187,13 @@ def growth_lines(growth: Growth) -> list[str]:
     what += " of earlier iterations" if growth.nodes else ""
     counts = ", ".join([f"{few} {what} at iteration {began}", *(f"{count} at {when}" for when, count in later)])
     keeps = ", each of which keeps its graph" if owner.graphs == owner.count and not growth.nodes else ""
-    grows = f"grew until iteration {growth.ended}" if growth.ended else "grows"
+    grows = f"grew until iteration {growth.ended}" if growth.ended else "grows" if growth.sure else "may grow"
     lines = [f"{owner.path} {grows}: its graph had {counts}" if growth.nodes else
              f"{owner.path} {grows}: it led to {counts}{keeps}"]  # fmt: skip
     lines += [f"    {text}" for text in _lines_of(owner)]
-    if keeps or growth.nodes:
+    if not growth.sure and not growth.ended:
+        lines.append("    it may be a window or a cache that is not full yet: this is looked at again")
+    elif (keeps or growth.nodes) and not growth.ended:
         lines.append("    keep its number alone (`.item()`, `float(…)`) or a tensor without graph (`.detach()`)")
     return lines
 

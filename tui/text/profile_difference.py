@@ -9,7 +9,7 @@ from textwrap import wrap
 from adbg.profiles.report.comparison import Pair
 from adbg.profiles.report.model import SECONDS, Profile
 from adbg.profiles.report.tables import Change, Difference
-from adbg.profiles.report.verdict import judge
+from adbg.profiles.report.verdict import judge, whole
 from adbg.tui.text.profile_report import amount_text, columns, place_text
 
 
@@ -68,7 +68,7 @@ def _became(before: float, after: float, unit: str) -> str:
 
 
 def _usual_iteration(profile: Profile) -> float | None:
-    rows = [row for row in profile.iterations if row.total > (row.backward or 0.0)] or profile.iterations
+    rows = whole(profile.iterations) or profile.iterations
     return median(row.total for row in rows) if rows else None
 
 

@@ -14,7 +14,7 @@ from adbg.profiles.report.flame import ROOT, Tree, layout
 from adbg.profiles.report.model import BYTES, SECONDS, Frame, NodeTime, Profile
 from adbg.profiles.report.node_groups import NodeGroup, node_groups
 from adbg.profiles.report.tables import Order, Row, Table
-from adbg.profiles.report.verdict import ITERATION_PARTS, Bound, Verdict, judge
+from adbg.profiles.report.verdict import FEWEST_BACKWARDS, ITERATION_PARTS, Bound, Verdict, judge, too_few, whole
 from adbg.tui.text.cells import elide
 from adbg.tui.text.quantities import duration, size
 
@@ -40,7 +40,7 @@ _NARROW = 100  # cells: a table of fewer has one column of shares
 _BASES = {
     "kernel": "kernel times are measured",
     "launch": "in nodes; kernel is what goes beyond {launch} a node, the most that launching one takes",
-    "iterations": "of all iterations; the rest of them is not split any further",
+    "iterations": "the rest of it is not split any further",
     "samples": "by the innermost native frames of the samples",
 }
 
@@ -215,12 +215,18 @@ def _node_note(profile: Profile) -> str:
     else:
         basis = "kernel: not known, no node of this graph computes nothing"
     forward = "" if any(node.phase == "forward" for node in profile.nodes) else "; forward: not measured per node"
-    return basis + forward
+    return (_table_of(profile) + "; " if profile.meta.get("measured") else "") + basis + forward
+
+
+def _table_of(profile: Profile) -> str:
+    """What the sums in the table are of."""
+    measured, backwards = profile.meta.get("measured"), profile.meta.get("backwards")
+    return f"total: median times calls, of the {measured:,} backwards (of {backwards:,}) that were measured"
 
 
 def _node_cells(group: NodeGroup) -> list[str]:
     return [
-        amount_text(group.total, SECONDS),
+        amount_text(group.usual, SECONDS),
         amount_text(group.usual / group.calls if group.calls else 0.0, SECONDS),
         amount_text(group.kernel, SECONDS) if group.kernel is not None else "·",
         amount_text(group.launch, SECONDS) if group.launch is not None else "·",
@@ -238,10 +244,10 @@ def _node_place(group: NodeGroup) -> str:
 
 
 def iteration_lines(profile: Profile, width: int) -> list[str]:
-    """The usual iteration and its parts, and the slowest."""
+    """The usual iteration and its parts, and the slowest; of those without hooks, where there are such."""
     if not profile.iterations:
         return []
-    rows = [row for row in profile.iterations if row.total > (row.backward or 0.0)] or profile.iterations
+    rows = whole(profile.iterations) or profile.iterations
     slowest = max(rows, key=lambda row: row.total)
     parts = []
     for name in ITERATION_PARTS:
@@ -271,12 +277,26 @@ def verdict_lines(profile: Profile, width: int) -> list[str]:
     """Empty where the profile cannot say."""
     verdict = judge(profile)
     if verdict is None:
-        return []
+        return _folded(_too_few(profile), width) if too_few(profile) else []
     parts = ", ".join(f"{name} {amount_text(seconds, SECONDS)}" for name, seconds in verdict.parts)
+    if verdict.per:
+        parts += f" of the usual {verdict.per}{_measured(profile) if verdict.per == 'backward' else ''}"
     basis = _BASES[verdict.basis].format(launch=amount_text(profile.launch_cost, SECONDS))
     lines = [f"{verdict.bound.value}: {100 * verdict.share:.0f}% ({parts}; {basis})", f"  {_WAYS[verdict.bound]}"]
     lines = [part for line in lines for part in _folded(line, width)]
     return lines + [_won(verdict, place) for place in range(len(verdict.lines))]
+
+
+def _measured(profile: Profile) -> str:
+    measured, backwards = profile.meta.get("measured"), profile.meta.get("backwards")
+    return f", measured in {measured:,} of {backwards:,}" if measured and backwards else ""
+
+
+def _too_few(profile: Profile) -> str:
+    return (
+        f"no verdict by nodes{_measured(profile)} backwards: another run might say another thing; from "
+        f"{FEWEST_BACKWARDS} on there is one (`--iterations {2 * FEWEST_BACKWARDS + 1}`)"
+    )
 
 
 def _folded(line: str, width: int) -> list[str]:
@@ -288,6 +308,8 @@ def _won(verdict: Verdict, place: int) -> str:
     line = verdict.lines[place]
     what = {"samples": "samples", "iterations": "batches"}.get(verdict.basis, "nodes")
     seconds = amount_text(line.seconds, SECONDS)
+    if line.calls == 1:
+        what = {"batches": "batch"}.get(what, what[:-1])
     return f"  {place + 1}. {_short(line.file)}:{line.line}  {seconds} in {line.calls:,} {what}"
 
 

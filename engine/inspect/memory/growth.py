@@ -3,7 +3,8 @@
 Told of early: what keeps graphs of earlier iterations, by the tensors that it leads to (``losses.append(loss)``) or, of
 a single one, by the old nodes below it (``total += loss``): three looks in a row, at best iterations 3, 6 and 9. What
 keeps no graph is told of when it has become a part of the process: a list of numbers grows too, and a cache of the data
-fills in the first epoch. Both must keep their pace: what fills up slows down, a leak does not.
+fills in the first epoch. Both must keep their pace: what fills up slows down, a leak does not. A window of fixed size
+does neither until it is full, which ``course.py`` waits for.
 """
 
 from __future__ import annotations

@@ -123,18 +123,20 @@ class Owner:
 class Growth:
     """A variable that held more at each look. ``counts``: (iteration, tensors that it leads to), or where ``nodes``
     is true, (iteration, nodes of its graph that were there at the look before). ``ended``: the iteration at which it no
-    longer held more than at the look before; 0 while it grows."""
+    longer held more than at the look before; 0 while it grows. ``sure``: it grew for long; before, it may be a window
+    or a cache that is not full yet."""
 
     owner: Owner
     counts: list[tuple[int, int]]
     nodes: bool = False
     ended: int = 0
+    sure: bool = True
 
 
 @event("adbg/memoryGrows")
 @dataclass(frozen=True, slots=True)
 class MemoryGrows:
-    """Told once of each variable, while the memory is watched."""
+    """Told once of each variable, while the memory is watched, and once more when it is sure."""
 
     growth: Growth
 

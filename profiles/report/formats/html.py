@@ -93,6 +93,7 @@ def _verdict(profile: Profile) -> str:
     if verdict is None:
         return ""
     parts = [f"{name} {amount(seconds, 'seconds')}" for name, seconds in verdict.parts]
+    parts[-1] += f" of the usual {verdict.per}" if verdict.per else ""
     lines = [
         f"<li>{escape(line.file)}:{line.line}: {escape(amount(line.seconds, 'seconds'))} in {line.calls:,} nodes</li>"
         for line in verdict.lines

@@ -56,7 +56,11 @@ def _profile(body: Mapping[str, Any]) -> Profile:
         for row in body.get("data") or ()
     )
     unseen = tuple(str(name) for name in body.get("unseen") or ())
-    meta = {"profiler": "node timer", "framework": framework, "cost": cost.get("how", ""), "unseen": unseen}
+    meta: dict[str, object] = {"profiler": "node timer", "framework": framework, "cost": cost.get("how", "")}
+    meta["unseen"] = unseen
+    if lines := cost.get("by_line"):
+        meta["measured"] = sum(int(line["hooked"]) for line in lines.values())
+        meta["backwards"] = len(iterations)
     return Profile(unit=SECONDS, nodes=nodes, iterations=iterations, waits=waits, launch_cost=launch_cost, meta=meta)
 
 
@@ -97,8 +101,9 @@ def _iteration(number: int, row: Mapping[str, Any]) -> Iteration:
         value = row.get(name)
         return float(value) * _MICRO if value is not None else None
 
-    outside = part("outside_us")
+    outside, disturbed = part("outside_us"), bool(row.get("disturbed", row.get("hooked")))
     if outside is None:  # of the first one only the backward call was seen
-        return Iteration(number, part("backward_us") or 0.0, backward=part("backward_us"))
+        return Iteration(number, part("backward_us") or 0.0, backward=part("backward_us"), disturbed=disturbed)
     total = (part("backward_us") or 0.0) + outside
-    return Iteration(number, total, part("forward_us"), part("backward_us"), part("optimizer_us"), part("data_us"))
+    forward, backward, optimizer, data = (part(name + "_us") for name in ("forward", "backward", "optimizer", "data"))
+    return Iteration(number, total, forward, backward, optimizer, data, disturbed)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.program import wait_until
 
 torch = pytest.importorskip("torch")
 dist = torch.distributed
@@ -115,7 +116,8 @@ def test_no_tensor_is_kept(meet: str, ledger: Ledger) -> None:
     dist.all_reduce(value)
     del value
     gc.collect()
-    assert gone() is None and len(ledger.rows) == 1
+    wait_until(lambda: gone() is None, "gloo's own thread to let go of it")  # plain torch too: 14-24 % of 3,000 calls
+    assert len(ledger.rows) == 1
 
 
 def test_what_torch_raises_has_no_frame_of_adbg(meet: str, ledger: Ledger) -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from adbg.profiles.report.formats import detect
 from adbg.profiles.report.model import NATIVE, SECONDS, Frame, Iteration, NodeTime, Profile, Sample
-from adbg.profiles.report.verdict import Bound, judge
+from adbg.profiles.report.verdict import Bound, judge, split, usual
+from adbg.tui.text.profile_report import iteration_lines, verdict_lines
 
 MS, US = 1e-3, 1e-6
 
@@ -45,6 +46,48 @@ def test_the_loader() -> None:
     assert verdict is not None and verdict.bound is Bound.DATA and verdict.share == pytest.approx(0.6)
 
 
+def test_of_one_backward_and_of_enough_of_them() -> None:
+    nodes = (node("Mm", 40, 8 * MS, 4 * MS, 7 * MS, 4), node("Add", 80, 4 * MS, 0, 4 * MS, 5))
+    whole = judge(Profile(nodes=nodes))
+    one = judge(Profile(nodes=nodes, meta={"measured": 4, "backwards": 16}))
+    assert whole is not None and whole.per == "" and one is not None and one.per == "backward"
+    assert dict(one.parts) == pytest.approx({name: seconds / 4 for name, seconds in whole.parts})
+    assert one.total == pytest.approx(sum(node.usual + node.gap for node in nodes) / 4) and one.share == whole.share
+    assert [(line.line, line.calls, line.seconds) for line in one.lines] == [
+        (4, 10, pytest.approx(7 * MS / 4)), (5, 20, pytest.approx(MS)),
+    ]  # fmt: skip
+    few = Profile(nodes=nodes, meta={"measured": 3, "backwards": 6})
+    assert judge(few) is None
+    assert verdict_lines(few, 200) == [
+        "no verdict by nodes, measured in 3 of 6 backwards: another run might say another thing; from 4 on there is "
+        "one (`--iterations 9`)"
+    ]
+    text = "\n".join(verdict_lines(Profile(nodes=nodes, meta={"measured": 4, "backwards": 16}), 300))
+    assert "of the usual backward, measured in 4 of 16;" in text and "1.8ms in 10 nodes" in text
+
+
+def test_two_parts_as_large_as_each_other_are_no_verdict() -> None:
+    assert judge(Profile(nodes=(node("Mm", 10, 6 * MS, 4.5 * MS, 5.4 * MS),))) is None
+
+
+def test_no_part_of_a_node_is_longer_than_the_node() -> None:
+    """The median of few calls is a mean with the longest, times their number more than they took."""
+    odd = NodeTime("Mm", "Mm", "backward", 3, 1.9 * MS, 0.1 * MS, median=0.75 * MS)
+    scheduling, kernel = split(odd, 1 * US) or (0.0, 0.0)
+    assert 0 < kernel <= odd.usual <= odd.total and scheduling + kernel == pytest.approx(odd.usual + odd.gap)
+
+
+def test_iterations_in_which_adbg_was_at_work_are_not_the_programs() -> None:
+    rows = [Iteration(n, total, backward=2 * MS) for n, total in ((4, 9 * MS), (6, 12 * MS), (8, 10 * MS))]
+    hooked = [Iteration(n, 200 * MS, backward=2 * MS, disturbed=True) for n in (3, 5, 7)]
+    first = Iteration(1, 2 * MS, backward=2 * MS, disturbed=True)
+    (line,) = iteration_lines(Profile(iterations=(first, *rows, *hooked)), 120)
+    assert line.startswith("iterations: median 10ms") and line.endswith("slowest 12ms (iteration 6)")
+    assert usual([first, *rows, *hooked]) == [rows[0], rows[2]]
+    (line,) = iteration_lines(Profile(iterations=(first, *hooked)), 120)
+    assert line.endswith("slowest 200ms (iteration 3)"), "where there is no other"
+
+
 def test_samples_in_the_loader() -> None:
     """A kernel that the loader calls is its own time."""
     loader = Frame("__next__", "torch/utils/data/dataloader.py", 9)
@@ -53,6 +96,44 @@ def test_samples_in_the_loader() -> None:
     verdict = judge(Profile(frames, samples, SECONDS, period=0.01))
     assert verdict is not None and verdict.bound is Bound.DATA and dict(verdict.parts)["kernel"] == 1.0
     assert [(line.file, line.calls) for line in verdict.lines] == [("/home/me/train.py", 200)]
+
+
+def native(*names: str) -> Profile:
+    """Samples of 1 s each, in functions that the interpreter calls; those of one name have one in common."""
+    frames = {name: Frame(name, side=NATIVE, module="libtorch_cpu.so") for each in names for name in each.split(" < ")}
+    frames["python"] = Frame("_PyEval_EvalFrameDefault", side=NATIVE, module="libpython3.11.so.1.0")
+    numbers = {name: number for number, name in enumerate(frames)}
+    samples = [
+        Sample((numbers["python"], *(numbers[one] for one in reversed(each.split(" < ")))), 1.0) for each in names
+    ]
+    return Profile(tuple(frames.values()), tuple(samples), SECONDS, period=0.01)
+
+
+KERNEL, LAUNCH, OTHER = "mkl_sgemm", "c10::Dispatcher::call", "alpha_hot"
+
+
+@pytest.mark.parametrize(
+    ("samples", "bound"),
+    [
+        ([LAUNCH] * 3 + [KERNEL], Bound.SCHEDULING),
+        ([LAUNCH] * 3 + [KERNEL] + [OTHER], Bound.SCHEDULING),
+        ([LAUNCH] * 3 + [KERNEL] + [OTHER] * 2, None),  # it may all be kernels' time
+        ([KERNEL] * 3 + [LAUNCH] + [OTHER], Bound.KERNEL),
+        ([KERNEL] * 3 + [LAUNCH] + [OTHER] * 2, None),
+        ([f"{OTHER} < {KERNEL}"] * 3 + [LAUNCH], Bound.KERNEL),  # of what a kernel calls
+        (["memcpy < at::native::cat_out"] * 3 + [LAUNCH], Bound.KERNEL),
+        (["malloc"] * 3 + [OTHER], None),  # the interpreter's
+        ([OTHER] * 3, None),
+        (["PyObject_Call"] * 3 + [LAUNCH], None),  # Python of the program's own, for all that is known
+        (["PyObject_Call"] * 2 + [KERNEL] * 2, None),
+        (["PyObject_Call"] + [KERNEL] * 2, Bound.KERNEL),
+        ([f"{LAUNCH} < call_init < PyImport_ImportModuleLevelObject"] * 9 + [KERNEL], Bound.KERNEL),
+        (["gomp_barrier_wait"] * 9 + [LAUNCH], Bound.SCHEDULING),  # threads of a pool that wait
+    ],
+)
+def test_what_is_not_known_turns_no_verdict(samples: list[str], bound: Bound | None) -> None:
+    verdict = judge(native(*samples))
+    assert verdict is None if bound is None else verdict is not None and verdict.bound is bound, verdict
 
 
 def test_nothing_is_judged_without_a_measure() -> None:
@@ -69,7 +150,7 @@ def test_the_node_timers_file(tmp_path: Path) -> None:
     """Without a measured launch cost, that of the nodes which compute nothing."""
     row = {"index": 1, "calls": 2, "gap_us": 5.0, "raw_us": 20.0, "us": 10.0, "forward_us": None, "module": "net.a"}
     mm = {"name": "MmBackward0", "unique_name": "MmBackward0#1", "total_us": 50.0, "file": "/m.py", "line": 3}
-    view = {"name": "TBackward0", "unique_name": "TBackward0#2", "total_us": 8.0, "forward_us": 3.0}
+    view = {"name": "TBackward0", "unique_name": "TBackward0#2", "total_us": 24.0, "forward_us": 3.0}
     body = {
         "adbg_nodes": 1,
         "framework": "torch",

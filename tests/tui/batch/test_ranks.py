@@ -18,7 +18,7 @@ def train(rank, folder):
     x = torch.ones(3, requires_grad=True)
     for _ in range(2):
         x.tanh().sum().backward()
-    print(f"RANK {dist.get_rank()} pid {os.getpid()}", flush=True)
+    print(f"RANK {dist.get_rank()} pid {os.getpid()}\\n", end="", flush=True)  # in one piece
     dist.destroy_process_group()
 
 if __name__ == "__main__":
@@ -35,7 +35,7 @@ def train():
     x.stop_gradient = False
     for _ in range(2):
         paddle.tanh(x).sum().backward()
-    print(f"RANK {dist.get_rank()} pid {os.getpid()}", flush=True)
+    print(f"RANK {dist.get_rank()} pid {os.getpid()}\\n", end="", flush=True)  # in one piece
 
 if __name__ == "__main__":
     print("LAUNCHER", os.getpid(), flush=True)

@@ -178,8 +178,8 @@ def nodes(profile: Profile, single: bool = False) -> Sheet:
     def item(row: NodeGroup) -> Item:
         node = row.heaviest
         numbers: tuple[Number, ...] = (
-            row.total + row.gap, row.total, row.gap, row.kernel, row.launch, row.calls,
-            row.total / row.calls if row.calls else None,
+            row.usual + row.gap, row.usual, row.gap, row.kernel, row.launch, row.calls,
+            row.usual / row.calls if row.calls else None,
         )  # fmt: skip
         frame = Frame(node.unique_name or node.name, node.file, node.line, NODE, node.module)
         label = row.name if node.phase == "backward" else f"{row.name} {node.phase}"
