@@ -44,6 +44,12 @@ def make_folder(parent: str, profiler: str) -> str:
         ) from None
 
 
+def order_of(name: str) -> tuple[int, str]:
+    """To sort the names of artifacts by: as text 1000 would come before 999."""
+    number = _NUMBER.match(name)
+    return (int(number[1]) if number else 0, name)
+
+
 def write_meta(folder: str, meta: dict[str, Any]) -> None:
     """Raises OSError."""
     path = os.path.join(folder, META)

@@ -280,7 +280,7 @@ class EventFeed:
         self.reader.read_shown()
 
     def _profile_ended(self, event: events.ProfileEnded) -> None:
-        self.main.say(state_text(event.state), "dim" if is_whole(event.state) else "warn")
+        self.main.say(state_text(event.state, prompt=True), "dim" if is_whole(event.state) else "warn")
         self.profiles.ended(event)
 
     def _notice(self, event: events.Notice) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from adbg.engine.errors import CommandError
-from adbg.profiles.folders import parent_folder
+from adbg.profiles.folders import order_of, parent_folder
 from adbg.tui.cli.front_end import seconds
 from adbg.tui.cli.run import split_run
 from adbg.tui.text.profile import state_text
@@ -75,9 +75,11 @@ class Profile:
     def run(self, parser: argparse.ArgumentParser, words: Sequence[str]) -> int:
         from adbg.tui.cli import profile_report
 
-        if profile_report.file_of(words) is not None:
+        if profile_report.file_of(words, VALUED) is not None:
             return _report(words)
         own, kind, target = split_run(words, VALUED)
+        if kind == "script" and target[1:2] in (["--help"], ["-h"]) and not os.path.exists(target[0]):
+            return _report(["--help"])  # `adbg profile FILE --help`, as it stands
         options = parser.parse_args(own)
         line = command_line(options)
         if options.pid is not None and not kind:
@@ -103,6 +105,8 @@ class Profile:
             stacks=known(options.profiler) == "nodes",  # the others would measure these as well
             python=kind != "command" or is_interpreter(command[0]),
         )
+        if kind == "script":
+            _warn_of_own(parser, target[1:], target[0])
         program = StartedProgram(script)
         debugger = Debugger(program, [line], script.title, False)
         debugger.incoming.profiles.ranks = _ranks(options.rank)
@@ -114,6 +118,22 @@ class Profile:
             elif known(options.profiler) == "nodes":
                 _judged(program.run_dir)
         return status
+
+
+def _warn_of_own(parser: argparse.ArgumentParser, words: Sequence[str], script: str) -> None:
+    """An option of adbg's behind the script goes to the script, which seldom was meant where its text has none such."""
+    own = {name for action in parser._actions for name in action.option_strings if name.startswith("--")} - {"--help"}
+    meant = [name for word in words if (name := word.partition("=")[0]) in own]
+    if not meant:
+        return
+    try:
+        text = Path(script).read_text("utf-8", "replace")
+    except OSError:  # said when it is started
+        return
+    for name in meant:
+        if name not in text:
+            told = f"{name} stands behind {script} and belongs to it; adbg's options come first"
+            print(f"adbg: warning: {told}: adbg profile {name} … {script}", file=sys.stderr)
 
 
 def _attached(options: argparse.Namespace, line: str) -> int:
@@ -180,8 +200,9 @@ def _report(words: Sequence[str]) -> int:
 def _newest(run_dir: str) -> str:
     """The folder of the profile that was just made; "" where there is none, which was said."""
     parent = parent_folder(run_dir)
-    folders = [os.path.join(parent, name) for name in os.listdir(parent)] if os.path.isdir(parent) else []
-    return newest if folders and len(os.listdir(newest := max(folders))) > 1 else ""
+    names = os.listdir(parent) if os.path.isdir(parent) else []
+    newest = os.path.join(parent, max(names, key=order_of)) if names else ""
+    return newest if newest and os.path.isdir(newest) and len(os.listdir(newest)) > 1 else ""
 
 
 def _open(run_dir: str) -> None:

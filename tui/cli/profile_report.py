@@ -8,22 +8,26 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from adbg.engine.errors import CommandError
 from adbg.profiles.report import tables
+from adbg.profiles.report.comparison import paired
 from adbg.profiles.report.flame import ROOT, Tree
 from adbg.profiles.report.formats import detect
 from adbg.profiles.report.formats.problem import FormatError
+from adbg.profiles.report.formats.soundness import sound
 from adbg.profiles.report.model import Profile
 from adbg.profiles.report.node_groups import with_stacks
+from adbg.profiles.report.node_tables import node_table
 from adbg.profiles.report.tables import Grouping, Order
 from adbg.tui.cli.profile_timeline import is_run
 from adbg.tui.cli.profile_timeline import read as read_run
 from adbg.tui.cli.subcommand import Parser
 from adbg.tui.text import profile_report as text
+from adbg.tui.text.profile_difference import difference_lines
 
 if TYPE_CHECKING:
     from adbg.tui.app.profile.artifacts import Saved
@@ -32,28 +36,32 @@ DEPTH = 40
 LIMIT = 30
 
 
-def file_of(words: Sequence[str]) -> str | None:
-    """The first word that is no option, where it is a profile: then the words ask for a report."""
+def file_of(words: Sequence[str], valued: Collection[str] = ()) -> str | None:
+    """The first word that is no option, where it is a profile: then the words ask for a report. ``valued``: options of
+    a run that take a value; what follows them is none, nor is what follows ``-m`` or ``-c``."""
     skip = False
     for word in words:
         if skip:
             skip = False
-        elif word in _VALUED:
+        elif word in _VALUED or word in valued:
             skip = True
-        elif word == "--":
+        elif word == "--" or (word[:2] in ("-m", "-c") and not word.startswith("--")):
             return None
         elif not word.startswith("-"):
             return word if _is_report(Path(word)) else None
     return None
 
 
-_VALUED = {"--sort", "--by", "--limit", "--search", "--diff", "--flame", "--zoom", "--width", "-o", "--output"}
+_VALUED = {"--sort", "--by", "--limit", "--search", "--diff", "--zoom", "--width", "-o", "--output"}
 
 
 _ENDINGS = {".pstats", ".prof", ".collapsed", ".folded", ".speedscope", ".pprof"}  # a report even where it is damaged
+_SOURCES = {".py", ".pyw", ".pyz", ".sh"}  # never one: nothing of it is looked at
 
 
 def _is_report(path: Path) -> bool:
+    if path.suffix in _SOURCES and not path.is_dir():
+        return False
     return detect.is_profile(path) or is_run(path) or path.suffix in _ENDINGS
 
 
@@ -65,7 +73,11 @@ def parser(program: str) -> Parser:
         allow_abbrev=False,
     )
     add = made.add_argument
-    add("file", metavar="FILE", help="a profile: " + detect.KINDS + "; or the folder of a run: its time line")
+    add(
+        "file",
+        metavar="FILE",
+        help="a profile: " + detect.KINDS + "; or the folder of a run: its profile, else its time line",
+    )
     add("--sort", default="self", choices=[one.value for one in Order], help="the order of the table (default: self)")
     add("--by", default="function", choices=[one.value for one in Grouping], help="what a row is (default: function)")
     add("--each-node", action="store_true", help="nodes: a row for each, not for each kind and line")
@@ -97,6 +109,11 @@ def run(parser: argparse.ArgumentParser, words: Sequence[str]) -> int:
         raise CommandError(f"--limit {options.limit} is below 0", "0 shows all rows")
     if _on_screen(options):
         return _open(options)
+    several = _profiles_of(options.file)
+    if len(several) > 1 and not (options.output or options.diff or options.json):
+        print("\n".join(text.list_lines(options.file, several)))
+        return 0
+    options.file = _chosen(options.file, options.output or "")
     profile = _read(Path(options.file))
     if options.output:
         target = Path(options.output)
@@ -158,10 +175,12 @@ def _open(options: argparse.Namespace) -> int:
 
     path, before, several = options.file, "", _profiles_of(options.file)
     if options.diff:
-        path, before, several = options.diff, options.file, ()
+        path, before, several = _chosen(options.diff), _chosen(options.file), ()
     elif len(several) == 1:
         path, several = several[0].path, ()
     known = {} if several else {each: read(each) for each in filter(None, (path, before))}  # what is wrong is said here
+    if before:
+        paired(known[before].profile, known[path].profile)
     app = ReportApp(path, known, before, several, options.file)
     app.run()
     return app.return_code or 0
@@ -169,8 +188,23 @@ def _open(options: argparse.Namespace) -> int:
 
 def _read(path: Path) -> Profile:
     if not detect.is_profile(path) and is_run(path):
-        return read_run(path)
+        return sound(read_run(path))
     return detect.read(path)
+
+
+def _chosen(file: str, output: str = "") -> str:
+    """Of a run's folder the profile in it; the run itself, its time line, where it has none or is written as one.
+
+    Raises:
+        CommandError: there are several.
+    """
+    found = _profiles_of(file)
+    if not found or (output.lower().endswith(".trace.json") and not read_run(Path(file)).empty):
+        return file
+    if len(found) > 1:
+        names = ", ".join(each.name for each in found)
+        raise CommandError(f"{file} has {len(found)} profiles: {names}", f"name one: {found[0].path}")
+    return found[0].path
 
 
 def _pattern(text_: str | None) -> re.Pattern[str] | None:
@@ -181,7 +215,8 @@ def _pattern(text_: str | None) -> re.Pattern[str] | None:
 
 
 def _rows(profile: Profile, options: argparse.Namespace) -> tuple[tables.Table, list[tables.Row]]:
-    table = tables.table(profile, Grouping(options.by), Order(options.sort))
+    made = node_table if profile.nodes and not (profile.samples or profile.calls) else tables.table
+    table = made(profile, Grouping(options.by), Order(options.sort))
     pattern = _pattern(options.search)
     rows = list(table.rows) if pattern is None else tables.matching(table.rows, pattern)
     return table, rows
@@ -190,9 +225,13 @@ def _rows(profile: Profile, options: argparse.Namespace) -> tuple[tables.Table, 
 def _tables(profile: Profile, options: argparse.Namespace, width: int) -> list[str]:
     lines = text.verdict_lines(profile, width)
     lines += text.iteration_lines(profile, width)
-    if profile.nodes:
-        lines += ["", *text.node_lines(profile, width, options.limit, options.each_node)]
-    if profile.samples or profile.calls:
+    columns = options.by == Grouping.FUNCTION.value  # of nodes, which a row of several kinds has none of
+    if profile.nodes and columns:
+        found = text.node_rows(profile, options.each_node, Order(options.sort), _pattern(options.search))
+        if not found:
+            return [*lines, f"no row matches {options.search!r}"]
+        lines += ["", *text.node_lines(profile, width, options.limit, options.each_node, found)]
+    if profile.samples or profile.calls or (profile.nodes and not columns):
         table, rows = _rows(profile, options)
         if not rows:
             return [*lines, f"no row matches {options.search!r}"]
@@ -216,16 +255,16 @@ def _flame(profile: Profile, options: argparse.Namespace, width: int) -> list[st
 
 
 def _difference(profile: Profile, options: argparse.Namespace, width: int) -> int:
+    options.diff = _chosen(options.diff)
     other = _read(Path(options.diff))
     if other.empty:
         raise FormatError(f"{options.diff}: nothing was sampled in it")
-    if profile.nodes and other.nodes:
-        profile, other = with_stacks(profile, kinds=True), with_stacks(other, kinds=True)
-    shares = not tables.comparable(profile, other)
-    difference = tables.difference(profile, other, Grouping(options.by), shares=shares)
-    lines = text.difference_lines(difference, (options.file, options.diff), width, options.limit)
-    if shares:
-        lines.append("in shares of each total: the two have no common unit of time")
+    pair = paired(profile, other)
+    before, after = pair.before, pair.after
+    if before.nodes and after.nodes:
+        before, after = with_stacks(before, kinds=True), with_stacks(after, kinds=True)
+    difference = tables.difference(before, after, Grouping(options.by), shares=pair.shares)
+    lines = difference_lines(difference, (options.file, options.diff), width, options.limit, pair)
     print("\n".join(lines))
     return 0
 

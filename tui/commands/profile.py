@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from adbg.profiles.report.formats import detect
 from adbg.profiles.report.tables import table
 from adbg.tui.commands.table import CommandResult, command, table_result, words_of
 from adbg.tui.text.profile import profiler_rows, state_text
-from adbg.tui.text.profile_report import head_lines, node_lines, table_lines, verdict_lines
+from adbg.tui.text.profile_report import head_lines, iteration_lines, node_lines, table_lines, verdict_lines
 
 if TYPE_CHECKING:
     from adbg.tui.debugger.debugger import Debugger
@@ -43,19 +44,19 @@ def profile(debugger: Debugger, argument: str) -> CommandResult:
         return _open(words[1:])
     if not words:
         body = debugger.view.request(protocol.Profile())
-        return _state(body.state)
+        return _state(debugger, body.state)
     if words == ["list"]:
         rows = debugger.view.request(protocol.Profile("list")).profilers
         columns = ("name", "can run here", "measures")
         return table_result(columns, profiler_rows(rows), f"{len(rows)} profilers", [asdict(row) for row in rows])
     if words == ["stop"]:
-        return _state(debugger.view.request(protocol.Profile("stop"), 60.0).state)
+        return _state(debugger, debugger.view.request(protocol.Profile("stop"), 60.0).state)
     request = parse(words)
     process = debugger.current
     body = debugger.view.request(request, 600.0 if request.region.kind == "node" else 30.0)
     if process is not None:
         debugger.incoming.profiles.asked(process, request)
-    return _state(body.state)
+    return _state(debugger, body.state)
 
 
 def _open(words: list[str]) -> CommandResult:
@@ -66,7 +67,7 @@ def _open(words: list[str]) -> CommandResult:
     read = detect.read(Path(path))
     if read.empty:
         raise CommandError(f"{path}: nothing was sampled in it", "a longer region has more samples")
-    lines = [*head_lines(read, words[0]), *verdict_lines(read, WIDTH)]
+    lines = [*head_lines(read, words[0]), *verdict_lines(read, WIDTH), *iteration_lines(read, WIDTH)]
     if read.nodes:
         lines += node_lines(read, WIDTH, ROWS)
     if read.samples or read.calls:
@@ -75,8 +76,19 @@ def _open(words: list[str]) -> CommandResult:
     return CommandResult("\n".join(lines), {"path": path}, action="profile")
 
 
-def _state(state: protocol.ProfileState) -> CommandResult:
-    return CommandResult(state_text(state), asdict(state))
+def _state(debugger: Debugger, state: protocol.ProfileState) -> CommandResult:
+    stopped = debugger.stop is not None and state.region.kind != "stop"
+    return CommandResult(state_text(state, True, stopped), asdict(state))
+
+
+def ended_text(state: protocol.ProfileState) -> str:
+    """What a prompt says at its end: of nodes also what bounds the step, as `adbg profile` does."""
+    lines = [state_text(state, True)]
+    if state.file and known(state.profiler) == "nodes":
+        with suppress(CommandError):  # on another host
+            read = detect.read(Path(state.folder))
+            lines += [*verdict_lines(read, WIDTH), *iteration_lines(read, WIDTH)]
+    return "\n".join(lines)
 
 
 def parse(words: list[str]) -> protocol.Profile:

@@ -22,13 +22,14 @@ def is_whole(state: ProfileState) -> bool:
     return state.state == "done" and not state.warnings
 
 
-def state_text(state: ProfileState) -> str:
-    """One line, and the warnings below it."""
+def state_text(state: ProfileState, prompt: bool = False, stopped: bool = False) -> str:
+    """One line, and the warnings below it. ``prompt``: what to do next is a command of adbg's, not of a shell;
+    ``stopped``: the program is, and goes on when it is told to."""
     what = f"{state.profiler}, {region_text(state.region)}"
     if state.state == "idle":
         return "nothing is profiled; for example: profile cprofile 10 iterations"
     if state.state in ("waiting", "ready"):
-        return f"profile {what}: waits for the region to begin"
+        return f"profile {what}: waits for the region to begin{'; `continue` goes on to it' if stopped else ''}"
     if state.state == "running":
         passed = f" ({state.iterations} iterations so far)" if state.iterations else ""
         return f"profile {what}: running{passed}{f'; {state.why}' if state.why else ''}"
@@ -40,7 +41,8 @@ def state_text(state: ProfileState) -> str:
         passed, took = "", f"{took}, {seconds_text(state.seconds / state.iterations)} each"
     lines = [f"profile {what}: " + "; ".join(filter(None, (passed + took, state.why)))]
     if state.file:
-        lines.append(f"wrote {state.folder}/{state.file}; to see it: adbg profile {state.folder}")
+        how = "profile open" if prompt else "adbg profile"
+        lines.append(f"wrote {state.folder}/{state.file}; to see it: {how} {state.folder}")
     return "\n".join(lines + [f"warning: {text}" for text in state.warnings])
 
 

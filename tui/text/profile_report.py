@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 from textwrap import wrap
+from typing import Protocol
 
 from rich.cells import cell_len
 
 from adbg.profiles.report.flame import ROOT, Tree, layout
-from adbg.profiles.report.model import BYTES, SECONDS, Frame, Profile
+from adbg.profiles.report.model import BYTES, SECONDS, Frame, NodeTime, Profile
 from adbg.profiles.report.node_groups import NodeGroup, node_groups
-from adbg.profiles.report.tables import Change, Difference, Row, Table
+from adbg.profiles.report.tables import Order, Row, Table
 from adbg.profiles.report.verdict import FEWEST_BACKWARDS, ITERATION_PARTS, Bound, Verdict, judge, too_few, whole
 from adbg.tui.text.cells import elide
 from adbg.tui.text.quantities import duration, size
+
+
+class Saved(Protocol):
+    """A profile in a run's folder."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def what(self) -> str: ...
+
 
 _WAYS = {
     Bound.SCHEDULING: "launching operators takes longer than computing them: larger batches, fused operators or a "
@@ -112,7 +124,7 @@ def table_lines(table: Table, rows: Sequence[Row], width: int, limit: int, what:
         if counted:
             cells += [_calls(row), amount_text(row.per_call, table.unit)]
         body.append((cells, row.frame.name, place_text(row.frame)))
-    lines = _columns(heads, body, width, what)
+    lines = columns(heads, body, width, what)
     if len(shown) < len(rows):
         lines.append(f"{len(rows) - len(shown):,} rows more (--limit 0 shows all)")
     return lines
@@ -128,7 +140,7 @@ def _share(weight: float, total: float) -> str:
     return f"{100 * weight / total:.1f}" if total else "0.0"
 
 
-def _columns(
+def columns(
     heads: Sequence[str], body: Sequence[tuple[Sequence[str], str, str]], width: int, what: str = "function"
 ) -> list[str]:
     """Numbers to the right, then the name, then the place."""
@@ -161,14 +173,32 @@ def _tail(text: str, width: int) -> str:
 # ------------------------------------------------------------------ nodes
 
 
-def node_lines(profile: Profile, width: int, limit: int, single: bool = False) -> list[str]:
-    """The node timer's rows, those that usually take most first: nodes of one kind that one line made together, or each
-    by itself."""
-    groups = node_groups(profile, single)
+def node_rows(profile: Profile, single: bool, order: Order, pattern: re.Pattern[str] | None = None) -> list[NodeGroup]:
+    """Those whose name or place matches; by default those that usually take most first."""
+    rows = node_groups(profile, single)
+    if pattern is not None:
+        rows = [row for row in rows if pattern.search(row.name) or pattern.search(_whole_place(row.heaviest))]
+    keys: dict[Order, Callable[[NodeGroup], float | str]] = {
+        Order.CALLS: lambda row: -row.calls,
+        Order.PER_CALL: lambda row: -row.usual / (row.calls or 1),
+        Order.NAME: lambda row: row.name.lower(),
+    }
+    return sorted(rows, key=keys[order]) if order in keys else rows
+
+
+def _whole_place(node: NodeTime) -> str:
+    return f"{node.file}:{node.line} {node.module}"
+
+
+def node_lines(
+    profile: Profile, width: int, limit: int, single: bool = False, rows: Sequence[NodeGroup] | None = None
+) -> list[str]:
+    """The node timer's rows, or ``rows`` of them: nodes of one kind that one line made together, or each by itself."""
+    groups = node_groups(profile, single) if rows is None else rows
     shown = groups[:limit] if limit else groups
     heads = ["total", "median", "kernel", "launch", "gap", "calls", "nodes", "phase"]
     body = [(_node_cells(group), group.name, _node_place(group)) for group in shown]
-    lines = _columns(heads, body, width, "node")
+    lines = columns(heads, body, width, "node")
     lines += _folded(_node_note(profile), width)
     if len(shown) < len(groups):
         lines.append(f"{len(groups) - len(shown):,} rows more (--limit 0 shows all)")
@@ -310,30 +340,11 @@ def find_node(tree: Tree, pattern: re.Pattern[str]) -> int | None:
     return max(tree.find(pattern), key=lambda node: tree.weight[node], default=None)
 
 
-# ------------------------------------------------------------------ differences
+# ------------------------------------------------------------------ of a run
 
 
-def difference_lines(difference: Difference, names: tuple[str, str], width: int, limit: int) -> list[str]:
-    """What takes more (+) and less (−) in the second of the two."""
-    unit = difference.unit
-    changed = [change for change in difference.changes if change.own or change.cumulative]
-    shown = changed[:limit] if limit else changed
-    heads = ["self +/-", "cumulative +/-", "self before", "after"]
-    body = [(_change(change, unit), change.frame.name, place_text(change.frame)) for change in shown]
-    lines = [f"{os.path.basename(names[0])} → {os.path.basename(names[1])}", *_columns(heads, body, width)]
-    if len(shown) < len(changed):
-        lines.append(f"{len(changed) - len(shown):,} rows more (--limit 0 shows all)")
-    return lines
-
-
-def _change(change: Change, unit: str) -> list[str]:
-    return [
-        _signed(change.own, unit),
-        _signed(change.cumulative, unit),
-        amount_text(change.before.own, unit) if change.before else "new",
-        amount_text(change.after.own, unit) if change.after else "gone",
-    ]
-
-
-def _signed(value: float, unit: str) -> str:
-    return ("+" if value > 0 else "") + amount_text(value, unit)
+def list_lines(name: str, profiles: Sequence[Saved]) -> list[str]:
+    """The profiles of a run, to choose from."""
+    widest = max(len(each.name) for each in profiles)
+    lines = [f"{name}: {_count(len(profiles), 'profile')}; to see one: adbg profile {profiles[0].path}"]
+    return lines + [f"  {each.name:<{widest}}  {each.what}".rstrip() for each in profiles]

@@ -19,7 +19,7 @@ from adbg.profiles.report.model import NATIVE, NODE, PYTHON, SECONDS, Builder, F
 
 _KIND = "Chrome trace"
 _MICRO = 1e6
-_PYTHON = re.compile(r"(?P<file>.+?)\((?P<line>\d+)\): (?P<name>.+)$")  # torch's python_function
+_PYTHON = re.compile(r"(?P<file>.+?)\((?P<line>\d+)\): (?P<name>.+)", re.DOTALL)  # torch's python_function
 _NODE = "autograd::engine::evaluate_function: "
 _SKIPPED = {"Trace", "overhead"}  # torch: the whole of it as one event; the profiler's own
 _DEVICE = {"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"}
@@ -40,7 +40,7 @@ def read(path: Path) -> Profile:
         raise damaged(path, _KIND, "it has no list of events")
     try:
         spans, frames = _spans([event for event in events if isinstance(event, dict)])
-    except (TypeError, ValueError, KeyError) as error:
+    except (TypeError, ValueError, KeyError, OverflowError) as error:
         raise damaged(path, _KIND, f"its events are not those of the format ({error!r})") from None
     return _stacked(spans, frames, {"format": "Chrome trace"})
 
@@ -68,7 +68,9 @@ def _spans(events: list[dict[str, Any]]) -> tuple[list[Span], list[Frame]]:
     for event in events:
         if event.get("ph") == "M" and event.get("name") in ("thread_name", "process_name"):
             tid = event.get("tid") if event["name"] == "thread_name" else None
-            names[event["name"], event.get("pid"), tid] = str(event.get("args", {}).get("name", ""))
+            facts = event.get("args")
+            name = str(facts.get("name") or "") if isinstance(facts, dict) else ""
+            names[event["name"], event.get("pid"), tid] = name
     found: list[tuple[Span, Frame, int]] = []
     for number, begin, duration, event in _complete(events):
         category = str(event.get("cat") or "")

@@ -13,7 +13,7 @@ from adbg.profiles.report.formats.problem import damaged
 from adbg.profiles.report.model import NATIVE, NODE, PYTHON, SAMPLES, SECONDS, Builder, Frame, Profile
 
 _KIND = "file of collapsed stacks"
-_LINE = re.compile(r"(?P<stack>.*?)\s+(?P<weight>\d+(?:\.\d+)?(?:e[+-]?\d+)?)$")
+_WEIGHT = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 _THREAD = re.compile(r"thread \((?P<id>[^)]*)\)(?:: \"?(?P<name>[^\"]*)\"?)?$|^thread (?P<other>\S.*)$", re.IGNORECASE)
 _LIBRARY = re.compile(r"(^|/)[^/]*\.so(\.[\d.]+)?$|\.pyd$|\.dylib$|\.dll$")
 _SOURCE = re.compile(r"\.(pyx|pxd|c|cc|cpp|cxx|cu|cuh|h|hpp|rs|inc|S)$")
@@ -22,8 +22,16 @@ _MICRO = 1e6  # whole microseconds: tools read whole numbers only
 
 def is_collapsed(head: str) -> bool:
     """By its first lines, all that are whole."""
-    found = [_LINE.match(line.rstrip()) for line in head.splitlines()[:20] if line.strip()]
-    return any(line and line["stack"].strip() for line in found) and all(found)
+    found = [_split(line) for line in head.splitlines()[:20] if line.strip()]
+    return any(line and line[0] for line in found) and all(found)
+
+
+def _split(line: str) -> tuple[str, str] | None:
+    """(stack, weight) of a line; None for another. Takes the time of one look at it, however many blanks it has."""
+    whole = line.rstrip()
+    weight = whole.rsplit(None, 1)[-1] if whole else ""
+    stack = whole[: len(whole) - len(weight)]
+    return (stack.strip(), weight) if stack and _WEIGHT.fullmatch(weight) else None
 
 
 def read(path: Path) -> Profile:
@@ -33,11 +41,11 @@ def read(path: Path) -> Profile:
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
-        found = _LINE.match(line.rstrip())
+        found = _split(line)
         if found is None:
             raise damaged(path, _KIND, f"line {number} is not `frame;frame;… COUNT`")
         # py-spy writes no frames for a thread that is in none: its weight counts
-        parts = found["stack"].split(";") if found["stack"].strip() else []
+        parts = found[0].split(";") if found[0] else []
         thread = ""
         while parts and (name := _THREAD.match(parts[0])):  # "process N" stays a frame
             thread = name["name"] or name["id"] or name["other"] or parts[0]
@@ -48,7 +56,7 @@ def read(path: Path) -> Profile:
             if frame is None:
                 frame = known[part] = frame_of(part)
             stack.append(builder.frame(frame))
-        builder.add(stack, float(found["weight"]), thread)
+        builder.add(stack, float(found[1]), thread)
     return Profile(builder.frames, builder.samples, SAMPLES, meta={"format": "collapsed"})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import struct
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +15,7 @@ from types import ModuleType
 
 from adbg.profiles.report.formats import chrome, collapsed, gperftools, nodes, pprof, pstats, speedscope
 from adbg.profiles.report.formats.problem import FormatError, damaged
+from adbg.profiles.report.formats.soundness import printable, printable_meta, sound
 from adbg.profiles.report.model import Profile
 from adbg.profiles.report.node_groups import with_stacks
 
@@ -85,7 +87,9 @@ def _meta(folder: Path) -> dict[str, object]:
         meta = json.loads((folder / "meta.json").read_text("utf-8"))
     except (OSError, ValueError):
         return {}
-    return meta if isinstance(meta, dict) and "profiler" in meta else {}
+    except RecursionError:
+        return {}
+    return printable_meta(meta) if isinstance(meta, dict) and "profiler" in meta else {}  # type: ignore[return-value]
 
 
 def is_profile(path: Path) -> bool:
@@ -113,16 +117,25 @@ def read(path: Path) -> Profile:
 
 def _read(path: Path) -> Profile:
     try:
+        if path.exists() and not path.is_file():
+            raise FormatError(f"{path} is no profile: it is not a file", f"adbg reads {KINDS}")
         kind = kind_of(path)
         if kind is None:
             why = "it is empty" if path.stat().st_size == 0 else "none of the known formats"
             raise FormatError(f"{path} is no profile: {why}", f"adbg reads {KINDS}")
         reader: Callable[[Path], Profile] = _module(kind).read
-        return reader(path)
+        return sound(reader(path))
+    except FormatError:
+        raise
     except OSError as error:
         raise FormatError(f"cannot read {path}: {error.strerror or error}") from None
     except (RecursionError, MemoryError) as error:
         raise damaged(path, "profile", type(error).__name__) from None
+    except _NOT_AS_WRITTEN as error:  # a reader's own words come first: these are of what it did not expect
+        raise damaged(path, "profile", printable(f"{error or type(error).__name__}")) from None
+
+
+_NOT_AS_WRITTEN = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, struct.error)
 
 
 def write(profile: Profile, path: Path) -> None:

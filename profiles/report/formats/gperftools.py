@@ -53,7 +53,7 @@ def read(path: Path) -> Profile:
         text = beside.read_bytes()
     maps = list(mappings(text.decode("utf-8", "replace")))
     builder = Builder()
-    note = _add_stacks(builder, counts, Resolver(maps), period)
+    note = _add_stacks(builder, counts, Resolver(maps, until=path.stat().st_mtime), period)
     meta: dict[str, object] = {"profiler": "gperftools", "period": period}
     if not end:
         note = "the file has no end: the program was killed while it was sampled; " + note
@@ -95,7 +95,11 @@ def mappings(text: str) -> Iterator[Mapping]:
             continue
         try:
             start, end = (int(one, 16) for one in parts[0].split("-"))
-            yield Mapping(start, end, int(parts[2], 16), parts[5].strip() if len(parts) > 5 else "")
+            major, _, minor = parts[3].partition(":")
+            device = (int(major, 16), int(minor, 16)) if minor else (0, 0)
+            inode = int(parts[4]) if parts[4].isdigit() else 0
+            path = parts[5].strip() if len(parts) > 5 else ""
+            yield Mapping(start, end, int(parts[2], 16), path, device, inode)
         except ValueError:
             continue
 

@@ -40,7 +40,7 @@ def read(path: Path) -> Profile:
         if version != VERSION:
             raise damaged(path, _KIND, f"it is of version {version}", f"this adbg knows version {VERSION}")
         return _profile(body)
-    except (TypeError, KeyError, ValueError, AttributeError) as error:
+    except (TypeError, KeyError, ValueError, AttributeError, OverflowError) as error:
         raise damaged(path, _KIND, f"its fields are not the node timer's ({error!r})") from None
 
 

@@ -6,6 +6,7 @@ https://github.com/google/pprof/blob/main/proto/profile.proto has the fields; th
 from __future__ import annotations
 
 import gzip
+import io
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ _KIND = "pprof profile"
 _SAMPLE_TYPE, _SAMPLE, _MAPPING, _LOCATION, _FUNCTION, _STRINGS = 1, 2, 3, 4, 5, 6
 _PERIOD_TYPE, _PERIOD, _COMMENT = 11, 12, 13
 _NANO = 1e9
+_LARGEST = 1 << 30  # bytes, unpacked
 _SCALES = {"nanoseconds": 1e-9, "microseconds": 1e-6, "milliseconds": 1e-3, "seconds": 1.0}
 
 
@@ -143,10 +145,19 @@ def read(path: Path) -> Profile:
     data = path.read_bytes()
     try:
         if data[:2] == b"\x1f\x8b":
-            data = gzip.decompress(data)
+            data = _unzipped(data)
         return _profile(data)
     except (ValueError, EOFError, zlib.error, OSError, IndexError, KeyError, TypeError, UnicodeDecodeError) as error:
         raise damaged(path, _KIND, str(error) or type(error).__name__) from None
+
+
+def _unzipped(data: bytes) -> bytes:
+    """Bounded: a file of a megabyte may claim to hold a thousand."""
+    with gzip.open(io.BytesIO(data)) as file:
+        whole = file.read(_LARGEST + 1)
+    if len(whole) > _LARGEST:
+        raise ValueError(f"it unpacks to more than {_LARGEST >> 20} MiB")
+    return whole
 
 
 def _profile(data: bytes) -> Profile:

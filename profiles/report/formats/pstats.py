@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from adbg.profiles.report.call_stacks import call_tree
+from adbg.profiles.report.formats import marshalled
 from adbg.profiles.report.formats.problem import FormatError, damaged
 from adbg.profiles.report.model import NATIVE, PYTHON, SECONDS, Builder, Call, Caller, Frame, Profile
 from adbg.profiles.report.tables import Grouping, grouped_stacks
@@ -27,12 +28,12 @@ def is_pstats(head: bytes) -> bool:
 
 def read(path: Path) -> Profile:
     try:
-        table = marshal.loads(path.read_bytes())
-    except (ValueError, EOFError, TypeError) as error:
-        raise damaged(path, _KIND, str(error) or type(error).__name__) from None
+        table = marshalled.loads(path.read_bytes())
+    except ValueError as error:
+        raise damaged(path, _KIND, str(error)) from None
     try:
-        return _profile(table)
-    except (TypeError, ValueError, AttributeError) as error:
+        return _profile(table)  # type: ignore[arg-type]
+    except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise damaged(path, _KIND, f"its entries are not what pstats writes ({error})") from None
 
 
@@ -59,6 +60,8 @@ def _callers(callers: dict[_Key, _Counts]) -> Iterator[tuple[_Key, _Counts]]:
 
 def _frame(key: _Key) -> Frame:
     file, line, name = key
+    if not (isinstance(file, str) and isinstance(line, int) and isinstance(name, str)):
+        raise ValueError(f"{key!r} is not (file, line, function)"[:200])
     if file == "~" and line == 0:  # a built-in function
         return Frame(name, side=NATIVE)
     return Frame(name, file, line, PYTHON)

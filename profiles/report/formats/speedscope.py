@@ -28,7 +28,7 @@ def read(path: Path) -> Profile:
         return _profile(body)
     except ValueError as error:
         raise damaged(path, _KIND, str(error)) from None
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
+    except (KeyError, TypeError, IndexError, AttributeError, OverflowError) as error:
         raise damaged(path, _KIND, f"its fields are not those of the schema ({error!r})") from None
 
 
@@ -43,6 +43,8 @@ def _profile(body: Mapping[str, Any]) -> Profile:
         scale = _SECONDS[row["unit"]] if timed else 1.0
         stacks = _sampled(row) if row["type"] == "sampled" else _evented(row)
         for stack, weight in stacks:
+            if any(index < 0 for index in stack):
+                raise ValueError("a stack has a frame of a negative number")
             builder.add([builder.frame(frames[index]) for index in stack], weight * scale, thread)
     unit = SECONDS if timed else BYTES if units == {"bytes"} else SAMPLES
     meta = {"format": "speedscope", "profiler": str(body.get("exporter") or "").partition("@")[0]}
@@ -56,7 +58,7 @@ def _frame(row: Mapping[str, Any]) -> Frame:
 
 
 def _sampled(row: Mapping[str, Any]) -> Iterator[tuple[Sequence[int], float]]:
-    for stack, weight in zip(row["samples"], row["weights"]):
+    for stack, weight in zip(row["samples"], row["weights"], strict=True):
         yield stack, float(weight)
 
 

@@ -8,10 +8,13 @@ on libpaddle 132,099 functions have names and 194,587 beginnings are known.
 from __future__ import annotations
 
 import mmap
+import os
+import stat
 import struct
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,31 +64,49 @@ class Functions:
 
 def build_id(path: Path) -> str:
     """In hexadecimal, "" where it has none. Raises OSError, or ValueError for what is no 64-bit ELF file."""
-    with path.open("rb") as file, _mapped(path, file.fileno()) as data:
+    with _mapped(path) as data, _whole(path):
         for kind, offset, size, _, _ in _programs(data):
-            if kind == _NOTE_SEGMENT:
-                at, end = offset, offset + size
-                while at + 12 <= end:
-                    name_size, size_, note = struct.unpack_from("<III", data, at)
-                    name = at + 12
-                    body = name + (name_size + 3 & ~3)
-                    if note == _BUILD_ID and data[name : name + 4] == b"GNU\0":
-                        return data[body : body + size_].hex()
-                    at = body + (size_ + 3 & ~3)
+            if kind == _NOTE_SEGMENT and (found := _build_id(data, offset, offset + size)):
+                return found
+    return ""
+
+
+def _build_id(data: mmap.mmap, at: int, end: int) -> str:
+    """Of the notes of a segment."""
+    while at + 12 <= end:
+        name_size, size, note = struct.unpack_from("<III", data, at)
+        name = at + 12
+        body = name + (name_size + 3 & ~3)
+        if note == _BUILD_ID and data[name : name + 4] == b"GNU\0":
+            return data[body : body + size].hex()
+        at = body + (size + 3 & ~3)
     return ""
 
 
 def functions(path: Path) -> Functions:
     """Raises OSError, or ValueError for a file that is not a whole 64-bit little-endian ELF file."""
-    with path.open("rb") as file, _mapped(path, file.fileno()) as data:
-        try:
-            return _functions(data)
-        except (struct.error, IndexError) as error:
-            raise ValueError(f"{path} is damaged: {error}") from None
+    with _mapped(path) as data, _whole(path):
+        return _functions(data)
 
 
-def _mapped(path: Path, number: int) -> mmap.mmap:
-    data = mmap.mmap(number, 0, access=mmap.ACCESS_READ)  # ValueError for an empty file
+@contextmanager
+def _whole(path: Path) -> Iterator[None]:
+    """Offsets and sizes that are not the file's end in a ValueError."""
+    try:
+        yield
+    except (struct.error, LookupError, ArithmeticError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+
+
+def _mapped(path: Path) -> mmap.mmap:
+    # A name of /proc/PID/maps may be a pipe by now, and opening one waits for whoever writes
+    number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        if not stat.S_ISREG(os.fstat(number).st_mode):
+            raise ValueError(f"{path} is not a file")
+        data = mmap.mmap(number, 0, access=mmap.ACCESS_READ)  # ValueError for an empty file
+    finally:
+        os.close(number)
     if data[:6] != b"\x7fELF\x02\x01":
         data.close()
         raise ValueError(f"{path} is not a 64-bit little-endian ELF file")

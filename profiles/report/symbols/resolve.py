@@ -30,6 +30,8 @@ class Mapping(NamedTuple):
     end: int
     offset: int
     path: str
+    device: tuple[int, int] = (0, 0)  # (major, minor), and the file's number on it; 0 where they are not known
+    inode: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +42,11 @@ class Located:
 
 
 class Resolver:
-    """For one process. ``notes`` tell which files could not be read."""
+    """For one process. ``notes`` tell which files could not be read. ``until``: when the process was last seen, in
+    seconds since 1970; a file that was written after that is not the one that was mapped."""
 
-    def __init__(self, maps: Sequence[Mapping], cache: Path | None = None) -> None:
+    def __init__(self, maps: Sequence[Mapping], cache: Path | None = None, until: float = 0.0) -> None:
+        self._until = until
         self._maps = sorted(maps)
         self._starts = [mapping.start for mapping in self._maps]
         self._cache = cache or cache_folder()
@@ -73,6 +77,7 @@ class Resolver:
         """(name, where its function begins) of offsets in a file."""
         file = Path(path)
         try:
+            self._check(file)
             identity = build_id(file)
             known = self._load(identity)
             missing = offsets - known.keys()
@@ -84,6 +89,18 @@ class Resolver:
             why = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
             self.notes.append(f"no symbols of {os.path.basename(path)}: {why}")
             return {}
+
+    def _check(self, file: Path) -> None:
+        """Raises OSError, or ValueError for another file than the one that was mapped: its functions lie elsewhere."""
+        now = file.stat()
+        for mapping in self._maps:
+            # Where a device has another number to the kernel than to stat (overlays), inodes say nothing
+            device = (os.major(now.st_dev), os.minor(now.st_dev))
+            known = mapping.path == str(file) and mapping.inode and mapping.device == device
+            if known and mapping.inode != now.st_ino:
+                raise ValueError("the file is another one than when it was profiled")
+        if self._until and now.st_mtime > self._until:
+            raise ValueError("the file was written again after it was profiled")
 
     def _load(self, identity: str) -> dict[int, tuple[str, int]]:
         if not identity:

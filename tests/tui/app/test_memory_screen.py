@@ -8,7 +8,8 @@ from support.app_driver import Driver, drive
 from adbg.engine.errors import BackendError
 from adbg.engine.protocol import messages as protocol
 from adbg.engine.types import SourceLine
-from adbg.tui.app.screens.memory import MemoryScreen
+from adbg.tui.app.screens.memory import MemoryScreen, MemoryText, folded
+from adbg.tui.text.memory import MemoryLine
 
 WIDE, NARROW = (160, 45), (80, 24)
 LINE = SourceLine(__file__, 12, "step")
@@ -45,6 +46,7 @@ def test_memory_is_shown_watched_and_left_for_a_line(size: tuple[int, int]) -> N
         text = await app.shows("Memory", "rss 200 MiB", "uss 150 MiB", "not watched", "MmBackward0#2", "3MiB ████████")
         assert max(len(line) for line in text.splitlines()) <= size[0]
         assert "1MiB ███ " in text, "a third of the largest"
+        assert app.app.screen.query_one(MemoryText).place() == LINE, "enter has something to show from the first"
         asked = len(answers.asked)
         await app.press("w")
         text = await app.shows("30 iterations", "▁", "█", "losses[*] grows", "losses.append(loss)", "stop watching")
@@ -56,6 +58,16 @@ def test_memory_is_shown_watched_and_left_for_a_line(size: tuple[int, int]) -> N
         await app.until(lambda: (code.path, code.current) == (__file__, 12), "its source")
 
     drive(size, body)
+
+
+def test_a_wide_line_goes_on_below_where_there_is_room() -> None:
+    lines = [MemoryLine("title", "title"), MemoryLine("  " + "word " * 12, "warn", LINE)]
+    for width, room, rows in ((30, 9, 4), (30, 1, 2), (80, 9, 2)):
+        found = folded(lines, width, room)
+        assert len(found) == rows and all(line.place == LINE and line.style == "warn" for line in found[1:])
+        if rows > 2:
+            assert max(len(line.text) for line in found) <= width
+            assert " ".join(line.text for line in found).split() == ["title", *["word"] * 12]
 
 
 def test_what_cannot_be_asked_is_said() -> None:

@@ -15,16 +15,18 @@ from support.app_driver import Driver, drive
 from textual.app import App, ComposeResult
 
 from adbg.engine.protocol import messages as protocol
+from adbg.profiles.region import parse_region
 from adbg.profiles.report.flame import ROOT, Tree
-from adbg.profiles.report.model import Frame, NodeTime, Profile, Sample
+from adbg.profiles.report.model import Frame, Iteration, NodeTime, Profile, Sample
 from adbg.profiles.report.node_groups import with_stacks
-from adbg.tui.app.profile import contents
+from adbg.profiles.report.verdict import ITERATION_PARTS
+from adbg.tui.app.profile import contents, report_words
 from adbg.tui.app.profile.colours import kind_of
-from adbg.tui.app.profile.dialog import ProfileScreen
+from adbg.tui.app.profile.dialog import ProfileScreen, offers
 from adbg.tui.app.profile.icicle import Icicle
 from adbg.tui.app.profile.report_app import ReportApp
 from adbg.tui.app.profile.report_screen import ReportScreen
-from adbg.tui.app.profile.sheets import functions
+from adbg.tui.app.profile.sheets import functions, iterations
 from adbg.tui.app.profile.source_screen import SourceScreen
 
 WIDE, NARROW = (160, 45), (80, 24)
@@ -406,3 +408,56 @@ def test_a_key_costs_the_same_in_a_hundred_thousand_frames() -> None:
 def test_search_is_by_place_too() -> None:
     found = functions(Profile((Frame("f", "deep/model.py", 3),), (Sample((0,), 1.0),)), contents.Grouping.FUNCTION)
     assert found.find(re.compile("model"), 0, 1) == 0 and found.find(re.compile("none"), 0, 1) is None
+
+
+def test_iterations_in_eighty_cells_have_all_their_parts() -> None:
+    rows = (Iteration(1, 0.1, 0.02, 0.03, 0.01, 0.005), Iteration(2, 0.2, 0.02, 0.03, 0.01, 0.005))
+    sheet = iterations(Profile(iterations=rows))
+    for width in (76, 78, 158):
+        heading = "".join(text for text, _ in sheet.heading(width))
+        assert heading.split() == ["▾iteration", "total", *ITERATION_PARTS] and len(heading.rstrip()) <= width
+    assert "".join(text for text, _ in sheet.line(0, 78)).split()[:3] == ["1", "100ms", "20ms"]
+    assert {sheet.sorted_by(order).next_order(1) for order in range(len(sheet.columns))} == set(
+        range(len(sheet.columns))
+    ), "there is no name to sort by"
+
+
+def test_the_head_has_the_usual_iteration_and_the_whole_verdict() -> None:
+    node = NodeTime("MmBackward0", "MmBackward0#1", "backward", 10, 1e-3, 0.0, None, "/a/m.py", 4, "", 1e-4)
+    rows = tuple(Iteration(n, 0.1, 0.02, 0.03, 0.01, 0.005) for n in range(1, 12))
+    profile = Profile(nodes=(node,), iterations=rows, unit="seconds", launch_cost=1e-5)
+    head = contents.Contents("x/001-nodes", profile).head()
+    assert sum("iterations: median 100ms (forward 20ms" in line for line in head) == 1
+    for width, low in ((76, True), (156, False)):
+        told = ["".join(text for text, _ in line) for line in report_words.head(head, width, low)]
+        assert max(map(len, told)) <= width and len(told) <= 8
+        assert any("iterations: median" in line for line in told)
+        assert " ".join(" ".join(told).split()).startswith(" ".join(head[0].split())), "nothing of the verdict is cut"
+    for view in (contents.FLAME, contents.NODES, contents.TABLE):
+        keys = report_words.keys(view, 80)
+        assert len(keys) <= 74 and "tab" in keys and "w write" in keys
+
+
+def test_f5_offers_the_iterations_that_the_prompt_and_the_command_line_take() -> None:
+    words = offers("model.py:3", "", "")[0].words
+    assert parse_region(words.split()) == parse_region(["10", "iterations"]), "the same warm-up everywhere"
+
+
+def test_the_difference_of_a_copy_in_another_folder() -> None:
+    def of(folder: str, count: int) -> contents.Contents:
+        frames = (Frame("step", f"/{folder}/train.py", 3), Frame("add", "/lib/x.py", 9))
+        meta = {"profiler": "cprofile", "iterations": count}
+        return contents.Contents(
+            f"{folder}/profiles/001-cprofile",
+            Profile(frames, (Sample((0,), 1.0), Sample((0, 1), 1.0)), "seconds", lines="first", meta=meta),
+        )
+
+    before, after = of("one", 10), of("two", 20)
+    both = contents.Contents(after.path, after.profile, before)
+    changes = both.sheet(contents.CHANGES)
+    assert [(item.name, item.numbers[2:]) for item in changes.items] == [
+        ("step", (pytest.approx(0.1), pytest.approx(0.05))),
+        ("add", (pytest.approx(0.1), pytest.approx(0.05))),
+    ]
+    assert "one/profiles/001-cprofile" in both.head()[-1] and "10 and 20 were measured" in both.head()[-1]
+    assert set(both.tints(False) or []) == {"flame-same"}, "no frame is only in one of them"

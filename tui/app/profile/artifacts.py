@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 
 from adbg.profiles.base import META
-from adbg.profiles.folders import parent_folder
+from adbg.profiles.folders import order_of, parent_folder
 from adbg.profiles.region import Region
 
 
@@ -24,7 +24,7 @@ def saved(run_dir: str) -> list[Saved]:
     """The newest first; those of which nothing was written are left out."""
     parent = parent_folder(run_dir)
     try:
-        names = sorted(os.listdir(parent), reverse=True)
+        names = sorted(os.listdir(parent), key=order_of, reverse=True)
     except OSError:
         return []
     return [found for name in names if (found := _saved(os.path.join(parent, name), name)) is not None]

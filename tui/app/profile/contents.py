@@ -9,16 +9,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from adbg.profiles.report.comparison import Pair, paired
 from adbg.profiles.report.flame import ROOT, Tree
 from adbg.profiles.report.formats import detect
 from adbg.profiles.report.formats.problem import FormatError
 from adbg.profiles.report.model import Frame, Profile
 from adbg.profiles.report.node_groups import with_stacks
-from adbg.profiles.report.tables import Grouping, comparable, difference
+from adbg.profiles.report.tables import Grouping, difference
 from adbg.tui.app.profile import sheets
 from adbg.tui.app.profile.colours import change_style
 from adbg.tui.app.profile.sheets import Sheet
-from adbg.tui.text.profile_report import head_lines, verdict_lines
+from adbg.tui.text.profile_difference import compared_words, told_apart
+from adbg.tui.text.profile_report import head_lines, iteration_lines, verdict_lines
 
 FLAME, TABLE, NODES, ITERATIONS, CHANGES = "flame", "table", "nodes", "iterations", "difference"
 
@@ -33,6 +35,7 @@ class Contents:
     _trees: dict[bool, Tree] = field(default_factory=dict)
     _sheets: dict[tuple[str, str], Sheet] = field(default_factory=dict)
     _by_function: Profile | None = None
+    _pair: Pair | None = None
     _tints: dict[bool, list[str]] = field(default_factory=dict)
 
     @property
@@ -54,23 +57,29 @@ class Contents:
         return tuple(found)
 
     def head(self) -> list[str]:
-        """The verdict, or why there is none; then what it is a profile of."""
+        """The verdict, or why there is none, and the usual iteration; then what it is a profile of."""
         verdict = verdict_lines(self.profile, _WHOLE)
         if not verdict:
             verdict = [_NO_LAUNCH if self.profile.nodes else _NO_VERDICT]
+        verdict += iteration_lines(self.profile, _WHOLE)[:1]
         told = head_lines(self.profile, self.name)[0]
         if self.before is not None:
-            told = f"{self.before.name} → {told}"
-            if not comparable(self.before.profile, self.profile):
-                told += " (in shares of each total: they have no common unit of time)"
+            told = f"{told_apart(self.before.path, self.path)[0]} → {told}"
+            told += "".join(f"; {line}" for line in compared_words(self.pair()))
         why = str(self.profile.meta.get("why") or "")
         return [*verdict, told + (f"; {why}" if why else "")]
+
+    def pair(self) -> Pair:
+        """Both, fit to be compared. Raises CommandError where they have no row in common."""
+        assert self.before is not None
+        if self._pair is None:
+            self._pair = paired(self.before.profile, self.profile)
+        return self._pair
 
     def by_function(self) -> Profile:
         """Stacks of whole functions."""
         if self._by_function is None:
-            profile = with_stacks(self.profile)
-            self._by_function = functions_of(profile) if profile.lines == "executed" else profile
+            self._by_function = _by_function(self.profile)
         return self._by_function
 
     def tree(self, inverted: bool) -> Tree:
@@ -88,7 +97,8 @@ class Contents:
         if self.before is None:
             return None
         if inverted not in self._tints:
-            self._tints[inverted] = compared(self.before.tree(inverted), self.tree(inverted))
+            earlier = Tree(_by_function(self.pair().before), inverted=inverted)  # its files by the names of this one
+            self._tints[inverted] = compared(earlier, self.tree(inverted))
         return self._tints[inverted]
 
     def sheet(self, view: str, grouping: Grouping = Grouping.FUNCTION, single: bool = False) -> Sheet:
@@ -105,13 +115,15 @@ class Contents:
         if view == ITERATIONS:
             return sheets.iterations(self.profile)
         if view == CHANGES and self.before is not None:
-            shares = not comparable(self.before.profile, self.profile)
-            before, after = self.before.profile, self.profile
-            if grouping is Grouping.FUNCTION:
-                before, after = (each.by_function() for each in (self.before, self))
+            pair = self.pair()
+            sides = pair.before, pair.after
             if self.profile.nodes:
-                before, after = (with_stacks(each.profile, kinds=True) for each in (self.before, self))
-            return sheets.changes(difference(before, after, grouping, shares=shares))
+                before, after = (with_stacks(each, kinds=True) for each in sides)
+            elif grouping is Grouping.FUNCTION:
+                before, after = map(_by_function, sides)
+            else:
+                before, after = sides
+            return sheets.changes(difference(before, after, grouping, shares=pair.shares))
         whole = grouping is Grouping.FUNCTION and not self.profile.calls
         return sheets.functions(self.by_function() if whole else self.profile, grouping)
 
@@ -127,6 +139,29 @@ def read(path: str) -> Contents:
     if profile.empty:
         raise FormatError(f"{path}: nothing was sampled in it", "a longer region, or a higher rate, has more samples")
     return Contents(path, profile)
+
+
+def read_with(path: str, before: str, known: dict[str, Contents]) -> Contents:
+    """The report of ``path``, compared with ``before`` where that is given; what was read is kept in ``known``.
+
+    Raises:
+        FormatError: one of them cannot be read.
+        CommandError: the two have no row in common.
+    """
+    for each in filter(None, (path, before)):
+        if each not in known:
+            known[each] = read(each)
+    if not before:
+        return known[path]
+    both = Contents(path, known[path].profile, known[before])
+    both.pair()
+    return both
+
+
+def _by_function(profile: Profile) -> Profile:
+    """Stacks of whole functions; of nodes by their modules."""
+    whole = with_stacks(profile)
+    return functions_of(whole) if whole.lines == "executed" else whole
 
 
 def functions_of(profile: Profile) -> Profile:

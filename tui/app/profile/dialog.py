@@ -38,13 +38,11 @@ class Offer:
     what: str
 
 
-def offers(line: str, node: str, backwards: int, selected: str = "") -> list[Offer]:
+def offers(line: str, node: str, selected: str = "") -> list[Offer]:
     """Regions that make sense: ``line`` FILE:LINE under the cursor or "", ``node`` the one before which the program
-    stands or "", ``selected`` the one under the cursor where that is to come; ``backwards`` have been seen."""
-    # Until the first backward is over nothing has warmed up; where some are, the next iterations are as good as any
-    count = "10 iterations" if backwards > 1 else "10 iterations after 3"
+    stands or "", ``selected`` the one under the cursor where that is to come."""
     found = [
-        Offer(count, "steps of training, the first ones left out; an iteration ends with its backward"),
+        Offer("10 iterations", "steps of training, the first one left out; each ends with its backward"),
         Offer("backward", "the next outermost backward"),
         Offer("stop", "from here to the next stop"),
         Offer("run", "until it ends, or `profile stop`"),
@@ -209,9 +207,18 @@ class ProfileScreen(ModalScreen["Saved | None"]):
             return f"{error.message}; {error.hint}"
         return ""
 
+    def _whole(self) -> str:
+        """What the list says of the line under its cursor, where there is no room for all of it."""
+        shown = self.regions if self.focused is self.regions else self.profilers
+        if not shown.lines:
+            return ""
+        text = "".join(part for part, _ in shown.lines[min(shown.cursor, len(shown.lines) - 1)])
+        return " ".join(text.split()) if len(text) + 2 > shown.size.width else ""
+
     def _preview(self) -> None:
         self.query_one("#preview", Static).update(Content.from_markup("[$text-dim](adbg)[/] $line", line=self._line))
-        self.query_one("#problem", Static).update(self._problem())
+        problem = self._problem()
+        self.query_one("#problem", Static).update(problem or Content.styled(self._whole(), "$text-dim"))
 
     # ---- keys
 

@@ -104,13 +104,7 @@ class ReportScreen(ModalScreen[None]):
         self.set_focus(self.icicle)
         known, path, before = self._known, self.path, self._before
 
-        def read() -> Contents:
-            for each in filter(None, (path, before)):
-                if each not in known:
-                    known[each] = views.read(each)
-            return Contents(path, known[path].profile, known[before]) if before else known[path]
-
-        self._ask("read", read, self._read)
+        self._ask("read", lambda: views.read_with(path, before, known), self._read)
 
     def on_unmount(self) -> None:
         if self._lookups is not None:
@@ -170,7 +164,6 @@ class ReportScreen(ModalScreen[None]):
         flame = view == FLAME
         self.icicle.display, self.table.display, self._columns.display = flame, not flame, not flame
         self.set_focus(self.icicle if flame else self.table)
-        self.query_one(".frame").border_subtitle = Content(words.KEYS.get(view, words.KEYS[""]))
         self._tell_bar()
         if flame:
             inverted, around = self._inverted, self._around
@@ -210,6 +203,7 @@ class ReportScreen(ModalScreen[None]):
             return
         spans: Spans = [(" ", "")]
         self._places = []
+        self.query_one(".frame").border_subtitle = Content(words.keys(self.view, self.app.size.width))
         for view in contents.views:
             first = width_of(spans)
             spans.append((f" {view} ", "stopped" if view == self.view else "dim"))

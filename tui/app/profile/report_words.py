@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from textwrap import wrap
 
+from adbg.profiles.folders import order_of
 from adbg.profiles.report.flame import ROOT, Tree
 from adbg.profiles.report.formats import detect
 from adbg.profiles.report.model import Frame
@@ -17,21 +19,35 @@ from adbg.tui.app.profile.sheets import Sheet
 from adbg.tui.text.cells import Spans, elide
 from adbg.tui.text.profile_report import amount_text
 
-KEYS = {  # what stands in the frame
+KEYS = {
     FLAME: "? keys · q back · ⏎ zoom · o source · i invert · c callers · / search · tab view · d difference · w write",
     NODES: "? keys · q back · ⏎ in the graph · o source · s S sort · b each · / search · tab view · w write",
     "": "? keys · q back · ⏎ o source · s S sort · b by · c callers · / search · tab view · d difference · w write",
 }
+_NARROW = 112  # cells: in fewer not each key is named
+_SHORT = {
+    FLAME: "? keys · q back · ⏎ zoom · tab view · d difference · w write · / search",
+    NODES: "? keys · q back · ⏎ graph · o source · tab view · s sort · w write",
+    "": "? keys · q back · o source · tab view · s sort · d difference · w write",
+}
 LOW = 32  # rows of a terminal with fewer are short: the verdict is told in two lines
 _MANY = 20_000  # frames, of which not each is asked whose it is
+
+
+def keys(view: str, width: int) -> str:
+    """What stands in the frame."""
+    names = KEYS if width >= _NARROW else _SHORT
+    return names.get(view, names[""])
 
 
 def head(lines: list[str], width: int, low: bool) -> list[Spans]:
     """The verdict and the three lines, in a low terminal these in one; then what it is a profile of."""
     verdict, told = lines[:-1], lines[-1]
     if low and len(verdict) > 2:
-        verdict = [verdict[0], "  " + " · ".join(line.strip() for line in verdict[2:])]
-    styled: list[Spans] = [[(elide(verdict[0], width), "dim" if len(verdict) == 1 else "here")]]
+        *lost, last = [line.strip() for line in verdict[2:]]
+        verdict = [verdict[0], *(["  " + " · ".join(lost)] if lost else []), last]
+    style = "dim" if len(verdict) == 1 or verdict[0].startswith("no verdict") else "here"
+    styled: list[Spans] = [[(line, style)] for line in wrap(verdict[0], width, subsequent_indent="  ")]
     styled += [[(elide(line, width), "")] for line in verdict[1:]]
     return [*styled, [(elide(told, width), "dim")]]
 
@@ -96,8 +112,9 @@ def earlier(path: str) -> list[str]:
     if detect.artifact_of(Path(path)) is None:
         return []
     try:
-        names = sorted(each for each in os.listdir(parent) if each != name)
+        names = sorted((each for each in os.listdir(parent) if each != name), key=order_of)
     except OSError:
         return []
     found = [each for each in names if detect.is_profile(Path(parent, each))]
-    return [each for each in found if each > name] + [each for each in found if each < name]
+    here = order_of(name)
+    return [each for each in found if order_of(each) > here] + [each for each in found if order_of(each) < here]

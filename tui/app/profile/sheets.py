@@ -63,6 +63,8 @@ class Sheet:
 
     def next_order(self, step: int) -> int:
         """The column to sort by behind the present one; the name is the last."""
+        if not self.what:
+            return (self.order + step) % len(self.columns)
         return (self.order + step + 1) % (len(self.columns) + 1) - 1
 
     def find(self, pattern: re.Pattern[str], row: int, step: int) -> int | None:
@@ -82,8 +84,9 @@ class Sheet:
         Columns on the right give way."""
         shown: list[tuple[int, int, int]] = []
         at = 0
+        kept = _NAME + _PLACE + 3 + 2 if self.what else 0  # where rows have no names, all is for the numbers
         for number, column in enumerate(self.columns):
-            if at + column.width + 2 > width - _NAME - _PLACE - 3 and number:
+            if at + column.width > width - kept and number:
                 break
             shown.append((number, at, column.width))
             at += column.width + 2
@@ -97,6 +100,8 @@ class Sheet:
             column = self.columns[number]
             title = f"▾{column.title}" if number == self.order else column.title
             spans.append((f"{elide(title, cells):>{cells}}  ", "bold" if number == self.order else "dim"))
+        if not self.what:
+            return spans
         title = f"▾{self.what}" if self.order == _BY_NAME else self.what
         spans.append((f"{elide(title, name):<{name}}  ", "bold" if self.order == _BY_NAME else "dim"))
         return [*spans, ("where", "dim")]
@@ -107,7 +112,7 @@ class Sheet:
         for number, first, cells in shown:
             if first <= x < first + cells + 1:
                 return number
-        return _BY_NAME if at <= x < at + name else None
+        return _BY_NAME if self.what and at <= x < at + name else None
 
     def line(self, row: int, width: int) -> Spans:
         item = self.items[row]
@@ -116,6 +121,8 @@ class Sheet:
             (f"{self.columns[number].text(item.numbers[number]):>{cells}}  ", "bold" if number == self.order else "")
             for number, _, cells in shown
         ]
+        if not self.what:
+            return spans
         text = elide(item.name, name)
         spans.append((text + " " * (name - width_of([(text, "")])), item.style or f"ink-{kind_of(item.frame)}"))
         where = place_text(item.frame) if item.frame.file or item.frame.module else ""
@@ -187,7 +194,7 @@ def iterations(profile: Profile) -> Sheet:
     """Each iteration and its parts, in their order."""
     amount = _amount(SECONDS)
     names = ("total", *ITERATION_PARTS)
-    columns = (Column("iteration", 9, _count), *(Column(name, 10, amount) for name in names))
+    columns = (Column("iteration", 10, _count), *(Column(name, 9, amount) for name in names))
     items = tuple(
         Item((row.index, *(getattr(row, name) for name in names)), "", Frame("", side=NODE))
         for row in profile.iterations

@@ -116,8 +116,7 @@ class ProfileWatch:
         here = stop.node.unique_name if stop is not None and stop.node is not None else ""
         node = here if stop is not None and stop.phase is Phase.BEFORE else ""
         selected = row.unique_name if stop is not None and row is not None and row.index > stop.index else ""
-        seen = main.bar.status.iteration or main.bar.status.backwards
-        rows = offers(main.code.breakpoint_spec(), node, seen, selected)
+        rows = offers(main.code.breakpoint_spec(), node, selected)
         submit = self.submit
         assert submit is not None
         screen = ProfileScreen(

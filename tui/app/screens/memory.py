@@ -4,6 +4,8 @@ is asked on a worker, once a second while it runs and once at each stop."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from textwrap import wrap
 from typing import Any
 
 from textual.app import ComposeResult
@@ -25,6 +27,23 @@ Question = Callable[["bool | None"], Callable[[], Answer]]
 Ask = Callable[[str, Any, Callable[[], Answer], Callable[[Read], None]], None]
 
 
+_FOLDS_FROM, _WIDE = 20, 110  # cells
+
+
+def folded(lines: list[MemoryLine], width: int, room: int) -> list[MemoryLine]:
+    """What is too wide goes on below itself, as long as there are rows to spare; then it is cut."""
+    found: list[MemoryLine] = []
+    for line in lines:
+        indent = " " * (len(line.text) - len(line.text.lstrip()))
+        parts = wrap(line.text, width, subsequent_indent=indent + "  ") if len(line.text) > width else []
+        if 1 < len(parts) <= room + 1:
+            room -= len(parts) - 1
+            found += [replace(line, text=part) for part in parts]
+        else:
+            found.append(line)
+    return found
+
+
 class MemoryText(LinePanel):
     """The lines of the view."""
 
@@ -36,13 +55,19 @@ class MemoryText(LinePanel):
         self._width = 0
 
     def show(self, body: MemoryBody | None) -> None:
-        """New figures; the cursor stays on its row."""
+        """New figures; the cursor stays on its row. At first it goes to the first one that has a source line."""
+        first = self.body is None
         self.body = body
         self._make()
+        places = [row for row, line in enumerate(self._lines) if line.place is not None]
+        if first and places:
+            self.select(places[0])
 
     def _make(self) -> None:
         self._width = self.size.width
-        self._lines = screen_lines(self.body, self._width) if self.body is not None else []
+        lines = screen_lines(self.body, self._width) if self.body is not None else []
+        room = self.size.height - len(lines)  # rows that would stay empty
+        self._lines = folded(lines, self._width, room) if self._width > _FOLDS_FROM else lines
         self.lines_changed()
 
     def on_resize(self, event: Any) -> None:
@@ -130,7 +155,10 @@ class MemoryScreen(ModalScreen["SourceLine | None"]):
             self._text.show(body)
         on = self._text.body is not None and self._text.body.course.on
         watch = "w stop watching iterations" if on else "w watch iterations"
-        self.query_one(".frame").border_subtitle = Content(f"r again · {watch} · ⏎ source · esc back")
+        keys = f"r again · {watch} · ⏎ source · esc back"
+        if self.app.size.width >= _WIDE:
+            keys += " · in the console: why alive EXPRESSION"
+        self.query_one(".frame").border_subtitle = Content(keys)
 
     def on_line_panel_opened(self, event: LinePanel.Opened) -> None:
         event.stop()

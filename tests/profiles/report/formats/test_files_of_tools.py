@@ -59,6 +59,11 @@ def stacks(profile: Profile, *, threads: bool = True) -> dict[Any, float]:
     return found
 
 
+def shown(found: dict[Any, float]) -> dict[Any, float]:
+    """As any file is read: a name has no line end, which would break a table."""
+    return {(tuple(name.replace("\n", " ") for name in names), thread): w for (names, thread), w in found.items()}
+
+
 def clean(found: dict[Any, float]) -> dict[Any, float]:
     """As collapsed stacks have them: no ";" and no line end in a name."""
     return {(tuple(re.sub(r"\n", " ", n.replace(";", ",")) for n in names), t): w for (names, t), w in found.items()}
@@ -72,10 +77,10 @@ def test_what_is_written_is_read_back(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"p{ending}"
     detect.write(profile(), path)
     back = detect.read(path)
-    assert back.unit == SECONDS and stacks(back) == pytest.approx(stacks(profile()))
+    assert back.unit == SECONDS and stacks(back) == pytest.approx(shown(stacks(profile())))
     by_name = {frame.name: frame for frame in back.frames}
     assert by_name["step"] == FRAMES[1]
-    assert [by_name[frame.name].side for frame in FRAMES] == [frame.side for frame in FRAMES]
+    assert [by_name[frame.name.replace("\n", " ")].side for frame in FRAMES] == [frame.side for frame in FRAMES]
     assert by_name[FRAMES[2].name].module == "libtorch_cpu.so"
 
 
@@ -312,7 +317,7 @@ def test_samples_on_a_time_line(tmp_path: Path) -> None:
     path = tmp_path / "s.trace.json"
     chrome.write(profile(), path)
     assert stacks(detect.read(path), threads=False) == pytest.approx(
-        {(names, ""): weight for (names, _), weight in stacks(profile()).items()}, abs=1e-9
+        {(names, ""): weight for (names, _), weight in shown(stacks(profile())).items()}, abs=1e-9
     )
 
 

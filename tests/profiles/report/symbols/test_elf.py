@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import subprocess
@@ -144,6 +145,33 @@ def test_what_is_gone_or_no_library_is_told(tmp_path: Path) -> None:
     found = resolver.locate([0x1004, 0x3004])
     assert [found[0x1004].module, found[0x3004].module] == ["libx.so", "liby.so"]
     assert len(resolver.notes) == 2 and "not a 64-bit" in resolver.notes[0] and "No such file" in resolver.notes[1]
+
+
+@needs_compiler
+def test_a_file_that_was_replaced_gives_no_names(library: Library, tmp_path: Path) -> None:
+    """The functions of the library of today would be told for those of the one that was profiled."""
+    path = tmp_path / "libthree.so"
+    shutil.copy2(library[0], path)
+    plain, at = mapped(library, 0x10000)
+    file = path.stat()
+    device = (os.major(file.st_dev), os.minor(file.st_dev))
+    mapping = plain._replace(path=str(path), device=device, inode=file.st_ino)
+    counter = at["last_public"]
+
+    def named(mapping: Mapping) -> tuple[str, list[str]]:
+        resolver = Resolver([mapping], tmp_path / "names", until=file.st_mtime + 5)
+        return resolver.locate([counter])[counter].name, resolver.notes
+
+    assert named(mapping) == ("last_public", [])
+    os.utime(path, (file.st_mtime + 9,) * 2)
+    name, notes = named(mapping)
+    assert name == "" and "written again" in notes[0]
+    other = tmp_path / "other.so"
+    shutil.copy2(library[0], other)
+    os.replace(other, path)  # another file, as old as the first
+    name, notes = named(mapping)
+    assert name == "" and "another one" in notes[0]
+    assert named(mapping._replace(device=(250, 250)))[0] == "last_public", "a device that stat knows by another number"
 
 
 NAMES = ["_ZN2at6native3addERKNS_6TensorES3_", "_ZNSt6vectorIiSaIiEE9push_backERKi", "main", "_Znot_a_name", "_Z1fv"]
