@@ -8,6 +8,9 @@ PYTHON ?= python3
 JOBS ?= 2
 LOAD ?= 10
 PYTEST ?=
+# AGAIN=3: up to so many tests that failed are run once more, alone, and pass when they pass there (CI does)
+AGAIN ?=
+RUNNER = $(if $(AGAIN),.ci/again.py --at-most $(AGAIN),-m pytest)
 
 export PYTHON
 .DEFAULT_GOAL := help
@@ -56,11 +59,11 @@ quick:
 	@$(call environment,paddle,dev); exec "$$python" -m pytest -m "quick and paddle" tests/project $(PYTEST)
 
 test-torch:
-	@$(call environment,torch,dev,profilers); exec "$$python" -m pytest -n $(JOBS) --dist loadgroup $(PYTEST)
+	@$(call environment,torch,dev,profilers); exec "$$python" $(RUNNER) -n $(JOBS) --dist loadgroup $(PYTEST)
 
 # What needs no framework was run beside torch.
 test-paddle:
-	@$(call environment,paddle,dev,profilers); exec "$$python" -m pytest -n $(JOBS) --dist loadgroup -m paddle $(PYTEST)
+	@$(call environment,paddle,dev,profilers); exec "$$python" $(RUNNER) -n $(JOBS) --dist loadgroup -m paddle $(PYTEST)
 
 # What passes only on an idle machine shows here: hours for all of it, minutes with PYTEST="FILE" or "-k WORD".
 stress:

@@ -6,6 +6,8 @@ Asked for by the front end, once a second at most; nothing is counted or sent fo
 from __future__ import annotations
 
 import os
+import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -16,6 +18,8 @@ from adbg.engine.protocol import messages as p
 from adbg.engine.session.observers import Observer
 from adbg.engine.session.running_call import Running
 from adbg.engine.session.session import Session
+
+SETTINGS = 4  # of one group's time-out that are told: a collective that waits is younger than the last ones
 
 
 class RankFacts(Observer):
@@ -70,6 +74,9 @@ class HeldGroups:
         self._wanted = 0.0
         # (framework, group, backend) -> the program's own value, and what adbg has set
         self._raised: dict[tuple[str, str, str], tuple[float, float]] = {}
+        # what it has set before that too, and when: the same clock as the collectives', so that the front end can tell
+        # which of them a collective began with, however late it hears of either
+        self._settings: dict[tuple[str, str, str], deque[tuple[float, float]]] = {}
 
     def listing(self) -> list[p.GroupTimeout]:
         found: list[p.GroupTimeout] = []
@@ -81,7 +88,11 @@ class HeldGroups:
     def _known(self, row: p.GroupTimeout) -> p.GroupTimeout:
         """With the program's own value, unless the program has set another one since."""
         before, now = self._raised.get(_key(row), (row.seconds, row.seconds))
-        return replace(row, own=before if row.seconds == now else row.seconds)
+        if row.seconds != now:
+            return replace(row, own=row.seconds)
+        at = time.monotonic()
+        set_to = [p.TimeoutSetting(seconds, at - since) for seconds, since in self._settings.get(_key(row), ())]
+        return replace(row, own=before, settings=set_to)
 
     def at_least(self, seconds: float) -> list[p.GroupTimeout]:
         """``seconds``, or what the program has set where that is more."""
@@ -92,6 +103,8 @@ class HeldGroups:
                 if row.adjustable and row.seconds != wanted:
                     self._set(backend, row, wanted)
                     self._raised[_key(row)] = row.own, wanted
+                    kept = self._settings.setdefault(_key(row), deque(maxlen=SETTINGS))
+                    kept.append((wanted, time.monotonic()))
         return self.listing()
 
     def look_again(self) -> None:
@@ -103,6 +116,7 @@ class HeldGroups:
         """What the program has changed itself meanwhile is left alone."""
         self.at_least(0.0)
         self._raised.clear()
+        self._settings.clear()
 
     def _rows(self, backend: Backend) -> list[p.GroupTimeout]:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -63,15 +64,15 @@ def _in_force(processes: Sequence[Process], verdict: HangVerdict) -> float | Non
     process = next((each for each in processes if each.info.pid == longest.pid), None)
     if process is None or not process.timeout_held:
         return verdict.timeout
-    if longest.seconds is not None and time.monotonic() - longest.seconds > process.timeout_since:
-        return verdict.timeout  # it began when that was set
     assert longest.waits is not None
+    looked = time.monotonic()
     try:
         known = process.client.request(protocol.GroupTimeouts(), ANSWER).timeouts
     except AdbgError:
         return None
     rows = [row for row in known if row.group == longest.waits.group] or known
-    return min((row.own for row in rows), default=verdict.timeout)
+    waited = math.inf if longest.seconds is None else longest.seconds + time.monotonic() - looked
+    return min((row.of_one_begun(waited) for row in rows), default=verdict.timeout)
 
 
 def look_twice(processes: Sequence[Process], apart: float, status: ExitStatus | None = None) -> list[RankFacts]:

@@ -32,8 +32,7 @@ class Process:
         self.said_end = False  # it said that it ends, and was not cut off
         self.pause_wanted = False  # asked to stop at its next node
         self.let_go = False  # and then asked not to: a stop may still be on its way
-        self.timeout_held = 0.0  # seconds that its process groups were asked to wait at least,
-        self.timeout_since = 0.0  # and since when
+        self.timeout_held = 0.0  # seconds that its process groups were asked to wait at least
         self.state: RankState | None = None  # what it told last of itself
         self.state_at = 0.0  # when it told that
         self.changed_at = time.monotonic()  # when something of it changed

@@ -24,6 +24,12 @@ class CollectiveAt:
 
 
 @dataclass(frozen=True, slots=True)
+class TimeoutSetting:
+    seconds: float  # what adbg has set
+    ago: float  # seconds since then
+
+
+@dataclass(frozen=True, slots=True)
 class GroupTimeout:
     """How long a collective of a process group waits for the other ranks. A collective that began keeps the time it
     began with: what is set now is for those to come."""
@@ -34,6 +40,11 @@ class GroupTimeout:
     seconds: float
     own: float  # what the program has set; other than ``seconds`` while adbg has raised it
     adjustable: bool  # False: the framework has no way to change it
+    settings: list[TimeoutSetting] = field(default_factory=list)  # the last ones, oldest first
+
+    def of_one_begun(self, ago: float) -> float:
+        """Seconds that a collective waits that began ``ago`` seconds before this was told."""
+        return next((each.seconds for each in reversed(self.settings) if each.ago >= ago), self.own)
 
 
 @dataclass(frozen=True, slots=True)

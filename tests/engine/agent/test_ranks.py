@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 import weakref
 from typing import Any
 
@@ -49,6 +50,21 @@ def test_raised_and_put_back() -> None:
     assert backend.seconds == {"short": 60.0, "long": 900.0, "fixed": 30.0}
     groups.put_back()
     assert backend.seconds == {"short": 3.0, "long": 900.0, "fixed": 30.0}
+
+
+def test_when_each_was_set() -> None:
+    groups, _backend = held(one=3.0)
+    groups.at_least(60.0)
+    between = time.monotonic()
+    groups.at_least(600.0)
+    groups.at_least(600.0)  # asked again: nothing is set, and it is as old as before
+    (row,) = groups.listing()
+    told = time.monotonic()
+    first, second = row.settings
+    assert (first.seconds, second.seconds) == (60.0, 600.0)
+    assert second.ago <= told - between <= first.ago
+    assert row.of_one_begun(told - between) == 60.0 and row.of_one_begun(0.0) == 600.0
+    assert row.of_one_begun(first.ago + 1) == 3.0
 
 
 def test_what_the_program_has_set_meanwhile_is_its_own() -> None:

@@ -367,10 +367,11 @@ def test_keeper_killed(program: Any, eventually: Any) -> None:
 
 def test_signal_after_the_end_is_nothing(program: Any) -> None:
     run = program("pass")
-    run.wait()
+    ended = run.wait()
     run.launched.signal(signal.SIGTERM)
     run.launched.write_stdin(b"x\n")
     run.launched.resize(10, 10)
+    assert run.launched.exit == ended == ExitStatus(0)
 
 
 def test_big_output_arrives_whole(program: Any) -> None:

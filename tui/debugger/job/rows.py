@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 
-from adbg.engine.protocol.messages import GroupTimeout
 from adbg.tui.debugger.job.ranks import Life, Rank, Ranks
 from adbg.tui.debugger.job.stop_all import StopAll
 from adbg.tui.debugger.process import Process
@@ -45,18 +44,11 @@ def _time_left(member: Rank, stood_since: float | None, now: float) -> tuple[flo
     if member.life is not Life.RUNNING or state is None or not state.timeouts or stood_since is None:
         return None, False
     at = state.collective
-    raised = member.process.timeout_since if member.process.timeout_held else now
+    told = member.process.state_at
     if at is None:  # what a stop keeps waiting began about when it came
-        began = stood_since - SLACK
-        return max(0.0, min(_limit(row, began < raised) for row in state.timeouts) - (now - stood_since)), True
+        began = told - (stood_since - SLACK)
+        return max(0.0, min(row.of_one_begun(began) for row in state.timeouts) - (now - stood_since)), True
     if not at.running:
         return None, False
     rows = [row for row in state.timeouts if row.group == at.group] or state.timeouts
-    waited = at.since + now - member.process.state_at
-    began = now - waited
-    return max(0.0, min(_limit(row, began < raised) for row in rows) - waited), False
-
-
-def _limit(row: GroupTimeout, began_before: bool) -> float:
-    """A collective keeps the time-out that it began with."""
-    return row.own if began_before else row.seconds
+    return max(0.0, min(row.of_one_begun(at.since) for row in rows) - (at.since + now - told)), False

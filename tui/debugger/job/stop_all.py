@@ -167,7 +167,7 @@ class StopAll:
             rows = process.state.timeouts if process.state is not None else ()
             late = wanted and any(row.adjustable and row.seconds != max(row.own, wanted) for row in rows)
             if process.timeout_held != wanted or late:
-                process.timeout_held, process.timeout_since = wanted, time.monotonic()
+                process.timeout_held = wanted
                 self._send(process, protocol.GroupTimeouts(wanted))
 
     def _seconds(self) -> float:
