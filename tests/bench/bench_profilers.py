@@ -37,7 +37,6 @@ from adbg.engine.session.session import Session
 from adbg.profiles import registry
 from adbg.profiles.control import Profiling
 from adbg.profiles.profilers import pyspy, yep
-from adbg.profiles.region import Region
 
 MODELS = {"torch": ("tiny LSTM", "medium transformer"), "paddle": ("small operators", "resnet18")}
 NAMES = {
@@ -46,6 +45,18 @@ NAMES = {
 }
 ASKED = 1.03  # of the tool by hand
 ASKED_NODES = (1.5, 1.05)  # tiny, medium
+
+_FRONT_END = """
+import sys
+from adbg.profiles import registry
+from adbg.profiles.region import Region
+profiler = registry.make("py-spy")
+profiler.pid = int(sys.argv[1])
+profiler.start(Region("run"), sys.argv[2])
+print("begun", flush=True)
+sys.stdin.read()
+profiler.stop()
+"""
 
 
 class _Silent:
@@ -85,14 +96,16 @@ class Modes:
 
     @contextlib.contextmanager
     def beside(self) -> Iterator[None]:
-        """py-spy, which the front end starts and ends."""
-        profiler = registry.make("py-spy")
-        profiler.pid = os.getpid()
-        profiler.start(Region("run"), self._path())
-        try:
-            yield
-        finally:
-            profiler.stop()
+        """py-spy, which the front end starts: here too another process, for it samples every thread of this one."""
+        command = [sys.executable, "-c", _FRONT_END, str(os.getpid()), self._path()]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+            assert child.stdin is not None and child.stdout is not None
+            assert child.stdout.readline() == b"begun\n", "py-spy cannot read this process"
+            try:
+                yield
+            finally:
+                child.stdin.close()
+                child.wait(timeout=120)
 
     # ---- by hand
 
