@@ -10,12 +10,14 @@ adbg's and of libraries hold tensors too.
 from __future__ import annotations
 
 import gc
+import itertools
 import sys
 import types
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from adbg.engine import live_objects
 from adbg.engine.backends.base import Backend
 from adbg.engine.inspect.memory.owners import figures
 from adbg.engine.inspect.memory.reach import Reach, class_dict, defined_in, file_of, is_users, mro
@@ -43,15 +45,15 @@ def unreached(reach: Reach, wanted: Callable[[type], bool]) -> list[Any]:
     met = {id(each) for each in reach.objects}
     kinds: dict[type, bool] = {}
     found: dict[int, Any] = {}
-    for each in gc.get_objects():
-        if type(each) in _SKIPPED:
-            continue
+    objects = live_objects.of_types(lambda kind: not any(kind is skipped for skipped in _SKIPPED))
+    for each in itertools.chain(objects, live_objects.tuples_in(objects)):
         for value in (each, *gc.get_referents(each)) if id(each) not in met else (each,):
             kind = kinds.get(type(value))
             if kind is None:
                 kind = kinds[type(value)] = wanted(type(value))
             if kind and id(value) not in reach.tensors and id(value) not in reach.nodes:
                 found[id(value)] = value
+    objects.clear()
     return list(found.values())
 
 
@@ -63,8 +65,11 @@ def holders_of(things: Sequence[Any], backend: Backend | None, reach: Reach) -> 
     seen.update(id(vars(each)) for each in list(sys.modules.values()) if type(each) is types.ModuleType)
     seen.update(id(root.names) for root in reach.roots)
     level = [_Held(each, None, {id(each): each}) for each in things]
+    objects = live_objects.of_types(lambda kind: True)
+    tuples = list(live_objects.tuples_in(objects))
+    seen.update((id(objects), id(tuples)))
     for _ in range(_LEVELS):
-        level = _back(level[:_MOST], seen)
+        level = _back(level[:_MOST], objects, tuples, seen)
         going = []
         for held in level:
             seen.add(id(held.holder))
@@ -79,17 +84,19 @@ def holders_of(things: Sequence[Any], backend: Backend | None, reach: Reach) -> 
         level = going
         if not level:
             break
+    objects.clear()
     return [_owner(*each, backend) for each in named.values()]
 
 
-def _back(level: list[_Held], seen: set[int]) -> list[_Held]:
+def _back(level: list[_Held], objects: Sequence[Any], tuples: Sequence[tuple[Any, ...]], seen: set[int]) -> list[_Held]:
     """All that refers to what is on ``level``, frames of running functions aside."""
     if not level:
         return []
     by_id = {id(each.holder): each for each in level}
     targets = [each.holder for each in level]
     above = []
-    for referrer in gc.get_referrers(*targets):
+    within = (each for each in tuples if any(id(value) in by_id for value in each))
+    for referrer in itertools.chain(live_objects.referring_to(targets, objects), within):
         if referrer is targets or type(referrer) is types.FrameType or id(referrer) in seen:
             continue
         if type(referrer) is _Held or defined_in(type(referrer)).partition(".")[0] == "adbg":
