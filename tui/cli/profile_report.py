@@ -277,5 +277,7 @@ def _json(profile: Profile, options: argparse.Namespace) -> int:
             "name": frame.name, "file": frame.file, "line": frame.line, "side": frame.side, "module": frame.module,
             "self": row.own, "cumulative": row.cumulative, "calls": row.calls, "unit": table.unit,
         }  # fmt: skip
+        if profile.nodes:
+            body["forward"] = row.forward
         sys.stdout.write(json.dumps(body) + "\n")
     return 0
