@@ -73,8 +73,6 @@ class PaddleForward(ForwardTimer):
             return None
         self._take_out()
         stamps, self._stamps = self._stamps, {}
-        if self._compiles:
-            self.problem = _COMPILED
         return PaddleTimes(stamps, self._cost) if not self.problem else None
 
     def abandon(self) -> None:
@@ -110,7 +108,7 @@ class PaddleForward(ForwardTimer):
 
     def compiles(self) -> None:
         """A compiled function is about to run, on any thread."""
-        self._compiles = True
+        self._compiles, self.problem = True, _COMPILED
         self._take_out()
 
     @property
