@@ -11,8 +11,8 @@ An iteration is split by what its thread was in: backward calls, and what the ba
 outermost call of a module, an optimizer's step, the wait for a data loader. Its parts lie between the end of the
 outermost backward call before it and its own, so the optimizer's step is that of the call before.
 
-The forward in front of a call that will be hooked is timed operator by operator (``forward_clock``), once every node is
-known: stacks are off then, which an operator would take part in.
+The forward in front of every second hooked call is timed operator by operator (``forward_clock``), once every node is
+known: stacks are off then, whose cost would be in the operators.
 """
 
 from __future__ import annotations
@@ -50,6 +50,15 @@ def is_hooked(number: int) -> bool:
     if number < SECOND:
         return number % 2 == 0
     return number % (EVERY if number < DENSE else SPARSE) == EVERY // 2
+
+
+def is_timed(number: int) -> bool:
+    """Of the hooked calls every second one, the first one too: a forward of small operators takes twice as long, and
+    what was recorded of it as long again to read."""
+    if number < SECOND:
+        return number % 4 == 0
+    every = EVERY if number < DENSE else SPARSE
+    return number % (2 * every) == every + EVERY // 2
 
 
 class _Row:
@@ -176,15 +185,15 @@ class NodeTimer(Profiler, Observer):
         else:
             self._times = None
             clock.end(BACKWARD, perf_counter_ns())
-            if self._next_is_hooked():
+            if self._next_is_timed():
                 self._forward.begin(self._backend.forward_timer() if self._backend else None, clock.outside / 1e9)
             clock.ended = perf_counter_ns()
 
-    def _next_is_hooked(self) -> bool:
-        """Whether the forward that begins now is that of a call that will be hooked: of the line that came last time
-        behind this one. While there are nodes to become known, stacks are kept, and nothing is timed."""
+    def _next_is_timed(self) -> bool:
+        """Whether the forward that begins now is to be timed: its call will be of the line that came last time behind
+        this one. While there are nodes to become known, stacks are kept, and nothing is timed."""
         following = self._after.get(self._last, self._last)
-        return self._on and self._named and is_hooked(self._begun.get(following, 0))
+        return self._on and self._named and is_timed(self._begun.get(following, 0))
 
     # ------------------------------------------------------------ Observer
 

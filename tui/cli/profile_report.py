@@ -130,7 +130,7 @@ def run(parser: argparse.ArgumentParser, words: Sequence[str]) -> int:
         return _json(profile, options)
     lines = text.head_lines(profile, options.file)
     if options.flame or options.zoom or options.inverted:
-        lines += _flame(profile, options, width)
+        lines += _flame(with_stacks(profile), options, width)
     else:
         lines += _tables(profile, options, width)
     print("\n".join(lines))

@@ -18,8 +18,8 @@ from adbg.engine.backends import REGISTRY
 from adbg.engine.backends.base import Backend, ForwardTimes
 
 SIZE, ROUNDS = 256, 15
-#: Between the script's clock and the operator: Python's call, and the timer's own work around it. On a busy machine the
-#: least of several rounds is compared.
+#: Between the script's clock and the operator: Python's call, and the timer's own work around it. The machine may be
+#: busy: of several rounds the least is compared.
 MOST_US, SHARE = 60.0, 0.25
 
 
@@ -112,9 +112,11 @@ def test_what_the_scripts_own_clock_says(framework: str, backend: Backend) -> No
         assert [us for node, us in rows.items() if "Accum" in node] == [None], "a leaf has no operator"
     for row, own in zip(found, clocked, strict=True):
         assert all(0 < row[name] <= own[name] for name in calls), "inside the very same call"
+    around = [{name: own[name] - row[name] for name in calls} for row, own in zip(found, clocked, strict=True)]
+    assert all(us < MOST_US for us in least(around).values()), (least(around), "all but the way to the operator")
     for name, us in least(found).items():
         truth = least(plain)[name]
-        assert abs(us - truth) < MOST_US + SHARE * truth, (name, us, truth, least(clocked)[name])
+        assert us < MOST_US + (1 + SHARE) * truth, (name, us, truth, "what timing costs is not in it")
 
 
 def footprint(framework: str) -> list[tuple[object, list[tuple[str, int]]]]:
@@ -147,7 +149,6 @@ def test_everything_is_as_it_was(framework: str, backend: Backend) -> None:
     calls, x = operators(framework), leaf(framework)
     timer = backend.forward_timer()
     assert timer is not None
-    timer.begin(), timer.end()  # what is made once
     before = footprint(framework)
     assert timer.begin()
     forward(framework, calls, x)
@@ -251,7 +252,7 @@ def test_custom_functions_and_what_they_call(framework: str, backend: Backend) -
     base: Any = importlib.import_module(f"{framework}.autograd")
     x = leaf(framework)
 
-    class Slow(base.Function if framework == "torch" else base.PyLayer):  # type: ignore[misc]
+    class SlowGELU(base.Function if framework == "torch" else base.PyLayer):  # type: ignore[misc]
         @staticmethod
         def forward(ctx: Any, x: Any) -> Any:
             busy()
@@ -262,7 +263,7 @@ def test_custom_functions_and_what_they_call(framework: str, backend: Backend) -
             return grad * 2
 
     assert timer.begin()
-    result = Slow.apply(x).sum()
+    result = SlowGELU.apply(x).sum()
     times = timer.end()
     assert times is not None
     rows = told(backend, times, result)
@@ -275,7 +276,6 @@ def test_custom_functions_and_what_they_call(framework: str, backend: Backend) -
 def test_a_forked_child_records_nothing(framework: str, backend: Backend) -> None:
     timer = backend.forward_timer()
     assert timer is not None
-    timer.begin(), timer.end()
     before = footprint(framework)
     assert timer.begin()
     pid = os.fork()
