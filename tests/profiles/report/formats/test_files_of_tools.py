@@ -386,6 +386,8 @@ def inner():
 def outer():
     inner()
 outer()
+end = time.time() + 0.4  # py-spy writes the end of a function when it sees another one run
+while time.time() < end: pass
 """
 
 
