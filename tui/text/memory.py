@@ -151,12 +151,15 @@ def course_head(course: Course) -> str:
         )
     first, last = course.samples[0], course.samples[-1]
     text = f"{count} iteration{'s' * (count != 1)}, RSS {bytes_text(first.rss)} to {bytes_text(last.rss)}"
+    if course.free_heap:
+        text += ", free in the heap {} to {}".format(*map(bytes_text, course.free_heap))
     if course.slope is None:
         text += "; too few for a trend"
     elif course.grows:
         text += f"; grows by {bytes_text(course.slope)} an iteration"
         if course.stacks:
-            text += ", adbg's stacks of kept nodes included (`stacks off`)"
+            text += ", more than without adbg: forward stacks of kept nodes, and the holes that they leave in the heap"
+            text += " (`stacks off` for the script's own)"
     else:
         text += "; no trend"
     return text if course.on else f"{text} (no longer watched)"

@@ -21,6 +21,7 @@ from typing import Any
 from adbg.engine.backends.base import Backend
 from adbg.engine.errors import Unsupported
 from adbg.engine.inspect.memory.growth import LOOKS, Look, grows, is_bounded, owners_first, size_of
+from adbg.engine.inspect.memory.heap import free_heap
 from adbg.engine.inspect.memory.owners import Group, groups_of, owner_of_group, reach_of
 from adbg.engine.inspect.memory.process import resident
 from adbg.engine.median import median
@@ -54,6 +55,7 @@ class MemoryCourse(Observer):
         self._marks: dict[str, int | None] = {}  # by backend, what was made so far at the look before
         self._growths: dict[str, Growth] = {}
         self._look_ms: float | None = None
+        self._free_first: int | None = None
 
     @property
     def active(self) -> bool:
@@ -87,7 +89,9 @@ class MemoryCourse(Observer):
         with self._lock:
             samples, growths = list(self._samples), list(self._growths.values())
         slope, grows = trend(samples)
-        return Course(self._on, samples, slope, grows, growths, self._look_ms, self._session.stacks)
+        free = [each for each in (self._free_first, free_heap()) if each is not None] if samples else []
+        free = free if len(free) == 2 else []
+        return Course(self._on, samples, slope, grows, growths, self._look_ms, self._session.stacks, free)
 
     # ---- on the program's threads
 
@@ -107,6 +111,7 @@ class MemoryCourse(Observer):
         with self._lock:
             self._samples.append(sample)
         if self._seen == 1:
+            self._free_first = free_heap()
             self._mark()
         if self._seen >= self._next:
             self._look(iteration)

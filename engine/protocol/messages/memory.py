@@ -145,7 +145,9 @@ class MemoryGrows:
 class Course:
     """Memory over iterations, while it is watched. ``slope``: bytes of RSS an iteration over the later half of the
     samples, ``grows`` whether that is more than their noise. ``stacks``: forward stacks are on, which a kept node keeps
-    with it, and which take more than the node. ``look_ms``: what the last search for growth took."""
+    with it, and which take more than the node. ``look_ms``: what the last search for growth took. ``free_heap``: bytes
+    of the heap that nobody used at the first sample, and now; empty where that is not known. They are part of the RSS
+    and no part of what the program keeps."""
 
     on: bool
     samples: list[MemorySample] = field(default_factory=list)
@@ -154,6 +156,7 @@ class Course:
     growths: list[Growth] = field(default_factory=list)
     look_ms: float | None = None
     stacks: bool = False
+    free_heap: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
