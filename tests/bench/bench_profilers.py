@@ -43,6 +43,7 @@ NAMES = {
     "torch": ("cprofile", "yep", "py-spy", "torch", "nodes"),
     "paddle": ("cprofile", "yep", "py-spy", "paddle", "nodes"),
 }
+STEPS = 40  # of a turn at least, as README's region has: the first ones are measured more densely
 ASKED = 1.03  # of the tool by hand
 ASKED_NODES = (1.5, 1.05)  # tiny, medium
 
@@ -166,7 +167,7 @@ def measure(workload: Workload, modes: dict[str, Mode], rounds: int, seconds: fl
     """Seconds a step, by mode and round."""
     for _ in range(5):
         workload.step()
-    steps = max(8, round(seconds / timed(workload.step, modes["plain"], 5)))
+    steps = max(STEPS, round(seconds / timed(workload.step, modes["plain"], 5)))
     times: dict[str, list[float]] = {name: [] for name in modes}
     order = list(modes)
     for _ in range(rounds):
