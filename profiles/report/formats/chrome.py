@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from adbg.profiles.report.formats import paddle_trace
 from adbg.profiles.report.formats.collapsed import frame_of
 from adbg.profiles.report.formats.problem import FormatError, damaged
 from adbg.profiles.report.model import NATIVE, NODE, PYTHON, SECONDS, Builder, Frame, Profile, Sample, Span
@@ -39,7 +40,7 @@ def read(path: Path) -> Profile:
     if not isinstance(events, list):
         raise damaged(path, _KIND, "it has no list of events")
     try:
-        spans, frames = _spans([event for event in events if isinstance(event, dict)])
+        spans, frames = _spans(paddle_trace.put_right([event for event in events if isinstance(event, dict)]))
     except (TypeError, ValueError, KeyError, OverflowError) as error:
         raise damaged(path, _KIND, f"its events are not those of the format ({error!r})") from None
     return _stacked(spans, frames, {"format": "Chrome trace"})
@@ -120,6 +121,8 @@ def _frame(event: Mapping[str, Any], category: str) -> Frame:
     name = str(event.get("name", ""))
     facts = event.get("args")
     facts = facts if isinstance(facts, dict) else {}
+    if paddle_trace.OURS in event:
+        return paddle_trace.frame(event)
     if name.startswith(_NODE):
         return Frame(name.removeprefix(_NODE), side=NODE)
     if category == "node":  # adbg's own
