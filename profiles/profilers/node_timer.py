@@ -10,6 +10,9 @@ is not hooked. What stays in a node's time is the framework's way into the hook 
 An iteration is split by what its thread was in: backward calls, and what the backend tells of (``phase``): the
 outermost call of a module, an optimizer's step, the wait for a data loader. Its parts lie between the end of the
 outermost backward call before it and its own, so the optimizer's step is that of the call before.
+
+The forward in front of every second hooked call is timed operator by operator (``forward_clock``), once every node is
+known: stacks are off then, whose cost would be in the operators.
 """
 
 from __future__ import annotations
@@ -21,13 +24,14 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
 
-from adbg.engine.backends.base import HookPlan
+from adbg.engine.backends.base import Backend, ForwardTimes, HookPlan
 from adbg.engine.median import median
 from adbg.engine.outside import own
 from adbg.engine.session.observers import Observer
 from adbg.engine.session.running_call import Running, Visit
 from adbg.engine.types import SourceLine
 from adbg.profiles.base import Artifact, Availability, Profiler
+from adbg.profiles.profilers.forward_clock import ForwardClock
 from adbg.profiles.profilers.step_clock import BACKWARD, PHASES, STOPPED, StepClock
 from adbg.profiles.region import Region
 
@@ -48,10 +52,19 @@ def is_hooked(number: int) -> bool:
     return number % (EVERY if number < DENSE else SPARSE) == EVERY // 2
 
 
+def is_timed(number: int) -> bool:
+    """Of the hooked calls every second one, the first one too: a forward of small operators takes twice as long, and
+    what was recorded of it as long again to read."""
+    if number < SECOND:
+        return number % 4 == 0
+    every = EVERY if number < DENSE else SPARSE
+    return number % (2 * every) == every + EVERY // 2
+
+
 class _Row:
     """One node, over all hooked calls."""
 
-    __slots__ = ("calls", "cold", "facts", "gaps", "inner", "total", "us")
+    __slots__ = ("calls", "cold", "facts", "forward", "gaps", "inner", "total", "us")
 
     def __init__(self, facts: dict[str, Any]) -> None:
         self.facts = facts
@@ -61,6 +74,7 @@ class _Row:
         self.total = 0.0
         self.us: list[float] = []
         self.gaps: list[float] = []
+        self.forward: list[float] = []  # us of the operator that made it, where that was timed
 
 
 class _Call:
@@ -104,6 +118,11 @@ class NodeTimer(Profiler, Observer):
         self._waits: dict[tuple[str, int], list[float]] = {}  # by the line that waits for data: [us, how often]
         self._seen: set[str] = set()  # phases that were told of
         self.framework = ""
+        self._forward = ForwardClock()
+        self._times: ForwardTimes | None = None  # of the forward in front of the outermost call that runs
+        self._backend: Backend | None = None
+        self._after: dict[str, str] = {}  # by line of an outermost call: that of the one that came next, the last time
+        self._last = ""
 
     def available(self) -> Availability:
         return Availability(True)
@@ -117,6 +136,7 @@ class NodeTimer(Profiler, Observer):
 
     def stop(self) -> Artifact:
         self._on = False
+        self._forward.let_go()
         nodes = self._write()
         self._rows, self._calls = {}, {}
         if self._named:
@@ -125,8 +145,10 @@ class NodeTimer(Profiler, Observer):
 
     def abandon(self) -> None:
         self._on = False
+        self._forward.abandon()
 
     def pause(self) -> None:
+        self._forward.let_go()  # the stop would be in the time of an operator
         self._clock().begin(STOPPED, perf_counter_ns())
 
     def resume(self) -> None:
@@ -159,9 +181,19 @@ class NodeTimer(Profiler, Observer):
         clock = self._clock()
         if begins:
             clock.begin(BACKWARD, perf_counter_ns())
+            self._times = self._forward.end()
         else:
+            self._times = None
             clock.end(BACKWARD, perf_counter_ns())
+            if self._next_is_timed():
+                self._forward.begin(self._backend.forward_timer() if self._backend else None, clock.outside / 1e9)
             clock.ended = perf_counter_ns()
+
+    def _next_is_timed(self) -> bool:
+        """Whether the forward that begins now is to be timed: its call will be of the line that came last time behind
+        this one. While there are nodes to become known, stacks are kept, and nothing is timed."""
+        following = self._after.get(self._last, self._last)
+        return self._on and self._named and is_timed(self._begun.get(following, 0))
 
     # ------------------------------------------------------------ Observer
 
@@ -234,12 +266,14 @@ class NodeTimer(Profiler, Observer):
             outside, spent, waits = clock.take()
             if outside is not None:
                 self._waited(waits)
+            self._backend = running.backend
+            self._after[self._last], self._last = call.place, call.place
             self._iterations.append({
                 "backward": running.call.number,
                 "place": call.place,
                 "hooked": call.hooked,
                 "cold": call.cold,
-                "disturbed": call.hooked or not self._named,
+                "disturbed": call.hooked or self._times is not None or not self._named,
                 "backward_us": (now - call.begun) / 1000,
                 "outside_us": outside / 1000 if outside is not None else None,
                 "nodes": call.nodes,
@@ -247,7 +281,7 @@ class NodeTimer(Profiler, Observer):
             })  # fmt: skip
             del self._iterations[:-_MOST]
         self.framework = running.backend.name
-        known = len(self._rows)
+        known, times = len(self._rows), self._times
         for index, name, key, us, gap, inner in call.ran:
             place = call.place, index, name
             row = self._rows.get(place) or _Row(self._describe(running, call, index, key))
@@ -260,6 +294,9 @@ class NodeTimer(Profiler, Observer):
             if len(row.us) < _MOST:
                 row.us.append(us)
                 row.gaps.append(gap)
+                forward = times.of(running.call, key) if times is not None else None
+                if forward is not None:
+                    row.forward.append(forward)
             self._rows[place] = row  # now that it has something: another thread may be writing them
         if call.hooked and call.depth == 0:
             self._name(len(self._rows) > known)
@@ -357,7 +394,8 @@ class NodeTimer(Profiler, Observer):
                 "gap_us": max(gap - cost["gap_us"], 0.0) if index > 1 else 0.0,
                 "raw_gap_us": gap,
                 "nested": row.inner > 0,
-                "forward_us": None,
+                "forward_us": median(row.forward) if row.forward else None,
+                "forward_calls": len(row.forward),
             })  # fmt: skip
         found = {
             "adbg_nodes": 1,
@@ -368,6 +406,7 @@ class NodeTimer(Profiler, Observer):
                 {"file": file, "line": line, "us": us, "calls": times}
                 for (file, line), (us, times) in list(self._waits.items())
             ],
+            "forward": {"timed": self._forward.timed, "why": self._forward.problem},
             "cost": {"how": HOW, "by_line": costs},
             "nodes": rows,
         }

@@ -10,7 +10,7 @@ PHASES = ("forward", "optimizer", "data")
 class StepClock:
     """Touched by its thread alone. Times are of ``perf_counter_ns``."""
 
-    __slots__ = ("ended", "names", "since", "spent", "waits", "where")
+    __slots__ = ("ended", "names", "outside", "since", "spent", "waits", "where")
 
     def __init__(self) -> None:
         self.names: list[str] = []  # the phases that it is in, outermost first
@@ -18,6 +18,7 @@ class StepClock:
         self.spent: dict[str, int] = {}
         self.waits: dict[tuple[str, int], list[int]] = {}  # by the line that waits for data: [ns, how often]
         self.where: tuple[str, int] | None = None
+        self.outside = 0  # the last time between two outermost backward calls
         self.ended: int | None = None  # when its last outermost backward call ended
 
     def begin(self, name: str, now: int) -> None:
@@ -58,4 +59,5 @@ class StepClock:
         self.spent, self.waits = {}, {}
         if self.ended is None or self.names[-1:] != [BACKWARD]:
             return None, spent, waits
-        return self.since - self.ended - spent.get(STOPPED, 0), spent, waits
+        self.outside = self.since - self.ended - spent.get(STOPPED, 0)
+        return self.outside, spent, waits

@@ -91,6 +91,12 @@ class NodeTime:
     line: int = 0
     module: str = ""
     median: float | None = None  # of one call; None where only the sum is known
+    forward: float | None = None  # of the operator that made it, the median of one call; None: not measured
+
+    @property
+    def in_forward(self) -> float | None:
+        """Of as many calls as were measured in the backward."""
+        return self.forward * self.calls if self.forward is not None else None
 
     @property
     def usual(self) -> float:

@@ -10,6 +10,7 @@ from adbg.profiles.report.model import NODE, SECONDS, Builder, Frame, NodeTime, 
 from adbg.profiles.report.verdict import split
 
 GAP = "gap before it"  # a frame of a node: the time since the one before it ended
+FORWARD = " forward"  # behind the name of a node: the operator that made it
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,8 @@ class NodeGroup:
     gap: float
     kernel: float | None
     launch: float | None
+    forward: float | None = None  # of the operators that made them, as many calls; None: not measured
+    untimed: int = 0  # nodes without
 
     @property
     def name(self) -> str:
@@ -49,6 +52,7 @@ def _group(nodes: Sequence[NodeTime], launch_cost: float | None) -> NodeGroup:
     both = [split(node, launch_cost) for node in nodes]
     known = [each for each in both if each is not None]
     gap = sum(node.gap for node in nodes)
+    forward = [each for node in nodes if (each := node.in_forward) is not None]
     whole = len(known) == len(nodes)
     return NodeGroup(
         max(nodes, key=lambda node: node.usual + node.gap),
@@ -59,6 +63,8 @@ def _group(nodes: Sequence[NodeTime], launch_cost: float | None) -> NodeGroup:
         gap,
         _sum(each[1] for each in known) if whole else None,
         _sum(each[0] for each in known) - gap if whole else None,
+        _sum(forward) if forward else None,
+        len(nodes) - len(forward),
     )
 
 
@@ -66,9 +72,10 @@ def _sum(numbers: Iterable[float]) -> float:
     return sum(numbers, 0.0)
 
 
-def with_stacks(profile: Profile, kinds: bool = False) -> Profile:
+def with_stacks(profile: Profile, kinds: bool = False, forward: bool = True) -> Profile:
     """The node timer's rows as stacks, where there are none: the parts of the module's path, then the node; a gap is a
-    leaf of its own. Anything else as it is. ``kinds``: nodes of one kind and line as one function, for a comparison."""
+    leaf of its own, and the operators of the ``forward`` have a root of theirs. Anything else as it is. ``kinds``:
+    nodes of one kind and line as one function, for a comparison."""
     if profile.samples or not profile.nodes:
         return profile
     builder = Builder()
@@ -76,10 +83,12 @@ def with_stacks(profile: Profile, kinds: bool = False) -> Profile:
         name = node.name if kinds else node.unique_name or node.name
         module = "" if kinds else node.module
         parts = [part for part in node.module.split(".") if part]
-        stack = [builder.frame(Frame(node.phase, side=NODE))]
-        stack += [
-            builder.frame(Frame(part, side=NODE, module=".".join(parts[: n + 1]))) for n, part in enumerate(parts)
-        ]
+        path = [builder.frame(Frame(part, side=NODE, module=".".join(parts[: n + 1]))) for n, part in enumerate(parts)]
+        made = node.in_forward if forward else None
+        if made is not None:
+            root, leaf = Frame("forward", side=NODE), Frame(name + FORWARD, node.file, node.line, NODE, module)
+            builder.add([builder.frame(root), *path, builder.frame(leaf)], made)
+        stack = [builder.frame(Frame(node.phase, side=NODE)), *path]
         stack.append(builder.frame(Frame(name, node.file, node.line, NODE, module)))
         builder.add(stack, node.usual)
         if node.gap > 0:

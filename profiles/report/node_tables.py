@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from dataclasses import replace
+
 from adbg.engine.errors import CommandError
 from adbg.profiles.report.model import NODE, SECONDS, Builder, Frame, NodeTime, Profile
 from adbg.profiles.report.node_groups import GAP, with_stacks
@@ -9,24 +12,39 @@ from adbg.profiles.report.tables import Grouping, Order, Table, table
 
 
 def node_table(profile: Profile, grouping: Grouping, order: Order = Order.SELF) -> Table:
-    """Self is the time in nodes, cumulative with the gaps before them, which are a row of their own.
+    """Self is the time in nodes, cumulative with the gaps before them, which are a row of their own; ``forward`` of the
+    operators that made them. By phase these are a row.
 
     Raises:
         CommandError: nodes know nothing of that grouping.
     """
+    forward: dict[Frame, float] = defaultdict(float)
+    for node in profile.nodes:
+        if (made := node.in_forward) is not None:
+            forward[_group(node, grouping)] += made
     if grouping is Grouping.FUNCTION:
-        return table(with_stacks(profile, kinds=True), grouping, order)
+        return _with_forward(table(with_stacks(profile, kinds=True, forward=False), grouping, order), forward)
     builder = Builder()
     gap = builder.frame(Frame(GAP, side=NODE))
     for node in profile.nodes:
-        frame = builder.frame(_group(node, grouping))
-        builder.add([frame], node.total)
+        frame = _group(node, grouping)
+        builder.add([builder.frame(frame)], node.total)
         if node.gap > 0:
-            builder.add([frame, gap], node.gap)
-    return table(Profile(builder.frames, builder.samples, SECONDS, lines="first"), Grouping.FUNCTION, order)
+            builder.add([builder.frame(frame), gap], node.gap)
+    if grouping is Grouping.PHASE and forward:
+        builder.add([builder.frame(Frame("forward", side=NODE))], sum(forward.values()))
+        forward.clear()
+    found = table(Profile(builder.frames, builder.samples, SECONDS, lines="first"), Grouping.FUNCTION, order)
+    return _with_forward(found, forward)
+
+
+def _with_forward(found: Table, forward: dict[Frame, float]) -> Table:
+    return replace(found, rows=tuple(replace(row, forward=forward.get(row.frame)) for row in found.rows))
 
 
 def _group(node: NodeTime, grouping: Grouping) -> Frame:
+    if grouping is Grouping.FUNCTION:
+        return Frame(node.name, node.file, node.line, NODE)
     if grouping is Grouping.LINE:
         return Frame(
             f"{node.file.rpartition('/')[2]}:{node.line}" if node.file else "(no line)", node.file, node.line, NODE

@@ -42,6 +42,7 @@ class Row:
     cumulative: float
     calls: int | None = None  # None where the profiler counts none
     primitive: int | None = None  # calls not within itself
+    forward: float | None = None  # of nodes: the operators that made them; None: not measured
 
     @property
     def per_call(self) -> float | None:

@@ -43,6 +43,7 @@ class LineTime:
     line: int
     seconds: float
     calls: int
+    forward: float | None = None  # of the operators that made them; None: not measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,13 @@ def too_few(profile: Profile) -> bool:
 def _of_one(verdict: Verdict, backwards: int) -> Verdict:
     """Of one backward, where all is of so many."""
     lines = tuple(
-        replace(line, seconds=line.seconds / backwards, calls=round(line.calls / backwards)) for line in verdict.lines
+        replace(
+            line,
+            seconds=line.seconds / backwards,
+            calls=round(line.calls / backwards),
+            forward=line.forward / backwards if line.forward is not None else None,
+        )
+        for line in verdict.lines
     )
     parts = tuple((name, seconds / backwards) for name, seconds in verdict.parts)
     return replace(verdict, parts=parts, total=verdict.total / backwards, lines=lines, per="backward")
@@ -150,7 +157,14 @@ def _of_nodes(nodes: Sequence[NodeTime], launch_cost: float | None, lines: int) 
     basis = "kernel" if all(node.kernel is not None for node in nodes) else "launch"
     if abs(scheduling - kernel) < _CLOSE * (scheduling + kernel):
         return None
-    return _verdict({"scheduling": scheduling, "kernel": kernel}, by_line, lines, basis)
+    found = _verdict({"scheduling": scheduling, "kernel": kernel}, by_line, lines, basis)
+    forward: dict[tuple[str, int], float] = defaultdict(float)
+    for node in nodes:
+        if (made := node.in_forward) is not None:
+            forward[node.file, node.line] += made
+    if found is None or not forward:
+        return found
+    return replace(found, lines=tuple(replace(row, forward=forward.get((row.file, row.line))) for row in found.lines))
 
 
 def _verdict(

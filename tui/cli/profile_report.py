@@ -130,7 +130,7 @@ def run(parser: argparse.ArgumentParser, words: Sequence[str]) -> int:
         return _json(profile, options)
     lines = text.head_lines(profile, options.file)
     if options.flame or options.zoom or options.inverted:
-        lines += _flame(profile, options, width)
+        lines += _flame(with_stacks(profile), options, width)
     else:
         lines += _tables(profile, options, width)
     print("\n".join(lines))
@@ -277,5 +277,7 @@ def _json(profile: Profile, options: argparse.Namespace) -> int:
             "name": frame.name, "file": frame.file, "line": frame.line, "side": frame.side, "module": frame.module,
             "self": row.own, "cumulative": row.cumulative, "calls": row.calls, "unit": table.unit,
         }  # fmt: skip
+        if profile.nodes:
+            body["forward"] = row.forward
         sys.stdout.write(json.dumps(body) + "\n")
     return 0

@@ -111,7 +111,9 @@ def table_lines(table: Table, rows: Sequence[Row], width: int, limit: int, what:
     shown = rows[:limit] if limit else rows
     counted = any(row.calls is not None for row in shown)
     narrow = width < _NARROW
+    forward = any(row.forward is not None for row in rows)
     heads = ["self", "%", "cumulative"] + ["%"] * (not narrow) + (["calls", "per call"] if counted else [])
+    heads += ["forward"] * forward
     body = []
     for row in shown:
         cells = [
@@ -123,6 +125,8 @@ def table_lines(table: Table, rows: Sequence[Row], width: int, limit: int, what:
             cells.append(_share(row.cumulative, table.total))
         if counted:
             cells += [_calls(row), amount_text(row.per_call, table.unit)]
+        if forward:
+            cells.append(amount_text(row.forward, table.unit) if row.forward is not None else "·")
         body.append((cells, row.frame.name, place_text(row.frame)))
     lines = columns(heads, body, width, what)
     if len(shown) < len(rows):
@@ -197,7 +201,10 @@ def node_lines(
     groups = node_groups(profile, single) if rows is None else rows
     shown = groups[:limit] if limit else groups
     heads = ["total", "median", "kernel", "launch", "gap", "calls", "nodes", "phase"]
-    body = [(_node_cells(group), group.name, _node_place(group)) for group in shown]
+    forward = any(node.forward is not None for node in profile.nodes)
+    if forward:  # then all are of the backward
+        heads[-1:] = ["forward", "median"]
+    body = [(_node_cells(group, forward), group.name, _node_place(group)) for group in shown]
     lines = columns(heads, body, width, "node")
     lines += _folded(_node_note(profile), width)
     if len(shown) < len(groups):
@@ -214,8 +221,17 @@ def _node_note(profile: Profile) -> str:
         basis = f"kernel: what goes beyond {most}, the most that launching a node takes, by nodes that compute nothing"
     else:
         basis = "kernel: not known, no node of this graph computes nothing"
-    forward = "" if any(node.phase == "forward" for node in profile.nodes) else "; forward: not measured per node"
+    forward = "; " + _forward_note(profile)
     return (_table_of(profile) + "; " if profile.meta.get("measured") else "") + basis + forward
+
+
+def _forward_note(profile: Profile) -> str:
+    if not any(node.phase == "forward" or node.forward is not None for node in profile.nodes):
+        why = str(profile.meta.get("forward") or "").removeprefix("not measured: ")
+        return "forward: not measured per node" + (f" ({why})" if why else "")
+    timed = profile.meta.get("forwards")
+    of = f" in {_count(timed, 'forward')}, as much for as many calls" if isinstance(timed, int) and timed else ""
+    return f"forward: the operator that made the node{of}; · not measured"
 
 
 def _table_of(profile: Profile) -> str:
@@ -224,7 +240,16 @@ def _table_of(profile: Profile) -> str:
     return f"total: median times calls, of the {measured:,} backwards (of {backwards:,}) that were measured"
 
 
-def _node_cells(group: NodeGroup) -> list[str]:
+def _node_cells(group: NodeGroup, forward: bool) -> list[str]:
+    made = group.forward
+    least = ">" if group.untimed else ""  # some of the nodes are not measured
+    ends = [group.heaviest.phase]
+    if forward:
+        each = made / group.calls if made is not None and group.calls and not group.untimed else None
+        ends = [
+            least + amount_text(made, SECONDS) if made is not None else "·",
+            amount_text(each, SECONDS) if each is not None else "·",
+        ]
     return [
         amount_text(group.usual, SECONDS),
         amount_text(group.usual / group.calls if group.calls else 0.0, SECONDS),
@@ -233,7 +258,7 @@ def _node_cells(group: NodeGroup) -> list[str]:
         amount_text(group.gap, SECONDS),
         f"{group.calls:,}",
         f"{group.count:,}",
-        group.heaviest.phase,
+        *ends,
     ]
 
 
@@ -310,7 +335,8 @@ def _won(verdict: Verdict, place: int) -> str:
     seconds = amount_text(line.seconds, SECONDS)
     if line.calls == 1:
         what = {"batches": "batch"}.get(what, what[:-1])
-    return f"  {place + 1}. {_short(line.file)}:{line.line}  {seconds} in {line.calls:,} {what}"
+    forward = f", {amount_text(line.forward, SECONDS)} in their forward" if line.forward is not None else ""
+    return f"  {place + 1}. {_short(line.file)}:{line.line}  {seconds} in {line.calls:,} {what}{forward}"
 
 
 # ------------------------------------------------------------------ the flame graph

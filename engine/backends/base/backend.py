@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from adbg.engine.backends.base.collectives import CollectiveTaps
+from adbg.engine.backends.base.forward import ForwardTimer
 from adbg.engine.backends.base.graph import CreationWatch, Graph
 from adbg.engine.backends.base.hooks import BackwardCall, HookSink
 from adbg.engine.backends.base.native import Aids, NativeVlog
@@ -103,6 +104,10 @@ class Backend(abc.ABC):
         waits. None: no more, and everything of the framework's is as it was. Costs something per module and step: for
         as long as it is measured. ``tell`` must not raise."""
         raise Unsupported(f"{self.name} does not tell of the parts of a training step")
+
+    def forward_timer(self) -> ForwardTimer | None:
+        """The same object each time; None where the framework has no way to time the operators of a forward."""
+        return None
 
     @property
     @abc.abstractmethod

@@ -11,7 +11,15 @@ import resource
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
-from adbg.engine.backends.base import Backend, BackwardCall, Capabilities, CreationWatch, DoctorLine, HookSink
+from adbg.engine.backends.base import (
+    Backend,
+    BackwardCall,
+    Capabilities,
+    CreationWatch,
+    DoctorLine,
+    ForwardTimer,
+    HookSink,
+)
 from adbg.engine.backends.common.allocators import allocators_of
 from adbg.engine.backends.common.private_use import PrivateUse
 from adbg.engine.backends.common.timing.phases import PhaseTaps, TellPhase
@@ -62,6 +70,7 @@ class FrameworkBackend(Backend):
     _entry: Entry
     _modules: Named
     _phases: PhaseTaps
+    _forward: ForwardTimer
     _creations: Watching
     _told: Mapping[str, Callable[[bool], None]] = {}  # by who watches iterations
 
@@ -75,6 +84,7 @@ class FrameworkBackend(Backend):
 
     def uninstall(self) -> None:
         self._phases.watch(None)
+        self._forward.abandon()
         taps = self.collectives()
         if taps is not None:
             taps.uninstall()
@@ -92,6 +102,9 @@ class FrameworkBackend(Backend):
 
     def watch_phases(self, tell: TellPhase | None) -> None:
         self._phases.watch(tell)
+
+    def forward_timer(self) -> ForwardTimer:
+        return self._forward
 
     @property
     def backward_count(self) -> int:

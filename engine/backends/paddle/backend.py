@@ -40,6 +40,7 @@ from adbg.engine.backends.paddle.native.later import CALLERS, LateChecks
 from adbg.engine.backends.paddle.native.own import aids_aside, aids_tell
 from adbg.engine.backends.paddle.native.sites import log_sites
 from adbg.engine.backends.paddle.stacks import Stacks
+from adbg.engine.backends.paddle.timing.forward import PaddleForward
 from adbg.engine.backends.paddle.timing.phases import PaddlePhases
 from adbg.engine.backends.paddle.vlog import PaddleVlog
 from adbg.engine.errors import Unsupported
@@ -96,6 +97,7 @@ class PaddleBackend(FrameworkBackend):
         self._entry = EngineEntry(self._services)
         self._grad_modes: list[bool] = []
         self._phases = PaddlePhases(self._stacks.frames.live_line, self._modules)
+        self._forward = PaddleForward()
         self._taps = PaddleTaps(self._stacks.frames.user_file)
         self._late_checks: LateChecks | None = None
         self._vlog = PaddleVlog(paddle.base.core, log_sites())

@@ -53,6 +53,8 @@ _HEADS = ("self", "self %", "cumulative", "cumulative %", "calls", "per call", "
 
 def write(profile: Profile, path: Path) -> None:
     found = table(profile, Grouping.FUNCTION, Order.SELF)
+    forward = {(node.unique_name or node.name, node.file, node.line): node.in_forward for node in profile.nodes}
+    timed = any(each is not None for each in forward.values())
     rows = []
     for row in found.rows[:_ROWS]:
         frame = row.frame
@@ -66,10 +68,12 @@ def write(profile: Profile, path: Path) -> None:
             + _cell(row.cumulative, share(row.cumulative, found.total))
             + _cell(row.calls or 0, f"{row.calls:,}" if row.calls is not None else "")
             + _cell(per_call or 0.0, amount(per_call, found.unit) if per_call is not None else "")
+            + (_forward(forward.get((frame.name, frame.file, frame.line)), found.unit) if timed else "")
             + f'<td class="t">{escape(frame.name)}</td><td class="t">{escape(where)}</td></tr>'
         )
     more = f"<p>{len(found.rows) - _ROWS:,} rows more are not in this page.</p>" if len(found.rows) > _ROWS else ""
-    heads = "".join(f'<th class="t">{name}</th>' if name in _HEADS[-2:] else f"<th>{name}</th>" for name in _HEADS)
+    names = [*_HEADS[:-2], *["forward"] * timed, *_HEADS[-2:]]
+    heads = "".join(f'<th class="t">{name}</th>' if name in _HEADS[-2:] else f"<th>{name}</th>" for name in names)
     told = [(str(key), fact(value)) for key, value in profile.meta.items()]
     facts = "".join(f"<dt>{escape(key)}</dt><dd>{escape(text)}</dd>" for key, text in told if text)
     page = _PAGE.format(
@@ -84,6 +88,10 @@ def write(profile: Profile, path: Path) -> None:
     path.write_text(page, "utf-8")
 
 
+def _forward(seconds: float | None, unit: str) -> str:
+    return _cell(seconds or 0.0, amount(seconds, unit) if seconds is not None else "not measured")
+
+
 def _cell(value: float, text: str) -> str:
     return f'<td data-v="{value:.9g}">{escape(text)}</td>'
 
@@ -95,7 +103,9 @@ def _verdict(profile: Profile) -> str:
     parts = [f"{name} {amount(seconds, 'seconds')}" for name, seconds in verdict.parts]
     parts[-1] += f" of the usual {verdict.per}" if verdict.per else ""
     lines = [
-        f"<li>{escape(line.file)}:{line.line}: {escape(amount(line.seconds, 'seconds'))} in {line.calls:,} nodes</li>"
+        f"<li>{escape(line.file)}:{line.line}: {escape(amount(line.seconds, 'seconds'))} in {line.calls:,} nodes"
+        + (f", {escape(amount(line.forward, 'seconds'))} in their forward" if line.forward is not None else "")
+        + "</li>"
         for line in verdict.lines
     ]
     return f"<h2>{escape(verdict.bound.value)}</h2><p>{escape(', '.join(parts))}</p><ol>{''.join(lines)}</ol>"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -46,7 +46,7 @@ def read(path: Path) -> Profile:
 
 def _profile(body: Mapping[str, Any]) -> Profile:
     cost = body.get("cost") or {}
-    nodes = tuple(node for row in body["nodes"] for node in _nodes(row))
+    nodes = tuple(map(_node, body["nodes"]))
     launch = cost.get("launch_us")
     framework = str(body.get("framework") or "")
     launch_cost = float(launch) * _MICRO if launch is not None else launch_cost_of(nodes, framework)
@@ -58,6 +58,10 @@ def _profile(body: Mapping[str, Any]) -> Profile:
     unseen = tuple(str(name) for name in body.get("unseen") or ())
     meta: dict[str, object] = {"profiler": "node timer", "framework": framework, "cost": cost.get("how", "")}
     meta["unseen"] = unseen
+    forward = body.get("forward") or {}
+    meta["forwards"] = int(forward.get("timed") or 0)
+    if not meta["forwards"] and forward.get("why"):
+        meta["forward"] = f"not measured: {forward['why']}"
     if lines := cost.get("by_line"):
         meta["measured"] = sum(int(line["hooked"]) for line in lines.values())
         meta["backwards"] = len(iterations)
@@ -71,29 +75,27 @@ def launch_cost_of(nodes: tuple[NodeTime, ...], framework: str) -> float | None:
     return median(views) * _SEVERAL[framework] if views and framework in _SEVERAL else None
 
 
-def _nodes(row: Mapping[str, Any]) -> Iterator[NodeTime]:
+def _node(row: Mapping[str, Any]) -> NodeTime:
     calls = int(row["calls"])
 
-    def node(phase: str, total: float, middle: float | None, gap: float) -> NodeTime:
-        return NodeTime(
-            str(row["name"]),
-            str(row.get("unique_name") or row["name"]),
-            phase,
-            calls,
-            total * _MICRO,
-            gap * _MICRO,
-            float(row["kernel_us"]) * _MICRO if phase == "backward" and row.get("kernel_us") is not None else None,
-            str(row.get("file") or ""),
-            int(row.get("line") or 0),
-            str(row.get("module") or ""),
-            middle * _MICRO if middle is not None else None,
-        )
+    def part(name: str) -> float | None:
+        value = row.get(name)
+        return float(value) * _MICRO if value is not None else None
 
-    usual = row.get("us")
-    middle = float(usual) if usual is not None else None
-    yield node("backward", float(row["total_us"]), middle, float(row.get("gap_us") or 0.0) * calls)
-    if row.get("forward_us") is not None:
-        yield node("forward", float(row["forward_us"]) * calls, float(row["forward_us"]), 0.0)
+    return NodeTime(
+        str(row["name"]),
+        str(row.get("unique_name") or row["name"]),
+        "backward",
+        calls,
+        float(row["total_us"]) * _MICRO,
+        float(row.get("gap_us") or 0.0) * calls * _MICRO,
+        part("kernel_us"),
+        str(row.get("file") or ""),
+        int(row.get("line") or 0),
+        str(row.get("module") or ""),
+        part("us"),
+        part("forward_us"),
+    )
 
 
 def _iteration(number: int, row: Mapping[str, Any]) -> Iteration:

@@ -28,7 +28,7 @@ def sound(profile: Profile) -> Profile:
         numbers += [call.own, call.cumulative]
         numbers += [value for row in call.callers for value in (row.own, row.cumulative)]
     for node in profile.nodes:
-        numbers += [node.total, node.gap, node.kernel, node.median]
+        numbers += [node.total, node.gap, node.kernel, node.median, node.forward]
     for row in profile.iterations:
         numbers += [row.total, row.forward, row.backward, row.optimizer, row.data]
     numbers += [wait.seconds for wait in profile.waits]

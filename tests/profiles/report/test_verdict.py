@@ -174,8 +174,8 @@ def test_the_node_timers_file(tmp_path: Path) -> None:
         profile = detect.read(path)
         assert profile.meta["state"] == "partial"
         assert profile.launch_cost == pytest.approx(12 * 10 * US), "twelve times the median of the view"
-        assert [(n.name, n.phase) for n in profile.nodes] == [
-            ("MmBackward0", "backward"), ("TBackward0", "backward"), ("TBackward0", "forward"),
+        assert [(n.name, n.phase, n.forward) for n in profile.nodes] == [
+            ("MmBackward0", "backward", None), ("TBackward0", "backward", pytest.approx(3 * US)),
         ]  # fmt: skip
         assert profile.nodes[0].gap == pytest.approx(10 * US) and profile.nodes[0].line == 3
         assert profile.iterations == (Iteration(1, pytest.approx(100 * US), None, pytest.approx(90 * US), None, None),)

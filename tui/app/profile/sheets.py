@@ -144,6 +144,11 @@ def _amount(unit: str) -> Callable[[Number], str]:
     return lambda weight: amount_text(weight, unit)
 
 
+def _known(weight: Number) -> str:
+    """Of what was not measured, nothing."""
+    return amount_text(weight, SECONDS) if weight is not None else "·"
+
+
 def functions(profile: Profile, grouping: Grouping) -> Sheet:
     """Self and cumulative of each function, file, part, …"""
     rows = table(profile, grouping)
@@ -172,6 +177,9 @@ def nodes(profile: Profile, single: bool = False) -> Sheet:
         Column("kernel", 7, amount), Column("launch", 7, amount), Column("calls", 7, _count),
         Column("per call", 9, amount),
     ]  # fmt: skip
+    forward = any(node.forward is not None for node in profile.nodes)
+    if forward:
+        columns[5:5] = [Column("forward", 8, _known), Column("each", 7, _known)]
     if not single:
         columns.append(Column("nodes", 6, _count))
 
@@ -181,10 +189,15 @@ def nodes(profile: Profile, single: bool = False) -> Sheet:
             row.usual + row.gap, row.usual, row.gap, row.kernel, row.launch, row.calls,
             row.usual / row.calls if row.calls else None,
         )  # fmt: skip
+        if forward:
+            each = row.forward / row.calls if row.forward is not None and row.calls and not row.untimed else None
+            numbers = (*numbers[:5], row.forward, each, *numbers[5:])
         frame = Frame(node.unique_name or node.name, node.file, node.line, NODE, node.module)
         label = row.name if node.phase == "backward" else f"{row.name} {node.phase}"
         more = f"{node.phase} of {node.module}" if row.module else node.phase
         more += f"; most in {frame.name}" if row.count > 1 else ""
+        more += "" if row.forward is None or not row.untimed else f"; forward of {row.untimed:,} not measured"
+        more += "; forward not measured" if row.forward is None else ""
         return Item(numbers if single else (*numbers, row.count), label, frame, more=more)
 
     return Sheet(tuple(columns), tuple(map(item, node_groups(profile, single))), "node").sorted_by(0)
