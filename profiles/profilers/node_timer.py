@@ -330,6 +330,7 @@ class NodeTimer(Profiler, Observer):
             "module": info.module or "",
             "depth": call.depth,
             "backward_line": call.place,
+            "numel": _numel(running, key),
         }
 
     # ------------------------------------------------------------ what came of it
@@ -415,6 +416,14 @@ class NodeTimer(Profiler, Observer):
             json.dump(found, file)
         os.replace(path + ".new", path)
         return len(rows)
+
+
+def _numel(running: Running, key: int) -> int | None:
+    """Of the largest gradient that flows into a node; None where its shape is not known."""
+    try:
+        return max((meta.numel for meta in running.call.input_meta(key) if meta.shape is not None), default=None)
+    except own(Exception):
+        return None
 
 
 def _plain(row: dict[str, Any], costs: dict[str, dict[str, float]], seen: set[str]) -> dict[str, Any]:

@@ -36,10 +36,11 @@ _WAYS = {
     Bound.KERNEL: "the kernels take most of the time: better kernels, a smaller type or less to compute would win most",
     Bound.DATA: "the step waits for its data: more workers of the data loader, or data prepared ahead, would win most",
 }
+_LAUNCHED = ("compute nothing", "compute next to nothing: one operator on at most 1,024 numbers")
 _NARROW = 100  # cells: a table of fewer has one column of shares
 _BASES = {
     "kernel": "kernel times are measured",
-    "launch": "in nodes; kernel is what goes beyond {launch} a node, the most that launching one takes",
+    "launch": "in nodes; kernel is what goes beyond {launch} a node, the most that launching one takes{by}",
     "iterations": "the rest of it is not split any further",
     "samples": "by the innermost native frames of the samples",
 }
@@ -218,9 +219,10 @@ def _node_note(profile: Profile) -> str:
         basis = "kernel: measured"
     elif profile.launch_cost is not None:
         most = amount_text(profile.launch_cost, SECONDS)
-        basis = f"kernel: what goes beyond {most}, the most that launching a node takes, by nodes that compute nothing"
+        by = _LAUNCHED[profile.meta.get("launch") == "small"]
+        basis = f"kernel: what goes beyond {most}, the most that launching a node takes, by nodes that {by}"
     else:
-        basis = "kernel: not known, no node of this graph computes nothing"
+        basis = "kernel: not known, no node of this graph computes nothing, or next to nothing (a sum of few numbers)"
     forward = "; " + _forward_note(profile)
     return (_table_of(profile) + "; " if profile.meta.get("measured") else "") + basis + forward
 
@@ -306,7 +308,8 @@ def verdict_lines(profile: Profile, width: int) -> list[str]:
     parts = ", ".join(f"{name} {amount_text(seconds, SECONDS)}" for name, seconds in verdict.parts)
     if verdict.per:
         parts += f" of the usual {verdict.per}{_measured(profile) if verdict.per == 'backward' else ''}"
-    basis = _BASES[verdict.basis].format(launch=amount_text(profile.launch_cost, SECONDS))
+    by = f" by those that {_LAUNCHED[1]}" if profile.meta.get("launch") == "small" else ""
+    basis = _BASES[verdict.basis].format(launch=amount_text(profile.launch_cost, SECONDS), by=by)
     lines = [f"{verdict.bound.value}: {100 * verdict.share:.0f}% ({parts}; {basis})", f"  {_WAYS[verdict.bound]}"]
     lines = [part for line in lines for part in _folded(line, width)]
     return lines + [_won(verdict, place) for place in range(len(verdict.lines))]
