@@ -137,9 +137,7 @@ class Course:
             if ran:
                 now.stop()
                 now.note_displaced()
-                measured = now.artifact is not None and bool(now.artifact.file)
-                if not measured and now.profiler.where != "outside":
-                    why = why or "nothing ran in the region: there is nothing to show"
+                why = why or now.nothing()
             now.put_back()
             if not now.dropped:
                 state, why = ("partial", why) if why else ("done", now.why)

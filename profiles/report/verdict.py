@@ -75,7 +75,7 @@ def too_few(profile: Profile) -> bool:
     """Whether so few backwards were measured that another run might say another thing: of six iterations, which are
     two without the first, five runs said kernel-bound twice and scheduling-bound three times, by 58 to 100 %."""
     measured = profile.meta.get("measured")
-    return isinstance(measured, int) and measured < FEWEST_BACKWARDS
+    return bool(profile.meta.get("part")) or (isinstance(measured, int) and measured < FEWEST_BACKWARDS)
 
 
 def _of_one(verdict: Verdict, backwards: int) -> Verdict:

@@ -321,6 +321,8 @@ def _measured(profile: Profile) -> str:
 
 
 def _too_few(profile: Profile) -> str:
+    if profile.meta.get("part"):
+        return "no verdict: these nodes are a part of one backward; from some iterations there is one"
     return (
         f"no verdict by nodes{_measured(profile)} backwards: another run might say another thing; from "
         f"{FEWEST_BACKWARDS} on there is one (`--iterations {2 * FEWEST_BACKWARDS + 1}`)"

@@ -71,6 +71,8 @@ def _profile(body: Mapping[str, Any]) -> Profile:
     meta["forwards"] = int(forward.get("timed") or 0)
     if not meta["forwards"] and forward.get("why"):
         meta["forward"] = f"not measured: {forward['why']}"
+    if body.get("part"):
+        meta["part"] = True
     if lines := cost.get("by_line"):
         meta["measured"] = sum(int(line["hooked"]) for line in lines.values())
         meta["backwards"] = len(iterations)
