@@ -24,59 +24,65 @@ class ForwardClock:
         self._timer: ForwardTimer | None = None  # that is at work
         self._alarm: threading.Timer | None = None
         self._serial = 0
+        self._times: ForwardTimes | None = None
         self.timed = 0  # forwards
         self.problem = ""  # why the last one that was to be timed was not
 
     def begin(self, timer: ForwardTimer | None, usual: float) -> None:
         """``usual``: seconds from the end of a backward to the begin of the next."""
+        if not _on_main_thread():
+            self.problem = OTHER_THREAD
+            return
         self.let_go()
         if timer is None:
-            return
-        if threading.current_thread() is not threading.main_thread():
-            self.problem = OTHER_THREAD
             return
         self._serial = serial = self._serial + 1
         seconds = min(max(TIMES * usual, SHORTEST), LONGEST)
         alarm = threading.Timer(seconds, self._too_long, (serial,))
         alarm.name, alarm.daemon = "adbg-forward", True
-        alarm.start()
         if timer.begin():
             self._timer, self._alarm = timer, alarm
+            alarm.start()  # not before: it would find nothing to end
         else:
-            alarm.cancel()
             self.problem = timer.problem
 
-    def end(self) -> ForwardTimes | None:
-        """What was timed; None where nothing was."""
+    def end(self) -> None:
+        """The forward is over: an outermost backward begins."""
         timer = self._timer
-        if timer is None or threading.current_thread() is not threading.main_thread():
-            return None
-        times = self._stop()
-        if times is not None:
+        if timer is None or not _on_main_thread():
+            return
+        self._times = self._stop()
+        if self._times is not None:
             self.timed += 1
             self.problem = ""
         else:
             self.problem = timer.problem
-        return times
+
+    @property
+    def times(self) -> ForwardTimes | None:
+        """Of the forward in front of the backward that runs on this thread; None where it was not timed."""
+        return self._times if _on_main_thread() else None
+
+    def backward_ended(self) -> None:
+        if _on_main_thread():
+            self._times = None
 
     def let_go(self) -> None:
         """Nobody wants to know. On any thread: the main one is asked to."""
+        self._times = None
         if self._timer is None:
             return
-        if threading.current_thread() is threading.main_thread():
+        serial = self._serial
+        if _on_main_thread():
             self._stop()
         else:
-            MAIN_THREAD.call(lambda frame: self._dropped(self._serial, ""))
+            MAIN_THREAD.call(lambda frame: self._dropped(serial, ""))
 
     def abandon(self) -> None:
         """In a forked child: its alarm is not there, and the thread that forked is its main one."""
         timer, self._timer, self._alarm = self._timer, None, None
         if timer is not None:
             timer.abandon()
-
-    @property
-    def at_work(self) -> bool:
-        return self._timer is not None
 
     def _stop(self) -> ForwardTimes | None:
         timer, alarm, self._timer, self._alarm = self._timer, self._alarm, None, None
@@ -92,3 +98,7 @@ class ForwardClock:
         if serial == self._serial and self._timer is not None:
             self._stop()
             self.problem = why or self.problem
+
+
+def _on_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()

@@ -11,8 +11,8 @@ An iteration is split by what its thread was in: backward calls, and what the ba
 outermost call of a module, an optimizer's step, the wait for a data loader. Its parts lie between the end of the
 outermost backward call before it and its own, so the optimizer's step is that of the call before.
 
-The forward in front of every second hooked call is timed operator by operator (``forward_clock``), once every node is
-known: stacks are off then, whose cost would be in the operators.
+The forward in front of some hooked calls (``is_timed``) is timed operator by operator (``forward_clock``), once every
+node is known: stacks are off then, whose cost would be in the operators.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
 
-from adbg.engine.backends.base import Backend, ForwardTimes, HookPlan
+from adbg.engine.backends.base import Backend, HookPlan
 from adbg.engine.median import median
 from adbg.engine.session.observers import Observer
 from adbg.engine.session.running_call import Running, Visit
@@ -54,12 +54,12 @@ def is_hooked(number: int) -> bool:
 
 
 def is_timed(number: int) -> bool:
-    """Of the hooked calls every second one, the first one too: a forward of small operators takes twice as long, and
-    what was recorded of it as long again to read."""
+    """Of the hooked calls every second of the first ones, every fourth later: a forward of small operators takes twice
+    as long, and what was recorded of it as long again to read."""
     if number < SECOND:
         return number % 4 == 0
     every = EVERY if number < DENSE else SPARSE
-    return number % (2 * every) == every + EVERY // 2
+    return number % (4 * every) == every + EVERY // 2
 
 
 class _Row:
@@ -119,7 +119,6 @@ class NodeTimer(Profiler, Observer):
         self._seen: set[str] = set()  # phases that were told of
         self.framework = ""
         self._forward = ForwardClock()
-        self._times: ForwardTimes | None = None  # of the forward in front of the outermost call that runs
         self._backend: Backend | None = None
         self._after: dict[str, str] = {}  # by line of an outermost call: that of the one that came next, the last time
         self._last = ""
@@ -183,9 +182,9 @@ class NodeTimer(Profiler, Observer):
         clock = self._clock()
         if begins:
             clock.begin(BACKWARD, perf_counter_ns())
-            self._times = self._forward.end()
+            self._forward.end()
         else:
-            self._times = None
+            self._forward.backward_ended()
             clock.end(BACKWARD, perf_counter_ns())
             if self._next_is_timed():
                 self._forward.begin(self._backend.forward_timer() if self._backend else None, clock.outside / 1e9)
@@ -280,7 +279,7 @@ class NodeTimer(Profiler, Observer):
                 "place": call.place,
                 "hooked": call.hooked,
                 "cold": call.cold,
-                "disturbed": call.hooked or self._times is not None or not self._named,
+                "disturbed": call.hooked or self._forward.times is not None or not self._named,
                 "backward_us": (now - call.begun) / 1000,
                 "outside_us": outside / 1000 if outside is not None else None,
                 "nodes": call.nodes,
@@ -290,7 +289,7 @@ class NodeTimer(Profiler, Observer):
         self.framework = running.backend.name
         known = len(self._rows)
         if not self._at_once:
-            self._keep(running, call, call.ran, self._times)
+            self._keep(running, call, call.ran, self._forward.times)
         if call.hooked and call.depth == 0:
             self._name(len(self._rows) > known)
 

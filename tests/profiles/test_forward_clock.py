@@ -24,7 +24,7 @@ from adbg.profiles.report.formats import detect
 STEPS = 24
 #: Of calls 0, 1, … of a line those are hooked, and the forwards of these are timed: not the first, which keeps stacks.
 HOOKED = [0, 2, 4, 6, 8, 10, 14, 18, 22]
-TIMED = [4, 8, 14, 22]
+TIMED = [4, 8, 22]
 
 
 class _Silent:

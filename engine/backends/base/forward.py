@@ -8,7 +8,7 @@ from adbg.engine.backends.base.graph import Graph
 
 
 class ForwardTimes(abc.ABC):
-    """What one forward took. Holds no node and no tensor."""
+    """What one forward took. Holds no tensor, and the graph that it was asked about last: to be dropped behind that."""
 
     @abc.abstractmethod
     def of(self, graph: Graph, key: int) -> float | None:

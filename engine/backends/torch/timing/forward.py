@@ -106,13 +106,17 @@ class TorchTimes(ForwardTimes):
         self._records: Sequence[Any] | None = records
         self._cost = cost
         self._known: dict[int, list[tuple[str, float]]] = {}  # by number: (operator, us), the first begun first
+        self._graph: Graph | None = None  # that was asked about last
+        self._numbers: dict[int, int] = {}  # of its nodes, how many have it: each thread counts for itself
 
     def of(self, graph: Graph, key: int) -> float | None:
         if self._records is not None:
             self._known, self._records = _by_number(self._records, self._cost), None
+        if self._graph is not graph:
+            self._graph, self._numbers = graph, _numbers(graph)
         node = graph.node(key)
         number = private.sequence(node)
-        if number is None:
+        if number is None or self._numbers.get(number, 1) > 1:
             return None
         name = str(node.name())
         if name == _IN_PLACE:
@@ -122,6 +126,15 @@ class TorchTimes(ForwardTimes):
             if op == wanted or _titled(op) == wanted or name.startswith(_FROM_CPP):
                 return us
         return None
+
+
+def _numbers(graph: Graph) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for key in graph.order():
+        number = private.sequence(graph.node(key))
+        if number is not None:
+            found[number] = found.get(number, 0) + 1
+    return found
 
 
 def _by_number(records: Sequence[Any], cost: float) -> dict[int, list[tuple[str, float]]]:
