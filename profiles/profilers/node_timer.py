@@ -24,7 +24,7 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
 
-from adbg.engine.backends.base import Backend, HookPlan
+from adbg.engine.backends.base import Backend, ForwardTimes, HookPlan
 from adbg.engine.median import median
 from adbg.engine.session.observers import Observer
 from adbg.engine.session.running_call import Running, Visit

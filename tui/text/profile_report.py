@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from statistics import median
 from textwrap import wrap
 from typing import Protocol
 
@@ -14,7 +13,7 @@ from adbg.profiles.report.flame import ROOT, Tree, layout
 from adbg.profiles.report.model import BYTES, SECONDS, Frame, NodeTime, Profile
 from adbg.profiles.report.node_groups import NodeGroup, node_groups
 from adbg.profiles.report.tables import Order, Row, Table
-from adbg.profiles.report.verdict import FEWEST_BACKWARDS, ITERATION_PARTS, Bound, Verdict, judge, too_few, whole
+from adbg.profiles.report.verdict import FEWEST_BACKWARDS, Bound, Verdict, judge, medians, too_few, whole
 from adbg.tui.text.cells import elide
 from adbg.tui.text.quantities import duration, size
 
@@ -40,8 +39,8 @@ _LAUNCHED = ("compute nothing", "compute next to nothing: one operator on at mos
 _NARROW = 100  # cells: a table of fewer has one column of shares
 _BASES = {
     "kernel": "kernel times are measured",
-    "launch": "in nodes; kernel is what goes beyond {launch} a node, the most that launching one takes{by}",
-    "iterations": "the rest of it is not split any further",
+    "launch": "sums of the nodes' medians; kernel is what goes beyond {launch} a node, the most that launching one takes{by}",
+    "iterations": "medians; the rest of it is not split any further",
     "samples": "by the innermost native frames of the samples",
 }
 
@@ -276,12 +275,10 @@ def iteration_lines(profile: Profile, width: int) -> list[str]:
         return []
     rows = whole(profile.iterations) or profile.iterations
     slowest = max(rows, key=lambda row: row.total)
-    parts = []
-    for name in ITERATION_PARTS:
-        values = [value for row in rows if (value := getattr(row, name)) is not None]
-        if values and (name != "other" or any(values)):
-            parts.append(f"{name} {amount_text(median(values), SECONDS)}")
-    text = f"iterations: median {amount_text(median(row.total for row in rows), SECONDS)}"
+    total, each = medians(rows)
+    told = {name: value for name, value in each.items() if name != "other" or any(row.other for row in rows)}
+    parts = [f"{name} {amount_text(value, SECONDS)}" for name, value in told.items()]
+    text = f"iterations: median {amount_text(total, SECONDS)}"
     text += f" ({', '.join(parts)})" if parts else ""
     lines = [f"{text}, slowest {amount_text(slowest.total, SECONDS)} (iteration {slowest.index})"]
     unseen = profile.meta.get("unseen")
@@ -341,7 +338,8 @@ def _won(verdict: Verdict, place: int) -> str:
     if line.calls == 1:
         what = {"batches": "batch"}.get(what, what[:-1])
     forward = f", {amount_text(line.forward, SECONDS)} in their forward" if line.forward is not None else ""
-    return f"  {place + 1}. {_short(line.file)}:{line.line}  {seconds} in {line.calls:,} {what}{forward}"
+    mean = ", on average" if verdict.basis == "iterations" else ""  # of waits the sum is known
+    return f"  {place + 1}. {_short(line.file)}:{line.line}  {seconds} in {line.calls:,} {what}{mean}{forward}"
 
 
 # ------------------------------------------------------------------ the flame graph
