@@ -184,7 +184,7 @@ class Course:
     # ------------------------------------------------------------ what is told, and what tells
 
     def tell(self, now: Measurement) -> None:
-        self._send(p.ProfileChanged(told(now)))
+        self._send(p.ProfileChanged(told(now, self._session.known_rank())))
 
     def _write_meta(self, now: Measurement, state: str, why: str) -> None:
         frameworks, rank = [backend.name for backend in self._session.backends], self._session.known_rank()

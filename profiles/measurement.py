@@ -144,7 +144,7 @@ def displaced_by(other: str) -> str:
     return f"the program itself starts {other}, beside which this profile cannot go on"
 
 
-def told(now: Measurement | None) -> p.ProfileState:
+def told(now: Measurement | None, rank: int | None) -> p.ProfileState:
     if now is None:
         return p.ProfileState()
     artifact = now.artifact
@@ -160,4 +160,5 @@ def told(now: Measurement | None) -> p.ProfileState:
         now.why,
         list(now.warnings),
         os.getpid(),
+        rank,
     )

@@ -18,6 +18,7 @@ from adbg.tui.cli.run import split_run
 from adbg.tui.text.profile import state_text
 
 if TYPE_CHECKING:
+    from adbg.engine.protocol.messages import ProfileState
     from adbg.tui.attach.found import FoundProgram
     from adbg.tui.debugger.debugger import Debugger
 
@@ -154,6 +155,7 @@ def _attached(options: argparse.Namespace, line: str) -> int:
             raise CommandError(can.why, can.hint)
         state = measure_beside(profiler, options.pid, options.seconds, options.run_dir)
         print(state_text(state))
+        _shown(state, options)
         return 0 if state.file else FAILED
     if not any((options.seconds, options.iterations, options.backward, options.lines)):
         raise CommandError("which part of the running program?", "for example: --seconds 10, or --iterations 10")
@@ -177,7 +179,16 @@ def _attached(options: argparse.Namespace, line: str) -> int:
         status = Batch(debugger, writer, options.timeout, strict=True).run()
     finally:
         giving_up.cancel()
+    if last:
+        _shown(last[0], options)
     return status or (0 if last and last[0].file else FAILED)
+
+
+def _shown(state: ProfileState, options: argparse.Namespace) -> None:
+    """The report, where --open asks for it."""
+    if options.open and not options.json and state.file:
+        sys.stdout.flush()
+        _report([state.folder])
 
 
 def _give_up(debugger: Debugger, program: FoundProgram) -> None:

@@ -80,6 +80,9 @@ def head_lines(profile: Profile, name: str) -> list[str]:
     """What it is, in one or two lines."""
     meta = profile.meta
     words = [str(meta.get("profiler") or meta.get("format") or "profile")]
+    rank = meta.get("rank")
+    if isinstance(rank, int):
+        words.append(f"rank {rank}")
     if profile.samples and not profile.calls:
         words.append(_count(len(profile.samples), "stack"))
     if profile.calls:

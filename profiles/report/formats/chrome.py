@@ -59,9 +59,10 @@ def _stacked(spans: Sequence[Span], frames: Sequence[Frame], meta: Mapping[str, 
         if span.duration > 0 and span.category != "iteration":  # its time is that of the threads
             lanes[span.process, span.thread].append((span, frame))
     several = len({process for process, _ in lanes}) > 1
+    events: dict[tuple[int, int], int] = defaultdict(int)
     for (process, thread), lane in lanes.items():
-        _nest(builder, lane, f"{process} {thread}".strip() if several else thread)
-    return Profile(builder.frames, builder.samples, SECONDS, spans=tuple(spans), meta=meta)
+        _nest(builder, lane, f"{process} {thread}".strip() if several else thread, events)
+    return Profile(builder.frames, builder.samples, SECONDS, spans=tuple(spans), events=events, meta=meta)
 
 
 def _spans(events: list[dict[str, Any]]) -> tuple[list[Span], list[Frame]]:
@@ -144,8 +145,10 @@ def _frame(event: Mapping[str, Any], category: str) -> Frame:
     return frame_of(name)
 
 
-def _nest(builder: Builder, lane: list[tuple[Span, Frame]], thread: str) -> None:
-    """Adds the self time of each event of one thread under those that it lies in."""
+def _nest(
+    builder: Builder, lane: list[tuple[Span, Frame]], thread: str, events: dict[tuple[int, int], int]
+) -> None:
+    """Adds the self time of each event of one thread under those that it lies in, and counts it."""
     stack: list[tuple[float, int]] = []  # (end, frame)
     inside: list[Frame] = []
     at = 0.0
@@ -170,7 +173,9 @@ def _nest(builder: Builder, lane: list[tuple[Span, Frame]], thread: str) -> None
             continue
         end = span.begin + span.duration
         # Clocks of two sources may overlap by a little: then it ends with the event that it lies in.
-        stack.append((min(end, stack[-1][0]) if stack else end, builder.frame(frame)))
+        number = builder.frame(frame)
+        events[number, stack[-1][1] if stack else -1] += 1
+        stack.append((min(end, stack[-1][0]) if stack else end, number))
         inside.append(frame)
     until(float("inf") if not stack else stack[0][0])
 
