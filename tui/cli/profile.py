@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from adbg.engine.errors import CommandError
+from adbg.engine.places import parse_lines
 from adbg.profiles.folders import order_of, parent_folder
 from adbg.tui.cli.front_end import seconds
 from adbg.tui.cli.run import split_run
@@ -96,6 +97,13 @@ class Profile:
         from adbg.tui.debugger.program import Script, StartedProgram
 
         parse(line.split()[1:])  # a bad option is one before the script has run
+        _check_line(options.iteration_at or options.lines or "")
+        if (
+            kind == "script"
+            and Path(target[0]).suffix not in ("", ".py", ".pyw", ".pyz")
+            and not Path(target[0]).exists()
+        ):
+            raise CommandError(f"no such file: {target[0]}", "expected a script, or a saved profile")
         command = python_command(kind, target[0], target[1:], options.python)  # type: ignore[arg-type]
         script = Script(
             command=command,
@@ -121,6 +129,19 @@ class Profile:
         return status
 
 
+def _check_line(place: str) -> None:
+    """Raises CommandError for a line that its file does not have: the script would run to its end for nothing."""
+    if not place:
+        return
+    lines = parse_lines(place)
+    try:
+        count = len(Path(lines.file).read_bytes().splitlines())
+    except OSError:  # of a module that is found by the end of its path
+        return
+    if lines.first > count:
+        raise CommandError(f"{place}: {lines.file} has {count} lines", "name one that the script runs")
+
+
 def _warn_of_own(parser: argparse.ArgumentParser, words: Sequence[str], script: str) -> None:
     """An option of adbg's behind the script goes to the script, which seldom was meant where its text has none such."""
     own = {name for action in parser._actions for name in action.option_strings if name.startswith("--")} - {"--help"}
@@ -139,7 +160,6 @@ def _warn_of_own(parser: argparse.ArgumentParser, words: Sequence[str], script: 
 
 def _attached(options: argparse.Namespace, line: str) -> int:
     """A program that runs already. A profiler beside it needs nothing of it for some seconds: it may hang."""
-    from adbg.engine.protocol.messages import ProfileState
     from adbg.profiles.registry import make
     from adbg.tui.attach.found import FoundProgram
     from adbg.tui.batch.batch import Batch

@@ -36,10 +36,17 @@ _WAYS = {
     Bound.DATA: "the step waits for its data: more workers of the data loader, or data prepared ahead, would win most",
 }
 _LAUNCHED = ("compute nothing", "compute next to nothing: one operator on at most 1,024 numbers")
+_WORKERS = "what its Dataset does on another thread, or in workers, is not measured here: `--with py-spy` shows it"
+_LOADERS = {  # who runs __getitem__ and the collate function
+    "torch": "its Dataset's own lines: `--with cprofile`; with num_workers they are in other processes, which `--with "
+    "py-spy --pid WORKER --seconds 5` sees",
+    "paddle": "its Dataset runs on another thread, which is not measured here: `--with py-spy` shows its lines",
+}
 _NARROW = 100  # cells: a table of fewer has one column of shares
 _BASES = {
     "kernel": "kernel times are measured",
-    "launch": "sums of the nodes' medians; kernel is what goes beyond {launch} a node, the most that launching one takes{by}",
+    "launch": "sums of the nodes' medians; kernel is what goes beyond {launch} a node, the most that launching one "
+    "takes{by}",
     "iterations": "medians; the rest of it is not split any further",
     "samples": "by the innermost native frames of the samples",
 }
@@ -241,7 +248,8 @@ def _forward_note(profile: Profile) -> str:
 def _table_of(profile: Profile) -> str:
     """What the sums in the table are of."""
     measured, backwards = profile.meta.get("measured"), profile.meta.get("backwards")
-    return f"total: median times calls, of the {measured:,} backwards (of {backwards:,}) that were measured"
+    of = f"of the {measured:,} backwards (of {backwards:,}) that were measured"
+    return f"by total and gap; total: median times calls, {of}"
 
 
 def _node_cells(group: NodeGroup, forward: bool) -> list[str]:
@@ -312,7 +320,10 @@ def verdict_lines(profile: Profile, width: int) -> list[str]:
     basis = _BASES[verdict.basis].format(launch=amount_text(profile.launch_cost, SECONDS), by=by)
     lines = [f"{verdict.bound.value}: {100 * verdict.share:.0f}% ({parts}; {basis})", f"  {_WAYS[verdict.bound]}"]
     lines = [part for line in lines for part in _folded(line, width)]
-    return lines + [_won(verdict, place) for place in range(len(verdict.lines))]
+    lines += [_won(verdict, place) for place in range(len(verdict.lines))]
+    if verdict.basis == "iterations":
+        lines += _folded("  " + _LOADERS.get(str(profile.meta.get("framework") or ""), _WORKERS), width)
+    return lines
 
 
 def _measured(profile: Profile) -> str:

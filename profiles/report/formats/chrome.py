@@ -145,9 +145,7 @@ def _frame(event: Mapping[str, Any], category: str) -> Frame:
     return frame_of(name)
 
 
-def _nest(
-    builder: Builder, lane: list[tuple[Span, Frame]], thread: str, events: dict[tuple[int, int], int]
-) -> None:
+def _nest(builder: Builder, lane: list[tuple[Span, Frame]], thread: str, events: dict[tuple[int, int], int]) -> None:
     """Adds the self time of each event of one thread under those that it lies in, and counts it."""
     stack: list[tuple[float, int]] = []  # (end, frame)
     inside: list[Frame] = []

@@ -24,7 +24,7 @@ _VIEWS = frozenset(
     | {"PermuteBackward0", "UnsqueezeBackward0", "SqueezeBackward0", "SqueezeBackward1", "AliasBackward0"}
     | {"Reshape2GradNode", "ReshapeGradNode", "FlattenGradNode", "SqueezeGradNode", "UnsqueezeGradNode"}
 )
-# One operator that does one thing to each number. On at most 1024 numbers these took 0.9 to 1.5 times what a view takes.
+# One operator that does one thing to each number. On at most 1,024 these took 0.9 to 1.5 times what a view takes.
 _FEW = 1024
 _ELEMENTWISE = frozenset(
     {"ScaleGradNode", "AddGradNode", "SubtractGradNode", "MultiplyGradNode", "ReluGradNode", "TanhGradNode"}

@@ -126,8 +126,8 @@ def _sampled(profile: Profile) -> dict[_Key, tuple[int, int, float, float, dict[
             if len(stack) > 1 and stack[-1] != stack[-2]:
                 edges[stack[-1]][keys[stack[-2]]][1] += weight
     for (key, caller), number in events.items():
-        if caller is not None and (row := edges[numbers[key]].get(caller)) is not None:
-            row[0] = number
+        if caller is not None and caller in edges[numbers[key]]:
+            edges[numbers[key]][caller][0] = number
     totals: dict[_Key, int] = defaultdict(int)
     for (key, _), number in events.items():
         totals[key] += number

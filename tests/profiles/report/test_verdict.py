@@ -192,3 +192,11 @@ def test_the_node_timers_file(tmp_path: Path) -> None:
         ]  # fmt: skip
         assert profile.nodes[0].gap == pytest.approx(10 * US) and profile.nodes[0].line == 3
         assert profile.iterations == (Iteration(1, pytest.approx(100 * US), None, pytest.approx(90 * US), None, None),)
+
+
+@pytest.mark.parametrize(("framework", "says"), [("torch", "--with cprofile"), ("paddle", "on another thread")])
+def test_a_wait_for_data_says_which_profiler_sees_the_dataset(framework: str, says: str) -> None:
+    rows = tuple(Iteration(n, 9 * MS, 1 * MS, 1 * MS, 1 * MS, 6 * MS) for n in (2, 3, 4))
+    profile = Profile(nodes=(node("Mm", 1, MS, 0, MS),), iterations=rows, meta={"framework": framework})
+    text = verdict_lines(profile, 300)
+    assert text[0].startswith("data-bound") and says in text[-1] and "py-spy" in text[-1], text
