@@ -34,13 +34,15 @@ class Availability:
 @dataclass(frozen=True, slots=True)
 class Artifact:
     """What a profiler left: ``file`` in ``folder``, of ``format`` ("pstats", "gperftools", "collapsed", "chrome",
-    "nodes"), "" where nothing was measured. ``meta``: what only this profiler can tell."""
+    "nodes"), "" where nothing was measured. ``meta``: what only this profiler can tell. ``remark``: why there is
+    nothing, or why what there is says little, and what to do."""
 
     profiler: str
     folder: str
     file: str
     format: str
     meta: dict[str, Any] = field(default_factory=dict)
+    remark: str = ""
 
 
 class Profiler(abc.ABC):

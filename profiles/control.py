@@ -71,7 +71,7 @@ class Profiling(Observer):
         return p.ProfileBody(self.state(), rows)
 
     def state(self) -> p.ProfileState:
-        return told(self._now or self._course.last)
+        return told(self._now or self._course.last, self._session.known_rank())
 
     def _start(self, request: p.Profile) -> None:
         """Under the session's lock of arming."""

@@ -137,9 +137,7 @@ class Course:
             if ran:
                 now.stop()
                 now.note_displaced()
-                measured = now.artifact is not None and bool(now.artifact.file)
-                if not measured and now.profiler.where != "outside":
-                    why = why or "nothing ran in the region: there is nothing to show"
+                why = why or now.nothing()
             now.put_back()
             if not now.dropped:
                 state, why = ("partial", why) if why else ("done", now.why)
@@ -186,7 +184,7 @@ class Course:
     # ------------------------------------------------------------ what is told, and what tells
 
     def tell(self, now: Measurement) -> None:
-        self._send(p.ProfileChanged(told(now)))
+        self._send(p.ProfileChanged(told(now, self._session.known_rank())))
 
     def _write_meta(self, now: Measurement, state: str, why: str) -> None:
         frameworks, rank = [backend.name for backend in self._session.backends], self._session.known_rank()

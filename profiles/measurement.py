@@ -14,6 +14,7 @@ from adbg.profiles.base import Artifact, Profiler, region_meta
 from adbg.profiles.placing import Placing
 from adbg.profiles.region import Region
 
+NOTHING = "nothing ran in the region: there is nothing to show"
 LIVE = ("waiting", "ready", "running")
 SAVE = 2.0  # seconds between two savings of what was measured, and at least 50 times what one takes
 
@@ -79,6 +80,17 @@ class Measurement:
         if said:
             self.warnings.append(said)
 
+    def nothing(self) -> str:
+        """Why nothing was measured; "" where something was. What says little is a warning."""
+        artifact = self.artifact
+        remark = artifact.remark if artifact is not None else ""
+        if artifact is not None and artifact.file:
+            if remark:
+                self.warnings.append(remark)
+            return ""
+        # what is measured from outside comes later
+        return "" if self.profiler.where == "outside" else remark or NOTHING
+
     def put_back(self) -> None:
         """Cores and priority."""
         stays = self.placing.restore()
@@ -132,7 +144,7 @@ def displaced_by(other: str) -> str:
     return f"the program itself starts {other}, beside which this profile cannot go on"
 
 
-def told(now: Measurement | None) -> p.ProfileState:
+def told(now: Measurement | None, rank: int | None) -> p.ProfileState:
     if now is None:
         return p.ProfileState()
     artifact = now.artifact
@@ -148,4 +160,5 @@ def told(now: Measurement | None) -> p.ProfileState:
         now.why,
         list(now.warnings),
         os.getpid(),
+        rank,
     )

@@ -24,14 +24,14 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
 
-from adbg.engine.backends.base import Backend, HookPlan
+from adbg.engine.backends.base import Backend, ForwardTimes, HookPlan
 from adbg.engine.median import median
-from adbg.engine.outside import own
 from adbg.engine.session.observers import Observer
 from adbg.engine.session.running_call import Running, Visit
 from adbg.engine.types import SourceLine
 from adbg.profiles.base import Artifact, Availability, Profiler
 from adbg.profiles.profilers.forward_clock import ForwardClock
+from adbg.profiles.profilers.node_facts import describe
 from adbg.profiles.profilers.step_clock import BACKWARD, PHASES, STOPPED, StepClock
 from adbg.profiles.region import Region
 
@@ -41,6 +41,7 @@ HOW = "most calls run without hooks: nodes and gaps add up to what these take"
 # hooked step took 2.5 to 3.6 times a plain step's CPU time, one that is only armed 1.4 times.
 SECOND, EVERY, DENSE, SPARSE = 12, 4, 32, 32
 _Key = tuple[str, int, str]  # line of the backward call, index in the execution order, name
+_Ran = tuple[int, str, int, float, float, int]  # index, name, key, us, gap before it, nodes inside it
 _NOT_KNOWN = {"inside_us": 0.0, "gap_us": 0.0, "node_us": 0.0}  # every outermost call failed
 _MOST = 4096  # values that are kept of one node: more would only make the median finer
 
@@ -87,8 +88,7 @@ class _Call:
         self.depth = depth
         self.hooked = hooked
         self.cold = cold  # the first one of its line
-        # (index, name, key, us, gap before it, nodes inside it) of what ran in it
-        self.ran: list[tuple[int, str, int, float, float, int]] = []
+        self.ran: list[_Ran] = []
         self.begun = self.last = 0  # perf_counter_ns, less the time at stops
         self.gap = 0.0  # us, before the node that runs now
         self.inner = 0  # nodes of calls that the node which runs now made
@@ -122,12 +122,14 @@ class NodeTimer(Profiler, Observer):
         self._backend: Backend | None = None
         self._after: dict[str, str] = {}  # by line of an outermost call: that of the one that came next, the last time
         self._last = ""
+        self._at_once = False  # the region may begin or end within a call: nodes count as they end, not with their call
 
     def available(self) -> Availability:
         return Availability(True)
 
     def start(self, region: Region, folder: str) -> None:
         self._folder = folder
+        self._at_once = region.kind == "stop"
         self._on = True
 
     def checkpoint(self) -> None:
@@ -230,8 +232,10 @@ class NodeTimer(Profiler, Observer):
     def node_enter(self, visit: Visit) -> None:
         """Behind the stop, if there was one: the gap has none of it."""
         call = self._calls.get(visit.running.serial)
+        if call is None and self._at_once and self.plan(visit.running) is not None:
+            call = self._calls[visit.running.serial]
         if call is not None:
-            call.gap = (visit.started_ns - call.last) / 1000
+            call.gap = (visit.started_ns - (call.last or visit.started_ns)) / 1000
             call.inner = 0
             behind = self._behind
             if len(behind) < _MOST:
@@ -243,6 +247,9 @@ class NodeTimer(Profiler, Observer):
             call.ran.append(
                 (visit.index, visit.running.call.name(visit.key), visit.key, visit.us, call.gap, call.inner)
             )
+            if self._at_once:
+                self.framework = visit.running.backend.name
+                self._keep(visit.running, call, call.ran[-1:], None)
 
     def node_passed(self, visit: Visit) -> None:
         call = self._calls.get(visit.running.serial)
@@ -280,10 +287,16 @@ class NodeTimer(Profiler, Observer):
             })  # fmt: skip
             del self._iterations[:-_MOST]
         self.framework = running.backend.name
-        known, times = len(self._rows), self._forward.times
-        for index, name, key, us, gap, inner in call.ran:
+        known = len(self._rows)
+        if not self._at_once:
+            self._keep(running, call, call.ran, self._forward.times)
+        if call.hooked and call.depth == 0:
+            self._name(len(self._rows) > known)
+
+    def _keep(self, running: Running, call: _Call, ran: list[_Ran], times: ForwardTimes | None) -> None:
+        for index, name, key, us, gap, inner in ran:
             place = call.place, index, name
-            row = self._rows.get(place) or _Row(self._describe(running, call, index, key))
+            row = self._rows.get(place) or _Row(describe(running, key, index, call.place))
             if row.cold and not call.cold:  # another one: the writer may be at the old one
                 row = _Row(row.facts)
                 row.cold = False
@@ -297,8 +310,6 @@ class NodeTimer(Profiler, Observer):
                 if forward is not None:
                     row.forward.append(forward)
             self._rows[place] = row  # now that it has something: another thread may be writing them
-        if call.hooked and call.depth == 0:
-            self._name(len(self._rows) > known)
 
     def _waited(self, waits: dict[tuple[str, int], list[int]]) -> None:
         for place, (ns, times) in waits.items():
@@ -311,25 +322,6 @@ class NodeTimer(Profiler, Observer):
         if fresh is self._named:
             self._named = not fresh
             self.stacks(fresh)
-
-    @staticmethod
-    def _describe(running: Running, call: _Call, index: int, key: int) -> dict[str, Any]:
-        try:
-            info = running.call.describe(key)
-            stack = running.call.forward_stack(key)[0]
-        except own(Exception):
-            return {"name": running.call.name(key), "unique_name": "", "file": "", "line": 0, "module": ""}
-        line = stack[0] if stack else None
-        return {
-            "name": info.name,
-            "unique_name": info.unique_name,
-            "index": index,
-            "file": line.file if line is not None else "",
-            "line": line.line if line is not None else 0,
-            "module": info.module or "",
-            "depth": call.depth,
-            "backward_line": call.place,
-        }
 
     # ------------------------------------------------------------ what came of it
 
@@ -406,6 +398,7 @@ class NodeTimer(Profiler, Observer):
                 for (file, line), (us, times) in list(self._waits.items())
             ],
             "forward": {"timed": self._forward.timed, "why": self._forward.problem},
+            "part": self._at_once and not iterations,  # of one backward
             "cost": {"how": HOW, "by_line": costs},
             "nodes": rows,
         }

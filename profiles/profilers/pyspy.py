@@ -21,7 +21,7 @@ from typing import Any
 
 from adbg.engine.own_files import own_folders
 from adbg.profiles.base import Artifact, Availability, ProfileError, Profiler
-from adbg.profiles.profilers.own_stacks import without_own
+from adbg.profiles.profilers.own_stacks import without_own, without_waits
 from adbg.profiles.region import Region
 
 FILE = "profile.collapsed"
@@ -171,6 +171,8 @@ class PySpy(Profiler):
         if there:
             with open(path, encoding="utf-8", errors="replace") as file:
                 text, left, kept = without_own(file.read(), own_folders(), self._native)
+            if not self._idle:
+                text, meta["waiting"] = without_waits(text)
             with open(path, "w", encoding="utf-8") as file:
                 file.write(text)
             there, meta["own_share"] = kept > 0, left / max(left + kept, 1)

@@ -17,6 +17,7 @@ import importlib.util
 import os
 import shutil
 import signal
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,6 +28,7 @@ from adbg.profiles.region import Region
 FILE = "profile.prof"
 MAPS = "maps"  # beside it: libprofiler writes the memory map at its end only, and a killed process has none
 LIBRARIES = ("libprofiler.so.0", "libprofiler.so")
+FEW = 20  # samples: with fewer a share is off by a fifth of the whole, two standard deviations
 HINT = "install gperftools: apt-get install libgoogle-perftools-dev (or its like), then pip install 'adbg[profilers]'"
 
 
@@ -132,6 +134,8 @@ class Yep(Profiler):
 
     def __init__(self) -> None:
         self._folder = ""
+        self._region = Region("run")
+        self._begun = 0.0  # CPU time of the process
         self._tool: _Library | _Module | None = None
         self._handler = 0  # of SIGPROF, while it samples
 
@@ -141,7 +145,7 @@ class Yep(Profiler):
         return Availability(True)
 
     def start(self, region: Region, folder: str) -> None:
-        self._folder = folder
+        self._folder, self._region = folder, region
         if signal.getitimer(signal.ITIMER_PROF)[0] > 0:
             raise ProfileError(
                 "the program's own profiler is at work: its timer ITIMER_PROF is running",
@@ -164,6 +168,7 @@ class Yep(Profiler):
         self._handler = _handler()
         SAMPLING.begin(self._save)
         self._save_maps()
+        self._begun = time.process_time()
 
     def checkpoint(self) -> None:
         with SAMPLING.lock:
@@ -177,7 +182,7 @@ class Yep(Profiler):
             self.checkpoint()
 
     def stop(self) -> Artifact:
-        path = os.path.join(self._folder, FILE)
+        path, cpu = os.path.join(self._folder, FILE), time.process_time() - self._begun
         meta: dict[str, Any] = {"hz": _frequency()}
         with SAMPLING.lock:  # a fork comes before all of this or behind it
             try:
@@ -185,8 +190,9 @@ class Yep(Profiler):
             finally:
                 SAMPLING.end()
         # what samples there are is in the file's length: it is empty until the first flush
-        sampled = os.path.exists(path) and _samples(path) > 0
-        return Artifact(self.name, self._folder, FILE if sampled else "", self.format, meta)
+        sampled = _samples(path) if os.path.exists(path) else 0
+        remark = few(sampled, cpu, _frequency(), self._region) if sampled < FEW and "displaced" not in meta else ""
+        return Artifact(self.name, self._folder, FILE if sampled else "", self.format, meta, remark)
 
     def _stop(self, path: str, meta: dict[str, Any]) -> None:
         if self._tool is not None:
@@ -257,16 +263,26 @@ def _to_nowhere(*descriptors: int) -> Iterator[None]:
         os.close(nowhere)
 
 
+def few(samples: int, cpu: float, hz: int, region: Region) -> str:
+    """Why there are so few, and what to do: ``cpu`` seconds are what was sampled."""
+    told = f"{samples or 'no'} sample{'' if samples == 1 else 's'}: {cpu * 1e3:.3g} ms of CPU time at {hz} a second"
+    if region.kind != "node" or not region.count:
+        return f"{told}; measure a longer region, or sample more often: CPUPROFILE_FREQUENCY=1000 in its environment"
+    needed = region.count * FEW / max(cpu * hz, 1.0)
+    rounded = 10 ** (len(str(int(needed))) - 1)
+    return f"{told}; repeat it more often: --repeat {-(-int(needed) // rounded) * rounded}"
+
+
 def _samples(path: str) -> int:
-    """Stacks in the file: header of five words, then (count, depth, addresses…), ended by (0, 1, 0)."""
+    """Samples in the file: header of five words, then (count, depth, addresses…), ended by (0, 1, 0)."""
     with open(path, "rb") as file:
         data = file.read()
     words = memoryview(data[: len(data) // 8 * 8]).cast("Q")
-    place, stacks = 5, 0
+    place, samples = 5, 0
     while place + 2 < len(words):
         count, depth = words[place], words[place + 1]
         if (count, depth) == (0, 1):
             break
-        stacks += 1
+        samples += count
         place += 2 + depth
-    return stacks
+    return samples

@@ -160,6 +160,8 @@ class Profile:
     spans: tuple[Span, ...] = ()
     lines: str = "executed"  # what Frame.line is: "executed", or "first" of the function
     launch_cost: float | None = None  # seconds that launching a node takes at most, measured
+    # (frame, the one around it or -1) -> how many events: of a time line, whose equal stacks are one sample
+    events: Mapping[tuple[int, int], int] = field(default_factory=dict)
     period: float = 0.0  # seconds between two samples, where it is known
     meta: Mapping[str, object] = field(default_factory=dict)  # profiler, region, framework, cost, machine, notes
 

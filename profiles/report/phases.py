@@ -27,6 +27,7 @@ _NATIVE = (
     (BACKWARD, re.compile(r"torch::autograd::(Engine|python::PythonEngine)::|THPEngine_run_backward|egr::(RunBackward|"
                           r"Backward|Grad)\b|run_backward|eager_api_run_\w*backward")),
 )  # fmt: skip
+_MODULES = {f"paddle.{phase}": phase for phase in (FORWARD, BACKWARD, OPTIMIZER, DATA)}  # formats/paddle_trace.py
 _FRAMEWORK = "framework"
 _IMPORT = "<frozen importlib._bootstrap>"
 
@@ -35,6 +36,8 @@ def begins(frame: Frame) -> str | None:
     """The part that this function begins."""
     if frame.file == _IMPORT:
         return OTHER
+    if frame.module in _MODULES:
+        return _MODULES[frame.module]
     if frame.side == NATIVE:
         return next((phase for phase, names in _NATIVE if names.search(frame.name)), None)
     file = frame.file.replace("\\", "/")

@@ -99,7 +99,24 @@ def _sampled(profile: Profile, grouping: Grouping) -> Iterable[Row]:
             own[stack[-1]] += weight
         for index in set(stack):
             cumulative[index] += weight
-    return (Row(grouped.frames[index], own[index], weight) for index, weight in cumulative.items())
+    lines = _heaviest(profile) if grouping is Grouping.FUNCTION and grouped is not profile else {}
+    return (
+        Row(lines.get(grouped.frames[index], grouped.frames[index]), own[index], weight)
+        for index, weight in cumulative.items()
+    )
+
+
+def _heaviest(profile: Profile) -> dict[Frame, Frame]:
+    """Function -> the executed line of it that took most: where to look."""
+    weights: dict[int, float] = defaultdict(float)
+    for stack, weight, _ in profile.samples:
+        for index in set(stack):
+            weights[index] += weight
+    found: dict[Frame, Frame] = {}
+    for index in sorted(weights, key=lambda index: weights[index]):
+        frame = profile.frames[index]
+        found[_group(frame, Grouping.FUNCTION)] = frame
+    return found
 
 
 def grouped_stacks(profile: Profile, grouping: Grouping) -> Profile:

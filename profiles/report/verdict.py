@@ -17,6 +17,7 @@ import enum
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
 from adbg.profiles.report.model import NATIVE, SECONDS, Iteration, NodeTime, Profile
 from adbg.profiles.report.sampled import Doing, Stacks
@@ -75,7 +76,7 @@ def too_few(profile: Profile) -> bool:
     """Whether so few backwards were measured that another run might say another thing: of six iterations, which are
     two without the first, five runs said kernel-bound twice and scheduling-bound three times, by 58 to 100 %."""
     measured = profile.meta.get("measured")
-    return isinstance(measured, int) and measured < FEWEST_BACKWARDS
+    return bool(profile.meta.get("part")) or (isinstance(measured, int) and measured < FEWEST_BACKWARDS)
 
 
 def _of_one(verdict: Verdict, backwards: int) -> Verdict:
@@ -110,31 +111,29 @@ def whole(iterations: Sequence[Iteration]) -> list[Iteration]:
     return [row for row in rows if not row.disturbed] or rows
 
 
-def usual(iterations: Sequence[Iteration]) -> list[Iteration]:
-    """Whole iterations, without the longest one: a first call, or another program, made it so."""
+def medians(iterations: Sequence[Iteration]) -> tuple[float, dict[str, float]]:
+    """Of whole iterations, and of each part of them that was measured: a first call, or another program, made some
+    longer. They do not add up to the whole one's."""
     rows = whole(iterations)
-    if len(rows) > 2:
-        rows.remove(max(rows, key=lambda row: row.total))
-    return rows
+    parts = {}
+    for name in ITERATION_PARTS:
+        known = [value for row in rows if (value := getattr(row, name)) is not None]
+        if known:
+            parts[name] = median(known)
+    return median(row.total for row in rows) if rows else 0.0, parts
 
 
 def _of_data(profile: Profile, share: float, lines: int) -> Verdict | None:
     """None unless the step waits for its data most. ``share``: of the rest, what takes most of it."""
-    rows = usual(profile.iterations)
-    parts: dict[str, float] = {}
-    for name in ITERATION_PARTS:
-        known = [value for row in rows if (value := getattr(row, name)) is not None]
-        if known:
-            parts[name] = sum(known)
-    total, data = sum(row.total for row in rows), parts.get("data")
+    total, parts = medians(profile.iterations)
+    data = parts.get("data")
     if not data or data <= (total - data) * share:
         return None
     rest = sorted(((name, seconds) for name, seconds in parts.items() if name != "data"), key=lambda part: -part[1])
     times = sum(row.total > (row.backward or 0.0) for row in profile.iterations)  # waits are of these
     waits = sorted(profile.waits, key=lambda wait: -wait.seconds)[:lines]
     found = tuple(LineTime(wait.file, wait.line, wait.seconds / times, round(wait.calls / times)) for wait in waits)
-    each = tuple((name, seconds / len(rows)) for name, seconds in (("data", data), *rest))
-    return Verdict(Bound.DATA, each, total / len(rows), found, "iterations", "iteration")
+    return Verdict(Bound.DATA, (("data", data), *rest), total, found, "iterations", "iteration")
 
 
 def _of_nodes(nodes: Sequence[NodeTime], launch_cost: float | None, lines: int) -> Verdict | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,8 +20,11 @@ from adbg.profiles.profilers.own_stacks import without_own
 
 
 def measured(pid: int, folder: Path, seconds: int = 1) -> tuple[str, str]:
-    seen = adbg("profile", "--with", "py-spy", "--seconds", str(seconds), "--pid", str(pid), "--run-dir", folder)
+    words = ["--with", "py-spy", "--seconds", str(seconds), "--pid", str(pid), "--open", "--run-dir", folder]
+    seen = adbg("profile", *words)
     assert seen.status == 0, str(seen)
+    assert re.search(r"py-spy, \d+ stacks?, \d+ samples", seen.stdout), str(seen)
+    assert re.search(r"^ *self +%  cumulative", seen.stdout, re.MULTILINE), "its report, as text"
     (file,) = folder.glob("profiles/*-py-spy/profile.collapsed")
     return seen.stdout, file.read_text()
 

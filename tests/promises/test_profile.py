@@ -333,4 +333,5 @@ def test_of_a_job_the_ranks_are_profiled_and_not_their_launcher(tmp_path: Path) 
         assert (meta["state"], meta["iterations"]) == ("done", 3), meta
         rows = pstats.Stats(str(folder / meta["file"])).stats  # type: ignore[attr-defined]
         assert sum(row[1] for (_, _, name), row in rows.items() if name == "backward") >= 3
+    assert all(f"cprofile of rank {rank}, 3 iterations" in seen.stderr for rank in pids), str(seen)
     assert "without a word" not in seen.stderr and seen.stderr.count(" iterations, ") == 2, str(seen)

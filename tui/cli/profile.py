@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from adbg.engine.errors import CommandError
+from adbg.engine.places import parse_lines
 from adbg.profiles.folders import order_of, parent_folder
 from adbg.tui.cli.front_end import seconds
 from adbg.tui.cli.run import split_run
 from adbg.tui.text.profile import state_text
 
 if TYPE_CHECKING:
+    from adbg.engine.protocol.messages import ProfileState
     from adbg.tui.attach.found import FoundProgram
     from adbg.tui.debugger.debugger import Debugger
 
@@ -95,6 +97,13 @@ class Profile:
         from adbg.tui.debugger.program import Script, StartedProgram
 
         parse(line.split()[1:])  # a bad option is one before the script has run
+        _check_line(options.iteration_at or options.lines or "")
+        if (
+            kind == "script"
+            and Path(target[0]).suffix not in ("", ".py", ".pyw", ".pyz")
+            and not Path(target[0]).exists()
+        ):
+            raise CommandError(f"no such file: {target[0]}", "expected a script, or a saved profile")
         command = python_command(kind, target[0], target[1:], options.python)  # type: ignore[arg-type]
         script = Script(
             command=command,
@@ -120,6 +129,19 @@ class Profile:
         return status
 
 
+def _check_line(place: str) -> None:
+    """Raises CommandError for a line that its file does not have: the script would run to its end for nothing."""
+    if not place:
+        return
+    lines = parse_lines(place)
+    try:
+        count = len(Path(lines.file).read_bytes().splitlines())
+    except OSError:  # of a module that is found by the end of its path
+        return
+    if lines.first > count:
+        raise CommandError(f"{place}: {lines.file} has {count} lines", "name one that the script runs")
+
+
 def _warn_of_own(parser: argparse.ArgumentParser, words: Sequence[str], script: str) -> None:
     """An option of adbg's behind the script goes to the script, which seldom was meant where its text has none such."""
     own = {name for action in parser._actions for name in action.option_strings if name.startswith("--")} - {"--help"}
@@ -138,7 +160,6 @@ def _warn_of_own(parser: argparse.ArgumentParser, words: Sequence[str], script: 
 
 def _attached(options: argparse.Namespace, line: str) -> int:
     """A program that runs already. A profiler beside it needs nothing of it for some seconds: it may hang."""
-    from adbg.engine.protocol.messages import ProfileState
     from adbg.profiles.registry import make
     from adbg.tui.attach.found import FoundProgram
     from adbg.tui.batch.batch import Batch
@@ -154,6 +175,7 @@ def _attached(options: argparse.Namespace, line: str) -> int:
             raise CommandError(can.why, can.hint)
         state = measure_beside(profiler, options.pid, options.seconds, options.run_dir)
         print(state_text(state))
+        _shown(state, options)
         return 0 if state.file else FAILED
     if not any((options.seconds, options.iterations, options.backward, options.lines)):
         raise CommandError("which part of the running program?", "for example: --seconds 10, or --iterations 10")
@@ -177,7 +199,16 @@ def _attached(options: argparse.Namespace, line: str) -> int:
         status = Batch(debugger, writer, options.timeout, strict=True).run()
     finally:
         giving_up.cancel()
+    if last:
+        _shown(last[0], options)
     return status or (0 if last and last[0].file else FAILED)
+
+
+def _shown(state: ProfileState, options: argparse.Namespace) -> None:
+    """The report, where --open asks for it."""
+    if options.open and not options.json and state.file:
+        sys.stdout.flush()
+        _report([state.folder])
 
 
 def _give_up(debugger: Debugger, program: FoundProgram) -> None:

@@ -54,6 +54,8 @@ def info(debugger: Debugger, argument: str) -> CommandResult:
     word, _, rest = argument.strip().partition(" ")
     if not word:
         return table_result(("subject", "shows"), [(f"info {name}", text) for name, text in SUBJECTS.items()])
+    if word in ("profile", "profiles", "profilers"):
+        raise CommandError(f"unknown subject {word!r}", "`profile` says how far one is, `profile list` which there are")
     subject = _GDB.get(word) or choice_of(word, tuple(SUBJECTS), "subject")
     if subject == "node":
         return node_result(debugger, rest)

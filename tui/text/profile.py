@@ -25,7 +25,8 @@ def is_whole(state: ProfileState) -> bool:
 def state_text(state: ProfileState, prompt: bool = False, stopped: bool = False) -> str:
     """One line, and the warnings below it. ``prompt``: what to do next is a command of adbg's, not of a shell;
     ``stopped``: the program is, and goes on when it is told to."""
-    what = f"{state.profiler}, {region_text(state.region)}"
+    rank = f" of rank {state.rank}" if state.rank is not None else ""
+    what = f"{state.profiler}{rank}, {region_text(state.region)}"
     if state.state == "idle":
         return "nothing is profiled; for example: profile cprofile 10 iterations"
     if state.state in ("waiting", "ready"):

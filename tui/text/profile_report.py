@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from statistics import median
 from textwrap import wrap
 from typing import Protocol
 
@@ -14,7 +13,7 @@ from adbg.profiles.report.flame import ROOT, Tree, layout
 from adbg.profiles.report.model import BYTES, SECONDS, Frame, NodeTime, Profile
 from adbg.profiles.report.node_groups import NodeGroup, node_groups
 from adbg.profiles.report.tables import Order, Row, Table
-from adbg.profiles.report.verdict import FEWEST_BACKWARDS, ITERATION_PARTS, Bound, Verdict, judge, too_few, whole
+from adbg.profiles.report.verdict import FEWEST_BACKWARDS, Bound, Verdict, judge, medians, too_few, whole
 from adbg.tui.text.cells import elide
 from adbg.tui.text.quantities import duration, size
 
@@ -36,11 +35,19 @@ _WAYS = {
     Bound.KERNEL: "the kernels take most of the time: better kernels, a smaller type or less to compute would win most",
     Bound.DATA: "the step waits for its data: more workers of the data loader, or data prepared ahead, would win most",
 }
+_LAUNCHED = ("compute nothing", "compute next to nothing: one operator on at most 1,024 numbers")
+_WORKERS = "what its Dataset does on another thread, or in workers, is not measured here: `--with py-spy` shows it"
+_LOADERS = {  # who runs __getitem__ and the collate function
+    "torch": "its Dataset's own lines: `--with cprofile`; with num_workers they are in other processes, which `--with "
+    "py-spy --pid WORKER --seconds 5` sees",
+    "paddle": "its Dataset runs on another thread, which is not measured here: `--with py-spy` shows its lines",
+}
 _NARROW = 100  # cells: a table of fewer has one column of shares
 _BASES = {
     "kernel": "kernel times are measured",
-    "launch": "in nodes; kernel is what goes beyond {launch} a node, the most that launching one takes",
-    "iterations": "the rest of it is not split any further",
+    "launch": "sums of the nodes' medians; kernel is what goes beyond {launch} a node, the most that launching one "
+    "takes{by}",
+    "iterations": "medians; the rest of it is not split any further",
     "samples": "by the innermost native frames of the samples",
 }
 
@@ -80,6 +87,9 @@ def head_lines(profile: Profile, name: str) -> list[str]:
     """What it is, in one or two lines."""
     meta = profile.meta
     words = [str(meta.get("profiler") or meta.get("format") or "profile")]
+    rank = meta.get("rank")
+    if isinstance(rank, int):
+        words.append(f"rank {rank}")
     if profile.samples and not profile.calls:
         words.append(_count(len(profile.samples), "stack"))
     if profile.calls:
@@ -218,9 +228,10 @@ def _node_note(profile: Profile) -> str:
         basis = "kernel: measured"
     elif profile.launch_cost is not None:
         most = amount_text(profile.launch_cost, SECONDS)
-        basis = f"kernel: what goes beyond {most}, the most that launching a node takes, by nodes that compute nothing"
+        by = _LAUNCHED[profile.meta.get("launch") == "small"]
+        basis = f"kernel: what goes beyond {most}, the most that launching a node takes, by nodes that {by}"
     else:
-        basis = "kernel: not known, no node of this graph computes nothing"
+        basis = "kernel: not known, no node of this graph computes nothing, or next to nothing (a sum of few numbers)"
     forward = "; " + _forward_note(profile)
     return (_table_of(profile) + "; " if profile.meta.get("measured") else "") + basis + forward
 
@@ -237,7 +248,8 @@ def _forward_note(profile: Profile) -> str:
 def _table_of(profile: Profile) -> str:
     """What the sums in the table are of."""
     measured, backwards = profile.meta.get("measured"), profile.meta.get("backwards")
-    return f"total: median times calls, of the {measured:,} backwards (of {backwards:,}) that were measured"
+    of = f"of the {measured:,} backwards (of {backwards:,}) that were measured"
+    return f"by total and gap; total: median times calls, {of}"
 
 
 def _node_cells(group: NodeGroup, forward: bool) -> list[str]:
@@ -274,12 +286,10 @@ def iteration_lines(profile: Profile, width: int) -> list[str]:
         return []
     rows = whole(profile.iterations) or profile.iterations
     slowest = max(rows, key=lambda row: row.total)
-    parts = []
-    for name in ITERATION_PARTS:
-        values = [value for row in rows if (value := getattr(row, name)) is not None]
-        if values and (name != "other" or any(values)):
-            parts.append(f"{name} {amount_text(median(values), SECONDS)}")
-    text = f"iterations: median {amount_text(median(row.total for row in rows), SECONDS)}"
+    total, each = medians(rows)
+    told = {name: value for name, value in each.items() if name != "other" or any(row.other for row in rows)}
+    parts = [f"{name} {amount_text(value, SECONDS)}" for name, value in told.items()]
+    text = f"iterations: median {amount_text(total, SECONDS)}"
     text += f" ({', '.join(parts)})" if parts else ""
     lines = [f"{text}, slowest {amount_text(slowest.total, SECONDS)} (iteration {slowest.index})"]
     unseen = profile.meta.get("unseen")
@@ -306,10 +316,14 @@ def verdict_lines(profile: Profile, width: int) -> list[str]:
     parts = ", ".join(f"{name} {amount_text(seconds, SECONDS)}" for name, seconds in verdict.parts)
     if verdict.per:
         parts += f" of the usual {verdict.per}{_measured(profile) if verdict.per == 'backward' else ''}"
-    basis = _BASES[verdict.basis].format(launch=amount_text(profile.launch_cost, SECONDS))
+    by = f" by those that {_LAUNCHED[1]}" if profile.meta.get("launch") == "small" else ""
+    basis = _BASES[verdict.basis].format(launch=amount_text(profile.launch_cost, SECONDS), by=by)
     lines = [f"{verdict.bound.value}: {100 * verdict.share:.0f}% ({parts}; {basis})", f"  {_WAYS[verdict.bound]}"]
     lines = [part for line in lines for part in _folded(line, width)]
-    return lines + [_won(verdict, place) for place in range(len(verdict.lines))]
+    lines += [_won(verdict, place) for place in range(len(verdict.lines))]
+    if verdict.basis == "iterations":
+        lines += _folded("  " + _LOADERS.get(str(profile.meta.get("framework") or ""), _WORKERS), width)
+    return lines
 
 
 def _measured(profile: Profile) -> str:
@@ -318,6 +332,8 @@ def _measured(profile: Profile) -> str:
 
 
 def _too_few(profile: Profile) -> str:
+    if profile.meta.get("part"):
+        return "no verdict: these nodes are a part of one backward; from some iterations there is one"
     return (
         f"no verdict by nodes{_measured(profile)} backwards: another run might say another thing; from "
         f"{FEWEST_BACKWARDS} on there is one (`--iterations {2 * FEWEST_BACKWARDS + 1}`)"
@@ -336,7 +352,8 @@ def _won(verdict: Verdict, place: int) -> str:
     if line.calls == 1:
         what = {"batches": "batch"}.get(what, what[:-1])
     forward = f", {amount_text(line.forward, SECONDS)} in their forward" if line.forward is not None else ""
-    return f"  {place + 1}. {_short(line.file)}:{line.line}  {seconds} in {line.calls:,} {what}{forward}"
+    mean = ", on average" if verdict.basis == "iterations" else ""  # of waits the sum is known
+    return f"  {place + 1}. {_short(line.file)}:{line.line}  {seconds} in {line.calls:,} {what}{mean}{forward}"
 
 
 # ------------------------------------------------------------------ the flame graph

@@ -34,7 +34,7 @@ class ProfilerRow:
 class ProfileState:
     """``state``: "idle", "waiting" (the region has not begun), "ready" (held at its begin until a profiler beside the
     program runs), "running", "done", "partial" (ended early: ``why``), "failed" (``why``). ``file`` is empty where
-    nothing was measured; ``iterations`` have passed in the region."""
+    nothing was measured; ``iterations`` have passed in the region. ``rank``: of a job's process."""
 
     state: str = "idle"
     profiler: str = ""
@@ -47,6 +47,7 @@ class ProfileState:
     why: str = ""
     warnings: list[str] = field(default_factory=list)
     pid: int = 0
+    rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

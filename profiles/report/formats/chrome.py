@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from adbg.profiles.report.formats import paddle_trace
 from adbg.profiles.report.formats.collapsed import frame_of
 from adbg.profiles.report.formats.problem import FormatError, damaged
 from adbg.profiles.report.model import NATIVE, NODE, PYTHON, SECONDS, Builder, Frame, Profile, Sample, Span
@@ -39,7 +40,7 @@ def read(path: Path) -> Profile:
     if not isinstance(events, list):
         raise damaged(path, _KIND, "it has no list of events")
     try:
-        spans, frames = _spans([event for event in events if isinstance(event, dict)])
+        spans, frames = _spans(paddle_trace.put_right([event for event in events if isinstance(event, dict)]))
     except (TypeError, ValueError, KeyError, OverflowError) as error:
         raise damaged(path, _KIND, f"its events are not those of the format ({error!r})") from None
     return _stacked(spans, frames, {"format": "Chrome trace"})
@@ -58,9 +59,10 @@ def _stacked(spans: Sequence[Span], frames: Sequence[Frame], meta: Mapping[str, 
         if span.duration > 0 and span.category != "iteration":  # its time is that of the threads
             lanes[span.process, span.thread].append((span, frame))
     several = len({process for process, _ in lanes}) > 1
+    events: dict[tuple[int, int], int] = defaultdict(int)
     for (process, thread), lane in lanes.items():
-        _nest(builder, lane, f"{process} {thread}".strip() if several else thread)
-    return Profile(builder.frames, builder.samples, SECONDS, spans=tuple(spans), meta=meta)
+        _nest(builder, lane, f"{process} {thread}".strip() if several else thread, events)
+    return Profile(builder.frames, builder.samples, SECONDS, spans=tuple(spans), events=events, meta=meta)
 
 
 def _spans(events: list[dict[str, Any]]) -> tuple[list[Span], list[Frame]]:
@@ -120,6 +122,8 @@ def _frame(event: Mapping[str, Any], category: str) -> Frame:
     name = str(event.get("name", ""))
     facts = event.get("args")
     facts = facts if isinstance(facts, dict) else {}
+    if paddle_trace.OURS in event:
+        return paddle_trace.frame(event)
     if name.startswith(_NODE):
         return Frame(name.removeprefix(_NODE), side=NODE)
     if category == "node":  # adbg's own
@@ -141,8 +145,8 @@ def _frame(event: Mapping[str, Any], category: str) -> Frame:
     return frame_of(name)
 
 
-def _nest(builder: Builder, lane: list[tuple[Span, Frame]], thread: str) -> None:
-    """Adds the self time of each event of one thread under those that it lies in."""
+def _nest(builder: Builder, lane: list[tuple[Span, Frame]], thread: str, events: dict[tuple[int, int], int]) -> None:
+    """Adds the self time of each event of one thread under those that it lies in, and counts it."""
     stack: list[tuple[float, int]] = []  # (end, frame)
     inside: list[Frame] = []
     at = 0.0
@@ -167,7 +171,9 @@ def _nest(builder: Builder, lane: list[tuple[Span, Frame]], thread: str) -> None
             continue
         end = span.begin + span.duration
         # Clocks of two sources may overlap by a little: then it ends with the event that it lies in.
-        stack.append((min(end, stack[-1][0]) if stack else end, builder.frame(frame)))
+        number = builder.frame(frame)
+        events[number, stack[-1][1] if stack else -1] += 1
+        stack.append((min(end, stack[-1][0]) if stack else end, number))
         inside.append(frame)
     until(float("inf") if not stack else stack[0][0])
 

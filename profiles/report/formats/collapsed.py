@@ -17,6 +17,7 @@ _WEIGHT = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 _THREAD = re.compile(r"thread \((?P<id>[^)]*)\)(?:: \"?(?P<name>[^\"]*)\"?)?$|^thread (?P<other>\S.*)$", re.IGNORECASE)
 _LIBRARY = re.compile(r"(^|/)[^/]*\.so(\.[\d.]+)?$|\.pyd$|\.dylib$|\.dll$")
 _SOURCE = re.compile(r"\.(pyx|pxd|c|cc|cpp|cxx|cu|cuh|h|hpp|rs|inc|S)$")
+_ADDRESS = re.compile(r"0x[0-9a-f]+$")
 _MICRO = 1e6  # whole microseconds: tools read whole numbers only
 
 
@@ -66,6 +67,8 @@ def frame_of(text: str) -> Frame:
     for mark in ("_[k]", "_[j]", "_[i]"):  # flamegraph.pl's marks for kernel, JIT and inlined code
         text = text.removesuffix(mark)
     name, file, line = _parts(text)
+    if _ADDRESS.match(name) and _LIBRARY.search(file):  # of a function without a symbol: which one is not known
+        return Frame(f"{file.rpartition('/')[2]} (no symbol)", "", 0, NATIVE, file)
     if not file:
         return Frame(text, side=NATIVE if "::" in text or text.startswith(("_Z", "0x")) else PYTHON)
     if file == "node" or file.startswith("node "):
@@ -103,9 +106,9 @@ def text_of(frame: Frame) -> str:
 
 
 def write(profile: Profile, path: Path) -> None:
-    """Weights are whole numbers: samples, bytes, or microseconds."""
+    """Weights are whole numbers: samples, bytes, or microseconds of what was not sampled."""
     texts = [text_of(frame) for frame in profile.frames]
-    scale = _MICRO if profile.unit == SECONDS else 1
+    scale = 1.0 if profile.unit != SECONDS else 1 / profile.period if profile.period else _MICRO
     named = len({sample.thread for sample in profile.samples}) > 1
     with path.open("w", encoding="utf-8") as file:
         for stack, weight, thread in profile.samples:

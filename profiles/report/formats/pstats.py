@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import marshal
+from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -68,7 +70,8 @@ def _frame(key: _Key) -> Frame:
 
 
 def write(profile: Profile, path: Path) -> None:
-    """As cProfile writes it. A sampled profile has no calls: a function counts the stacks that it is in."""
+    """As cProfile writes it. Of a time line an event is a call. A sampled profile has no calls: a function counts the
+    samples that it is in, or, where their number is not known, the stacks."""
     if profile.unit != SECONDS:
         raise FormatError(f"a pstats file has times, this profile has {profile.unit}", "write it as collapsed stacks")
     table = _counted(profile) if profile.calls else _sampled(profile)
@@ -103,23 +106,32 @@ def _sampled(profile: Profile) -> dict[_Key, tuple[int, int, float, float, dict[
     own = [0.0] * len(keys)
     cumulative = [0.0] * len(keys)
     counts = [0] * len(keys)
+    period, events = profile.period, _events(profile)
     edges: list[dict[_Key, list[float]]] = [{} for _ in keys]
     for frames, weight, _ in group.samples:
         stack = [of_frame[frame] for frame in frames]
+        times = max(round(weight / period), 1) if period else 1
         for index in set(stack):
             cumulative[index] += weight
-            counts[index] += 1
+            counts[index] += times
         seen = set()
         for above, index in pairwise(stack):
             if (above, index) not in seen and above != index:
                 seen.add((above, index))
                 row = edges[index].setdefault(keys[above], [0, 0.0, 0.0])
-                row[0] += 1
+                row[0] += times
                 row[2] += weight
         if stack:
             own[stack[-1]] += weight
             if len(stack) > 1 and stack[-1] != stack[-2]:
                 edges[stack[-1]][keys[stack[-2]]][1] += weight
+    for (key, caller), number in events.items():
+        if caller is not None and caller in edges[numbers[key]]:
+            edges[numbers[key]][caller][0] = number
+    totals: dict[_Key, int] = defaultdict(int)
+    for (key, _), number in events.items():
+        totals[key] += number
+    counts = [totals.get(key, counts[i]) for i, key in enumerate(keys)]
     return {
         key: (
             counts[i], counts[i], own[i], cumulative[i],
@@ -127,3 +139,13 @@ def _sampled(profile: Profile) -> dict[_Key, tuple[int, int, float, float, dict[
         )
         for i, key in enumerate(keys)
     }  # fmt: skip
+
+
+def _events(profile: Profile) -> dict[tuple[_Key, _Key | None], int]:
+    """(function, the one that called it) -> how often, of a time line."""
+    first = profile.lines == "first"
+    keys = [_key(frame if first else replace(frame, line=0)) for frame in profile.frames]
+    found: dict[tuple[_Key, _Key | None], int] = defaultdict(int)
+    for (frame, above), number in profile.events.items():
+        found[keys[frame], keys[above] if above >= 0 else None] += number
+    return found

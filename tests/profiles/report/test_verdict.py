@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from adbg.profiles.report.formats import detect
-from adbg.profiles.report.model import NATIVE, SECONDS, Frame, Iteration, NodeTime, Profile, Sample
-from adbg.profiles.report.verdict import Bound, judge, split, usual
+from adbg.profiles.report.model import NATIVE, SECONDS, Frame, Iteration, NodeTime, Profile, Sample, Wait
+from adbg.profiles.report.verdict import Bound, judge, split
 from adbg.tui.text.profile_report import iteration_lines, verdict_lines
 
 MS, US = 1e-3, 1e-6
@@ -83,9 +84,21 @@ def test_iterations_in_which_adbg_was_at_work_are_not_the_programs() -> None:
     first = Iteration(1, 2 * MS, backward=2 * MS, disturbed=True)
     (line,) = iteration_lines(Profile(iterations=(first, *rows, *hooked)), 120)
     assert line.startswith("iterations: median 10ms") and line.endswith("slowest 12ms (iteration 6)")
-    assert usual([first, *rows, *hooked]) == [rows[0], rows[2]]
     (line,) = iteration_lines(Profile(iterations=(first, *hooked)), 120)
     assert line.endswith("slowest 200ms (iteration 3)"), "where there is no other"
+
+
+def test_both_lines_of_one_run_have_one_set_of_numbers() -> None:
+    """A first call, 40 times as long, is in neither."""
+    odd = Iteration(2, 400 * MS, 90 * MS, 2 * MS, 100 * MS, 200 * MS)
+    rows = [Iteration(n, (9 + n) * MS, 1 * MS, 2 * MS, 0.5 * MS, (5 + n) * MS) for n in (3, 4, 5, 6, 7)]
+    wait = Wait("/home/me/train.py", 4, 60 * MS, 6)
+    profile = Profile(nodes=(node("Mm", 1, MS, 0, MS),), iterations=(odd, *rows), waits=(wait,))
+    text = "\n".join([*verdict_lines(profile, 300), *iteration_lines(profile, 300)])
+    lists = re.findall(r"\(((?:\w+ [\d.]+(?:ms|µs),? ?)+)", text)
+    told = [dict(re.findall(r"(\w+) ([\d.]+\w+)", each)) for each in lists]
+    assert len(told) == 2 and told[0] == told[1] and told[0]["data"] == "10ms" and told[0]["forward"] == "1.0ms", text
+    assert "medians" in text and "10ms in 1 batch, on average" in text, text
 
 
 def test_samples_in_the_loader() -> None:
@@ -179,3 +192,11 @@ def test_the_node_timers_file(tmp_path: Path) -> None:
         ]  # fmt: skip
         assert profile.nodes[0].gap == pytest.approx(10 * US) and profile.nodes[0].line == 3
         assert profile.iterations == (Iteration(1, pytest.approx(100 * US), None, pytest.approx(90 * US), None, None),)
+
+
+@pytest.mark.parametrize(("framework", "says"), [("torch", "--with cprofile"), ("paddle", "on another thread")])
+def test_a_wait_for_data_says_which_profiler_sees_the_dataset(framework: str, says: str) -> None:
+    rows = tuple(Iteration(n, 9 * MS, 1 * MS, 1 * MS, 1 * MS, 6 * MS) for n in (2, 3, 4))
+    profile = Profile(nodes=(node("Mm", 1, MS, 0, MS),), iterations=rows, meta={"framework": framework})
+    text = verdict_lines(profile, 300)
+    assert text[0].startswith("data-bound") and says in text[-1] and "py-spy" in text[-1], text

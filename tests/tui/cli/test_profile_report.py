@@ -285,3 +285,20 @@ def test_help_of_a_file_and_an_option_behind_the_script(tmp_path: Path, capsys: 
     _warn_of_own(parser_of("profile", Profile_()), ["--with=yep", "--iterations", "3", "--mine"], str(script))
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1 and "--with stands behind" in said[0], "the script has --iterations itself"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--iteration", "3", "t.py"], "did you mean --iterations?"),
+        (["--iterations", "3", "--iteration-at", "t.py:9999", "t.py"], "t.py:9999: t.py has 2 lines"),
+        (["grows.log"], "no such file: grows.log (expected a script, or a saved profile)"),
+    ],
+)
+def test_what_cannot_be_is_said_before_the_script_runs(
+    words: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "t.py").write_text("print('it ran')\npass\n")
+    monkeypatch.chdir(tmp_path)
+    done = adbg("profile", *words)
+    assert done.status == 2 and says in done.stderr and "it ran" not in done.stdout, str(done)

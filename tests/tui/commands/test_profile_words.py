@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from adbg.engine.protocol import messages as protocol
+from adbg.profiles.report.model import Profile
 from adbg.tui.cli.profile import _judged
 from adbg.tui.commands.profile import _open, ended_text
 from adbg.tui.text.profile import state_text
+from adbg.tui.text.profile_report import head_lines
 
 NODE = {"calls": 10, "us": 100.0, "total_us": 1000.0, "gap_us": 5.0, "file": "/a/m.py", "line": 4}
 
@@ -51,3 +53,14 @@ def test_a_profile_that_waits_says_what_goes_on(state: protocol.ProfileState) ->
     state = replace(state, state="waiting")
     assert "`continue` goes on to it" in state_text(state, True, True)
     assert "continue" not in state_text(state, True, False)
+
+
+def test_a_profile_of_a_job_says_whose_it_is() -> None:
+    region = protocol.ProfileRegion("iterations", 10)
+    done = protocol.ProfileState("done", "cprofile", region, "/run/002-cprofile", "profile.pstats", rank=1)
+    assert state_text(done).startswith("profile cprofile of rank 1, 10 iterations")
+    assert state_text(replace(done, rank=None)).startswith("profile cprofile, 10 iterations")
+    (head,) = head_lines(Profile(meta={"profiler": "cprofile", "rank": 0}), "x")
+    assert head == "x: cprofile, rank 0"
+    (head,) = head_lines(Profile(meta={"profiler": "cprofile", "rank": None}), "x")
+    assert head == "x: cprofile"
