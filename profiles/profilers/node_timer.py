@@ -104,6 +104,7 @@ class NodeTimer(Profiler, Observer):
         self._waits: dict[tuple[str, int], list[float]] = {}  # by the line that waits for data: [us, how often]
         self._seen: set[str] = set()  # phases that were told of
         self.framework = ""
+        self._nodes = 0  # that were written at the end
 
     def available(self) -> Availability:
         return Availability(True)
@@ -117,7 +118,9 @@ class NodeTimer(Profiler, Observer):
 
     def stop(self) -> Artifact:
         self._on = False
-        nodes = self._write()
+        if self._rows:
+            self._nodes = self._write()
+        nodes = self._nodes
         self._rows, self._calls = {}, {}
         if self._named:
             self.stacks(True)

@@ -171,7 +171,8 @@ class PySpy(Profiler):
         if there:
             with open(path, encoding="utf-8", errors="replace") as file:
                 text, left, kept = without_own(file.read(), own_folders(), self._native)
-            with open(path, "w", encoding="utf-8") as file:
+            with open(path + ".new", "w", encoding="utf-8") as file:
                 file.write(text)
+            os.replace(path + ".new", path)  # on a full disk what py-spy wrote stays
             there, meta["own_share"] = kept > 0, left / max(left + kept, 1)
         return Artifact(self.name, self._folder, FILE if there else "", self.format, meta)

@@ -134,6 +134,7 @@ class Yep(Profiler):
         self._folder = ""
         self._tool: _Library | _Module | None = None
         self._handler = 0  # of SIGPROF, while it samples
+        self._over = False
 
     def available(self) -> Availability:
         if library() is None and not _module():
@@ -161,9 +162,13 @@ class Yep(Profiler):
                 "libprofiler does not start: it is running already, or cannot write its file",
                 f"unset CPUPROFILE in the program's environment, and check that {folder} can be written",
             )
-        self._handler = _handler()
-        SAMPLING.begin(self._save)
-        self._save_maps()
+        try:
+            self._handler = _handler()
+            SAMPLING.begin(self._save)
+            self._save_maps()
+        except BaseException:
+            self.undo()
+            raise
 
     def checkpoint(self) -> None:
         with SAMPLING.lock:
@@ -192,11 +197,12 @@ class Yep(Profiler):
         if self._tool is not None:
             if self._tool.runs(path):
                 displaced = self._displaced()
+                self._over = True
                 self._tool.stop()
                 if displaced is not None:
                     signal.setitimer(signal.ITIMER_PROF, *displaced)
                     meta["displaced"] = "the program took SIGPROF for itself in the region: samples end there"
-            else:
+            elif not self._over:
                 meta["displaced"] = "the program ended the profile with a yep of its own: samples end there"
 
     def _displaced(self) -> tuple[float, float] | None:
@@ -206,6 +212,13 @@ class Yep(Profiler):
         if _handler() == self._handler and not another:
             return None
         return timer if another else (0.0, 0.0)
+
+    def undo(self) -> None:
+        tool = self._tool
+        with SAMPLING.lock:
+            SAMPLING.end()
+            if tool is not None and tool.runs(os.path.join(self._folder, FILE)):
+                tool.stop()
 
     def abandon(self) -> None:
         """A forked child has the file, what was not written of it, and the library's function that writes it when the
