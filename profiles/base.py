@@ -92,7 +92,12 @@ class Profiler(abc.ABC):
 
     @abc.abstractmethod
     def stop(self) -> Artifact:
-        """End, and write what was measured. Raises ProfileError, OSError."""
+        """End, and write what was measured. Again, where an exception of the program's came into it: what was done is
+        not done twice. Raises ProfileError, OSError."""
+
+    def undo(self) -> None:
+        """``start`` or ``stop`` failed, or an exception came into it: nothing of it may go on."""
+        self.abandon()
 
     def abandon(self) -> None:  # noqa: B027
         """In a forked child: let go, write nothing."""

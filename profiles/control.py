@@ -22,7 +22,7 @@ from adbg.engine.session.stop_point import PausedPoint
 from adbg.profiles import registry
 from adbg.profiles.course import Course
 from adbg.profiles.folders import make_folder, parent_folder
-from adbg.profiles.measurement import Measurement, displaced_by, told
+from adbg.profiles.measurement import Measurement, displaced_by, lives, told
 from adbg.profiles.placing import Placing
 from adbg.profiles.region import Region
 from adbg.profiles.repeat import repeated, run_in_pieces
@@ -86,8 +86,8 @@ class Profiling(Observer):
         placing = Placing()
         placing.asked(request.cores, request.nice)
         folder = make_folder(request.folder or parent_folder(self._run_dir()), profiler.name)
-        course.now = now = Measurement(profiler, region, folder, placing)
-        profiler.displaced = lambda by: course.finish(now, displaced_by(by))  # type: ignore[method-assign]
+        course.now = now = course.measurement(profiler, region, folder, placing)
+        profiler.displaced = lambda by: self._displaced(now, by)  # type: ignore[method-assign]
         if isinstance(profiler, Observer):
             self._session.observe(profiler)
             if hasattr(profiler, "stacks"):
@@ -184,6 +184,24 @@ class Profiling(Observer):
             now.why = "ends as soon as its thread runs Python"
             now.profiler.end_later(lambda: self._course.finish(now, why))
 
+    def _displaced(self, now: Measurement, by: str) -> None:
+        """On the thread that starts another profiler: the program's waits until this one has ended where it began. It
+        cannot be ended anywhere else, and torch dies of two that are at work at once."""
+        why = displaced_by(by)
+        if now.state != "running" or now.may_end_here:
+            self._course.finish(now, why)
+            return
+        now.ending = (why,)
+        if now.thread == threading.main_thread().ident:
+            MAIN_THREAD.call(lambda frame: self._course.finish(now, why))
+            for _ in range(int(COMES)):
+                MAIN_THREAD.wake()
+                if now.over.wait(1.0):
+                    return
+        elif now.over.wait(COMES):
+            return
+        self._course.finish(now, why)
+
     def _go(self, why: str) -> None:
         now = self._now
         if now is not None:
@@ -202,6 +220,7 @@ class Profiling(Observer):
     def _tick(self, begins: bool) -> None:
         """An outermost backward begins or has ended on this thread."""
         try:
+            self._course.resume()
             if begins:
                 self._backward_begins()
             else:
@@ -236,7 +255,12 @@ class Profiling(Observer):
     def _passed(self, now: Measurement, first: int) -> None:
         """A bound of iterations, on this thread; the region begins at the ``first`` one."""
         if now.counted and now.counted != threading.get_ident():
-            return
+            if lives(now.counted):
+                return
+            if now.running and now.profiler.bound:
+                self._course.finish(now, now.unfinished("its thread ended"))
+                return
+            now.counted = now.ends = 0
         now.counted = now.counted or threading.get_ident()
         region = now.region
         if now.running:
@@ -290,6 +314,7 @@ class Profiling(Observer):
     def program_ends(self) -> None:
         """On the main thread, when the program's own code is over: what the interpreter and the framework do to take
         themselves down (half a second with torch on a busy machine) is no part of any region."""
+        self._course.resume()
         now = self._now
         self._let_go("the program ended", ends=True)
         if now is not None and now.asked_to_end:  # set already, unless another thread is at it
@@ -298,6 +323,7 @@ class Profiling(Observer):
     def detach(self) -> None:
         """The front end leaves. Under the session's lock of arming: nothing here may wait for a thread of the
         program that may come for it."""
+        self._course.resume()
         self._let_go("the program ended, or was let go,")
 
     def _let_go(self, what: str, ends: bool = False) -> None:

@@ -3,6 +3,9 @@
 A tool takes seconds to start, to stop and to write. So nobody waits for the step at hand: a thread that comes meanwhile
 leaves word that the measurement is to end, and whoever is at a step ends it behind that. The session's lock of arming
 is taken only when a step's work is done, by a thread that holds nothing that another one waits for.
+
+An exception of the program's may come between any two instructions of a step. What was done of it stays done, and the
+next visit (a backward call, another request, the program's end) goes on behind that: ``resume``.
 """
 
 from __future__ import annotations
@@ -19,11 +22,14 @@ from adbg.engine.protocol import messages as p
 from adbg.engine.python.line_trace import LineRegions
 from adbg.engine.session.observers import Observer
 from adbg.engine.session.session import Session
-from adbg.profiles.base import META
+from adbg.profiles.base import META, Profiler
 from adbg.profiles.folders import reason, write_meta
 from adbg.profiles.measurement import LIVE, Measurement, told
+from adbg.profiles.placing import Placing
+from adbg.profiles.region import Region
 
 HELD = 30.0  # seconds that a region's begin waits for a profiler beside the program
+INTERRUPTED = "an exception of the program's own (a signal, a Ctrl-C) came while the profiler began: ask for it again"
 
 
 class Course:
@@ -36,24 +42,41 @@ class Course:
         self._tick = tick
         self.now: Measurement | None = None
         self.last: Measurement | None = None
+        self._leaving: dict[Measurement, None] = {}  # those that are over, and still hear of the program
         self.lines = LineRegions(session.problems.problem)
 
     # ------------------------------------------------------------ steps
 
     def _step(self, now: Measurement, does: Callable[[Measurement], None] | None = None) -> None:
         """On this thread, unless another one is at a step; behind it the end, if one was asked for meanwhile."""
-        while now.turn.acquire(blocking=False):
+        while not now.gone:
+            hold = now.turn.take()
+            if hold is None:
+                return
             try:
                 if does is not None and not now.asked_to_end:
                     does(now)
-                if now.asked_to_end and now.state in LIVE:
+                if now.asked_to_end and not now.gone:
                     self._end(now)
             finally:
-                now.closing = now.closing and now.state not in LIVE  # a Ctrl-C came: it can be asked for again
-                now.turn.release()
+                hold.over = True
             # asked since the look above, by a thread that found the turn taken and went on
-            if not now.asked_to_end or now.state not in LIVE:
+            if not now.asked_to_end:
                 return
+
+    def resume(self) -> None:
+        """An end that was asked for, and that an exception came into, goes on here. On any visit of the program's."""
+        for now in (*self._leaving, self.now):
+            if now is None or now.gone or now.turn.taken:
+                continue
+            if now.state == "running" and not now.started:
+                now.asked_to_end = now.asked_to_end or (INTERRUPTED,)
+            if now.asked_to_end and (now.state != "running" or now.may_end_here):
+                self._step(now)
+
+    @staticmethod
+    def measurement(profiler: Profiler, region: Region, folder: str, placing: Placing) -> Measurement:
+        return Measurement(profiler, region, folder, placing, Course._step.__code__)
 
     def ready(self) -> None:
         """Another may be asked for. Under the session's lock of arming.
@@ -61,6 +84,7 @@ class Course:
         Raises:
             CommandError: not before this one is over.
         """
+        self.resume()
         now = self.now
         if now is None:
             if not self.lines.empty:
@@ -90,7 +114,7 @@ class Course:
             self.tell(now)
             now.start()
         except own(Exception) as error:
-            self._failed(now, error)
+            self._failed(now, error)  # which asks for its end: that comes behind this
             return
         if isinstance(now.profiler, Observer):
             self._session.rearm()
@@ -102,7 +126,7 @@ class Course:
         now.state = "ready"
         self.tell(now)
         if not now.go.wait(HELD):
-            now.warnings.append(f"{now.profiler.name} did not begin in time: the begin of the region is missing")
+            now.warn(f"{now.profiler.name} did not begin in time: the begin of the region is missing")
 
     def save(self, now: Measurement) -> None:
         if now.save_is_due():
@@ -127,9 +151,16 @@ class Course:
         self.finish(now, "")
 
     def _end(self, now: Measurement) -> None:
-        ran, why = now.state == "running", now.asked_to_end[0]
-        now.closing = True
-        if not ran:
+        now.ends_now = True
+        if now.state in LIVE:
+            self._close(now)
+        self._over(now)
+
+    def _close(self, now: Measurement) -> None:
+        ran, why = now.started, now.asked_to_end[0]
+        if now.state == "running" and not ran:
+            now.profiler.undo()
+        elif not ran:
             why = why or "stopped before the region began"
         elif now.ending:
             now.why = ""  # that it will end soon
@@ -142,36 +173,45 @@ class Course:
             if not now.dropped:
                 state, why = ("partial", why) if why else ("done", now.why)
                 self._write_meta(now, state, why)
-                now.state, now.why = state, why
+                now.why = why
+                now.state = state
         except own(Exception) as error:
             if not now.dropped:
                 self._failed(now, error)
-                return
         if now.dropped:
-            now.state = "idle"
             now.put_back()
             shutil.rmtree(now.folder, ignore_errors=True)
-        self._over(now)
+            now.state = "idle"
 
     def _failed(self, now: Measurement, error: BaseException) -> None:
-        now.closing = True
-        now.put_back()
         why = reason(error, now.folder)
+        now.asked_to_end = now.asked_to_end or (why,)
+        now.ends_now = True
+        if now.state == "running":  # what it has begun of its tool's work goes on else, for good
+            with suppress(Exception):
+                now.profiler.undo()
+        now.put_back()
         with suppress(OSError):
             if set(os.listdir(now.folder)) <= {META}:  # nothing was measured
                 shutil.rmtree(now.folder)
             else:
                 self._write_meta(now, "failed", why)
-        now.state, now.why = "failed", why
-        self._over(now)
+        now.why = why
+        now.state = "failed"
 
     def _over(self, now: Measurement) -> None:
         """Its files are written."""
-        self.now, self.last = None, now if not now.dropped else None
-        if not now.dropped:
+        self._leaving[now] = None
+        if self.now is now:
+            self.last = now if not now.dropped else None
+            self.now = None
+        if not now.dropped and not now.told:
             self.tell(now)
+            now.told = True
         now.over.set()  # first: who waits for it may hold the lock of arming
         self._session.change(lambda: self._let_go(now))
+        self._leaving.pop(now, None)
+        now.gone = True
 
     def _let_go(self, now: Measurement) -> None:
         """Of what reports to it; another one may have been asked for already."""
@@ -206,6 +246,7 @@ class Course:
     def abandon(self) -> None:
         """In a forked child: a step that was under way is none of this process."""
         now, self.now = self.now, None
+        self._leaving = {}
         self.lines.abandon()
         if now is not None:
             with suppress(Exception):

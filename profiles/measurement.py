@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
+import types
 from collections.abc import Sequence
 from typing import Any
 
+from adbg.engine.flag import Flag
 from adbg.engine.protocol import messages as p
 from adbg.profiles import machine
 from adbg.profiles.base import Artifact, Profiler, region_meta
 from adbg.profiles.placing import Placing
 from adbg.profiles.region import Region
+from adbg.profiles.turn import Turn
 
 NOTHING = "nothing ran in the region: there is nothing to show"
 LIVE = ("waiting", "ready", "running")
@@ -20,9 +24,10 @@ SAVE = 2.0  # seconds between two savings of what was measured, and at least 50 
 
 
 class Measurement:
-    """Begun, saved and ended by ``Course``, by the thread that has its ``turn``."""
+    """Begun, saved and ended by ``Course``, by the thread that has its ``turn``. Each change is one store: whoever
+    comes behind an exception of the program's finds how far it went."""
 
-    def __init__(self, profiler: Profiler, region: Region, folder: str, placing: Placing) -> None:
+    def __init__(self, profiler: Profiler, region: Region, folder: str, placing: Placing, step: types.CodeType) -> None:
         self.profiler = profiler
         self.region = region
         self.folder = folder
@@ -37,26 +42,40 @@ class Measurement:
         self.passes = 0  # of a line region
         self.given_up = False  # of a node that is run again
         self.ending: tuple[str, ...] = ()  # (why,): its thread is to end it
-        self.turn = threading.Lock()  # of whoever begins, saves or ends it; taken by trying, never waited for
+        self.turn = Turn(step)  # of whoever begins, saves or ends it
         self.asked_to_end: tuple[str, ...] = ()  # (why,): by whom has the turn, or gets it next
-        self.closing = self.dropped = False  # its end is under way; nobody wants it
+        self.ends_now = self.dropped = False  # its end was begun; nobody wants it
+        self.started = False  # its profiler is at work
+        self.told = self.gone = False  # its end was told; nothing is left of it that hears of the program
         self.artifact: Artifact | None = None
         self.seconds = 0.0
         self.begun = self.saved = self.next_save = 0.0
         self._monotonic = self._cpu = 0.0
+        self._took: tuple[float, float] | None = None  # seconds, and those of CPU time, when it was over
         self.machine = machine.Machine()
         self._facts: dict[str, Any] = {}
-        self.go = threading.Event()
-        self.over = threading.Event()
+        self.go = Flag()
+        self.over = Flag()
 
     @property
     def running(self) -> bool:
         """It measures: its region has begun, and nobody ends it."""
         return self.state == "running" and not self.closing
 
+    @property
+    def closing(self) -> bool:
+        """Its end is under way. Where an exception came into that it is to be asked for again."""
+        return self.ends_now and self.turn.taken
+
+    @property
+    def may_end_here(self) -> bool:
+        """On this thread."""
+        profiler, here = self.profiler, threading.get_ident()
+        return not profiler.bound or profiler.ends_anywhere or self.thread == here or not lives(self.thread)
+
     def begins(self) -> None:
-        self.state = "running"
         self.thread = threading.get_ident()
+        self.state = "running"
         self.machine = machine.Machine()
         self.begun = time.time()
 
@@ -66,19 +85,22 @@ class Measurement:
         self._monotonic = time.monotonic()
         self.next_save = self._monotonic + SAVE
         self.profiler.start(self.region, self.folder)
+        self.started = True
 
     def stop(self) -> None:
-        """The first that is done behind it."""
-        seconds, cpu = time.monotonic(), time.process_time()
-        self.artifact = self.profiler.stop()
-        self.seconds, self._cpu = seconds - self._monotonic, cpu - self._cpu
+        """The first that is done behind it; again where an exception came into it."""
+        if self._took is None:
+            self._took = time.monotonic() - self._monotonic, time.process_time() - self._cpu
+        if self.artifact is None:
+            self.artifact = self.profiler.stop()
+        self.seconds = self._took[0]
         self._facts = self.machine.facts()  # before the program's threads are where they were
 
     def note_displaced(self) -> None:
         """What the profiler found in its place at the end."""
         said = self.artifact.meta.get("displaced") if self.artifact is not None else None
         if said:
-            self.warnings.append(said)
+            self.warn(said)
 
     def nothing(self) -> str:
         """Why nothing was measured; "" where something was. What says little is a warning."""
@@ -95,7 +117,11 @@ class Measurement:
         """Cores and priority."""
         stays = self.placing.restore()
         if stays:
-            self.warnings.append(stays)
+            self.warn(stays)
+
+    def warn(self, *said: str) -> None:
+        """Once, also where its end is gone through twice."""
+        self.warnings = [*self.warnings, *(each for each in said if each not in self.warnings)]
 
     def unfinished(self, what: str) -> str:
         """What a profile is told to lack that ``what`` ("the program ended") ends now; "" if nothing."""
@@ -119,7 +145,7 @@ class Measurement:
         artifact = self.artifact
         facts = self._facts or self.machine.facts()
         if state != "running":
-            self.warnings = [*self.warnings, *machine.warnings(facts)]
+            self.warn(*machine.warnings(facts))
         return {
             "adbg": 1,
             "profiler": self.profiler.name,
@@ -132,12 +158,17 @@ class Measurement:
             "pid": os.getpid(),
             "begun": self.begun,
             "seconds": self.seconds,
-            "cpu_seconds": self._cpu,
+            "cpu_seconds": self._took[1] if self._took is not None else 0.0,
             "iterations": self.iterations,
             "machine": facts,
             "warnings": self.warnings,
             **(artifact.meta if artifact is not None else {}),
         }
+
+
+def lives(thread: int) -> bool:
+    """It runs Python, or waits in it."""
+    return thread in sys._current_frames()
 
 
 def displaced_by(other: str) -> str:

@@ -32,6 +32,7 @@ from adbg.engine.capture.captures import Captures
 from adbg.engine.collectives.answer import latest
 from adbg.engine.collectives.ledger import Ledger
 from adbg.engine.errors import ProtocolError
+from adbg.engine.flag import Flag
 from adbg.engine.inspect.digest import DigestMoments
 from adbg.engine.inspect.memory.answer import MemoryWatch
 from adbg.engine.log.levels import LogLevels
@@ -113,7 +114,7 @@ class Agent:
         self.config = config
         self.main = main
         self.rank = _environment_rank()
-        self.configured = threading.Event()
+        self.configured = Flag()
         self.client: Client | None = None
         self._taking = threading.Lock()
         self._breakpointhook = sys.breakpointhook

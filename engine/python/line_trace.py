@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import collections
 import ctypes
+import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
@@ -19,6 +21,7 @@ from typing import Any
 from adbg.engine.outside import own
 from adbg.engine.places import Lines
 
+_WAKING = signal.SIGURG  # ignored unless a program asks for it
 _MOST_CODES = 50_000  # code objects whose verdict is kept: a program may compile some at every step
 
 
@@ -45,6 +48,19 @@ class MainThread:
         if self._waiting:
             self._waiting.popleft()(sys._getframe(1))
         return 0
+
+    def wake(self) -> None:
+        """Where it waits in C for another thread (``join``, a queue, a lock) it runs what it was asked to call at once:
+        such a wait looks for that at each signal. By one that does nothing, if the program does nothing with it."""
+        libc = ctypes.CDLL(None)
+        libc.signal.restype, libc.signal.argtypes = ctypes.c_void_p, [ctypes.c_int, ctypes.c_void_p]
+        before = libc.signal(_WAKING, ctypes.cast(libc.abs, ctypes.c_void_p))
+        if not before:
+            libc.siginterrupt(_WAKING, 1)  # else the kernel would go on with the wait
+            signal.pthread_kill(threading.main_thread().ident or 0, _WAKING)
+            time.sleep(0.01)  # it comes as soon as that thread runs
+            libc.siginterrupt(_WAKING, 0)
+        libc.signal(_WAKING, before)
 
 
 MAIN_THREAD = MainThread()  # of this process

@@ -57,8 +57,8 @@ def _end_on(state: int, thread: int) -> None:
     end = ctypes.pythonapi._PyEval_SetProfile
     end.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
     before = sys.getswitchinterval()
-    sys.setswitchinterval(10.0)
     try:
+        sys.setswitchinterval(10.0)
         time.sleep(0.0001)  # those who wait for the GIL now wait that long too
         if thread in sys._current_frames():
             end(state, None, None)
@@ -79,6 +79,8 @@ class CProfile(Profiler):
         self._state: int | None = None  # address of its thread's state
         self._folder = ""
         self._lost = False  # the program took its place
+        self._over = False  # it is to end, or has
+        self._gone = False  # its thread ended
         self.own_seconds = 0.0
 
     def available(self) -> Availability:
@@ -126,6 +128,8 @@ class CProfile(Profiler):
         meta: dict[str, Any] = {"adbg_seconds": self.own_seconds, "functions": calls}
         if self._lost:
             meta["displaced"] = "the program took cProfile's place on this thread in the region: its calls miss"
+        elif self._gone:
+            meta["displaced"] = "its thread ended in the region"
         return Artifact(self.name, self._folder, FILE if calls else "", self.format, meta)
 
     def abandon(self) -> None:
@@ -140,10 +144,15 @@ class CProfile(Profiler):
             return
         here = threading.get_ident() == self._thread
         # its thread holds it as long as it profiles there; the others are this object and the argument
+        lost = self._lost
         runs = self._mine() if here else sys.getrefcount(self._profiler) > 2
-        if not runs:
-            self._lost = True
-        elif not here and self._state is not None and self._thread in sys._current_frames():
+        self._gone = not here and self._thread not in sys._current_frames()
+        if self._over:  # an exception came into the first time
+            self._lost = lost
+        elif not runs:
+            self._lost = lost or not self._gone
+        self._over = True
+        if runs and not here and not self._gone and self._state is not None:
             _end_on(self._state, self._thread)
         if sys.getprofile() in (None, self._profiler):
             self._profiler.disable()  # what runs still is counted up to now

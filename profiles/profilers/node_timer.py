@@ -123,6 +123,7 @@ class NodeTimer(Profiler, Observer):
         self._after: dict[str, str] = {}  # by line of an outermost call: that of the one that came next, the last time
         self._last = ""
         self._at_once = False  # the region may begin or end within a call: nodes count as they end, not with their call
+        self._nodes = 0  # that were written at the end
 
     def available(self) -> Availability:
         return Availability(True)
@@ -138,7 +139,9 @@ class NodeTimer(Profiler, Observer):
     def stop(self) -> Artifact:
         self._on = False
         self._forward.let_go()
-        nodes = self._write()
+        if self._rows:
+            self._nodes = self._write()
+        nodes = self._nodes
         self._rows, self._calls = {}, {}
         if self._named:
             self.stacks(True)

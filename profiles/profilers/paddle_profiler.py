@@ -30,6 +30,7 @@ class PaddleProfiler(Profiler):
         self._way: frameworks.MakeWay | None = None
         self._later: frameworks.OnceOnThread | None = None
         self._thread = 0
+        self._over = False
 
     def available(self) -> Availability:
         return frameworks.available("paddle")
@@ -67,12 +68,21 @@ class PaddleProfiler(Profiler):
 
     def stop(self) -> Artifact:
         self._make_way()
-        profile, self._profile = self._profile, None  # let go of at the end, so that the program can make its own
-        profile.stop()
         path = os.path.join(self._folder, FILE)
-        profile.export(path, format="json")
+        if self._profile is not None:
+            if not self._over:
+                self._over = True  # asked again, it would fail
+                self._profile.stop()
+            self._profile.export(path, format="json")
+        self._profile = None  # so that the program can make its own
         there = os.path.exists(path) and os.path.getsize(path) > 0
         return Artifact(self.name, self._folder, FILE if there else "", self.format)
+
+    def undo(self) -> None:
+        self._make_way()
+        profile, self._profile = self._profile, None
+        if profile is not None and not self._over:
+            profile.stop()
 
     def abandon(self) -> None:
         self._make_way()

@@ -173,7 +173,8 @@ class PySpy(Profiler):
                 text, left, kept = without_own(file.read(), own_folders(), self._native)
             if not self._idle:
                 text, meta["waiting"] = without_waits(text)
-            with open(path, "w", encoding="utf-8") as file:
+            with open(path + ".new", "w", encoding="utf-8") as file:
                 file.write(text)
+            os.replace(path + ".new", path)  # on a full disk what py-spy wrote stays
             there, meta["own_share"] = kept > 0, left / max(left + kept, 1)
         return Artifact(self.name, self._folder, FILE if there else "", self.format, meta)

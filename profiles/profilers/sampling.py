@@ -28,7 +28,7 @@ class Sampling:
     def __init__(self) -> None:
         self.lock = threading.RLock()  # a handler of the program's may fork in the middle of what holds it
         self._save: Callable[[], None] | None = None  # while it samples
-        self._held: list[tuple[float, float]] = []
+        self._held: dict[int, list[tuple[float, float]]] = {}  # by thread: a handler may fork in the middle of a fork
         self._deaf: set[int] = set()  # threads that block the signal for good
         self._registered = False
         self._replaced: list[tuple[Any, str, Any, Any]] = []
@@ -54,21 +54,27 @@ class Sampling:
                 setattr(owner, name, original)
 
     def hold(self) -> None:
-        """Nothing samples until ``go_on``, on this thread."""
+        """Nothing samples until ``go_on``, on this thread. That comes also where an exception comes in here: it finds
+        what there is to put back."""
+        held = self._held.setdefault(threading.get_ident(), [])
+        held.append((0.0, 0.0))
         self.lock.acquire()
-        self._held.append((0.0, 0.0))
         if self._save is not None:
-            self._held[-1] = signal.setitimer(signal.ITIMER_PROF, 0)
+            held[-1] = signal.setitimer(signal.ITIMER_PROF, 0)
             self._quiet()
 
     def go_on(self) -> None:
-        timer = self._held.pop()
+        held = self._held.get(threading.get_ident())
+        if not held:
+            return
+        timer = held.pop()
         if timer[1] > 0:
             signal.setitimer(signal.ITIMER_PROF, timer[0] or timer[1], timer[1])
-        self.lock.release()
+        if self.lock._is_owned():  # type: ignore[attr-defined]
+            self.lock.release()
 
     def _in_child(self) -> None:
-        self.lock, self._held = threading.RLock(), []
+        self.lock, self._held = threading.RLock(), {}
         self.end()
 
     def _exec(self, original: Any) -> Any:
@@ -79,8 +85,8 @@ class Sampling:
                 return original(*args, **kwargs)
             with self.lock:
                 save()  # which sets the timer again
-                self.hold()
                 try:
+                    self.hold()
                     return original(*args, **kwargs)
                 finally:  # there is no such program: this one goes on
                     self.go_on()

@@ -3,6 +3,7 @@ imported torch."""
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import threading
@@ -30,6 +31,8 @@ class TorchProfiler(Profiler):
         self._way: frameworks.MakeWay | None = None
         self._later: frameworks.OnceOnThread | None = None
         self._thread = 0
+        self._cuda = False
+        self._over = False  # torch's own has ended
 
     def available(self) -> Availability:
         return frameworks.available("torch")
@@ -42,7 +45,8 @@ class TorchProfiler(Profiler):
             raise ProfileError("the program's own torch.profiler is at work already", "end that one, or use cprofile")
         self._folder, self._thread = folder, threading.get_ident()
         kinds = torch.profiler.ProfilerActivity
-        activities = [kinds.CPU, *([kinds.CUDA] if torch.cuda.is_available() else [])]
+        self._cuda = torch.cuda.is_available()
+        activities = [kinds.CPU, *([kinds.CUDA] if self._cuda else [])]
         self._profile = torch.profiler.profile(activities=activities)
         self._profile.start()
         # every way to start one comes by here
@@ -56,18 +60,49 @@ class TorchProfiler(Profiler):
 
     def stop(self) -> Artifact:
         self._make_way()
-        self._profile.stop()
+        self._end()
         path = os.path.join(self._folder, FILE)
         operators = len(self._profile.events())
-        if operators:
+        if operators and not _there(path):  # torch writes it once
             self._profile.export_chrome_trace(path)
+            if not _there(path):  # it says nothing of a full disk
+                raise OSError(errno.ENOSPC, "torch did not write its trace: the disk is full, or the folder is gone")
         return Artifact(self.name, self._folder, FILE if operators else "", self.format, {"operators": operators})
 
-    def abandon(self) -> None:
+    def _end(self) -> None:
+        """An exception may have come before it had ended, or behind."""
+        if not self._over and (threading.get_ident() != self._thread or self._runs()):
+            self._profile.stop()
+        self._over = True
+
+    @staticmethod
+    def _runs() -> bool:
+        """On this thread."""
+        return bool(sys.modules["torch"].autograd._profiler_enabled())
+
+    def undo(self) -> None:
         self._make_way()
+        if self._profile is not None and threading.get_ident() == self._thread:
+            self._end()
+
+    def abandon(self) -> None:
+        """A forked child has the profile of the thread that forked: it would note each operator for as long as the
+        child lives. Where CUPTI is at work nothing is asked of it: it does not live through a fork."""
+        self._make_way()
+        if self._profile is None or self._over or threading.get_ident() != self._thread or not self._runs():
+            return
+        autograd: Any = sys.modules["torch"].autograd
+        if self._cuda:
+            autograd._enable_record_function(False)
+        else:
+            autograd._disable_profiler()
 
     def _make_way(self) -> None:
         if self._way is not None:
             self._way.undo()
         if self._later is not None:
             self._later.undo()
+
+
+def _there(path: str) -> bool:
+    return os.path.exists(path) and os.path.getsize(path) > 0

@@ -138,6 +138,7 @@ class Yep(Profiler):
         self._begun = 0.0  # CPU time of the process
         self._tool: _Library | _Module | None = None
         self._handler = 0  # of SIGPROF, while it samples
+        self._over = False
 
     def available(self) -> Availability:
         if library() is None and not _module():
@@ -165,9 +166,13 @@ class Yep(Profiler):
                 "libprofiler does not start: it is running already, or cannot write its file",
                 f"unset CPUPROFILE in the program's environment, and check that {folder} can be written",
             )
-        self._handler = _handler()
-        SAMPLING.begin(self._save)
-        self._save_maps()
+        try:
+            self._handler = _handler()
+            SAMPLING.begin(self._save)
+            self._save_maps()
+        except BaseException:
+            self.undo()
+            raise
         self._begun = time.process_time()
 
     def checkpoint(self) -> None:
@@ -198,11 +203,12 @@ class Yep(Profiler):
         if self._tool is not None:
             if self._tool.runs(path):
                 displaced = self._displaced()
+                self._over = True
                 self._tool.stop()
                 if displaced is not None:
                     signal.setitimer(signal.ITIMER_PROF, *displaced)
                     meta["displaced"] = "the program took SIGPROF for itself in the region: samples end there"
-            else:
+            elif not self._over:
                 meta["displaced"] = "the program ended the profile with a yep of its own: samples end there"
 
     def _displaced(self) -> tuple[float, float] | None:
@@ -212,6 +218,13 @@ class Yep(Profiler):
         if _handler() == self._handler and not another:
             return None
         return timer if another else (0.0, 0.0)
+
+    def undo(self) -> None:
+        tool = self._tool
+        with SAMPLING.lock:
+            SAMPLING.end()
+            if tool is not None and tool.runs(os.path.join(self._folder, FILE)):
+                tool.stop()
 
     def abandon(self) -> None:
         """A forked child has the file, what was not written of it, and the library's function that writes it when the

@@ -15,7 +15,7 @@ from adbg.engine.errors import AdbgError
 from adbg.engine.protocol import messages as protocol
 from adbg.profiles import registry
 from adbg.profiles.base import META, Profiler, region_meta
-from adbg.profiles.folders import make_folder, parent_folder, write_meta
+from adbg.profiles.folders import make_folder, parent_folder, reason, write_meta
 from adbg.profiles.machine import Machine, slow_cores
 from adbg.profiles.region import Region
 from adbg.tui.debugger.process import Process
@@ -127,6 +127,8 @@ class Profiles:
             self._still_wanted(profiler, process, state)
         except AdbgError as error:
             problem = str(error)
+        except Exception as error:  # the program waits for "go", whatever happens here
+            problem = f"{state.profiler} does not start: {reason(error, state.folder)}"
         try:
             process.client.request(protocol.Profile("go", folder=problem))
         except AdbgError:
