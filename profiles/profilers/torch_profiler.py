@@ -58,9 +58,11 @@ class TorchProfiler(Profiler):
         self._make_way()
         self._profile.stop()
         path = os.path.join(self._folder, FILE)
-        operators = len(self._profile.events())
+        # Not ``events()``, which makes an object of each: 168,280 took 10 s and kept 829 MB; the count takes 0.3 s
+        operators = len(self._profile.profiler.kineto_results.events())
         if operators:
             self._profile.export_chrome_trace(path)
+        self._profile = None  # what it measured is in the file: the program gets its memory back
         return Artifact(self.name, self._folder, FILE if operators else "", self.format, {"operators": operators})
 
     def abandon(self) -> None:
