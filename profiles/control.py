@@ -95,7 +95,7 @@ class Profiling(Observer):
         course.watch_all()
         if lines is not None:
             if region.kind == "iterations":
-                course.lines.add(lines, self._iteration_begins, lambda: None)
+                course.lines.add_turns(lines, self._iteration_begins)
             else:
                 course.lines.add(lines, self._entered_lines, self._left_lines)
 

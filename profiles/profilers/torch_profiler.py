@@ -33,6 +33,7 @@ class TorchProfiler(Profiler):
         self._thread = 0
         self._cuda = False
         self._over = False  # torch's own has ended
+        self._operators = 0
 
     def available(self) -> Availability:
         return frameworks.available("torch")
@@ -62,11 +63,17 @@ class TorchProfiler(Profiler):
         self._make_way()
         self._end()
         path = os.path.join(self._folder, FILE)
-        operators = len(self._profile.events())
-        if operators and not _there(path):  # torch writes it once
-            self._profile.export_chrome_trace(path)
-            if not _there(path):  # it says nothing of a full disk
-                raise OSError(errno.ENOSPC, "torch did not write its trace: the disk is full, or the folder is gone")
+        if self._profile is not None:
+            # Not ``events()``, which makes an object of each: 168,280 took 10 s and kept 829 MB; the count takes 0.3 s
+            self._operators = len(self._profile.profiler.kineto_results.events())
+            if self._operators and not _there(path):  # torch writes it once
+                self._profile.export_chrome_trace(path)
+                if not _there(path):  # it says nothing of a full disk
+                    raise OSError(
+                        errno.ENOSPC, "torch did not write its trace: the disk is full, or the folder is gone"
+                    )
+            self._profile = None  # what it measured is in the file: the program gets its memory back
+        operators = self._operators
         return Artifact(self.name, self._folder, FILE if operators else "", self.format, {"operators": operators})
 
     def _end(self) -> None:

@@ -56,6 +56,55 @@ def test_an_iteration_is_from_one_time_the_line_runs_to_the_next(tmp_path: Path,
     assert calls == expected[line]
 
 
+SEVERAL = """\
+def load(n):
+    squares = [square(i) for i in range(n)]
+    return late(sum(square(i) for i in squares))
+
+def square(n):
+    return n * n
+
+def late(n):
+    return n
+
+def step(*values):
+    return values
+
+for n in range(12):
+    step(
+        load(3),
+        [square(i) for i in range(2)],
+    )
+"""
+
+
+def calls_of(script: Path, *options: str) -> dict[str, int]:
+    """{function: calls} as cProfile counts them between the bounds, by the standard library's reader."""
+    run = script.parent / "run"
+    done = adbg("profile", *options, "--run-dir", str(run), str(script))
+    assert done.status == 0, str(done)
+    (folder,) = (run / "profiles").iterdir()
+    assert json.loads((folder / "meta.json").read_text())["state"] == "done"
+    stats = pstats.Stats(str(folder / "profile.pstats")).stats  # type: ignore[attr-defined]
+    return {name: counts[1] for (file, _, name), counts in stats.items() if file == str(script)}
+
+
+def test_a_statement_of_several_lines_is_one_iteration(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SEVERAL)
+    calls = calls_of(script, "--iterations", "5", "--warmup", "1", "--iteration-at", "train.py:15")
+    assert {name: calls[name] for name in ("load", "late", "step", "square")} == {
+        "load": 5, "late": 5, "step": 5, "square": 5 * (3 + 3 + 2)
+    }  # fmt: skip
+
+
+def test_lines_with_comprehensions_are_measured_to_their_end(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SEVERAL)
+    calls = calls_of(script, "--lines", "train.py:2-3")
+    assert (calls["square"], calls["late"]) == (3 + 3, 1)
+
+
 def test_the_program_ends_before(tmp_path: Path) -> None:
     script, run = tmp_path / "train.py", tmp_path / "run"
     script.write_text(SCRIPT)

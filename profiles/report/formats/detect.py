@@ -20,6 +20,7 @@ from adbg.profiles.report.model import Profile
 from adbg.profiles.report.node_groups import with_stacks
 
 _HEAD = 64 << 10
+_LONGEST = 16 << 20  # bytes of a first line: one stack of py-spy's, 900 calls deep, is 125 KB
 
 # ending: the module that writes it; the longest that fits
 WRITERS = {
@@ -43,6 +44,8 @@ def kind_of(path: Path) -> str | None:
     """The name of the module that reads it; None for anything else. Raises OSError."""
     with path.open("rb") as file:
         head = file.read(_HEAD)
+        if len(head) == _HEAD and b"\n" not in head and b"\0" not in head and head.lstrip()[:1] not in (b"{", b"["):
+            head += file.readline(_LONGEST)
     if head[:2] == b"\x1f\x8b":
         head = _unzipped(path)
         if pprof.is_pprof(head):
@@ -111,15 +114,18 @@ def read(path: Path) -> Profile:
         path = inside
     # An artifact's own words say more than its tool's file: which profiler, which region, whether it is whole
     meta = _meta(path.parent) if artifact_of(path.parent) == path else {}
-    profile = _read(path)
+    profile = _read(path, str(meta.get("format") or ""))
     return replace(profile, meta={**profile.meta, **meta}) if meta else profile
 
 
-def _read(path: Path) -> Profile:
+def _read(path: Path, told: str = "") -> Profile:
+    """``told``: the format that adbg wrote beside it, where its content says none."""
     try:
         if path.exists() and not path.is_file():
             raise FormatError(f"{path} is no profile: it is not a file", f"adbg reads {KINDS}")
         kind = kind_of(path)
+        if kind is None and told in _READERS and path.stat().st_size:
+            kind = told
         if kind is None:
             why = "it is empty" if path.stat().st_size == 0 else "none of the known formats"
             raise FormatError(f"{path} is no profile: {why}", f"adbg reads {KINDS}")
@@ -135,6 +141,7 @@ def _read(path: Path) -> Profile:
         raise damaged(path, "profile", printable(f"{error or type(error).__name__}")) from None
 
 
+_READERS = ("pstats", "gperftools", "collapsed", "chrome", "nodes")  # formats of adbg's own artifacts
 _NOT_AS_WRITTEN = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, struct.error)
 
 
