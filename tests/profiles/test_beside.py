@@ -128,10 +128,10 @@ disk(4096)
 for _ in range(5):
     run.step()
 state = run.profiling.state()
-print(state.state, [name for name in os.listdir(state.folder) if name == state.file], state.why)
+print(state.state, os.path.exists(os.path.join(state.folder, "trace.json")), state.why)
 """
     line = said(code, tmp_path, framework)[-1]
-    assert line.startswith(("failed []", "partial []")), line
+    assert line.startswith("failed False") and "disk is full" in line
 
 
 @pytest.mark.skipif(yep.library() is None, reason="libprofiler is not installed")
