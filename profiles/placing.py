@@ -5,11 +5,29 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
+from adbg.engine.outside import suppress
 from adbg.profiles.base import ProfileError
 
 
 def _threads() -> list[int]:
     return [int(name) for name in os.listdir("/proc/self/task")]
+
+
+def _children(pid: str = "self") -> list[int]:
+    """Processes that this one has begun, and theirs."""
+    found: list[int] = []
+    with suppress(OSError):  # it has ended
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as file:
+                for child in file.read().split():
+                    found += [int(child), *_children(child)]
+    return found
+
+
+def _threads_of(pid: int) -> list[int]:
+    with suppress(OSError):
+        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+    return []
 
 
 def parse_cores(text: str) -> frozenset[int]:
@@ -30,6 +48,7 @@ class Placing:
         self._cores: dict[int, frozenset[int]] = {}
         self._nice: dict[int, int] = {}
         self._wanted: tuple[frozenset[int] | None, int | None] = None, None
+        self._before: frozenset[int] = frozenset()  # child processes: they have nothing of this
 
     def asked(self, cores: str, nice: int | None) -> None:
         """``cores`` as ``parse_cores`` takes them, "" for no change. Raises ProfileError."""
@@ -51,6 +70,8 @@ class Placing:
 
     def apply(self) -> None:
         cores, nice = self._wanted
+        if cores is not None or nice is not None:
+            self._before = frozenset(_children())
         if cores is not None:
             self.pin(cores)
         if nice is not None:
@@ -86,13 +107,15 @@ class Placing:
                 ) from None
 
     def restore(self) -> str:
-        """As it was, but for what the program itself has changed meanwhile. Returns what could not be put back: a lower
-        nice value needs a right."""
-        cores, self._cores = self._cores, {}
-        nice, self._nice = self._nice, {}
+        """As it was, but for what the program itself has changed meanwhile; also of processes that it has begun
+        meanwhile. Returns what could not be put back: a lower nice value needs a right. May be asked again."""
+        cores, nice = self._cores, self._nice
+        if not cores and not nice:
+            return ""
         given, priority = self._wanted
         stays = ""
-        for thread in _threads():
+        begun = [thread for child in _children() if child not in self._before for thread in _threads_of(child)]
+        for thread in (*_threads(), *begun):
             try:
                 if cores and frozenset(os.sched_getaffinity(thread)) == given:
                     os.sched_setaffinity(thread, cores.get(thread) or next(iter(cores.values())))
@@ -102,4 +125,5 @@ class Placing:
                 continue
             except PermissionError:
                 stays = f"the program keeps priority {priority}: going back needs root or CAP_SYS_NICE"
+        self._cores, self._nice = {}, {}
         return stays

@@ -3,6 +3,7 @@ imported paddle."""
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import threading
@@ -30,7 +31,7 @@ class PaddleProfiler(Profiler):
         self._way: frameworks.MakeWay | None = None
         self._later: frameworks.OnceOnThread | None = None
         self._thread = 0
-        self._over = False
+        self._begun = False  # Paddle aborts where one is stopped that was not started
 
     def available(self) -> Availability:
         return frameworks.available("paddle")
@@ -56,6 +57,7 @@ class PaddleProfiler(Profiler):
             self._profile = None
             raise ProfileError("the program has a paddle.profiler.Profiler of its own", "end that one, or use cprofile")
         self._profile.start()
+        self._begun = True
         # Paddle's ``backward`` asks for this mode at its begin and again at its end, and fails where it changed between
         # them: the region begins in there. Without it the Python parts (the optimizer, the data) have no event.
         profiler.utils._is_profiler_used = False
@@ -70,18 +72,20 @@ class PaddleProfiler(Profiler):
         self._make_way()
         path = os.path.join(self._folder, FILE)
         if self._profile is not None:
-            if not self._over:
-                self._over = True  # asked again, it would fail
+            if self._profile.profiler_result is None:  # asked again, it would fail
                 self._profile.stop()
             self._profile.export(path, format="json")
         self._profile = None  # so that the program can make its own
         there = os.path.exists(path) and os.path.getsize(path) > 0
+        if there and not _whole(path):  # it says nothing of a full disk
+            os.remove(path)
+            raise OSError(errno.ENOSPC, "paddle did not write all of its trace: the disk is full")
         return Artifact(self.name, self._folder, FILE if there else "", self.format)
 
     def undo(self) -> None:
         self._make_way()
         profile, self._profile = self._profile, None
-        if profile is not None and not self._over:
+        if self._begun and profile is not None and profile.profiler_result is None:
             profile.stop()
 
     def abandon(self) -> None:
@@ -92,3 +96,10 @@ class PaddleProfiler(Profiler):
             self._way.undo()
         if self._later is not None:
             self._later.undo()
+
+
+def _whole(path: str) -> bool:
+    """It ends as such a file does."""
+    with open(path, "rb") as file:
+        file.seek(-min(os.path.getsize(path), 64), os.SEEK_END)
+        return file.read().rstrip().endswith(b"}")

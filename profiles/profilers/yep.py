@@ -27,6 +27,7 @@ from adbg.profiles.region import Region
 
 FILE = "profile.prof"
 MAPS = "maps"  # beside it: libprofiler writes the memory map at its end only, and a killed process has none
+ROOM = 4 << 20  # bytes: twice what libprofiler keeps before it writes
 LIBRARIES = ("libprofiler.so.0", "libprofiler.so")
 FEW = 20  # samples: with fewer a share is off by a fifth of the whole, two standard deviations
 HINT = "install gperftools: apt-get install libgoogle-perftools-dev (or its like), then pip install 'adbg[profilers]'"
@@ -176,6 +177,7 @@ class Yep(Profiler):
         self._begun = time.process_time()
 
     def checkpoint(self) -> None:
+        self._check_room()
         with SAMPLING.lock:
             if self._tool is not None and self._tool.runs(os.path.join(self._folder, FILE)):
                 self._tool.flush()
@@ -189,6 +191,7 @@ class Yep(Profiler):
     def stop(self) -> Artifact:
         path, cpu = os.path.join(self._folder, FILE), time.process_time() - self._begun
         meta: dict[str, Any] = {"hz": _frequency()}
+        self._check_room()
         with SAMPLING.lock:  # a fork comes before all of this or behind it
             try:
                 self._stop(path, meta)
@@ -219,11 +222,28 @@ class Yep(Profiler):
             return None
         return timer if another else (0.0, 0.0)
 
+    def _check_room(self) -> None:
+        """libprofiler ends the process when a write of its own fails. Raises OSError."""
+        path = os.path.join(self._folder, "room")
+        number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC)
+        try:
+            os.posix_fallocate(number, 0, ROOM)
+        finally:
+            os.close(number)
+            os.unlink(path)
+
     def undo(self) -> None:
-        tool = self._tool
+        tool, path = self._tool, os.path.join(self._folder, FILE)
         with SAMPLING.lock:
             SAMPLING.end()
-            if tool is not None and tool.runs(os.path.join(self._folder, FILE)):
+            if tool is None or not tool.runs(path):
+                return
+            try:
+                self._check_room()
+            except OSError:
+                with _to_nowhere(*_descriptors_of(path)):
+                    tool.stop()
+            else:
                 tool.stop()
 
     def abandon(self) -> None:
@@ -258,7 +278,7 @@ def _descriptors_of(path: str) -> list[int]:
 
 @contextlib.contextmanager
 def _to_nowhere(*descriptors: int) -> Iterator[None]:
-    """What is written to them meanwhile is lost. Where there is one thread alone."""
+    """What is written to them meanwhile is lost: nobody else writes there now."""
     nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     kept = {}
     for number in descriptors:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from support.frameworks import on_frameworks
 from support.profile_run import Run, comes, on_a_thread
+from support.profiling import names
 
 from adbg.engine import flag
 from adbg.profiles import control, course, measurement, registry, turn
@@ -52,12 +53,15 @@ class Quick(Profiler):
 class Interrupts:
     """Raises behind the ``number``-th instruction of those files; ``left``: how many were missing at the end."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, files: frozenset[str | None] = FILES, names: tuple[str, ...] = ()) -> None:
         self.left = number
+        self.files = files
+        self.names = names  # of functions, where not all are meant
         self.place = ""
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if frame.f_code.co_filename not in FILES:
+        code = frame.f_code
+        if code.co_filename not in self.files or (self.names and code.co_name not in self.names):
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return self.local
@@ -112,3 +116,32 @@ def test_an_exception_anywhere_ends_no_profile_for_good(framework: str, run: Run
             break
         places.add(interrupts.place)
     assert number > 300 and len(places) > 50, (number, len(places))
+
+
+@on_frameworks()
+@pytest.mark.parametrize("name", ["own", "cprofile", "nodes", "yep"])
+def test_what_was_measured_is_written_all_the_same(framework: str, name: str, run: Run) -> None:
+    """An exception in the profiler's own end. One that comes while it begins is told, and nothing stays of it."""
+    name = framework if name == "own" else name
+    if name not in names(framework):
+        pytest.skip("not installed")
+    file = sys.modules[type(registry.make(name)).__module__].__file__
+    number, states = 0, []
+    while True:
+        number += 23
+        interrupts = Interrupts(number, frozenset((file,)), ("start", "stop", "_end", "_stop", "_make_way", "_write"))
+        run.told.clear()
+        run.start(name, 2)
+        steps(run, interrupts)
+        state = run.profiling.state()
+        assert run.profiling._now is None, interrupts.place
+        states.append(state.state)
+        if state.state == "partial":
+            assert course.INTERRUPTED in state.why or (name == "yep" and "nothing ran" in state.why), interrupts.place
+        else:
+            assert (state.state, state.why) == ("done", ""), interrupts.place
+            assert os.path.getsize(os.path.join(state.folder, state.file)) > 0
+        assert not any("program" in said and "place" in said for said in state.warnings), state.warnings
+        if interrupts.left:
+            break
+    assert len(states) > 3 and (name == "yep" or states[-2] == states[-1] == "done")
