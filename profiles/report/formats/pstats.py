@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import marshal
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 from adbg.profiles.report.call_stacks import call_tree
-from adbg.profiles.report.formats import marshalled
+from adbg.profiles.report.formats import chrome, marshalled
 from adbg.profiles.report.formats.problem import FormatError, damaged
 from adbg.profiles.report.model import NATIVE, PYTHON, SECONDS, Builder, Call, Caller, Frame, Profile
 from adbg.profiles.report.tables import Grouping, grouped_stacks
@@ -68,7 +69,8 @@ def _frame(key: _Key) -> Frame:
 
 
 def write(profile: Profile, path: Path) -> None:
-    """As cProfile writes it. A sampled profile has no calls: a function counts the stacks that it is in."""
+    """As cProfile writes it. On a time line each event is a call; a sampled profile has none: there a function counts
+    the stacks that it is in."""
     if profile.unit != SECONDS:
         raise FormatError(f"a pstats file has times, this profile has {profile.unit}", "write it as collapsed stacks")
     table = _counted(profile) if profile.calls else _sampled(profile)
@@ -120,10 +122,36 @@ def _sampled(profile: Profile) -> dict[_Key, tuple[int, int, float, float, dict[
             own[stack[-1]] += weight
             if len(stack) > 1 and stack[-1] != stack[-2]:
                 edges[stack[-1]][keys[stack[-2]]][1] += weight
+    primitive = counts
+    if profile.spans:
+        counts, primitive = _calls(chrome.counted(profile.spans), numbers, edges, keys)
     return {
         key: (
-            counts[i], counts[i], own[i], cumulative[i],
+            primitive[i], counts[i], own[i], cumulative[i],
             {caller: (int(n), int(n), tt, ct) for caller, (n, tt, ct) in edges[i].items()},
         )
         for i, key in enumerate(keys)
     }  # fmt: skip
+
+
+def _calls(
+    counted: chrome.Counted, numbers: dict[_Key, int], edges: list[dict[_Key, list[float]]], keys: list[_Key]
+) -> tuple[list[int], list[int]]:
+    """(all calls, those not within themselves) of each function, and into ``edges`` those by each of its callers."""
+
+    def number(frame: Frame) -> int | None:
+        return numbers.get(_key(replace(frame, line=0)))
+
+    calls, primitive = [0] * len(keys), [0] * len(keys)
+    for frame, count in counted.calls.items():
+        if (at := number(frame)) is not None:
+            calls[at] += count
+            primitive[at] += counted.primitive[frame]
+    for rows in edges:
+        for row in rows.values():
+            row[0] = 0
+    for (caller, frame), count in counted.by.items():
+        above, at = number(caller), number(frame)
+        if above is not None and at is not None and keys[above] in edges[at]:
+            edges[at][keys[above]][0] += count
+    return calls, primitive

@@ -121,9 +121,7 @@ def lines_of(name: str) -> Lines:
 
 
 @pytest.mark.parametrize("name", ["listed", "summed", "recursive"])
-def test_lines_are_left_once_by_the_frame_that_came_to_them(
-    source: NAMES, regions: LineRegions, name: str
-) -> None:
+def test_lines_are_left_once_by_the_frame_that_came_to_them(source: NAMES, regions: LineRegions, name: str) -> None:
     told: list[str] = []
     regions.add(lines_of(name), lambda: told.append("enter"), lambda: told.append("leave"))
     for _ in range(2):
