@@ -175,8 +175,8 @@ def test_a_fact_that_is_no_number_is_written_as_text(tmp_path: Path) -> None:
 
 def test_facts_nested_a_thousand_deep(tmp_path: Path) -> None:
     """What is read of them may be too deep to be made printable: that is told of no file, and raises nothing."""
-    for depth in range(600, 1100, 4):
-        deep = "[" * depth + "]" * depth
+    for depth in range(200, 1100, 50):
+        deep = '{"a":' * depth + "1" + "}" * depth
         (tmp_path / "meta.json").write_text(f'{{"profiler": "cprofile", "file": "x.pstats", "deep": {deep}}}')
         assert detect.artifact_of(tmp_path) in (None, tmp_path / "x.pstats")
 
