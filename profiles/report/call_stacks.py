@@ -11,12 +11,18 @@ way from there, with what it took at all depths. Who called whom within a circle
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from adbg.profiles.report.model import Call, Sample
+from adbg.profiles.report.model import DEEPEST, Call, Caller, Sample
 
 _SMALLEST = 1e-4  # of the total: a branch that is smaller ends in its function, with all of its time
 _MOST = 200_000  # stacks
+# Times that contradict each other (each of ten layers of four functions takes as long as the whole) lead to millions
+# of ways, most of which end in no stack.
+_STEPS = 400_000  # calls that are looked at
+_FRAMES = 20_000_000  # frames of the ways to them together
+
+_Called = dict[int, list[tuple[int, Caller]]]  # what a function calls, and the row of the two
 
 
 def call_tree(calls: Sequence[Call]) -> tuple[Sample, ...]:
@@ -29,7 +35,7 @@ def call_tree(calls: Sequence[Call]) -> tuple[Sample, ...]:
         for row in call.callers:
             if row.frame != call.frame:
                 children[row.frame].append((call.frame, row.own * more, row.cumulative))
-    circles = {member: circle for circle in _circles(calls) for member in circle.members}
+    circles = {member: circle for circle in _circles(calls, by_frame) for member in circle.members}
     found: dict[tuple[int, ...], float] = defaultdict(float)
     left = {call.frame: call.own for call in calls}
     work: list[tuple[tuple[int, ...], float, float]] = []
@@ -44,12 +50,17 @@ def call_tree(calls: Sequence[Call]) -> tuple[Sample, ...]:
         rest = call.cumulative - share
         if not call.callers or (rest > _SMALLEST * total and call.own - inside > 0):
             work.append(((call.frame,), max(call.own - inside, 0.0) if call.callers else call.own, max(rest, 0.0)))
-    while work and len(found) < _MOST:
+    steps, frames = _STEPS, _FRAMES
+    while work and len(found) < _MOST and steps > 0 and frames > 0:
         stack, own, cumulative = work.pop()
         frame = stack[-1]
+        steps -= 1
+        frames -= len(stack)
         if frame in circles:
-            for inside_it, part, below in circles[frame].entered(frame, cumulative):
+            for inside_it, part, below in circles[frame].entered(frame, cumulative, DEEPEST - len(stack)):
                 way = (*stack[:-1], *inside_it)
+                steps -= 1 + len(below)
+                frames -= len(way) * (1 + len(below))
                 part = min(part, left[way[-1]])
                 if part > 0:
                     found[way] += part
@@ -62,8 +73,9 @@ def call_tree(calls: Sequence[Call]) -> tuple[Sample, ...]:
             left[frame] -= own
         whole = by_frame[frame].cumulative
         scale = min(cumulative / whole, 1.0) if whole > 0 else 0.0
-        if cumulative <= _SMALLEST * total:
+        if cumulative <= _SMALLEST * total or len(stack) >= DEEPEST:
             continue
+        steps -= len(children[frame])
         for callee, part, inner in children[frame]:
             if callee not in stack:
                 work.append(((*stack, callee), part * scale, inner * scale))
@@ -76,18 +88,17 @@ def call_tree(calls: Sequence[Call]) -> tuple[Sample, ...]:
 class _Circle:
     """Functions each of which calls, through others, all of them."""
 
-    def __init__(self, members: Sequence[Call], calls: Sequence[Call]) -> None:
+    def __init__(self, members: Sequence[Call], called: _Called) -> None:
         self.members = {call.frame for call in members}
         self._own = {call.frame: call.own for call in members}
         self._inner: dict[int, list[int]] = defaultdict(list)
         self._outer: dict[int, list[tuple[int, float, float]]] = defaultdict(list)
-        for call in calls:
-            for row in call.callers:
-                if row.frame in self.members:
-                    if call.frame in self.members:
-                        self._inner[row.frame].append(call.frame)
-                    else:
-                        self._outer[row.frame].append((call.frame, row.own, row.cumulative))
+        for member in self._own:
+            for callee, row in called[member]:
+                if callee in self.members:
+                    self._inner[member].append(callee)
+                else:
+                    self._outer[member].append((callee, row.own, row.cumulative))
         self.total = sum(self._own.values()) + sum(row[2] for rows in self._outer.values() for row in rows)
         told = sum(row.cumulative for call in members for row in call.callers if row.frame not in self.members)
         # Calls by what was entered before the profiler have no row: what is left of the time is theirs
@@ -97,13 +108,14 @@ class _Circle:
         self.begun = {frame: rest * count / number for frame, count in outside.items() if count > 0}
 
     def entered(
-        self, frame: int, cumulative: float
+        self, frame: int, cumulative: float, room: int
     ) -> Iterator[tuple[tuple[int, ...], float, list[tuple[int, float, float]]]]:
-        """(way from ``frame``, own time, what it calls outside) of each member, for so much of the circle's time."""
+        """(way from ``frame``, own time, what it calls outside) of each member, for so much of the circle's time; of
+        those that no more than ``room`` calls lead to."""
         share = min(cumulative / self.total, 1.0) if self.total > 0 else 0.0
         ways: dict[int, tuple[int, ...]] = {frame: (frame,)}
         for member in (queue := [frame]):
-            for callee in self._inner[member]:
+            for callee in self._inner[member] if len(ways[member]) <= room else ():
                 if callee not in ways:
                     ways[callee] = (*ways[member], callee)
                     queue.append(callee)
@@ -111,28 +123,27 @@ class _Circle:
             yield ways[member], self._own[member] * share, below
 
 
-def _circles(calls: Sequence[Call]) -> list[_Circle]:
+def _circles(calls: Sequence[Call], by_frame: Mapping[int, Call]) -> list[_Circle]:
     """The strongly connected parts of more than one function (Kosaraju, without recursion: stacks are deep)."""
-    by_frame = {call.frame: call for call in calls}
-    callees: dict[int, list[int]] = defaultdict(list)
+    called: _Called = defaultdict(list)
     for call in calls:
         for row in call.callers:
             if row.frame in by_frame:
-                callees[row.frame].append(call.frame)
+                called[row.frame].append((call.frame, row))
     done: set[int] = set()
     order: list[int] = []
     for call in calls:
-        work = [(call.frame, iter(callees[call.frame]))] if call.frame not in done else []
+        work = [(call.frame, iter(called[call.frame]))] if call.frame not in done else []
         done.add(call.frame)
         while work:
             frame, rest = work[-1]
-            following = next((each for each in rest if each not in done), None)
+            following = next((each for each, _ in rest if each not in done), None)
             if following is None:
                 order.append(frame)
                 work.pop()
             else:
                 done.add(following)
-                work.append((following, iter(callees[following])))
+                work.append((following, iter(called[following])))
     parts: list[list[Call]] = []
     taken: set[int] = set()
     for frame in reversed(order):
@@ -146,4 +157,4 @@ def _circles(calls: Sequence[Call]) -> list[_Circle]:
             part += above
         if len(part) > 1:
             parts.append([by_frame[member] for member in part])
-    return [_Circle(part, calls) for part in parts]
+    return [_Circle(part, called) for part in parts]

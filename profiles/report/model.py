@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -160,8 +160,6 @@ class Profile:
     spans: tuple[Span, ...] = ()
     lines: str = "executed"  # what Frame.line is: "executed", or "first" of the function
     launch_cost: float | None = None  # seconds that launching a node takes at most, measured
-    # (frame, the one around it or -1) -> how many events: of a time line, whose equal stacks are one sample
-    events: Mapping[tuple[int, int], int] = field(default_factory=dict)
     period: float = 0.0  # seconds between two samples, where it is known
     meta: Mapping[str, object] = field(default_factory=dict)  # profiler, region, framework, cost, machine, notes
 
@@ -177,20 +175,67 @@ class Profile:
         return not (self.samples or self.calls or self.nodes or self.spans)
 
 
+DEEPEST: Final = 4096  # frames of a stack: what lies deeper counts as the last one's own
+LARGEST: Final = 32 << 20  # frames of all different stacks together: 256 MB
+OUTSIDE: Final = 0  # the place that no frame leads to
+
+
 class Builder:
-    """Numbers frames as they come."""
+    """Numbers frames as they come, and adds up equal stacks of one thread.
+
+    A stack is given whole (``add``), or as a place (``below``, ``weigh``): where each event is known by the one that
+    it lies in, the time is that of the events, however deep they lie.
+    """
 
     def __init__(self) -> None:
         self._numbers: dict[Frame, int] = {}
         self._weights: dict[tuple[tuple[int, ...], str], float] = {}
+        self._places: dict[tuple[int, int], int] = {}  # (place above, frame)
+        self._above = [(OUTSIDE, -1)]
+        self._depth = [0]
+        self._at_places: dict[tuple[int, str], float] = {}
+        self._room = LARGEST
 
     def frame(self, frame: Frame) -> int:
         return self._numbers.setdefault(frame, len(self._numbers))
 
-    def add(self, stack: Iterable[int], weight: float, thread: str = "") -> None:
-        """Equal stacks of one thread are one sample."""
-        key = (tuple(stack), thread)
-        self._weights[key] = self._weights.get(key, 0.0) + weight
+    def add(self, stack: Sequence[int], weight: float, thread: str = "") -> None:
+        key = (tuple(stack[:DEEPEST]), thread)
+        if key not in self._weights:
+            self._takes(len(key[0]))
+            self._weights[key] = 0.0
+        self._weights[key] += weight
+
+    def below(self, place: int, frame: int) -> int:
+        """The place of ``frame`` when it is called at ``place``."""
+        if self._depth[place] >= DEEPEST:
+            return place
+        found = self._places.setdefault((place, frame), len(self._above))
+        if found == len(self._above):
+            self._above.append((place, frame))
+            self._depth.append(self._depth[place] + 1)
+        return found
+
+    def weigh(self, place: int, weight: float, thread: str = "") -> None:
+        key = (place, thread)
+        if key not in self._at_places:
+            self._takes(self._depth[place])
+            self._at_places[key] = 0.0
+        self._at_places[key] += weight
+
+    def _takes(self, frames: int) -> None:
+        self._room -= frames
+        if self._room < 0:
+            raise ValueError(f"its stacks have more than {LARGEST:,} frames")
+
+    def _stack(self, place: int, known: dict[int, tuple[int, ...]]) -> tuple[int, ...]:
+        """``known``: those asked for before, this one behind it."""
+        stack, at = [], place
+        while at not in known:
+            at, frame = self._above[at]
+            stack.append(frame)
+        known[place] = known[at] + tuple(reversed(stack))
+        return known[place]
 
     @property
     def frames(self) -> tuple[Frame, ...]:
@@ -198,4 +243,8 @@ class Builder:
 
     @property
     def samples(self) -> tuple[Sample, ...]:
-        return tuple(Sample(stack, weight, thread) for (stack, thread), weight in self._weights.items())
+        known: dict[int, tuple[int, ...]] = {OUTSIDE: ()}
+        for place, _ in sorted(self._at_places):  # a place's number is above that of what it lies in
+            self._stack(place, known)
+        whole = [Sample(stack, weight, thread) for (stack, thread), weight in self._weights.items()]
+        return (*whole, *(Sample(known[place], weight, thread) for (place, thread), weight in self._at_places.items()))

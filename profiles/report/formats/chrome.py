@@ -7,8 +7,9 @@ or, for a profile that has none, from its samples one behind the other.
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 from adbg.profiles.report.formats import paddle_trace
 from adbg.profiles.report.formats.collapsed import frame_of
 from adbg.profiles.report.formats.problem import FormatError, damaged
-from adbg.profiles.report.model import NATIVE, NODE, PYTHON, SECONDS, Builder, Frame, Profile, Sample, Span
+from adbg.profiles.report.model import NATIVE, NODE, OUTSIDE, PYTHON, SECONDS, Builder, Frame, Profile, Sample, Span
 
 _KIND = "Chrome trace"
 _MICRO = 1e6
@@ -49,20 +50,51 @@ def read(path: Path) -> Profile:
 def of_spans(spans: Sequence[Span], meta: Mapping[str, object]) -> Profile:
     """A time line as a profile: what lies within another span of its thread was called by it."""
     ordered = sorted(spans, key=lambda span: (span.begin, -span.duration))
-    return _stacked(ordered, [_frame({"name": span.name, "args": span.facts}, span.category) for span in ordered], meta)
+    return _stacked(ordered, _frames(ordered), meta)
 
 
-def _stacked(spans: Sequence[Span], frames: Sequence[Frame], meta: Mapping[str, object]) -> Profile:
+class Counted:
+    """How often a function was called: an event each. ``primitive``: not within itself; ``by``: (caller, function)."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[Frame] = Counter()
+        self.primitive: Counter[Frame] = Counter()
+        self.by: Counter[tuple[Frame, Frame]] = Counter()
+        self._open: Counter[Frame] = Counter()
+
+    def begins(self, frame: Frame, above: Frame | None) -> None:
+        self.calls[frame] += 1
+        self.primitive[frame] += not self._open[frame]
+        self._open[frame] += 1
+        if above is not None:
+            self.by[above, frame] += 1
+
+    def ends(self, frame: Frame) -> None:
+        self._open[frame] -= 1
+
+
+def counted(spans: Sequence[Span]) -> Counted:
+    counts = Counted()
+    _stacked(spans, _frames(spans), {}, counts)
+    return counts
+
+
+def _frames(spans: Sequence[Span]) -> list[Frame]:
+    return [_frame({"name": span.name, "args": span.facts}, span.category) for span in spans]
+
+
+def _stacked(
+    spans: Sequence[Span], frames: Sequence[Frame], meta: Mapping[str, object], counts: Counted | None = None
+) -> Profile:
     builder = Builder()
     lanes: dict[tuple[str, str], list[tuple[Span, Frame]]] = defaultdict(list)
     for span, frame in zip(spans, frames):
         if span.duration > 0 and span.category != "iteration":  # its time is that of the threads
             lanes[span.process, span.thread].append((span, frame))
     several = len({process for process, _ in lanes}) > 1
-    events: dict[tuple[int, int], int] = defaultdict(int)
     for (process, thread), lane in lanes.items():
-        _nest(builder, lane, f"{process} {thread}".strip() if several else thread, events)
-    return Profile(builder.frames, builder.samples, SECONDS, spans=tuple(spans), events=events, meta=meta)
+        _nest(builder, lane, f"{process} {thread}".strip() if several else thread, counts)
+    return Profile(builder.frames, builder.samples, SECONDS, spans=tuple(spans), meta=meta)
 
 
 def _spans(events: list[dict[str, Any]]) -> tuple[list[Span], list[Frame]]:
@@ -98,7 +130,13 @@ def _facts(event: Mapping[str, Any]) -> _Facts:
     facts = event.get("args")
     if not isinstance(facts, dict):
         return {}
-    return {str(key): value for key, value in facts.items() if isinstance(value, (str, int, float))}
+    known = {str(key): value for key, value in facts.items() if isinstance(value, (str, int, float))}
+    return {key: value if _written(value) else str(value) for key, value in known.items()}
+
+
+def _written(value: str | float) -> bool:
+    """JSON has no word for a number that is infinite, or none."""
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _complete(events: Iterable[dict[str, Any]]) -> Iterator[tuple[int, float, float, dict[str, Any]]]:
@@ -145,23 +183,24 @@ def _frame(event: Mapping[str, Any], category: str) -> Frame:
     return frame_of(name)
 
 
-def _nest(builder: Builder, lane: list[tuple[Span, Frame]], thread: str, events: dict[tuple[int, int], int]) -> None:
-    """Adds the self time of each event of one thread under those that it lies in, and counts it."""
-    stack: list[tuple[float, int]] = []  # (end, frame)
+def _nest(builder: Builder, lane: list[tuple[Span, Frame]], thread: str, counts: Counted | None) -> None:
+    """Adds the self time of each event of one thread under those that it lies in."""
+    stack: list[tuple[float, int]] = []  # (end, place)
     inside: list[Frame] = []
     at = 0.0
 
     def until(moment: float) -> None:
         nonlocal at
         while stack and stack[-1][0] <= moment:
-            end = stack[-1][0]
+            end, place = stack.pop()
             if end > at:
-                builder.add([number for _, number in stack], end - at, thread)
+                builder.weigh(place, end - at, thread)
                 at = end
-            stack.pop()
-            inside.pop()
+            gone = inside.pop()
+            if counts is not None:
+                counts.ends(gone)
         if stack and moment > at:
-            builder.add([number for _, number in stack], moment - at, thread)
+            builder.weigh(stack[-1][1], moment - at, thread)
         at = max(at, moment)
 
     for span, frame in lane:  # by begin; of equal ones the longest first
@@ -169,11 +208,12 @@ def _nest(builder: Builder, lane: list[tuple[Span, Frame]], thread: str, events:
         # The engine's event of a node, and in it the node's own: one frame
         if inside and inside[-1].side == NODE and (frame.name, frame.side) == (inside[-1].name, NATIVE):
             continue
-        end = span.begin + span.duration
-        # Clocks of two sources may overlap by a little: then it ends with the event that it lies in.
-        number = builder.frame(frame)
-        events[number, stack[-1][1] if stack else -1] += 1
-        stack.append((min(end, stack[-1][0]) if stack else end, number))
+        end, above = span.begin + span.duration, OUTSIDE
+        if stack:  # clocks of two sources may overlap by a little: then it ends with the event that it lies in
+            end, above = min(end, stack[-1][0]), stack[-1][1]
+        if counts is not None:
+            counts.begins(frame, inside[-1] if inside else None)
+        stack.append((end, builder.below(above, builder.frame(frame))))
         inside.append(frame)
     until(float("inf") if not stack else stack[0][0])
 

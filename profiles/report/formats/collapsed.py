@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 from adbg.profiles.report.formats.problem import damaged
-from adbg.profiles.report.model import NATIVE, NODE, PYTHON, SAMPLES, SECONDS, Builder, Frame, Profile
+from adbg.profiles.report.model import DEEPEST, NATIVE, NODE, PYTHON, SAMPLES, SECONDS, Builder, Frame, Profile
 
 _KIND = "file of collapsed stacks"
 _WEIGHT = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
@@ -47,12 +47,12 @@ def read(path: Path) -> Profile:
             raise damaged(path, _KIND, f"line {number} is not `frame;frame;… COUNT`")
         # py-spy writes no frames for a thread that is in none: its weight counts
         parts = found[0].split(";") if found[0] else []
-        thread = ""
-        while parts and (name := _THREAD.match(parts[0])):  # "process N" stays a frame
-            thread = name["name"] or name["id"] or name["other"] or parts[0]
-            parts = parts[1:]
+        thread, threads = "", 0
+        while threads < len(parts) and (name := _THREAD.match(parts[threads])):  # "process N" stays a frame
+            thread = name["name"] or name["id"] or name["other"] or parts[threads]
+            threads += 1
         stack = []
-        for part in parts:
+        for part in parts[threads : threads + DEEPEST]:
             frame = known.get(part)
             if frame is None:
                 frame = known[part] = frame_of(part)
@@ -106,9 +106,10 @@ def text_of(frame: Frame) -> str:
 
 
 def write(profile: Profile, path: Path) -> None:
-    """Weights are whole numbers: samples, bytes, or microseconds of what was not sampled."""
+    """Weights are whole numbers: samples (of a profile in seconds too, where their period is known), bytes, or else
+    microseconds."""
     texts = [text_of(frame) for frame in profile.frames]
-    scale = 1.0 if profile.unit != SECONDS else 1 / profile.period if profile.period else _MICRO
+    scale = (1 / profile.period if profile.period > 0 else _MICRO) if profile.unit == SECONDS else 1.0
     named = len({sample.thread for sample in profile.samples}) > 1
     with path.open("w", encoding="utf-8") as file:
         for stack, weight, thread in profile.samples:

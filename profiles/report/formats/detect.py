@@ -88,11 +88,10 @@ def _meta(folder: Path) -> dict[str, object]:
     """{} where there is none."""
     try:
         meta = json.loads((folder / "meta.json").read_text("utf-8"))
-    except (OSError, ValueError):
+        known = isinstance(meta, dict) and "profiler" in meta
+        return printable_meta(meta) if known else {}  # type: ignore[return-value]
+    except (OSError, ValueError, RecursionError):  # nested a thousand deep
         return {}
-    except RecursionError:
-        return {}
-    return printable_meta(meta) if isinstance(meta, dict) and "profiler" in meta else {}  # type: ignore[return-value]
 
 
 def is_profile(path: Path) -> bool:

@@ -115,7 +115,7 @@ def _add_stacks(builder: Builder, counts: dict[tuple[int, ...], int], resolver: 
         indices = [frames[pc - 1 if place else pc] for place, pc in enumerate(stack)]
         while len(indices) > 1 and indices[1] in handlers:  # the signal's own frames above what it interrupted
             del indices[1]
-        builder.add(reversed(indices), count * period)
+        builder.add(indices[::-1], count * period)
     return "; ".join(resolver.notes)
 
 

@@ -12,14 +12,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from adbg.profiles.report.formats.collapsed import frame_of
-from adbg.profiles.report.formats.problem import damaged
-from adbg.profiles.report.model import BYTES, NATIVE, NODE, SAMPLES, SECONDS, Builder, Frame, Profile
+from adbg.profiles.report.formats.problem import FormatError, damaged
+from adbg.profiles.report.model import BYTES, DEEPEST, NATIVE, NODE, SAMPLES, SECONDS, Builder, Frame, Profile
 
 _KIND = "pprof profile"
 _SAMPLE_TYPE, _SAMPLE, _MAPPING, _LOCATION, _FUNCTION, _STRINGS = 1, 2, 3, 4, 5, 6
 _PERIOD_TYPE, _PERIOD, _COMMENT = 11, 12, 13
 _NANO = 1e9
 _LARGEST = 1 << 30  # bytes, unpacked
+_INLINED = 100  # frames that a byte of the file stands for: a location may have many inlined functions, named once
 _SCALES = {"nanoseconds": 1e-9, "microseconds": 1e-6, "milliseconds": 1e-3, "seconds": 1.0}
 
 
@@ -118,7 +119,7 @@ def write(profile: Profile, path: Path) -> None:
     for stack, weight, thread in profile.samples:
         label = _bytes(3, _number(1, text("thread")) + _number(2, text(thread))) if thread else b""
         locations = _packed(1, [index + 1 for index in reversed(stack)])
-        parts.append(_bytes(_SAMPLE, locations + _packed(2, [round(weight * scale)]) + label))
+        parts.append(_bytes(_SAMPLE, locations + _packed(2, [_whole(weight * scale)]) + label))
     modules: dict[str, int] = {}
     for number, frame in enumerate(profile.frames, 1):
         module = modules.setdefault(frame.module, len(modules) + 1) if frame.side == NATIVE and frame.module else 0
@@ -132,10 +133,17 @@ def write(profile: Profile, path: Path) -> None:
     for name, number in modules.items():
         parts.append(_bytes(_MAPPING, _number(1, number) + _number(5, text(name)) + _number(7, 1)))
     if profile.period:
-        parts += [_bytes(_PERIOD_TYPE, value_type), _number(_PERIOD, round(profile.period * scale))]
+        parts += [_bytes(_PERIOD_TYPE, value_type), _number(_PERIOD, _whole(profile.period * scale))]
     parts += [_bytes(_STRINGS, value.encode("utf-8", "replace")) for value in strings]
     data = b"".join(parts)
     path.write_bytes(data if path.suffix == ".pb" else gzip.compress(data, 6, mtime=0))
+
+
+def _whole(weight: float) -> int:
+    """As the format's numbers are: of 64 bits with a sign."""
+    if not abs(weight) < 1 << 63:
+        raise FormatError(f"a pprof profile has no number as large as {weight:g}", "write it for speedscope")
+    return round(weight)
 
 
 # ------------------------------------------------------------------ reading
@@ -174,7 +182,8 @@ def _profile(data: bytes) -> Profile:
     unit = strings[_int(types[column], 2)]
     scale = _SCALES.get(unit, 1.0)
     builder = Builder()
-    locations = _locations(parts, strings)
+    locations = _locations(parts, strings, builder)
+    room = _INLINED * (len(data) + 1024)
     for row in parts.get(_SAMPLE, []):
         stack: list[int] = []
         values: list[int] = []
@@ -188,7 +197,14 @@ def _profile(data: bytes) -> Profile:
                 label = _message(value)
                 if strings[_int(label, 1)] in ("thread", "thread_name", "thread name"):
                     thread = strings[_int(label, 2)]
-        whole = [builder.frame(frame) for number in reversed(stack) for frame in locations[number]]
+        whole: list[int] = []
+        for number in reversed(stack):
+            whole += locations[number]
+            if len(whole) > DEEPEST:
+                break
+        room -= len(whole)
+        if room < 0:
+            raise ValueError("its stacks are a hundred times as large as the file")
         builder.add(whole, values[column] * scale, thread)
     period = numbers.get(_PERIOD, 0) * scale if unit in _SCALES else 0.0
     kind = SECONDS if unit in _SCALES else BYTES if unit == "bytes" else SAMPLES
@@ -206,7 +222,7 @@ def _int(message: dict[int, int | bytes], field: int) -> int:
     return value
 
 
-def _locations(parts: dict[int, list[bytes]], strings: Sequence[str]) -> dict[int, list[Frame]]:
+def _locations(parts: dict[int, list[bytes]], strings: Sequence[str], builder: Builder) -> dict[int, list[int]]:
     """Frames of each location, the outermost first: inlined functions lie in one."""
     functions: dict[int, tuple[str, str]] = {}
     for row in parts.get(_FUNCTION, []):
@@ -216,7 +232,7 @@ def _locations(parts: dict[int, list[bytes]], strings: Sequence[str]) -> dict[in
     for row in parts.get(_MAPPING, []):
         message = _message(row)
         modules[_int(message, 1)] = strings[_int(message, 5)].rpartition("/")[2]
-    found: dict[int, list[Frame]] = {}
+    found: dict[int, list[int]] = {}
     for row in parts.get(_LOCATION, []):
         number, module, address = 0, "", 0
         frames: list[Frame] = []
@@ -231,7 +247,8 @@ def _locations(parts: dict[int, list[bytes]], strings: Sequence[str]) -> dict[in
                 line = _message(value)
                 name, file = functions.get(_int(line, 1), ("", ""))
                 frames.append(_frame(name, file, _int(line, 2), module))
-        found[number] = list(reversed(frames)) or [Frame(f"{address:#x}", side=NATIVE, module=module)]
+        outermost_first = frames[::-1][:DEEPEST] or [Frame(f"{address:#x}", side=NATIVE, module=module)]
+        found[number] = [builder.frame(frame) for frame in outermost_first]
     return found
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import marshal
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 from adbg.profiles.report.call_stacks import call_tree
-from adbg.profiles.report.formats import marshalled
+from adbg.profiles.report.formats import chrome, marshalled
 from adbg.profiles.report.formats.problem import FormatError, damaged
 from adbg.profiles.report.model import NATIVE, PYTHON, SECONDS, Builder, Call, Caller, Frame, Profile
 from adbg.profiles.report.tables import Grouping, grouped_stacks
@@ -70,8 +69,8 @@ def _frame(key: _Key) -> Frame:
 
 
 def write(profile: Profile, path: Path) -> None:
-    """As cProfile writes it. Of a time line an event is a call. A sampled profile has no calls: a function counts the
-    samples that it is in, or, where their number is not known, the stacks."""
+    """As cProfile writes it. On a time line each event is a call; a sampled profile has none: there a function counts
+    the stacks that it is in."""
     if profile.unit != SECONDS:
         raise FormatError(f"a pstats file has times, this profile has {profile.unit}", "write it as collapsed stacks")
     table = _counted(profile) if profile.calls else _sampled(profile)
@@ -106,7 +105,7 @@ def _sampled(profile: Profile) -> dict[_Key, tuple[int, int, float, float, dict[
     own = [0.0] * len(keys)
     cumulative = [0.0] * len(keys)
     counts = [0] * len(keys)
-    period, events = profile.period, _events(profile)
+    period = profile.period
     edges: list[dict[_Key, list[float]]] = [{} for _ in keys]
     for frames, weight, _ in group.samples:
         stack = [of_frame[frame] for frame in frames]
@@ -125,27 +124,36 @@ def _sampled(profile: Profile) -> dict[_Key, tuple[int, int, float, float, dict[
             own[stack[-1]] += weight
             if len(stack) > 1 and stack[-1] != stack[-2]:
                 edges[stack[-1]][keys[stack[-2]]][1] += weight
-    for (key, caller), number in events.items():
-        if caller is not None and caller in edges[numbers[key]]:
-            edges[numbers[key]][caller][0] = number
-    totals: dict[_Key, int] = defaultdict(int)
-    for (key, _), number in events.items():
-        totals[key] += number
-    counts = [totals.get(key, counts[i]) for i, key in enumerate(keys)]
+    primitive = counts
+    if profile.spans:
+        counts, primitive = _calls(chrome.counted(profile.spans), numbers, edges, keys)
     return {
         key: (
-            counts[i], counts[i], own[i], cumulative[i],
+            primitive[i], counts[i], own[i], cumulative[i],
             {caller: (int(n), int(n), tt, ct) for caller, (n, tt, ct) in edges[i].items()},
         )
         for i, key in enumerate(keys)
     }  # fmt: skip
 
 
-def _events(profile: Profile) -> dict[tuple[_Key, _Key | None], int]:
-    """(function, the one that called it) -> how often, of a time line."""
-    first = profile.lines == "first"
-    keys = [_key(frame if first else replace(frame, line=0)) for frame in profile.frames]
-    found: dict[tuple[_Key, _Key | None], int] = defaultdict(int)
-    for (frame, above), number in profile.events.items():
-        found[keys[frame], keys[above] if above >= 0 else None] += number
-    return found
+def _calls(
+    counted: chrome.Counted, numbers: dict[_Key, int], edges: list[dict[_Key, list[float]]], keys: list[_Key]
+) -> tuple[list[int], list[int]]:
+    """(all calls, those not within themselves) of each function, and into ``edges`` those by each of its callers."""
+
+    def number(frame: Frame) -> int | None:
+        return numbers.get(_key(replace(frame, line=0)))
+
+    calls, primitive = [0] * len(keys), [0] * len(keys)
+    for frame, count in counted.calls.items():
+        if (at := number(frame)) is not None:
+            calls[at] += count
+            primitive[at] += counted.primitive[frame]
+    for rows in edges:
+        for row in rows.values():
+            row[0] = 0
+    for (caller, frame), count in counted.by.items():
+        above, at = number(caller), number(frame)
+        if above is not None and at is not None and keys[above] in edges[at]:
+            edges[at][keys[above]][0] += count
+    return calls, primitive

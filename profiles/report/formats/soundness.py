@@ -7,13 +7,15 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from adbg.profiles.report.model import Frame, Profile
+from adbg.profiles.report.model import SECONDS, Frame, Profile
 
 # Control characters (ESC begins what a terminal does), the marks that turn text round, line ends, lone surrogates,
 # and what XML forbids.
 _UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 _BLANKS = "\t\n\r\u2028\u2029"
 _LAST_LINE = 1 << 31
+_MOST = float(1 << 63)  # of anything
+_MOST_SECONDS = _MOST / 1e9  # 292 years
 
 
 def printable(text: str) -> str:
@@ -22,7 +24,8 @@ def printable(text: str) -> str:
 
 
 def sound(profile: Profile) -> Profile:
-    """The profile with printable text. Raises ValueError for a number that is infinite or none."""
+    """The profile with printable text. Raises ValueError for a number that is infinite or none, or that no profile
+    has: a flame graph is as wide as its weights, and formats keep nanoseconds in 64 bits."""
     numbers = [sample.weight for sample in profile.samples] + [profile.period, profile.launch_cost]
     for call in profile.calls:
         numbers += [call.own, call.cumulative]
@@ -35,8 +38,13 @@ def sound(profile: Profile) -> Profile:
     numbers += [value for span in profile.spans for value in (span.begin, span.duration)]
     if not all(map(math.isfinite, (number for number in numbers if number is not None))):
         raise ValueError("it has a number that is infinite, or none")
-    if math.isinf(sum(sample.weight for sample in profile.samples)):
+    largest = _MOST_SECONDS if profile.unit == SECONDS else _MOST
+    if sum(abs(sample.weight) for sample in profile.samples) >= largest:
         raise ValueError("its numbers are too large to be added")
+    if any(sample.weight < 0 for sample in profile.samples):
+        raise ValueError("a stack weighs less than nothing, as in the difference of two profiles")
+    if any(abs(number) >= _MOST for number in numbers if number is not None):
+        raise ValueError("it has a number that is too large for a time")
     return _with_text(profile) if _has_unfit(profile) else profile
 
 

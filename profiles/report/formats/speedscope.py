@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from adbg.profiles.report.formats.amounts import fact
 from adbg.profiles.report.formats.collapsed import frame_of
 from adbg.profiles.report.formats.problem import damaged
-from adbg.profiles.report.model import BYTES, NATIVE, NODE, PYTHON, SAMPLES, SECONDS, Builder, Frame, Profile, Sample
+from adbg.profiles.report.model import (
+    BYTES,
+    DEEPEST,
+    NATIVE,
+    NODE,
+    OUTSIDE,
+    PYTHON,
+    SAMPLES,
+    SECONDS,
+    Builder,
+    Frame,
+    Profile,
+    Sample,
+)
 
 _KIND = "speedscope file"
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
+_NEGATIVE = "a stack has a frame of a negative number"
 _SECONDS = {"nanoseconds": 1e-9, "microseconds": 1e-6, "milliseconds": 1e-3, "seconds": 1.0}
 
 
@@ -41,11 +55,13 @@ def _profile(body: Mapping[str, Any]) -> Profile:
     for row in body["profiles"]:
         thread = str(row.get("name") or "") if several else ""
         scale = _SECONDS[row["unit"]] if timed else 1.0
-        stacks = _sampled(row) if row["type"] == "sampled" else _evented(row)
-        for stack, weight in stacks:
-            if any(index < 0 for index in stack):
-                raise ValueError("a stack has a frame of a negative number")
-            builder.add([builder.frame(frames[index]) for index in stack], weight * scale, thread)
+        if row["type"] == "sampled":
+            for stack, weight in zip(row["samples"], row["weights"], strict=True):
+                if any(index < 0 for index in stack):
+                    raise ValueError(_NEGATIVE)
+                builder.add([builder.frame(frames[index]) for index in stack[:DEEPEST]], float(weight) * scale, thread)
+        else:
+            _add_events(builder, row, frames, scale, thread)
     unit = SECONDS if timed else BYTES if units == {"bytes"} else SAMPLES
     meta = {"format": "speedscope", "profiler": str(body.get("exporter") or "").partition("@")[0]}
     return Profile(builder.frames, builder.samples, unit, meta=meta)
@@ -57,21 +73,19 @@ def _frame(row: Mapping[str, Any]) -> Frame:
     return Frame(str(row["name"]), short.file, line, short.side, short.module) if file else short
 
 
-def _sampled(row: Mapping[str, Any]) -> Iterator[tuple[Sequence[int], float]]:
-    for stack, weight in zip(row["samples"], row["weights"], strict=True):
-        yield stack, float(weight)
-
-
-def _evented(row: Mapping[str, Any]) -> Iterator[tuple[Sequence[int], float]]:
-    stack: list[int] = []
+def _add_events(builder: Builder, row: Mapping[str, Any], frames: Sequence[Frame], scale: float, thread: str) -> None:
+    stack: list[int] = []  # places
     at = float(row["startValue"])
     for event in row["events"]:
         now = float(event["at"])
         if now > at and stack:
-            yield tuple(stack), now - at
+            builder.weigh(stack[-1], (now - at) * scale, thread)
         at = now
         if event["type"] == "O":
-            stack.append(int(event["frame"]))
+            index = int(event["frame"])
+            if index < 0:
+                raise ValueError(_NEGATIVE)
+            stack.append(builder.below(stack[-1] if stack else OUTSIDE, builder.frame(frames[index])))
         elif stack:
             stack.pop()
 

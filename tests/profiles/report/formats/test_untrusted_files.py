@@ -17,6 +17,7 @@ import pytest
 
 from adbg.profiles.report.formats import collapsed, detect, marshalled
 from adbg.profiles.report.formats.problem import FormatError
+from adbg.profiles.report.model import SECONDS, Frame, Profile, Sample
 from adbg.profiles.report.tables import table
 from adbg.tui.text.profile_report import head_lines, table_lines
 
@@ -116,6 +117,9 @@ BAD = {
     "negative.json": speedscope({"name": "a"}, [-1], [1.0]),
     "infinite.json": speedscope({"name": "a", "file": "x.py", "line": 1e999}, [0], [1.0]),
     "unequal.json": speedscope({"name": "a"}, [0], [1.0, 2.0]),
+    "less.json": speedscope({"name": "a"}, [0], [-1.0]),
+    "large.json": speedscope({"name": "a"}, [0], [1e10]),
+    "long.json": '{"traceEvents":[{"ph":"X","name":"f","ts":1e302,"dur":1e307,"pid":1,"tid":1}]}',
     "nodes.json": '{"adbg_nodes":1,"framework":"torch","nodes":[{"name":"A","calls":1e999,"total_us":1}]}',
     "late.json": '{"adbg_nodes":1,"nodes":[],"iterations":[{"outside_us":1e999,"backward_us":1}]}',
 }
@@ -155,6 +159,39 @@ def test_blanks_in_collapsed_stacks(tmp_path: Path) -> None:
     path.write_text("a 1\n5\n")
     with pytest.raises(FormatError, match="line 2"):
         collapsed.read(path)
+
+
+def test_a_fact_that_is_no_number_is_written_as_text(tmp_path: Path) -> None:
+    """JSON has no infinite number: what a trace says of an event is not worth the trace."""
+    (tmp_path / "t.json").write_text('{"traceEvents":[{"ph":"X","name":"a","ts":1,"dur":2,"args":{"x":1e999,"y":2}}]}')
+    detect.write(detect.read(tmp_path / "t.json"), tmp_path / "out.trace.json")
+
+    def refused(word: str) -> float:
+        raise AssertionError(word)
+
+    body = json.loads((tmp_path / "out.trace.json").read_text(), parse_constant=refused)
+    assert [row["args"] for row in body["traceEvents"] if row["ph"] == "X"] == [{"x": "inf", "y": 2}]
+
+
+def test_facts_nested_a_thousand_deep(tmp_path: Path) -> None:
+    """What is read of them may be too deep to be made printable: that is told of no file, and raises nothing."""
+    for depth in range(200, 1100, 50):
+        deep = '{"a":' * depth + "1" + "}" * depth
+        (tmp_path / "meta.json").write_text(f'{{"profiler": "cprofile", "file": "x.pstats", "deep": {deep}}}')
+        assert detect.artifact_of(tmp_path) in (None, tmp_path / "x.pstats")
+
+
+@pytest.mark.parametrize("ending", [".pb", ".collapsed", ".trace.json", ".speedscope.json"])
+def test_the_largest_numbers_are_written(tmp_path: Path, ending: str) -> None:
+    (tmp_path / "l.json").write_text(speedscope({"name": "a"}, [0], [9.2e9]))
+    detect.write(detect.read(tmp_path / "l.json"), tmp_path / f"out{ending}")
+    scale = 1e-6 if ending == ".collapsed" else 1
+    assert detect.read(tmp_path / f"out{ending}").total * scale == pytest.approx(9.2e9)
+
+
+def test_a_number_of_more_than_64_bits_is_not_cut(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="no number as large"):
+        detect.write(Profile((Frame("a"),), (Sample((0,), 1e10),), SECONDS), tmp_path / "n.pb")
 
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
