@@ -13,6 +13,7 @@ from adbg.engine.backends.base import ForwardTimer, ForwardTimes
 from adbg.engine.python.line_trace import MAIN_THREAD
 
 SHORTEST, LONGEST, TIMES = 1.0, 20.0, 4.0  # seconds without a backward, and of what the last step took, until given up
+NO_WAY = "this framework gives no safe way to time single operators"
 OTHER_THREAD = "backward is called on another thread than the main one"
 TOO_LONG = "no backward came for longer than four usual steps"
 
@@ -35,6 +36,7 @@ class ForwardClock:
             return
         self.let_go()
         if timer is None:
+            self.problem = NO_WAY
             return
         self._serial = serial = self._serial + 1
         seconds = min(max(TIMES * usual, SHORTEST), LONGEST)

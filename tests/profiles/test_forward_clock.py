@@ -115,7 +115,7 @@ def program(framework: str, tmp_path: Path) -> Iterator[Program]:
     assert not program.timer._thread
 
 
-@on_frameworks()
+@on_frameworks(frameworks=["paddle"])
 def test_forwards_in_front_of_hooked_calls_alone(framework: str, program: Program) -> None:
     program.start()
     for _ in range(STEPS):
@@ -138,7 +138,7 @@ def test_forwards_in_front_of_hooked_calls_alone(framework: str, program: Progra
     assert node.forward == pytest.approx(slow["forward_us"] * 1e-6) and profile.meta["forwards"] == len(TIMED)
 
 
-@on_frameworks()
+@on_frameworks(frameworks=["paddle"])
 def test_two_lines_that_take_turns(framework: str, program: Program) -> None:
     """The line of the next call is that of the one which came last time behind this one."""
     program.start()
@@ -151,7 +151,7 @@ def test_two_lines_that_take_turns(framework: str, program: Program) -> None:
     assert set(timed) <= set(hooked) and timed
 
 
-@on_frameworks()
+@on_frameworks(frameworks=["paddle"])
 def test_no_backward_comes(framework: str, program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     """Records of an evaluation would grow: they end by themselves."""
     monkeypatch.setattr(forward_clock, "SHORTEST", 0.05)
@@ -171,7 +171,7 @@ def test_no_backward_comes(framework: str, program: Program, monkeypatch: pytest
     assert str(detect.read(program.folder).meta["forward"]).startswith("not measured: no backward came")
 
 
-@on_frameworks()
+@on_frameworks(frameworks=["paddle"])
 def test_another_thread_than_the_main_one(framework: str, program: Program) -> None:
     program.start()
 
@@ -187,7 +187,7 @@ def test_another_thread_than_the_main_one(framework: str, program: Program) -> N
     assert {row["forward_us"] for row in found["nodes"]} == {None}
 
 
-@on_frameworks()
+@on_frameworks(frameworks=["paddle"])
 def test_the_end_comes_while_a_forward_is_timed(
     framework: str, program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,7 +205,7 @@ def test_the_end_comes_while_a_forward_is_timed(
     assert {row["forward_us"] for row in json.loads((program.folder / "nodes.json").read_text())["nodes"]} == {None}
 
 
-@on_frameworks()
+@on_frameworks(frameworks=["paddle"])
 def test_a_checkpoints_second_forward_is_not_timed(framework: str, program: Program) -> None:
     if framework == "torch":
         from torch.utils.checkpoint import checkpoint
@@ -236,7 +236,7 @@ def test_a_checkpoints_second_forward_is_not_timed(framework: str, program: Prog
     assert next(calls for name, calls in known.items() if name.startswith("Sum")) == 2
 
 
-@on_frameworks()
+@on_frameworks(frameworks=["paddle"])
 def test_the_same_bits_with_and_without(framework: str, program: Program) -> None:
     plain = [program.step() for _ in range(12)]
     program.start()

@@ -70,7 +70,7 @@ class FrameworkBackend(Backend):
     _entry: Entry
     _modules: Named
     _phases: PhaseTaps
-    _forward: ForwardTimer
+    _forward: ForwardTimer | None = None  # None: the framework gives no safe way
     _creations: Watching
     _told: Mapping[str, Callable[[bool], None]] = {}  # by who watches iterations
 
@@ -84,7 +84,8 @@ class FrameworkBackend(Backend):
 
     def uninstall(self) -> None:
         self._phases.watch(None)
-        self._forward.abandon()
+        if self._forward is not None:
+            self._forward.abandon()
         taps = self.collectives()
         if taps is not None:
             taps.uninstall()
@@ -103,7 +104,7 @@ class FrameworkBackend(Backend):
     def watch_phases(self, tell: TellPhase | None) -> None:
         self._phases.watch(tell)
 
-    def forward_timer(self) -> ForwardTimer:
+    def forward_timer(self) -> ForwardTimer | None:
         return self._forward
 
     @property

@@ -24,7 +24,6 @@ from adbg.engine.backends.torch.graph import Services, TorchGraph, node_name, ro
 from adbg.engine.backends.torch.modules import Modules
 from adbg.engine.backends.torch.spent import older_nodes, used_up
 from adbg.engine.backends.torch.stacks import FrameFilter, Stacks
-from adbg.engine.backends.torch.timing.forward import TorchForward
 from adbg.engine.backends.torch.timing.phases import TorchPhases
 from adbg.engine.errors import Unsupported
 from adbg.engine.frames import locals_elsewhere
@@ -91,7 +90,6 @@ class TorchBackend(FrameworkBackend):
         self._entry = EngineEntry(self._services, self._frames)
         self._evaluating = _Evaluating()
         self._phases = TorchPhases(self._frames.live_line)
-        self._forward = TorchForward()
         self._taps = TorchTaps(self._frames.user_file)
         self.capabilities = _capabilities(self._stacks)
 

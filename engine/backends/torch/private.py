@@ -106,20 +106,6 @@ _sequence_number: Any = _find(
     "torch._C._distributed_c10d.ProcessGroup._get_sequence_number_for_group", "know when ranks are at the same place"
 )
 
-_config: Any = _find("torch._C._profiler.ProfilerConfig", "time the operators of a forward")
-_states: Any = _find("torch._C._profiler.ProfilerState", "time the operators of a forward")
-_experimental: Any = _find("torch._C._profiler._ExperimentalConfig", "time the operators of a forward")
-_record: Any = _find("torch._C._autograd._enable_profiler_legacy", "have torch record its operators on one thread")
-_records: Any = _find("torch._C._autograd._disable_profiler_legacy", "read what it recorded")
-_record_of: Any = _find("torch._C._profiler._RecordFunctionFast", "measure what a record costs")
-#: By which a program starts a profiler, each looked up where it is called: Kineto, emit_nvtx, emit_itt, the old one.
-PROFILERS: list[tuple[Any, str]] = [
-    (module, name)
-    for module in (torch.autograd, torch.autograd.profiler, torch.autograd.profiler_legacy)
-    for name in ("_prepare_profiler", "_enable_profiler", "_enable_profiler_legacy")
-    if hasattr(module, name)
-]
-
 grad_mode: Callable[[], bool] = torch.is_grad_enabled
 set_grad_mode: Callable[[bool], None] = torch._C._set_grad_enabled
 
@@ -156,28 +142,6 @@ def unwrapped(value: Any) -> Any:
 def profiling() -> bool:
     """The script's profiler is on, on this thread; 0.2 us."""
     return _profiling is not None and _profiling()
-
-
-def can_record() -> bool:
-    """Whether torch keeps records of its operators, and has numbers for nodes."""
-    needed = (_config, _states, _experimental, _record, _records, next_sequence)
-    return None not in needed and getattr(_states, "CPU", None) is not None
-
-
-def record() -> None:
-    """From now on, on this thread. Raises RuntimeError while another profiler is at work there."""
-    _record(_config(_states.CPU, False, False, False, False, False, _experimental()))
-
-
-def records() -> list[Any]:
-    """Of this thread since ``record``, which is over. Threads of torch that worked for it have their own lists."""
-    parts = _records()
-    return next((part for part in parts if part and part[0].kind() == "mark"), [])
-
-
-def record_of(name: str) -> Any:
-    """A record of no operator, for a ``with``; None where this torch has none such."""
-    return _record_of(name) if _record_of is not None else None
 
 
 @contextlib.contextmanager

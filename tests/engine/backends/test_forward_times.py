@@ -94,7 +94,7 @@ def least(rows: list[dict[str, float]]) -> dict[str, float]:
     return {name: min(row[name] for row in rows) for name in rows[0]}
 
 
-@on_frameworks()
+@on_frameworks(frameworks=["paddle"])
 def test_what_the_scripts_own_clock_says(framework: str, backend: Backend) -> None:
     calls, x = operators(framework), leaf(framework)
     timer = backend.forward_timer()
@@ -144,7 +144,7 @@ def footprint(framework: str) -> list[tuple[object, list[tuple[str, int]]]]:
     ]
 
 
-@on_frameworks()
+@on_frameworks(frameworks=["paddle"])
 def test_everything_is_as_it_was(framework: str, backend: Backend) -> None:
     calls, x = operators(framework), leaf(framework)
     timer = backend.forward_timer()
@@ -160,7 +160,7 @@ def test_everything_is_as_it_was(framework: str, backend: Backend) -> None:
     assert footprint(framework) == before
 
 
-@on_frameworks()
+@on_frameworks(frameworks=["paddle"])
 def test_the_same_bits(framework: str, backend: Backend) -> None:
     """Of results, gradients and random numbers; also where no gradient is wanted and a mode of the framework is on."""
     timer = backend.forward_timer()
@@ -201,7 +201,7 @@ def test_the_same_bits(framework: str, backend: Backend) -> None:
     assert timer.end() is not None
 
 
-@on_frameworks()
+@on_frameworks(frameworks=["paddle"])
 def test_an_operators_error_is_the_scripts_own(framework: str, backend: Backend) -> None:
     import traceback
 
@@ -226,7 +226,7 @@ def test_an_operators_error_is_the_scripts_own(framework: str, backend: Backend)
     ]
 
 
-@on_frameworks()
+@on_frameworks(frameworks=["paddle"])
 def test_nodes_of_another_thread_are_not_timed(framework: str, backend: Backend) -> None:
     calls, x = operators(framework), leaf(framework)
     timer, made = backend.forward_timer(), list[Any]()
@@ -238,7 +238,7 @@ def test_nodes_of_another_thread_are_not_timed(framework: str, backend: Backend)
     assert times is not None and set(told(backend, times, made[0]).values()) == {None}
 
 
-@on_frameworks()
+@on_frameworks(frameworks=["paddle"])
 def test_custom_functions_and_what_they_call(framework: str, backend: Backend) -> None:
     """All of its forward is the node's of a custom function."""
     timer = backend.forward_timer()
@@ -272,7 +272,7 @@ def test_custom_functions_and_what_they_call(framework: str, backend: Backend) -
     assert slow is not None and total is not None and slow > 3000 and slow > total
 
 
-@on_frameworks()
+@on_frameworks(frameworks=["paddle"])
 def test_a_forked_child_records_nothing(framework: str, backend: Backend) -> None:
     timer = backend.forward_timer()
     assert timer is not None
