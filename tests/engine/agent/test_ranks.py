@@ -58,12 +58,13 @@ def test_when_each_was_set() -> None:
     between = time.monotonic()
     groups.at_least(600.0)
     groups.at_least(600.0)  # asked again: nothing is set, and it is as old as before
+    before = time.monotonic()
     (row,) = groups.listing()
-    told = time.monotonic()
+    after = time.monotonic()
     first, second = row.settings
     assert (first.seconds, second.seconds) == (60.0, 600.0)
-    assert second.ago <= told - between <= first.ago
-    assert row.of_one_begun(told - between) == 60.0 and row.of_one_begun(0.0) == 600.0
+    assert second.ago <= after - between and before - between <= first.ago
+    assert row.of_one_begun((first.ago + second.ago) / 2) == 60.0 and row.of_one_begun(0.0) == 600.0
     assert row.of_one_begun(first.ago + 1) == 3.0
 
 
