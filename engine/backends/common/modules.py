@@ -6,11 +6,11 @@ Nothing here keeps a module or a parameter alive: a module often holds the last 
 from __future__ import annotations
 
 import abc
-import gc
 import weakref
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
+from adbg.engine import live_objects
 from adbg.engine.outside import own
 
 
@@ -86,7 +86,6 @@ class SeenModules(abc.ABC):
 
 def _outermost(kind: Any) -> list[Any]:
     """Modules that are part of no other, found through the garbage collector (some 50 ms in a large process)."""
-    # By type, never isinstance: that asks __class__, which some objects compute (and warn, or raise).
-    modules = [value for value in gc.get_objects() if issubclass(type(value), kind)]
+    modules = live_objects.of_kind(kind)
     inner = {id(child) for module in modules for child in module.children()}
     return [module for module in modules if id(module) not in inner and any(True for _ in module.parameters())]

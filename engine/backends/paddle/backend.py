@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import paddle
 
+from adbg.engine import live_objects
 from adbg.engine.backends.base import (
     Aids,
     Capabilities,
@@ -19,7 +20,6 @@ from adbg.engine.backends.base import (
     NativeVlog,
 )
 from adbg.engine.backends.common.backend import FrameworkBackend
-from adbg.engine.backends.common.optimizers import of_kind
 from adbg.engine.backends.common.under_way import in_engine
 from adbg.engine.backends.paddle import private, tensors
 from adbg.engine.backends.paddle.aids import PaddleAids
@@ -185,7 +185,7 @@ class PaddleBackend(FrameworkBackend):
         return (PYLAYER + type(context).__name__.removesuffix("_backward"), None) if context is not None else None
 
     def optimized(self) -> Iterable[tuple[str, Any]]:
-        for optimizer in of_kind(paddle.optimizer.Optimizer):
+        for optimizer in live_objects.of_kind(paddle.optimizer.Optimizer):
             held = getattr(optimizer, "_parameter_list", None) or ()
             tensors = (each for entry in held for each in (entry["params"] if isinstance(entry, dict) else (entry,)))
             for place, value in enumerate(tensors):

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 
 import torch
 
+from adbg.engine import live_objects
 from adbg.engine.backends.base import Capabilities, Graph
 from adbg.engine.backends.common.backend import FrameworkBackend
-from adbg.engine.backends.common.optimizers import of_kind
 from adbg.engine.backends.common.under_way import in_engine
 from adbg.engine.backends.torch import private, tensors
 from adbg.engine.backends.torch.collectives import bits, groups
@@ -155,7 +155,7 @@ class TorchBackend(FrameworkBackend):
         return node_name(node), lines[0] if lines else None
 
     def optimized(self) -> Iterable[tuple[str, Any]]:
-        for optimizer in of_kind(torch.optim.Optimizer):
+        for optimizer in live_objects.of_kind(torch.optim.Optimizer):
             groups = getattr(optimizer, "param_groups", None) or ()
             tensors = (value for group in groups for value in group.get("params", ()))
             for place, value in enumerate(tensors):

@@ -153,7 +153,13 @@ def test_the_flight_recorder_and_the_ledger_tell_of_one_collective_once(meet: st
     ledger.taps[0].install()
     for _ in range(3):
         dist.all_reduce(torch.ones(4))
-    rows = merged(ledger.values(10), ledger.taps[0].history())
+
+    def rows_now() -> list[Collective]:
+        return merged(ledger.values(10), ledger.taps[0].history())
+
+    # the flight recorder's word on its row comes from a thread of torch's
+    wait_until(lambda: all(row.state == "done" for row in rows_now()), "the flight recorder's last word")
+    rows = rows_now()
     assert [(row.seq, row.source) for row in rows] == [
         (1, "flight recorder"),
         (2, "ledger"),
