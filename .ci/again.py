@@ -8,6 +8,7 @@ The exit status is pytest's.
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--at-most", type=int, default=3, help="failures that are looked at again (default: 3)")
     options, arguments = parser.parse_known_args()
+    # The time limit's SIGINT goes to the whole group: pytest ends at it, with its summary; subprocess would kill it
+    signal.signal(signal.SIGINT, lambda number, frame: None)
     with tempfile.TemporaryDirectory(prefix="adbg-pytest-") as cache:
         pytest = [sys.executable, "-m", "pytest", *arguments, "-o", f"cache_dir={cache}"]
         status = subprocess.run(pytest).returncode

@@ -72,11 +72,9 @@ class HeldGroups:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._wanted = 0.0
-        # (framework, group, backend) -> the program's own value, and what adbg has set
-        self._raised: dict[tuple[str, str, str], tuple[float, float]] = {}
-        # what it has set before that too, and when: the same clock as the collectives', so that the front end can tell
-        # which of them a collective began with, however late it hears of either
-        self._settings: dict[tuple[str, str, str], deque[tuple[float, float]]] = {}
+        # (framework, group, backend) -> the program's own value, and what adbg has set, each with when: by the clock
+        # of this process, so that the front end can tell which a collective began with, however late it hears of it
+        self._raised: dict[tuple[str, str, str], tuple[float, deque[tuple[float, float]]]] = {}
 
     def listing(self) -> list[p.GroupTimeout]:
         found: list[p.GroupTimeout] = []
@@ -87,12 +85,11 @@ class HeldGroups:
 
     def _known(self, row: p.GroupTimeout) -> p.GroupTimeout:
         """With the program's own value, unless the program has set another one since."""
-        before, now = self._raised.get(_key(row), (row.seconds, row.seconds))
-        if row.seconds != now:
+        before, settings = self._raised.get(_key(row), (row.seconds, ()))
+        if not settings or settings[-1][0] != row.seconds:
             return replace(row, own=row.seconds)
-        at = time.monotonic()
-        set_to = [p.TimeoutSetting(seconds, at - since) for seconds, since in self._settings.get(_key(row), ())]
-        return replace(row, own=before, settings=set_to)
+        now = time.monotonic()
+        return replace(row, own=before, settings=[p.TimeoutSetting(seconds, now - at) for seconds, at in settings])
 
     def at_least(self, seconds: float) -> list[p.GroupTimeout]:
         """``seconds``, or what the program has set where that is more."""
@@ -102,9 +99,8 @@ class HeldGroups:
                 wanted = max(row.own, seconds)
                 if row.adjustable and row.seconds != wanted:
                     self._set(backend, row, wanted)
-                    self._raised[_key(row)] = row.own, wanted
-                    kept = self._settings.setdefault(_key(row), deque(maxlen=SETTINGS))
-                    kept.append((wanted, time.monotonic()))
+                    earlier = self._raised[_key(row)][1] if row.settings else ()
+                    self._raised[_key(row)] = row.own, deque([*earlier, (wanted, time.monotonic())], SETTINGS)
         return self.listing()
 
     def look_again(self) -> None:
@@ -116,7 +112,6 @@ class HeldGroups:
         """What the program has changed itself meanwhile is left alone."""
         self.at_least(0.0)
         self._raised.clear()
-        self._settings.clear()
 
     def _rows(self, backend: Backend) -> list[p.GroupTimeout]:
         try:

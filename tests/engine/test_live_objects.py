@@ -7,14 +7,25 @@ import gc
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
 from adbg.engine import live_objects
 
 
+@pytest.fixture(autouse=True)
+def few_objects() -> Iterator[None]:
+    """What other tests have imported is not gone over: a look at a framework's objects takes a hundred times as long."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 class Wanted:
+    pass
+
+
+class Special(Wanted):
     pass
 
 
@@ -71,25 +82,33 @@ def test_the_plain_way_breaks_the_program() -> None:
 
 
 def test_ours_does_not() -> None:
-    target = [Wanted()]
     assert filled(lambda: live_objects.of_kind(Wanted), 60) == ""
-    some = live_objects.of_types(lambda kind: True)
-    assert filled(lambda: live_objects.referring_to(target, some), 60) == ""
-    assert filled(lambda: list(live_objects.tuples_in(live_objects.of_types(lambda kind: True))), 5) == ""
 
 
 def test_what_is_found() -> None:
-    one, odd = Wanted(), Odd()
-    kept = [one]
-    inner = (one, "in a tuple")
-    outer = [(inner, 1)]
-    assert [each for each in live_objects.of_kind(Wanted) if each is one] == [one]
-    assert any(each is odd for each in live_objects.of_types(lambda kind: kind is Odd))
-    assert not any(type(each) is tuple for each in live_objects.of_types(lambda kind: True))
-    assert live_objects.referring_to([one], [kept, inner, odd]) == [kept, inner]
-    assert any(each is kept for each in live_objects.referring_to([one], live_objects.of_types(lambda kind: True)))
-    found = list(live_objects.tuples_in([outer, kept]))
-    assert sum(each is inner for each in found) == 1 and sum(each is outer[0] for each in found) == 1
+    """The witness is a list of them."""
+    wanted = [*(Wanted() for _ in range(300)), Special()]
+    odd = Odd()
+    found = [id(each) for each in live_objects.of_kind(Wanted)]
+    assert sorted(found) == sorted(map(id, wanted))
+    assert any(each is odd for each in live_objects.of_kind(Odd))
+
+
+@pytest.mark.parametrize("threshold", [1, 2, 3, 5, 9, 20])
+def test_while_objects_are_collected(threshold: int) -> None:
+    """Up to Python 3.11 the looks themselves bring a collection about, which moves objects between them."""
+    before = gc.get_threshold()
+    wanted = []
+    try:
+        gc.set_threshold(threshold)
+        for _ in range(40):
+            wanted += [Wanted(), [Wanted()][0]]
+            found = live_objects.of_kind(Wanted)
+            assert {type(each) for each in found} == {Wanted}
+            # with a collection at every few objects there is no look without one: some may be missing
+            assert threshold < 5 or set(map(id, wanted)) <= set(map(id, found))
+    finally:
+        gc.set_threshold(*before)
 
 
 def test_nothing_is_kept_alive() -> None:
@@ -99,21 +118,7 @@ def test_nothing_is_kept_alive() -> None:
     try:
         counts = sys.getrefcount(thing), sys.getrefcount(finished)
         for _ in range(3):
-            live_objects.of_types(lambda kind: True)
             live_objects.of_kind(Wanted)
         assert (sys.getrefcount(thing), sys.getrefcount(finished)) == counts
     finally:
         gc.enable()
-
-
-def test_the_same_as_the_plain_way() -> None:
-    """Every object but tuples, and what the call itself makes."""
-    gc.collect()
-    gc.disable()
-    try:
-        plain = {id(each): each for each in gc.get_objects() if type(each) is not tuple}
-        ours: dict[int, Any] = {id(each): each for each in live_objects.of_types(lambda kind: True)}
-    finally:
-        gc.enable()
-    missing = [type(plain[number]) for number in plain.keys() - ours.keys()]
-    assert len(missing) < 20, missing  # frames and iterators of the way itself

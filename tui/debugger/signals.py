@@ -3,7 +3,6 @@ only). And what Ctrl-C at the keyboard means (any thread)."""
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import signal
 import threading
@@ -95,7 +94,6 @@ class Interrupts:
         return "the command is interrupted"
 
 
-AGAIN = 1.0  # seconds until a signal that adbg should end at comes again
 STOPPED = "the program is stopped already: `continue` resumes it, `interrupt` sends it SIGINT"
 
 
@@ -117,25 +115,14 @@ def handed_on(debugger: Debugger, names: Sequence[str]) -> Iterator[None]:
 @contextlib.contextmanager
 def letting_go(debugger: Debugger, names: Sequence[str]) -> Iterator[None]:
     """Within this block the named signals end adbg (``SystemExit`` with 128 and their number) and not the program: a
-    connection that drops (SIGHUP) must not cost a training. Where what runs at that moment swallows the exception (a
-    finalizer, a callback from C), it comes again until the block is left."""
-    left: list[bool] = []
+    connection that drops (SIGHUP) must not cost a training."""
 
     def go(number: int, _frame: FrameType | None) -> None:
         debugger.let_go()
-        _thread.start_new_thread(come_again, (number,))  # without a lock, which this thread may hold just now
         raise SystemExit(128 + number)
 
-    def come_again(number: int) -> None:
-        time.sleep(AGAIN)
-        if not left:
-            signal.pthread_kill(threading.main_thread().ident or 0, number)
-
     with _handled(names, go):
-        try:
-            yield
-        finally:
-            left.append(True)
+        yield
 
 
 @contextlib.contextmanager

@@ -85,7 +85,7 @@ class SeenModules(abc.ABC):
 
 
 def _outermost(kind: Any) -> list[Any]:
-    """Modules that are part of no other, found through the garbage collector (some 50 ms in a large process)."""
+    """Modules that are part of no other, found through the garbage collector (90-160 ms on torch)."""
     modules = live_objects.of_kind(kind)
     inner = {id(child) for module in modules for child in module.children()}
     return [module for module in modules if id(module) not in inner and any(True for _ in module.parameters())]

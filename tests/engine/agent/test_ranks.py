@@ -77,6 +77,17 @@ def test_what_the_program_has_set_meanwhile_is_its_own() -> None:
     assert backend.seconds == {"one": 5.0}
 
 
+def test_one_that_began_with_a_value_of_the_programs_in_between() -> None:
+    groups, backend = held(one=3.0)
+    groups.at_least(600.0)
+    backend.seconds["one"] = 5.0
+    between = time.monotonic()
+    groups.look_again()
+    (row,) = groups.listing()
+    assert (row.seconds, row.own) == (600.0, 5.0)
+    assert row.of_one_begun(time.monotonic() - between) == 5.0
+
+
 def test_a_group_that_is_made_later() -> None:
     groups, backend = held(one=3.0)
     groups.at_least(600.0)

@@ -92,19 +92,21 @@ def test_tables_are_read_beside_a_training_loop(framework: str) -> None:
 
     def read() -> None:
         try:
-            for _ in range(30):
+            for look in range(1000):
+                if look >= 30 and steps > 1:  # the first step imports a second's worth of the framework
+                    break
                 bodies.extend((what, info(session, what, None)) for what in ANY_TIME)
         except BaseException as error:
             problems.append(error)
 
+    steps = 0
     reader = threading.Thread(target=read)
     reader.start()
-    steps = 0
     while reader.is_alive():
         names["step"]()
         steps += 1
     assert not problems
-    assert steps > 1 and len(bodies) == 30 * len(ANY_TIME)
+    assert steps > 1 and len(bodies) >= 30 * len(ANY_TIME)
     for what, body in bodies:
         if what == "params":
             assert {("[8, 8]", "f32"), ("[8]", "f32")} <= {(row[1], row[2]) for row in body.rows}
