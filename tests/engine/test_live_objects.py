@@ -15,7 +15,7 @@ from adbg.engine import live_objects
 
 @pytest.fixture(autouse=True)
 def few_objects() -> Iterator[None]:
-    """What other tests have imported is not gone over: a look at a framework's objects takes a hundred times as long."""
+    """What other tests have imported is not gone over: that takes a hundred times as long."""
     gc.freeze()
     yield
     gc.unfreeze()
