@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.frameworks import on_frameworks
+from support.frameworks import only_here
 from support.program import wait_until
 
 from adbg.engine.backends import REGISTRY
@@ -20,6 +20,8 @@ from adbg.engine.session.session import Session
 from adbg.profiles.control import Profiling
 from adbg.profiles.profilers import forward_clock
 from adbg.profiles.report.formats import detect
+
+pytestmark = only_here("paddle", "torch has no way to time a forward that is safe beside checkpoints")
 
 STEPS = 24
 #: Of calls 0, 1, … of a line those are hooked, and the forwards of these are timed: not the first, which keeps stacks.
@@ -35,16 +37,15 @@ class _Silent:
 class Program:
     """A session, its profiles, and a training step with an operator of its own that takes 3 ms by its own clock."""
 
-    def __init__(self, framework: str, folder: Path) -> None:
+    def __init__(self, folder: Path) -> None:
         self.session = Session(_Silent())
         self.session.set_filters([])
         self.session.set_stacks(True)
-        self.session.add_backend(REGISTRY[framework]())
+        self.session.add_backend(REGISTRY["paddle"]())
         self.profiling = Profiling(self.session, lambda body: None, lambda: str(folder))
         self.session.observe(self.profiling)
         self.session.attach()
         self.taken: list[float] = []  # us of the slow operator's forward, by step
-        self.framework = framework
         self.inside: list[bool] = []  # whether operators are timed while a forward runs, by step
         timer = self.session.backends[0].forward_timer()
         assert timer is not None
@@ -68,38 +69,23 @@ class Program:
         self.inside.append(bool(self.timer._thread))
 
     def step(self, other: bool = False) -> Any:
+        import paddle
+
         slow = self.slow
-        if self.framework == "torch":
-            import torch
 
-            class Slow(torch.autograd.Function):
-                @staticmethod
-                def forward(ctx: Any, x: Any) -> Any:
-                    slow()
-                    return x * 2
+        class SlowLayer(paddle.autograd.PyLayer):
+            @staticmethod
+            def forward(ctx: Any, x: Any) -> Any:
+                slow()
+                return x * 2
 
-                @staticmethod
-                def backward(ctx: Any, grad: Any) -> Any:
-                    return grad * 2
+            @staticmethod
+            def backward(ctx: Any, grad: Any) -> Any:
+                return grad * 2
 
-            x = torch.ones(4, requires_grad=True)
-            y = torch.tanh(Slow.apply(torch.tanh(x))).sum()
-        else:
-            import paddle
-
-            class SlowLayer(paddle.autograd.PyLayer):
-                @staticmethod
-                def forward(ctx: Any, x: Any) -> Any:
-                    slow()
-                    return x * 2
-
-                @staticmethod
-                def backward(ctx: Any, grad: Any) -> Any:
-                    return grad * 2
-
-            x = paddle.ones([4])
-            x.stop_gradient = False
-            y = paddle.tanh(SlowLayer.apply(paddle.tanh(x))).sum()
+        x = paddle.ones([4])
+        x.stop_gradient = False
+        y = paddle.tanh(SlowLayer.apply(paddle.tanh(x))).sum()
         if other:
             y.backward()
         else:
@@ -108,15 +94,14 @@ class Program:
 
 
 @pytest.fixture
-def program(framework: str, tmp_path: Path) -> Iterator[Program]:
-    program = Program(framework, tmp_path)
+def program(tmp_path: Path) -> Iterator[Program]:
+    program = Program(tmp_path)
     yield program
     program.session.detach()
     assert not program.timer._thread
 
 
-@on_frameworks(frameworks=["paddle"])
-def test_forwards_in_front_of_hooked_calls_alone(framework: str, program: Program) -> None:
+def test_forwards_in_front_of_hooked_calls_alone(program: Program) -> None:
     program.start()
     for _ in range(STEPS):
         program.step()
@@ -138,8 +123,7 @@ def test_forwards_in_front_of_hooked_calls_alone(framework: str, program: Progra
     assert node.forward == pytest.approx(slow["forward_us"] * 1e-6) and profile.meta["forwards"] == len(TIMED)
 
 
-@on_frameworks(frameworks=["paddle"])
-def test_two_lines_that_take_turns(framework: str, program: Program) -> None:
+def test_two_lines_that_take_turns(program: Program) -> None:
     """The line of the next call is that of the one which came last time behind this one."""
     program.start()
     for _ in range(8):
@@ -151,8 +135,7 @@ def test_two_lines_that_take_turns(framework: str, program: Program) -> None:
     assert set(timed) <= set(hooked) and timed
 
 
-@on_frameworks(frameworks=["paddle"])
-def test_no_backward_comes(framework: str, program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_backward_comes(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     """Records of an evaluation would grow: they end by themselves."""
     monkeypatch.setattr(forward_clock, "SHORTEST", 0.05)
     program.start()
@@ -171,8 +154,7 @@ def test_no_backward_comes(framework: str, program: Program, monkeypatch: pytest
     assert str(detect.read(program.folder).meta["forward"]).startswith("not measured: no backward came")
 
 
-@on_frameworks(frameworks=["paddle"])
-def test_another_thread_than_the_main_one(framework: str, program: Program) -> None:
+def test_another_thread_than_the_main_one(program: Program) -> None:
     program.start()
 
     def train() -> None:
@@ -187,10 +169,7 @@ def test_another_thread_than_the_main_one(framework: str, program: Program) -> N
     assert {row["forward_us"] for row in found["nodes"]} == {None}
 
 
-@on_frameworks(frameworks=["paddle"])
-def test_the_end_comes_while_a_forward_is_timed(
-    framework: str, program: Program, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_end_comes_while_a_forward_is_timed(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also from another thread: the main one is asked to, and does between two instructions."""
     monkeypatch.setattr(forward_clock, "SHORTEST", 1e4)
     monkeypatch.setattr(forward_clock, "LONGEST", 1e4)
@@ -205,12 +184,10 @@ def test_the_end_comes_while_a_forward_is_timed(
     assert {row["forward_us"] for row in json.loads((program.folder / "nodes.json").read_text())["nodes"]} == {None}
 
 
-@on_frameworks(frameworks=["paddle"])
-def test_a_checkpoints_second_forward_is_not_timed(framework: str, program: Program) -> None:
-    if framework == "torch":
-        from torch.utils.checkpoint import checkpoint
-    else:
-        from paddle.distributed.fleet.utils import recompute as checkpoint
+def test_a_checkpoints_second_forward_is_not_timed(program: Program) -> None:
+    import paddle
+    from paddle.distributed.fleet.utils import recompute
+
     inside: list[bool] = []
 
     def part(x: Any) -> Any:
@@ -219,16 +196,9 @@ def test_a_checkpoints_second_forward_is_not_timed(framework: str, program: Prog
 
     program.start()
     for _ in range(9):
-        if framework == "torch":
-            import torch
-
-            x = torch.ones(4, requires_grad=True)
-        else:
-            import paddle
-
-            x = paddle.ones([4])
-            x.stop_gradient = False
-        checkpoint(part, x * 2, use_reentrant=False).sum().backward()
+        x = paddle.ones([4])
+        x.stop_gradient = False
+        recompute(part, x * 2, use_reentrant=False).sum().backward()
     found = program.stop()
     forward, again = inside[::2], inside[1::2]
     assert [number for number, on in enumerate(forward) if on] == [4, 8] and not any(again)
@@ -236,8 +206,7 @@ def test_a_checkpoints_second_forward_is_not_timed(framework: str, program: Prog
     assert next(calls for name, calls in known.items() if name.startswith("Sum")) == 2
 
 
-@on_frameworks(frameworks=["paddle"])
-def test_the_same_bits_with_and_without(framework: str, program: Program) -> None:
+def test_the_same_bits_with_and_without(program: Program) -> None:
     plain = [program.step() for _ in range(12)]
     program.start()
     during = [program.step() for _ in range(12)]
