@@ -7,6 +7,10 @@ node the two are told apart by the kernel's own time where the profiler knows it
 most, by nodes of the same run that compute nothing: what goes beyond it is the kernel's for certain. Where neither is
 known, nothing is judged. A node's usual time counts, so that one call that was interrupted decides nothing.
 
+A loader that reads ahead, in threads or processes of its own, uses the time in which adbg works at nodes: the batches
+behind it are there at once. Such iterations do not count; where there are no others and the loader might be what the
+step waits for, nothing is judged.
+
 A sampled profile with native frames says the same by its innermost frames (``sampled.py``): in a kernel's loop, or on
 the way there. What they do not tell is a part of its own, and nothing is judged where it could turn the verdict.
 """
@@ -25,6 +29,9 @@ from adbg.profiles.report.sampled import Doing, Stacks
 ITERATION_PARTS = ("forward", "backward", "optimizer", "data", "other")
 _FEWEST = 50  # samples: with fewer a share is off by more than 14 % of the whole, two standard deviations
 FEWEST_BACKWARDS = 4
+# Batches that a loader may have read while adbg worked: Paddle's reads 2 ahead without workers, both 2 a worker.
+_AHEAD = 3
+_LESS = 0.7  # of the usual wait
 _CLOSE = 0.1  # of all: two parts that differ by less may change places in another run
 # Python that is counted with launching, as a part of the dispatcher's time: of small modules it is 0.6 (torch) and 1.2.
 _PYTHON_OF_OPERATORS = 1.5
@@ -68,7 +75,8 @@ def judge(profile: Profile, lines: int = 3) -> Verdict | None:
         measured = profile.meta.get("measured")
         if of_nodes is not None and isinstance(measured, int):
             of_nodes = _of_one(of_nodes, measured)
-        return _of_data(profile, of_nodes.share if of_nodes else 1.0, lines) or of_nodes
+        share = of_nodes.share if of_nodes else 1.0
+        return _of_data(profile, share, lines) or (None if data_uncertain(profile, share) else of_nodes)
     return _of_samples(profile, lines)
 
 
@@ -106,9 +114,38 @@ def split(node: NodeTime, launch_cost: float | None) -> tuple[float, float] | No
 
 
 def whole(iterations: Sequence[Iteration]) -> list[Iteration]:
-    """Those that were seen from end to end; without adbg's own work, where there are such."""
+    """Those that were seen from end to end; without adbg's own work, and what a loader won by it, where there are
+    such."""
     rows = [row for row in iterations if row.total > (row.backward or 0.0)]
-    return [row for row in rows if not row.disturbed] or rows
+    plain = [row for row in rows if not row.disturbed]
+    behind = _behind(iterations)
+    settled = [row for row in plain if row.index not in behind]
+    if len(settled) >= FEWEST_BACKWARDS and reads_ahead(iterations):
+        return settled
+    return plain or rows
+
+
+def _behind(iterations: Sequence[Iteration], batches: int = _AHEAD) -> set[int]:
+    """The numbers of those in front of which adbg worked, so many iterations back."""
+    return {row.index + later for row in iterations if row.disturbed for later in range(1, batches + 1)}
+
+
+def reads_ahead(iterations: Sequence[Iteration]) -> bool:
+    """Whether there is less to wait for right behind adbg's own work."""
+    disturbed = _behind(iterations, 1)
+    behind = [row.data for row in iterations if row.data is not None and row.index in disturbed]
+    others = [row.data for row in iterations if row.data is not None and row.index not in disturbed]
+    return bool(behind) and bool(others) and sum(behind) / len(behind) < _LESS * sum(others) / len(others)
+
+
+def data_uncertain(profile: Profile, share: float) -> bool:
+    """Whether the step may wait for its data most, though the iterations seen do not show it. At most, the loader has
+    used all of adbg's time."""
+    rows = [row for row in profile.iterations if row.total > (row.backward or 0.0)]
+    if not rows or not reads_ahead(rows) or _behind(rows).isdisjoint(row.index for row in whole(rows)):
+        return False
+    rest = median(row.total - (row.data or 0.0) for row in whole(rows))
+    return sum(row.total for row in rows) / len(rows) - rest > rest * share
 
 
 def medians(iterations: Sequence[Iteration]) -> tuple[float, dict[str, float]]:

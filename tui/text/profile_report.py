@@ -13,7 +13,16 @@ from adbg.profiles.report.flame import ROOT, Tree, layout
 from adbg.profiles.report.model import BYTES, SECONDS, Frame, NodeTime, Profile
 from adbg.profiles.report.node_groups import NodeGroup, node_groups
 from adbg.profiles.report.tables import Order, Row, Table
-from adbg.profiles.report.verdict import FEWEST_BACKWARDS, Bound, Verdict, judge, medians, too_few, whole
+from adbg.profiles.report.verdict import (
+    FEWEST_BACKWARDS,
+    Bound,
+    Verdict,
+    data_uncertain,
+    judge,
+    medians,
+    too_few,
+    whole,
+)
 from adbg.tui.text.cells import elide
 from adbg.tui.text.quantities import duration, size
 
@@ -37,6 +46,10 @@ _WAYS = {
 }
 _LAUNCHED = ("compute nothing", "compute next to nothing: one operator on at most 1,024 numbers")
 _WORKERS = "what its Dataset does on another thread, or in workers, is not measured here: `--with py-spy` shows it"
+_READ_AHEAD = (
+    "no verdict: the loader read ahead while adbg was at work in most of these iterations, and the step may wait for "
+    "it most; from 60 iterations on there is one (`--iterations 60`)"
+)
 _LOADERS = {  # who runs __getitem__ and the collate function
     "torch": "its Dataset's own lines: `--with cprofile`; with num_workers they are in other processes, which `--with "
     "py-spy --pid WORKER --seconds 5` sees",
@@ -312,7 +325,7 @@ def verdict_lines(profile: Profile, width: int) -> list[str]:
     """Empty where the profile cannot say."""
     verdict = judge(profile)
     if verdict is None:
-        return _folded(_too_few(profile), width) if too_few(profile) else []
+        return _folded(why, width) if (why := _no_verdict(profile)) else []
     parts = ", ".join(f"{name} {amount_text(seconds, SECONDS)}" for name, seconds in verdict.parts)
     if verdict.per:
         parts += f" of the usual {verdict.per}{_measured(profile) if verdict.per == 'backward' else ''}"
@@ -331,9 +344,11 @@ def _measured(profile: Profile) -> str:
     return f", measured in {measured:,} of {backwards:,}" if measured and backwards else ""
 
 
-def _too_few(profile: Profile) -> str:
+def _no_verdict(profile: Profile) -> str:
     if profile.meta.get("part"):
         return "no verdict: these nodes are a part of one backward; from some iterations there is one"
+    if not too_few(profile):
+        return _READ_AHEAD if data_uncertain(profile, 1.0) else ""
     return (
         f"no verdict by nodes{_measured(profile)} backwards: another run might say another thing; from "
         f"{FEWEST_BACKWARDS} on there is one (`--iterations {2 * FEWEST_BACKWARDS + 1}`)"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -200,3 +202,32 @@ def test_a_wait_for_data_says_which_profiler_sees_the_dataset(framework: str, sa
     profile = Profile(nodes=(node("Mm", 1, MS, 0, MS),), iterations=rows, meta={"framework": framework})
     text = verdict_lines(profile, 300)
     assert text[0].startswith("data-bound") and says in text[-1] and "py-spy" in text[-1], text
+
+
+def read_ahead(number: int, disturbed: bool, behind: int) -> Iteration:
+    """A loader needs 10 ms a batch, the step 4 ms, adbg's work 20 ms: of these the loader uses what it can."""
+    data = {1: 0.0, 2: 0.0, 3: 2 * MS}.get(behind, 6 * MS)
+    backward = 22 * MS if disturbed else 2 * MS
+    return Iteration(number, data + backward + 2 * MS, 2 * MS, backward, None, data, disturbed)
+
+
+def run_of(hooked: Sequence[int], count: int) -> tuple[Iteration, ...]:
+    last = [max((one for one in hooked if one < number), default=-9) for number in range(count)]
+    return tuple(read_ahead(number, number in hooked, number - last[number]) for number in range(count))
+
+
+def test_a_loader_that_used_the_time_of_adbgs_own_work() -> None:
+    nodes = (node("Mm", 40, 0, 0.1 * MS, 0), node("Mul", 40, 4 * MS, 1 * MS, 0))
+    meta = {"measured": 8, "backwards": 60}
+    hooked = [0, 2, 4, 6, 8, 10, 14, 18]
+    found = judge(Profile(nodes=nodes, iterations=run_of(hooked, 60), meta=meta))
+    assert found is not None and found.bound is Bound.DATA
+    assert dict(found.parts)["data"] == pytest.approx(6 * MS) and found.total == pytest.approx(10 * MS)
+    few = Profile(nodes=nodes, iterations=run_of(hooked[:6], 12), meta={"measured": 6, "backwards": 12})
+    assert judge(few) is None and "read ahead" in verdict_lines(few, 300)[0]
+    synchronous = tuple(replace(row, data=1 * MS) for row in few.iterations)
+    judged = judge(replace(few, iterations=synchronous))
+    assert judged is not None and judged.bound is not Bound.DATA, "each batch waits as long: none was read ahead"
+    fast = tuple(replace(row, data=0.1 * MS * (row.data or 0) / MS) for row in run_of(hooked, 60))
+    judged = judge(Profile(nodes=nodes, iterations=fast, meta=meta))
+    assert judged is not None and judged.bound is not Bound.DATA
