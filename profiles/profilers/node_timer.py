@@ -2,7 +2,7 @@
 
 From the hooks that adbg has anyway. They cost some microseconds a node, which is as long as a small node takes, so this
 cost is measured on the program itself and subtracted. Of the first backward calls of a line every second is hooked,
-then every fourth, and every 32nd later; the others tell how long a call takes without hooks. The first one, which warms
+then every eighth, and every 32nd later; the others tell how long a call takes without hooks. The first one, which warms
 up what it uses, counts only where there is no other. Off each node's time comes what adbg still did behind the stamp of
 its begin (a second stamp tells). Off the gaps comes as much each that nodes and gaps add up to what a call takes that
 is not hooked. What stays in a node's time is the framework's way into the hook behind it, under 1 us.
@@ -39,7 +39,7 @@ FILE = "nodes.json"
 HOW = "most calls run without hooks: nodes and gaps add up to what these take"
 # Calls of a line of which one is hooked, and which calls after the first ones: on tiny models of both frameworks a
 # hooked step took 2.5 to 3.6 times a plain step's CPU time, one that is only armed 1.4 times.
-SECOND, EVERY, DENSE, SPARSE = 12, 4, 32, 32
+SECOND, EVERY, DENSE, SPARSE = 10, 8, 32, 32
 _Key = tuple[str, int, str]  # line of the backward call, index in the execution order, name
 _Ran = tuple[int, str, int, float, float, int]  # index, name, key, us, gap before it, nodes inside it
 _NOT_KNOWN = {"inside_us": 0.0, "gap_us": 0.0, "node_us": 0.0}  # every outermost call failed
@@ -54,8 +54,8 @@ def is_hooked(number: int) -> bool:
 
 
 def is_timed(number: int) -> bool:
-    """Of the hooked calls every second of the first ones, every fourth later: a forward of small operators takes twice
-    as long, and what was recorded of it as long again to read."""
+    """Of the first hooked calls every second, much later every fourth: a forward of small operators takes twice as
+    long, and what was recorded of it as long again to read."""
     if number < SECOND:
         return number % 4 == 0
     every = EVERY if number < DENSE else SPARSE

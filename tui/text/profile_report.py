@@ -48,7 +48,7 @@ _LAUNCHED = ("compute nothing", "compute next to nothing: one operator on at mos
 _WORKERS = "what its Dataset does on another thread, or in workers, is not measured here: `--with py-spy` shows it"
 _READ_AHEAD = (
     "no verdict: the loader read ahead while adbg was at work in most of these iterations, and the step may wait for "
-    "it most; from 60 iterations on there is one (`--iterations 60`)"
+    "it most; from 30 iterations on there is one (`--iterations 30`)"
 )
 _LOADERS = {  # who runs __getitem__ and the collate function
     "torch": "its Dataset's own lines: `--with cprofile`; with num_workers they are in other processes, which `--with "

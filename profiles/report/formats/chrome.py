@@ -21,6 +21,7 @@ from adbg.profiles.report.model import NATIVE, NODE, OUTSIDE, PYTHON, SECONDS, B
 
 _KIND = "Chrome trace"
 _MICRO = 1e6
+_SAME = 1e-9  # seconds: the finest that traces are written in
 _PYTHON = re.compile(r"(?P<file>.+?)\((?P<line>\d+)\): (?P<name>.+)", re.DOTALL)  # torch's python_function
 _NODE = "autograd::engine::evaluate_function: "
 _SKIPPED = {"Trace", "overhead"}  # torch: the whole of it as one event; the profiler's own
@@ -191,7 +192,9 @@ def _nest(builder: Builder, lane: list[tuple[Span, Frame]], thread: str, counts:
 
     def until(moment: float) -> None:
         nonlocal at
-        while stack and stack[-1][0] <= moment:
+        # A begin and a duration, in binary, may add up to more than the begin of the next event in the same decimals.
+        same = moment + max(_SAME, 4 * math.ulp(moment)) if moment < math.inf else moment
+        while stack and stack[-1][0] <= same:
             end, place = stack.pop()
             if end > at:
                 builder.weigh(place, end - at, thread)
