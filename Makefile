@@ -31,10 +31,11 @@ help:
 	@echo "make pictures  take the README's pictures again"
 	@echo "make clean     remove what was built, .venv too"
 
-# The Python of the environment with the extras $(1), installed when it is not; says why when it cannot be had.
+# The Python of the environment with the extras $(2) and, where they can be had, $(3), installed when it is not; says why
+# when it cannot be had.
 define environment
 command -v $(PYTHON) >/dev/null || { echo "adbg: $(PYTHON) was not found: install Python 3.10 or newer, or set PYTHON=/path/to/python3" >&2; exit 1; }; \
-python=$$($(PYTHON) .ci/environment.py --framework $(1) --extras "$(2)") || exit 1
+python=$$($(PYTHON) .ci/environment.py --framework $(1) --extras "$(2)" --wanted "$(3)") || exit 1
 endef
 
 demo:
@@ -58,11 +59,11 @@ quick:
 	@$(call environment,paddle,dev); exec "$$python" -m pytest -m "quick and paddle" tests/project $(PYTEST)
 
 test-torch:
-	@$(call environment,torch,dev); exec "$$python" $(RUNNER) -n $(JOBS) --dist loadgroup $(PYTEST)
+	@$(call environment,torch,dev,profilers); exec "$$python" $(RUNNER) -n $(JOBS) --dist loadgroup $(PYTEST)
 
 # What needs no framework was run beside torch.
 test-paddle:
-	@$(call environment,paddle,dev); exec "$$python" $(RUNNER) -n $(JOBS) --dist loadgroup -m paddle $(PYTEST)
+	@$(call environment,paddle,dev,profilers); exec "$$python" $(RUNNER) -n $(JOBS) --dist loadgroup -m paddle $(PYTEST)
 
 # What passes only on an idle machine shows here: hours for all of it, minutes with PYTEST="FILE" or "-k WORD".
 stress:
@@ -84,6 +85,8 @@ bench-against:
 bench:
 	@$(call environment,torch,dev); "$$python" tests/bench/run_bench.py
 	@$(call environment,paddle,dev); "$$python" tests/bench/run_bench.py --framework paddle
+	@$(call environment,torch,dev); "$$python" tests/bench/bench_profilers.py
+	@$(call environment,paddle,dev); "$$python" tests/bench/bench_profilers.py --framework paddle
 	@$(call environment,torch,dev); "$$python" tests/bench/bench_log.py
 	@$(call environment,torch,dev); "$$python" -m tests.bench.bench_attach
 	@$(call environment,paddle,dev); "$$python" -m tests.bench.bench_attach --framework paddle

@@ -1,6 +1,6 @@
 """Find or make the Python environment that the Makefile works in, and install adbg into it. Standard library only.
 
-    python3 .ci/environment.py [--framework torch|paddle] [--extras dev]
+    python3 .ci/environment.py [--framework torch|paddle] [--extras dev] [--wanted profilers]
 
 The environment of torch is, in this order: ``$VENV``; the active one (``$VIRTUAL_ENV``), if it has torch; ``.venv`` of
 this repository, made when it is missing (over the packages of ``$PYTHON``, if that one has torch). That of paddle is
@@ -180,21 +180,45 @@ def install(folder, framework, extras):
             "pip could not install adbg (its reason is above): check the network and pip's index settings,"
             " then run make again"
         )
-    with open(os.path.join(folder, "adbg-" + "-".join(sorted(extras)) + ".stamp"), "w") as file:
-        file.write(fingerprint(probe(python, framework)[1]))
+    stamp(folder, framework, extras)
     return python
+
+
+def stamp(folder, framework, extras):
+    with open(os.path.join(folder, "adbg-" + "-".join(sorted(extras)) + ".stamp"), "w") as file:
+        file.write(fingerprint(probe(environment_python(folder), framework)[1]))
+
+
+def want(folder, framework, wanted):
+    """Extras without which adbg works: what cannot be installed (yep needs a system library) is told, once."""
+    python = environment_python(folder)
+    _, found, numpy = probe(python, framework)
+    for extra in wanted:
+        if installed(folder, [extra], found):
+            continue
+        constraints = write_constraints(folder, framework, found, numpy)
+        command = [python, "-m", "pip", "install", "--quiet", "--constraint", constraints]
+        command += ["--editable", f"{ROOT}[{extra}]"]
+        quiet = dict(os.environ, PYTHONWARNINGS="ignore")
+        if subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, env=quiet).returncode != 0:
+            say(f"adbg[{extra}] cannot be installed: its tests are skipped (apt-get install libgoogle-perftools-dev?)")
+        stamp(folder, framework, [extra])
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--framework", default="torch", choices=sorted(FRAMEWORKS), help="default: torch")
     parser.add_argument("--extras", default="", help="comma separated, beside the framework itself")
+    parser.add_argument("--wanted", default="", help="extras that may be missing, comma separated")
     options = parser.parse_args()
     try:
         if sys.version_info[:2] < OLDEST_PYTHON and not os.environ.get("PYTHON"):
             check_version(sys.version_info[:2], sys.executable)
         extras = [options.framework, *filter(None, options.extras.split(","))]
-        print(install(choose_environment(options.framework), options.framework, list(dict.fromkeys(extras))))
+        folder = choose_environment(options.framework)
+        python = install(folder, options.framework, list(dict.fromkeys(extras)))
+        want(folder, options.framework, [extra for extra in options.wanted.split(",") if extra])
+        print(python)
     except Failed as failure:
         say(str(failure))
         return 1

@@ -45,10 +45,17 @@ NESTED = (
     "nested 2 deep",
     "2<T++++++",  # the log: all folded but the way to the stop, without columns, larger
 )
+PROFILE = (
+    "torch",
+    ("-e", "profile cprofile 10 iterations", "-e", "c"),
+    "examples/small_kernels.py",
+    "▏all",
+)
 PICTURES = {
     "screen-160x45.png": Picture(45, 160, *NAN),
     "screen-80x24.png": Picture(24, 80, *NAN),
     "screen-nested-pylayers.png": Picture(45, 160, *NESTED),
+    "screen-profile.png": Picture(30, 160, *PROFILE),
 }
 SETTLE = 2.0  # seconds without a change of the screen after which it is taken as finished
 FONT_SIZE, WIDTH, HEIGHT = 15, 9, 18  # pixels; a cell is as wide as the font's advance at this size

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from adbg.engine.agent import import_watch as importwatch
 from adbg.engine.agent.aids import AidSwitches
@@ -32,7 +32,9 @@ from adbg.engine.capture.captures import Captures
 from adbg.engine.collectives.answer import latest
 from adbg.engine.collectives.ledger import Ledger
 from adbg.engine.errors import ProtocolError
+from adbg.engine.flag import Flag
 from adbg.engine.inspect.digest import DigestMoments
+from adbg.engine.inspect.memory.answer import MemoryWatch
 from adbg.engine.log.levels import LogLevels
 from adbg.engine.log.narrator import Narrator
 from adbg.engine.log.node_log import NodeLog
@@ -42,6 +44,10 @@ from adbg.engine.protocol.rendezvous import SessionConfig, peer_of
 from adbg.engine.session.observers import Observer
 from adbg.engine.session.post_mortem import stop_at_uncaught
 from adbg.engine.session.session import Session
+from adbg.engine.session.stop_point import PausedPoint
+
+if TYPE_CHECKING:
+    from adbg.profiles.control import Profiling
 
 PATIENCE = 30.0  # seconds that a program waits for a front end that does not speak
 LEAVING = 1.0  # seconds that a front end which hung up has to be gone
@@ -90,6 +96,8 @@ def start(
     agent.serve(sock, hello=True)
     if not agent.configured.wait(patience):
         print(f"adbg: the front end said nothing for {patience:.0f} s: running on, nothing armed", file=sys.stderr)
+    elif agent.profiling is not None:
+        agent.profiling.program_starts()
     return agent
 
 
@@ -106,7 +114,7 @@ class Agent:
         self.config = config
         self.main = main
         self.rank = _environment_rank()
-        self.configured = threading.Event()
+        self.configured = Flag()
         self.client: Client | None = None
         self._taking = threading.Lock()
         self._breakpointhook = sys.breakpointhook
@@ -118,6 +126,7 @@ class Agent:
         self.record.opened = lambda recorder: self.ledger.record_into(recorder.collective)
         self.events = Events(self)
         self.digests = DigestMoments(session)
+        self.profiling: Profiling | None = None  # from the first question about profiles on
         self.captures = Captures(session, self.record.captures_folder)
         self.log_levels = LogLevels(Narrator(self.record.log), self.record.log_file, session.problems.problem)
         self.log_levels.tap.limit = config.record_limit // 2
@@ -129,6 +138,7 @@ class Agent:
         unmatched = UnmatchedBreakpoints(session, self)
         session.observe(_LateFacts(self), self.ledger, self.captures, self.events, unmatched, self.log_levels)
         session.observe(node_log, self.aids, self.ranks, self.digests)
+        self.memory = MemoryWatch(session, self.event)
         if main:
             self.record.open()
         session.set_stacks(config.stacks)
@@ -200,6 +210,15 @@ class Agent:
             self.record.open()
         self.event(p.ProcessChanged(self.process_info()))
 
+    def profile(self, request: p.Profile, point: PausedPoint | None = None) -> p.ProfileBody:
+        """Answer ``adbg/profile``, with a ``point`` on the thread that stands there. The first one loads profilers."""
+        if self.profiling is None:
+            from adbg.profiles.control import Profiling
+
+            self.profiling = Profiling(self.session, self.event, lambda: self.record.run_dir)
+            self.session.observe(self.profiling)
+        return self.profiling.answer(request, point)
+
     def _known_rank(self) -> int | None:
         known = [backend.rank() for backend in self.session.backends]
         return next((r for r in (*known, _environment_rank()) if r is not None), self.rank)
@@ -263,6 +282,8 @@ class Agent:
         """The program ends, perhaps by an exception that nothing caught."""
         if os.getpid() != self._pid or self.client is None:
             return
+        if self.profiling is not None:
+            self.profiling.program_ends()
         try:
             stop_at_uncaught(self.session)
         except Exception as error:

@@ -15,6 +15,7 @@ from types import ModuleType
 
 from adbg.engine.agent import agent as agents
 from adbg.engine.errors import AdbgError
+from adbg.engine.flag import Flag
 from adbg.engine.protocol.rendezvous import SessionConfig, read_config
 
 LEAVING = 2.0  # seconds that the agent of a front end which is gone has to leave
@@ -57,7 +58,7 @@ class LateAgent(agents.Agent):
     def __init__(self, config: SessionConfig, aside: Mapping[str, ModuleType]) -> None:
         self._aside = aside
         self._leaving = threading.Lock()
-        self.left = threading.Event()
+        self.left = Flag()
         super().__init__(config, main=False)
 
     def joined(self) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import socket
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from adbg.engine.errors import (
     BackendError,
     ProtocolError,
 )
+from adbg.engine.flag import Flag
 from adbg.engine.protocol import codec as wire
 from adbg.engine.protocol.messages import MAX_MESSAGE
 
@@ -34,7 +34,7 @@ class Client:
     ) -> None:
         self.initialized = False
         self.configured = False
-        self.over = threading.Event()  # the connection is gone
+        self.over = Flag()  # the connection is gone
         self.adbg = False  # it announced that it knows the adbg/* events
         self.connection = Connection(
             sock, lambda message: on_request(self, message), self._unreadable, lambda: self._gone(on_gone)

@@ -93,7 +93,7 @@ class Connection:
     def flush(self, timeout: float) -> bool:
         """Wait until all is sent; False when it is not within ``timeout`` seconds or the client disconnected."""
         deadline = time.monotonic() + timeout
-        with self._wake:
+        with self._lock:
             while (self._queue or self._busy) and not self._gone:
                 left = deadline - time.monotonic()
                 if left <= 0:
@@ -103,7 +103,7 @@ class Connection:
 
     def close(self) -> None:
         """End the connection after what is queued was sent. Does not wait; ``flush`` first to be sure."""
-        with self._wake:
+        with self._lock:
             self._closing = True
             self._wake.notify_all()
 
@@ -171,7 +171,7 @@ class Connection:
 
     def _next_batch(self) -> list[bytes] | None:
         """What is to be sent now, encoded; None at the end. Waits for it."""
-        with self._wake:
+        with self._lock:
             self._busy = False
             self._wake.notify_all()
             while not self._queue:
@@ -201,7 +201,7 @@ class Connection:
         return now if self._batches < BURST else self._window + PAUSE
 
     def _lost(self) -> None:
-        with self._wake:
+        with self._lock:
             if self._gone:
                 return
             self._gone = True

@@ -22,6 +22,7 @@ from adbg.engine.collectives.answer import answer as collectives_answer
 from adbg.engine.errors import AdbgError, NotStopped, ProtocolError
 from adbg.engine.inspect.digest import position
 from adbg.engine.inspect.dispatch import Answers
+from adbg.engine.inspect.memory.answer import memory
 from adbg.engine.inspect.stack import running_stack
 from adbg.engine.inspect.tables import info, thread_states
 from adbg.engine.inspect.threads import Threads
@@ -79,9 +80,11 @@ class Requests:
             "setFunctionBreakpoints": self._set_breakpoints,
             "stackTrace": self._stack_trace,
             "adbg/info": self._info,
+            "adbg/memory": self._memory,
             "adbg/capture": self._capture,
             "adbg/dump": self._dump,
             "adbg/digest": self._digest,
+            "adbg/profile": self._profile,
         }
 
     def commands(self) -> set[str]:
@@ -218,6 +221,17 @@ class Requests:
 
         self._at_stop(client, message, "adbg/info", arguments, running)
 
+    def _memory(self, client: Client, message: Message, arguments: p.Memory) -> None:
+        watch = self._agent.memory
+
+        def running(_: AdbgError) -> None:
+            client.respond(message, memory(self._session, watch, None, arguments))
+
+        def at_stop(parked: Parked) -> None:
+            client.respond(message, memory(self._session, watch, self._answers(parked).stop, arguments))
+
+        self._session.ask(_answering(client, message, at_stop), running)
+
     def _digest(self, client: Client, message: Message, arguments: p.Digest) -> None:
         if not arguments.what:
             client.respond(message, position(self._session))
@@ -237,6 +251,16 @@ class Requests:
                 client.refuse(message, problem)
 
         self._at_stop(client, message, "adbg/digest", arguments, later)
+
+    def _profile(self, client: Client, message: Message, arguments: p.Profile) -> None:
+        if arguments.action != "start" or arguments.region.kind != "node":
+            client.respond(message, self._agent.profile(arguments))
+            return
+
+        def repeat(parked: Parked) -> None:
+            client.respond(message, self._agent.profile(arguments, parked.point))
+
+        self._session.ask(_answering(client, message, repeat), lambda error: client.refuse(message, error))
 
     def _capture(self, client: Client, message: Message, arguments: p.Capture) -> None:
         captures = self._agent.captures
@@ -284,18 +308,23 @@ class Requests:
         """``running`` answers while the program is not stopped; without it the request is refused then."""
 
         def answer(parked: Parked) -> None:
-            if parked.answers is None:
-                parked.answers = Answers(parked.point, self._session, _Marks(self._session.table))
+            answers = self._answers(parked)
             typed = command == "setExpression" or (command == "evaluate" and arguments.context in _TYPED)
             self._agent.log_levels.quiet(not typed)  # what the user has run may write its records
             try:
-                body = parked.answers.dispatch(command, arguments)
+                body = answers.dispatch(command, arguments)
             finally:
                 self._agent.log_levels.quiet(True)
             client.respond(message, body)
 
         refuse = running or (lambda error: client.refuse(message, error))
         self._session.ask(_answering(client, message, answer), refuse)
+
+    def _answers(self, parked: Parked) -> Answers:
+        if parked.answers is None:
+            parked.answers = Answers(parked.point, self._session, _Marks(self._session.table))
+        found: Answers = parked.answers
+        return found
 
 
 class _Marks:

@@ -17,6 +17,7 @@ from dataclasses import replace
 
 from adbg.engine.backends.base import Backend, CollectiveTaps, KnownGroup
 from adbg.engine.backends.base.collectives import GROUP, ID, SEQ, STATE, THREAD, LiveRow, row_value
+from adbg.engine.flag import Flag
 from adbg.engine.outside import own, suppress
 from adbg.engine.protocol.messages import Collective, ProcessGroup
 from adbg.engine.session.observers import Observer
@@ -49,7 +50,7 @@ class Ledger(Observer):
         self._recorded = 0  # id of the last row that the recorder has
         self._open: dict[int, LiveRow] = {}  # rows that it has without their end
         self._passing = threading.Lock()
-        self._ending = threading.Event()
+        self._ending = Flag()
         self._watcher: threading.Thread | None = None
 
     @property
@@ -116,7 +117,7 @@ class Ledger(Observer):
                     self._open[row[ID]] = row
                 record(row_value(row))
 
-    def _watch(self, over: threading.Event) -> None:
+    def _watch(self, over: Flag) -> None:
         seen: Seen = ({}, [])
         for turn in itertools.count():
             if over.wait(PASS):
@@ -218,7 +219,7 @@ class Ledger(Observer):
         self._ending.set()
         self.hand_over()
         self._watcher = None
-        self._ending = threading.Event()
+        self._ending = Flag()
         self._groups.clear()
         self._open.clear()
         self.rows.clear()

@@ -145,18 +145,18 @@ def _names(value: Any) -> Iterator[protocol.Attribute]:
 
 def _dicts(value: Any) -> list[dict[Any, Any]]:
     """The instance's own dict, and those in it where a Module or Layer keeps its parts."""
-    held = _instance_dict(value)
+    held = instance_dict(value)
     return [*([held] if held else []), *_parts(value, _PARTS)]
 
 
 def _parts(value: Any, names: Sequence[str]) -> list[dict[Any, Any]]:
-    held = _instance_dict(value)
+    held = instance_dict(value)
     if not held or not _is_a(value, "Module", "Layer"):
         return []
     return [held[name] for name in names if dict in _mro(type(held.get(name)))]
 
 
-def _instance_dict(value: Any) -> dict[Any, Any]:
+def instance_dict(value: Any) -> dict[Any, Any]:
     """``__dict__`` as Python itself keeps it: a class may have given it another meaning."""
     if _is_class(value):
         return {}  # its members are those of its class dicts

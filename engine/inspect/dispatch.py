@@ -16,6 +16,7 @@ from adbg.engine.inspect.context import BreakpointsOf, StopContext
 from adbg.engine.inspect.digest import bytes_at, digest_at
 from adbg.engine.inspect.evaluate import evaluate, set_expression, value_at
 from adbg.engine.inspect.graph import find_node, gradient_path, graph_page
+from adbg.engine.inspect.memory.alive import alive
 from adbg.engine.inspect.node import node_body
 from adbg.engine.inspect.stack import scopes, set_variable, stack_trace, variables
 from adbg.engine.inspect.tables import info
@@ -89,6 +90,7 @@ _ANSWERS: dict[str, Callable[[Answers, Any], Any]] = {
     "adbg/tensor": lambda a, request: tensor_view(a.stop, request),
     "adbg/digest": lambda a, request: digest_at(a.session, a.stop, request),
     "adbg/bytes": lambda a, request: bytes_at(a.session, request),
+    "adbg/alive": lambda a, request: alive(a.session, a.stop, request),
     "adbg/info": lambda a, request: info(a.session, request.what, a.stop),
 }
 COMMANDS = {command: protocol.REQUESTS[command] for command in _ANSWERS}

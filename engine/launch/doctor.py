@@ -65,6 +65,7 @@ def collect(python: str = "", timeout: float = TIMEOUT) -> list[Section]:
         lines = _framework_lines(name, interpreter, timeout)
         if lines:
             sections.append(Section(name, tuple(lines)))
+    sections.append(Section("profilers", tuple(_profiler_lines())))
     sections.append(Section("terminal", tuple(_terminal_lines())))
     sections.append(Section("system", tuple(_system_lines())))
     return sections
@@ -184,6 +185,19 @@ def _how_to_install(name: str) -> str:
     except importlib.metadata.PackageNotFoundError:
         extras = [*FRAMEWORKS]
     return f"pip install 'adbg[{name}]'" if name in extras else f"install {name} as its own pages say"
+
+
+def _profiler_lines() -> list[DoctorLine]:
+    """Those in this Python; the frameworks' own come with them."""
+    from adbg.profiles import registry
+
+    lines = []
+    for name in registry.REGISTRY:
+        profiler = registry.make(name)
+        can = profiler.available()
+        detail = profiler.what if can.ok else f"{can.why}; {can.hint}"
+        lines.append(DoctorLine("ok" if can.ok else "off", name, detail))
+    return lines
 
 
 # ------------------------------------------------------------------ terminal and system

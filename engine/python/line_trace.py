@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import collections
 import ctypes
+import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
 from adbg.engine.outside import own
 from adbg.engine.places import Lines
+from adbg.engine.python.line_passes import Passes, Turns
 
+_WAKING = signal.SIGURG  # ignored unless a program asks for it
 _MOST_CODES = 50_000  # code objects whose verdict is kept: a program may compile some at every step
 
 
@@ -46,6 +50,19 @@ class MainThread:
             self._waiting.popleft()(sys._getframe(1))
         return 0
 
+    def wake(self) -> None:
+        """Where it waits in C for another thread (``join``, a queue, a lock) it runs what it was asked to call at once:
+        such a wait looks for that at each signal. By one that does nothing, if the program does nothing with it."""
+        libc = ctypes.CDLL(None)
+        libc.signal.restype, libc.signal.argtypes = ctypes.c_void_p, [ctypes.c_int, ctypes.c_void_p]
+        before = libc.signal(_WAKING, ctypes.cast(libc.abs, ctypes.c_void_p))
+        if not before:
+            libc.siginterrupt(_WAKING, 1)  # else the kernel would go on with the wait
+            signal.pthread_kill(threading.main_thread().ident or 0, _WAKING)
+            time.sleep(0.01)  # it comes as soon as that thread runs
+            libc.siginterrupt(_WAKING, 0)
+        libc.signal(_WAKING, before)
+
 
 MAIN_THREAD = MainThread()  # of this process
 
@@ -56,10 +73,9 @@ class LineRegions:
 
     def __init__(self, problem: Callable[[str], None] = lambda text: None) -> None:
         self._problem = problem
-        self._regions: list[tuple[Lines, Callable[[], None], Callable[[], None]]] = []
+        self._regions: list[Passes | Turns] = []
         # Whether a code object holds a line of a region, by its address: equal code of two files compares equal.
         self._known: dict[int, tuple[CodeType, bool]] = {}
-        self._inside: dict[FrameType, list[int]] = {}  # regions that a frame is in, by place in the list
         self._queued = False
         self._lock = threading.Lock()
 
@@ -68,26 +84,31 @@ class LineRegions:
         return not self._regions
 
     def add(self, lines: Lines, enter: Callable[[], None], leave: Callable[[], None]) -> None:
+        self._add(Passes(lines, enter, leave))
+
+    def add_turns(self, lines: Lines, begins: Callable[[], None]) -> None:
+        """``begins`` whenever the statement at the first of ``lines`` is begun."""
+        self._add(Turns(lines, begins))
+
+    def _add(self, region: Passes | Turns) -> None:
         with self._lock:
-            self._regions = [*self._regions, (lines, enter, leave)]
+            self._regions = [*self._regions, region]
             self._known = {}
         self._everywhere()
 
     def clear(self) -> None:
         """Leave what is entered, trace nothing any more."""
         with self._lock:
-            entered, self._inside = self._inside, {}
             regions, self._regions, self._known = self._regions, [], {}
-        for numbers in entered.values():
-            for number in numbers:
-                regions[number][2]()
+        for region in regions:
+            region.clear()
         if regions:
             self._everywhere()
 
     def abandon(self) -> None:
         """In a forked child, on the one thread there is: nothing is watched, no lock is waited for."""
         self._lock = threading.Lock()
-        self._regions, self._known, self._inside, self._queued = [], {}, {}, False
+        self._regions, self._known, self._queued = [], {}, False
         if getattr(threading, "_trace_hook", None) == self._trace:
             threading.settrace(None)
         if sys.gettrace() == self._trace:
@@ -132,11 +153,14 @@ class LineRegions:
         if current not in (None, self._trace):
             self._problem("the lines are not watched: another tracer (a debugger, coverage) is active on this thread")
             return
+        found = []
         while frame is not None:
             if frame.f_trace is None and self._wants(frame.f_code):
                 frame.f_trace = self._line
-                self._at(frame, frame.f_lineno)
+                found.append(frame)
             frame = frame.f_back
+        for frame in reversed(found):  # the outermost first: the others are within it
+            self._at(frame, frame.f_lineno)
         sys.settrace(self._trace)
 
     # ---- on the traced thread
@@ -153,8 +177,9 @@ class LineRegions:
         if known is None:
             lines = [place for _, _, place in code.co_lines() if place]
             wanted = any(
-                region.in_file(code.co_filename) and any(region.first <= line <= region.last for line in lines)
-                for region, _, _ in self._regions
+                region.lines.in_file(code.co_filename)
+                and any(region.lines.first <= line <= region.lines.last for line in lines)
+                for region in self._regions
             )
             if len(verdicts) >= _MOST_CODES:
                 verdicts.clear()
@@ -169,18 +194,5 @@ class LineRegions:
         return self._line
 
     def _at(self, frame: FrameType, line: int) -> None:
-        regions = self._regions
-        now = [n for n, (lines, _, _) in enumerate(regions) if lines.holds(frame.f_code.co_filename, line)]
-        before = self._inside.get(frame, [])
-        if now == before:
-            return
-        if now:
-            self._inside[frame] = now
-        else:
-            self._inside.pop(frame, None)
-        for number in before:
-            if number not in now and number < len(regions):
-                regions[number][2]()
-        for number in now:
-            if number not in before:
-                regions[number][1]()
+        for region in self._regions:
+            region.at(frame, line)

@@ -6,6 +6,7 @@ Called under the turn, the brief calls on any thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from adbg.engine.backends.base import Backend, HookPlan
@@ -59,6 +60,7 @@ class Recording(Observer):
             file=file,
             line=line,
             create_graph=call.create_graph,
+            ago=(perf_counter_ns() - running.state.started_ns) / 1e9,
         )
 
     def node_begin(self, visit: Visit) -> None:

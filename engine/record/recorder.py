@@ -20,6 +20,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from adbg.engine.flag import Flag
 from adbg.engine.outside import own, suppress
 from adbg.engine.protocol.codec import to_json
 from adbg.engine.protocol.messages import Collective
@@ -48,8 +49,8 @@ class Recorder:
         self._on_problem = on_problem
         self._queue: collections.deque[tuple[Any, ...]] = collections.deque()
         self._seq = itertools.count(1)
-        self._wake = threading.Event()
-        self._urgent = threading.Event()
+        self._wake = Flag()
+        self._urgent = Flag()
         self._closing = False
         self._dropped = 0
         self._close_lock = threading.Lock()
@@ -156,8 +157,10 @@ class Recorder:
         file: str = "",
         line: int = 0,
         create_graph: bool = False,
+        ago: float = 0.0,
     ) -> None:
-        seq, now = next(self._seq), time.time()
+        """``ago``: seconds since it began. Its nodes were walked since: 12 ms of a process's first call."""
+        seq, now = next(self._seq), time.time() - ago
         facts = (entry, depth, parent, parent_index, thread, iteration, nodes)
         self._put(("backward", number, seq, now, facts, tuple(roots), file, line, create_graph))
 
@@ -224,7 +227,7 @@ class Recorder:
         """Wait until all that was handed over so far is written; False when it is not within ``timeout`` seconds."""
         if not self._on:
             return False
-        done = threading.Event()
+        done = Flag()
         self._put(("flush", done), urgent=True)
         return done.wait(timeout) and self._on
 
@@ -312,7 +315,7 @@ class _Batch:
         self._ends: list[tuple[Any, ...]] = []
         self._info: dict[str, Any] = {}
         self._logs: list[tuple[int, bytes]] = []
-        self.flushes: list[threading.Event] = []
+        self.flushes: list[Flag] = []
         self.size = 0
 
     def add(self, item: tuple[Any, ...]) -> None:

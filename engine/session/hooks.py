@@ -415,7 +415,7 @@ class BackendHooks:
 
     def _measure(self, outs: Slots) -> tuple[float | None, bool]:
         """Norm of the first defined incoming gradient, and whether any element of it is not finite."""
-        for value in outs:
+        for value in outs if self._session.notify.measures else ():
             if isinstance(value, Hidden):
                 return None, False
             if value is not None:

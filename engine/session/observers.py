@@ -39,6 +39,10 @@ class Observer:
         """Wants every backward call, also where no breakpoint does: without it calls may pass unreported."""
         return False
 
+    #: It measures the time of nodes: while it is active nobody else is told of them, and no norm is taken, which would
+    #: cost more than a small node.
+    timing = False
+
     # ---- a backward call
 
     def needs_calls(self) -> bool:
@@ -103,6 +107,9 @@ class Observer:
     def continued(self, thread: int) -> None:
         """A stopped thread continues by itself: an exception (Ctrl-C) ended the stop."""
 
+    def stop_over(self) -> None:
+        """Whatever ended a stop, in a call or at a line: the last that its thread does for adbg there."""
+
     def trace(self, id: int, text: str, point: PausedPoint) -> None:
         """Tracepoint ``id`` was hit."""
 
@@ -119,6 +126,9 @@ class Observer:
 
     def abandon(self) -> None:
         """In a forked child: let go without waiting for a lock, whose holder may be a thread that is not here."""
+
+
+_OF_NODES = frozenset(("node_begin", "node_enter", "node_leave", "node_end", "node_passed"))
 
 
 class Notify:
@@ -143,12 +153,18 @@ class Notify:
     stopped: tuple[Any, ...]
     resumed: tuple[Any, ...]
     continued: tuple[Any, ...]
+    stop_over: tuple[Any, ...]
     trace: tuple[Any, ...]
     quiet: tuple[Any, ...]
 
+    measures = True  # the norms of gradients are wanted
+
     def __init__(self, observers: Iterable[Observer] = ()) -> None:
         listening = [observer for observer in observers if observer.active]
+        timing = [observer for observer in listening if observer.timing]
+        self.measures = not timing
         for event in Notify.__annotations__:
             silent = getattr(Observer, event)
-            calls = (getattr(observer, event) for observer in listening if getattr(type(observer), event) is not silent)
+            heard = timing if timing and event in _OF_NODES else listening
+            calls = (getattr(observer, event) for observer in heard if getattr(type(observer), event) is not silent)
             setattr(self, event, tuple(calls))

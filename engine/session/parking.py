@@ -15,6 +15,7 @@ from threading import get_ident
 from time import perf_counter_ns
 from typing import Any, TypeVar
 
+from adbg.engine.flag import Flag
 from adbg.engine.session.running_call import Running
 from adbg.engine.session.stepping import Place
 from adbg.engine.session.stop_point import PausedPoint
@@ -109,7 +110,7 @@ class Parked:
         self._resumed = False
         self._interrupted = False
         self._listening: Any = None  # what the waking signal did before this stop, while it is ours
-        self.over = threading.Event()  # the thread has left
+        self.over = Flag()  # the thread has left
 
     def post(self, job: Job) -> bool:
         """Have the parked thread run ``job``; False when it continues already."""

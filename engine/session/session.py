@@ -87,6 +87,10 @@ class Session:
                     observer.backend_added(backend)
             self.rearm()
 
+    def unobserve(self, gone: Observer) -> None:
+        """Tell it nothing any more. A list of its own: the one before may be gone through on this thread."""
+        self.change(lambda: setattr(self, "_observers", [each for each in self._observers if each is not gone]))
+
     def add_backend(self, backend: Backend) -> None:
         """Take reports of ``backend``; it is installed while a client is attached."""
         with self._guard:
@@ -202,10 +206,7 @@ class Session:
             if wanted.every or wanted.indices:
                 call.hook(HookPlan(every=wanted.every, indices=wanted.indices, contributions=True))
         plans = [table.plan(call.number) for table in (self.table, self.until) if table is not None]
-        hooked = 0
-        for plan in plans:
-            if not plan.empty:
-                hooked = call.hook(plan)
+        hooked = max([call.hook(plan) for plan in plans if not plan.empty], default=0)
         if hooked:
             running.may_hit = name_test(plans)
         return any(plan.screen for plan in plans)
@@ -333,6 +334,8 @@ class Session:
                 for tell in self.notify.continued:
                     tell(point.thread)
                 self.rearm()
+            for over in self.notify.stop_over:
+                over()
 
     def break_at(self, frame: types.FrameType) -> None:
         """``adbg.breakpoint()`` was called in ``frame``: stop at that line, unless no client is there."""
@@ -412,9 +415,7 @@ class Session:
 
     def stop_on_entry(self, on: bool) -> None:
         """Stop at the begin of the next backward call."""
-        with self._guard:
-            self.entry = on
-            self.rearm()
+        self.change(lambda: setattr(self, "entry", on))
 
     def set_stacks(self, on: bool) -> None:
         """Forward stacks and module paths of the nodes made from now on."""

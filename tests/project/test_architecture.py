@@ -12,12 +12,12 @@ BELOW = ("", "engine", "tui", "docs", "engine/backends", "tui/app", "tui/app/log
 
 
 def test_every_place_exists() -> None:
-    names = {path.name for top in ("engine", "tui") for path in (ROOT / top).rglob("*")}
+    names = {path.name for top in ("engine", "tui", "profiles") for path in (ROOT / top).rglob("*")}
     missing = [p for p in PLACES if p.rstrip("/") not in names and not any((ROOT / f / p).exists() for f in BELOW)]
     assert len(PLACES) > 40 and not missing, missing
 
 
 def test_every_room_is_described() -> None:
-    rooms = [path.parent.name for top in ("engine", "tui") for path in (ROOT / top).glob("*/__init__.py")]
+    rooms = [path.parent.name for top in ("engine", "tui", "profiles") for path in (ROOT / top).glob("*/__init__.py")]
     missing = [room for room in rooms if f"`{room}/`" not in TEXT]
     assert len(rooms) > 15 and not missing, missing

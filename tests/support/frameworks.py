@@ -33,6 +33,7 @@ LACKS = {
     ("paddle", "overlapping_calls"): "a backward inside one over the same nodes crashes Paddle by itself",
     ("fake", "ops"): "its nodes have the names that a test gives them",
     ("fake", "layouts"): "it has one layout",
+    ("fake", "phases"): "it has no modules, optimizers and loaders",
     ("fake", "modules"): "no module runs: paths are given by hand",
     ("fake", "tensor_hooks"): "its tensors have no hooks",
     ("fake", "brief_reports"): "it reports every call in full",

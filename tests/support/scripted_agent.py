@@ -338,9 +338,13 @@ class ScriptedAgent:
             return protocol.InfoBody(
                 "", ["name", "nodes"], [["MmBackward0", 2], ["ReluBackward0", 1], ["SumBackward0", 1]]
             )
-        if arguments.what == "memory":
-            return protocol.InfoBody("of the program", ["what", "bytes"], [["rss", 1024]])
         raise CommandError(f"nothing is known about {arguments.what!r}")
+
+    def do_memory(self, arguments: protocol.Memory) -> protocol.MemoryBody:
+        process = protocol.ProcessMemory(rss=1024)
+        return protocol.MemoryBody(
+            process, [], [], protocol.Course(False), protocol.NodesMemory(False), None, "there is no graph here"
+        )
 
     def do_vlog(self, arguments: protocol.Vlog) -> protocol.VlogBody:
         return protocol.VlogBody({"*": int(arguments.levels or 0)})

@@ -94,6 +94,11 @@ class World(abc.ABC):
         tanh; and that parameter ("modules")."""
         raise NotImplementedError
 
+    def training(self, inside: Callable[[str], object]) -> Callable[[], object]:
+        """A training step that takes a batch of the framework's own loader, runs a module in a module, backward, and
+        an optimizer's step; ``inside`` is told in which it is. It gives the weight ("phases")."""
+        raise NotImplementedError
+
     # ---- looking
 
     @abc.abstractmethod
@@ -332,9 +337,45 @@ class TorchWorld(World):
     def below(self, node: Any) -> list[int | None]:
         return [id(other) if other is not None else None for other, _ in node.next_functions]
 
+    def training(self, inside: Callable[[str], object]) -> Callable[[], object]:
+        torch, model = self.torch, self.model()[0]
+
+        class Batches(torch.utils.data.Dataset):  # type: ignore[misc,name-defined]
+            def __len__(self) -> int:
+                return 100
+
+            def __getitem__(self, place: int) -> Any:
+                inside("data")
+                return torch.tensor([0.5 + place])
+
+        class Told(torch.optim.SGD):  # type: ignore[misc,name-defined]
+            def step(self, closure: Any = None) -> Any:
+                inside("optimizer")
+                return super().step(closure)
+
+        torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)  # a step that calls another one with hooks
+        model.register_forward_hook(lambda module, args, result: inside("forward"))
+        loader, optimizer = iter(torch.utils.data.DataLoader(Batches())), Told(model.parameters(), lr=0.125)
+
+        def step() -> object:
+            batch = next(loader)
+            optimizer.zero_grad()
+            model(batch).sum().backward()
+            optimizer.step()
+            return model.inner.weight
+
+        return step
+
     def footprint(self) -> list[object]:
+        torch = self.torch
         mixin = importlib.import_module("torch.autograd.function")._HookMixin
-        return [self.torch.autograd.Variable._execution_engine, vars(mixin)["_register_hook"]]
+        hooks = importlib.import_module("torch.optim.optimizer")
+        iterator = importlib.import_module("torch.utils.data.dataloader")._BaseDataLoaderIter
+        return [
+            torch.autograd.Variable._execution_engine, vars(mixin)["_register_hook"], torch.nn.Module.__call__,
+            iterator.__next__, *hooks._global_optimizer_pre_hooks.values(),
+            *hooks._global_optimizer_post_hooks.values(),
+        ]  # fmt: skip
 
 
 # ------------------------------------------------------------------ paddle
@@ -447,13 +488,50 @@ class PaddleWorld(World):
     def below(self, node: Any) -> list[int | None]:
         return [other.node_ptr() if other is not None else None for other in node.next_functions]
 
+    def training(self, inside: Callable[[str], object]) -> Callable[[], object]:
+        paddle = self.paddle
+        paddle.seed(7)
+        model = self.model()[0]
+
+        class Batches(paddle.io.Dataset):  # type: ignore[misc,name-defined]
+            def __len__(self) -> int:
+                return 100
+
+            def __getitem__(self, place: int) -> Any:
+                inside("data")
+                return paddle.to_tensor([0.5 + place]).numpy()
+
+        class Told(paddle.optimizer.SGD):  # type: ignore[misc,name-defined]
+            def _apply_optimize(self, *args: Any, **kwargs: Any) -> Any:
+                inside("optimizer")
+                return super()._apply_optimize(*args, **kwargs)
+
+        model.register_forward_post_hook(lambda layer, inputs, result: inside("forward"))
+        loader = iter(paddle.io.DataLoader(Batches(), use_buffer_reader=False))  # no batch ahead of its step
+        optimizer = Told(0.125, parameters=model.parameters())
+
+        def step() -> object:
+            (batch,) = next(loader)
+            optimizer.clear_grad()
+            model(batch).sum().backward()
+            optimizer.step()
+            return model.inner.weight
+
+        return step
+
     def address(self, node: Any) -> int:
         return int(node.node_ptr())
 
     def footprint(self) -> list[object]:
         eager = self.paddle.base.core.eager
         layer = importlib.import_module("paddle.autograd.py_layer").PyLayerBackward
-        return [eager.run_backward, eager.run_partial_grad, layer.backward, self.paddle.nn.Layer.__call__]
+        loaders = importlib.import_module("paddle.io.dataloader.dataloader_iter")
+        steps = [vars(kind)[name] for kind in vars(self.paddle.optimizer).values() if isinstance(kind, type)
+                 for name in ("step", "minimize") if name in vars(kind)]  # fmt: skip
+        return [
+            eager.run_backward, eager.run_partial_grad, layer.backward, self.paddle.nn.Layer.__call__, *steps,
+            loaders._DataLoaderIterSingleProcess.__next__, loaders._DataLoaderIterMultiProcess.__next__,
+        ]  # fmt: skip
 
 
 WORLDS: dict[str, Callable[[], World]] = {"fake": FakeWorld, "torch": TorchWorld, "paddle": PaddleWorld}

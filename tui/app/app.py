@@ -70,6 +70,7 @@ class AdbgApp(OtherScreens, Painted):
         self.reader = StopReader(debugger, self.main, self.lookups)
         self.values = ValueActions(debugger, self.main, self.reader, self.run_line)
         self.feed = EventFeed(debugger, self.main, self.reader, self.run_line)
+        self.feed.profiles.submit = self.runner.try_all
         self.failures = Failures()
         self.crash = ""  # why the screen ended, in one line
         self._unsubscribe = debugger.model.subscribe(self.feed.put)
@@ -242,6 +243,8 @@ class AdbgApp(OtherScreens, Painted):
             return
         if result.action == "help":
             self.action_screen("help")
+        elif result.action == "profile":
+            self.feed.profiles.open(result.value["path"])
         if self._leave_after_detach and event.line == "detach":
             self.exit(0)
         if result.quit:

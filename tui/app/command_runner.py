@@ -175,7 +175,7 @@ class CommandRunner:
         if result is None:
             return None
         self.main.answered(result.text)
-        if result.text and result.action != "help":
+        if result.text and not result.action:  # help and reports have screens
             self.main.say(result.text)
         if done.line == CTRL_C:
             self.main.notify(result.text, timeout=3, markup=False)

@@ -18,6 +18,7 @@ from adbg.tui.app.banner import BAD
 from adbg.tui.app.lines.screen_text import ScreenText
 from adbg.tui.app.messages import Read
 from adbg.tui.app.panels.status_bar import Status
+from adbg.tui.app.profile.watch import ProfileWatch
 from adbg.tui.app.screens.main import MainScreen
 from adbg.tui.app.screens.output import OutputScreen
 from adbg.tui.app.screens.ranks import RanksScreen
@@ -33,6 +34,8 @@ from adbg.tui.text import cells as figures
 from adbg.tui.text.attach import entering_summary
 from adbg.tui.text.evidence import stop_message
 from adbg.tui.text.formatting import exit_sentence, exit_text, stop_title, trace_text
+from adbg.tui.text.memory import growth_lines
+from adbg.tui.text.profile import is_whole, state_text
 from adbg.tui.text.quantities import size
 
 WAITING = "the program is running: i pauses at the next node, B sets a breakpoint"
@@ -63,6 +66,7 @@ class EventFeed:
 
     Attributes:
         output: what the program wrote.
+        profiles: the one that is made, and the reports.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class EventFeed:
         self.put = self._incoming.append
         self.output = ScreenText()
         self._input = InputWatch(debugger)
+        self.profiles = ProfileWatch(debugger, main, reader.lookups)
         main.open_ranks = self._open_ranks
         self._tip_due = True
         self._began_at: float | None = None
@@ -97,6 +102,9 @@ class EventFeed:
             events.GraphMarked: lambda event: self.reader.reread_graph(),
             events.FramesShown: lambda event: self.reader.reread_lines(),
             events.Edited: lambda event: self._edited(),
+            events.ProfileChanged: self.profiles.changed,
+            events.ProfileEnded: self._profile_ended,
+            events.MemoryGrows: lambda event: self.main.say("\n".join(growth_lines(event.growth)), "warn"),
             events.Notice: self._notice,
             events.Exited: self._exited,
             events.Detached: self._detached,
@@ -271,6 +279,10 @@ class EventFeed:
         self.reader.read_node()
         self.reader.read_shown()
 
+    def _profile_ended(self, event: events.ProfileEnded) -> None:
+        self.main.say(state_text(event.state, prompt=True), "dim" if is_whole(event.state) else "warn")
+        self.profiles.ended(event)
+
     def _notice(self, event: events.Notice) -> None:
         self.main.say(event.text, {"warning": "warn", "error": "bad"}.get(event.level, "dim"))
 
@@ -314,6 +326,7 @@ class EventFeed:
         status = self.main.bar.status
         status.state = self.debugger.state.value
         self._tick_entering(status)
+        self.profiles.tick()
         status.title = self.debugger.title
         status.log_lines = len(self.main.vlog.store)
         status.processes = max(len(self.debugger.processes), 1)

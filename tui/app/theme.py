@@ -49,6 +49,12 @@ THEME = Theme(
     },
 )
 
+# Frames of a profile, by whose they are: text in BACKGROUND stays readable on each.
+FLAME = {"own": "#d59a5b", "library": "#bfb06a", "framework": "#7398d4", "native": "#a58bc9", "node": "#79b092",
+         "gap": "#d98a7a"}  # fmt: skip
+SAME, MORE, LESS = "#8d94a2", "#ef5f73", "#63b37a"  # of the difference of two profiles
+SHADES = 4
+
 # Muted enough that text stays in front of the lanes.
 LANE_COLOURS = ("#5f87c7", "#6fa287", "#b08bc9", "#b59a5e", "#5fa3ad", "#b5768a")
 
@@ -108,6 +114,21 @@ def blend(low: str, high: str, share: float) -> str:
     share = min(max(share, 0.0), 1.0)
     pairs = ((int(low[i : i + 2], 16), int(high[i : i + 2], 16)) for i in (1, 3, 5))
     return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in pairs)
+
+
+for _name, _colour in FLAME.items():
+    STYLES[f"flame-{_name}"] = Style(color=BACKGROUND, bgcolor=_colour)
+    STYLES[f"flame-{_name}-odd"] = Style(color=BACKGROUND, bgcolor=blend(_colour, BACKGROUND, 0.12))
+    STYLES[f"ink-{_name}"] = Style(color=_colour)
+STYLES["flame-here"] = Style(color=BACKGROUND, bgcolor="#f4f0e6", bold=True)
+STYLES["flame-all"] = Style(color=TEXT, bgcolor=BORDER)
+for _shade in range(1, SHADES + 1):
+    for _name, _colour in (("more", MORE), ("less", LESS)):
+        _tint = blend(SAME, _colour, _shade / SHADES)
+        STYLES[f"flame-{_name}{_shade}"] = Style(color=BACKGROUND, bgcolor=_tint)
+        STYLES[f"ink-{_name}{_shade}"] = Style(color=_tint)
+STYLES["ink-same"] = Style(color=SAME)
+STYLES["flame-same"] = Style(color=BACKGROUND, bgcolor=SAME)
 
 
 def styled(*lines: Spans) -> Text:

@@ -29,6 +29,7 @@ TIMED_OUT = 124
 FAILED = 125
 USAGE = 2
 FAILED_ON = 3
+WRITTEN = 35.0  # seconds that a profile which is being written is waited for at the end
 IDLE = 0.1  # seconds without an event after which a half line of output is passed on
 ENTERING_AGAIN = 10.0  # seconds after which it is said again that a process is waited for
 FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
@@ -68,6 +69,7 @@ class Batch:
         self._ended = 0  # the start of the program whose end was seen last
         self.reported: NodeStop | None = None  # the stop reported last
         self._quit = False
+        self._profiles = 0  # ends of profiles that were reported
         self._joined = False  # a process did, and that was reported
         self.shown: set[int] = set()  # breakpoints whose hit was reported
 
@@ -168,7 +170,7 @@ class Batch:
             return False
         self._drain()
         self.writer.accepted(line, result)
-        number = result.value["id"] if isinstance(result.value, dict) else 0
+        number = result.value.get("id", 0) if isinstance(result.value, dict) else 0
         self._asked.add(number)
         if fatal:
             self._fatal.add(number)
@@ -268,6 +270,9 @@ class Batch:
             if self._stands():
                 self._go_on()
             if debugger.state is State.RUNNING and not debugger.program.launched:
+                if self._measures:
+                    self._take(0.2)
+                    continue
                 debugger.detach()
                 return 0
             self._wait_stop()
@@ -277,7 +282,15 @@ class Batch:
                 if not debugger.program.launched:
                     return 0
                 self._take(0.2)
+        limit = time.monotonic() + WRITTEN
+        while self._measures and time.monotonic() < limit:
+            self._take(0.1)
         return self._finish()
+
+    @property
+    def _measures(self) -> bool:
+        """A profile waits for its region, runs, or is being written."""
+        return self._profiles < self.debugger.incoming.profiles.begun
 
     def _go_on(self) -> None:
         for row in self.debugger.settings.breakpoints:
@@ -355,6 +368,11 @@ class Batch:
             writer.trace(event)
         elif isinstance(event, events.Notice):
             writer.notice(event.level, event.text)
+        elif isinstance(event, events.ProfileEnded):
+            self._profiles += 1
+            writer.profile_ended(event)
+        elif isinstance(event, events.MemoryGrows):
+            writer.memory_grows(event)
         elif isinstance(event, events.ProcessJoined):
             self._joined = True
         elif isinstance(event, events.Stopped):

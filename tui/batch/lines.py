@@ -155,6 +155,40 @@ class Notice(Line):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Profile(Line):
+    """A profile is over, and its file written. One that is not whole is told on stderr as well."""
+
+    TYPE = "profile"
+    profiler: Annotated[str, "its name, as `profile list` has it"]
+    state: Annotated[str, "`done`, `partial` (ended early) or `failed`"]
+    region: Annotated[dict[str, Any], "what was measured: `kind`, `count`, `warmup`, `place`, `spec`"]
+    folder: Annotated[str, "the artifact, an absolute path: `adbg profile FOLDER` shows it"]
+    file: Annotated[str, "name of the profiler's own file in it; empty: nothing was measured"]
+    format: Annotated[str, "`pstats`, `gperftools`, `collapsed`, `chrome` or `nodes`"]
+    iterations: Annotated[int, "outermost backward calls in the region"]
+    seconds: Annotated[float, "wall time of the region"]
+    why: Annotated[str, "why it is not whole; empty when it is"]
+    warnings: Annotated[list[str], "what makes its numbers less certain: a busy machine"]
+    pid: Annotated[int, "the process that was measured"]
+    rank: Annotated[int, "rank of the process, 0 where there is one"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryGrows(Line):
+    """A variable holds more with each iteration (`info memory iterations on`). Once of each, and once more when it is
+    sure; on stderr as well."""
+
+    TYPE = "memory-grows"
+    owner: Annotated[str, "the variable, as the program would write it: `losses`, `Meter.history['loss']`"]
+    file: Annotated[str, "where it is filled, an absolute path; empty where that is not known"]
+    line: Annotated[int, "the line there; 0: not known"]
+    unit: Annotated[str, "`tensors` that it leads to, or `nodes` of its graph"]
+    counts: Annotated[list[tuple[int, int]], "(iteration, how many) at each look"]
+    sure: Annotated[bool, "it grew for long; false: it may be a window or a cache that is not full yet"]
+    rank: Annotated[int, "rank of the process, 0 where there is one"]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Exited(Line):
     """The program ended. The last line, unless the command `restart` started it again."""
 
@@ -194,6 +228,8 @@ LINES: tuple[type[Line], ...] = (
     Error,
     Output,
     Notice,
+    Profile,
+    MemoryGrows,
     Exited,
     Process,
 )

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any, BinaryIO
 
 from adbg.engine.errors import AdbgError
+from adbg.engine.protocol.codec import to_json
 from adbg.engine.types import ExitStatus
 from adbg.tui.batch import lines
 from adbg.tui.commands.table import CommandResult
@@ -22,6 +23,8 @@ from adbg.tui.debugger.debugger import Debugger
 from adbg.tui.debugger.reports import shown_text, stop_report
 from adbg.tui.text.evidence import stop_message
 from adbg.tui.text.formatting import exit_text, trace_text
+from adbg.tui.text.memory import growth_lines
+from adbg.tui.text.profile import is_whole, state_text
 
 PREFIX = "adbg: "
 
@@ -95,6 +98,13 @@ class Writer:
     def backward_ended(self, event: events.BackwardEnded) -> None:
         """Text mode is silent about it."""
 
+    def profile_ended(self, event: events.ProfileEnded) -> None:
+        """What was asked for: not mere information."""
+        raise NotImplementedError
+
+    def memory_grows(self, event: events.MemoryGrows) -> None:
+        raise NotImplementedError
+
     def flush(self) -> None:
         """Nothing more may come for a while: pass on what is held back."""
 
@@ -130,6 +140,12 @@ class TextWriter(Writer):
         if level == "info" and self.quiet:
             return
         self._lines(self._err, "stderr", text)
+
+    def profile_ended(self, event: events.ProfileEnded) -> None:
+        self._lines(self._err, "stderr", state_text(event.state))
+
+    def memory_grows(self, event: events.MemoryGrows) -> None:
+        self._lines(self._err, "stderr", "\n".join(growth_lines(event.growth)))
 
     def trace(self, event: events.Trace) -> None:
         self._say(trace_text(event.breakpoint, event.text, event.stop))
@@ -202,6 +218,43 @@ class JsonWriter(Writer):
         self._put(lines.Notice(level=level, text=text))
         if level != "info":
             self._complain(text)
+
+    def profile_ended(self, event: events.ProfileEnded) -> None:
+        state = event.state
+        self._put(
+            lines.Profile(
+                profiler=state.profiler,
+                state=state.state,
+                region=to_json(state.region),
+                folder=state.folder,
+                file=state.file,
+                format=state.format,
+                iterations=state.iterations,
+                seconds=state.seconds,
+                why=state.why,
+                warnings=state.warnings,
+                pid=state.pid,
+                rank=event.process.rank,
+            )
+        )
+        if not is_whole(state):
+            self._complain(state_text(state))
+
+    def memory_grows(self, event: events.MemoryGrows) -> None:
+        growth, owner = event.growth, event.growth.owner
+        fed = owner.filled or owner.where or owner.made
+        self._put(
+            lines.MemoryGrows(
+                owner=owner.path,
+                file=fed.file if fed is not None else "",
+                line=fed.line if fed is not None else 0,
+                unit="nodes" if growth.nodes else "tensors",
+                counts=growth.counts,
+                sure=growth.sure,
+                rank=event.process.rank,
+            )
+        )
+        self._complain("\n".join(growth_lines(growth)))
 
     def trace(self, event: events.Trace) -> None:
         self._put(lines.Trace(**_fields(event), breakpoint=event.breakpoint, text=event.text))

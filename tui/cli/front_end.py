@@ -34,7 +34,7 @@ def add_front_end(parser: argparse.ArgumentParser) -> None:
     batch.add_argument("--json", action="store_true", help="write JSON lines, and nothing else, to stdout")
     batch.add_argument(
         "--timeout",
-        type=_seconds,
+        type=seconds,
         metavar="SECONDS",
         help="end the program after SECONDS, or let go of one that was attached to, with exit status 124",
     )
@@ -72,7 +72,7 @@ def _startup(option: str, text: str) -> tuple[str, str]:
     return option, text
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
     try:
         value = float(text)
     except ValueError:

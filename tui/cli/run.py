@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from adbg.engine.errors import CommandError
 from adbg.tui.cli.front_end import (
@@ -104,7 +104,7 @@ def _size(text: str) -> int:
         raise argparse.ArgumentTypeError(f"expected a size of 1M or more, or off, got {text!r}") from None
 
 
-def split_run(argv: Sequence[str]) -> tuple[list[str], str, list[str]]:
+def split_run(argv: Sequence[str], valued: Collection[str] = VALUED) -> tuple[list[str], str, list[str]]:
     """(adbg's options, kind, [target, *args]) of the words after ``adbg run``; kind "" when there is no target.
 
     The first word that is not an option of adbg is the script; everything from there on belongs to it.
@@ -122,7 +122,7 @@ def split_run(argv: Sequence[str]) -> tuple[list[str], str, list[str]]:
                 return options, kind, [word[2:], *words]
         if word.startswith("-") and word != "-":
             options.append(word)
-            if word in VALUED and words:
+            if word in valued and words:
                 options.append(words.pop(0))
         else:
             return options, "script", [word, *words]

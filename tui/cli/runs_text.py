@@ -20,6 +20,7 @@ from adbg.engine.record.journal import faults_path
 from adbg.engine.record.reader import RunReader
 from adbg.engine.record.runs import RunSummary, delete_run, find_run, list_runs, runs_root, script_of, summary
 from adbg.engine.types import ExitStatus
+from adbg.tui.app.profile.artifacts import saved
 from adbg.tui.text.formatting import file_text, place_in_run, table_text
 from adbg.tui.text.hang import hang_lines
 from adbg.tui.text.quantities import duration, size
@@ -98,6 +99,7 @@ def run_lines(path: str) -> list[str]:
     for label in run.crash:
         report, faults = report_path(Path(run.path), label), faults_path(Path(run.path), label)
         lines.append(f"  crash    journal of process {label}: {report if report.exists() else faults}")
+    lines += [f"  profile  {each.name}: {each.what}; adbg profile {each.path}" for each in saved(str(run.path))]
     for label in labels(run.path):
         try:
             reader = RunReader(run.path, label)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import difflib
+import re
 import sys
 from collections.abc import Sequence
 from typing import NoReturn, Protocol
@@ -33,7 +35,12 @@ class Parser(argparse.ArgumentParser):
     """Prints errors as adbg does: one line with a hint, exit status 2."""
 
     def error(self, message: str) -> NoReturn:
-        raise SystemExit(complain(CommandError(message, f"`{self.prog} --help` shows the options"), USAGE))
+        hint = f"`{self.prog} --help` shows the options"
+        if found := re.match(r"unrecognized arguments: (--[\w-]+)", message):
+            options = [name for action in self._actions for name in action.option_strings]
+            close = difflib.get_close_matches(found[1], options, n=1, cutoff=0.7)
+            hint = f"did you mean {close[0]}? {hint}" if close else hint
+        raise SystemExit(complain(CommandError(message, hint), USAGE))
 
 
 def parser_of(name: str, command: Subcommand) -> Parser:

@@ -137,12 +137,15 @@ def path(debugger: Debugger, argument: str) -> CommandResult:
     return CommandResult("\n".join([head, *path_lines(rows, found)]), found)
 
 
-@command("why", group="graph", args="[NODE | hang [SECONDS]]", completes="node")
+@command("why", group="graph", args="[NODE | alive [EXPR] | hang [SECONDS]]", completes="node")
 def why(debugger: Debugger, argument: str) -> CommandResult:
     """Show where the gradient of a node comes from: the shortest path from the root, and what else contributes.
 
     `why hang` compares the ranks of the job instead, stopped or not, and says why they wait: it looks at each twice,
     SECONDS apart (1).
+
+    `why alive EXPR` names the variables that keep a tensor, an object or a node (`#12`) alive, with the lines that put
+    it there; `why alive` alone those that keep graphs of earlier iterations, as `losses.append(loss)` does.
 
     Each node on the path is shown with its module, its forward line and its gradient's norm, if known. The path leads
     through the node that made the first non-finite gradient, if there is one; the other paths are counted.
@@ -152,6 +155,10 @@ def why(debugger: Debugger, argument: str) -> CommandResult:
         from adbg.tui.commands.hang import why_hang
 
         return why_hang(debugger, rest.strip())
+    if word == "alive":
+        from adbg.tui.commands.memory.alive import why_alive
+
+        return why_alive(debugger, rest)
     index = debugger.view.find_node(argument) or 1
     body: protocol.PathBody = debugger.view.request(protocol.Path(index))
     feeders = body.contributions

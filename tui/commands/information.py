@@ -33,7 +33,7 @@ SUBJECTS = {
     "threads": "the threads of the program, and where each is",
     "locals": "the variables of the selected frame, of a thread that runs too (`thread 2`)",
     "params": "the parameters, and at a stop their gradients",
-    "memory": "memory use of the program and its devices",
+    "memory": "memory of the program and devices; `info memory graph`, `iterations [on]`, `nodes [on]` say more",
     "capabilities": "what adbg can do with the framework of the program",
     "names": "names that a breakpoint can use: nodes, modules, parameters, lines",
     "processes": "the processes of the program that adbg is connected to",
@@ -54,6 +54,8 @@ def info(debugger: Debugger, argument: str) -> CommandResult:
     word, _, rest = argument.strip().partition(" ")
     if not word:
         return table_result(("subject", "shows"), [(f"info {name}", text) for name, text in SUBJECTS.items()])
+    if word in ("profile", "profiles", "profilers"):
+        raise CommandError(f"unknown subject {word!r}", "`profile` says how far one is, `profile list` which there are")
     subject = _GDB.get(word) or choice_of(word, tuple(SUBJECTS), "subject")
     if subject == "node":
         return node_result(debugger, rest)
@@ -63,6 +65,10 @@ def info(debugger: Debugger, argument: str) -> CommandResult:
         from adbg.tui.commands.graph import why
 
         return why(debugger, rest)
+    if subject == "memory":
+        from adbg.tui.commands.memory.tables import memory_result
+
+        return memory_result(debugger, rest)
     if rest:
         raise CommandError(f"`info {subject}` takes no argument")
     if subject == "breakpoints":

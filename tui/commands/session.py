@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from adbg.engine.errors import CommandError, Unsupported
+from adbg.engine.errors import CommandError
 from adbg.engine.protocol import messages as protocol
 from adbg.tui.commands.places import checked_place
 from adbg.tui.commands.table import (
@@ -117,12 +117,6 @@ def stacks(debugger: Debugger, argument: str) -> CommandResult:
     for process in debugger.processes:
         process.client.request(protocol.Stacks(on))
     return CommandResult(f"forward stacks and module paths are {'kept' if on else 'not kept'} from now on", on)
-
-
-@command("profile", group="session", args="[NAME]")
-def profile(_debugger: Debugger, _argument: str) -> CommandResult:
-    """Profile the program; not available in this version of adbg."""
-    raise Unsupported("this version of adbg has no profiler", "use `python -m cProfile SCRIPT` or torch.profiler")
 
 
 @command("process", group="session", args="[N]", completes="process")

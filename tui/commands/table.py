@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 GROUPS = ("running", "breakpoints", "data", "stack", "graph", "information", "session")
 _MODULES = (
-    "running", "breakpoints", "data", "stack", "threads", "graph", "capture", "information", "session", "ranks",
+    "running", "breakpoints", "data", "stack", "threads", "graph", "capture", "information", "profile", "session",
+    "ranks",
 )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from adbg.engine.protocol.messages import BackwardBegin, BackwardEnd, Framework, NodeRan
+from adbg.engine.protocol.messages import BackwardBegin, BackwardEnd, Framework, Growth, NodeRan, ProfileState
 from adbg.engine.types import ExitStatus, NodeStop
 
 if TYPE_CHECKING:
@@ -144,11 +144,35 @@ class Edited:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryGrows:
+    """A variable of ``process`` holds more with each iteration. Once of each variable."""
+
+    process: Process
+    growth: Growth
+
+
+@dataclass(frozen=True, slots=True)
 class Notice:
     """What adbg itself has to say. ``level`` is "info", "warning" or "error"."""
 
     level: str
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileChanged:
+    """How far the profile of ``process`` is."""
+
+    process: Process
+    state: ProfileState
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileEnded:
+    """The profile of ``process`` is over, whichever process measured it. ``state.file`` is there, "" for none."""
+
+    process: Process
+    state: ProfileState
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +212,9 @@ Event = (
     | GraphMarked
     | Edited
     | Notice
+    | MemoryGrows
+    | ProfileChanged
+    | ProfileEnded
     | Exited
     | Detached
 )

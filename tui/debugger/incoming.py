@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import threading
 import time
 from dataclasses import replace
 from typing import Any
@@ -24,6 +25,7 @@ from adbg.tui.debugger.job.ranks import Ranks
 from adbg.tui.debugger.job.stop_all import StopAll
 from adbg.tui.debugger.model import Model, Run, State
 from adbg.tui.debugger.process import Process
+from adbg.tui.debugger.profiling.profiles import Profiles
 from adbg.tui.debugger.program import Program
 from adbg.tui.debugger.settings import Sent, Settings
 
@@ -40,10 +42,12 @@ class Incoming:
         self._ranks = ranks
         self._stop_all = stop_all
         self._decoders: dict[str, codecs.IncrementalDecoder] = {}
+        self.profiles = Profiles(model.notice, lambda process, state: model.tell(events.ProfileEnded(process, state)))
 
     def listen(self, run: Run) -> None:
         """Start (or find) the program; its reports come in from now on."""
         self._decoders = {}
+        self.profiles.begin()
         self._program.start(
             lambda client, info: self._joined(client, info, run),
             lambda stream, data: self._output(stream, data, run),
@@ -97,6 +101,7 @@ class Incoming:
             model.notice("info", self._program.attachment.arrival(process.info))
         model.tell(events.ProcessJoined(process))
         self._drop_invalid(states)
+        self.profiles.joined(process)
         if begun:
             self.configure(process)
         with model.changed:
@@ -171,6 +176,7 @@ class Incoming:
         elif isinstance(body, protocol.ProcessChanged):
             process.info = body.process
             self._ranks.wake()
+            threading.Thread(target=self.profiles.joined, args=(process,), name="adbg-profile", daemon=True).start()
         elif isinstance(body, protocol.FrameworkLoaded):
             process.frameworks = (*process.frameworks, body.framework)
             run.frameworks_seen.add(body.framework.name)
@@ -178,6 +184,11 @@ class Incoming:
         elif isinstance(body, protocol.ProgramEnds):
             process.said_end = True
             run.iterations = (run.iterations or 0) + body.iterations
+        elif isinstance(body, protocol.ProfileChanged):
+            self.profiles.changed(process, body.state)
+            tell(events.ProfileChanged(process, body.state))
+        elif isinstance(body, protocol.MemoryGrows):
+            tell(events.MemoryGrows(process, body.growth))
         elif isinstance(body, protocol.Output):
             self._model.notice("warning" if body.category == "important" else "info", body.output.rstrip("\n"))
 
@@ -231,6 +242,7 @@ class Incoming:
 
     def _lost(self, process: Process, reason: str, run: Run) -> None:
         model = self._model
+        self.profiles.lost(process)
         with model.changed:
             process.alive = False
             process.changed_at = time.monotonic()

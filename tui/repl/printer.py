@@ -15,6 +15,7 @@ import time
 from prompt_toolkit.utils import get_cwidth
 
 from adbg.engine.errors import AdbgError
+from adbg.tui.commands.profile import ended_text
 from adbg.tui.commands.startup import stop_commands
 from adbg.tui.commands.table import CommandResult, execute
 from adbg.tui.debugger import events
@@ -23,6 +24,8 @@ from adbg.tui.debugger.end_notes import end_notes
 from adbg.tui.debugger.reports import shown_text, stop_report
 from adbg.tui.repl.passthrough import terminal_size
 from adbg.tui.text.formatting import exit_sentence, trace_text
+from adbg.tui.text.memory import growth_lines
+from adbg.tui.text.profile import is_whole
 
 BOLD, RED, DIM, PLAIN = "\x1b[1m", "\x1b[31m", "\x1b[2m", "\x1b[0m"
 
@@ -130,6 +133,10 @@ class Printer:
             self.say(trace_text(event.breakpoint, event.text, event.stop), DIM)
         elif isinstance(event, events.Notice):
             self.say(event.text, DIM if event.level == "info" else RED)
+        elif isinstance(event, events.ProfileEnded):
+            self.say(ended_text(event.state), DIM if is_whole(event.state) else RED)
+        elif isinstance(event, events.MemoryGrows):
+            self.say("\n".join(growth_lines(event.growth)), RED)
         elif isinstance(event, events.StopQueued):
             self.say(
                 f"{event.process.title} stopped too: it is next, `process {event.process.number}` switches to it", DIM

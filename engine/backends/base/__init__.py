@@ -2,6 +2,7 @@
 
 from adbg.engine.backends.base.backend import Backend, Capabilities, DoctorLine, DumpDialect
 from adbg.engine.backends.base.collectives import CollectiveTaps, KnownGroup, LedgerSink, Method
+from adbg.engine.backends.base.forward import ForwardTimer, ForwardTimes
 from adbg.engine.backends.base.graph import CreationWatch, Graph, SavedValue, Stray
 from adbg.engine.backends.base.hooks import BackwardCall, Hidden, HookPlan, HookSink, Part
 from adbg.engine.backends.base.native import Aid, Aids, NativeVlog
@@ -16,6 +17,8 @@ __all__ = [
     "CreationWatch",
     "DoctorLine",
     "DumpDialect",
+    "ForwardTimer",
+    "ForwardTimes",
     "Graph",
     "Hidden",
     "HookPlan",

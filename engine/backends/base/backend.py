@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from adbg.engine.backends.base.collectives import CollectiveTaps
+from adbg.engine.backends.base.forward import ForwardTimer
 from adbg.engine.backends.base.graph import CreationWatch, Graph
 from adbg.engine.backends.base.hooks import BackwardCall, HookSink
 from adbg.engine.backends.base.native import Aids, NativeVlog
 from adbg.engine.errors import Unsupported
-from adbg.engine.protocol.messages import GroupTimeout
+from adbg.engine.protocol.messages import Allocator, GroupTimeout
 from adbg.engine.types import SourceLine, TensorMeta, TensorStats, TensorWindow
 
 
@@ -91,6 +92,22 @@ class Backend(abc.ABC):
     def arm(self, armed: bool) -> None:
         """False: backward passes straight through, only counted (``error`` post-mortem stays: it costs a try).
         True: every call is reported. Called from the reader thread: an atomic flag."""
+
+    def watch_iterations(self, tell: Callable[[bool], None] | None, who: str = "") -> None:
+        """``tell(True)`` as an outermost backward begins, ``tell(False)`` as it ends, on its thread, armed or not;
+        None: no more. Each ``who`` has one. It costs a call each, where arming walks the graph."""
+        raise Unsupported(f"{self.name} does not tell of backward calls that are not armed")
+
+    def watch_phases(self, tell: Callable[[str, bool, SourceLine | None], None] | None) -> None:
+        """``tell(phase, begins, line)`` on its thread as a "forward" (the outermost call of a module), a step of the
+        "optimizer" or the wait for "data" of the framework's loader begins (True) and ends; ``line``: the user's that
+        waits. None: no more, and everything of the framework's is as it was. Costs something per module and step: for
+        as long as it is measured. ``tell`` must not raise."""
+        raise Unsupported(f"{self.name} does not tell of the parts of a training step")
+
+    def forward_timer(self) -> ForwardTimer | None:
+        """The same object each time; None where the framework has no way to time the operators of a forward."""
+        return None
 
     @property
     @abc.abstractmethod
@@ -243,9 +260,49 @@ class Backend(abc.ABC):
         """As ``BackwardCall.error_text``, of an exception of the forward."""
         return f"{type(error).__name__}: {error}"
 
+    def rerun(self, graph: Graph, key: int, grads: Sequence[Any], times: int) -> None:
+        """Run the function of a node ``times`` times over these incoming gradients, outside the engine: nothing is
+        accumulated, no hook runs, what was saved for it stays, random numbers go on as if it had not.
+
+        Raises:
+            Unsupported: the framework, or this node, cannot be run so.
+        """
+        raise Unsupported(f"{self.name} has no way to run a node by itself", "profile a backward instead")
+
     def memory(self) -> Mapping[str, float]:
         """Bytes by name ("rss", "cuda_allocated", ...)."""
         return {}
+
+    def allocators(self) -> Sequence[Allocator]:
+        """The framework's own allocators, one a device in use. Any thread."""
+        return ()
+
+    def storages(self, value: Any) -> Sequence[tuple[int, int]]:
+        """(where it lies, bytes) of every memory that a tensor keeps: two tensors that are views of one have the same.
+        None of a tensor without data. No operator runs."""
+        return ()
+
+    def has_graph(self, value: Any) -> bool:
+        """Whether a tensor was made by a node, which it keeps alive."""
+        return not value.is_leaf
+
+    def made_so_far(self) -> int | None:
+        """A mark of this moment for ``older_nodes``, on the thread that makes the graphs. None where there is none."""
+        return None
+
+    def older_nodes(self, value: Any, mark: int, most: int) -> int:
+        """How many nodes of the graph that a tensor keeps were made before ``mark``, of ``most`` that are looked at.
+        While a backward ends: where a framework does not number its nodes, those outside the graphs of this backward
+        and of losses of earlier ones."""
+        return 0
+
+    def custom_contexts(self) -> Iterable[tuple[str, Sequence[Any]]]:
+        """(name, what it saved) of every living context of a custom function, where ``Graph.saved`` has it not."""
+        return ()
+
+    def node_address(self, value: Any) -> int | None:
+        """``Graph.address`` of a node object of the framework's; None of anything else."""
+        return None
 
     def optimized(self) -> Iterable[tuple[str, Any]]:
         """(its place: "SGD params[3]", tensor) of what the program's optimizers hold. At a stop only."""

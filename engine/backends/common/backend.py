@@ -5,20 +5,38 @@ Methods run on the thread that calls them, ``arm`` also on the reader thread.
 
 from __future__ import annotations
 
+import functools
 import os
 import resource
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
-from adbg.engine.backends.base import Backend, BackwardCall, Capabilities, CreationWatch, DoctorLine, HookSink
+from adbg.engine.backends.base import (
+    Backend,
+    BackwardCall,
+    Capabilities,
+    CreationWatch,
+    DoctorLine,
+    ForwardTimer,
+    HookSink,
+)
+from adbg.engine.backends.common.allocators import allocators_of
 from adbg.engine.backends.common.private_use import PrivateUse
+from adbg.engine.backends.common.timing.phases import PhaseTaps, TellPhase
 from adbg.engine.outside import suppress
+from adbg.engine.protocol.messages import Allocator
+
+
+def _tell_all(listeners: Sequence[Callable[[bool], None]], begins: bool) -> None:
+    for tell in listeners:
+        tell(begins)
 
 
 class Entry(Protocol):
     """The entry into a framework's engine."""
 
     armed: bool
+    tick: Callable[[bool], None] | None
     count: int
     iteration: int
 
@@ -51,7 +69,10 @@ class FrameworkBackend(Backend):
     _framework: ClassVar[Any]  # the module
     _entry: Entry
     _modules: Named
+    _phases: PhaseTaps
+    _forward: ForwardTimer | None = None  # None: the framework gives no safe way
     _creations: Watching
+    _told: Mapping[str, Callable[[bool], None]] = {}  # by who watches iterations
 
     # ---- in and out
 
@@ -62,6 +83,9 @@ class FrameworkBackend(Backend):
             taps.install()
 
     def uninstall(self) -> None:
+        self._phases.watch(None)
+        if self._forward is not None:
+            self._forward.abandon()
         taps = self.collectives()
         if taps is not None:
             taps.uninstall()
@@ -70,6 +94,18 @@ class FrameworkBackend(Backend):
 
     def arm(self, armed: bool) -> None:
         self._entry.armed = armed
+
+    def watch_iterations(self, tell: Callable[[bool], None] | None, who: str = "") -> None:
+        told = {name: each for name, each in self._told.items() if name != who}
+        self._told = {**told, who: tell} if tell is not None else told
+        every = tuple(self._told.values())
+        self._entry.tick = functools.partial(_tell_all, every) if len(every) > 1 else next(iter(every), None)
+
+    def watch_phases(self, tell: TellPhase | None) -> None:
+        self._phases.watch(tell)
+
+    def forward_timer(self) -> ForwardTimer | None:
+        return self._forward
 
     @property
     def backward_count(self) -> int:
@@ -117,6 +153,9 @@ class FrameworkBackend(Backend):
                 found["cuda_reserved"] = float(device.memory_reserved())
                 found["cuda_peak"] = float(device.max_memory_allocated())
         return found
+
+    def allocators(self) -> Sequence[Allocator]:
+        return allocators_of(self.name, self.device_memory())
 
     def why_off(self, capability: str) -> str:
         return f"this {self.name} lacks what is listed as missing above"

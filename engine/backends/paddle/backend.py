@@ -34,11 +34,14 @@ from adbg.engine.backends.paddle.modules import Modules
 from adbg.engine.backends.paddle.native import symbols
 from adbg.engine.backends.paddle.native.census import census
 from adbg.engine.backends.paddle.native.census import leave as leave_census
+from adbg.engine.backends.paddle.native.contexts import contexts_alive
 from adbg.engine.backends.paddle.native.grad_fn import node_of
 from adbg.engine.backends.paddle.native.later import CALLERS, LateChecks
 from adbg.engine.backends.paddle.native.own import aids_aside, aids_tell
 from adbg.engine.backends.paddle.native.sites import log_sites
 from adbg.engine.backends.paddle.stacks import Stacks
+from adbg.engine.backends.paddle.timing.forward import PaddleForward
+from adbg.engine.backends.paddle.timing.phases import PaddlePhases
 from adbg.engine.backends.paddle.vlog import PaddleVlog
 from adbg.engine.errors import Unsupported
 from adbg.engine.frames import locals_elsewhere
@@ -80,6 +83,7 @@ class PaddleBackend(FrameworkBackend):
     norm = staticmethod(tensors.norm)
     nonfinite = staticmethod(tensors.nonfinite)
     text = staticmethod(tensors.text)
+    storages = staticmethod(tensors.storages)
     feed_bits = staticmethod(bits.feed_bits)
     part_of = staticmethod(bits.part_of)
 
@@ -92,6 +96,8 @@ class PaddleBackend(FrameworkBackend):
         self._services = Services(self._modules, self._stacks)
         self._entry = EngineEntry(self._services)
         self._grad_modes: list[bool] = []
+        self._phases = PaddlePhases(self._stacks.frames.live_line, self._modules)
+        self._forward = PaddleForward()
         self._taps = PaddleTaps(self._stacks.frames.user_file)
         self._late_checks: LateChecks | None = None
         self._vlog = PaddleVlog(paddle.base.core, log_sites())
@@ -191,6 +197,23 @@ class PaddleBackend(FrameworkBackend):
             for place, value in enumerate(tensors):
                 if isinstance(value, paddle.Tensor):
                     yield f"{type(optimizer).__name__} parameters[{place}]", value
+
+    def custom_contexts(self) -> Iterable[tuple[str, Sequence[Any]]]:
+        return contexts_alive()
+
+    def made_so_far(self) -> int | None:
+        return self.backward_count
+
+    def older_nodes(self, value: Any, mark: int, most: int) -> int:
+        nodes = PaddleGraph([value], self._services)
+        if nodes.count() > most:
+            return 0
+        spent = self._services.spent.alive()
+        recent = PaddleGraph([*spent, *self._entry.roots()], self._services)
+        return len(nodes.addresses().keys() - recent.addresses().keys())
+
+    def node_address(self, value: Any) -> int | None:
+        return int(value.node_ptr()) if type(value).__name__ == "GradNodeBase" else None
 
     def graph_of(self, values: Iterable[Any]) -> Graph | None:
         roots = root_tensors([value for value in values if isinstance(value, paddle.Tensor)])

@@ -38,6 +38,7 @@ class EngineEntry:
     def __init__(self, services: Services) -> None:
         self.checks: LateChecks | None = None  # what is to be tried out before a call is looked into
         self.armed = False
+        self.tick: Callable[[bool], None] | None = None  # told of each outermost call, armed or not
         self.count = 0
         self.iteration = 0
         self._numbers = itertools.count(1)
@@ -82,6 +83,11 @@ class EngineEntry:
         """The call whose nodes run on this thread now; None where it is none of ours."""
         running = self._threads.mine.open
         return running[-1].call if running else None
+
+    def roots(self) -> Sequence[Any]:
+        """The tensors that the calls under way on this thread began at."""
+        found = (each.args[0] if each.args else each.kwargs.get("tensors", ()) for each in self._threads.mine.open)
+        return [root for roots in found for root in (roots if isinstance(roots, (tuple, list)) else (roots,))]
 
     def enter_passing(self) -> None:
         self._threads.mine.passing += 1
@@ -153,6 +159,8 @@ class EngineEntry:
             finally:
                 threads.mine.open.remove(opened)
                 surely(self._close, opened)
+                if self.tick is not None and not opened.passing and not threads.mine.open:
+                    self.tick(False)
 
         run_backward.__name__ = run_backward.__qualname__ = getattr(run, "__name__", "run_backward")
         run_backward.__doc__ = run.__doc__
@@ -183,6 +191,8 @@ class EngineEntry:
         number = self.count = next(self._numbers)
         if not state.open:
             self.iteration = next(self._iterations)
+            if self.tick is not None:
+                self.tick(True)
             state.origin, state.abort, state.reported = None, None, False
             state.customs.clear()
         opened = Open(entry, args, kwargs, partial, number, state.customs[-1] if state.customs else "")

@@ -41,39 +41,66 @@ class Modules(SeenModules):
         self._paths: dict[int, tuple[weakref.ref[Any], str]] = {}
         self._original: Callable[..., Any] | None = None
         self._ours: Callable[..., Any] | None = None
+        self._naming = False
+        self._tell: Callable[[bool], None] | None = None
 
     # ---- in the forward
 
     def watch(self) -> None:
+        """Follow which Layer is at work, for the names of what it makes."""
+        if self._naming:
+            return
+        self._naming = True
+        self._put_in()
+        self._texts.listen(self._note)
+
+    def unwatch(self) -> None:
+        self._naming = False
+        if self._tell is None:
+            self._take_out()
+        self._texts.forget(self._note)
+
+    def tell_outermost(self, tell: Callable[[bool], None] | None) -> None:
+        """``tell(True)`` as an outermost Layer is called, ``tell(False)`` as it returns; None: no more."""
+        self._tell = tell
+        if tell is not None:
+            self._put_in()
+        elif not self._naming:
+            self._take_out()
+
+    def _put_in(self) -> None:
         if self._ours is not None:
             return
         original = self._original = Layer.__call__
-        inside = self._inside
+        inside, modules = self._inside, self
 
         def __call__(self: Any, *inputs: Any, **kwargs: Any) -> Any:
             layers = inside.layers
             layers.append(self)
+            tell = modules._tell if len(layers) == 1 else None
             try:
+                if tell is not None:
+                    tell(True)
                 return original(self, *inputs, **kwargs)
             except BaseException as error:
                 strip_own(error)
                 raise
             finally:
                 layers.pop()
+                if tell is not None:
+                    tell(False)
 
         __call__.__doc__ = original.__doc__
         __call__.__qualname__ = original.__qualname__
         __call__.__module__ = original.__module__
         self._ours = __call__
         setattr(Layer, "__call__", __call__)  # noqa: B010  (typed as one function)
-        self._texts.listen(self._note)
 
-    def unwatch(self) -> None:
+    def _take_out(self) -> None:
         """Paddle's own function back; where somebody wrapped ours meanwhile, ours stays below it."""
         if self._ours is not None and Layer.__call__ is self._ours:
             setattr(Layer, "__call__", self._original)  # noqa: B010
         self._ours = None
-        self._texts.forget(self._note)
 
     def _note(self, lines: list[str]) -> None:
         """An operator is called."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -393,3 +394,15 @@ def _shrunk(part: Any, rows: int, cols: int) -> Reduced:
         return line
 
     return blocks(height, width, rows, cols, part.tolist, maxima)
+
+
+def storages(value: Any) -> Sequence[tuple[int, int]]:
+    """See ``Backend.storages``. A view has its offset into the memory of the tensor that it was taken of."""
+    if value.is_dist():
+        value = value._local_value()
+    if not value.is_dense() or not value._is_initialized():  # Paddle gives no address of a sparse tensor's parts
+        return ()
+    try:
+        return [(value.data_ptr() - value._offset(), int(value._holder_size()))]
+    except own(RuntimeError, ValueError, AttributeError):
+        return ()

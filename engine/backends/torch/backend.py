@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -22,11 +22,13 @@ from adbg.engine.backends.torch.creations import Creations
 from adbg.engine.backends.torch.entry import EngineEntry
 from adbg.engine.backends.torch.graph import Services, TorchGraph, node_name, root_nodes
 from adbg.engine.backends.torch.modules import Modules
-from adbg.engine.backends.torch.spent import used_up
+from adbg.engine.backends.torch.spent import older_nodes, used_up
 from adbg.engine.backends.torch.stacks import FrameFilter, Stacks
+from adbg.engine.backends.torch.timing.phases import TorchPhases
+from adbg.engine.errors import Unsupported
 from adbg.engine.frames import locals_elsewhere
 from adbg.engine.protocol.messages import GroupTimeout
-from adbg.engine.types import SourceLine
+from adbg.engine.types import NodeInfo, SourceLine
 
 _LIMITS = (
     (
@@ -74,6 +76,7 @@ class TorchBackend(FrameworkBackend):
     norm = staticmethod(tensors.norm)
     nonfinite = staticmethod(tensors.nonfinite)
     text = staticmethod(tensors.text)
+    storages = staticmethod(tensors.storages)
     feed_bits = staticmethod(bits.feed_bits)
     part_of = staticmethod(bits.part_of)
 
@@ -86,6 +89,7 @@ class TorchBackend(FrameworkBackend):
         self._services = Services(self._modules, self._stacks)
         self._entry = EngineEntry(self._services, self._frames)
         self._evaluating = _Evaluating()
+        self._phases = TorchPhases(self._frames.live_line)
         self._taps = TorchTaps(self._frames.user_file)
         self.capabilities = _capabilities(self._stacks)
 
@@ -111,6 +115,15 @@ class TorchBackend(FrameworkBackend):
     def is_tensor(self, value: Any) -> bool:
         return isinstance(value, torch.Tensor)
 
+    def node_address(self, value: Any) -> int | None:
+        return id(value) if isinstance(value, torch.autograd.graph.Node) else None
+
+    def made_so_far(self) -> int | None:
+        return private.next_sequence() if private.next_sequence is not None else None
+
+    def older_nodes(self, value: Any, mark: int, most: int) -> int:
+        return older_nodes(root_nodes([value]), mark, most, self._services.touched)
+
     def adopt(self, old: Any, new: Any, where: str) -> Any:
         outer = self._evaluating.grad_mode
         keep_graph = torch.is_grad_enabled() if outer is None else outer
@@ -123,6 +136,21 @@ class TorchBackend(FrameworkBackend):
 
     def version_of(self, value: Any) -> int | None:
         return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else None
+
+    def rerun(self, graph: Graph, key: int, grads: Sequence[Any], times: int) -> None:
+        if graph.describe(key).accumulate:
+            raise Unsupported("AccumulateGrad adds to its parameter's gradient each time it runs", "take another node")
+        node = graph.node(key)
+        plain = node.apply if isinstance(node, torch.autograd.function.BackwardCFunction) else node
+        lines = graph.forward_stack(key)[0]
+        run = _named_call(plain, grads, graph.describe(key), lines[0] if lines else None)
+        self._entry.enter_passing()  # a backward that it runs is no part of the program's
+        try:
+            with torch.random.fork_rng():
+                for _ in range(times):
+                    run()
+        finally:
+            self._entry.leave_passing()
 
     def user_mode(self) -> contextlib.AbstractContextManager[None]:
         return _UserMode(self._entry, self._evaluating)
@@ -233,3 +261,20 @@ class _UserMode:
         private.set_grad_mode(self._recorded)
         self._evaluating.grad_mode = self._outer
         self._entry.leave_passing()
+
+
+def _named_call(
+    run: Callable[..., Any], values: Sequence[Any], info: NodeInfo, place: SourceLine | None
+) -> Callable[[], None]:
+    """``run(*values)`` as a function of that name. Profilers of Python are told of functions, and a node is none: what
+    it took would be its caller's, which is adbg's."""
+
+    def call() -> None:
+        run(*values)
+
+    call.__code__ = call.__code__.replace(
+        co_name=info.unique_name,
+        co_filename=place.file if place is not None else "<node>",
+        co_firstlineno=place.line if place is not None else 1,
+    )
+    return call

@@ -63,6 +63,7 @@ class EngineEntry:
 
     def __init__(self, services: Services, frames: FrameFilter) -> None:
         self.armed = False
+        self.tick: Callable[[bool], None] | None = None  # told of each outermost call, armed or not
         self.count = 0
         self.iteration = 0
         self.tasks: dict[int, TorchCall] = {}
@@ -138,6 +139,8 @@ class EngineEntry:
         number = self.count = next(self._numbers)
         if task == -1:
             self.iteration = next(self._iterations)
+            if self.tick is not None:
+                self.tick(True)
         begun = Begun(args, kwargs, number, task)
         if task != -1 and self._services.stacks.on:
             self._forget_parents(Arguments(args, kwargs).outputs)
@@ -206,6 +209,12 @@ class EngineEntry:
                 surely(self._close, begun)
             if begun.brief:
                 self._end_brief(begun, None)
+            self._ticked(begun)
+
+    def _ticked(self, begun: Begun) -> None:
+        tick = self.tick
+        if tick is not None and begun.task == -1:
+            tick(False)
 
     def _spend(self, begun: Begun) -> None:
         """What a whole backward did not retain cannot be run again: remember how old it was."""
@@ -258,6 +267,7 @@ class EngineEntry:
                     _unmark(error)
                 if begun.brief:
                     self._end_brief(begun, error)
+                self._ticked(begun)
 
     def _wants_post_mortem(self, error: BaseException) -> bool:
         if self._passing.depth or by_handler(error) or not isinstance(error, Exception) or private.tracing():

@@ -9,6 +9,7 @@ job).
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -316,3 +317,33 @@ def _shrunk(part: Any, rows: int, cols: int) -> Reduced:
         return line if whole == width else [*line, float(block[whole:].amax().item())]
 
     return blocks(height, width, rows, cols, part.tolist, maxima)
+
+
+def storages(value: Any) -> Sequence[tuple[int, int]]:
+    """See ``Backend.storages``. By address, so that two storages over one memory (``from_numpy`` twice) count once."""
+    with private.unseen():
+        return list(dict(_storages(value)).items())
+
+
+def _storages(value: Any) -> Iterator[tuple[int, int]]:
+    value = private.unwrapped(value)
+    if private.traced_value(value) or value.is_meta:
+        return
+    local = getattr(value, "_local_tensor", None)  # of a distributed tensor; ``to_local`` would make a node
+    parts: Sequence[Any] = (value,)
+    if isinstance(local, torch.Tensor):
+        parts = (local,)
+    elif value.layout is torch.sparse_coo:
+        parts = (value._indices(), value._values())
+    elif value.layout in (torch.sparse_csr, torch.sparse_bsr):
+        parts = (value.crow_indices(), value.col_indices(), value.values())
+    elif value.layout in (torch.sparse_csc, torch.sparse_bsc):
+        parts = (value.ccol_indices(), value.row_indices(), value.values())
+    for part in parts:
+        try:
+            storage = part.untyped_storage()
+            address, nbytes = int(storage.data_ptr()), int(storage.nbytes())
+        except own(RuntimeError, NotImplementedError):  # a subclass or a layout without a storage to look at
+            continue
+        if address and nbytes:
+            yield address, nbytes

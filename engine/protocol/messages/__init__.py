@@ -17,6 +17,8 @@ from adbg.engine.protocol.messages.collectives import *
 from adbg.engine.protocol.messages.digests import *
 from adbg.engine.protocol.messages.graph import *
 from adbg.engine.protocol.messages.info import *
+from adbg.engine.protocol.messages.memory import *
+from adbg.engine.protocol.messages.profile import *
 from adbg.engine.protocol.messages.ranks import *
 from adbg.engine.protocol.messages.registry import *
 from adbg.engine.protocol.messages.running import *

@@ -446,3 +446,11 @@ def test_the_recorders_thread_sleeps_while_nothing_happens(recorder: Recorder) -
     before = count()
     time.sleep(0.3)
     assert count() == before
+
+
+def test_a_call_began_when_it_began_and_not_when_its_graph_was_walked(recorder: Recorder) -> None:
+    recorder.backward_begin(1, ago=5.0)
+    recorder.backward_begin(2)
+    recorder.flush(10)
+    first, second = RunReader(recorder.run_dir, "0").backwards()
+    assert second.time - first.time == pytest.approx(5.0, abs=1.0) and time.time() - second.time < 60

@@ -61,6 +61,10 @@ class World:
         ]
         return {seen.pid: seen for seen in [Seen(self.launcher, 1, ("python", "torchrun", "x.py")), *ranks]}
 
+    def agent(self, pid: int) -> ScriptedAgent:
+        """It may have said hello before ``enter`` has put it down."""
+        return wait_until(lambda: self.agents.get(pid), f"an agent in {pid}")
+
     def connect(self, pid: int) -> object:
         raise DebuggeeGone("nobody listens")
 
@@ -146,7 +150,7 @@ def test_one_process(world: World, attach: Callable[..., Watched]) -> None:
     wait_until(lambda: world.released == [1000], "what was mapped is given back, once the agent is there")
     assert not one.debugger.entering
     world.dead.add(1000)
-    world.agents[1000].gone()
+    world.agent(1000).gone()
     assert one.wait(events.Exited).status.status == 0, "its own status is not adbg's"
     assert "exit status is not known" in one.of(events.Exited)[0].status.reason
 
@@ -172,7 +176,7 @@ def test_a_connection_that_breaks_is_not_the_end_of_the_process(
     one = attach(1000)
     one.debugger.start()
     ready(one, 1)
-    world.agents[1000].gone()
+    world.agent(1000).gone()
     assert "runs on without the debugger" in one.wait(events.Exited).status.reason
 
 
@@ -234,14 +238,14 @@ def test_ranks_that_come_late_and_the_end_of_the_job(world: World, attach: Calla
     ready(one, 1)
     one.debugger.begin()
     world.dead.add(1000)
-    world.agents[1000].gone()
+    world.agent(1000).gone()
     one.wait(events.ProcessLeft)
     assert one.debugger.state is State.RUNNING, "others may come"
     world.ways[1001] = joins(1)
     ready(one, 1)
     assert one.debugger.processes[0].info.pid == 1001
     world.dead |= {900, 1001}
-    world.agents[1001].gone()
+    world.agent(1001).gone()
     assert "exit status is not known" in one.wait(events.Exited).status.reason
 
 
@@ -253,7 +257,7 @@ def test_a_launcher_that_outlives_its_ranks(world: World, attach: Callable[..., 
     one.debugger.start()
     ready(one, 1)
     world.dead.add(1000)
-    world.agents[1000].gone()
+    world.agent(1000).gone()
     one.wait(events.ProcessLeft)
     assert not one.of(events.Exited)
     world.dead.add(900)
@@ -281,7 +285,7 @@ def test_a_stop_that_does_not_come_is_told(
     one = attach(1000)
     one.debugger.start()
     ready(one, 1)
-    agent = world.agents[1000]
+    agent = world.agent(1000)
     agent.do_pause = lambda arguments: protocol.Empty()  # type: ignore[attr-defined]
     agent.do_allThreads = lambda arguments: protocol.AllThreadsBody([])  # type: ignore[attr-defined]
     keyboard = Interrupts(one.debugger)
@@ -300,7 +304,7 @@ def test_ctrl_c_never_is_a_signal_to_a_program_that_was_found(
     one = attach(1000)
     one.debugger.start()
     ready(one, 1)
-    world.agents[1000].do_pause = lambda arguments: protocol.Empty()  # type: ignore[attr-defined]
+    world.agent(1000).do_pause = lambda arguments: protocol.Empty()  # type: ignore[attr-defined]
     one.debugger.begin()
     keyboard = Interrupts(one.debugger)
     for _ in range(5):

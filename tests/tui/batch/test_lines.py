@@ -23,6 +23,14 @@ for i in range(2):
     loss.backward()
     print("iteration", i)
 """
+GROWING = """import torch
+kept = []
+w = torch.ones(2, requires_grad=True)
+for i in range(30):
+    loss = (w * i).sum()
+    kept.append(loss)
+    loss.backward()
+"""
 
 
 def test_the_page_is_current() -> None:
@@ -57,11 +65,18 @@ def test_a_real_run_prints_what_is_documented(tmp_path: Path) -> None:
     asked = commands("c", "display index", "watch index", "trace Mul*", "s", "info breakpoints", "p nope", "kill")
     outcome = adbg("run", "--batch", "--json", "-b", "nan", *asked, str(script))
     ended = adbg("run", "--batch", "--json", "-b", "#4000", str(script))
+    script.write_text(GROWING)
+    watched = commands("info memory iterations on", "profile cprofile 3 iterations")
+    growing = adbg("run", "--batch", "--json", "--run-dir", str(tmp_path / "run"), *watched, str(script))
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
         listed = adbg("attach", "--json")
         other.kill()
-    seen = {check(line) for line in outcome.lines + ended.lines + listed.lines}
-    assert seen == set(lines.LINES), f"{outcome}{ended}"
+    seen = {check(line) for line in outcome.lines + ended.lines + listed.lines + growing.lines}
+    assert seen == set(lines.LINES), f"{outcome}{ended}{growing}"
+    (profile,), (grows,) = growing.of("profile"), growing.of("memory-grows")
+    assert (profile["state"], profile["iterations"]) == ("done", 3)
+    assert Path(profile["folder"], profile["file"]).stat().st_size > 0
+    assert (grows["file"], grows["line"]) == (str(script), 6) and grows["counts"][0][0] == 3, str(growing)
     (stop,) = outcome.of("stopped", reason="nan")
     (found,) = stop["evidence"]
     assert (found["role"], found["nan"], found["origin"]) == ("grad_inputs", 1, "made_here")

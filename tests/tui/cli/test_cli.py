@@ -72,7 +72,11 @@ def test_every_option_that_takes_a_value_is_known_to_the_splitter() -> None:
         (["run", "--batch", "-c"], "-c"),
         (["log"], "FILE"),
         (["runs", "delete"], "which run"),
-        (["profile", "train.py"], "has no profiler"),
+        (["profile"], "the script is missing"),
+        (["profile", "--with", "gprof", "x.py"], "unknown profiler 'gprof'"),
+        (["profile", "--warmup", "3", "x.py"], "--warmup goes with --iterations"),
+        (["profile", "--iterations", "0", "x.py"], "at least 1"),
+        (["profile", "--iterations", "3", "--backward", "x.py"], "not allowed with"),
         ([], "usage"),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 from support.scripted_agent import ScriptedAgent
 from support.watched_debugger import Watched
 
-from adbg.engine.errors import AdbgError, CommandError, NotStopped, Unsupported
+from adbg.engine.errors import AdbgError, CommandError, NotStopped
 from adbg.engine.protocol import messages as protocol
 from adbg.engine.types import StopReason
 from adbg.tui.commands.breakpoints import split_commands
@@ -449,7 +449,7 @@ def test_info(watched: Make) -> None:
     assert one.run("i node #3").value["index"] == 3
     graph = one.run("i graph")
     assert graph.value["total"] == 5 and "▶" in graph.text
-    assert one.run("i mem").value == [{"what": "rss", "bytes": 1024}]
+    assert one.run("i mem").value == [{"what": "rss", "bytes": 1024, "MiB": 0.0}]
     assert one.run("i proc").value[0]["pid"] == 1000
     assert one.run("i stop").value["reason"] == "breakpoint"
     assert one.run("i prog").value["state"] == "stopped"
@@ -473,11 +473,6 @@ def test_vlog_dump_record_stacks(watched: Make) -> None:
     for line in ("dump", "dump x y", "record maybe", "stacks maybe"):
         with pytest.raises(CommandError):
             execute(one.debugger, line)
-
-
-def test_profile_says_that_there_is_none(watched: Make) -> None:
-    with pytest.raises(Unsupported):
-        execute(watched().debugger, "profile")
 
 
 def test_processes(watched: Make) -> None:

@@ -33,6 +33,11 @@ class SpentRoots:
         for tensor in tensors:
             self._latest.append((weakref.ref(tensor), native.leaf_node(tensor)))
 
+    def alive(self) -> list[Any]:
+        """Those that are there still, and have the node of then."""
+        known = (tensor() for tensor, _ in list(self._latest))
+        return self.among([tensor for tensor in known if tensor is not None])
+
     def among(self, tensors: Sequence[Any]) -> list[Any]:
         """Those of ``tensors`` that a backward began at and that have the node of then still (an operation in place
         gives a tensor another one)."""

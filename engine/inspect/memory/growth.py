@@ -1,0 +1,88 @@
+"""Which variables hold more from look to look. Pure but for the questions about graphs.
+
+Told of early: what keeps graphs of earlier iterations, by the tensors that it leads to (``losses.append(loss)``) or, of
+a single one, by the old nodes below it (``total += loss``): three looks in a row, at best iterations 3, 6 and 9. What
+keeps no graph is told of when it has become a part of the process: a list of numbers grows too, and a cache of the data
+fills in the first epoch. Both must keep their pace: what fills up slows down, a leak does not. A window of fixed size
+does neither until it is full, which ``course.py`` waits for.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from adbg.engine.backends.base import Backend
+from adbg.engine.inspect.memory.owners import Group, figures
+from adbg.engine.inspect.memory.process import resident
+
+LOOKS = 3
+_SHARE = 1 / 16  # of the RSS that a variable without graphs must have gained over three looks
+_PACE = 0.5  # of the pace between the first two looks that must be kept between the last two
+_FEW = 4  # tensors of a variable whose graphs are looked into
+_MOST_NODES = 10_000  # of one such graph: 3 ms, and a third of what torch can have touched (``backends/torch/touched``)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What a variable held at one look. ``older``: nodes that were there at the look before."""
+
+    tensors: int
+    graphs: int = 0
+    bytes: int = 0
+    older: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    iteration: int
+    sizes: Mapping[str, Size]
+
+
+def size_of(group: Group, backend: Backend | None, mark: int | None) -> Size:
+    """``mark``: ``Backend.made_so_far`` of the look before."""
+    if backend is None:
+        return Size(len(group.members))
+    graphs, nbytes = figures(backend, group.members.values())
+    older = 0
+    if mark is not None and graphs > 0 and len(group.members) <= _FEW:
+        tensors = [each for each in group.members.values() if backend.is_tensor(each) and backend.has_graph(each)]
+        older = max((backend.older_nodes(each, mark, _MOST_NODES) for each in tensors), default=0)
+    return Size(len(group.members), graphs, nbytes, older)
+
+
+def is_bounded(way: Sequence[Any]) -> bool:
+    """Whether a queue that drops what is too much is on the way."""
+    return any(type(each) is collections.deque and each.maxlen is not None for each in way)
+
+
+def owners_first(groups: Mapping[str, Group]) -> list[str]:
+    """Without plain local variables where something else grows too: ``out = rnn(x)`` has the graph of ``rnn.h``."""
+    lasting = [name for name, group in groups.items() if group.root.kind != "local" or not group.path.isidentifier()]
+    return lasting or list(groups)
+
+
+def grows(looks: Sequence[Look], name: str) -> str:
+    """By what a variable grew over the last three looks: "tensors", "nodes" or "" for not at all."""
+    sizes = [look.sizes.get(name) for look in looks[-LOOKS:]]
+    first, middle, last = sizes if len(sizes) == LOOKS else (None, None, None)
+    if first is None or middle is None or last is None:
+        return ""
+    at = [look.iteration for look in looks[-LOOKS:]]
+    if _rises(at, [each.older for each in (first, middle, last)]):
+        return "nodes"
+    if not _rises(at, [each.tensors for each in (first, middle, last)]):
+        return ""
+    if first.graphs < middle.graphs < last.graphs:
+        return "tensors"
+    return "tensors" if last.bytes - first.bytes > _SHARE * (resident() or 0) else ""
+
+
+def _rises(at: Sequence[int], counts: Sequence[int]) -> bool:
+    """More each time, at a pace that is kept."""
+    first, middle, last = counts
+    if not 0 < first < middle < last:
+        return False
+    return (last - middle) / (at[2] - at[1]) > _PACE * (middle - first) / (at[1] - at[0])

@@ -1,0 +1,111 @@
+"""Lines that bind and fill variables, in sources whose lines are counted by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from adbg.engine.inspect.memory.bindings import bound_at, filled_at, pieces_of
+
+SOURCE = """\
+losses = []
+cache = {}
+total = 0
+running = 0
+
+
+class Trainer:
+    def __init__(self):
+        self.history = {"loss": []}
+        self.seen = set()
+
+    def step(self, loss, name):
+        self.history["loss"].append(loss)
+        self.seen.add(loss)
+        self.state[name] = loss
+
+
+def train(loss):
+    global total, running
+    losses = other()
+    mine = []
+    mine.extend([loss])
+    cache[len(cache)] = loss
+    total += loss
+    running = running + loss
+    unrelated.append(loss)
+
+
+losses.append(1)
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "train.py"
+    path.write_text(SOURCE)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("path", "function", "line"),
+    [
+        ("losses[*]", "", 29),
+        ("cache[7]", "", 23),
+        ("cache[*]", "", 23),
+        ("total", "", 24),
+        ("running", "", 25),
+        ("trainer.history['loss'][*]", "", 13),
+        ("self.history['loss'][3]", "step", 13),
+        ("trainer.seen{…}", "", None),
+        ("trainer.state[*]", "", 15),
+        ("mine[0]", "train", 22),
+        ("mine[0]", "other", None),
+        ("nothing[0]", "", None),
+        ("trainer.history['accuracy'][*]", "", None),
+    ],
+)
+def test_the_line_that_fills_it(file: str, path: str, function: str, line: int | None) -> None:
+    found = filled_at(path, [file], function)
+    assert (found.line.line if found is not None else None) == line
+    if found is not None:
+        assert found.text == SOURCE.splitlines()[found.line.line - 1].strip()
+
+
+@pytest.mark.parametrize(
+    ("path", "function", "line"),
+    [
+        ("losses", "", 1),
+        ("losses", "train", 20),
+        ("trainer.history['loss']", "", 9),
+        ("mine", "train", 21),
+        ("no", "", None),
+    ],
+)
+def test_the_line_that_binds_it(file: str, path: str, function: str, line: int | None) -> None:
+    found = bound_at(path, [file], function)
+    assert (found.line if found is not None else None) == line
+
+
+def test_a_file_that_is_none(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.py"
+    broken.write_text("losses = [\n")
+    for name in (str(broken), str(tmp_path / "missing.py"), "<string>", ""):
+        assert filled_at("losses[*]", [name], "") is None and bound_at("losses", [name], "") is None
+
+
+def test_an_edited_file_is_read_again(tmp_path: Path) -> None:
+    import os
+
+    path = tmp_path / "a.py"
+    path.write_text("a = []\na.append(1)\n")
+    before = filled_at("a[*]", [str(path)], "")
+    path.write_text("a = []\n\n\na.append(1)\n")
+    os.utime(path, (1e9, 1e9))
+    after = filled_at("a[*]", [str(path)], "")
+    assert before is not None and after is not None and (before.line.line, after.line.line) == (2, 4)
+
+
+def test_pieces() -> None:
+    assert pieces_of("a.b[3]['x y']") == ("a", [(".", "b"), ("[", "3"), ("[", "'x y'")])

@@ -1,0 +1,1 @@
+"""Profiles in the app: what to measure, and the report."""

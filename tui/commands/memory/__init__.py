@@ -1,0 +1,1 @@
+"""``info memory`` and ``why alive``: memory of the program."""

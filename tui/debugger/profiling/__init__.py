@@ -1,0 +1,1 @@
+"""Profiles of the program as the front end sees them."""
