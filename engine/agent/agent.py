@@ -42,11 +42,12 @@ from adbg.engine.outside import own
 from adbg.engine.protocol import messages as p
 from adbg.engine.protocol.rendezvous import SessionConfig, peer_of
 from adbg.engine.session.observers import Observer
-from adbg.engine.session.post_mortem import stop_at_uncaught
+from adbg.engine.session.post_mortem import stop_at_uncaught, uncaught
 from adbg.engine.session.session import Session
 from adbg.engine.session.stop_point import PausedPoint
 
 if TYPE_CHECKING:
+    from adbg.engine.diagnosis.diagnosis import Diagnosis
     from adbg.profiles.control import Profiling
 
 PATIENCE = 30.0  # seconds that a program waits for a front end that does not speak
@@ -127,6 +128,7 @@ class Agent:
         self.events = Events(self)
         self.digests = DigestMoments(session)
         self.profiling: Profiling | None = None  # from the first question about profiles on
+        self.diagnosis: Diagnosis | None = None  # from the first time that it is switched on
         self.captures = Captures(session, self.record.captures_folder)
         self.log_levels = LogLevels(Narrator(self.record.log), self.record.log_file, session.problems.problem)
         self.log_levels.tap.limit = config.record_limit // 2
@@ -219,6 +221,21 @@ class Agent:
             self.session.observe(self.profiling)
         return self.profiling.answer(request, point)
 
+    def diagnose(self, request: p.Diagnose, point: PausedPoint | None = None) -> p.DiagnosisBody:
+        """Answer ``adbg/diagnose``, with a ``point`` on the thread that stands there. The first start loads the
+        detectors."""
+        if request.action == "start" and self.diagnosis is None:
+            from adbg.engine.diagnosis.diagnosis import Diagnosis
+
+            self.diagnosis = Diagnosis(self.session, self.event, request.only, request.deep)
+            self.session.observe(self.diagnosis)
+        found = self.diagnosis
+        if found is None:
+            return p.DiagnosisBody(False)
+        if point is not None:
+            found.look(point)
+        return p.DiagnosisBody(found.active, found.findings(), found.examined())
+
     def _known_rank(self) -> int | None:
         known = [backend.rank() for backend in self.session.backends]
         return next((r for r in (*known, _environment_rank()) if r is not None), self.rank)
@@ -284,6 +301,8 @@ class Agent:
             return
         if self.profiling is not None:
             self.profiling.program_ends()
+        if self.diagnosis is not None:
+            self.diagnosis.program_ends(uncaught())
         try:
             stop_at_uncaught(self.session)
         except Exception as error:

@@ -85,6 +85,7 @@ class Requests:
             "adbg/dump": self._dump,
             "adbg/digest": self._digest,
             "adbg/profile": self._profile,
+            "adbg/diagnose": self._diagnose,
         }
 
     def commands(self) -> set[str]:
@@ -261,6 +262,17 @@ class Requests:
             client.respond(message, self._agent.profile(arguments, parked.point))
 
         self._session.ask(_answering(client, message, repeat), lambda error: client.refuse(message, error))
+
+    def _diagnose(self, client: Client, message: Message, arguments: p.Diagnose) -> None:
+        """At a stop the detectors look on the thread that stands there; else what is known is told."""
+
+        def look(parked: Parked) -> None:
+            client.respond(message, self._agent.diagnose(arguments, parked.point))
+
+        def tell(_: AdbgError) -> None:
+            client.respond(message, self._agent.diagnose(arguments))
+
+        self._session.ask(_answering(client, message, look), tell)
 
     def _capture(self, client: Client, message: Message, arguments: p.Capture) -> None:
         captures = self._agent.captures

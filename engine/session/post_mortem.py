@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def stop_at_uncaught(session: Session) -> None:
     """As the program ends: stop where the exception that ends it was raised, if there is one, and it was not shown as
     an error of a backward."""
-    error = _uncaught()
+    error = uncaught()
     if error is None or _was_shown(session, error):
         return
     frame = failed_frame(error) or _innermost(error)
@@ -83,7 +83,7 @@ def _told(session: Session, error: BaseException) -> str:
         return error_text(error)
 
 
-def _uncaught() -> BaseException | None:
+def uncaught() -> BaseException | None:
     """What ends the program. An interpreter inside the program (``code.interact``) leaves its exceptions there as well:
     those did not come out of the main module."""
     error: BaseException | None = getattr(sys, "last_value", None)

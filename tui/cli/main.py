@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from adbg.engine.errors import AdbgError, CommandError
 from adbg.tui.cli.attach import Attach
+from adbg.tui.cli.diagnose import Diagnose
 from adbg.tui.cli.doctor import Doctor
 from adbg.tui.cli.join import Join
 from adbg.tui.cli.log import Log
@@ -31,6 +32,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "log": Log(),
     "runs": Runs(),
     "profile": Profile(),
+    "diagnose": Diagnose(),
     "doctor": Doctor(),
 }
 

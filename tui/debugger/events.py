@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from adbg.engine.protocol.messages import BackwardBegin, BackwardEnd, Framework, Growth, NodeRan, ProfileState
+from adbg.engine.protocol.messages import (
+    BackwardBegin,
+    BackwardEnd,
+    Examined,
+    Finding,
+    Framework,
+    Growth,
+    NodeRan,
+    ProfileState,
+)
 from adbg.engine.types import ExitStatus, NodeStop
 
 if TYPE_CHECKING:
@@ -168,6 +177,22 @@ class ProfileChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class Found:
+    """Diagnosis of ``process`` is sure of something, or has more to say of it (the same ``id``)."""
+
+    process: Process
+    finding: Finding
+
+
+@dataclass(frozen=True, slots=True)
+class DiagnosisEnded:
+    """Nothing more will be found in ``process``: what each detector came to."""
+
+    process: Process
+    examined: tuple[Examined, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ProfileEnded:
     """The profile of ``process`` is over, whichever process measured it. ``state.file`` is there, "" for none."""
 
@@ -214,6 +239,8 @@ Event = (
     | Notice
     | MemoryGrows
     | ProfileChanged
+    | Found
+    | DiagnosisEnded
     | ProfileEnded
     | Exited
     | Detached

@@ -187,6 +187,10 @@ class Incoming:
         elif isinstance(body, protocol.ProfileChanged):
             self.profiles.changed(process, body.state)
             tell(events.ProfileChanged(process, body.state))
+        elif isinstance(body, protocol.Found):
+            tell(events.Found(process, body.finding))
+        elif isinstance(body, protocol.DiagnosisEnds):
+            tell(events.DiagnosisEnded(process, tuple(body.examined)))
         elif isinstance(body, protocol.MemoryGrows):
             tell(events.MemoryGrows(process, body.growth))
         elif isinstance(body, protocol.Output):

@@ -6,6 +6,18 @@ from adbg.engine.backends.base.forward import ForwardTimer, ForwardTimes
 from adbg.engine.backends.base.graph import CreationWatch, Graph, SavedValue, Stray
 from adbg.engine.backends.base.hooks import BackwardCall, Hidden, HookPlan, HookSink, Part
 from adbg.engine.backends.base.native import Aid, Aids, NativeVlog
+from adbg.engine.backends.base.observing import (
+    FunctionCall,
+    HookCall,
+    ModuleCall,
+    Need,
+    Observation,
+    OperatorCall,
+    OptimizerEvent,
+    RecomputeCall,
+    Tap,
+    Watcher,
+)
 
 __all__ = [
     "Aid",
@@ -19,15 +31,25 @@ __all__ = [
     "DumpDialect",
     "ForwardTimer",
     "ForwardTimes",
+    "FunctionCall",
     "Graph",
     "Hidden",
+    "HookCall",
     "HookPlan",
     "HookSink",
     "KnownGroup",
     "LedgerSink",
     "Method",
+    "ModuleCall",
     "NativeVlog",
+    "Need",
+    "Observation",
+    "OperatorCall",
+    "OptimizerEvent",
     "Part",
+    "RecomputeCall",
     "SavedValue",
     "Stray",
+    "Tap",
+    "Watcher",
 ]

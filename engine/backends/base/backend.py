@@ -14,6 +14,7 @@ from adbg.engine.backends.base.forward import ForwardTimer
 from adbg.engine.backends.base.graph import CreationWatch, Graph
 from adbg.engine.backends.base.hooks import BackwardCall, HookSink
 from adbg.engine.backends.base.native import Aids, NativeVlog
+from adbg.engine.backends.base.observing import Observation, Watcher
 from adbg.engine.errors import Unsupported
 from adbg.engine.protocol.messages import Allocator, GroupTimeout
 from adbg.engine.types import SourceLine, TensorMeta, TensorStats, TensorWindow
@@ -303,6 +304,11 @@ class Backend(abc.ABC):
     def node_address(self, value: Any) -> int | None:
         """``Graph.address`` of a node object of the framework's; None of anything else."""
         return None
+
+    def observe(self, watcher: Watcher) -> Observation:
+        """What the program does beside its backwards is told to ``watcher``, once ``Observation.want`` says what of it.
+        On a thread of the program. Costs nothing until then."""
+        return Observation((), watcher)
 
     def optimized(self) -> Iterable[tuple[str, Any]]:
         """(its place: "SGD params[3]", tensor) of what the program's optimizers hold. At a stop only."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from adbg.engine.protocol.messages.breakpoints import *
 from adbg.engine.protocol.messages.collectives import *
+from adbg.engine.protocol.messages.diagnosis import *
 from adbg.engine.protocol.messages.digests import *
 from adbg.engine.protocol.messages.graph import *
 from adbg.engine.protocol.messages.info import *

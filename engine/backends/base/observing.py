@@ -1,0 +1,182 @@
+"""What diagnosis wants told of a running program beside its backwards: neutral events, the same for every framework.
+
+Tensors, modules, optimizers and contexts are handed over as they are, for the time of the call only: whoever is told
+keeps none of them (``id`` and ``Backend.storages`` are what may be kept). Lines are the user's.
+"""
+
+from __future__ import annotations
+
+import abc
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from adbg.engine.types import SourceLine
+
+
+class Need(enum.Flag):
+    """What a detector wants told. Each is a tap of its own in a backend; none that nobody needs is put in."""
+
+    NOTHING = 0
+    STEPS = enum.auto()  # optimizers: construction, step, zero_grad, clipping, schedulers
+    MODULES = enum.auto()  # forward of the outermost module; every module's own where ``every_module`` is asked
+    OPERATORS = enum.auto()  # every operator that the user's code calls: operands, results. Costs most
+    FUNCTIONS = enum.auto()  # custom functions: apply's arguments and results, backward's
+    HOOKS = enum.auto()  # tensor and module hooks that the script registers, and what they change
+    RECOMPUTES = enum.auto()  # regions that a checkpoint runs again in backward
+
+
+@dataclass(slots=True)
+class OperatorCall:
+    """One operator as the user's code called it, after it ran.
+
+    ``operands`` are all tensors among its arguments (containers are looked into), ``versions`` their version counters
+    right before the call (None where there is none), ``results`` its tensors. ``lines``: user frames, innermost first.
+    """
+
+    name: str  # "add_", "matmul", "__setitem__", "sum"
+    operands: tuple[Any, ...]
+    versions: tuple[int | None, ...]
+    results: tuple[Any, ...]
+    lines: tuple[SourceLine, ...]
+    grad_mode: bool
+    in_backward: bool = False
+    arguments: tuple[Any, ...] = ()  # as called
+    keywords: dict[str, Any] = field(default_factory=dict)
+    error: BaseException | None = None  # it raised: then there are no results
+
+
+@dataclass(slots=True)
+class OptimizerEvent:
+    """``what``: "made", "step" (about to), "stepped", "zeroed" (zero_grad returned), "clipped" (gradients of
+    ``tensors`` were clipped by the framework's own function: ``norm`` before, ``limit``), "scheduled" (a learning-rate
+    scheduler stepped)."""
+
+    what: str
+    optimizer: Any  # None for "clipped"
+    tensors: Sequence[Any]  # what it holds
+    line: SourceLine | None
+    rates: Sequence[float] = ()  # learning rates of its groups
+    norm: float | None = None
+    limit: float | None = None
+    scheduler: Any = None
+
+
+@dataclass(slots=True)
+class ModuleCall:
+    """The forward of a module, before (``results`` None) and after. ``outermost``: no other module's forward is
+    running on this thread."""
+
+    module: Any
+    path: str
+    training: bool
+    outermost: bool
+    arguments: tuple[Any, ...]
+    results: Any
+    line: SourceLine | None
+    grad_mode: bool
+
+
+@dataclass(slots=True)
+class FunctionCall:
+    """A custom function (autograd.Function, PyLayer). ``phase``: "forward" after its forward, "backward" after its
+    backward; of a backward ``arguments`` are the incoming gradients and ``results`` what it returned, as returned."""
+
+    phase: str
+    function: type
+    context: Any
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
+    results: Any
+    line: SourceLine | None
+    error: BaseException | None = None
+
+
+@dataclass(slots=True)
+class HookCall:
+    """A hook of the script's ran. ``what``: "tensor", "module backward", "accumulate". ``before`` and ``after`` are the
+    gradients; the same object where it returned None and changed nothing in place."""
+
+    what: str
+    hook: Any
+    before: Any
+    after: Any
+    changed_in_place: bool
+    registered: SourceLine | None
+    on: str  # parameter or module, "" where not known
+
+
+@dataclass(slots=True)
+class RecomputeCall:
+    """A checkpointed region was run again in backward: what the first pass returned had ``first`` (a norm and a hash of
+    the bits each), the second ``second``."""
+
+    function: Any
+    line: SourceLine | None
+    first: Sequence[tuple[float, int]]
+    second: Sequence[tuple[float, int]]
+
+
+class Watcher:
+    """Whoever is told. On the thread of the event, between two steps of the program's own; must not raise; what it
+    computes runs with the framework's gradient mode off and out of sight of other taps (``Observation.hidden``)."""
+
+    def operator(self, call: OperatorCall) -> None: ...
+
+    def optimizer(self, event: OptimizerEvent) -> None: ...
+
+    def module_begin(self, call: ModuleCall) -> None: ...
+
+    def module_end(self, call: ModuleCall) -> None: ...
+
+    def function(self, call: FunctionCall) -> None: ...
+
+    def hook(self, call: HookCall) -> None: ...
+
+    def recompute(self, call: RecomputeCall) -> None: ...
+
+
+class Tap(abc.ABC):
+    """One need, served by standing in for something of the framework's. ``put_in`` and ``take_out`` run on a thread of
+    the program between two of its statements; after ``take_out`` everything of the framework's is as it was."""
+
+    need: Need
+
+    @abc.abstractmethod
+    def put_in(self, watcher: Watcher) -> None: ...
+
+    @abc.abstractmethod
+    def take_out(self) -> None: ...
+
+
+class Observation:
+    """The taps of one backend that are in for ``watcher``. ``want`` may be called again at any time on a thread of the
+    program: taps are put in and taken out as needed, so that costly ones are in for sampled iterations only."""
+
+    def __init__(self, taps: Sequence[Tap], watcher: Watcher) -> None:
+        self._taps = taps
+        self._watcher = watcher
+        self._in: list[Tap] = []
+
+    @property
+    def served(self) -> Need:
+        """What this framework can tell."""
+        served = Need.NOTHING
+        for tap in self._taps:
+            served |= tap.need
+        return served
+
+    def want(self, needs: Need) -> None:
+        """Have exactly the taps in that serve ``needs``."""
+        for tap in self._taps:
+            wanted = bool(tap.need & needs)
+            if wanted and tap not in self._in:
+                self._in.append(tap)
+                tap.put_in(self._watcher)
+            elif not wanted and tap in self._in:
+                self._in.remove(tap)
+                tap.take_out()
+
+    def close(self) -> None:
+        self.want(Need.NOTHING)

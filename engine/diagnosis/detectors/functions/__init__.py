@@ -1,0 +1,1 @@
+"""Detectors of custom functions, hooks, checkpoints, errors of operators."""

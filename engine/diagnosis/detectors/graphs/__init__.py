@@ -1,0 +1,1 @@
+"""Detectors of the graph: cuts, overwritten tensors, freed and kept graphs, memory."""

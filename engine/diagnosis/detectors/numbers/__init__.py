@@ -1,0 +1,1 @@
+"""Detectors of numbers: NaN, Inf, ranges of a dtype, norms."""

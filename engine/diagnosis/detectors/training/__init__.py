@@ -1,0 +1,1 @@
+"""Detectors of the training loop: steps, zero_grad, rates, modes."""

@@ -1,0 +1,100 @@
+"""What detectors share: the run so far, names of tensors, lines of source, and the way to tell a finding."""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from adbg.engine.backends.base import Backend, Graph
+from adbg.engine.outside import suppress
+from adbg.engine.protocol.messages import Cause, Finding, FoundAt
+from adbg.engine.types import SourceLine
+
+
+class Facts:
+    """Of one framework in this process.
+
+    Attributes:
+        iteration: outermost backwards begun so far.
+        sampled: the taps for sampled iterations are in now.
+        deep: every iteration is sampled, and detectors may compute more.
+        findings: told so far, by id.
+    """
+
+    def __init__(self, backend: Backend, send: Callable[[Finding], None], deep: bool = False) -> None:
+        self.backend = backend
+        self.deep = deep
+        self.iteration = 0
+        self.sampled = True
+        self.findings: dict[int, Finding] = {}
+        self._send = send
+        self._ids: Callable[[], int] = itertools.count(1).__next__
+        self._names: dict[int, str] = {}
+        self._named_at = -1
+        self.places: dict[int, str] = {}  # id of a tensor -> its place in an optimizer; STEPS fills it in
+
+    # ---- names
+
+    def name_of(self, tensor: Any) -> str:
+        """What the user calls a parameter ("fc1.weight"); else its place in an optimizer; "" for any other tensor."""
+        if self._named_at != self.iteration:
+            self._names = {id(each): name for name, each in self.backend.parameters()}
+            self._named_at = self.iteration
+        return self._names.get(id(tensor), "") or self.places.get(id(tensor), "")
+
+    @staticmethod
+    def some(names: Sequence[str], most: int = 3) -> str:
+        """ "fc1.weight, fc1.bias and 4 more": names in a sentence."""
+        known = list(dict.fromkeys(names))
+        if len(known) <= most:
+            return " and ".join([", ".join(known[:-1]), known[-1]] if len(known) > 1 else known)
+        return f"{', '.join(known[:most])} and {len(known) - most} more"
+
+    # ---- lines
+
+    @staticmethod
+    def text_of(line: SourceLine) -> str:
+        """The source of a line, stripped; "" where it cannot be had."""
+        with suppress(Exception):
+            return linecache.getline(line.file, line.line).strip()
+        return ""
+
+    def cause(self, line: SourceLine | None) -> Cause | None:
+        return Cause(line.file, line.line, line.function, self.text_of(line)) if line is not None else None
+
+    @staticmethod
+    def node(graph: Graph, key: int) -> tuple[FoundAt, SourceLine | None]:
+        """A node as findings name it, and the forward line that made it."""
+        info = graph.describe(key)
+        return FoundAt(info.name, info.unique_name, info.module, info.parameter), info.forward
+
+    # ---- telling
+
+    def tell(self, finding: Finding) -> int:
+        """Tell a finding (``id`` 0), or tell it anew (its id). The same kind with the same cause, node and message is
+        told once. Below 0.5 it is a note. Returns its id."""
+        if finding.confidence < 0.5 and finding.severity != "note":
+            finding = replace(finding, severity="note")
+        if finding.iteration is None and self.iteration:
+            finding = replace(finding, iteration=self.iteration)
+        if not finding.id:
+            for known in self.findings.values():
+                if (known.kind, known.cause, known.node) == (finding.kind, finding.cause, finding.node) and (
+                    known.cause is not None or known.message == finding.message
+                ):
+                    return known.id
+            finding = replace(finding, id=self._ids())
+        elif self.findings.get(finding.id) == finding:
+            return finding.id
+        self.findings[finding.id] = finding
+        self._send(finding)
+        return finding.id
+
+    def take_back(self, id: int) -> None:
+        """What was told turned out otherwise: it becomes a note without confidence, which front ends leave out."""
+        known = self.findings.pop(id, None)
+        if known is not None:
+            self._send(replace(known, severity="note", confidence=0.0))

@@ -1,0 +1,96 @@
+"""Findings: what diagnosis is sure enough of to tell, with what proves it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from adbg.engine.protocol.messages.registry import event, request
+from adbg.engine.types import SourceLine
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """The line to change."""
+
+    file: Annotated[str, "an absolute path"]
+    line: Annotated[int, "counted from 1"]
+    function: Annotated[str, "the function it is in"] = ""
+    text: Annotated[str, "the source of the line, stripped"] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundAt:
+    """The node that a finding is about; fields that are not known are null."""
+
+    name: str | None = None
+    unique_name: str | None = None
+    module: str | None = None
+    parameter: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One finding. ``id`` counts from 1 in a process; a finding that is told again under its id (more evidence, another
+    severity) takes the place of the one before."""
+
+    id: Annotated[int, "counts from 1 in this process; told again under the same number, it replaces the one before"]
+    kind: Annotated[str, "the detector's name: zero-grad, nonfinite, in-place, ..."]
+    severity: Annotated[str, "error, warning or note"]
+    confidence: Annotated[float, "0 to 1; below 0.5 it is a note and says what would decide it"]
+    message: Annotated[str, "one sentence: what is wrong, with its cause"]
+    node: FoundAt | None = None
+    backward: Annotated[int | None, "number of the backward call, counted from 1"] = None
+    iteration: Annotated[int | None, "outermost backward calls begun so far"] = None
+    forward: Annotated[SourceLine | None, "the line that made the node"] = None
+    cause: Annotated[Cause | None, "the line to change; null where only the node is known"] = None
+    evidence: Annotated[list[str], "values, stacks and nodes that prove it, a line each"] = field(default_factory=list)
+    next: Annotated[list[str], "commands that show it"] = field(default_factory=list)
+    victim_of: Annotated[int | None, "id of the finding whose consequence this one is"] = None
+
+
+@event("adbg/finding")
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A finding is certain, or has changed."""
+
+    finding: Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What one detector came to: ``result`` is "finding", "clear", "not applicable" or "could not look" (``why``)."""
+
+    kind: str
+    result: str
+    why: str = ""
+
+
+@event("adbg/diagnosis")
+@dataclass(frozen=True, slots=True)
+class DiagnosisEnds:
+    """The program ends, or diagnosis was switched off."""
+
+    examined: list[Examined] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class DiagnosisBody:
+    """What is known so far."""
+
+    on: bool
+    findings: list[Finding] = field(default_factory=list)
+    examined: list[Examined] = field(default_factory=list)
+
+
+@request("adbg/diagnose", DiagnosisBody)
+@dataclass(frozen=True, slots=True)
+class Diagnose:
+    """``action``: "start" (detectors are loaded and watch from now on), "state" (what is known so far; at a stop the
+    detectors look at the node at hand first), "stop". ``only``: kinds of findings, empty for all. ``deep``: costly
+    looks in every iteration too. ``iterations``: detectors stop watching behind that many, 0: never."""
+
+    action: str = "state"
+    only: list[str] = field(default_factory=list)
+    deep: bool = False
+    iterations: int = 0
