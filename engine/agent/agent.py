@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from adbg.engine.agent import import_watch as importwatch
 from adbg.engine.agent.aids import AidSwitches
 from adbg.engine.agent.client import Client
+from adbg.engine.agent.diagnosing import Diagnosing
 from adbg.engine.agent.events import Events
 from adbg.engine.agent.ranks import RankFacts
 from adbg.engine.agent.requests import Requests
@@ -47,7 +48,6 @@ from adbg.engine.session.session import Session
 from adbg.engine.session.stop_point import PausedPoint
 
 if TYPE_CHECKING:
-    from adbg.engine.diagnosis.diagnosis import Diagnosis
     from adbg.profiles.control import Profiling
 
 PATIENCE = 30.0  # seconds that a program waits for a front end that does not speak
@@ -128,7 +128,7 @@ class Agent:
         self.events = Events(self)
         self.digests = DigestMoments(session)
         self.profiling: Profiling | None = None  # from the first question about profiles on
-        self.diagnosis: Diagnosis | None = None  # from the first time that it is switched on
+        self.diagnosing = Diagnosing(self)
         self.captures = Captures(session, self.record.captures_folder)
         self.log_levels = LogLevels(Narrator(self.record.log), self.record.log_file, session.problems.problem)
         self.log_levels.tap.limit = config.record_limit // 2
@@ -221,21 +221,6 @@ class Agent:
             self.session.observe(self.profiling)
         return self.profiling.answer(request, point)
 
-    def diagnose(self, request: p.Diagnose, point: PausedPoint | None = None) -> p.DiagnosisBody:
-        """Answer ``adbg/diagnose``, with a ``point`` on the thread that stands there. The first start loads the
-        detectors."""
-        if request.action == "start" and self.diagnosis is None:
-            from adbg.engine.diagnosis.diagnosis import Diagnosis
-
-            self.diagnosis = Diagnosis(self.session, self.event, request.only, request.deep)
-            self.session.observe(self.diagnosis)
-        found = self.diagnosis
-        if found is None:
-            return p.DiagnosisBody(False)
-        if point is not None:
-            found.look(point)
-        return p.DiagnosisBody(found.active, found.findings(), found.examined())
-
     def _known_rank(self) -> int | None:
         known = [backend.rank() for backend in self.session.backends]
         return next((r for r in (*known, _environment_rank()) if r is not None), self.rank)
@@ -301,8 +286,7 @@ class Agent:
             return
         if self.profiling is not None:
             self.profiling.program_ends()
-        if self.diagnosis is not None:
-            self.diagnosis.program_ends(uncaught())
+        self.diagnosing.program_ends(uncaught())
         try:
             stop_at_uncaught(self.session)
         except Exception as error:

@@ -267,10 +267,10 @@ class Requests:
         """At a stop the detectors look on the thread that stands there; else what is known is told."""
 
         def look(parked: Parked) -> None:
-            client.respond(message, self._agent.diagnose(arguments, parked.point))
+            client.respond(message, self._agent.diagnosing.answer(arguments, parked.point))
 
         def tell(_: AdbgError) -> None:
-            client.respond(message, self._agent.diagnose(arguments))
+            client.respond(message, self._agent.diagnosing.answer(arguments))
 
         self._session.ask(_answering(client, message, look), tell)
 

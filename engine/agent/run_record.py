@@ -5,6 +5,7 @@ The launched process opens both at its start, a child with its first backward (m
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import sys
@@ -121,6 +122,12 @@ class RunRecord:
         known; it may not have been when the record was opened."""
         if self.recorder is not None:
             self.recorder.update_info(process_groups=[to_json(group) for group in groups], rank=rank)
+
+    def note_diagnosis(self, event: p.Found | p.DiagnosisEnds) -> None:
+        """A finding, told anew under its id, or what each detector came to."""
+        if self.recorder is not None:
+            kind, id = ("finding", str(event.finding.id)) if isinstance(event, p.Found) else ("diagnosis", "")
+            self.recorder.artifact(kind, id, json.dumps(to_json(event)))
 
     def look_again(self) -> None:
         """Now and then: the program may have closed what a crash would write to."""

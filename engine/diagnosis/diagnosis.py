@@ -2,11 +2,15 @@
 
 Optimistic watch, precise look: cheap taps are in always; operators, hooks and every gradient are watched in sampled
 iterations (1 to 3, then every power of two from 8 on), or in each one when it is asked to look deep.
+
+What was switched on while the program runs begins with the end of the next outermost backward: taps are put in between
+two statements of the program's, on its own thread, and what detectors are told begins with a whole iteration.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
+from threading import get_ident
 from typing import Any
 
 from adbg.engine.backends.base import Backend, HookPlan, Need, Observation, Watcher
@@ -21,6 +25,7 @@ from adbg.engine.session.stop_point import PausedPoint
 
 _WATCHED = tuple(name for name in vars(Watcher) if not name.startswith("_"))
 _TOLD = ("backward_begin", "node_begin", "node_end", "backward_end", "iteration_end", "uncaught", "at_stop", "end")
+_RESULTS = ("not applicable", "clear", "could not look", "finding")  # the last one counts, of several frameworks
 
 
 def is_sampled(iteration: int) -> bool:
@@ -28,18 +33,43 @@ def is_sampled(iteration: int) -> bool:
     return iteration <= 3 or (iteration >= 8 and iteration & (iteration - 1) == 0)
 
 
+def merged(rows: Iterable[p.Examined]) -> list[p.Examined]:
+    """One row a kind: several detectors, or frameworks, may look for the same."""
+    found: dict[str, p.Examined] = {}
+    for row in rows:
+        before = found.get(row.kind)
+        if before is None or _RESULTS.index(row.result) > _RESULTS.index(before.result):
+            found[row.kind] = row
+    return list(found.values())
+
+
 class Diagnosis(Observer):
-    """The detectors of this process, over every framework that it imports. ``send`` takes events for the front end."""
+    """The detectors of this process, over every framework that it imports. ``send`` takes events for the front end.
+
+    Args:
+        only: kinds of findings, empty for all.
+        iterations: nothing is watched behind so many outermost backwards and what follows the last; 0: no end.
+        running: the program is under way, and this is not one of its threads.
+    """
 
     def __init__(
-        self, session: Session, send: Callable[[Any], None], only: Collection[str] = (), deep: bool = False
+        self,
+        session: Session,
+        send: Callable[[Any], None],
+        only: Collection[str] = (),
+        deep: bool = False,
+        iterations: int = 0,
+        running: bool = False,
     ) -> None:
         self._session = session
         self._send = send
-        self._deep = deep
-        self._classes = [each for each in known() if not only or set(each.kinds) & set(only)]
-        self._only = frozenset(only)
+        self.deep = deep
+        self.iterations = iterations
+        self.only = frozenset(only)
+        self._classes = [each for each in known() if not only or set(each.kinds) & self.only]
         self._of: dict[str, _OfBackend] = {}
+        self._late = running
+        self._stopping = False
         self._over = False
 
     @property
@@ -50,23 +80,40 @@ class Diagnosis(Observer):
     def active(self) -> bool:
         return not self._over
 
+    @property
+    def stopping(self) -> bool:
+        """It ends with the next outermost backward."""
+        return self._stopping and not self._over
+
+    @property
+    def iteration(self) -> int:
+        """Outermost backwards that were watched."""
+        return sum(of.facts.iteration for of in list(self._of.values()))
+
+    def began(self) -> None:
+        """It is an observer now: what is imported from here on is watched from its import on."""
+        self._late = False
+
     def backend_added(self, backend: Backend) -> None:
-        facts = Facts(backend, self._found, self._deep)
-        self._of[backend.name] = _OfBackend(facts, self._classes, self._failed)
+        of = _OfBackend(Facts(backend, self._found, self.deep), self._classes, self._failed)
+        self._of[backend.name] = of
+        if not self._late:
+            of.watch()
 
     def _found(self, finding: p.Finding) -> None:
-        if not self._only or finding.kind in self._only:
+        if not self.only or finding.kind in self.only:
             self._send(p.Found(finding))
 
     def _failed(self, which: str, error: BaseException) -> None:
         self._session.problems.defect(f"diagnosis of {which} is off", error)
 
     def findings(self) -> list[p.Finding]:
-        every = [finding for each in self._of.values() for finding in each.facts.findings.values()]
-        return [finding for finding in every if not self._only or finding.kind in self._only]
+        every = [finding for each in list(self._of.values()) for finding in list(each.facts.findings.values())]
+        return [finding for finding in every if not self.only or finding.kind in self.only]
 
     def examined(self) -> list[p.Examined]:
-        return [row for each in self._of.values() for row in each.examined()]
+        rows = merged(row for each in list(self._of.values()) for row in each.examined())
+        return [row for row in rows if not self.only or row.kind in self.only]
 
     # ---- backward calls
 
@@ -78,8 +125,8 @@ class Diagnosis(Observer):
         of = self._of.get(running.backend.name)
         if of is None:
             return
-        if len(running.chain) == 1:
-            of.next_iteration()
+        if len(running.chain) == 1 and of.next_iteration(self.iterations):
+            self._close([of])
         of.tell("backward_begin", running)
 
     def node_begin(self, visit: Visit) -> None:
@@ -94,7 +141,10 @@ class Diagnosis(Observer):
             return
         of.tell("backward_end", running, error)
         if len(running.chain) == 1:
-            of.ended()
+            if self._stopping:
+                self._close(list(self._of.values()))
+            else:
+                of.ended()
 
     # ---- moments
 
@@ -103,29 +153,44 @@ class Diagnosis(Observer):
         for of in self._of.values():
             of.tell("at_stop", point)
 
+    def stop(self, here: bool) -> None:
+        """Switch it off: now where this is a thread of the program (``here``), else as its next backward ends."""
+        if here:
+            self._close(list(self._of.values()))
+        else:
+            self._stopping = True
+
     def program_ends(self, error: BaseException | None) -> None:
         """On the main thread, ``error`` if that ends it. Once."""
-        if self._over:
-            return
-        for of in self._of.values():
-            if error is not None:
+        if error is not None and not self._over:
+            for of in self._of.values():
                 of.tell("uncaught", error)
+        self._close(list(self._of.values()), True)
+
+    def _close(self, which: Iterable[_OfBackend], last: bool = False) -> None:
+        """On a thread of the program. Said where it was the last, of several frameworks."""
+        for of in which:
             of.close()
+        if self._over or (not last and any(of.watching for of in self._of.values())):
+            return
         self._over = True
-        self._send(p.DiagnosisEnds(self.examined()))
+        self._send(p.DiagnosisEnds(self.examined(), self.iteration))
+        if not last:
+            self._session.change(lambda: None)
 
     def detach(self) -> None:
         if not self._over:
             self._over = True
             for of in self._of.values():
-                of.taps.close()
+                of.leave()
 
     def abandon(self) -> None:
         self.detach()
 
 
 class _OfBackend(Watcher):
-    """The detectors of one framework. What one of them raises switches that one off."""
+    """The detectors of one framework. What one of them raises switches that one off; what one of them computes is not
+    told to any of them."""
 
     def __init__(
         self, facts: Facts, classes: Collection[type[Detector]], failed: Callable[[str, BaseException], None]
@@ -133,12 +198,20 @@ class _OfBackend(Watcher):
         self.facts = facts
         self._failed = failed
         self._why: dict[type[Detector], str] = {}
-        self._all = [each(facts) for each in classes]
+        self._telling: set[int] = set()  # threads on which detectors are at work
+        self._over = self.watching = False
+        self._all = list(self._made(classes))
         self._working = list(self._all)
         self._calls: dict[str, list[tuple[Detector, Callable[..., None]]]] = {}
         self._listen()
         self.taps: Observation = facts.backend.observe(self)
-        self._sample(1)
+
+    def _made(self, classes: Collection[type[Detector]]) -> Iterator[Detector]:
+        for each in classes:
+            try:
+                yield each(self.facts)
+            except own(Exception) as error:
+                self._failed(each.kinds[0], error)
 
     def _listen(self) -> None:
         for event in (*_TOLD, *_WATCHED):
@@ -147,16 +220,33 @@ class _OfBackend(Watcher):
             self._calls[event] = calls
 
     def tell(self, event: str, *what: Any) -> None:
-        for each, call in tuple(self._calls[event]):
-            try:
-                call(*what)
-            except own(Exception) as error:
-                self._why[type(each)] = f"{type(error).__name__}: {error}"
-                self._working.remove(each)
-                self._listen()
-                self._failed(each.kinds[0], error)
+        calls, me = self._calls[event], get_ident()
+        if not calls or me in self._telling or not (self.watching or event == "at_stop") or self._over:
+            return
+        self._telling.add(me)
+        try:
+            for each, call in tuple(calls):
+                try:
+                    call(*what)
+                except own(Exception) as error:
+                    self._off(each, error)
+        finally:
+            self._telling.discard(me)
+
+    def _off(self, detector: Detector, error: BaseException) -> None:
+        self._why[type(detector)] = f"it failed: {type(error).__name__}: {error}"
+        if detector in self._working:
+            self._working.remove(detector)
+        self._listen()
+        self._failed(detector.kinds[0], error)
 
     # ---- iterations
+
+    def watch(self) -> None:
+        """From now on; on a thread of the program, between two iterations."""
+        self.watching = True
+        self.facts.before = self.facts.backend.iteration
+        self._sample(1)
 
     def _sample(self, iteration: int) -> None:
         """Have the taps in for the iteration that ends with that backward."""
@@ -166,18 +256,37 @@ class _OfBackend(Watcher):
             needs |= each.needs
             if self.facts.sampled:
                 needs |= each.sampled
-        self.taps.want(needs)
+        self._want(needs)
 
-    def next_iteration(self) -> None:
+    def _want(self, needs: Need) -> None:
+        try:
+            self.taps.want(needs)
+        except own(Exception) as error:
+            self._failed(f"what {self.facts.backend.name} does", error)
+
+    def next_iteration(self, most: int) -> bool:
+        """An outermost backward begins. True where it is one too many: ``most`` were asked for."""
+        if not self.watching:
+            return False
         if self.facts.iteration:
             self.tell("iteration_end")
+            if most and self.facts.iteration >= most:
+                return True
         self.facts.iteration += 1
+        return False
 
     def ended(self) -> None:
         """An outermost backward ended: what comes now belongs to the steps, and then to the next iteration."""
-        self._sample(self.facts.iteration + 1)
+        if self._over:
+            return
+        if self.watching:
+            self._sample(self.facts.iteration + 1)
+        else:
+            self.watch()
 
     def plan(self) -> HookPlan | None:
+        if not self.watching or get_ident() in self._telling:
+            return None
         gradients = self.facts.sampled and any(each.gradients for each in self._working)
         screens = any(each.screens for each in self._working)
         if gradients:
@@ -185,22 +294,34 @@ class _OfBackend(Watcher):
         return HookPlan(screen=True) if screens else None
 
     def close(self) -> None:
-        if self.facts.iteration:
-            self.tell("iteration_end")
-        self.tell("end")
-        self.taps.close()
+        """The last moment to tell; on a thread of the program."""
+        if self.watching:
+            if self.facts.iteration:
+                self.tell("iteration_end")
+            self.tell("end")
+        self.leave()
 
-    def examined(self) -> list[p.Examined]:
-        told = {finding.kind for finding in self.facts.findings.values()}
-        rows = []
+    def leave(self) -> None:
+        """Without another word."""
+        self.watching = False
+        if not self._over:
+            self._over = True
+            self._want(Need.NOTHING)
+
+    def examined(self) -> Iterator[p.Examined]:
+        told = {finding.kind for finding in list(self.facts.findings.values())}
         for each in self._all:
-            why = self._why.get(type(each)) or each.why_not()
+            why, applied = self._why.get(type(each), ""), True
+            if not why:
+                try:
+                    why, applied = each.why_not(), each.applied()
+                except own(Exception) as error:
+                    why = f"it failed: {type(error).__name__}: {error}"
             for kind in each.kinds:
                 result = "finding" if kind in told else "could not look" if why else "clear"
-                if result == "clear" and not each.applied():
+                if result == "clear" and not applied:
                     result = "not applicable"
-                rows.append(p.Examined(kind, result, why if result == "could not look" else ""))
-        return rows
+                yield p.Examined(kind, result, why if result == "could not look" else "")
 
     # ---- what the taps tell
 

@@ -18,7 +18,8 @@ class Facts:
     """Of one framework in this process.
 
     Attributes:
-        iteration: outermost backwards begun so far.
+        iteration: outermost backwards begun so far, since it is watched.
+        before: those that had begun by then.
         sampled: the taps for sampled iterations are in now.
         deep: every iteration is sampled, and detectors may compute more.
         findings: told so far, by id.
@@ -27,7 +28,7 @@ class Facts:
     def __init__(self, backend: Backend, send: Callable[[Finding], None], deep: bool = False) -> None:
         self.backend = backend
         self.deep = deep
-        self.iteration = 0
+        self.iteration = self.before = 0
         self.sampled = True
         self.findings: dict[int, Finding] = {}
         self._send = send
@@ -79,9 +80,9 @@ class Facts:
         if finding.confidence < 0.5 and finding.severity != "note":
             finding = replace(finding, severity="note")
         if finding.iteration is None and self.iteration:
-            finding = replace(finding, iteration=self.iteration)
+            finding = replace(finding, iteration=self.before + self.iteration)
         if not finding.id:
-            for known in self.findings.values():
+            for known in list(self.findings.values()):
                 if (known.kind, known.cause, known.node) == (finding.kind, finding.cause, finding.node) and (
                     known.cause is not None or known.message == finding.message
                 ):

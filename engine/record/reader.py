@@ -12,7 +12,7 @@ from typing import Any
 
 from adbg.engine.errors import CommandError
 from adbg.engine.protocol.codec import from_json
-from adbg.engine.protocol.messages import Collective
+from adbg.engine.protocol.messages import Collective, DiagnosisEnds, Finding, Found
 from adbg.engine.record import files as runfiles
 from adbg.engine.record.collectives import read_collectives
 from adbg.engine.record.files import labels
@@ -213,6 +213,19 @@ class RunReader:
     def artifacts(self) -> list[tuple[int, float, str, str, str]]:
         """(seq, time, kind, path, text), in order."""
         return list(self._db.execute("SELECT seq, time, kind, path, text FROM artifact ORDER BY seq"))
+
+    def diagnosis(self) -> tuple[list[Finding], DiagnosisEnds | None]:
+        """Findings as told last under each id, and what each detector came to: None where the program did not get so
+        far, or nobody asked."""
+        found: dict[int, Finding] = {}
+        end = None
+        for _, _, kind, _, text in self.artifacts():
+            if kind == "finding":
+                finding = from_json(Found, json.loads(text), "finding").finding
+                found[finding.id] = finding
+            elif kind == "diagnosis":
+                end = from_json(DiagnosisEnds, json.loads(text), "diagnosis")
+        return list(found.values()), end
 
     def log_index(self, after: int = 0) -> list[tuple[int, int, int]]:
         """(seq, offset, length) of the VLOG records that adbg wrote itself, and of the ranges that the framework wrote

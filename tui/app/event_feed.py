@@ -33,6 +33,7 @@ from adbg.tui.debugger.reports import entering_rows
 from adbg.tui.text import cells as figures
 from adbg.tui.text.attach import entering_summary
 from adbg.tui.text.evidence import stop_message
+from adbg.tui.text.findings import told_line
 from adbg.tui.text.formatting import exit_sentence, exit_text, stop_title, trace_text
 from adbg.tui.text.memory import growth_lines
 from adbg.tui.text.profile import is_whole, state_text
@@ -104,6 +105,7 @@ class EventFeed:
             events.Edited: lambda event: self._edited(),
             events.ProfileChanged: self.profiles.changed,
             events.ProfileEnded: self._profile_ended,
+            events.Found: self._found,
             events.MemoryGrows: lambda event: self.main.say("\n".join(growth_lines(event.growth)), "warn"),
             events.Notice: self._notice,
             events.Exited: self._exited,
@@ -278,6 +280,11 @@ class EventFeed:
         self.main.bar.status.edited = True
         self.reader.read_node()
         self.reader.read_shown()
+
+    def _found(self, event: events.Found) -> None:
+        if event.what != "changed" and event.finding.victim_of is None:
+            style = "bad" if event.finding.severity == "error" else "warn"
+            self.main.say(told_line(event.finding, event.what, event.process.info.rank), style)
 
     def _profile_ended(self, event: events.ProfileEnded) -> None:
         self.main.say(state_text(event.state, prompt=True), "dim" if is_whole(event.state) else "warn")

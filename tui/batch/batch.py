@@ -373,6 +373,8 @@ class Batch:
             writer.profile_ended(event)
         elif isinstance(event, events.MemoryGrows):
             writer.memory_grows(event)
+        elif isinstance(event, events.Found):
+            writer.found(event)
         elif isinstance(event, events.ProcessJoined):
             self._joined = True
         elif isinstance(event, events.Stopped):

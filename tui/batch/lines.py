@@ -6,11 +6,14 @@ A field without a default is in every line of its type; one with a default is le
 from __future__ import annotations
 
 import dataclasses
+import json
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Protocol
 
+from adbg.engine.protocol import messages as protocol
 from adbg.engine.protocol.codec import to_json
 from adbg.engine.types import Evidence, NodeStop, Phase, SourceLine, StopReason
+from adbg.tui.text.findings import Ranked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,8 +192,83 @@ class MemoryGrows(Line):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Cause:
+    """A line to change."""
+
+    file: Annotated[str, "an absolute path"]
+    line: Annotated[int, "counted from 1"]
+    function: Annotated[str, "the function it is in"]
+    text: Annotated[str, "the source of the line, stripped"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundAt:
+    """A node that a finding is about; what is not known is null."""
+
+    name: Annotated[str | None, "as the framework calls it"]
+    unique_name: Annotated[str | None, "`name#k`, as in `stopped`"]
+    module: Annotated[str | None, "path of the module that made it"]
+    parameter: Annotated[str | None, "path of the parameter, where it is about one"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding(Line):
+    """Diagnosis is certain of something (`adbg diagnose`, `diagnose start`). Told anew under its `id` when there is
+    more evidence; with `confidence` 0 when it turned out otherwise."""
+
+    TYPE = "finding"
+    id: Annotated[int, "counts from 1 in its process; the same again replaces the one before"]
+    kind: Annotated[str, "`zero-grad`, `nonfinite`, …: docs/findings.md"]
+    severity: Annotated[str, "`error` (certainly wrong), `warning` (probably), `note`"]
+    confidence: Annotated[float, "0 to 1; below 0.5 it is a note and says what would decide it; 0: taken back"]
+    message: Annotated[str, "one sentence: what is wrong, and why"]
+    node: Annotated[FoundAt | None, "the node it is about"]
+    backward: Annotated[int | None, "number of the backward call; null: it is about no single one"]
+    iteration: Annotated[int | None, "outermost backward calls begun so far"]
+    forward: Annotated[SourceLine | None, "the line that made the node"]
+    cause: Annotated[Cause | None, "the line to change; null where only the node is known"]
+    evidence: Annotated[list[str], "what proves it"]
+    next: Annotated[list[str], "commands that show it"]
+    victim_of: Annotated[int | None, "`id` of the finding whose consequence it is"]
+    rank: Annotated[int | None, "rank of the process; null: it is none"]
+    process: Annotated[int, "number of the process, where it is not the first"] = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankedFinding:
+    """A finding at its place: causes first."""
+
+    number: Annotated[int, "its place, from 1"]
+    id: Annotated[int, "that of its line `finding`"]
+    kind: Annotated[str, "its kind"]
+    process: Annotated[int, "number of the process that told it"]
+    ranks: Annotated[tuple[int, ...], "of a job: the ranks that told the same"]
+    also: Annotated[tuple[int, ...], "`id`s of what is folded under it: consequences, lesser ones of the same line"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Looked:
+    """What came of looking for one kind."""
+
+    kind: Annotated[str, "what was looked for"]
+    result: Annotated[str, "`finding`, `clear`, `not applicable` (nothing there to look at) or `could not look`"]
+    why: Annotated[str, "why it could not look; else empty"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis(Line):
+    """The end of `adbg diagnose`, behind `exited`: the findings, ranked, and what was looked at."""
+
+    TYPE = "diagnosis"
+    findings: Annotated[list[RankedFinding], "those to read, in this order"]
+    examined: Annotated[list[Looked], "every kind that was looked for"]
+    iterations: Annotated[int, "outermost backward calls that were watched"]
+    whole: Annotated[bool, "the program came to its end and said what was looked at; false: a signal, `os._exit`"]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Exited(Line):
-    """The program ended. The last line, unless the command `restart` started it again."""
+    """The program ended. The last line, unless the command `restart` started it again, or `diagnosis` follows."""
 
     TYPE = "exited"
     code: Annotated[int, "its exit status as a shell counts: 128 + N after signal N, 125 where it is not known"]
@@ -230,7 +308,9 @@ LINES: tuple[type[Line], ...] = (
     Notice,
     Profile,
     MemoryGrows,
+    Finding,
     Exited,
+    Diagnosis,
     Process,
 )
 
@@ -243,6 +323,66 @@ def as_json(line: Line) -> dict[str, Any]:
         if value != field.default:
             shown[field.name] = to_json(value)
     return shown
+
+
+def finding_line(found: protocol.Finding, rank: int | None, process: int) -> Finding:
+    """The line of a finding of process number ``process``."""
+    at, change = found.node, found.cause
+    node = FoundAt(name=at.name, unique_name=at.unique_name, module=at.module, parameter=at.parameter) if at else None
+    cause = Cause(file=change.file, line=change.line, function=change.function, text=change.text) if change else None
+    return Finding(
+        id=found.id,
+        kind=found.kind,
+        severity=found.severity,
+        confidence=found.confidence,
+        message=found.message,
+        node=node,
+        backward=found.backward,
+        iteration=found.iteration,
+        forward=found.forward,
+        cause=cause,
+        evidence=found.evidence,
+        next=found.next,
+        victim_of=found.victim_of,
+        rank=rank,
+        process=process,
+    )
+
+
+class Examination(Protocol):
+    """What ended with findings: a run under diagnosis, or a recorded one."""
+
+    def ranked(self) -> list[Ranked]: ...
+
+    def examined(self) -> list[protocol.Examined]: ...
+
+    @property
+    def iterations(self) -> int: ...
+
+    @property
+    def told_end(self) -> bool: ...
+
+
+def diagnosis_line(found: Examination) -> Diagnosis:
+    """The last line of a diagnosis."""
+    listed = [
+        RankedFinding(
+            number=row.number,
+            id=row.finding.id,
+            kind=row.finding.kind,
+            process=row.process,
+            ranks=row.ranks,
+            also=tuple(each.id for each in row.also),
+        )
+        for row in found.ranked()
+    ]
+    examined = [Looked(kind=row.kind, result=row.result, why=row.why) for row in found.examined()]
+    return Diagnosis(findings=listed, examined=examined, iterations=found.iterations, whole=found.told_end)
+
+
+def written(line: dict[str, Any]) -> str:
+    """As it goes to stdout, without the line end."""
+    return json.dumps(line, ensure_ascii=False, allow_nan=False)
 
 
 def stop_fields(stop: NodeStop, message: str, process: int) -> dict[str, Any]:

@@ -7,8 +7,8 @@ notices to stderr. JSON: stdout carries nothing but one object a line (``lines.p
 from __future__ import annotations
 
 import contextlib
-import json
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from typing import Any, BinaryIO
@@ -20,8 +20,10 @@ from adbg.tui.batch import lines
 from adbg.tui.commands.table import CommandResult
 from adbg.tui.debugger import events
 from adbg.tui.debugger.debugger import Debugger
+from adbg.tui.debugger.findings.store import Findings
 from adbg.tui.debugger.reports import shown_text, stop_report
 from adbg.tui.text.evidence import stop_message
+from adbg.tui.text.findings import count_text, examined_lines, list_lines, told_line
 from adbg.tui.text.formatting import exit_text, trace_text
 from adbg.tui.text.memory import growth_lines
 from adbg.tui.text.profile import is_whole, state_text
@@ -105,6 +107,14 @@ class Writer:
     def memory_grows(self, event: events.MemoryGrows) -> None:
         raise NotImplementedError
 
+    def found(self, event: events.Found) -> None:
+        """A finding of diagnosis, told anew where it changed."""
+        raise NotImplementedError
+
+    def diagnosed(self, findings: Findings) -> None:
+        """The program ended: what was found, ranked, and what was looked at."""
+        raise NotImplementedError
+
     def flush(self) -> None:
         """Nothing more may come for a while: pass on what is held back."""
 
@@ -146,6 +156,17 @@ class TextWriter(Writer):
 
     def memory_grows(self, event: events.MemoryGrows) -> None:
         self._lines(self._err, "stderr", "\n".join(growth_lines(event.growth)))
+
+    def found(self, event: events.Found) -> None:
+        if event.what != "changed" and event.finding.victim_of is None:
+            self._lines(self._err, "stderr", told_line(event.finding, event.what, event.process.info.rank))
+
+    def diagnosed(self, findings: Findings) -> None:
+        rows = findings.ranked()
+        width = shutil.get_terminal_size((120, 24)).columns - len(PREFIX)
+        lines = [f"diagnosis: {count_text(rows)}", *(line.text for line in list_lines(rows, width))]
+        lines += examined_lines(findings.examined(), findings.iterations, findings.told_end, bool(rows))
+        self._lines(self._err, "stderr", "\n".join(lines))
 
     def trace(self, event: events.Trace) -> None:
         self._say(trace_text(event.breakpoint, event.text, event.stop))
@@ -256,6 +277,12 @@ class JsonWriter(Writer):
         )
         self._complain("\n".join(growth_lines(growth)))
 
+    def found(self, event: events.Found) -> None:
+        self._put(lines.finding_line(event.finding, event.process.info.rank, event.process.number))
+
+    def diagnosed(self, findings: Findings) -> None:
+        self._put(lines.diagnosis_line(findings))
+
     def trace(self, event: events.Trace) -> None:
         self._put(lines.Trace(**_fields(event), breakpoint=event.breakpoint, text=event.text))
 
@@ -301,7 +328,7 @@ class JsonWriter(Writer):
         self._write_line(line)
 
     def _write_line(self, line: lines.Line) -> None:
-        text = json.dumps(lines.as_json(line), ensure_ascii=False, allow_nan=False)
+        text = lines.written(lines.as_json(line))
         self._write(self._out, text.encode(errors="backslashreplace") + b"\n")
 
 

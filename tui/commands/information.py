@@ -38,6 +38,7 @@ SUBJECTS = {
     "names": "names that a breakpoint can use: nodes, modules, parameters, lines",
     "processes": "the processes of the program that adbg is connected to",
     "ranks": "the ranks of the job: state, backward, node, last collective, memory, and when a waiting one gives up",
+    "findings": "what diagnosis has found so far (`diagnose`)",
     "display": "displays and watches",
     "stop": "this stop, as it was reported",
     "program": "the program, its state and its run directory",
@@ -85,6 +86,10 @@ def info(debugger: Debugger, argument: str) -> CommandResult:
         return shown_table(debugger)
     if subject == "processes":
         return process_table(debugger)
+    if subject == "findings":
+        from adbg.tui.commands.diagnosis.diagnose import findings_result
+
+        return findings_result(debugger, [], debugger.settings.diagnosis is not None)
     if subject == "ranks":
         from adbg.tui.commands.ranks import rank_table
 

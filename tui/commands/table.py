@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 GROUPS = ("running", "breakpoints", "data", "stack", "graph", "information", "session")
 _MODULES = (
     "running", "breakpoints", "data", "stack", "threads", "graph", "capture", "information", "profile", "session",
-    "ranks", "diagnose",
+    "ranks", "diagnosis.diagnose",
 )  # fmt: skip
 
 

@@ -74,6 +74,7 @@ class Debugger:
         self.settings.before_change = self.stop_all.renew_timeouts
         self.ranks.each_round = self.stop_all.renew_timeouts
         self.incoming = Incoming(self.model, self.settings, program, self.ranks, self.stop_all)
+        self.findings = self.incoming.findings
         self._let_go = False
 
     # ------------------------------------------------------------------ where it stands

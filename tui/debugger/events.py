@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from adbg.engine.protocol.messages import (
     BackwardBegin,
     BackwardEnd,
-    Examined,
     Finding,
     Framework,
     Growth,
@@ -182,14 +181,14 @@ class Found:
 
     process: Process
     finding: Finding
+    what: str = "told"  # or "changed", "taken back"
 
 
 @dataclass(frozen=True, slots=True)
 class DiagnosisEnded:
-    """Nothing more will be found in ``process``: what each detector came to."""
+    """Nothing more will be found in ``process``."""
 
     process: Process
-    examined: tuple[Examined, ...]
 
 
 @dataclass(frozen=True, slots=True)

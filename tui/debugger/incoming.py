@@ -21,6 +21,7 @@ from adbg.engine.types import ExitStatus, NodeStop
 from adbg.tui.debugger import events
 from adbg.tui.debugger.client import Client, initialize
 from adbg.tui.debugger.crashes import crash_reports
+from adbg.tui.debugger.findings.store import Findings
 from adbg.tui.debugger.job.ranks import Ranks
 from adbg.tui.debugger.job.stop_all import StopAll
 from adbg.tui.debugger.model import Model, Run, State
@@ -42,12 +43,14 @@ class Incoming:
         self._ranks = ranks
         self._stop_all = stop_all
         self._decoders: dict[str, codecs.IncrementalDecoder] = {}
+        self.findings = Findings()
         self.profiles = Profiles(model.notice, lambda process, state: model.tell(events.ProfileEnded(process, state)))
 
     def listen(self, run: Run) -> None:
         """Start (or find) the program; its reports come in from now on."""
         self._decoders = {}
         self.profiles.begin()
+        self.findings.begin()
         self._program.start(
             lambda client, info: self._joined(client, info, run),
             lambda stream, data: self._output(stream, data, run),
@@ -188,9 +191,11 @@ class Incoming:
             self.profiles.changed(process, body.state)
             tell(events.ProfileChanged(process, body.state))
         elif isinstance(body, protocol.Found):
-            tell(events.Found(process, body.finding))
+            if what := self.findings.add(process, body.finding):
+                tell(events.Found(process, body.finding, what))
         elif isinstance(body, protocol.DiagnosisEnds):
-            tell(events.DiagnosisEnded(process, tuple(body.examined)))
+            self.findings.ended(process, body)
+            tell(events.DiagnosisEnded(process))
         elif isinstance(body, protocol.MemoryGrows):
             tell(events.MemoryGrows(process, body.growth))
         elif isinstance(body, protocol.Output):

@@ -24,6 +24,7 @@ class Sent(NamedTuple):
     error_stops: bool
     vlog: tuple[protocol.Vlog, ...]
     all_frames: bool = False
+    diagnosis: protocol.Diagnose | None = None
 
 
 class Settings:
@@ -36,6 +37,7 @@ class Settings:
         self._error_stops = True
         self._vlog: tuple[protocol.Vlog, ...] = ()
         self._all_frames = False
+        self._diagnosis: protocol.Diagnose | None = None  # None: off
         self.before_change: Callable[[], None] = lambda: None  # of the breakpoints; with the lock held
 
     # ------------------------------------------------------------------ breakpoints
@@ -157,6 +159,26 @@ class Settings:
         self._mirror()  # which breakpoints at lines match
         self._model.tell(events.FramesShown(all))
 
+    @property
+    def diagnosis(self) -> protocol.Diagnose | None:
+        """What is looked for; None while diagnosis is off."""
+        return self._diagnosis
+
+    def diagnose(self, asked: protocol.Diagnose | None) -> None:
+        """Switch diagnosis on in every process, also in those that join later; None: off."""
+        with self._model.lock:
+            self._diagnosis = asked
+        for process in self._model.processes:
+            self._send_diagnosis(process, asked)
+
+    def _send_diagnosis(self, process: Process, asked: protocol.Diagnose | None) -> None:
+        try:
+            process.client.request(asked if asked is not None else protocol.Diagnose("stop"))
+        except DebuggeeGone:
+            pass  # its reader reports that
+        except AdbgError as error:
+            self._model.notice("error", f"{process.title} is not diagnosed: {error}")
+
     def aids(self, name: str = "", value: str = "") -> protocol.AidsBody:
         """The frameworks' own debugging aids; with ``name``, one of them is switched in every process."""
         bodies: list[protocol.AidsBody] = [p.client.request(protocol.Aids(name, value)) for p in self._connected()]
@@ -173,7 +195,7 @@ class Settings:
 
     def present(self) -> Sent:
         """With the lock held."""
-        return Sent(self.list.version, self._error_stops, self._vlog, self._all_frames)
+        return Sent(self.list.version, self._error_stops, self._vlog, self._all_frames, self._diagnosis)
 
     def send(self, process: Process, wanted: Sent, earlier: Sent | None) -> protocol.Breakpoints:
         """Give ``process`` the settings, or what has changed since it was given ``earlier``. A program without such a
@@ -185,6 +207,9 @@ class Settings:
             process.client.request(protocol.SetExceptionBreakpoints(["error"] if wanted.error_stops else []))
         if wanted.all_frames or (earlier is not None and earlier.all_frames):
             process.client.request(protocol.Frames(wanted.all_frames))
+        before = earlier.diagnosis if earlier is not None else None
+        if wanted.diagnosis != before:
+            self._send_diagnosis(process, wanted.diagnosis)
         for asked in _levels(wanted.vlog, earlier.vlog if earlier is not None else ()):
             try:
                 process.client.request(asked)

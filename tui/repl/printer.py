@@ -23,6 +23,7 @@ from adbg.tui.debugger.debugger import Debugger, State
 from adbg.tui.debugger.end_notes import end_notes
 from adbg.tui.debugger.reports import shown_text, stop_report
 from adbg.tui.repl.passthrough import terminal_size
+from adbg.tui.text.findings import told_line
 from adbg.tui.text.formatting import exit_sentence, trace_text
 from adbg.tui.text.memory import growth_lines
 from adbg.tui.text.profile import is_whole
@@ -137,6 +138,9 @@ class Printer:
             self.say(ended_text(event.state), DIM if is_whole(event.state) else RED)
         elif isinstance(event, events.MemoryGrows):
             self.say("\n".join(growth_lines(event.growth)), RED)
+        elif isinstance(event, events.Found):
+            if event.what != "changed" and event.finding.victim_of is None:
+                self.say(told_line(event.finding, event.what, event.process.info.rank), RED)
         elif isinstance(event, events.StopQueued):
             self.say(
                 f"{event.process.title} stopped too: it is next, `process {event.process.number}` switches to it", DIM

@@ -72,15 +72,17 @@ class DiagnosisEnds:
     """The program ends, or diagnosis was switched off."""
 
     examined: list[Examined] = field(default_factory=list)
+    iterations: int = 0  # outermost backward calls that were watched
 
 
 @dataclass(frozen=True, slots=True)
 class DiagnosisBody:
-    """What is known so far."""
+    """What is known so far. ``iterations``: outermost backward calls that were watched."""
 
     on: bool
     findings: list[Finding] = field(default_factory=list)
     examined: list[Examined] = field(default_factory=list)
+    iterations: int = 0
 
 
 @request("adbg/diagnose", DiagnosisBody)

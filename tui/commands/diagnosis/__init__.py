@@ -1,0 +1,1 @@
+"""``diagnose``: what is wrong with the training, and why."""

@@ -1,0 +1,116 @@
+"""Findings of a recorded run: those that were told while it ran, else what its record alone can prove."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection
+from pathlib import Path
+
+from adbg.engine.protocol.messages import DiagnosisEnds, Examined, Finding, FoundAt
+from adbg.engine.record.files import labels
+from adbg.engine.record.reader import NodeEvent, RecordedBackward, RunReader
+from adbg.engine.types import GraphRow
+from adbg.tui.debugger.findings.ranking import Told, merged, ranked
+from adbg.tui.text.findings import Ranked
+
+KIND = "nonfinite"  # the one kind that recorded nodes can prove
+
+
+class RecordedFindings:
+    """Of every process of a run directory. ``live``: diagnosis was on in the run; else the nodes that were recorded
+    are judged. ``only``: kinds, empty for all. Raises CommandError where the record cannot be read."""
+
+    def __init__(self, folder: Path, only: Collection[str] = ()) -> None:
+        self._only = frozenset(only)
+        self.told: list[Told] = []
+        self._ends: list[DiagnosisEnds] = []
+        self.live = False
+        for number, label in enumerate(labels(folder), 1):
+            with contextlib.closing(RunReader(folder, label)) as reader:
+                self._read(number, reader)
+
+    def _read(self, number: int, reader: RunReader) -> None:
+        findings, end = reader.diagnosis()
+        known = reader.info.get("rank")
+        rank = known if isinstance(known, int) and len(labels(reader.run_dir)) > 1 else None
+        if findings or end is not None:
+            self.live = True
+        elif not self.live:
+            findings, end = judge(reader)
+        self.told += [Told(number, rank, finding) for finding in findings if self._wanted(finding.kind)]
+        self._ends += [end] if end is not None else []
+
+    def _wanted(self, kind: str) -> bool:
+        return not self._only or kind in self._only
+
+    def ranked(self) -> list[Ranked]:
+        return ranked(self.told)
+
+    def examined(self) -> list[Examined]:
+        return merged(row for end in self._ends for row in end.examined if self._wanted(row.kind))
+
+    @property
+    def iterations(self) -> int:
+        return max((end.iterations for end in self._ends), default=0)
+
+    @property
+    def told_end(self) -> bool:
+        return bool(self._ends)
+
+
+def judge(reader: RunReader) -> tuple[list[Finding], DiagnosisEnds]:
+    """Where numbers first stopped being finite among the nodes that were recorded."""
+    calls = reader.backwards()
+    seen = 0
+    for call in calls:
+        events = reader.events(call.number)
+        seen += len(events)
+        bad = next((event for event in events if event.nonfinite), None)
+        if bad is not None:
+            return [_origin(reader, call, events, bad)], _end(calls, "finding", "")
+    if not seen:
+        return [], _end(calls, "could not look", "no node was recorded: `record on`, or `adbg diagnose` of the script")
+    return [], _end(calls, "clear", "")
+
+
+def _end(calls: list[RecordedBackward], result: str, why: str) -> DiagnosisEnds:
+    return DiagnosisEnds([Examined(KIND, result, why)], sum(call.depth == 0 for call in calls))
+
+
+def _origin(reader: RunReader, call: RecordedBackward, events: list[NodeEvent], bad: NodeEvent) -> Finding:
+    rows = {row.index: row for row in reader.graph(call.number, 1, call.nodes or 1)}
+    row = rows.get(bad.index)
+    name = row.unique_name if row is not None else f"node #{bad.index}"
+    entered = next((e for e in events if e.index == bad.index and e.phase == "before"), None)
+    recorded = {event.index for event in events}
+    evidence = [f"{name} is #{bad.index} of {call.nodes} nodes of backward {call.number}"]
+    made = bad.phase == "after" and entered is not None and not entered.nonfinite
+    gap = bool(call.nodes) and len(recorded) < call.nodes
+    if made:
+        message = f"{name} made NaN or infinity from finite gradients in backward {call.number}"
+        if entered is not None and entered.norm is not None:
+            evidence.append(f"what flowed into it was finite: norm {entered.norm:.4g}")
+    elif bad.index == 1 or (row is not None and row.name in call.roots):
+        message = f"the loss of backward {call.number} was not finite already when its backward began"
+        evidence.append("the gradient that the first node got was NaN or infinite")
+    else:
+        message = f"NaN or infinity flows into {name} in backward {call.number}, from nodes that were not recorded"
+    if gap:
+        evidence.append(f"{len(recorded)} of {call.nodes} nodes were recorded: one before it may have made it")
+    return Finding(
+        id=1,
+        kind=KIND,
+        severity="error" if made and not gap else "warning",
+        confidence=0.95 if made and not gap else 0.6,
+        message=message,
+        node=_found_at(row),
+        backward=call.number,
+        iteration=call.iteration or None,
+        forward=row.forward if row is not None else None,
+        evidence=evidence,
+        next=["adbg diagnose SCRIPT names the line to change"],
+    )
+
+
+def _found_at(row: GraphRow | None) -> FoundAt | None:
+    return FoundAt(row.name, row.unique_name, row.module, row.parameter) if row is not None else None

@@ -1,0 +1,71 @@
+"""What diagnosis of each process told so far. Changed on the threads that read what agents say; any thread may ask."""
+
+from __future__ import annotations
+
+import threading
+
+from adbg.engine.protocol.messages import DiagnosisBody, DiagnosisEnds, Examined, Finding
+from adbg.tui.debugger.findings.ranking import Told, merged, ranked
+from adbg.tui.debugger.process import Process
+from adbg.tui.text.findings import Ranked
+
+
+class Findings:
+    """Of one start of the program; ``begin`` forgets them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._told: dict[tuple[int, int], Told] = {}
+        self._ends: dict[int, DiagnosisEnds] = {}
+
+    def begin(self) -> None:
+        """The program starts."""
+        with self._lock:
+            self._told.clear()
+            self._ends.clear()
+
+    def add(self, process: Process, finding: Finding) -> str:
+        """What is new of it: "told", "changed", "taken back"; "" where nothing is."""
+        key = process.number, finding.id
+        with self._lock:
+            before = self._told.get(key)
+            self._told[key] = Told(process.number, process.info.rank, finding)
+        if before is not None and before.finding == finding:
+            return ""
+        if finding.confidence <= 0:
+            return "taken back"
+        return "told" if before is None else "changed"
+
+    def learn(self, process: Process, body: DiagnosisBody) -> None:
+        """What it answered."""
+        for finding in body.findings:
+            self.add(process, finding)
+        with self._lock:
+            self._ends[process.number] = DiagnosisEnds(body.examined, body.iterations)
+
+    def ended(self, process: Process, end: DiagnosisEnds) -> None:
+        with self._lock:
+            self._ends[process.number] = end
+
+    def ranked(self) -> list[Ranked]:
+        with self._lock:
+            told = list(self._told.values())
+        return ranked(told)
+
+    def examined(self) -> list[Examined]:
+        """What all came to so far, of those that told."""
+        with self._lock:
+            ends = list(self._ends.values())
+        return merged(row for end in ends for row in end.examined)
+
+    @property
+    def iterations(self) -> int:
+        """Of the process with most of them."""
+        with self._lock:
+            return max((end.iterations for end in self._ends.values()), default=0)
+
+    @property
+    def told_end(self) -> bool:
+        """Some process came to an end of its own, and said what it had looked at."""
+        with self._lock:
+            return bool(self._ends)
