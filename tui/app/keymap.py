@@ -86,6 +86,8 @@ KEYS: tuple[Key, ...] = (
         command="where all"),
     Key("memory", "f6", "screen('memory')", "memory: the process, its course over iterations, what the graph retains",
         "Program", command="info memory"),
+    Key("findings", "f8", "screen('findings')", "findings of diagnosis: what is wrong, which line, what proves it",
+        "Program", command="diagnose"),
     Key("ranks", "J,f9", "ranks", "the ranks of the job: where each is, what it waits for", "Program", where="main",
         command="info ranks"),
     Key("command", "colon", "command", "command line", "adbg", hint="Cmd", priority=True),

@@ -11,16 +11,22 @@ from adbg.engine.protocol import messages as protocol
 from adbg.engine.types import SourceLine
 from adbg.tui.app.lines.line_panel import LinePanel
 from adbg.tui.app.lookups import Lookups
+from adbg.tui.app.messages import Read
+from adbg.tui.app.screens.findings import FindingsScreen
 from adbg.tui.app.screens.help import HelpScreen, live_keys
 from adbg.tui.app.screens.main import MainScreen
 from adbg.tui.app.screens.memory import Answer, MemoryScreen
 from adbg.tui.app.screens.output import OutputScreen
 from adbg.tui.app.screens.threads import ThreadsScreen
 from adbg.tui.app.typeahead import TypeAhead
+from adbg.tui.commands.diagnosis.diagnose import look_again
 from adbg.tui.commands.memory.tables import MANY
 from adbg.tui.commands.table import TABLE
 from adbg.tui.commands.threads import read_all
 from adbg.tui.debugger.debugger import Debugger
+from adbg.tui.text.findings import Ranked, place_of
+
+SHOWN_LAST = 0.2  # seconds: behind the line of the node, which the graph panel shows as its cursor moves
 
 
 class OtherScreens(TypeAhead[int]):
@@ -32,7 +38,7 @@ class OtherScreens(TypeAhead[int]):
     feed: Any  # the app's EventFeed, which is above this room
 
     def action_screen(self, name: str) -> None:
-        """ "help", "output", "threads", "memory", "profile"."""
+        """ "help", "output", "threads", "memory", "findings", "profile"."""
         _OPEN[name](self)
 
     def type_in(self, data: bytes) -> None:
@@ -84,10 +90,40 @@ def _memory(app: OtherScreens) -> None:
     app.push_screen(MemoryScreen(app.lookups.ask, question, lambda: debugger.view.stop), chosen)
 
 
+def _findings(app: OtherScreens) -> None:
+    """What is wrong. The finding that is chosen is shown in all panels: node, value, and the line to change."""
+    debugger, main = app.debugger, app.main
+
+    def chosen(row: Ranked | None) -> None:
+        if row is None:
+            return
+        place, name = place_of(row.finding), row.finding.node and row.finding.node.unique_name
+
+        def show(index: int) -> None:
+            if index:
+                main.graph.go_to(index)
+            if place is not None:
+                main.set_timer(SHOWN_LAST, lambda: main.code.show(place))
+            main.action_panel("source" if place is not None else "graph", zoom=False)
+
+        def found(read: Read) -> None:
+            show(read.result if read.error is None else 0)
+            if read.error is not None:
+                main.notify(f"{name}: {read.error}", severity="warning", timeout=4, markup=False)
+
+        if name and debugger.stop is not None:
+            app.lookups.ask("finding", name, lambda: debugger.view.find_node(name), found)
+        else:
+            show(0)
+
+    app.push_screen(FindingsScreen(debugger.findings, app.lookups.ask, partial(look_again, debugger)), chosen)
+
+
 def _profile(app: OtherScreens) -> None:
     app.feed.profiles.ask()
 
 
 _OPEN: dict[str, Callable[[OtherScreens], None]] = {
     "help": _help, "output": _output, "threads": _threads, "memory": _memory, "profile": _profile,
+    "findings": _findings,
 }  # fmt: skip

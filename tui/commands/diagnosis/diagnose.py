@@ -52,6 +52,17 @@ def _look(debugger: Debugger) -> bool:
     return body.on
 
 
+def look_again(debugger: Debugger) -> str:
+    """Diagnosis is switched on where it is off, and looks; what is to be said where it has found nothing."""
+    begins = debugger.settings.diagnosis is None and debugger.alive
+    if begins:
+        debugger.settings.diagnose(protocol.Diagnose("start"))
+    on = _look(debugger)
+    if begins:
+        return "diagnosis is on now: what it finds while the program runs is told here"
+    return "nothing found so far" if on else "diagnosis is not on: the program does not run"
+
+
 def _start(debugger: Debugger, words: list[str]) -> CommandResult:
     deep = "deep" in words
     only = check([kind for word in words if word != "deep" for kind in word.split(",") if kind])
