@@ -123,7 +123,7 @@ class Diagnosis(Observer):
 
     def backward_begin(self, running: Running) -> None:
         of = self._of.get(running.backend.name)
-        if of is None:
+        if of is None or of.at_work:
             return
         if len(running.chain) == 1 and of.next_iteration(self.iterations):
             self._close([of])
@@ -137,7 +137,7 @@ class Diagnosis(Observer):
 
     def backward_end(self, running: Running, us: float, error: BaseException | None) -> None:
         of = self._of.get(running.backend.name)
-        if of is None:
+        if of is None or of.at_work:
             return
         of.tell("backward_end", running, error)
         if len(running.chain) == 1:
@@ -213,6 +213,11 @@ class _OfBackend(Watcher):
             except own(Exception) as error:
                 self._failed(each.kinds[0], error)
 
+    @property
+    def at_work(self) -> bool:
+        """A detector computes something on this thread: its own operators and backwards are nobody's business."""
+        return get_ident() in self._telling
+
     def _listen(self) -> None:
         for event in (*_TOLD, *_WATCHED):
             plain = getattr(Detector, event)
@@ -268,10 +273,10 @@ class _OfBackend(Watcher):
         """An outermost backward begins. True where it is one too many: ``most`` were asked for."""
         if not self.watching:
             return False
+        if most and self.facts.iteration >= most:
+            return True
         if self.facts.iteration:
             self.tell("iteration_end")
-            if most and self.facts.iteration >= most:
-                return True
         self.facts.iteration += 1
         return False
 
@@ -285,7 +290,7 @@ class _OfBackend(Watcher):
             self.watch()
 
     def plan(self) -> HookPlan | None:
-        if not self.watching or get_ident() in self._telling:
+        if not self.watching or self.at_work:
             return None
         gradients = self.facts.sampled and any(each.gradients for each in self._working)
         screens = any(each.screens for each in self._working)

@@ -30,9 +30,10 @@ def diagnose(folder: Path, program: str, *options: str, compared: bool = False) 
 
 
 def findings(outcome: Outcome) -> list[dict[str, Any]]:
-    """As told last under each id, without those that were taken back, in the order in which a user sees them."""
-    last = {line["id"]: line for line in outcome.of("finding")}
-    return [each for each in last.values() if each["confidence"] > 0]
+    """As told last, in the order in which a user reads them: what is folded under another one is left out."""
+    last = {(line.get("process", 1), line["id"]): line for line in outcome.of("finding")}
+    (end,) = outcome.of("diagnosis")
+    return [last[row["process"], row["id"]] for row in end["findings"]]
 
 
 def line_of(program: str, mark: str = CAUSE) -> int:

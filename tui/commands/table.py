@@ -62,7 +62,7 @@ Run = Callable[["Debugger", str], CommandResult]
 class Command:
     """One row. ``args`` is the usage after the name; ``help`` begins with one sentence; ``completes`` says what
     its argument is: "", "spec", "breakpoint", "node", "expression", "statement", "file", "directory", "command",
-    "info", "dump", "vlog", "process"."""
+    "info", "diagnose", "dump", "vlog", "process"."""
 
     name: str
     aliases: tuple[str, ...]

@@ -101,6 +101,10 @@ class Candidates:
             yield from (
                 _starting(last, [(w, "") for w in ("graph", "stack", "grads")]) if len(words) < 2 else _files(last)
             )
+        elif kind == "diagnose":
+            from adbg.tui.debugger.findings.kinds import kinds
+
+            yield from _starting(last, [(word, "") for word in ("start", "stop", "deep", *kinds())])
         elif kind == "file":
             yield from self._lines(last)
         elif kind == "process":
