@@ -21,6 +21,7 @@ class SavedValue:
     state: ValueState = ValueState.OK
     version: int | None = None  # of a corrupted tensor, as in ``TensorMeta``
     saved_at: int | None = None
+    writer: SourceLine | None = None  # of a corrupted tensor: the line that changed it, where that is known
 
     @property
     def remark(self) -> str:

@@ -302,10 +302,10 @@ class TorchGraph(WalkedGraph):
         if value.state is not ValueState.CORRUPTED:
             return value
         try:
-            who = overwritten(self, key, value)
+            who, line = overwritten(self, key, value)
         except own(Exception):  # who wrote is more than torch says: knowing less is no reason to fail
-            who = ""
-        return replace(value, note="; ".join(filter(None, (value.note, who))))
+            return value
+        return replace(value, note="; ".join(filter(None, (value.note, who))), writer=line)
 
     def line_of(self, node: Any) -> SourceLine | None:
         """The forward line of any node, also of one that is not in this graph."""

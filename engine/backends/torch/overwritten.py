@@ -15,6 +15,7 @@ import torch
 from adbg.engine.backends.base import SavedValue
 from adbg.engine.backends.common.in_place import last_taker, overwritten_text, writes_in_place
 from adbg.engine.backends.torch import private
+from adbg.engine.types import SourceLine
 
 if TYPE_CHECKING:
     from adbg.engine.backends.torch.graph import TorchGraph
@@ -23,15 +24,15 @@ _MOST_WRITES = 1000
 _UNRECORDED = "overwritten where torch records nothing: under no_grad, through .data, or by an optimizer's step"
 
 
-def overwritten(graph: TorchGraph, key: int, saved: SavedValue) -> str:
-    """ "overwritten at vae.py:12 by #10 ClampBackward1#1": the first write since it was saved; "" where it is not
-    known."""
+def overwritten(graph: TorchGraph, key: int, saved: SavedValue) -> tuple[str, SourceLine | None]:
+    """ "overwritten at vae.py:12 by #10 ClampBackward1#1": the first write since it was saved, and its line; ""
+    where it is not known."""
     value = saved.value
     if not isinstance(value, torch.Tensor):
-        return ""
+        return "", None
     node = graph.node(key)
     if value.is_leaf and value.requires_grad:
-        return _UNRECORDED
+        return _UNRECORDED, None
     now = private.attribute_grad_fn(value)
     if now is None:
         return _by_takers(graph, key, value)
@@ -42,25 +43,26 @@ def overwritten(graph: TorchGraph, key: int, saved: SavedValue) -> str:
         edges = now.next_functions
         now = edges[0][0] if edges else None
     if now is None:
-        return ""
+        return "", None
     if not writers:
-        return _UNRECORDED
+        return _UNRECORDED, None
     first = graph.key_of(writers[-1])
     if first is not None:
-        return overwritten_text(graph, first)
+        return overwritten_text(graph, first), graph.describe(first).forward
     line = graph.line_of(writers[-1])
     where = f" at {line.file}:{line.line}" if line is not None else ""
-    return f"overwritten{where} by {type(writers[-1]).__name__}, which has no part in this backward"
+    return f"overwritten{where} by {type(writers[-1]).__name__}, which has no part in this backward", line
 
 
-def _by_takers(graph: TorchGraph, key: int, value: Any) -> str:
+def _by_takers(graph: TorchGraph, key: int, value: Any) -> tuple[str, SourceLine | None]:
     """``value`` is the result of ``key``."""
     taker = last_taker(graph, key)
     if taker is None:
-        return ""
+        return "", None
+    line = graph.describe(taker).forward
     if type(graph.node(taker)).__name__ == "CopySlices" or _same_memory(graph.node(taker), value):
-        return overwritten_text(graph, taker)
-    return overwritten_text(graph, taker, False) if writes_in_place(graph.describe(taker).forward) else ""
+        return overwritten_text(graph, taker), line
+    return (overwritten_text(graph, taker, False), line) if writes_in_place(line) else ("", None)
 
 
 def _same_memory(node: Any, value: Any) -> bool:

@@ -1,0 +1,50 @@
+"""What the detectors of graphs know of operators by their names, which are those of the framework's functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from adbg.engine.backends.base import OperatorCall
+from adbg.engine.types import SourceLine
+
+_SPECIAL = frozenset({"__setitem__", "index_put_", "set_data", "set_value", "_inplace_assign", "_share_buffer_to"})
+_SIGNS = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "truediv": "/", "subtract": "-", "multiply": "*", "divide": "/",
+    "pow": "**", "matmul": "@",
+}  # fmt: skip
+
+
+def plain(name: str) -> str:
+    """ "add" of "add_", "__add__", "__radd__", "__iadd__" and "_foreach_add_"."""
+    if name.startswith("__") and name.endswith("__"):
+        inner = name[2:-2]
+        return inner[1:] if inner[:1] in "ri" and inner[1:] in _SIGNS else inner
+    return name.removeprefix("_foreach_").strip("_")
+
+
+def writes(call: OperatorCall) -> list[Any]:
+    """The tensors that it writes into, as far as its name and its arguments say."""
+    if call.name in _SPECIAL:
+        return list(call.operands[:1])
+    if call.name.endswith("_") and not call.name.endswith("__"):
+        if call.name.startswith("_foreach") and call.arguments and isinstance(call.arguments[0], (list, tuple)):
+            return list(call.arguments[0])
+        return list(call.operands[:1])
+    if call.name.startswith("__i") and plain(call.name) in _SIGNS and call.results:
+        return [each for each in call.operands[:1] if any(each is result for result in call.results)]
+    out = call.keywords.get("out")
+    return list(out) if isinstance(out, (list, tuple)) else [out] if out is not None else []
+
+
+def line_of(lines: Iterable[SourceLine]) -> SourceLine | None:
+    return next(iter(lines), None)
+
+
+def place(line: SourceLine | None) -> str:
+    """ "model.py:12"."""
+    return f"{line.file.rpartition('/')[2]}:{line.line}" if line is not None else "an unknown line"
+
+
+def shape(value: Any) -> list[int]:
+    return [int(size) for size in value.shape]

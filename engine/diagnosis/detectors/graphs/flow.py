@@ -1,0 +1,190 @@
+"""Where values go and where gradients come back: which leaf reaches which tensor, and at which calls that is cut.
+
+A leaf is a bit of an int; so is a cut. Tensors are known by their id while a weak reference says that they live.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+from adbg.engine.backends.base import OperatorCall
+from adbg.engine.diagnosis.detectors.graphs.calls import plain
+from adbg.engine.types import SourceLine
+
+#: Results that depend on shapes alone.
+_SHAPES = frozenset({
+    "zeros_like", "ones_like", "empty_like", "rand_like", "randn_like", "full_like", "new_zeros", "new_ones",
+    "new_empty", "new_full", "new_tensor", "randint_like", "bernoulli", "expand_as", "view_as", "type_as", "shape",
+})  # fmt: skip
+_KEEP = frozenset({"expand_as", "view_as", "type_as", "new_tensor", "bernoulli"})
+#: What gives numbers that are no tensors.
+LEAVES_GRAPH = frozenset({"item", "tolist", "numpy", "__float__", "__int__", "__array__", "__index__", "__complex__"})
+ROUNDS = frozenset({"round", "floor", "ceil", "sign", "sgn", "trunc", "fix", "heaviside", "floor_divide", "floordiv"})
+_MOST = 8000
+_SWEEP = 4000
+
+
+@dataclass(slots=True)
+class Known:
+    """What reached a tensor: ``values`` and ``gradients`` are bits of leaves, ``cuts`` and ``rounds`` of calls."""
+
+    ref: Any
+    values: int
+    gradients: int
+    cuts: int
+    rounds: int
+    line: SourceLine | None
+    name: str
+
+
+@dataclass(slots=True)
+class Leaf:
+    ref: Any
+    place: int  # its bit
+    born: SourceLine | None  # where it was first written, which is where its module was made
+    used: SourceLine | None = None  # the first call that took it, with gradients
+
+
+@dataclass(slots=True)
+class Cut:
+    """A call behind which there is less gradient than value. ``lost``: bits of leaves."""
+
+    name: str
+    lines: tuple[SourceLine, ...]
+    why: str
+    lost: int = 0
+    hidden: SourceLine | None = None  # the line that made what was cut silently in between
+
+
+class Flow:
+    def __init__(self) -> None:
+        self.known: dict[int, Known] = {}
+        self.leaves: dict[int, Leaf] = {}
+        self.cuts: list[Cut] = []
+        self.rounds: list[Cut] = []
+        self.escapes: list[Cut] = []  # in order, the last of each place behind the others
+        self._cut_at: dict[tuple[str, SourceLine | None], int] = {}
+        self._round_at: dict[tuple[str, SourceLine | None], int] = {}
+        self._bits = itertools.count()
+
+    def of(self, value: Any) -> Known | None:
+        known = self.known.get(id(value))
+        return known if known is not None and known.ref() is value else None
+
+    def leaf(self, value: Any) -> Leaf | None:
+        known = self.leaves.get(id(value))
+        return known if known is not None and known.ref() is value else None
+
+    def add_leaf(self, value: Any, line: SourceLine | None) -> Leaf:
+        known = self.leaf(value)
+        if known is None:
+            known = self.leaves[id(value)] = Leaf(weakref.ref(value), next(self._bits), line)
+        return known
+
+    # ---- a call
+
+    def note(self, call: OperatorCall) -> None:
+        name, lines = call.name, call.lines
+        line = lines[0] if lines else None
+        values = gradients = cuts = rounds = 0
+        for operand in call.operands:
+            v, g, c, r = self._reach(operand, call)
+            values, gradients, cuts, rounds = values | v, gradients | g, cuts | c, rounds | r
+        if not values:
+            for result in call.results:
+                if result.is_leaf and result.requires_grad:
+                    self.add_leaf(result, line)
+                elif id(result) in self.known:
+                    del self.known[id(result)]
+            return
+        if name in LEAVES_GRAPH and not call.results:
+            self._escape(Cut(name, lines, f"{name}() gives numbers that carry no gradient", values), cuts)
+            return
+        if name in _SHAPES and name not in _KEEP:
+            return
+        turn = 0
+        if gradients and plain(name) in ROUNDS:
+            turn = 1 << self._at(self._round_at, self.rounds, Cut(name, lines, "its derivative is 0"), gradients)
+        for result in call.results:
+            if result.is_leaf and result.requires_grad:
+                leaf = self.add_leaf(result, line)
+                if any(result is operand for operand in call.operands):
+                    continue  # written in place: a parameter's own initialisation, or a step
+                bit = 1 << leaf.place
+                cut = (
+                    1 << self._at(self._cut_at, self.cuts, Cut(name, lines, _why(call, result)), gradients)
+                    if gradients
+                    else 0
+                )
+                self._set(result, Known(weakref.ref(result), values | bit, bit, cuts | cut, rounds, line, name))
+                continue
+            reaching = gradients if result.requires_grad else 0
+            lost = gradients & ~reaching
+            cut = 1 << self._at(self._cut_at, self.cuts, Cut(name, lines, _why(call, result)), lost) if lost else 0
+            self._set(result, Known(weakref.ref(result), values, reaching, cuts | cut, rounds | turn, line, name))
+
+    def _reach(self, operand: Any, call: OperatorCall) -> tuple[int, int, int, int]:
+        wants = operand.requires_grad
+        known = self.of(operand)
+        if operand.is_leaf and wants:
+            leaf = self.add_leaf(operand, call.lines[0] if call.lines else None)
+            if (
+                leaf.used is None
+                and call.lines
+                and any(each.requires_grad and not each.is_leaf for each in call.results)
+            ):
+                leaf.used = call.lines[0]
+            bit = 1 << leaf.place
+            if known is not None:
+                return known.values | bit, bit, known.cuts, known.rounds
+            return bit, bit, 0, 0
+        if known is None:
+            return 0, 0, 0, 0
+        if wants and not known.gradients:  # a custom function: what its forward did is no cut
+            known.gradients, known.cuts = known.values, 0
+        elif not wants and known.gradients:
+            was, known.gradients = known.gradients, 0
+            told = Cut(known.name, call.lines, "it was told to carry no gradient", 0, known.line)
+            known.cuts |= 1 << self._at(self._cut_at, self.cuts, told, was)
+        return known.values, known.gradients, known.cuts, known.rounds
+
+    def _set(self, value: Any, known: Known) -> None:
+        if len(self.known) > _MOST:
+            self.known = {key: each for key, each in self.known.items() if each.ref() is not None}
+        self.known[id(value)] = known
+
+    def _at(self, places: dict[tuple[str, SourceLine | None], int], rows: list[Cut], row: Cut, lost: int) -> int:
+        key = row.name, row.lines[0] if row.lines else None
+        place = places.get(key)
+        if place is None:
+            place = places[key] = len(rows)
+            rows.append(row)
+        rows[place].lost |= lost
+        return place
+
+    def _escape(self, escape: Cut, cuts: int) -> None:
+        """Numbers left: those of a tensor that was cut before are that cut's."""
+        for place, cut in enumerate(self.cuts):
+            if cuts >> place & 1 and cut.lost & escape.lost:
+                escape = Cut(cut.name, cut.lines, cut.why, escape.lost & cut.lost, cut.hidden)
+                break
+        key = escape.name, escape.lines[:1]
+        self.escapes = [each for each in self.escapes if (each.name, each.lines[:1]) != key]
+        self.escapes.append(escape)
+
+
+def _why(call: OperatorCall, result: Any) -> str:
+    name = plain(call.name)
+    if name in ("detach", "data"):
+        return "detach() cuts it off" if name == "detach" else ".data cuts it off"
+    if not call.grad_mode:
+        return "it is computed under no_grad"
+    if name in ("tensor", "as_tensor", "asarray", "to_tensor", "new_tensor"):
+        return "a new tensor is made of its values"
+    kind = str(result.dtype)
+    if "int" in kind or "bool" in kind:
+        return f"its result is {kind.rpartition('.')[2]}, which carries no gradient"
+    return "its result carries no gradient"

@@ -1,0 +1,294 @@
+"""Tensors that a node saved and that were overwritten before its backward ran."""
+
+from __future__ import annotations
+
+import re
+import weakref
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, detector
+from adbg.engine.diagnosis.detectors.graphs.calls import place, plain, shape, writes
+from adbg.engine.diagnosis.facts import Facts
+from adbg.engine.outside import suppress
+from adbg.engine.protocol.messages import Finding, FoundAt
+from adbg.engine.session.running_call import Running
+from adbg.engine.types import SourceLine, ValueState
+
+_MOST = 20_000
+# The two frameworks' words for it are the one place where the versions are told of a tensor that cannot be seen.
+_NOW = re.compile(r"is at version (\d+); expected version (\d+)|Its version is (\d+) but the expected version is (\d+)")
+Addresses = frozenset[int]
+
+
+@dataclass(slots=True)
+class Use:
+    """A node-making call: what it took, and what it made."""
+
+    when: int
+    name: str
+    line: SourceLine | None
+    takes: tuple[tuple[Addresses, int | None, Any], ...]  # where each operand lies, its version, a weak reference
+    makes: tuple[tuple[Addresses, int | None, Any], ...]
+    iteration: int
+
+
+@dataclass(slots=True)
+class Write:
+    """Something was overwritten."""
+
+    when: int
+    name: str
+    line: SourceLine | None
+    where: Addresses
+    before: int | None
+    after: int | None
+    shape: list[int]
+    leaf: str  # of a parameter: its name
+    iteration: int
+    lines: tuple[SourceLine, ...]
+
+
+@detector("in-place")
+class InPlace(Detector):
+    """A tensor that an operator saved for its backward was overwritten before that backward ran, so that backward
+    raised "modified by an inplace operation": the line that wrote, through which view, and the line that saved it.
+    Evidence: the versions of the tensor before and after each write, the node that needed the old value, its line.
+    Mistaken for: nothing known; backward itself has raised.
+    Cost: in sampled iterations a look at each operator's operands; else nothing until backward raises.
+    """
+
+    sampled = Need.OPERATORS
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self._clock = 0
+        self._uses: deque[Use] = deque(maxlen=_MOST)
+        self._writes: deque[Write] = deque(maxlen=_MOST)
+        self._seen = False
+
+    def applied(self) -> bool:
+        return self._seen or self.facts.iteration > 0
+
+    # ---- the ledger
+
+    def operator(self, call: OperatorCall) -> None:
+        self._seen = True
+        if call.error is not None:
+            return
+        self._clock += 1
+        backend = self.facts.backend
+        written = {id(each) for each in writes(call)}
+        line = call.lines[0] if call.lines else None
+        done: set[int] = set()
+        for operand, before in zip(call.operands, call.versions, strict=False):
+            if id(operand) in done:
+                continue
+            done.add(id(operand))
+            after = backend.version_of(operand)
+            if (before is not None and after is not None and after > before) or id(operand) in written:
+                self._write(call, operand, before, after, line)
+        made = [each for each in call.results if id(each) not in done and backend.has_graph(each)]
+        changed = [each for each in call.results if id(each) in written and backend.has_graph(each)]
+        if made or changed:
+            takes = tuple(
+                self._seen_of(each, version) for each, version in zip(call.operands, call.versions, strict=False)
+            )
+            makes = tuple(self._seen_of(each, backend.version_of(each)) for each in (*made, *changed))
+            self._uses.append(Use(self._clock, call.name, line, takes, makes, self.facts.iteration))
+
+    def _seen_of(self, value: Any, version: int | None) -> tuple[Addresses, int | None, Any]:
+        return self._where(value), version, weakref.ref(value)
+
+    def _where(self, value: Any) -> Addresses:
+        return frozenset(address for address, _ in self.facts.backend.storages(value))
+
+    def _write(
+        self, call: OperatorCall, value: Any, before: int | None, after: int | None, line: SourceLine | None
+    ) -> None:
+        leaf = self.facts.name_of(value) or "a parameter" if value.is_leaf and value.requires_grad else ""
+        self._writes.append(
+            Write(self._clock, call.name, line, self._where(value), before, after, shape(value), leaf,
+                  self.facts.iteration, call.lines)
+        )  # fmt: skip
+
+    # ---- the symptom
+
+    def backward_end(self, running: Running, error: BaseException | None) -> None:
+        if error is None:
+            return
+        told = _NOW.search(str(error))
+        if told is None:
+            return
+        now, expected = (int(part) for part in told.groups() if part is not None)
+        suspects = running.call.failed_nodes(error)
+        with_versions = [key for key, _ in suspects]
+        if running.call.saved_hidden(with_versions[0]) if with_versions else True:
+            self._by_ledger(running, with_versions, now, expected)
+        else:
+            self._by_saved(running, with_versions[0])
+
+    def _by_saved(self, running: Running, key: int) -> None:
+        """The framework shows the saved tensor: whose memory it is says who wrote there."""
+        call = running.call
+        saved = next((each for each in call.saved(key) if each.state is ValueState.CORRUPTED), None)
+        if saved is None:
+            return
+        where = self._where(saved.value) if saved.value is not None else frozenset()
+        expected, now = saved.saved_at, saved.version
+        write = self._culprit(where, expected, now)
+        self._report(
+            running, key, saved.name, shape(saved.value), expected, now, write, where, saved.note, None, saved.writer
+        )
+
+    def _by_ledger(self, running: Running, keys: list[int], now: int, expected: int) -> None:
+        """It does not: the operators that took or made something of that version which was overwritten later."""
+        found: list[tuple[int, Use, Write, Addresses]] = []
+        for use in reversed(self._uses):
+            for where, version, _ in (*use.takes, *use.makes):
+                if version != expected or not where:
+                    continue
+                write = self._culprit(where, expected, now)
+                if write is not None and write.when > use.when:
+                    found.append((use.when, use, write, where))
+        key = keys[0] if len(keys) == 1 else None
+        lines = {each: running.call.describe(each) for each in keys}
+        for each, info in lines.items():
+            fitting = [hit for hit in found if info.forward is not None and hit[1].line is not None
+                       and (hit[1].line.file, hit[1].line.line) == (info.forward.file, info.forward.line)]  # fmt: skip
+            if fitting:
+                key, found = each, fitting
+                break
+        else:
+            named = [hit for hit in found if keys and plain(hit[1].name).replace("_", "")
+                     in running.call.name(keys[0]).lower().replace("_", "")]  # fmt: skip
+            found = named or found
+        if not found:
+            if key is not None:
+                self._report(running, key, "", None, expected, now, None, frozenset(), "")
+            return
+        _, use, write, where = found[0]
+        self._report(running, key, "", None, expected, now, write, where, "", use)
+
+    def _culprit(self, where: Addresses, expected: int | None, now: int | None) -> Write | None:
+        """The first write since it was saved: the last one in the ledger that moved that version."""
+        if expected is None:
+            return None
+        for write in reversed(self._writes):
+            if not write.where & where or write.before is None or write.after is None:
+                continue
+            if write.before <= expected < write.after:
+                return write
+        return None
+
+    def _report(
+        self, running: Running, key: int | None, name: str, size: list[int] | None, expected: int | None,
+        now: int | None, write: Write | None, where: Addresses, note: str, use: Use | None = None,
+        writer: SourceLine | None = None,
+    ) -> None:  # fmt: skip
+        facts = self.facts
+        node, forward = facts.node(running.call, key) if key is not None else (None, None)
+        if use is not None and forward is None:
+            forward = use.line
+        what = f"{size} " if size is not None else ""
+        needs = node.unique_name if node is not None and node.unique_name else (use.name if use is not None else "")
+        evidence = []
+        if needs:
+            which = f"saved {what}{name or 'a tensor'}".replace("  ", " ")
+            evidence.append(f"{needs} {which} at version {expected}; it is at version {now} when its backward runs")
+        if forward is not None:
+            evidence.append(f"saved at {place(forward)}: {facts.text_of(forward)}")
+        if write is None:
+            if note:
+                evidence.append(note)
+            message = f"a tensor that {needs or 'a node'} saved was overwritten before its backward ran"
+            if writer is not None:
+                message = f"{place(writer)} overwrites a tensor, which {needs} needs as it was"
+            sure = 0.9 if writer is not None else 0.7
+            cause = facts.cause(writer)
+            facts.tell(
+                Finding(0, "in-place", "error", sure, message, node, running.call.number, None, forward, cause,
+                        evidence, _next(node))
+            )  # fmt: skip
+            return
+        for each in self._history(where, expected):
+            changed = f"version {each.before} -> {each.after}"
+            text = f": {facts.text_of(each.line)}" if each.line is not None else ""
+            evidence.append(f"{each.name} at {place(each.line)} wrote it, {changed}{text}")
+        if size is not None and write.shape != size:
+            evidence.append(f"written through a view of it, {write.shape}")
+        thing = write.leaf or "a tensor"
+        carried = self._carried(write, forward)
+        if carried is not None:
+            self._report_carried(running, node, forward, write, carried, evidence)
+            return
+        victim = f", which {needs} needs as it was" if needs else ", which backward needs as it was"
+        saved = f" (saved at {place(forward)})" if forward is not None else ""
+        message = f"{write.name} at {place(write.line)} overwrites {thing}{victim}{saved}"
+        if write.leaf:
+            evidence.append(
+                f"{write.leaf} is a parameter: an optimizer's step belongs behind the last backward that uses it"
+            )
+        facts.tell(
+            Finding(0, "in-place", "error", 0.97, message, node, running.call.number, None, forward,
+                    facts.cause(write.line), evidence, _next(node))
+        )  # fmt: skip
+
+    def _carried(self, write: Write, forward: SourceLine | None) -> tuple[Use, Use] | None:
+        """Where the line that saved it has run again since the write, the graph at hand spans two rounds of a loop:
+        what overwrote was the step of the last round, as it should, and what joins the rounds is the bug. The call that
+        took a tensor of the round before, and the one that had made it."""
+        if forward is None or not write.leaf:
+            return None
+        later = [use for use in self._uses if use.when > write.when]
+        if not any(
+            use.line is not None and (use.line.file, use.line.line) == (forward.file, forward.line) for use in later
+        ):
+            return None
+        made: dict[int, tuple[Any, Use]] = {}
+        for use in self._uses:
+            if use.when < write.when:
+                for _, _, ref in use.makes:
+                    value = ref()
+                    if value is not None:
+                        made[id(value)] = ref, use
+        for use in later:
+            for _, _, ref in use.takes:
+                value = ref()
+                known = made.get(id(value)) if value is not None else None
+                if known is not None and known[0]() is value:
+                    return use, known[1]
+        return None
+
+    def _report_carried(
+        self, running: Running, node: FoundAt | None, forward: SourceLine | None, write: Write,
+        carried: tuple[Use, Use], evidence: list[str],
+    ) -> None:  # fmt: skip
+        facts = self.facts
+        taker, maker = carried
+        evidence.append(f"{maker.name} at {place(maker.line)} made the tensor, before the step at {place(write.line)}")
+        evidence.append(f"{taker.name} at {place(taker.line)} took it, behind that step: detach() it in between")
+        message = (
+            f"a tensor of the iteration before is used again at {place(taker.line)} without detach(): its graph needs "
+            f"{write.leaf} as it was before {place(write.line)} changed it"
+        )
+        facts.tell(
+            Finding(0, "in-place", "error", 0.9, message, node, running.call.number, None, forward,
+                    facts.cause(taker.line), evidence, _next(node))
+        )  # fmt: skip
+
+    def _history(self, where: Addresses, expected: int | None) -> list[Write]:
+        """Writes since it was saved, the first ones."""
+        since = [each for each in self._writes if each.where & where and each.after is not None
+                 and expected is not None and each.after > expected]  # fmt: skip
+        with suppress(ValueError):
+            culprit = self._culprit(where, expected, None)
+            if culprit is not None:
+                since = since[since.index(culprit) :]
+        return since[:3]
+
+
+def _next(node: FoundAt | None) -> list[str]:
+    name = node.unique_name if node is not None else None
+    return [f"b {name}", "info node"] if name else ["info graph"]

@@ -1,0 +1,380 @@
+"""Parameters that never get a gradient, or one that is always zero, and the line at which it was lost."""
+
+from __future__ import annotations
+
+import linecache
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, detector
+from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place
+from adbg.engine.diagnosis.detectors.graphs.flow import Cut, Flow, Known
+from adbg.engine.diagnosis.facts import Facts
+from adbg.engine.protocol.messages import Finding
+from adbg.engine.session.running_call import Running
+from adbg.engine.types import SourceLine
+
+_OFF = re.compile(r"no_grad|inference_mode|set_grad_enabled\(\s*False|enable_grad\(\s*False")
+_STOPPED = re.compile(r"stop_gradient\s*=\s*True|requires_grad\s*=\s*False|detach_\(")
+_EARLY = 8  # it is told at that iteration, and at the end
+_ROUNDED = 2  # looks at a gradient that is exactly zero
+
+
+@dataclass(slots=True)
+class Held:
+    """What an optimizer holds, or where there is none, a leaf that the forward used; as it was at the last look."""
+
+    name: str
+    place: int  # its bit
+    used: SourceLine | None
+    born: SourceLine | None
+    maker: Known | None  # of what is no leaf
+
+
+@detector("no-gradient", "rounded-gradient", "non-leaf-gradient")
+class NoGradient(Detector):
+    """A parameter of an optimizer never gets a gradient, with the line that lost it: detach(), .data, no_grad, numbers
+    that left the graph (item, tolist, numpy), a new tensor made of values, an integer result, or no use at all.
+    "rounded-gradient": the way to the loss goes through round, floor or sign, whose derivative is 0.
+    "non-leaf-gradient": an optimizer holds, or the script reads .grad of, what an operator made of a parameter.
+    Evidence: the parameters, the call behind which their values go on and their gradients do not.
+    Mistaken for: a part that is trained later than the program ran; target networks are in no optimizer.
+    Cost: in sampled iterations a look at each operator's operands.
+    """
+
+    sampled = Need.OPERATORS
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self._flow = Flow()
+        self._given = 0  # bits of leaves that got a gradient
+        self._lost: dict[int, int] = defaultdict(int)  # by bit of a leaf: the cuts on its way to a loss
+        self._zero: dict[int, list[int]] = defaultdict(list)  # by bit: the rounds on its way, where it got zeros
+        self._nonzero = 0
+        self._seen = False
+        self._roots: list[Known | None] = []
+        self._told: dict[tuple[Any, ...], tuple[int, int]] = {}  # what was told: (id, bits)
+        self._failed = False
+        self._held: dict[int, Held] = {}
+
+    def applied(self) -> bool:
+        return self._seen
+
+    def operator(self, call: OperatorCall) -> None:
+        if call.error is not None:
+            return
+        self._seen = True
+        if call.name == "grad":
+            self._read(call)
+            return
+        if not call.name.startswith("set_") or call.name == "set_value":
+            self._flow.note(call)
+
+    # ---- what a backward reaches
+
+    def backward_begin(self, running: Running) -> None:
+        if not self.facts.sampled:
+            return
+        flow = self._flow
+        self._roots = []
+        for root in running.call.root_values():
+            known = flow.of(root)
+            leaf = flow.leaf(root) if root.is_leaf and root.requires_grad else None
+            if leaf is not None:
+                self._given |= 1 << leaf.place
+            self._roots.append(known)
+            if known is None:
+                continue
+            self._given |= known.gradients
+            for bit in _bits_of(known.values & ~known.gradients):
+                self._lost[bit] |= known.cuts
+
+    def backward_end(self, running: Running, error: BaseException | None) -> None:
+        if error is not None:
+            if "does not require grad" in str(error) or "no grad" in str(error).lower():
+                self._no_graph(running, error)
+            return
+        if not self.facts.sampled or len(running.chain) > 1:
+            return
+        self._look()
+        backend = self.facts.backend
+        for leaf in tuple(self._flow.leaves.values()):
+            value = leaf.ref()
+            bit = 1 << leaf.place
+            gradient = backend.gradient_of(value) if value is not None and value.is_leaf else None
+            if gradient is None:
+                continue
+            self._given |= bit
+            rounds = 0
+            for known in self._roots:
+                if known is not None and known.gradients & bit:
+                    rounds |= known.rounds
+            rounds = sum(1 << at for at in _bits_of(rounds) if self._flow.rounds[at].lost & bit)
+            if rounds and not self._nonzero & bit:
+                if backend.norm(gradient) == 0:
+                    self._zero[leaf.place].append(rounds)
+                else:
+                    self._nonzero |= bit
+
+    def _look(self) -> None:
+        """At what optimizers hold: at the end of the program the tensors are gone."""
+        facts, flow = self.facts, self._flow
+        held = [(value, facts.name_of(value) or where) for where, value in facts.backend.optimized()]
+        if not held:
+            leaves = [(leaf.ref(), leaf) for leaf in flow.leaves.values() if leaf.used is not None]
+            held = [
+                (value, facts.name_of(value) or f"the leaf made at {place(leaf.born)}")
+                for value, leaf in leaves
+                if value is not None
+            ]
+        for value, name in held:
+            if value.requires_grad:
+                leaf = flow.add_leaf(value, None)
+                maker = flow.of(value) if not value.is_leaf else None
+                self._held[leaf.place] = Held(name, leaf.place, leaf.used, leaf.born, maker)
+
+    def _no_graph(self, running: Running, error: BaseException) -> None:
+        """Backward of something that has no graph at all."""
+        self._failed = True
+        flow = self._flow
+        roots = running.call.root_values() or ()
+        known = next((known for root in roots if (known := flow.of(root)) is not None), None)
+        cuts = [flow.cuts[at] for at in _bits_of(known.cuts)] if known is not None else []
+        if not cuts:
+            cuts = flow.escapes[-1:]
+        location = running.call.location
+        if not cuts:
+            return
+        cut = cuts[0]
+        names = self._names(cut.lost)
+        message = f"backward at {place(location)} has no graph to go through: {self._words(cut)}"
+        evidence = [f"{cut.name} at {place(line_of(cut.lines))} took what depends on {names}"] if names else []
+        evidence.append(f"backward raised: {running.call.error_text(error).splitlines()[0][:160]}")
+        evidence += [f"cut again at {place(line_of(more.lines))}: {more.name}" for more in cuts[1:3]]
+        cause = self._cause(cut)
+        self.facts.tell(
+            Finding(0, "no-gradient", "error", 0.95, message, None, running.call.number, None, line_of(cut.lines),
+                    self.facts.cause(cause), evidence, _next(cause))
+        )  # fmt: skip
+
+    # ---- judging
+
+    def iteration_end(self) -> None:
+        if self.facts.iteration == _EARLY:
+            self._judge()
+        for key, (id, bits) in tuple(self._told.items()):
+            if self._given & bits:
+                self.facts.take_back(id)
+                del self._told[key]
+
+    def end(self) -> None:
+        if self.facts.iteration and self._seen and not self._failed:
+            self._judge()
+
+    def _judge(self) -> None:
+        groups: dict[tuple[Any, ...], list[Held]] = defaultdict(list)
+        kept: dict[tuple[Any, ...], Cut | None] = {}
+        for held in self._held.values():
+            if self._given >> held.place & 1:
+                continue
+            if held.maker is not None:
+                proof = f"{held.name} of an optimizer is that tensor, and its .grad is None"
+                self._non_leaf(held.maker, proof, held.name)
+                continue
+            cut = self._lost_at(held.place)
+            if cut is not None:
+                key: tuple[Any, ...] = ("cut", cut.name, cut.lines[:1])
+            else:
+                key = ("unused", held.used or held.born)
+            groups[key].append(held)
+            kept[key] = cut
+        for key, members in groups.items():
+            cut = kept[key]
+            if cut is not None:
+                self._tell_cut(key, cut, members)
+            else:
+                self._tell_unused(key, members)
+        self._judge_rounded()
+
+    def _lost_at(self, bit: int) -> Cut | None:
+        flow = self._flow
+        for at in _bits_of(self._lost.get(bit, 0)):
+            if flow.cuts[at].lost >> bit & 1:
+                return flow.cuts[at]
+        return next((escape for escape in reversed(flow.escapes) if escape.lost >> bit & 1), None)
+
+    def _names(self, bits: int) -> str:
+        found = []
+        for leaf in self._flow.leaves.values():
+            value = leaf.ref()
+            if value is not None and bits >> leaf.place & 1:
+                found.append(self.facts.name_of(value) or f"the leaf of {place(leaf.born)}")
+        return self.facts.some(found) if found else ""
+
+    def _tell_cut(self, key: tuple[Any, ...], cut: Cut, members: list[Held]) -> None:
+        facts = self.facts
+        names = facts.some([held.name for held in members])
+        verb = "gets no gradient" if len(members) == 1 else "get no gradient"
+        cause = self._cause(cut)
+        evidence = [
+            f".grad of {names} is None after {facts.iteration} backwards",
+            f"{cut.name} at {place(line_of(cut.lines))}: values of {names} go in, no gradient comes back",
+        ]
+        evidence += [f"called from {place(line)}" for line in cut.lines[1:3]]
+        told = facts.tell(
+            Finding(0, "no-gradient", "error", 0.92, f"{names} {verb}: {self._words(cut)}", None, None, None,
+                    line_of(cut.lines), facts.cause(cause), evidence, _next(cause))
+        )  # fmt: skip
+        self._told[key] = told, self._bits_for(members)
+
+    def _tell_unused(self, key: tuple[Any, ...], members: list[Held]) -> None:
+        facts = self.facts
+        names = facts.some([held.name for held in members])
+        first = members[0]
+        one = len(members) == 1
+        evidence = [f".grad of {names} is None after {facts.iteration} backwards"]
+        line = first.used or first.born
+        if first.used is not None:
+            message = f"{names} never {'gets' if one else 'get'} a gradient: nothing of what {place(line)} makes of "
+            message += f"{'it' if one else 'them'} reaches a loss"
+            evidence.append(f"used at {place(line)}: {facts.text_of(first.used)}")
+        else:
+            message = f"{names} never {'gets' if one else 'get'} a gradient: no operator of the forward uses "
+            message += "it" if one else "them"
+            if line is not None:
+                evidence.append(f"made at {place(line)}, in an optimizer, and in no forward of the sampled iterations")
+        told = facts.tell(
+            Finding(0, "no-gradient", "warning", 0.65, message, None, None, None, line, facts.cause(line), evidence,
+                    ["info params"])
+        )  # fmt: skip
+        self._told[key] = told, self._bits_for(members)
+
+    @staticmethod
+    def _bits_for(members: list[Held]) -> int:
+        return sum(1 << held.place for held in members)
+
+    def _judge_rounded(self) -> None:
+        facts = self.facts
+        groups: dict[int, list[str]] = defaultdict(list)
+        for held in self._held.values():
+            looks = self._zero.get(held.place, ())
+            if len(looks) < min(_ROUNDED, facts.iteration) or self._nonzero >> held.place & 1:
+                continue
+            groups[next(_bits_of(looks[-1]))].append(held.name)
+        for at, names in groups.items():
+            turn = self._flow.rounds[at]
+            line = line_of(turn.lines)
+            who = facts.some(names)
+            message = f"the gradient of {who} is always 0: {turn.name} at {place(line)} has derivative 0"
+            evidence = [
+                f"the norm of .grad of {who} is exactly 0 in every iteration that was looked at",
+                f"{turn.name} at {place(line)} is on the way from {who} to the loss",
+            ]
+            facts.tell(
+                Finding(0, "rounded-gradient", "error", 0.9, message, None, None, None, line, facts.cause(line),
+                        evidence, _next(line))
+            )  # fmt: skip
+
+    # ---- tensors that are no leaves
+
+    def _read(self, call: OperatorCall) -> None:
+        """The script reads ``.grad``."""
+        value = call.operands[0]
+        known = self._flow.of(value)
+        if known is None or value.is_leaf or getattr(value, "retains_grad", False) or call.results:
+            return
+        self._non_leaf(known, f".grad is read at {place(line_of(call.lines))} and is None", "a tensor")
+
+    def uncaught(self, error: BaseException) -> None:
+        if "non-leaf" not in str(error):
+            return
+        trace = error.__traceback__
+        while trace is not None:
+            for value in trace.tb_frame.f_locals.values() if trace.tb_next is None else ():
+                known = self._flow.of(value) if self.facts.backend.is_tensor(value) and not value.is_leaf else None
+                if known is not None:
+                    self._non_leaf(known, f"raised: {error}", "what the optimizer is given")
+                    return
+            trace = trace.tb_next
+
+    def _non_leaf(self, known: Known, proof: str, what: str) -> None:
+        facts = self.facts
+        line = known.line
+        message = f"{what} has no .grad: {known.name} at {place(line)} made it, so it is no leaf"
+        evidence = [
+            proof,
+            f"{known.name} at {place(line)} made it of {self._names(known.values) or 'a leaf'}, which is the leaf",
+        ]
+        facts.tell(
+            Finding(0, "non-leaf-gradient", "error", 0.9, message, None, None, None, line, facts.cause(line), evidence,
+                    _next(line))
+        )  # fmt: skip
+
+    # ---- words and lines
+
+    def _words(self, cut: Cut) -> str:
+        at = place(self._cause(cut))
+        if cut.why == "it is computed under no_grad":
+            return f"{at} computes under no_grad what they depend on"
+        if cut.hidden is not None:
+            return f"what {place(cut.hidden)} made was told to carry no gradient ({at})"
+        return f"at {at} {cut.name}: {cut.why}"
+
+    def _cause(self, cut: Cut) -> SourceLine | None:
+        """The line to change: where gradients were switched off, where that can be seen in the source."""
+        line = line_of(cut.lines)
+        if cut.why == "it is computed under no_grad":
+            return next((found for each in cut.lines if (found := _switch(each)) is not None), line)
+        if cut.hidden is not None and line is not None:
+            for at in range(line.line, 0, -1) if cut.hidden.file == line.file else ():
+                if _STOPPED.search(linecache.getline(line.file, at).partition("#")[0]):
+                    return SourceLine(line.file, at, line.function)
+        return line
+
+
+def _switch(line: SourceLine) -> SourceLine | None:
+    """The ``with no_grad():`` around a line, or the decorator of its function."""
+    text = linecache.getline(line.file, line.line)
+    depth = len(text) - len(text.lstrip())
+    if _OFF.search(text.partition("#")[0]):
+        return line
+    for at in range(line.line - 1, 0, -1):
+        text = linecache.getline(line.file, at)
+        bare = text.strip()
+        if not bare:
+            continue
+        inner = len(text) - len(text.lstrip())
+        code = text.partition("#")[0]
+        if inner < depth or (inner == depth and bare.startswith("@")):
+            if _OFF.search(code):
+                return SourceLine(line.file, at, line.function)
+            depth = inner
+            if bare.startswith(("def ", "async def ")):
+                return _decorator(line, at, inner)
+        elif inner == depth and re.search(r"set_grad_enabled\(\s*False", code):
+            return SourceLine(line.file, at, line.function)
+    return None
+
+
+def _decorator(line: SourceLine, at: int, depth: int) -> SourceLine | None:
+    for above in range(at - 1, 0, -1):
+        text = linecache.getline(line.file, above)
+        if not text.strip().startswith("@") or len(text) - len(text.lstrip()) != depth:
+            return None
+        if _OFF.search(text.partition("#")[0]):
+            return SourceLine(line.file, above, line.function)
+    return None
+
+
+def _bits_of(bits: int) -> Iterator[int]:
+    while bits:
+        low = bits & -bits
+        yield low.bit_length() - 1
+        bits ^= low
+
+
+def _next(line: SourceLine | None) -> list[str]:
+    return [f"b {place(line)}", "info params"] if line is not None else ["info params"]

@@ -1,0 +1,132 @@
+"""Programs on Paddle that overwrite what a node saved, and others that write in place as they may."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("paddle")
+
+from support.diagnosing import check_found, check_healthy, line_of  # noqa: E402
+
+ACTIVATION = """
+    import paddle
+    import paddle.nn as nn
+    import paddle.nn.functional as F
+
+    class Block(nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(6, 6)
+
+        def forward(self, x):
+            gate = F.sigmoid(self.fc(x))  # SAVED
+            gate.scale_(0.5)  # CAUSE
+            return x * gate
+
+    paddle.seed(0)
+    net = nn.Sequential(Block(), Block())
+    optimizer = paddle.optimizer.SGD(0.1, parameters=net.parameters())
+    for _ in range(2):
+        loss = net(paddle.randn([4, 6])).square().mean()
+        optimizer.clear_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+VIEW = """
+    import paddle
+
+    def normalise(table):
+        row = table.reshape([6])
+        row[3:] = 1.0  # CAUSE
+
+    weight = paddle.create_parameter([2, 3], "float32")
+    for step in range(3):
+        table = weight * 2
+        scores = table.exp()
+        out = scores * table
+        if step == 1:
+            normalise(table)
+        out.sum().backward()
+        weight.clear_gradient()
+"""
+
+NO_GRAD = """
+    import paddle
+
+    class Scaler:
+        def __init__(self):
+            self.scale = paddle.ones([4])
+
+        def __call__(self, x):
+            y = paddle.tanh(x)
+            with paddle.no_grad():
+                y.multiply_(self.scale * 3)  # CAUSE
+            return y.sum()
+
+    weight = paddle.create_parameter([4], "float32")
+    Scaler()(weight * 2).backward()
+"""
+
+HEALTHY = """
+    import paddle
+    import paddle.nn as nn
+    import paddle.nn.functional as F
+
+    paddle.seed(0)
+
+    class Net(nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1D(8), nn.Dropout(0.2))
+            self.head = nn.Linear(8, 2)
+
+        def forward(self, x):
+            h = F.relu_(self.body(x))
+            h += paddle.ones_like(h)
+            return self.head(h)
+
+    net, twin = Net(), Net()
+    twin.set_state_dict(net.state_dict())
+    optimizer = paddle.optimizer.Adam(0.01, parameters=net.parameters(), grad_clip=nn.ClipGradByGlobalNorm(1.0))
+    state = paddle.zeros([6, 4])
+    for step in range(5):
+        x = paddle.randn([6, 4])
+        x[0] = 0.0
+        x.clip_(-3, 3)
+        state = (state * 0.5 + x).detach()
+        out = net(state)
+        with paddle.no_grad():
+            wanted = twin(state)
+        loss = F.mse_loss(out, wanted) + out.square().mean()
+        optimizer.clear_grad()
+        loss.backward()
+        optimizer.step()
+        with paddle.no_grad():
+            for mine, theirs in zip(twin.parameters(), net.parameters()):
+                mine.set_value(mine * 0.9 + theirs * 0.1)
+            net.head.weight.clip_(-1, 1)
+        print(step, loss.item())
+    w = paddle.create_parameter([3], "float32")
+    (first,) = paddle.grad(w.pow(3).sum(), w, create_graph=True)
+    first.square().sum().backward()
+    print(w.grad.numpy())
+"""
+
+
+def test_an_activation_is_changed_behind_the_operator_that_made_it(tmp_path):
+    found = check_found(tmp_path, ACTIVATION, "in-place", status=1)
+    assert found["forward"]["line"] == line_of(ACTIVATION, "# SAVED")
+    assert found["node"]["name"] == "SigmoidGradNode"
+
+
+def test_a_view_in_another_function(tmp_path):
+    check_found(tmp_path, VIEW, "in-place")
+
+
+def test_where_nothing_is_recorded(tmp_path):
+    check_found(tmp_path, NO_GRAD, "in-place")
+
+
+def test_what_writes_in_place_as_it_may(tmp_path):
+    check_healthy(tmp_path, HEALTHY)
