@@ -19,6 +19,9 @@ from adbg.engine.backends.base import (
     DoctorLine,
     ForwardTimer,
     HookSink,
+    Observation,
+    Tap,
+    Watcher,
 )
 from adbg.engine.backends.common.allocators import allocators_of
 from adbg.engine.backends.common.private_use import PrivateUse
@@ -72,6 +75,7 @@ class FrameworkBackend(Backend):
     _phases: PhaseTaps
     _forward: ForwardTimer | None = None  # None: the framework gives no safe way
     _creations: Watching
+    _observing: ClassVar[Callable[[], Sequence[Tap]]]  # the taps of diagnosis, one of each
     _told: Mapping[str, Callable[[bool], None]] = {}  # by who watches iterations
 
     # ---- in and out
@@ -106,6 +110,9 @@ class FrameworkBackend(Backend):
 
     def forward_timer(self) -> ForwardTimer | None:
         return self._forward
+
+    def observe(self, watcher: Watcher) -> Observation:
+        return Observation(type(self)._observing(), watcher)
 
     @property
     def backward_count(self) -> int:

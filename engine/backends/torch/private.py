@@ -76,10 +76,13 @@ dispatch_depth: Callable[[], int] = (
 function_depth: Callable[[], int] = (
     _find("torch._C._len_torch_function_stack", "keep adbg's own operators out of a script's function mode") or _zero
 )
+function_at: Callable[[int], Any] | None = _find(
+    "torch._C._get_function_stack_at", "be told of the operators that the script calls"
+)
 _disable_modes: Callable[[], contextlib.AbstractContextManager[Any]] | None = _find(
     "torch.utils._python_dispatch._disable_current_modes", "keep adbg's own operators out of a script's dispatch mode"
 )
-_disable_function: Callable[[], contextlib.AbstractContextManager[Any]] | None = _find(
+no_function: Callable[[], contextlib.AbstractContextManager[Any]] | None = _find(
     "torch._C.DisableTorchFunction", "keep adbg's own operators out of a tensor subclass's __torch_function__"
 )
 _record_functions: Callable[[bool], None] | None = _find(
@@ -160,8 +163,8 @@ def unseen() -> Any:
     with contextlib.ExitStack() as stack:
         if _record_functions is not None and profiling():
             stack.enter_context(_unprofiled())
-        if _disable_function is not None:
-            stack.enter_context(_disable_function())
+        if no_function is not None:
+            stack.enter_context(no_function())
         if _disable_modes is not None and dispatch_depth():
             stack.enter_context(_disable_modes())
         yield
@@ -189,9 +192,9 @@ class undisturbed:  # a lower-case name, used in a ``with``
 
 def attribute_grad_fn(tensor: Any) -> Any:
     """``tensor.grad_fn`` past a subclass's __torch_function__."""
-    if type(tensor) is torch.Tensor or _disable_function is None:
+    if type(tensor) is torch.Tensor or no_function is None:
         return tensor.grad_fn
-    with _disable_function():
+    with no_function():
         return tensor.grad_fn
 
 

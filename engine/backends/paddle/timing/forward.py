@@ -56,11 +56,11 @@ class PaddleForward(ForwardTimer):
         self.problem = ""
         if not self._places:
             self._cost = _cost_of_stamps()
-            self._places = [(owner, name, was, _timed(self, was)) for owner, name, was in _functions()]
-            self._places += [(owner, name, was, _timed_method(self, was)) for owner, name, was in _methods()]
+            self._places = [(owner, name, was, _timed(self, was)) for owner, name, was in functions()]
+            self._places += [(owner, name, was, _timed_method(self, was)) for owner, name, was in methods()]
             layer = _layer(self)
             self._places += [layer] if layer is not None else []
-            self._compilers = [(owner, name, was, _compiling(self, was)) for owner, name, was in _compilers()]
+            self._compilers = [(owner, name, was, _compiling(self, was)) for owner, name, was in compilers()]
         self._stamps = {}
         for owner, name, original, ours in (*self._places, *self._compilers):
             if vars(owner).get(name) is original:  # what somebody else put there stays
@@ -155,7 +155,7 @@ def _timed(timer: PaddleForward, original: Callable[..., Any]) -> Any:
         note(result, end - begin)
         return result
 
-    return _like(operator, original)
+    return like(operator, original)
 
 
 def _timed_method(timer: PaddleForward, original: Callable[..., Any]) -> Any:
@@ -175,7 +175,7 @@ def _timed_method(timer: PaddleForward, original: Callable[..., Any]) -> Any:
         note(result if result is not None else self, end - begin)
         return result
 
-    return _like(method, original)
+    return like(method, original)
 
 
 def _layer(timer: PaddleForward) -> tuple[Any, str, Any, Any] | None:
@@ -194,7 +194,7 @@ def _layer(timer: PaddleForward) -> tuple[Any, str, Any, Any] | None:
         return bound(*args, **kwargs)
 
     timed = _timed(timer, called)
-    return layer, "apply", None, classmethod(_like(apply, original))
+    return layer, "apply", None, classmethod(like(apply, original))
 
 
 def _inherited(kind: type, name: str) -> Any:
@@ -210,10 +210,10 @@ def _compiling(timer: PaddleForward, original: Callable[..., Any]) -> Any:
             strip_own(error)
             raise
 
-    return _like(call, original)
+    return like(call, original)
 
 
-def _like(ours: Any, original: Any) -> Any:
+def like(ours: Any, original: Any) -> Any:
     for name in ("__module__", "__name__", "__qualname__", "__doc__"):
         value = getattr(original, name, None)
         if isinstance(value, str):
@@ -224,7 +224,7 @@ def _like(ours: Any, original: Any) -> Any:
 # ------------------------------------------------------------------ what is stood in for
 
 
-def _functions() -> Iterator[tuple[Any, str, Any]]:
+def functions() -> Iterator[tuple[Any, str, Any]]:
     """(module, name, function): operators, and where Paddle's own modules hold them."""
     builtin = type(len)
     known: set[int] = set()
@@ -240,14 +240,14 @@ def _functions() -> Iterator[tuple[Any, str, Any]]:
                     yield module, name, value
 
 
-def _methods() -> Iterator[tuple[Any, str, Any]]:
+def methods() -> Iterator[tuple[Any, str, Any]]:
     for name in _TENSOR:
         value = vars(paddle.Tensor).get(name)
         if value is not None and not hasattr(value, "__code__"):  # Python's own come down to one of ``_C_ops``
             yield paddle.Tensor, name, value
 
 
-def _compilers() -> Iterator[tuple[Any, str, Any]]:
+def compilers() -> Iterator[tuple[Any, str, Any]]:
     translator = sys.modules.get("paddle.jit.dy2static.program_translator")
     for kind in ("StaticFunction", "SymbolicStaticFunction", "ASTStaticFunction"):
         owner = getattr(translator, kind, None)

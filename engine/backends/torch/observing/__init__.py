@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from adbg.engine.backends.base import Tap
+from adbg.engine.backends.torch.observing.operators import OperatorTap
 from adbg.engine.types import SourceLine
 
 Lines = Callable[[object], "tuple[SourceLine, ...]"]  # user lines of a frame, innermost first
@@ -12,4 +13,4 @@ Lines = Callable[[object], "tuple[SourceLine, ...]"]  # user lines of a frame, i
 
 def taps() -> Sequence[Tap]:
     """One of each, none put in."""
-    return ()
+    return (OperatorTap(),)

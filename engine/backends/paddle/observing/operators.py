@@ -1,0 +1,199 @@
+"""Every operator that the user's code calls on Paddle: functions stand in for those of ``paddle._C_ops`` and for the
+methods of ``Tensor`` that come down to none (see ``timing/forward``, which times the same ones).
+
+What a function of Paddle's calls is told one by one, with the user's line: ``F.softmax_with_cross_entropy`` is the
+operators that it is made of. Compilers (``to_static``) look at the functions that they meet: before a compiled function
+is called all is taken out, and this program's operators are not told again.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import paddle
+
+from adbg.engine.backends.base import Need, OperatorCall, Tap, Watcher
+from adbg.engine.backends.common.operands import tensors_in
+from adbg.engine.backends.common.tracebacks import strip_own
+from adbg.engine.backends.common.user_lines import UserLines
+from adbg.engine.backends.paddle import private
+from adbg.engine.backends.paddle.timing.forward import compilers, functions, like, methods
+from adbg.engine.outside import suppress
+
+#: Methods of ``Tensor`` beside those that ``timing`` knows: they cut, alias, overwrite or leave the graph.
+_MORE = (
+    "detach", "detach_", "numpy", "item", "tolist", "__float__", "__int__", "__bool__", "__array__", "copy_",
+    "set_value", "_share_buffer_to",
+)  # fmt: skip
+_NAMES = {"_setitem_dygraph": "__setitem__", "_getitem_dygraph": "__getitem__", "_getitem_from_offset": "__getitem__"}
+_FACTS = frozenset({"contiguous"})
+_Place = tuple[Any, str, Any, Any]  # owner, name, original, ours
+
+
+class _Inside(threading.local):
+    depth = 0  # methods of _MORE that run: what they call is not told
+    telling = False
+
+
+class OperatorTap(Tap):
+    need = Need.OPERATORS
+
+    def __init__(self) -> None:
+        self._lines = UserLines(paddle.__path__[0])
+        self._places: list[_Place] = []
+        self._compilers: list[_Place] = []
+        self._inside = _Inside()
+        self.watcher: Watcher | None = None
+        self.thread = 0
+        self.problem = ""
+
+    def put_in(self, watcher: Watcher) -> None:
+        if self.problem:
+            return
+        if not self._places:
+            self._places = [(owner, name, was, _function(self, name, was)) for owner, name, was in functions()]
+            self._places += [(owner, name, was, _method(self, name, was)) for owner, name, was in methods()]
+            self._places += [(owner, name, was, _whole(self, name, was)) for owner, name, was in _more()]
+            self._compilers = [(owner, name, was, _compiling(self, was)) for owner, name, was in compilers()]
+        for owner, name, original, ours in (*self._places, *self._compilers):
+            if vars(owner).get(name) is original:  # what somebody else put there stays
+                setattr(owner, name, ours)
+        self.watcher = watcher
+        self.thread = threading.get_ident()
+
+    def take_out(self) -> None:
+        self.watcher = None
+        self.thread = 0
+        for owner, name, original, ours in (*self._places, *self._compilers):
+            if vars(owner).get(name) is ours:
+                setattr(owner, name, original)
+
+    def compiles(self) -> None:
+        self.problem = "the program compiles functions (to_static)"
+        self.take_out()
+
+    # ---- on the program's threads
+
+    def watched(self) -> Watcher | None:
+        """Who is told of a call on this thread."""
+        inside = self._inside
+        return None if inside.depth or inside.telling else self.watcher
+
+    def call(self, watcher: Watcher, name: str, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        operands = tensors_in(paddle.Tensor, args)
+        if kwargs:
+            operands += tensors_in(paddle.Tensor, kwargs.values())
+        versions = tuple([_version(each) for each in operands])
+        grad_mode = private.has_grad()
+        try:
+            result = original(*args, **kwargs)
+        except Exception as error:
+            told = OperatorCall(name, tuple(operands), versions, (), (), grad_mode, False, args, kwargs, error)
+            self._tell(watcher, told)
+            raise
+        results = (result,) if isinstance(result, paddle.Tensor) else tuple(tensors_in(paddle.Tensor, (result,)))
+        self._tell(watcher, OperatorCall(name, tuple(operands), versions, results, (), grad_mode, False, args, kwargs))
+        return result
+
+    def whole(self, watcher: Watcher, name: str, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        inside = self._inside
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            inside.depth += 1
+            try:
+                return original(*args, **kwargs)
+            finally:
+                inside.depth -= 1
+
+        return self.call(watcher, name, run, args, kwargs)
+
+    def _tell(self, watcher: Watcher, call: OperatorCall) -> None:
+        self._inside.telling = True
+        try:
+            with suppress(Exception):
+                frame = sys._getframe(3)
+                call.lines = self._lines(frame)
+                watcher.operator(call)
+        finally:
+            self._inside.telling = False
+
+
+def _version(value: Any) -> int | None:
+    try:
+        return int(value.inplace_version)
+    except (AttributeError, RuntimeError, ValueError):
+        return None
+
+
+def _function(tap: OperatorTap, name: str, original: Callable[..., Any]) -> Any:
+    told, ident = _NAMES.get(name, name), threading.get_ident
+    if told in _FACTS:
+        return original
+
+    def operator(*args: Any, **kwargs: Any) -> Any:
+        watcher = tap.watched()
+        try:
+            if watcher is None or tap.thread != ident():
+                return original(*args, **kwargs)
+            return tap.call(watcher, told, original, args, kwargs)
+        except BaseException as error:
+            strip_own(error)
+            raise
+
+    return like(operator, original)
+
+
+def _method(tap: OperatorTap, name: str, original: Callable[..., Any]) -> Any:
+    told, ident = _NAMES.get(name, name), threading.get_ident
+    if told in _FACTS:
+        return original
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        watcher = tap.watched()
+        try:
+            if watcher is None or tap.thread != ident():
+                return original(self, *args, **kwargs)
+            return tap.call(watcher, told, original, (self, *args), kwargs)
+        except BaseException as error:
+            strip_own(error)
+            raise
+
+    return like(method, original)
+
+
+def _whole(tap: OperatorTap, name: str, original: Callable[..., Any]) -> Any:
+    ident = threading.get_ident
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        watcher = tap.watched()
+        try:
+            if watcher is None or tap.thread != ident():
+                return original(self, *args, **kwargs)
+            return tap.whole(watcher, name, original, (self, *args), kwargs)
+        except BaseException as error:
+            strip_own(error)
+            raise
+
+    return like(method, original)
+
+
+def _compiling(tap: OperatorTap, original: Callable[..., Any]) -> Any:
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        tap.compiles()
+        try:
+            return original(self, *args, **kwargs)
+        except BaseException as error:
+            strip_own(error)
+            raise
+
+    return like(call, original)
+
+
+def _more() -> Iterator[tuple[Any, str, Any]]:
+    for name in _MORE:
+        value = vars(paddle.Tensor).get(name)
+        if value is not None:
+            yield paddle.Tensor, name, value

@@ -1,0 +1,240 @@
+"""Every operator that the user's code calls on torch: a function mode, which sees calls as they are written.
+
+torch takes a mode off its stack while it handles a call, and while an overridable function of Python runs
+(``Tensor.backward``, ``F.cross_entropy``): what such a function calls is its own business, and not told.
+
+The mode lies at the bottom of the stack, above a default device alone, which insists on being the last: a program that
+leaves modes of its own, in whatever order, finds them on top. Where it is to go while torch has it aside, it stays
+silent until the next step of an optimizer, or until it is wanted again. torch.compile guards on the stack of modes:
+from the first ``torch.compile`` on there is no tap.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import overrides
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils._device import DeviceContext
+
+from adbg.engine.backends.base import Need, OperatorCall, Tap, Watcher
+from adbg.engine.backends.common.operands import tensors_in
+from adbg.engine.backends.common.tracebacks import strip_own
+from adbg.engine.backends.common.user_lines import UserLines
+from adbg.engine.backends.torch import private
+from adbg.engine.outside import suppress
+
+_push_mode: Callable[[Any], None] = overrides._push_mode
+_pop_mode: Callable[[], Any] = overrides._pop_mode
+
+#: Attributes that give a tensor, or take one: they cut, alias or overwrite. All others are facts, and not told.
+_ATTRIBUTES = frozenset({"data", "grad", "T", "mT", "H", "mH", "real", "imag"})
+_SET = frozenset({"data", "grad", "requires_grad"})
+#: Calls that ask for a fact, or that are no operator.
+_FACTS = frozenset({
+    "_record_function_enter_new", "_record_function_exit._RecordFunction", "__format__", "__hash__", "__len__",
+    "__repr__", "__dir__", "_backward_hooks", "_is_view", "_set_grad_enabled",
+    "backward", "data_ptr", "dim", "element_size", "get_device", "grad", "has_names", "is_complex", "is_contiguous",
+    "is_floating_point", "is_inference", "is_nonzero", "is_same_size", "is_tensor", "ndimension", "nelement", "numel",
+    "register_hook", "register_post_accumulate_grad_hook", "retain_grad", "set_grad_enabled", "size", "storage",
+    "storage_offset", "stride", "untyped_storage", "_typed_storage", "__reduce_ex__", "set_default_dtype",
+})  # fmt: skip
+
+
+class _Aside(threading.local):
+    depth = 0  # calls that the mode handles on this thread now: torch has it off the stack meanwhile
+    telling = False
+
+
+class OperatorTap(Tap):
+    need = Need.OPERATORS
+
+    def __init__(self) -> None:
+        self._lines = UserLines(torch.__path__[0])
+        self._names: dict[Any, str] = {}
+        self._aside = _Aside()
+        self._mode: Any = None
+        self._handle: Any = None
+        self._compile: tuple[Any, Any] | None = None  # torch's, and what stands in for it
+        self.watcher: Watcher | None = None
+        self.problem = ""
+
+    # ---- in and out
+
+    def put_in(self, watcher: Watcher) -> None:
+        if self.problem or private.no_function is None or private.function_at is None:
+            return
+        self.watcher = watcher
+        if self._compile is None:
+            self._stand_in()
+        if self._mode is None:
+            self._mode = _Mode(self)
+        if not self._aside.depth and self._mode not in _stack():
+            _insert(self._mode)
+        if self._handle is None:
+            self._handle = register_optimizer_step_pre_hook(self._step_begins)
+
+    def take_out(self) -> None:
+        self.watcher = None
+        if self._compile is not None:
+            theirs, ours = self._compile
+            if torch.compile is ours:
+                torch.compile = theirs
+            self._compile = None
+        self._leave()
+
+    def _leave(self) -> None:
+        """Off the stack of this thread, where it is there now."""
+        if self._mode is None:
+            return
+        if self._mode in _stack():
+            _remove(self._mode)
+        elif self._aside.depth:
+            return  # torch puts it back behind the call
+        self._mode = None
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            handle.remove()
+
+    def _step_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self.watcher is None:
+            self._leave()
+
+    def _stand_in(self) -> None:
+        theirs = torch.compile
+
+        @functools.wraps(theirs)
+        def compile(*args: Any, **kwargs: Any) -> Any:
+            self.problem = "the program compiles (torch.compile)"
+            self.take_out()
+            try:
+                return theirs(*args, **kwargs)
+            except BaseException as error:
+                strip_own(error)
+                raise
+
+        self._compile = theirs, compile
+        torch.compile = compile
+
+    # ---- on the program's threads
+
+    def name_of(self, function: Any) -> str:
+        """ "" for what is not told."""
+        try:
+            return self._names[function]
+        except KeyError:
+            found = self._names[function] = _name(function)
+            return found
+        except TypeError:  # not hashable
+            return _name(function)
+
+    def handle(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        watcher, aside = self.watcher, self._aside
+        name = self.name_of(function) if watcher is not None and not aside.telling else ""
+        aside.depth += 1
+        try:
+            if not name or watcher is None or private.tracing():
+                return function(*args, **kwargs)
+            operands = tensors_in(torch.Tensor, args)
+            if kwargs:
+                operands += tensors_in(torch.Tensor, kwargs.values())
+            versions = tuple([_version(each) for each in operands])
+            grad_mode = private.grad_mode()
+            try:
+                result = self._with_warnings(args) if name == "grad" else function(*args, **kwargs)
+            except Exception as error:
+                told = OperatorCall(name, tuple(operands), versions, (), (), grad_mode, False, args, kwargs, error)
+                self._tell(watcher, told)
+                raise
+            results = (result,) if isinstance(result, torch.Tensor) else tuple(tensors_in(torch.Tensor, (result,)))
+            told = OperatorCall(name, tuple(operands), versions, results, (), grad_mode, False, args, kwargs)
+            self._tell(watcher, told)
+            return result
+        finally:
+            aside.depth -= 1
+
+    def _tell(self, watcher: Watcher, call: OperatorCall) -> None:
+        hidden = private.no_function
+        assert hidden is not None
+        self._aside.telling = True
+        try:
+            with suppress(Exception), hidden():
+                call.in_backward = private.task_id() != -1
+                call.lines = self._lines(sys._getframe(3))
+                watcher.operator(call)
+        finally:
+            self._aside.telling = False
+
+    def _with_warnings(self, args: tuple[Any, ...]) -> Any:
+        """``.grad`` of a tensor that is no leaf: torch warns, of the line that called it."""
+        value = args[0]
+        if value.is_leaf or value.retains_grad:
+            return value.grad
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            result = value.grad
+        frame = sys._getframe(3)
+        for each in caught:
+            registry = frame.f_globals.setdefault("__warningregistry__", {})
+            module = frame.f_globals.get("__name__", "<unknown>")
+            file, line = frame.f_code.co_filename, frame.f_lineno
+            warnings.warn_explicit(each.message, each.category, file, line, module, registry)
+        return result
+
+
+class _Mode(overrides.TorchFunctionMode):
+    def __init__(self, tap: OperatorTap) -> None:
+        self._tap = tap
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        try:
+            return self._tap.handle(func, args, kwargs or {})
+        except BaseException as error:
+            strip_own(error)
+            raise
+
+
+def _stack() -> list[Any]:
+    assert private.function_at is not None
+    return [private.function_at(place) for place in range(private.function_depth())]
+
+
+def _remove(mode: Any) -> None:
+    above = []
+    while (top := _pop_mode()) is not mode:
+        above.append(top)
+    for each in reversed(above):
+        _push_mode(each)
+
+
+def _insert(mode: Any) -> None:
+    """At the bottom, or above the default device there."""
+    above = [_pop_mode() for _ in range(private.function_depth())]
+    if above and isinstance(above[-1], DeviceContext):
+        _push_mode(above.pop())
+    _push_mode(mode)
+    for each in reversed(above):
+        _push_mode(each)
+
+
+def _version(value: Any) -> int | None:
+    try:
+        return int(value._version)
+    except RuntimeError:  # of inference mode, or inside a transformation
+        return None
+
+
+def _name(function: Any) -> str:
+    name = getattr(function, "__name__", "")
+    if name in ("__get__", "__set__", "__delete__"):
+        attribute = getattr(getattr(function, "__self__", None), "__name__", "")
+        if name == "__get__":
+            return attribute if attribute in _ATTRIBUTES else ""
+        return f"set_{attribute}" if attribute in _SET else ""
+    return "" if name in _FACTS else name
