@@ -79,7 +79,8 @@ class Ledger:
         """Note what a call made; the last of its results that is not finite."""
         backend = self._facts.backend
         found = None
-        for result in call.results:
+        results = call.results or (call.operands[:1] if call.name == "__setitem__" else ())
+        for result in results:
             if math.isfinite(backend.norm(result)):
                 if self._by_id or self._by_place:
                     self._forget(result)
@@ -102,7 +103,7 @@ class Ledger:
         made.iteration = self._facts.iteration
         parents, before = [], []
         for operand in call.operands:
-            if any(operand is each for each in call.results):  # in place: what it was before is what is known of it
+            if operand is result or any(operand is each for each in call.results):  # in place: what it was before is what is known of it
                 known = self._by_id.get(id(operand))
                 if known is not None and known[0]() is operand:
                     parents.append(known[1])

@@ -68,7 +68,7 @@ class NonFinite(Detector):
     # ---- the forward
 
     def operator(self, call: OperatorCall) -> None:
-        if call.error is not None or not call.results:
+        if call.error is not None:
             return
         begun = time.perf_counter()
         made = self._ledger.look(call)
