@@ -68,7 +68,7 @@ class NonFinite(Detector):
     # ---- the forward
 
     def operator(self, call: OperatorCall) -> None:
-        if call.error is not None:
+        if call.error is not None or self._told:
             return
         begun = time.perf_counter()
         made = self._ledger.look(call)
@@ -108,12 +108,13 @@ class NonFinite(Detector):
             if not math.isfinite(size) and any(backend.nonfinite(value)):
                 here.told = True
                 self._scalars.clear()
-                self._forward(running, value)
+                if not self._told:
+                    self._forward(running, value)
 
     def node_end(self, visit: Visit) -> None:
         running, key = visit.running, visit.key
         here = self._calls.get(running.serial)
-        if here is None or here.told or not visit.ins:
+        if here is None or here.told or self._told or not visit.ins:
             return
         backend = self.facts.backend
         slots = [slot for slot, value in enumerate(visit.ins) if any(values.bad(backend, value))]
@@ -321,7 +322,7 @@ class NonFinite(Detector):
             return None
         same = [key for key in index_of(call).order if call.describe(key).forward == line]
         named = [key for key in same if singular.plain_name(call.name(key)) == singular.plain_name(name)]
-        keys = named or (same if len(same) == 1 else [])
+        keys = named or same  # in execution order: the last operator of the line first
         return self.facts.node(call, keys[0])[0] if keys else None
 
     def _of_source(self, call: Any, source: saved.Source, root: Any) -> Finding | None:
@@ -390,12 +391,9 @@ class NonFinite(Detector):
 
     def _tell(self, finding: Finding) -> None:
         """An origin. What comes in later iterations is a consequence, or the same again."""
-        if self._told and self.facts.findings.get(self._told[0], finding).cause != finding.cause:
-            if finding.iteration is None and any(
-                self.facts.findings[each].confidence >= 0.5 for each in self._told if each in self.facts.findings
-            ):
-                return
-        self._told.append(self.facts.tell(finding))
+        if not self._told:
+            self._told.append(self.facts.tell(finding))
+            self.needs = Need.STEPS
 
     def iteration_end(self) -> None:
         pending, self._pending = self._pending, []

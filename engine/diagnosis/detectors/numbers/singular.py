@@ -9,18 +9,20 @@ from collections.abc import Mapping, Sequence
 from adbg.engine.diagnosis.detectors.numbers.values import LARGEST, WORDS, plain
 
 _ALIASES = {
-    "true_divide": "div", "divide": "div", "truediv": "div", "rtruediv": "div", "floor_divide": "div",
-    "linalgvectornorm": "norm", "linalgnorm": "norm", "pnorm": "norm", "frobeniusnorm": "norm",
-    "l2normalize": "norm", "std_mean": "std", "var_mean": "var", "stdmean": "std", "varmean": "var",
-    "multiply": "mul", "elementwisepow": "pow", "elementwise_pow": "pow", "clampmin": "clamp", "rpow": "pow",
+    "truedivide": "div", "divide": "div", "truediv": "div", "rtruediv": "div", "floordivide": "div", "rdiv": "div",
+    "linalgvectornorm": "norm", "linalgnorm": "norm", "vectornorm": "norm", "pnorm": "norm", "frobeniusnorm": "norm",
+    "stdmean": "std", "varmean": "var", "multiply": "mul", "rmul": "mul", "elementwisepow": "pow", "rpow": "pow",
+    "clampmin": "clamp", "clampmax": "clamp", "clip": "clamp", "add": "add", "radd": "add", "subtract": "sub",
+    "rsub": "sub", "matmul": "mm", "bmm": "mm", "addmm": "mm", "linear": "mm", "rmatmul": "mm", "toncopy": "tocopy",
+    "crossentropy": "nllloss", "crossentropywithsoftmax": "nllloss", "logsoftmax": "logsoftmax", "square": "pow",
 }  # fmt: skip
 
 
 def plain_name(name: str) -> str:
     """The operator in the name of a call or a node: "div" of "__truediv__", "DivBackward0", "DivideGradNode",
     "div_"."""
-    word = re.sub(r"(Backward\d*|GradNode|GradNodeFinal)(#\d+)?$", "", name).strip("_").lower()
-    return _ALIASES.get(word, _ALIASES.get(word.replace("_", ""), word))
+    word = re.sub(r"(Backward\d*|GradNode|GradNodeFinal)(#\d+)?$", "", name).replace("_", "").lower()
+    return _ALIASES.get(word, word)
 
 
 def made_in_backward(op: str, incoming: float | None, operands: Mapping[str, float], exponent: str) -> str:

@@ -10,8 +10,8 @@ from adbg.engine.session.running_call import Visit
 from adbg.engine.types import SourceLine
 
 GATES = {
-    "relu", "threshold", "relu6", "hardtanh", "hardswish", "hardsigmoid", "clamp", "clip", "elu", "sigmoid", "tanh",
-    "softmax", "logsoftmax", "_softmax", "maxpool2dwithindices", "maxpool2d", "pool2d", "where", "maskedfill", "gelu", "silu",
+    "relu", "threshold", "relu6", "hardtanh", "hardswish", "hardsigmoid", "clamp", "elu", "sigmoid", "tanh",
+    "softmax", "logsoftmax", "maxpool2dwithindices", "maxpool2d", "pool2d", "where", "maskedfill", "gelu", "silu",
 }  # fmt: skip
 FLAT = {"sign", "round", "floor", "ceil", "trunc", "fix", "heaviside", "frac"}  # their derivative is 0 everywhere
 

@@ -43,7 +43,8 @@ class Steps:
             self.last = Step(kind, iteration, event.line, made, tuple(event.rates))
 
     def loss(self, size: float) -> None:
-        self._losses.append(size)
+        if not self._losses or math.isfinite(self._losses[-1]):
+            self._losses.append(size)
 
     def finite(self) -> list[float]:
         return [each for each in self._losses if math.isfinite(each)]
@@ -54,8 +55,9 @@ class Steps:
         if len(losses) < 3:
             return False
         last = losses[-1]
-        rises = sum(later > earlier for earlier, later in zip(losses[-6:], losses[-5:]))
-        return last > _TIMES * max(min(losses), 1e-12) and last > 1e3 and rises >= min(len(losses), 6) - 2
+        recent = losses[-6:]
+        rises = sum(later > earlier for earlier, later in zip(recent, recent[1:]))
+        return last > _TIMES * max(min(losses), 1e-12) and last > 1e3 and rises >= len(recent) - 2
 
     def growth(self) -> str:
         losses = self.finite()

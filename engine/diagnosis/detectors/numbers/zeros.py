@@ -24,7 +24,6 @@ _WHY = {
     "softmax": "it is saturated: every row has all its weight on one element",
     "logsoftmax": "it is saturated: every row has all its weight on the target",
     "clamp": "every input is outside of its bounds, where its derivative is 0",
-    "clip": "every input is outside of its bounds, where its derivative is 0",
     "hardtanh": "every input is outside of its bounds, where its derivative is 0",
     "relu6": "every input is outside of 0 to 6, where its derivative is 0",
     "where": "its other branch is always taken",
