@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, OptimizerEvent, detector
-from adbg.engine.diagnosis.detectors.numbers import saved, singular, values
+from adbg.engine.diagnosis.detector import Detector, FunctionCall, Need, OperatorCall, OptimizerEvent, detector
+from adbg.engine.diagnosis.detectors.numbers import own_backward, saved, singular, values
 from adbg.engine.diagnosis.detectors.numbers.ledger import Ledger, Made
 from adbg.engine.diagnosis.detectors.numbers.steps import Steps
 from adbg.engine.diagnosis.facts import Facts
@@ -49,7 +49,7 @@ class NonFinite(Detector):
     two seconds of such looks of a run.
     """
 
-    needs = Need.STEPS | Need.OPERATORS
+    needs = Need.STEPS | Need.OPERATORS | Need.FUNCTIONS
     sampled = Need.OPERATORS
     screens = True
 
@@ -62,6 +62,8 @@ class NonFinite(Detector):
         self._pending: list[tuple[Finding, list[str]]] = []  # of half types: not told if no parameter is harmed
         self._skipped = 0
         self._scalars: dict[tuple[str, int], Made] = {}  # losses that are not finite, by line, without a backward yet
+        self._skipped_losses: list[Made] = []  # not finite, and a backward came behind that was not theirs
+        self._function: Any = None  # the custom function whose backward made the first one
         self._spent = 0.0
         self._sums = not facts.backend.capabilities.saved_tensors
 
@@ -82,10 +84,18 @@ class NonFinite(Detector):
             self._ledger.watch_edges(call)
         self._spent += time.perf_counter() - begun
         if self._spent > _SECONDS:
-            self.needs = Need.STEPS  # from the next iteration on
+            self.needs = Need.STEPS | Need.FUNCTIONS  # from the next iteration on
 
     def _made_of_graph(self, call: OperatorCall) -> bool:
         return any(self.facts.backend.meta(each).requires_grad for each in call.operands)
+
+    def function(self, call: FunctionCall) -> None:
+        backend = self.facts.backend
+        if call.phase == "backward" and call.error is None and self._function is None:
+            given = call.results if isinstance(call.results, (tuple, list)) else (call.results,)
+            if any(any(values.bad(backend, each)) for each in given):
+                if not any(any(values.bad(backend, each)) for each in call.arguments):
+                    self._function = call.function
 
     def optimizer(self, event: OptimizerEvent) -> None:
         self._steps.note(event, self.facts.iteration)
@@ -99,13 +109,17 @@ class NonFinite(Detector):
             here.told = any(self._calls[each.serial].told for each in running.chain[:-1] if each.serial in self._calls)
             return
         self._ledger.backward.clear()
+        self._function = None
         backend = self.facts.backend
         for value in running.call.root_values():
             if not backend.is_tensor(value):
                 continue
             size = backend.norm(value)
             self._steps.loss(size)
-            if not math.isfinite(size) and any(backend.nonfinite(value)):
+            if math.isfinite(size):
+                self._skipped_losses += self._scalars.values()
+                self._scalars.clear()
+            elif any(backend.nonfinite(value)):
                 here.told = True
                 self._scalars.clear()
                 if not self._told:
@@ -162,11 +176,8 @@ class NonFinite(Detector):
         evidence = list(made.evidence)
         why = made.why
         custom = call.is_custom(key)
-        if custom and self._ledger.backward:
-            first = self._ledger.backward[0].origin()
-            cause = first.line or cause
-            why = f"its own backward made it: {first.name}" + (f" ({first.why})" if first.why else "")
-            evidence += first.evidence
+        if custom:
+            cause, why = self._of_custom(call, key, forward, evidence)
         if not why and forward is not None:
             edges = self._ledger.edges.get((forward.file, forward.line))
             op = singular.plain_name(at.name or "")
@@ -186,6 +197,20 @@ class NonFinite(Detector):
             message=message, node=at, backward=call.number, forward=forward, cause=self.facts.cause(cause),
             evidence=evidence, next=shown,
         )  # fmt: skip
+
+    def _of_custom(
+        self, call: Any, key: int, forward: SourceLine | None, evidence: list[str]
+    ) -> tuple[SourceLine | None, str]:
+        """The line of a custom function's backward, and why it is that one."""
+        if self._ledger.backward:
+            first = self._ledger.backward[0].origin()
+            evidence += first.evidence
+            return first.line or forward, f"its own backward made it: {first.name}" + (first.why and f" ({first.why})")
+        function = self._function or getattr(type(call.node(key)), "_forward_cls", None)
+        line, sure = own_backward.suspect(function) if function is not None else (None, False)
+        if line is None:
+            return forward, "its own backward made it"
+        return line, "its own backward made it" + (f", in `{Facts.text_of(line)}`" if sure else "")
 
     def _masks(self, call: Any, key: int) -> list[str]:
         """The mask that the gradient of a node came through."""
@@ -433,6 +458,14 @@ class NonFinite(Detector):
             if finding is not None:
                 self._tell(finding)
                 return
+        for made in self._skipped_losses[:1]:
+            finding = self._of_made(made.origin(), None)
+            if finding is not None:
+                finding.evidence.append(
+                    f"{len(self._skipped_losses)} losses were not finite, no backward ran on them, and training went on: "
+                    "a bug if the program does not skip them on purpose"
+                )
+                self.facts.tell(replace(finding, severity="note", confidence=0.4))
         if self._steps.last is None:
             return
         for name, parameter in self.facts.backend.parameters():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from adbg.engine.diagnosis.detector import Detector, detector
@@ -90,6 +91,8 @@ class ZeroGradient(Detector):
             if name is None:
                 continue
             leaf = self._leaves.setdefault(name, _Leaf())
+            if not math.isfinite(size.entering):
+                continue
             leaf.seen += 1
             if size.entering == 0 or self._as_good_as_zero(running, key, sizes):
                 leaf.zero += 1
@@ -171,7 +174,7 @@ class ZeroGradient(Detector):
 
 def _stops(size: Size) -> bool:
     leaving = [each for each in size.leaving if each is not None]
-    return size.entering > 0 and bool(leaving) and max(leaving) <= _SMALL * size.entering
+    return 0 < size.entering < math.inf and bool(leaving) and max(leaving) <= _SMALL * size.entering
 
 
 def _line(place: Place) -> SourceLine | None:
