@@ -39,7 +39,6 @@ from adbg.engine.backends.paddle.native.grad_fn import node_of
 from adbg.engine.backends.paddle.native.later import CALLERS, LateChecks
 from adbg.engine.backends.paddle.native.own import aids_aside, aids_tell
 from adbg.engine.backends.paddle.native.sites import log_sites
-from adbg.engine.backends.paddle.observing import taps
 from adbg.engine.backends.paddle.stacks import Stacks
 from adbg.engine.backends.paddle.timing.forward import PaddleForward
 from adbg.engine.backends.paddle.timing.phases import PaddlePhases
@@ -73,7 +72,6 @@ class PaddleBackend(FrameworkBackend):
     _make_taps = staticmethod(observing.taps)
     _entry: EngineEntry
     _modules: Modules
-    _observing = staticmethod(taps)
     dump_dialect: ClassVar[DumpDialect] = DumpDialect(
         stack_note="Note : If you want to see the call stack information of each Node, please make sure "
         "FLAGS_call_stack_level=3 is set at runtime.\n"

@@ -22,7 +22,6 @@ from adbg.engine.backends.torch.creations import Creations
 from adbg.engine.backends.torch.entry import EngineEntry
 from adbg.engine.backends.torch.graph import Services, TorchGraph, node_name, root_nodes
 from adbg.engine.backends.torch.modules import Modules
-from adbg.engine.backends.torch.observing import taps
 from adbg.engine.backends.torch.spent import older_nodes, used_up
 from adbg.engine.backends.torch.stacks import FrameFilter, Stacks
 from adbg.engine.backends.torch.timing.phases import TorchPhases
@@ -71,7 +70,6 @@ class TorchBackend(FrameworkBackend):
     _make_taps = staticmethod(observing.taps)
     _entry: EngineEntry
     _modules: Modules
-    _observing = staticmethod(taps)
 
     meta = staticmethod(tensors.meta)
     stats = staticmethod(tensors.stats)

@@ -1,0 +1,243 @@
+"""What operators of the forward gave that is not finite, and of what: the way back from a bad loss to the first one.
+
+No tensor is kept: results are known by a weak reference, and by where they lie.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from adbg.engine.backends.base import OperatorCall
+from adbg.engine.diagnosis.detectors.numbers import singular, values
+from adbg.engine.diagnosis.facts import Facts
+from adbg.engine.outside import suppress
+from adbg.engine.types import SourceLine
+
+_MOST = 5_000  # results that are remembered
+_MAKERS = {"full", "full_like", "tensor", "to_tensor", "as_tensor", "new_full", "fill_", "masked_fill", "where"}
+
+
+@dataclass(slots=True, weakref_slot=True)
+class Made:
+    """A tensor that is not finite. ``kind``: "operator" (made here of finite operands, or passed on from ``parents``),
+    "parameter", "data" (it came from outside), "constant" (infinities that the program wrote there: a mask)."""
+
+    kind: str
+    name: str
+    lines: tuple[SourceLine, ...]
+    nan: int
+    inf: int
+    numel: int
+    what: str = ""  # shape and dtype
+    why: str = ""
+    evidence: list[str] = field(default_factory=list)
+    parents: tuple[Made, ...] = ()
+    iteration: int = 0
+
+    @property
+    def line(self) -> SourceLine | None:
+        return self.lines[0] if self.lines else None
+
+    def origin(self) -> Made:
+        """The first of those that it was made of; a mask of infinities is none."""
+        at, seen = self, {id(self)}
+        while True:
+            usable = [each for each in at.parents if each.kind != "constant" and id(each) not in seen]
+            if not usable:
+                return at
+            at = max(usable, key=lambda each: each.nan > 0)
+            seen.add(id(at))
+
+
+class Ledger:
+    """Of the operators of one framework. ``look`` once for each."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._by_id: dict[int, tuple[Any, Made]] = {}
+        self._by_place: dict[tuple[int, int], Made] = {}
+        self.edges: dict[tuple[str, int], list[str]] = {}  # line -> operands at a place where a derivative is infinite
+        self.backward: list[Made] = []  # made while this backward runs, by Python code in it
+
+    def of(self, tensor: Any) -> Made | None:
+        """What is known of a tensor that is not finite."""
+        known = self._by_id.get(id(tensor))
+        if known is not None and known[0]() is tensor:
+            return known[1]
+        return next((self._by_place[place] for place in self._places(tensor) if place in self._by_place), None)
+
+    def _places(self, tensor: Any) -> Iterator[tuple[int, int]]:
+        with suppress(Exception):
+            for where in self._facts.backend.storages(tensor):
+                yield where
+
+    def look(self, call: OperatorCall) -> Made | None:
+        """Note what a call made; the last of its results that is not finite."""
+        backend = self._facts.backend
+        found = None
+        results = call.results or (call.operands[:1] if call.name == "__setitem__" else ())
+        for result in results:
+            if math.isfinite(backend.norm(result)):
+                if self._by_id or self._by_place:
+                    self._forget(result)
+                continue
+            nan, inf = backend.nonfinite(result)
+            if nan or inf:
+                found = self._note(call, result, nan, inf)
+        return found
+
+    def _forget(self, result: Any) -> None:
+        self._by_id.pop(id(result), None)
+        if self._by_place and not self._facts.backend.has_graph(result):
+            for place in self._places(result):
+                self._by_place.pop(place, None)
+
+    def _note(self, call: OperatorCall, result: Any, nan: int, inf: int) -> Made:
+        backend = self._facts.backend
+        meta = backend.meta(result)
+        made = Made("operator", call.name, call.lines, nan, inf, meta.numel, values.shape_text(backend, result))
+        made.iteration = self._facts.iteration
+        parents, before = [], []
+        for operand in call.operands:
+            if operand is result or any(operand is each for each in call.results):  # in place: what it was before is what is known of it
+                known = self._by_id.get(id(operand))
+                if known is not None and known[0]() is operand:
+                    parents.append(known[1])
+                continue
+            bad = backend.nonfinite(operand)
+            if any(bad):
+                parents.append(self.of(operand) or self._entered(call, operand, *bad))
+            else:
+                before.append(operand)
+        made.parents = tuple(parents)
+        if not [each for each in parents if each.kind != "constant"]:
+            self._explain(made, call, result, before)
+        self._keep(result, made)
+        if call.in_backward:
+            self.backward.append(made)
+        return made
+
+    def _keep(self, result: Any, made: Made) -> None:
+        if len(self._by_id) > _MOST:
+            self._by_id = {key: each for key, each in self._by_id.items() if each[0]() is not None}
+            self._by_place.clear()
+        with suppress(TypeError):  # what cannot be referred to weakly is known by its place
+            self._by_id[id(result)] = (weakref.ref(result), made)
+        for place in self._places(result):
+            self._by_place[place] = made
+
+    def _entered(self, call: OperatorCall, operand: Any, nan: int, inf: int) -> Made:
+        """A bad operand that no operator made: a parameter, or data."""
+        backend = self._facts.backend
+        name = self._facts.name_of(operand)
+        meta = backend.meta(operand)
+        kind = "parameter" if name else "data"
+        if kind == "data" and not nan and self._only_negative(operand):
+            kind = "constant"
+        made = Made(kind, name or call.name, call.lines, nan, inf, meta.numel, values.shape_text(backend, operand))
+        made.iteration = self._facts.iteration
+        found = values.numbers(backend, operand)
+        place = found.first_bad() if found is not None else None
+        if found is not None and place is not None:
+            where = values.index_text(place, found.shape)
+            made.evidence.append(f"element {where} is {values.plain(found.flat[place])}" if where else "it is a scalar")
+        self._keep(operand, made)
+        return made
+
+    def _only_negative(self, operand: Any) -> bool:
+        found = values.stats(self._facts.backend, operand)
+        return found is not None and not found.pos_inf
+
+    def _explain(self, made: Made, call: OperatorCall, result: Any, operands: list[Any]) -> None:
+        """Of a result that is not finite although all operands are, masks set aside: why."""
+        scalars = _scalars(call)
+        if not made.nan and (any(map(math.isinf, scalars)) or (not operands and call.name in _MAKERS)):
+            made.kind = "constant"
+            return
+        if call.name.startswith("empty"):
+            made.kind, made.why = "constant", "memory that nothing was written to"
+            return
+        backend = self._facts.backend
+        if made.parents:
+            made.why = _of_masked(made.name)
+        elif not call.operands:
+            made.kind = "data"
+        elif any(backend.meta(each).numel == 0 for each in operands):
+            made.why = f"{made.name} of no elements"
+        elif any(math.isnan(each) for each in scalars):
+            made.why = "a NaN among its arguments"
+        read = values.numbers(backend, result)
+        place = read.first_bad() if read is not None else None
+        if read is None or place is None:
+            return
+        where = values.index_text(place, read.shape)
+        made.evidence.append(f"its result{where} is {values.plain(read.flat[place])}")
+        at: list[float | None] = []
+        largest = 0.0
+        for number, operand in enumerate(operands):
+            one = values.numbers(backend, operand)
+            if one is None:
+                at.append(None)
+                continue
+            largest = max(largest, max(map(abs, one.flat)))
+            met = one.at(place, read.shape) if made.what else None
+            at.append(met)
+            told = f" there: {values.plain(met)}" if met is not None else f": {min(one.flat):.6g} to {max(one.flat):.6g}"
+            made.evidence.append(f"operand {number} {list(one.shape)}{told}")
+        if made.why:
+            return
+        op = singular.plain_name(call.name)
+        if op in ("std", "var") and made.nan:
+            made.why = f"{op} of a single element"
+        elif op == "nllloss":
+            made.why = "no target counts (all are ignored), or the targets are out of range"
+        else:
+            bits = read.dtype
+            made.why = singular.made_in_forward(op, at, scalars, read.flat[place], bits, largest)
+
+    def watch_edges(self, call: OperatorCall) -> None:
+        """Note operands at which a derivative is infinite, where the framework will not show them in backward."""
+        op = singular.plain_name(call.name)
+        if op not in singular.EDGES or not call.lines or not call.operands:
+            return
+        watched = call.operands[1:2] if op == "div" else call.results[:1] if op in ("norm", "std") else call.operands[:1]
+        for value in watched:
+            found = values.stats(self._facts.backend, value)
+            line = (call.lines[0].file, call.lines[0].line)
+            if found is None or not (found.zero or (op in ("acos", "asin", "atanh") and max(-found.min, found.max) >= 1)):
+                self.edges.pop(line, None)
+                continue
+            which = "divisor" if op == "div" else "result" if op in ("norm", "std") else "operand"
+            zeros = f"{found.zero:,} of its {found.numel:,} elements are 0, the first at {self._first_zero(value)}"
+            text = zeros if found.zero else f"its elements go from {found.min:.6g} to {found.max:.6g}"
+            self.edges[line] = [f"the {which} of {call.name} {values.shape_text(self._facts.backend, value)}: {text}"]
+
+    def _first_zero(self, value: Any) -> str:
+        found = values.numbers(self._facts.backend, value)
+        if found is None:
+            return "?"
+        place = next((at for at, number in enumerate(found.flat) if number == 0), None)
+        return values.index_text(place, found.shape) or "[]" if place is not None else "?"
+
+
+def _of_masked(name: str) -> str:
+    if "softmax" in name or "attention" in name:
+        return "a row that is -inf everywhere: all of it is masked, and softmax has nothing to choose from"
+    return "infinities that stand for a mask were computed with"
+
+
+def _scalars(call: OperatorCall) -> list[float]:
+    """Numbers among the arguments of a call, one level of containers deep."""
+    found: list[float] = []
+    for each in (*call.arguments, *call.keywords.values()):
+        for one in each if isinstance(each, (list, tuple)) and len(each) <= 64 else (each,):
+            if isinstance(one, (int, float)) and not isinstance(one, bool):
+                with suppress(OverflowError):
+                    found.append(float(one))
+    return found
+
+

@@ -1,0 +1,41 @@
+"""The line of a custom function's backward that most likely makes what is not finite: read from its source."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from typing import Any
+
+from adbg.engine.outside import suppress
+from adbg.engine.types import SourceLine
+
+_CALLS = {"sqrt", "rsqrt", "log", "log2", "log10", "log1p", "reciprocal", "div", "divide", "exp", "acos", "asin"}
+
+
+def suspect(function: Any) -> tuple[SourceLine | None, bool]:
+    """The only line of ``function.backward`` that divides or takes a root, a logarithm or an exponential, and True;
+    else the line of its ``def``, and False. None where there is no source."""
+    with suppress(Exception):
+        backward = inspect.unwrap(function.backward)
+        source, first = inspect.getsourcelines(backward)
+        file = inspect.getsourcefile(backward) or backward.__code__.co_filename
+        tree = ast.parse(textwrap.dedent("".join(source)))
+        lines = {node.lineno + first - 1 for node in ast.walk(tree) if isinstance(node, ast.expr) and _singular(node)}
+        body = next(node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
+        sure = len(lines) == 1
+        return SourceLine(file, lines.pop() if sure else body.lineno + first - 1, backward.__name__), sure
+    return None, False
+
+
+def _singular(node: ast.expr) -> bool:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+        return not (isinstance(node.right, ast.Constant) and node.right.value)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
+        power = node.right
+        return isinstance(power, ast.UnaryOp) or (isinstance(power, ast.Constant) and power.value not in (1, 2, 3, 4))
+    if isinstance(node, ast.Call):
+        called = node.func
+        name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
+        return name in _CALLS
+    return False

@@ -1,0 +1,181 @@
+"""Parameters that always get a gradient of zero, and the operator that makes it zero."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from adbg.engine.diagnosis.detector import Detector, detector
+from adbg.engine.diagnosis.detectors.numbers.sizes import FLAT, GATES, Place, Size, size_of
+from adbg.engine.diagnosis.facts import Facts
+from adbg.engine.graph.index import index_of
+from adbg.engine.protocol.messages import Finding, FoundAt
+from adbg.engine.session.running_call import Running, Visit
+from adbg.engine.types import SourceLine
+
+_SMALL = 1e-9  # of what flows in: what leaves a saturated operator is as good as zero
+_LEAVES = 40  # looked at in one backward
+
+_WHY = {
+    "relu": "all units are dead: every input of this ReLU is negative",
+    "threshold": "all units are dead: every input of this ReLU is negative",
+    "sigmoid": "it is saturated: every output is 0 or 1, where its derivative is 0",
+    "hardsigmoid": "it is saturated: every input is outside of its linear range",
+    "tanh": "it is saturated: every output is -1 or 1, where its derivative is 0",
+    "softmax": "it is saturated: every row has all its weight on one element",
+    "logsoftmax": "it is saturated: every row has all its weight on the target",
+    "clamp": "every input is outside of its bounds, where its derivative is 0",
+    "hardtanh": "every input is outside of its bounds, where its derivative is 0",
+    "relu6": "every input is outside of 0 to 6, where its derivative is 0",
+    "where": "its other branch is always taken",
+    "maskedfill": "all of it is masked",
+}
+
+
+@dataclass(slots=True)
+class _Leaf:
+    seen: int = 0
+    zero: int = 0
+    sources: dict[Place, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Of a place that made a gradient zero."""
+
+    iterations: list[int] = field(default_factory=list)
+    entering: list[float] = field(default_factory=list)
+    leaving: list[float] = field(default_factory=list)
+    backward: int = 0
+
+
+@detector("zero-gradient")
+class ZeroGradient(Detector):
+    """Parameters whose gradient is exactly zero in every iteration that was looked at, and the operator at which it
+    becomes zero: dead ReLU units, saturated sigmoid, tanh or softmax, clamp outside of its bounds, rounding and sign.
+
+    Evidence: the norm of the gradient that flows into that operator and of what leaves it, by iteration.
+    Mistaken for: heads that are initialised with zeros and batches that leave a unit unused pass, for they get a
+    gradient in another iteration. What was looked at once only is told with less confidence.
+    Cost: two norms a node, in sampled iterations.
+    """
+
+    gradients = True
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self._leaves: dict[str, _Leaf] = {}
+        self._seen: dict[Place, _Seen] = {}
+        self._sizes: dict[int, dict[int, Size]] = {}  # by serial of the call, then by node
+        self._alive: set[Place] = set()
+
+    def backward_begin(self, running: Running) -> None:
+        if self.facts.sampled and len(running.chain) == 1:
+            self._sizes = {running.serial: {}}
+
+    def node_end(self, visit: Visit) -> None:
+        here = self._sizes.get(visit.running.serial)
+        if here is not None and self.facts.sampled:
+            here[visit.key] = size_of(visit)
+
+    def backward_end(self, running: Running, error: BaseException | None) -> None:
+        sizes = self._sizes.pop(running.serial, None)
+        if not sizes or error is not None or running.call.entry != "backward":
+            return
+        call = running.call
+        zero = []
+        for key, size in sizes.items():
+            if not call.is_accumulate(key):
+                continue
+            name = call.describe(key).parameter
+            if name is None:
+                continue
+            leaf = self._leaves.setdefault(name, _Leaf())
+            if not math.isfinite(size.entering):
+                continue
+            leaf.seen += 1
+            if size.entering == 0 or self._as_good_as_zero(running, key, sizes):
+                leaf.zero += 1
+                if len(zero) < _LEAVES:
+                    zero.append((key, leaf))
+        noted: set[int] = set()
+        for key, leaf in zero:
+            for source in self._sources(running, key, sizes):
+                place = self._place(running, source)
+                leaf.sources[place] = leaf.sources.get(place, 0) + 1
+                if source.key not in noted:
+                    noted.add(source.key)
+                    seen = self._seen.setdefault(place, _Seen())
+                    seen.iterations.append(self.facts.iteration)
+                    seen.entering.append(source.entering)
+                    seen.leaving.append(max((each or 0.0 for each in source.leaving), default=0.0))
+                    seen.backward = call.number
+
+    @staticmethod
+    def _place(running: Running, size: Size) -> Place:
+        info = running.call.describe(size.key)
+        return Place(size.op, size.unique, info.module, info.forward)
+
+    def _as_good_as_zero(self, running: Running, key: int, sizes: dict[int, Size]) -> bool:
+        """All that flows into a leaf came through an operator that is saturated."""
+        consumers = {consumer for consumer, _ in index_of(running.call).consumers(running.call, key)}
+        for at in consumers:
+            above = [sizes[each] for each in index_of(running.call).ancestors(running.call, at) if each in sizes]
+            if not any(_stops(size) for size in above if size.op in GATES):
+                return False
+            top = max((size.entering for size in above), default=0.0)
+            if sizes[key].entering > _SMALL * top:
+                return False
+        return bool(consumers)
+
+    def _sources(self, running: Running, key: int, sizes: dict[int, Size]) -> list[Size]:
+        """The nodes among those before a leaf that get a gradient and give zero."""
+        call = running.call
+        above = [at for at in index_of(call).ancestors(call, key)[:-1] if at in sizes]
+        found = [sizes[at] for at in above if sizes[at].op in GATES | FLAT and _stops(sizes[at])]
+        return found[:3]
+
+    def end(self) -> None:
+        by_source: dict[Place, list[str]] = {}
+        for name, leaf in self._leaves.items():
+            if leaf.zero < leaf.seen:
+                continue
+            always = [place for place, count in leaf.sources.items() if count == leaf.seen]
+            if always:
+                by_source.setdefault(always[0], []).append(name)
+        for place, names in by_source.items():
+            self._tell(place, names)
+
+    def _tell(self, place: Place, names: list[str]) -> None:
+        seen = self._seen[place]
+        looked = len(set(seen.iterations))
+        if place.op in FLAT:
+            why, confidence = f"the derivative of {place.op} is 0 everywhere", 0.95
+        else:
+            why = _WHY.get(place.op, "nothing of what comes in is passed on")
+            confidence = 0.85 if looked >= 2 else 0.6
+            if place.op in ("where", "maskedfill") or "pool" in place.op:
+                confidence = min(confidence, 0.55 if looked >= 3 else 0.45)
+        text = Facts.text_of(place.forward) if place.forward is not None else ""
+        words = f"`{text}` ({place.unique})" if text and len(text) < 90 else place.unique
+        rows = zip(seen.iterations[:6], seen.entering, seen.leaving)
+        evidence = [f"iteration {at}: norm {a:.4g} flows in, {b:.4g} leaves" for at, a, b in rows]
+        evidence.append(f"gradient of {Facts.some(names, 6)}: 0 in all {looked} iterations that were looked at")
+        if confidence < 0.5:
+            evidence.append("more iterations would tell whether it is so always")
+        node = FoundAt(place.op, place.unique, place.module, None)
+        self.facts.tell(Finding(
+            id=0, kind="zero-gradient", severity="warning" if place.op not in FLAT else "error", confidence=confidence,
+            message=f"{Facts.some(names)} always get a gradient of 0: {words} passes none on; {why}",
+            node=node, backward=seen.backward, forward=place.forward, cause=self.facts.cause(_line(place)),
+            evidence=evidence, next=[f"b {place.unique} after"],
+        ))  # fmt: skip
+
+
+def _stops(size: Size) -> bool:
+    leaving = [each for each in size.leaving if each is not None]
+    return 0 < size.entering < math.inf and bool(leaving) and max(leaving) <= _SMALL * size.entering
+
+
+def _line(place: Place) -> SourceLine | None:
+    return place.forward

@@ -1,0 +1,252 @@
+"""Where NaN and infinities begin, in programs as users have them, on PyTorch. The witness is torch's own anomaly mode."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from support.diagnosing import check_found, check_healthy, diagnose, findings, line_of
+
+pytest.importorskip("torch")
+
+DISTANCE = """
+import torch, torch.nn as nn
+class Triplet(nn.Module):
+    def distance(self, a, b):
+        return ((a - b) ** 2).sum(1).sqrt()  # CAUSE
+    def forward(self, anchor, same, other):
+        return (self.distance(anchor, same) - self.distance(anchor, other) + 1).clamp(min=0).mean()
+torch.manual_seed(0)
+net, criterion = nn.Linear(4, 3), Triplet()
+optimizer = torch.optim.Adam(net.parameters())
+for step in range(5):
+    x = torch.randn(6, 4)
+    same = x.clone() if step == 2 else x + 0.1 * torch.randn(6, 4)
+    loss = criterion(net(x), net(same), net(torch.randn(6, 4)))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+MASKED = """
+import torch
+weight = torch.nn.Parameter(torch.ones(4))
+def loss_of(x):
+    y = x * weight
+    logs = torch.log(y)  # CAUSE
+    return torch.where(y > 0, logs, torch.zeros_like(y)).sum()
+loss_of(torch.tensor([0.0, 1.0, 2.0, 3.0])).backward()
+print(weight.grad)
+"""
+
+LOG_OF_ZERO = """
+import torch, torch.nn as nn
+def entropy(logits):
+    p = logits.softmax(-1)
+    return -(p * p.log()).sum(-1).mean()  # CAUSE
+torch.manual_seed(0)
+policy = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 3))
+optimizer = torch.optim.SGD(policy.parameters(), lr=0.01)
+for step in range(12):
+    states = torch.randn(8, 4)
+    logits = policy(states) * (500 if step == 9 else 1)
+    loss = logits.pow(2).mean() - 0.01 * entropy(logits)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+BATCH = """
+import torch, torch.nn as nn
+from torch.utils.data import DataLoader, Dataset
+class Prices(Dataset):
+    def __len__(self):
+        return 40
+    def __getitem__(self, at):
+        values = [float(at), 1.0, float("nan") if at == 27 else 2.0]
+        return torch.tensor(values), torch.tensor([1.0])  # CAUSE
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
+for x, y in DataLoader(Prices(), batch_size=4):
+    loss = nn.functional.mse_loss(net(x), y)
+    if torch.isnan(loss):
+        print("loss is nan, giving up")
+        break
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+RATE = """
+import torch, torch.nn as nn
+def train(net, steps):
+    optimizer = torch.optim.SGD(net.parameters(), lr=5.0)  # CAUSE
+    for _ in range(steps):
+        x = torch.randn(16, 3)
+        loss = (net(x) - x.sum(1, keepdim=True)).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return loss.item()
+torch.manual_seed(0)
+print(train(nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 1)), 60))
+"""
+
+HALF = """
+import torch, torch.nn as nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(32, 32), nn.Linear(32, 1)
+    def forward(self, x):
+        h = self.a(x).abs() * 300
+        energy = h * h  # CAUSE
+        return self.b(energy.sqrt())
+torch.manual_seed(0)
+net = Net().half()
+loss = net(torch.randn(8, 32).half() * 4).mean()
+print(loss)
+loss.backward()
+"""
+
+ATTENTION = """
+import torch, torch.nn as nn
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q, self.k = nn.Linear(8, 8), nn.Linear(8, 8)
+    def forward(self, x, padding):
+        scores = self.q(x) @ self.k(x).transpose(1, 2)
+        scores = scores.masked_fill(padding[:, None, :], float("-inf"))
+        return scores.softmax(-1) @ x  # CAUSE
+torch.manual_seed(0)
+net = Attention()
+padding = torch.tensor([[False, False, True], [True, True, True]])
+net(torch.randn(2, 3, 8), padding).mean().backward()
+"""
+
+FUNCTION = """
+import torch
+class Norm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        n = x.norm()
+        ctx.save_for_backward(x, n)
+        return n
+    @staticmethod
+    def backward(ctx, grad):
+        x, n = ctx.saved_tensors
+        unit = x / n  # CAUSE
+        return grad * unit
+x = torch.zeros(3, requires_grad=True)
+Norm.apply(x * 1).backward()
+"""
+
+STD = """
+import torch, torch.nn as nn
+torch.manual_seed(0)
+net = nn.Linear(4, 4)
+def normalised(h):
+    return (h - h.mean(0)) / h.std(0)  # CAUSE
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for batch in torch.randn(33, 4).split(8):
+    loss = normalised(net(batch)).pow(3).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+WEIGHTS = """
+import torch, torch.nn as nn
+class Scale(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.scale = nn.Parameter(torch.zeros(width) / 0)  # CAUSE
+    def forward(self, x):
+        return x * self.scale
+net = nn.Sequential(nn.Linear(3, 4), Scale(4))
+net(torch.ones(2, 3)).mean().backward()
+"""
+
+HEALTHY = """
+import torch, torch.nn as nn
+torch.manual_seed(0)
+# A loss scaler that looks for its scale, from one that is far too large.
+net = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20)
+for _ in range(7):
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = net(torch.randn(64, 16)).pow(2).mean()
+    optimizer.zero_grad()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+print(loss.item())
+# Masks of -inf, an infinite best loss, infinities and NaN in metrics, a NaN batch that is skipped.
+best, table = torch.tensor(float("inf")), torch.full((3, 3), float("nan"))
+attention = nn.MultiheadAttention(8, 2, batch_first=True)
+optimizer = torch.optim.Adam(attention.parameters())
+for step in range(6):
+    x = torch.randn(2, 5, 8)
+    causal = torch.full((5, 5), float("-inf")).triu(1)
+    out, _ = attention(x, x, x, attn_mask=causal)
+    scores = (out @ out.transpose(1, 2)).masked_fill(torch.eye(5, dtype=torch.bool), float("-inf"))
+    loss = -(scores.softmax(-1) * x.sum(-1, keepdim=True)).mean() + out.pow(2).mean()
+    if step == 3:
+        loss = loss * float("nan")
+    if not torch.isfinite(loss):
+        continue
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    best = torch.minimum(best, loss.detach())
+    with torch.no_grad():
+        table[step % 3, 0] = torch.log(torch.zeros(()))
+        ratio = (x > 9).sum() / (x > 9).sum()
+print(best.item(), torch.nanmean(table[:, 1:]).item())
+# A safe sqrt, the gradient penalty of a GAN, and a norm whose gradient at 0 is defined.
+critic = nn.Linear(4, 1)
+x = torch.randn(8, 4, requires_grad=True)
+slope = torch.autograd.grad(critic(x).sum(), x, create_graph=True)[0]
+((slope.norm(2, dim=1) - 1) ** 2).mean().backward()
+y = torch.zeros(3, requires_grad=True)
+safe = torch.where(y > 0, y, torch.ones_like(y)).sqrt()
+(torch.where(y > 0, safe, torch.zeros_like(y)).sum() + y.norm()).backward()
+print(y.grad.sum().item())
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        (DISTANCE, "infinite at x = 0"), (MASKED, "0 * inf"), (LOG_OF_ZERO, "log of 0"), (BATCH, "data"),
+        (RATE, "diverges"), (HALF, "float16"), (ATTENTION, "masked"), (FUNCTION, "its own backward"),
+        (STD, "single element"), (WEIGHTS, "0 / 0"),
+    ],
+    ids=["distance", "masked", "log", "batch", "rate", "half", "attention", "function", "std", "weights"],
+)  # fmt: skip
+def test_names_the_line(tmp_path: Path, program: str, why: str) -> None:
+    first = check_found(tmp_path, program, "nonfinite", status=1)
+    assert why in first["message"] + " ".join(first["evidence"]), first
+    assert first["confidence"] >= 0.8
+
+
+def test_healthy_programs_get_no_finding(tmp_path: Path) -> None:
+    check_healthy(tmp_path, HEALTHY)
+
+
+def test_anomaly_mode_names_the_same_nodes(tmp_path: Path) -> None:
+    """torch's own detection stops at the first node that gives NaN: of a gradient that is infinite first, behind it."""
+    node = findings(diagnose(tmp_path, MASKED))[0]["node"]["name"]
+    script = tmp_path / "anomaly.py"
+    script.write_text("import torch; torch.autograd.set_detect_anomaly(True)\n" + textwrap.dedent(MASKED).lstrip())
+    plain = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    named = re.search(r"Function '(\w+)' returned nan", plain.stderr)
+    assert named is not None and named[1] == node, plain.stderr
+    assert f"line {line_of(MASKED) + 1}, in loss_of" in plain.stderr
