@@ -19,10 +19,14 @@ from adbg.engine.backends.base import (
     DoctorLine,
     ForwardTimer,
     HookSink,
+    Observation,
+    Tap,
+    Watcher,
 )
 from adbg.engine.backends.common.allocators import allocators_of
 from adbg.engine.backends.common.private_use import PrivateUse
 from adbg.engine.backends.common.timing.phases import PhaseTaps, TellPhase
+from adbg.engine.backends.common.user_files import FrameFilter
 from adbg.engine.outside import suppress
 from adbg.engine.protocol.messages import Allocator
 
@@ -61,12 +65,20 @@ class Watching(Protocol):
     def watch(self) -> CreationWatch: ...
 
 
+class MakeTaps(Protocol):
+    """The taps for diagnosis, one of each, none put in."""
+
+    def __call__(self, frames: FrameFilter) -> Sequence[Tap]: ...
+
+
 class FrameworkBackend(Backend):
     """What is the same for every framework. A backend makes the parts in its ``__init__``."""
 
     uses: ClassVar[Sequence[PrivateUse]]
     limits: ClassVar[Sequence[tuple[str, str]]]  # for ``adbg doctor``: what this framework does not let adbg do
     _framework: ClassVar[Any]  # the module
+    _make_taps: ClassVar[MakeTaps]
+    _user_frames: FrameFilter
     _entry: Entry
     _modules: Named
     _phases: PhaseTaps
@@ -106,6 +118,9 @@ class FrameworkBackend(Backend):
 
     def forward_timer(self) -> ForwardTimer | None:
         return self._forward
+
+    def observe(self, watcher: Watcher) -> Observation:
+        return Observation(self._make_taps(self._user_frames), watcher)
 
     @property
     def backward_count(self) -> int:

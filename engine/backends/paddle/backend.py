@@ -21,7 +21,7 @@ from adbg.engine.backends.base import (
 )
 from adbg.engine.backends.common.backend import FrameworkBackend
 from adbg.engine.backends.common.under_way import in_engine
-from adbg.engine.backends.paddle import private, tensors
+from adbg.engine.backends.paddle import observing, private, tensors
 from adbg.engine.backends.paddle.aids import PaddleAids
 from adbg.engine.backends.paddle.collectives import bits, groups
 from adbg.engine.backends.paddle.collectives.taps import PaddleTaps
@@ -69,6 +69,7 @@ class PaddleBackend(FrameworkBackend):
     uses = private.USES
     limits = _LIMITS
     _framework: ClassVar[Any] = paddle
+    _make_taps = staticmethod(observing.taps)
     _entry: EngineEntry
     _modules: Modules
     dump_dialect: ClassVar[DumpDialect] = DumpDialect(
@@ -91,6 +92,7 @@ class PaddleBackend(FrameworkBackend):
         self.version = str(paddle.__version__)
         self._flags = SharedFlags()
         self._stacks = Stacks(self._flags)
+        self._user_frames = self._stacks.frames
         self._modules = Modules(self._stacks.texts)
         self._creations = Creations(self._stacks)
         self._services = Services(self._modules, self._stacks)
