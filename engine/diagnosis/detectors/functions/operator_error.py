@@ -1,0 +1,278 @@
+"""Exceptions of operators in the forward: shapes, dtypes and devices of what they were given, and who made it."""
+
+from __future__ import annotations
+
+import ast
+import dis
+import re
+from typing import Any
+
+from adbg.engine.diagnosis.detector import Detector, detector
+from adbg.engine.diagnosis.source import expression_at, operands_of, tree_of
+from adbg.engine.diagnosis.values import (
+    Step,
+    attribute,
+    is_users,
+    line_in,
+    made_at,
+    made_by_node,
+    steps_of,
+    tensor_locals,
+    tensors_at,
+    value_of,
+)
+from adbg.engine.protocol.messages import Finding
+from adbg.engine.session.post_mortem import named
+from adbg.engine.session.running_call import Running
+from adbg.engine.types import SourceLine
+
+_WORDS = {
+    "double": "f64", "float": "f32", "half": "f16", "bfloat16": "bf16", "long": "i64", "int": "i32", "bool": "bool",
+    "float64": "f64", "float32": "f32", "float16": "f16", "int64": "i64", "int32": "i32", "byte": "u8", "short": "i16",
+}  # fmt: skip
+_GOT = re.compile(r"(?:found|got|but is|Received|not implemented for)[ :]*(?:dtype )?['\"\[]*(?:torch\.|paddle\.)?(\w+)")
+_TURNS = re.compile(r"\.(permute|transpose|t|swapaxes|moveaxis|T|mT|movedim)\b|\b(transpose|permute)\(")
+_FOLDS = re.compile(r"\.(?:view|reshape)\(\s*\[?-1\s*,|reshape\(\s*\w+\s*,\s*\[?-1\s*,")
+_DTYPES = re.compile(r"dtype|scalar type|data type|data_type|expected .*(Long|Float|Double|Half|Int)|not implemented for", re.I)
+_NOT_SCALAR = "grad can be implicitly created only for scalar outputs"
+_NO_GRAPH = "does not require grad and does not have a grad_fn"
+
+
+@detector("operator-error")
+class OperatorError(Detector):
+    """An operator of the forward raised an exception that ended the program: which one, what it expected, what it was
+    given, and which line made the operand that does not fit.
+
+    Evidence: shape, dtype and device of every operand, and the line that made it.
+    Mistaken for: an exception of the user's own (``raise``) is none of an operator and is not told.
+    Cost: nothing until the program fails.
+    """
+
+    def __init__(self, facts: Any) -> None:
+        super().__init__(facts)
+        self._told: set[tuple[int, type, str]] = set()
+        self._ended = False
+
+    def applied(self) -> bool:
+        return self._ended
+
+    def backward_end(self, running: Running, error: BaseException | None) -> None:
+        if error is not None:
+            self._told.add(named(error, running.backend))
+
+    def uncaught(self, error: BaseException) -> None:
+        self._ended = True
+        backend = self.facts.backend
+        if not isinstance(error, Exception) or named(error, backend) in self._told:
+            return
+        steps = steps_of(error)
+        users = [place for place, (frame, _) in enumerate(steps) if is_users(frame)]
+        if not users or isinstance(error, (KeyError, AttributeError, NameError, ImportError, AssertionError)):
+            return
+        place = users[-1]
+        line = line_in(error, steps[place][0])
+        if line is None or (place == len(steps) - 1 and _raises(steps[place])):
+            return
+        if not all(self._is_framework(frame) for frame, _ in steps[place + 1 :]):
+            return
+        text = backend.error_text(error)
+        operands = self._operands(steps[-1]) or (self._operands(steps[place]) if place < len(steps) - 1 else [])
+        seen = self._operands(steps[place])
+        if not operands and not seen:
+            return
+        self._tell(error, steps, place, line, text, operands or seen, seen)
+
+    def _is_framework(self, frame: Any) -> bool:
+        return str(frame.f_globals.get("__name__")).partition(".")[0] in (self.facts.backend.name, "")
+
+    def _operands(self, step: Step) -> list[tuple[str, Any]]:
+        expression = expression_at(step[0].f_code, step[1])
+        found = tensors_at(self.facts.backend, step, expression, operands_of(expression)) if expression else []
+        return found or ([] if is_users(step[0]) else tensor_locals(self.facts.backend, step[0]))
+
+    # ---- telling
+
+    def _tell(
+        self, error: Exception, steps: list[Step], place: int, line: SourceLine, text: str,
+        operands: list[tuple[str, Any]], seen: list[tuple[str, Any]],
+    ) -> None:  # fmt: skip
+        facts = self.facts
+        what = _operator(steps)
+        cause, why, confidence = line, "", 0.85
+        found = self._cause(error, steps, place, text, operands, seen)
+        if found is not None:
+            cause, why = found
+        elif _NO_GRAPH in text:
+            confidence = 0.6
+        shown = " and ".join(f"{name} {self._meta(value)}" for name, value in operands[:3])
+        first = text.split("\n", 1)[0]
+        evidence = [text.strip()[:600]]
+        for name, value in _distinct([*operands, *seen]):
+            evidence.append(f"{name} is {self._meta(value)}{self._origin(steps, place, name, value, error)}")
+        evidence.append(f"{what} was called at {line.file}:{line.line} ({facts.text_of(line)})")
+        message = f"{what} failed on {shown}: {first[:160]}"
+        if why:
+            message = f"{why}, so that {message}"
+        facts.tell(
+            Finding(
+                0, "operator-error", "error", confidence, message, forward=line, cause=facts.cause(cause),
+                evidence=evidence, next=[f"bl {line.file}:{line.line}", "post-mortem: locals"],
+            )
+        )  # fmt: skip
+
+    def _meta(self, value: Any) -> str:
+        meta = self.facts.backend.meta(value)
+        where = f" {meta.device}" if meta.device and meta.device != "cpu" else ""
+        return f"{meta.dtype} {list(meta.shape) if meta.shape is not None else '?'}{where}"
+
+    def _origin(self, steps: list[Step], place: int, name: str, value: Any, error: Exception) -> str:
+        parameter = self.facts.name_of(value)
+        if parameter:
+            return f": parameter {parameter}"
+        line, node = made_by_node(self.facts.backend, value)
+        if line is None:
+            line = made_at(steps, place, name, error) if name.isidentifier() or name.startswith("self.") else None
+        return f", made at {line.file}:{line.line} ({self.facts.text_of(line)}){' by ' + node if node else ''}" if line else ""
+
+    # ---- the line to change
+
+    def _cause(
+        self, error: Exception, steps: list[Step], place: int, text: str, operands: list[tuple[str, Any]],
+        seen: list[tuple[str, Any]],
+    ) -> tuple[SourceLine, str] | None:  # fmt: skip
+        facts = self.facts
+        inputs = [(name, value) for name, value in seen if not facts.name_of(value)]
+        if _NOT_SCALAR in text or _NO_GRAPH in text:
+            for name, value in inputs[:1]:
+                line = self._made(steps, place, name, value, error)
+                if line is not None:
+                    shape = list(facts.backend.meta(value).shape or ())
+                    return line, f"{name} is {shape}, no single number" if _NOT_SCALAR in text else f"{name} has no graph"
+            return None
+        wrong = self._other_kind(text, operands, inputs)
+        if wrong is not None:
+            name, value, why = wrong
+            line = self._made(steps, place, name, value, error)
+            return (line, why) if line is not None else None
+        for name, value in inputs:
+            line = self._made(steps, place, name, value, error)
+            source = facts.text_of(line) if line is not None else ""
+            if line is not None and (_TURNS.search(source) or _FOLDS.search(source)):
+                return line, f"{name} becomes {self._meta(value)} at line {line.line}"
+        layer = self._layer(steps, place)
+        if layer is not None:
+            line, name = layer
+            got = inputs[0] if inputs else None
+            return line, f"{name} does not fit what it is given" + (f", {got[0]} {self._meta(got[1])}" if got else "")
+        return None
+
+    def _made(self, steps: list[Step], place: int, name: str, value: Any, error: Exception) -> SourceLine | None:
+        line = made_by_node(self.facts.backend, value)[0]
+        if line is not None and not line.file.startswith("<"):
+            return line
+        return made_at(steps, place, name, error)
+
+    def _other_kind(
+        self, text: str, operands: list[tuple[str, Any]], inputs: list[tuple[str, Any]]
+    ) -> tuple[str, Any, str] | None:
+        """The operand whose dtype or device is not that of the others."""
+        meta = self.facts.backend.meta
+        by_device = {meta(value).device for _, value in operands}
+        if len(by_device) > 1:
+            home = next((meta(v).device for _, v in operands if self.facts.name_of(v)), meta(operands[0][1]).device)
+            for name, value in inputs:
+                if meta(value).device != home:
+                    return name, value, f"{name} is on {meta(value).device} and the rest on {home}"
+        if not _DTYPES.search(text):
+            return None
+        known = [meta(value).dtype for _, value in operands if self.facts.name_of(value)]
+        said = [_WORDS.get(word.lower(), "") for word in _GOT.findall(text)]
+        for name, value in inputs:
+            dtype = meta(value).dtype
+            if (known and dtype not in known) or (not known and dtype in said):
+                wanted = f", the parameters are {known[0]}" if known else ""
+                return name, value, f"{name} is {dtype}{wanted}"
+        return None
+
+    def _layer(self, steps: list[Step], place: int) -> tuple[SourceLine, str] | None:
+        """The line that made the module of the framework's whose forward failed, in the class that holds it."""
+        failed = next((holder for holder in (_self(frame) for frame, _ in reversed(steps[place + 1 :])) if holder), None)
+        if failed is None or not hasattr(failed, "training"):
+            return None
+        for frame, _ in reversed(steps[: place + 1]):
+            owner = _self(frame)
+            path = _path(owner, failed) if owner is not None and is_users(frame) else None
+            if owner is not None and path is not None:
+                file = frame.f_code.co_filename
+                found = _made_in(file, path)
+                if found:
+                    return SourceLine(file, found, "__init__"), f"self.{'.'.join(path)} ({type(failed).__name__})"
+            for name, value in ((n, value_of(frame, ast.Name(n))) for n in frame.f_code.co_names):
+                if value is failed and is_users(frame) and (found := _made_in(frame.f_code.co_filename, [name], False)):
+                    return SourceLine(frame.f_code.co_filename, found, "<module>"), name
+        return None
+
+
+def _raises(step: Step) -> bool:
+    code = step[0].f_code.co_code
+    return step[1] >= 0 and dis.opname[code[step[1]]] in ("RAISE_VARARGS", "RERAISE")
+
+
+def _operator(steps: list[Step]) -> str:
+    """What the innermost expression calls: "linear", "@"."""
+    expression = expression_at(steps[-1][0].f_code, steps[-1][1])
+    if isinstance(expression, ast.Call):
+        function = expression.func
+        return function.attr if isinstance(function, ast.Attribute) else ast.unparse(function)
+    if isinstance(expression, ast.BinOp):
+        return ast.unparse(expression)
+    return steps[-1][0].f_code.co_name if len(steps) > 1 else "an operator"
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    seen: dict[int, tuple[str, Any]] = {}
+    for name, value in pairs:
+        seen[id(value)] = (name, value)  # the name in the user's frame is the later one
+    return list(seen.values())
+
+
+def _self(frame: Any) -> Any:
+    names = frame.f_code.co_varnames[:1]
+    return value_of(frame, ast.Name("self")) if names == ("self",) else None
+
+
+def _path(owner: Any, wanted: Any, depth: int = 3) -> list[str] | None:
+    """By which attributes ``owner`` leads to a module."""
+    for kept in ("_modules", "_sub_layers"):
+        parts = attribute(owner, kept)
+        if not isinstance(parts, dict):
+            continue
+        for name, part in parts.items():
+            if part is wanted:
+                return [name]
+            below = _path(part, wanted, depth - 1) if depth else None
+            if below is not None:
+                return [name, *below]
+    return None
+
+
+def _made_in(file: str, path: list[str], is_attribute: bool = True) -> int:
+    """The line of ``self.NAME = …``; of a part of a Sequential there, the line of that part."""
+    tree = tree_of(file)
+    wanted = f"self.{path[0]}" if is_attribute else path[0]
+    for node in ast.walk(tree) if tree is not None else ():
+        if not isinstance(node, ast.Assign) or wanted not in [ast.unparse(each) for each in node.targets]:
+            continue
+        value, line = node.value, node.lineno
+        for step in path[1:]:
+            parts = value.args if isinstance(value, ast.Call) else []
+            if len(parts) == 1 and isinstance(parts[0], (ast.List, ast.Tuple)):
+                parts = parts[0].elts
+            if not step.isdigit() or int(step) >= len(parts) or any(isinstance(p, ast.Starred) for p in parts):
+                break
+            value = parts[int(step)]
+            line = value.lineno
+        return line
+    return 0
+
+

@@ -1,0 +1,100 @@
+"""Graphs that variables of the program keep from iteration to iteration."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from adbg.engine.diagnosis.detector import Detector, detector
+from adbg.engine.inspect.memory.growth import LOOKS, Look, grows, is_bounded, owners_first, size_of
+from adbg.engine.inspect.memory.owners import Group, groups_of, owner_of_group, reach_of
+from adbg.engine.protocol.messages import Finding, Owner
+from adbg.engine.python.user_code import user_frame
+from adbg.engine.session.running_call import Running
+
+_FIRST = (2, 4, 6)
+_SURE = 24  # iterations over which what grows is no window of the usual sizes
+
+
+@detector("graph-kept")
+class GraphKept(Detector):
+    """A variable keeps the graphs of earlier iterations, so that memory grows: ``losses.append(loss)``, ``total += loss``,
+    a dictionary of outputs that nobody empties.
+
+    Evidence: how many tensors with a graph the variable held at three looks, their bytes, the line that puts them there.
+    Mistaken for: a window of fixed size or a list that is emptied, which do not keep their pace; until 24 iterations are
+    over it is a warning.
+    Cost: 1-100 ms at iterations 2, 4, 6, and then at each doubling.
+    """
+
+    def __init__(self, facts: Any) -> None:
+        super().__init__(facts)
+        self._looks: list[Look] = []
+        self._mark: int | None = None
+        self._next = _FIRST[0]
+        self._told: dict[str, tuple[int, int]] = {}  # by variable, (id, iteration at first)
+
+    def backward_end(self, running: Running, error: BaseException | None) -> None:
+        if error is not None or len(running.chain) > 1:
+            return
+        iteration = self.facts.iteration
+        if self._mark is None:
+            self._mark = self.facts.backend.made_so_far()
+        if iteration >= self._next:
+            self._next = next((each for each in _FIRST if each > iteration), iteration * 2)
+            self._look(iteration)
+
+    def _look(self, iteration: int) -> None:
+        backend = self.facts.backend
+        reach = reach_of([backend], user_frame(sys._getframe())).walk()
+        groups: dict[str, Group] = {}
+        try:
+            groups = groups_of(reach, [*reach.tensors.values(), *reach.nodes.values()])
+            sizes = {}
+            for name, group in groups.items():
+                first = next(iter(group.members.values()))
+                known = backend.is_tensor(first) or backend.node_address(first) is not None
+                sizes[name] = size_of(group, backend if known else None, self._mark)
+            self._looks = [*self._looks[1 - LOOKS :], Look(iteration, sizes)]
+            self._mark = backend.made_so_far()
+            found = {
+                name: groups[name]
+                for name in groups
+                if (by := grows(self._looks, name)) and not is_bounded(groups[name].way)
+                and (by == "nodes" or sizes[name].graphs > self._looks[0].sizes[name].graphs)
+            }  # fmt: skip
+            for name in owners_first(found):
+                self._grew(name, owner_of_group(found[name], backend), grows(self._looks, name) == "nodes")
+            for name in set(self._told) - set(found):
+                self.facts.take_back(self._told.pop(name)[0])
+        finally:
+            groups.clear()
+            reach.release()
+
+    def _grew(self, name: str, owner: Owner, nodes: bool) -> None:
+        facts = self.facts
+        iteration = facts.iteration
+        grown = next((each for each in facts.findings.values() if each.kind == "graph-grows"), None)
+        id, since = self._told.get(name, (0, self._looks[0].iteration))
+        line = owner.filled or owner.where
+        if line is None and grown is not None:
+            return
+        counts = [(look.iteration, look.sizes[name]) for look in self._looks]
+        held = ", ".join(f"{size.older if nodes else size.graphs} (iteration {when})" for when, size in counts)
+        sure = iteration - since >= _SURE
+        what = "the graphs of all earlier iterations" if nodes else f"{counts[-1][1].graphs} tensors with their graphs"
+        message = f"{owner.path} keeps {what}, one more each iteration: memory grows; keep loss.item() or a detached tensor"
+        evidence = [
+            f"{'nodes of earlier iterations' if nodes else 'tensors with a graph'} that {owner.path} holds: {held}",
+            f"bytes of the tensors themselves: {counts[0][1].bytes} then, {counts[-1][1].bytes} now",
+        ]
+        if owner.filled_text:
+            evidence.append(f"put there by: {owner.filled_text}")
+        id = facts.tell(
+            Finding(
+                id, "graph-kept", "error" if sure else "warning", 0.93 if sure else 0.86, message, cause=facts.cause(line),
+                evidence=evidence, next=["why alive", "info memory"],
+                iteration=since, victim_of=grown.id if grown is not None and nodes else None,
+            )
+        )  # fmt: skip
+        self._told[name] = (id, since)

@@ -1,0 +1,180 @@
+"""What the source of the user's files says: which names a line gives a value, where a variable was given its own, which
+expression an exception came out of. Read as the files are now; no line is better than a wrong one."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import linecache
+import types
+from collections.abc import Iterator, Sequence
+
+from adbg.engine.outside import own
+
+_LARGEST = 20_000  # lines of a file that is parsed
+Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+
+@functools.lru_cache(32)
+def tree_of(file: str) -> ast.Module | None:
+    lines = linecache.getlines(file)
+    if not lines or len(lines) > _LARGEST:
+        return None
+    try:
+        return ast.parse("".join(lines))
+    except own(SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def scope_at(file: str, line: int) -> ast.AST | None:
+    """The innermost function that the line is in, else the module."""
+    tree = tree_of(file)
+    found: ast.AST | None = tree
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.lineno <= line <= (node.end_lineno or 0):
+            found = node  # walked from the outside in
+    return found
+
+
+def function_named(file: str, first: int) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    """The function whose code object begins at line ``first`` (that of a decorator, where it has one)."""
+    tree = tree_of(file)
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            if first in (node.lineno, *[each.lineno for each in node.decorator_list]):
+                return node
+    return None
+
+
+def inside(scope: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a function, without those of functions and classes in it."""
+    todo = list(ast.iter_child_nodes(scope))
+    while todo:
+        node = todo.pop()
+        yield node
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            todo.extend(ast.iter_child_nodes(node))
+
+
+def _targets(node: ast.AST) -> list[ast.expr]:
+    if isinstance(node, ast.Assign):
+        targets = list(node.targets)
+    elif isinstance(node, (ast.AugAssign, ast.AnnAssign, ast.For, ast.AsyncFor, ast.NamedExpr)):
+        targets = [node.target]
+    elif isinstance(node, (ast.With, ast.AsyncWith)):
+        targets = [item.optional_vars for item in node.items if item.optional_vars is not None]
+    else:
+        return []
+    flat: list[ast.expr] = []
+    while targets:
+        each = targets.pop(0)
+        if isinstance(each, (ast.Tuple, ast.List)):
+            targets = [*each.elts, *targets]
+        else:
+            flat.append(each.value if isinstance(each, ast.Starred) else each)
+    return flat
+
+
+def _last_line(node: ast.AST) -> int:
+    """Of a loop or a ``with``: the line that binds its variable."""
+    if isinstance(node, (ast.For, ast.AsyncFor)):
+        return node.iter.end_lineno or node.lineno
+    if isinstance(node, (ast.With, ast.AsyncWith)):
+        return node.items[-1].context_expr.end_lineno or node.lineno
+    return getattr(node, "end_lineno", None) or getattr(node, "lineno", 0)
+
+
+def assigned_on(file: str, line: int) -> list[str]:
+    """The names that the statement at that line gives a value: ["out", "self.h"]."""
+    scope = scope_at(file, line)
+    for node in inside(scope) if scope is not None else ():
+        names = [ast.unparse(each) for each in _targets(node)]
+        if names and getattr(node, "lineno", 0) <= line <= _last_line(node):
+            return names
+    return []
+
+
+def assigned_before(file: str, line: int, name: str) -> tuple[int, ast.AST] | None:
+    """The last line before ``line``, in the same function, that gives ``name`` ("x", "self.h") a value, and its
+    statement. In a loop one further down may have come before: only where there is none above."""
+    scope = scope_at(file, line)
+    if scope is None:
+        return None
+    found = [
+        (node.lineno, node)  # type: ignore[attr-defined]
+        for node in inside(scope)
+        if any(ast.unparse(each) == name for each in _targets(node))
+    ]
+    above = [each for each in found if each[0] < line]
+    chosen = above or [each for each in found if each[0] > line]
+    return max(chosen, key=lambda each: each[0]) if chosen else None
+
+
+def expression_at(code: types.CodeType, lasti: int) -> ast.expr | None:
+    """The expression that the instruction belongs to: the call or the operator that raised."""
+    if lasti < 0:
+        return None
+    positions = list(code.co_positions())
+    if lasti // 2 >= len(positions):
+        return None
+    wanted = positions[lasti // 2]
+    tree = tree_of(code.co_filename)
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.expr) and wanted == (
+            node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
+        ):  # fmt: skip
+            return node
+    return None
+
+
+def operands_of(expression: ast.expr) -> list[ast.expr]:
+    """What a call or an operator takes, the object whose method is called first."""
+    if isinstance(expression, ast.Call):
+        taken = [each.value if isinstance(each, ast.Starred) else each for each in expression.args]
+        taken += [each.value for each in expression.keywords]
+        if isinstance(expression.func, ast.Attribute):
+            taken.insert(0, expression.func.value)
+        return [item for each in taken for item in (each.elts if isinstance(each, (ast.List, ast.Tuple)) else [each])]
+    if isinstance(expression, ast.BinOp):
+        return [expression.left, expression.right]
+    if isinstance(expression, ast.Compare):
+        return [expression.left, *expression.comparators]
+    if isinstance(expression, ast.Subscript):
+        return [expression.value, expression.slice]
+    return []
+
+
+def returns_of(function: ast.AST) -> list[ast.Return]:
+    return sorted(
+        (each for each in inside(function) if isinstance(each, ast.Return) and each.value is not None),
+        key=lambda each: each.lineno,
+    )
+
+
+def line_of_result(file: str, function: ast.AST, place: int) -> int:
+    """Where a function makes its ``place``-th result: the last return, or the line that gave the variable which it
+    returns there its value."""
+    returns = returns_of(function)
+    if not returns:
+        return getattr(function, "lineno", 0)
+    value = returns[-1].value
+    if isinstance(value, (ast.Tuple, ast.List)):
+        if place >= len(value.elts):
+            return returns[-1].lineno
+        value = value.elts[place]
+    line = value.lineno if value is not None else returns[-1].lineno
+    for _ in range(5):
+        if not isinstance(value, ast.Name):
+            break
+        made = assigned_before(file, line, value.id)
+        if made is None or made[0] >= line:
+            break
+        line, statement = made
+        value = getattr(statement, "value", None)
+    return line
+
+
+def parameters_of(function: ast.AST) -> Sequence[str]:
+    if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return ()
+    return [each.arg for each in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]

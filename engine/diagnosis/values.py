@@ -1,0 +1,150 @@
+"""Values of the program's variables at a frame, read without running its code, and where they were made."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sysconfig
+import types
+from typing import Any
+
+from adbg.engine.backends.base import Backend
+from adbg.engine.diagnosis.source import assigned_before, expression_at, function_named, parameters_of
+from adbg.engine.frames import local, locals_of
+from adbg.engine.outside import own, suppress
+from adbg.engine.python.user_code import USER, framework_roots, owner_of, source_line
+from adbg.engine.types import SourceLine
+
+# Not by ``site``: that is being imported while adbg is brought in, and whoever imports it on another thread waits.
+_LIBRARIES = tuple({os.path.abspath(each) + os.sep for each in map(
+    sysconfig.get_paths().__getitem__, ("stdlib", "platstdlib", "purelib", "platlib"))})  # fmt: skip
+_MISSING = object()
+Step = tuple[types.FrameType, int]  # a frame of a traceback, and the instruction in it
+
+
+def is_users(frame: types.FrameType) -> bool:
+    """Code that the user wrote: no framework's, no library's."""
+    file = frame.f_code.co_filename
+    library = f"{os.sep}site-packages{os.sep}" in file or os.path.abspath(file).startswith(_LIBRARIES)
+    return owner_of(frame, framework_roots()) == USER and not library
+
+
+def steps_of(error: BaseException) -> list[Step]:
+    """The frames that an exception came through, the outermost first, without adbg's own."""
+    found = []
+    trace = error.__traceback__
+    while trace is not None:
+        if str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0] != "adbg":
+            found.append((trace.tb_frame, trace.tb_lasti, trace.tb_lineno))
+        trace = trace.tb_next
+    return [(frame, lasti) for frame, lasti, _ in found]
+
+
+def line_in(error: BaseException, frame: types.FrameType) -> SourceLine | None:
+    """Where the exception came through ``frame``: that goes on to be somewhere else while it is handled."""
+    found = None
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame is frame:
+            at = source_line(frame)
+            found = SourceLine(at.file, trace.tb_lineno, at.function) if at is not None else None
+        trace = trace.tb_next
+    return found
+
+
+def value_of(frame: types.FrameType, expression: ast.AST) -> Any:
+    """What a name, an attribute of one or an item with a constant index is; ``MISSING`` where code would have to run."""
+    if isinstance(expression, ast.Name):
+        value = local(frame, expression.id)
+        return frame.f_globals.get(expression.id, _MISSING) if value is None else value
+    if isinstance(expression, ast.Attribute):
+        holder = value_of(frame, expression.value)
+        return attribute(holder, expression.attr) if holder is not _MISSING else _MISSING
+    if isinstance(expression, ast.Subscript) and isinstance(expression.slice, ast.Constant):
+        holder = value_of(frame, expression.value)
+        if type(holder) in (list, tuple, dict):
+            with suppress(Exception):
+                return holder[expression.slice.value]
+    return _MISSING
+
+
+def attribute(holder: Any, name: str) -> Any:
+    """Of an object's dict, or of the dicts in which modules and layers keep parameters and parts."""
+    own_dict = getattr(holder, "__dict__", None)
+    if type(own_dict) is not dict:
+        return _MISSING
+    if name in own_dict:
+        return own_dict[name]
+    for kept in ("_parameters", "_buffers", "_modules", "_sub_layers"):
+        inner = own_dict.get(kept)
+        if isinstance(inner, dict) and name in inner:
+            return inner[name]
+    return _MISSING
+
+
+def tensors_at(backend: Backend, step: Step, expression: ast.expr, operands: list[ast.expr]) -> list[tuple[str, Any]]:
+    """(source text, tensor) of the operands that can be read."""
+    found = []
+    for each in operands:
+        value = value_of(step[0], each)
+        if value is not _MISSING and backend.is_tensor(value):
+            found.append((ast.unparse(each), value))
+    return found
+
+
+def tensor_locals(backend: Backend, frame: types.FrameType) -> list[tuple[str, Any]]:
+    values = locals_of(frame)
+    return [(name, value) for name, value in values.items() if backend.is_tensor(value)]
+
+
+def made_at(steps: list[Step], place: int, name: str, error: BaseException) -> SourceLine | None:
+    """The line that gave variable ``name`` of ``steps[place]`` its value; where it was handed in, the line that the
+    caller gave what it handed in its value."""
+    for _ in range(20):
+        frame, _lasti = steps[place]
+        line = line_in(error, frame)
+        if line is None or not is_users(frame):
+            return None
+        made = assigned_before(line.file, line.line, name)
+        if made is not None:
+            return SourceLine(line.file, made[0], line.function)
+        code = frame.f_code
+        function = function_named(code.co_filename, code.co_firstlineno)
+        parameters = parameters_of(function) if function is not None else ()
+        if name not in parameters:
+            return None
+        caller = next((each for each in range(place - 1, -1, -1) if is_users(steps[each][0])), None)
+        if caller is None:
+            return None
+        call = expression_at(steps[caller][0].f_code, steps[caller][1])
+        if not isinstance(call, ast.Call):
+            return None
+        given = next((each.value for each in call.keywords if each.arg == name), None)
+        if given is None:
+            number = list(parameters).index(name) - (parameters[0] == "self")
+            if not 0 <= number < len(call.args):
+                return None
+            given = call.args[number]
+        if not isinstance(given, (ast.Name, ast.Attribute)):
+            return line_in(error, steps[caller][0])
+        place, name = caller, ast.unparse(given)
+    return None
+
+
+def made_by_node(backend: Backend, tensor: Any) -> tuple[SourceLine | None, str]:
+    """The forward line of the node that made a tensor, and its name; (None, "") for one without."""
+    try:
+        if not backend.has_graph(tensor):
+            return None, ""
+        graph = backend.graph_of([tensor])
+    except own(Exception):
+        return None, ""
+    if graph is None:
+        return None, ""
+    try:
+        info = graph.describe(graph.roots()[0])
+        return info.forward, info.unique_name
+    finally:
+        release = getattr(graph, "release", None)
+        if release is not None:
+            release()
