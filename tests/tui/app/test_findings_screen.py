@@ -23,9 +23,7 @@ def second(name: str) -> protocol.Finding:
     node = protocol.FoundAt(name.partition("#")[0], name, "fc2", None)
     line = protocol.Cause(__file__, 30, "forward", "x = x / 0")
     made = SourceLine(__file__, 29, "forward")
-    return protocol.Finding(
-        2, "nonfinite", "warning", 0.8, "a division by zero", node, 2, 2, made, line, ["saved 0.0"]
-    )
+    return protocol.Finding(2, "nonfinite", "warning", 0.8, "a division by zero", node, 2, 2, made, line, ["saved 0.0"])
 
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["160x45", "80x24"])
