@@ -117,8 +117,11 @@ def test_in_words() -> None:
     assert told_line(finding, "taken back", 3) == "taken back: nonfinite of rank 3: nonfinite 1"
     (row,) = rows(replace(finding, confidence=0.7), made(2, "other", "warning", line=7, confidence=0.6))
     text = "\n".join(line.text for line in finding_lines(row, 80))
-    for words in ("change    train.py:7 in step", "loss.backward()", "MmBackward0#2, of module fc1, made at model.py:3",
-                  "evidence  norm 3.1", "next      b nan", "also      warning: other: other 2", "certainty 70%"):  # fmt: skip
+    expected = (
+        *("change    train.py:7 in step", "loss.backward()", "MmBackward0#2, of module fc1, made at model.py:3"),
+        *("evidence  norm 3.1", "next      b nan", "also      warning: other: other 2", "certainty 70%"),
+    )
+    for words in expected:
         assert words in text, text
     short = finding_lines(row, 80, whole=False)
     assert "evidence" not in "\n".join(line.text for line in short)
