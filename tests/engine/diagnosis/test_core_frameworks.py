@@ -63,7 +63,8 @@ class Rows(Dataset):
         return self.rows[i]
     def __len__(self):
         return len(self.rows)
-train(batch[0] if isinstance(batch, (list, tuple)) else batch for batch in DataLoader(Rows(), batch_size=16, num_workers=2))
+loader = DataLoader(Rows(), batch_size=16, num_workers=2)
+train(batch[0] if isinstance(batch, (list, tuple)) else batch for batch in loader)
 """,
 }
 
@@ -87,7 +88,7 @@ def check(outcome: Outcome, whole: bool = True) -> None:
     assert end["whole"] is whole and outcome.lines[-1] == end, str(outcome)
 
 
-@on_frameworks
+@on_frameworks()
 def test_the_script_s_own_status_comes_first(framework: str, tmp_path: Path) -> None:
     for rest, status in (("train(rows())", 1), ("train(rows())\nsys.exit(3)", 3), ("train(rows())\nsys.exit()", 1)):
         outcome = diagnosed(tmp_path, framework, rest)
@@ -97,7 +98,7 @@ def test_the_script_s_own_status_comes_first(framework: str, tmp_path: Path) -> 
     assert outcome.program_output == plain.stdout, str(outcome)
 
 
-@on_frameworks
+@on_frameworks()
 def test_what_was_told_stays_told_however_it_ends(framework: str, tmp_path: Path) -> None:
     for rest, status in (("os._exit(0)", 1), ("os.kill(os.getpid(), signal.SIGKILL)", 137)):
         outcome = diagnosed(tmp_path, framework, f"train(rows())\n{rest}")
@@ -105,7 +106,7 @@ def test_what_was_told_stays_told_however_it_ends(framework: str, tmp_path: Path
         check(outcome, whole=False)
 
 
-@on_frameworks
+@on_frameworks()
 def test_a_program_without_a_backward(framework: str, tmp_path: Path) -> None:
     outcome = diagnosed(tmp_path, framework, "print(net(rows()[0]).shape)")
     (end,) = outcome.of("diagnosis")
@@ -114,7 +115,7 @@ def test_a_program_without_a_backward(framework: str, tmp_path: Path) -> None:
     assert "nothing found" in text.stderr and "no backward was called" in text.stderr, str(text)
 
 
-@on_frameworks
+@on_frameworks()
 def test_workers_that_load_data_tell_nothing_again(framework: str, tmp_path: Path) -> None:
     outcome = diagnosed(tmp_path, framework, LOADING[framework])
     check(outcome)
@@ -125,7 +126,7 @@ def test_workers_that_load_data_tell_nothing_again(framework: str, tmp_path: Pat
     assert end["iterations"] == 6, str(outcome)
 
 
-@on_frameworks
+@on_frameworks()
 def test_so_many_iterations_and_kinds(framework: str, tmp_path: Path) -> None:
     outcome = diagnosed(tmp_path, framework, "train(rows(12))", "--iterations", "5", "--only", "zero-grad,in-place")
     check(outcome)
@@ -135,7 +136,7 @@ def test_so_many_iterations_and_kinds(framework: str, tmp_path: Path) -> None:
     assert wrong.status == 2 and "closest: zero-grad" in wrong.stderr and "Traceback" not in wrong.stderr, str(wrong)
 
 
-@on_frameworks
+@on_frameworks()
 def test_a_recorded_run_says_it_again(framework: str, tmp_path: Path) -> None:
     folder = tmp_path / "recorded"
     live = diagnosed(tmp_path, framework, "train(rows())", "--run-dir", str(folder))
@@ -146,7 +147,7 @@ def test_a_recorded_run_says_it_again(framework: str, tmp_path: Path) -> None:
     assert text.status == 1 and text.stdout.startswith("1 finding: 1 error") and "# CAUSE" in text.stdout, str(text)
 
 
-@on_frameworks
+@on_frameworks()
 def test_a_start_at_a_stop(framework: str, tmp_path: Path) -> None:
     path = script(tmp_path, framework, "train(rows(12))")
     words = ["-b", "begin if backward == 3", "-e", "c", "-e", "diagnose start", "-e", "b begin if backward == 10"]
