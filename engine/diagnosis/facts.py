@@ -42,7 +42,10 @@ class Facts:
     def name_of(self, tensor: Any) -> str:
         """What the user calls a parameter ("fc1.weight"); else its place in an optimizer; "" for any other tensor."""
         if self._named_at != self.iteration:
-            self._names = {id(each): name for name, each in self.backend.parameters()}
+            self._names = names = {}
+            for name, each in self.backend.parameters():  # a part that ran alone tells a shorter path
+                if len(name) > len(names.get(id(each), "")):
+                    names[id(each)] = name
             self._named_at = self.iteration
         return self._names.get(id(tensor), "") or self.places.get(id(tensor), "")
 

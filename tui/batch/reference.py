@@ -19,10 +19,10 @@ from adbg.tui.batch import lines
 
 HEAD = """# JSON lines
 
-`adbg run --batch --json` prints one JSON object a line on stdout, and nothing else: what the program prints comes as
-lines of the type `output`. Warnings and errors of adbg go to stderr as well. The exit status is the program's; 2 is a
-usage error (with `--strict` also a refused command, or a `-b` that matched nothing), 3 a hit of `--fail-on SPEC`,
-124 `--timeout`, 125 a failure of adbg itself.
+`adbg run --batch --json`, and `adbg diagnose --json`, print one JSON object a line on stdout, and nothing else: what
+the program prints comes as lines of the type `output`. Warnings and errors of adbg go to stderr as well. The exit status is
+the program's; 2 is a usage error (with `--strict` also a refused command, or a `-b` that matched nothing), 3 a hit of
+`--fail-on SPEC`, 1 of `adbg diagnose` a finding of severity error, 124 `--timeout`, 125 a failure of adbg itself.
 
 ```sh
 adbg run --batch --json -b nan -e continue examples/nan_at_sqrt.py | jq 'select(.type == "stopped") | .evidence'
@@ -107,7 +107,32 @@ EXAMPLES: tuple[lines.Line, ...] = (
         sure=False,
         rank=0,
     ),
+    lines.Finding(
+        id=1,
+        kind="zero-grad",
+        severity="error",
+        confidence=0.97,
+        message="optimizer.zero_grad() is never called: gradients of fc1.weight and 3 more add up over 4 iterations",
+        node=lines.FoundAt(name="AccumulateGrad", unique_name="AccumulateGrad#1", module="fc1", parameter="fc1.weight"),
+        backward=None,
+        iteration=4,
+        forward=None,
+        cause=lines.Cause(file="/home/me/train.py", line=31, function="train", text="optimizer.step()"),
+        evidence=["norms of fc1.weight.grad at the steps: 1.21, 2.35, 3.52, 4.18"],
+        next=["b /fc1.weight after"],
+        victim_of=None,
+        rank=None,
+    ),
     lines.Exited(code=137, signal="SIGKILL"),
+    lines.Diagnosis(
+        findings=[lines.RankedFinding(number=1, id=1, kind="zero-grad", process=1, ranks=(), also=())],
+        examined=[
+            lines.Looked(kind="zero-grad", result="finding", why=""),
+            lines.Looked(kind="in-place", result="clear", why=""),
+        ],
+        iterations=10,
+        whole=True,
+    ),
     lines.Process(
         pid=4711,
         parent=4700,
@@ -124,7 +149,15 @@ EXAMPLES: tuple[lines.Line, ...] = (
         cwd="/home/me",
     ),
 )
-NESTED = {lines.Node: "node", SourceLine: "forward, location", Evidence: "evidence"}
+NESTED = {
+    lines.Node: "node",
+    SourceLine: "forward, location",
+    Evidence: "evidence",
+    lines.FoundAt: "node` of `finding",
+    lines.Cause: "cause",
+    lines.RankedFinding: "findings",
+    lines.Looked: "examined",
+}
 
 
 def page() -> str:

@@ -79,7 +79,7 @@ class DiagnosisEnds:
 class DiagnosisBody:
     """What is known so far. ``iterations``: outermost backward calls that were watched."""
 
-    on: bool
+    on: bool = False
     findings: list[Finding] = field(default_factory=list)
     examined: list[Examined] = field(default_factory=list)
     iterations: int = 0

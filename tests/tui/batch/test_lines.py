@@ -65,14 +65,15 @@ def test_a_real_run_prints_what_is_documented(tmp_path: Path) -> None:
     asked = commands("c", "display index", "watch index", "trace Mul*", "s", "info breakpoints", "p nope", "kill")
     outcome = adbg("run", "--batch", "--json", "-b", "nan", *asked, str(script))
     ended = adbg("run", "--batch", "--json", "-b", "#4000", str(script))
+    diagnosed = adbg("diagnose", "--json", str(script))
     script.write_text(GROWING)
     watched = commands("info memory iterations on", "profile cprofile 3 iterations")
     growing = adbg("run", "--batch", "--json", "--run-dir", str(tmp_path / "run"), *watched, str(script))
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
         listed = adbg("attach", "--json")
         other.kill()
-    seen = {check(line) for line in outcome.lines + ended.lines + listed.lines + growing.lines}
-    assert seen == set(lines.LINES), f"{outcome}{ended}{growing}"
+    seen = {check(line) for line in outcome.lines + ended.lines + listed.lines + growing.lines + diagnosed.lines}
+    assert seen == set(lines.LINES), f"{outcome}{ended}{growing}{diagnosed}"
     (profile,), (grows,) = growing.of("profile"), growing.of("memory-grows")
     assert (profile["state"], profile["iterations"]) == ("done", 3)
     assert Path(profile["folder"], profile["file"]).stat().st_size > 0

@@ -72,7 +72,8 @@ def _start(debugger: Debugger, words: list[str]) -> CommandResult:
         raise CommandError("diagnosis is on already, for other things", "`diagnose stop`, then start it again")
     debugger.settings.diagnose(asked)
     what = f"looks for {', '.join(only)}" if only else "looks for everything it knows"
-    when = "" if not debugger.run.begun else ", from the end of the next backward on"
+    when = ", from the end of the next backward on" if debugger.alive and debugger.run.begun else ""
+    when = when if debugger.alive else ", once the program is started again"
     return CommandResult(f"diagnosis is on: it {what}{when}", {"on": True, "only": only, "deep": deep})
 
 

@@ -80,11 +80,15 @@ def _end(calls: list[RecordedBackward], result: str, why: str) -> DiagnosisEnds:
 def _origin(reader: RunReader, call: RecordedBackward, events: list[NodeEvent], bad: NodeEvent) -> Finding:
     rows = {row.index: row for row in reader.graph(call.number, 1, call.nodes or 1)}
     row = rows.get(bad.index)
-    name = row.unique_name if row is not None else f"node #{bad.index}"
+    name = _name(rows, bad.index)
     entered = next((e for e in events if e.index == bad.index and e.phase == "before"), None)
     recorded = {event.index for event in events}
-    evidence = [f"{name} is #{bad.index} of {call.nodes} nodes of backward {call.number}"]
+    evidence: list[str] = []
     made = bad.phase == "after" and entered is not None and not entered.nonfinite
+    if not made and (maker := _maker(rows, events, bad)) is not None:  # what left it was not measured
+        row, entered = rows[maker.index], maker
+        name, made = row.unique_name, True
+        evidence.append(f"what left it, into {_name(rows, bad.index)}, was not")
     gap = bool(call.nodes) and len(recorded) < call.nodes
     if made:
         message = f"{name} made NaN or infinity from finite gradients in backward {call.number}"
@@ -95,6 +99,8 @@ def _origin(reader: RunReader, call: RecordedBackward, events: list[NodeEvent], 
         evidence.append("the gradient that the first node got was NaN or infinite")
     else:
         message = f"NaN or infinity flows into {name} in backward {call.number}, from nodes that were not recorded"
+    index = row.index if row is not None else bad.index
+    evidence.insert(0, f"{name} is #{index} of {call.nodes} nodes of backward {call.number}")
     if gap:
         evidence.append(f"{len(recorded)} of {call.nodes} nodes were recorded: one before it may have made it")
     return Finding(
@@ -110,6 +116,17 @@ def _origin(reader: RunReader, call: RecordedBackward, events: list[NodeEvent], 
         evidence=evidence,
         next=["adbg diagnose SCRIPT names the line to change"],
     )
+
+
+def _name(rows: dict[int, GraphRow], index: int) -> str:
+    return rows[index].unique_name if index in rows else f"node #{index}"
+
+
+def _maker(rows: dict[int, GraphRow], events: list[NodeEvent], bad: NodeEvent) -> NodeEvent | None:
+    """What flowed into the one node that gave ``bad`` its gradient, where that was finite: then it is the maker."""
+    givers = [row.index for row in rows.values() if bad.index in row.edges]
+    before = [each for each in events if each.index in givers and each.phase == "before"]
+    return before[0] if bad.phase == "before" and len(givers) == 1 == len(before) and not before[0].nonfinite else None
 
 
 def _found_at(row: GraphRow | None) -> FoundAt | None:

@@ -1,0 +1,83 @@
+"""docs/findings.md: what diagnosis finds, from the docstrings of the detectors.
+
+    python tests/support/findings_page.py            writes the page
+    python tests/support/findings_page.py --check    fails when the page is stale
+
+A docstring begins with a sentence that says what is found; "Evidence:", "Mistaken for:" and "Cost:" say the rest. It is
+read, not run: no framework has to be installed.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from adbg.tui.debugger.findings.kinds import DetectorText, detectors
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "findings.md"
+LABELS = ("Evidence", "Mistaken for", "Cost")
+FAMILIES = {
+    "training": "The training loop",
+    "graphs": "Graphs: tensors that are overwritten, cut off, kept",
+    "numbers": "Numbers",
+    "functions": "Custom functions, hooks, errors",
+}
+HEAD = """<!-- made by: python tests/support/findings_page.py -->
+# What it finds
+
+```sh
+adbg diagnose train.py                       # also -m MODULE, -c CODE, -- torchrun train.py
+adbg diagnose --iterations 20 train.py       # watch 20 iterations, then the script runs on
+adbg diagnose --only nonfinite,in-place --json train.py
+adbg diagnose 20261122-1841-train.py         # a recorded run: what was found in it
+```
+
+At a prompt, in the console and in batch mode: `diagnose`, `diagnose 2`, `diagnose start`; in the app also F8.
+
+A finding names what is wrong in one sentence, the line to change, the node and the line that made it, what proves it,
+and the commands that show it. `error`: certainly wrong, the exit status is 1; `warning`: probably; `note`: worth
+knowing, or less than 50 % certain, and then it says what would decide it. What follows from another finding is folded
+under it. The script's results are the same as without adbg, to the bit.
+
+Cheap looks are taken in every iteration. Those that cost more (every operator, every gradient) are taken in iterations
+1 to 3, 8, 16, 32 and so on; with `--deep` in each one, and the script is run twice to see whether it repeats itself.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [HEAD]
+    families = [*FAMILIES, *sorted({each.family for each in detectors()} - FAMILIES.keys())]
+    for family in families:
+        rows = [line for each in detectors() if each.family == family for line in (*section(each), "")]
+        parts += [f"## {FAMILIES.get(family, family.capitalize())}", "", *rows] if rows else []
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def section(each: DetectorText) -> list[str]:
+    """One detector."""
+    said, labelled = parts_of(each.docstring)
+    lines = ["### " + ", ".join(f"`{kind}`" for kind in each.kinds), "", said]
+    return lines + [f"- *{label}*: {text}" for label, text in labelled.items()]
+
+
+def parts_of(docstring: str) -> tuple[str, dict[str, str]]:
+    """What is found, and what stands behind each label."""
+    text = " ".join(docstring.split())
+    found = re.split(rf"(?:^| )({'|'.join(LABELS)}): ", text)
+    return found[0].strip(), {label: said.strip() for label, said in zip(found[1::2], found[2::2])}
+
+
+def main(words: list[str]) -> int:
+    if words == ["--check"]:
+        stale = not PAGE.exists() or PAGE.read_text() != page()
+        if stale:
+            print(f"{PAGE.name} is stale: python tests/support/findings_page.py")
+        return int(stale)
+    PAGE.write_text(page())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

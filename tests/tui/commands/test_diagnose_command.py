@@ -1,0 +1,94 @@
+"""The command ``diagnose``: on with the first, a list, one in full, a kind, off; and ``info findings``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from support.watched_debugger import Watched
+
+from adbg.engine.errors import CommandError
+from adbg.engine.protocol import messages as protocol
+from adbg.tui.debugger import events
+from adbg.tui.debugger.findings import kinds
+
+FOUND = protocol.Finding(
+    1, "zero-grad", "error", 0.97, "gradients add up", cause=protocol.Cause("/train.py", 9, "", "opt.step()"),
+    evidence=["norms 1, 2, 3"], next=["p grad"],
+)  # fmt: skip
+OTHER = protocol.Finding(2, "nonfinite", "note", 0.4, "may overflow", evidence=["x"], next=["b nan"])
+
+
+class Detecting:
+    """The agent's side."""
+
+    def __init__(self, *findings: protocol.Finding) -> None:
+        self.on = False
+        self.asked: list[protocol.Diagnose] = []
+        self.findings = list(findings)
+
+    def __call__(self, request: protocol.Diagnose) -> protocol.DiagnosisBody:
+        self.asked.append(request)
+        if request.action != "state":
+            self.on = request.action == "start"
+        shown = self.findings if request.action == "state" else []
+        return protocol.DiagnosisBody(self.on, shown, [protocol.Examined("nonfinite", "clear")], 3)
+
+
+@pytest.fixture(autouse=True)
+def two_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = (kinds.DetectorText(("zero-grad",), "training", ""), kinds.DetectorText(("nonfinite",), "numbers", ""))
+    monkeypatch.setattr(kinds, "detectors", lambda: found)
+
+
+def detecting(watched: Watched, *findings: protocol.Finding) -> Detecting:
+    agent = watched.stop_at("MmBackward0")
+    answers = agent.do_diagnose = Detecting(*findings)  # type: ignore[attr-defined]
+    return answers
+
+
+def test_the_first_one_switches_it_on_and_looks(watched: Callable[..., Watched]) -> None:
+    session = watched()
+    answers = detecting(session, OTHER, FOUND)
+    text = session.run("diagnose").text
+    assert [each.action for each in answers.asked] == ["start", "state"]
+    assert "2 findings: 1 error, 1 note" in text and text.index("gradients add up") < text.index("may overflow")
+    assert "norms" not in text and "`diagnose N` shows" in text
+    session.run("diagnose")
+    assert [each.action for each in answers.asked] == ["start", "state", "state"]
+    one = session.run("diagnose 1")
+    assert "evidence  norms 1, 2, 3" in one.text and one.value["kind"] == "zero-grad"  # type: ignore[index]
+    only = session.run("diagnose nonfinite")
+    assert "may overflow" in only.text and "gradients" not in only.text
+    assert "gradients add up" in session.run("info findings").text
+    for line, hint in (("diagnose 3", "1 to 2"), ("diagnose nonfinit", "closest: nonfinite")):
+        with pytest.raises(CommandError, match=hint):
+            session.run(line)
+
+
+def test_start_and_stop(watched: Callable[..., Watched]) -> None:
+    session = watched()
+    answers = detecting(session)
+    assert "nothing found; diagnosis was not on" in session.run("info findings").text
+    with pytest.raises(CommandError, match="not on"):
+        session.run("diagnose stop")
+    assert "looks for zero-grad" in session.run("diagnose start deep zero-grad").text
+    assert answers.asked == [protocol.Diagnose("start", ["zero-grad"], True)]
+    session.run("diagnose start deep zero-grad")
+    with pytest.raises(CommandError, match="on already"):
+        session.run("diagnose start")
+    text = session.run("diagnose").text
+    assert "nothing found so far" in text and "not found: nonfinite" in text
+    assert "off: nothing found" in session.run("diagnose stop").text
+    assert session.debugger.settings.diagnosis is None and not answers.on
+
+
+def test_what_comes_is_told_once(watched: Callable[..., Watched]) -> None:
+    session = watched()
+    detecting(session)
+    agent = session.program.agents[0]
+    for finding in (FOUND, FOUND, protocol.Finding(1, "zero-grad", "note", 0.0, "gradients add up")):
+        agent.event(protocol.Found(finding))
+    session.wait(events.Found, 2)
+    assert [each.what for each in session.of(events.Found)] == ["told", "taken back"]
+    assert session.debugger.findings.ranked() == []
