@@ -73,7 +73,9 @@ class StepsTap(Tap):
             return
         with private.undisturbed():
             held = _held(optimizer) if tensors is None else tensors
-            watcher.optimizer(OptimizerEvent(what, optimizer, held, line, _rates(optimizer), **more))
+            event = OptimizerEvent(what, optimizer, held, line, _rates(optimizer), **more)
+            event.frozen = tuple(place for place, value in enumerate(held) if not value.requires_grad)
+            watcher.optimizer(event)
 
     # ---- optimizers
 
