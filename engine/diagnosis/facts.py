@@ -49,7 +49,7 @@ class Facts:
     def shape(self, tensor: Any) -> tuple[int, ...]:
         """() where it cannot be told."""
         with suppress(Exception):
-            return tuple(self.backend.meta(tensor).shape)
+            return tuple(self.backend.meta(tensor).shape or ())
         return ()
 
     @staticmethod

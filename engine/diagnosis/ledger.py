@@ -107,7 +107,7 @@ class Ledger:
         known = facts.shared.get(cls)
         if known is None:
             known = facts.shared[cls] = cls(facts)
-        return known  # type: ignore[no-any-return]
+        return known
 
     # ---- what detectors pass on
 

@@ -259,7 +259,7 @@ class NotOptimized(LoopDetector):
                 for name, value in vars(module).items():
                     if not name.startswith("_") and ids & set(_ids_in(value, 3)):
                         with suppress(Exception):
-                            code = type(module).__init__.__code__  # type: ignore[misc]
+                            code = type(module).__init__.__code__
                             line = assigned(os.path.abspath(code.co_filename), name, type(module).__name__)
                             if line is not None:
                                 return f"{type(module).__name__}.{name}", line
