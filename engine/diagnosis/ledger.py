@@ -37,7 +37,7 @@ class Moment:
     scheduler: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)  # equality of weak references is that of tensors
 class Held:
     """A tensor that an optimizer holds, between two of its steps.
 
@@ -62,7 +62,7 @@ class Held:
     at_step: float | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Optimizer:
     """``blind``: not every backward since its last step was followed. ``rates``: (lowest, highest) at each step."""
 
@@ -78,7 +78,7 @@ class Optimizer:
     rates: list[tuple[float, float]] = field(default_factory=list)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Seen:
     """An outermost module that ran."""
 

@@ -84,7 +84,7 @@ class NoStep(LoopDetector):
         )  # fmt: skip
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Leaf:
     """A leaf that gets gradients and that no optimizer holds."""
 
@@ -92,6 +92,7 @@ class Leaf:
     name: str
     shape: tuple[int, ...]
     weight: float  # its norm, first seen
+    trained: bool  # by its type it is a parameter
     seen: set[int] = field(default_factory=set)  # iterations
     norms: list[float] = field(default_factory=list)
     cleared: bool = False  # a backward found it without a gradient, after it had one
@@ -154,7 +155,8 @@ class NotOptimized(LoopDetector):
             if len(self._leaves) >= 1000:
                 return None
             norm = self.facts.backend.norm(tensor)
-            known = Leaf(weakref.ref(tensor), self.facts.name_of(tensor), self.facts.shape(tensor), norm)
+            name, shape = self.facts.name_of(tensor), self.facts.shape(tensor)
+            known = Leaf(weakref.ref(tensor), name, shape, norm, "Param" in type(tensor).__name__)
             self._leaves[id(tensor)] = known
         return known
 
@@ -173,11 +175,23 @@ class NotOptimized(LoopDetector):
         if stale:
             self._tell_stale(stepping, stale, found)
             return
-        loose = [leaf for leaf in found if not leaf.name]
+        known = self._known()
+        loose = [leaf for leaf in found if (id(leaf.ref()) not in known if known else not leaf.name)]
         shown = loose or found
+        if known and not any(leaf.trained for leaf in shown):
+            return  # inputs whose gradient is wanted
         if not any(leaf.with_steps for leaf in shown) and not loose:
             return
         self._tell(optimizer, shown, bool(loose))
+
+    def _known(self) -> set[int]:
+        """Ids of the parameters of the modules that ran outermost."""
+        found: set[int] = set()
+        for seen in self.ledger.modules.values():
+            root = seen.ref()
+            with suppress(Exception):  # a property of the user's that raises
+                found.update(map(id, root.parameters() if root is not None else ()))
+        return found
 
     def _holds(self, leaf: Leaf, owned: set[int]) -> bool:
         tensor = leaf.ref()
@@ -228,8 +242,9 @@ class NotOptimized(LoopDetector):
         if loose:
             listed = self._listed(found)
             if listed is not None:
+                names = f"{len(found)} parameters in {listed[0]}"
                 line, why = listed[1], f": {listed[0]} is a plain container, which the module does not look into"
-        elif all(leaf.last for leaf in found) or self._evaluated(found):
+        elif all(leaf.last for leaf in found) or self._evaluated(found) or not any(h.named for h in optimizer.held):
             confidence, severity = 0.45, "note"
             why = "; if they are meant to be frozen, tell it by requires_grad/stop_gradient, which also saves time"
         first = next((leaf.name for leaf in found if leaf.name), "")

@@ -99,7 +99,8 @@ class WrongMode(LoopDetector):
             if not known.modes:
                 continue
             if ids is None:
-                ids = {id(tensor) for tensor in event.tensors}
+                frozen = set(event.frozen)
+                ids = {id(tensor) for at, tensor in enumerate(event.tensors) if at not in frozen}
             seen = self.ledger.modules.get(key)
             if seen is None or not seen.parameters & ids:
                 continue

@@ -212,13 +212,13 @@ for batch in x.split(4):
     "clipped before backward": (
         "clipping-order",
         """
-from torch.nn.utils import clip_grad_value_
+from torch.nn.utils import clip_grad_norm_
 model = nn.Linear(6, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for batch in x.split(4):
     loss = model(batch).pow(2).mean()
     optimizer.zero_grad()
-    clip_grad_value_(model.parameters(), 0.1)  # CAUSE
+    clip_grad_norm_(list(model.parameters()), 0.1)  # CAUSE
     loss.backward()
     optimizer.step()
 """,
