@@ -35,6 +35,7 @@ class Facts:
         self._ids: Callable[[], int] = itertools.count(1).__next__
         self._names: dict[int, str] = {}
         self._named_at = -1
+        self.shared: dict[type, Any] = {}  # what detectors of one family keep together
         self.places: dict[int, str] = {}  # id of a tensor -> its place in an optimizer; STEPS fills it in
 
     # ---- names
@@ -48,6 +49,12 @@ class Facts:
                     names[id(each)] = name
             self._named_at = self.iteration
         return self._names.get(id(tensor), "") or self.places.get(id(tensor), "")
+
+    def shape(self, tensor: Any) -> tuple[int, ...]:
+        """() where it cannot be told."""
+        with suppress(Exception):
+            return tuple(self.backend.meta(tensor).shape or ())
+        return ()
 
     @staticmethod
     def some(names: Sequence[str], most: int = 3) -> str:

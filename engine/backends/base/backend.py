@@ -64,6 +64,7 @@ class Backend(abc.ABC):
 
     name: ClassVar[str]
     version: str = ""
+    clearing: ClassVar[str] = "zero_grad()"  # how a user of it clears gradients
     dump_dialect: ClassVar[DumpDialect] = DumpDialect()
     capabilities: Capabilities = Capabilities()
     late = False

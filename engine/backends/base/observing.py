@@ -62,6 +62,7 @@ class OptimizerEvent:
     norm: float | None = None
     limit: float | None = None
     scheduler: Any = None
+    frozen: Sequence[int] = ()  # places in ``tensors`` of those that take no gradient
 
 
 @dataclass(slots=True)

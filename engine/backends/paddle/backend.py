@@ -66,6 +66,7 @@ class PaddleBackend(FrameworkBackend):
     """PaddlePaddle's dynamic graph."""
 
     name: ClassVar[str] = "paddle"
+    clearing: ClassVar[str] = "clear_grad()"
     uses = private.USES
     limits = _LIMITS
     _framework: ClassVar[Any] = paddle

@@ -65,7 +65,9 @@ class StepsTap(Tap):
             return
         with unseen():
             held = _held(optimizer) if tensors is None else tensors
-            watcher.optimizer(OptimizerEvent(what, optimizer, held, line, _rates(optimizer), **more))
+            event = OptimizerEvent(what, optimizer, held, line, _rates(optimizer), **more)
+            event.frozen = tuple(place for place, value in enumerate(held) if value.stop_gradient)
+            watcher.optimizer(event)
 
     # ---- optimizers
 

@@ -51,12 +51,17 @@ class StepsTap(Tap):
         put(Optimizer, "zero_grad", self._first, self._zeroed)
         put(torch.nn.Module, "zero_grad", self._first, self._module_zeroed)
         put(torch.nn.Module, "load_state_dict", self._first, self._loaded)
-        for owner in (torch.nn.utils, torch.nn.utils.clip_grad):
-            for name in ("clip_grad_norm_", "clip_grad_value_"):
-                put(owner, name, self._clip_begins, self._clipped)
+        clip: Any = torch.nn.utils.clip_grad
+        inner = hasattr(clip, "_clip_grads_with_norm_")  # also where the script imported clip_grad_norm_ before
+        put(clip, "_clip_grads_with_norm_" if inner else "clip_grad_norm_", self._clip_begins, self._clipped)
+        put(torch.nn.utils, "clip_grads_with_norm_" if inner else "clip_grad_norm_", self._clip_begins, self._clipped)
+        for owner in (torch.nn.utils, clip):
+            put(owner, "clip_grad_value_", self._clip_begins, self._clipped)
         for kind in _kinds(LRScheduler):
+            # step warns of its caller's line: a frame between them would give it another
+            within = kind is LRScheduler and "_update_lr" in vars(kind)
             put(kind, "__init__", self._scheduler_begins, self._scheduler_made)
-            put(kind, "step", self._schedule_begins, self._scheduled)
+            put(kind, "_update_lr" if within else "step", self._schedule_begins, self._scheduled)
 
     def take_out(self) -> None:
         self._watcher = None
@@ -73,7 +78,9 @@ class StepsTap(Tap):
             return
         with private.undisturbed():
             held = _held(optimizer) if tensors is None else tensors
-            watcher.optimizer(OptimizerEvent(what, optimizer, held, line, _rates(optimizer), **more))
+            event = OptimizerEvent(what, optimizer, held, line, _rates(optimizer), **more)
+            event.frozen = tuple(place for place, value in enumerate(held) if not value.requires_grad)
+            watcher.optimizer(event)
 
     # ---- optimizers
 
@@ -111,14 +118,18 @@ class StepsTap(Tap):
         if isinstance(given, torch.Tensor):
             given = (given,)
         tensors = tuple(given) if isinstance(given, (list, tuple)) else ()  # a generator can be read once: by torch
-        return tensors, limit, self._frames.live_line(frame)
+        total = args[2] if len(args) > 2 else kwargs.get("total_norm")
+        norm = None
+        if isinstance(total, torch.Tensor):
+            with private.undisturbed():
+                norm = float(total)
+        return tensors, limit, norm, self._frames.live_line(frame)
 
     def _clipped(self, told: Any, result: Any, error: BaseException | None) -> None:
         if error is None:
-            tensors, limit, line = told
-            with private.undisturbed():
-                norm = float(result) if isinstance(result, torch.Tensor) else None
-            self._tell("clipped", None, line, tensors, norm=norm, limit=float(limit) if limit is not None else None)
+            tensors, limit, norm, line = told
+            limit = float(limit) if limit is not None else None
+            self._tell("clipped", None, line, tensors, norm=norm, limit=limit)
 
     # ---- schedulers
 

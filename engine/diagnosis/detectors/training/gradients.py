@@ -1,0 +1,262 @@
+"""What becomes of the gradients between a backward and a step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from adbg.engine.diagnosis.detector import OptimizerEvent, detector
+from adbg.engine.diagnosis.detectors.training.loop import LoopDetector, norms
+from adbg.engine.diagnosis.detectors.training.source import between, place
+from adbg.engine.diagnosis.ledger import Held, Moment, Optimizer
+from adbg.engine.protocol.messages import Finding
+from adbg.engine.session.running_call import Running
+from adbg.engine.types import SourceLine
+
+if TYPE_CHECKING:
+    from adbg.engine.diagnosis.facts import Facts
+
+_CLEARS = r"\.grad\s*=(?!=)|\.grad\.(zero_|fill_|mul_|copy_)|clear_grad|zero_grad"
+
+
+@detector("zero-grad")
+class ZeroGrad(LoopDetector):
+    """Gradients that are never cleared between two steps of the optimizer that uses them, so that each step also takes
+    those of the steps before.
+
+    Evidence: the norm of .grad at each step, and that every backward found it as the last step left it.
+    Mistaken for: gradient accumulation (cleared once per step: not told), two optimizers that clear each other's
+    gradients (not told: what counts is each parameter, between steps of its own optimizer).
+    Cost: norms of the gradients in the first ten iterations and around the sampled ones.
+    """
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self._told: dict[int, int] = {}  # optimizer -> id of the finding
+        self._rows: dict[int, int] = {}  # most steps in a row
+
+    def happens(self, event: OptimizerEvent, optimizer: Optimizer | None) -> None:
+        if event.what == "stepped" and optimizer is not None:
+            most = max((held.stale for held in optimizer.held), default=0)
+            if most >= 2 and optimizer.key not in self._told:
+                self._tell(optimizer, most, 0.95)
+            self._rows[optimizer.key] = max(most, self._rows.get(optimizer.key, 0))
+
+    def end(self) -> None:
+        for key, optimizer in self.ledger.optimizers.items():
+            most = max((held.stale for held in optimizer.held), default=0)
+            if key not in self._told and most == 1 and optimizer.steps == 2:
+                self._tell(optimizer, 1, 0.75)
+
+    def _tell(self, optimizer: Optimizer, most: int, confidence: float) -> None:
+        stale = [held for held in optimizer.held if held.stale]
+        received = [held for held in optimizer.held if held.total]
+        names = self.facts.some([held.name for held in stale])
+        zeroed = [moment for moment in self.ledger.moments if moment.what == "zeroed"]
+        what = self.facts.backend.clearing
+        if not zeroed:
+            text = f"gradients are never cleared ({what} is never called)"
+        elif len(stale) < len(received):
+            text = f"{what} does not reach all parameters that {optimizer.kind} steps"
+        elif all(moment.optimizer not in (0, optimizer.key) for moment in zeroed):
+            text = f"{what} is called, but of another optimizer"
+        else:
+            text = f"{what} is not called between steps of {optimizer.kind}"
+        evidence = [f"norm of the gradient of {held.name} at the last steps: {norms(held.norms)}" for held in stale[:3]]
+        evidence.append(f"each backward began with the gradient that the last step had used, {most} times in a row")
+        finding = Finding(
+            0, "zero-grad", "error", confidence,
+            f"{text}: gradients of {names} add up over {most + 1} iterations",
+            cause=self.facts.cause(optimizer.step_line), evidence=evidence, next=_show(stale),
+        )  # fmt: skip
+        self._told[optimizer.key] = self.facts.tell(finding)
+
+
+@detector("cleared-gradients", "dropped-gradients", "step-order")
+class LostGradients(LoopDetector):
+    """Gradients that are gone before the step that should use them: cleared between backward and step, thrown away by
+    an assignment to .grad, or stepped before the backward that makes them.
+
+    Evidence: norms of the gradients as backward ended and as the step began.
+    Mistaken for: a batch that is skipped on purpose (not told: no step takes place), gradients of some parameters that
+    are dropped to freeze them (not told: all that an optimizer was given must be gone, twice).
+    Cost: as zero-grad.
+    """
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self._lost: dict[int, int] = {}  # steps in a row
+        self._told: set[int] = set()
+        self._pending: dict[int, tuple[Optimizer, list[str], list[str], list[Moment], SourceLine | None]] = {}
+
+    def happens(self, event: OptimizerEvent, optimizer: Optimizer | None) -> None:
+        if event.what != "step" or optimizer is None or optimizer.key in self._told or not self.ledger.close:
+            return
+        given = [held for held in optimizer.held if held.received]
+        if not given:
+            return
+        if any(held.at_step for held in given):
+            self._lost[optimizer.key] = 0
+            self._pending.pop(optimizer.key, None)
+            return
+        times = self._lost[optimizer.key] = self._lost.get(optimizer.key, 0) + 1
+        evidence = [
+            f"gradient of {held.name}: norm {norms([held.ended])} after backward, {norms([held.at_step])} at the step"
+            for held in given[:3]
+        ]
+        names = [held.name for held in given]
+        self._pending[optimizer.key] = optimizer, names, evidence, self.ledger.since_backward(), event.line
+        if times >= 2:
+            self._tell(optimizer.key, 0.95)
+
+    def end(self) -> None:
+        for key in tuple(self._pending):
+            if self.ledger.optimizers[key].steps == 1:
+                self._tell(key, 0.75)
+
+    def _tell(self, key: int, confidence: float) -> None:
+        optimizer, names, evidence, moments, step = self._pending.pop(key)
+        self._told.add(key)
+        backward = self.ledger.backward_line
+        zeroed = [moment for moment in moments if moment.what == "zeroed" and moment.optimizer in (0, key)]
+        ran = [place for place, moment in enumerate(moments) if moment.what == "forward"]
+        which, what = self.facts.some(names), self.facts.backend.clearing
+        if zeroed and (_after(backward, step) or (ran and ran[0] > moments.index(zeroed[-1]))):
+            kind, line = "step-order", step
+            text = f"{optimizer.kind} steps before backward: at the step {which} have no gradients, {what} took them"
+        elif zeroed:
+            kind, line = "cleared-gradients", zeroed[-1].line
+            text = f"{what} clears the gradients of {which} between backward and the step: nothing is stepped"
+        else:
+            kind, line = "dropped-gradients", between(backward, step, _CLEARS) or step
+            text = f"the gradients of {which} are thrown away between backward and the step: nothing is stepped"
+        if backward is not None:
+            evidence.append(f"backward was called in {place(backward)}, the step in {place(step)}")
+        self.facts.tell(
+            Finding(0, kind, "error", confidence, text, cause=self.facts.cause(line), evidence=evidence, next=_show([]))
+        )
+
+
+@detector("twice-backward")
+class TwiceBackward(LoopDetector):
+    """The same loss is run backward twice before one step, so that each gradient counts double.
+
+    Evidence: both calls began at the same node, no forward ran between them, and every gradient doubled.
+    Mistaken for: losses that share a part of the graph (another root: not told), micro-batches (another graph).
+    Cost: as zero-grad.
+    """
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self._before: tuple[object, ...] | None = None
+        self._first: SourceLine | None = None
+        self._again = False
+        self._done = False
+
+    def begins(self, running: Running) -> None:
+        call = running.call
+        values = call.root_values()
+        self._again = False
+        if self._done or not self.ledger.close or len(values) != 1 or self.facts.backend.meta(values[0]).numel != 1:
+            self._before = None
+            return
+        roots = call.roots()
+        here = (
+            tuple(map(tuple, self.facts.backend.storages(values[0]))), tuple(call.address(key) for key in roots),
+            self.facts.backend.version_of(values[0]),
+        )  # fmt: skip
+        self._again = here == self._before and not self._since()
+        self._before = here
+
+    def _since(self) -> set[str]:
+        """What happened between the last two backwards, that makes them two."""
+        found: set[str] = set()
+        for moment in list(self.ledger.moments)[-2::-1]:
+            if moment.what == "backward":
+                break
+            found.add(moment.what)
+        return found & {"forward", "look", "step", "stepped", "zeroed"}
+
+    def ends(self, running: Running) -> None:
+        line = running.call.location
+        if not self._again:
+            self._first = line
+            return
+        held = [each for optimizer in self.ledger.optimizers.values() for each in optimizer.held]
+        both = [each for each in held if each.begun and each.ended]
+        if not both or not all(_doubled(each) for each in both):
+            self._first = line
+            return
+        evidence = [
+            f"gradient of {each.name}: norm {each.begun:.4g} after the first, {each.ended:.4g} after the second"
+            for each in both[:3]
+        ]
+        evidence.append(f"first in {place(self._first)}, again in {place(line)}")
+        self._done = True
+        self.facts.tell(
+            Finding(
+                0, "twice-backward", "error", 0.93,
+                "the same loss is run backward twice before one step: the gradients of "
+                f"{self.facts.some([each.name for each in both])} count double",
+                backward=running.call.number, cause=self.facts.cause(line), evidence=evidence,
+                next=_show(both),
+            )
+        )  # fmt: skip
+
+
+@detector("undivided")
+class Undivided(LoopDetector):
+    """Losses of several micro-batches add up before each step without being divided by their number, so that the step
+    is that many times as large as one over the whole batch.
+
+    Evidence: how many backwards from the same line there are before each step, and the operator that made the loss.
+    Mistaken for: losses that are sums on purpose. A note: only you know.
+    Cost: none.
+    """
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self._counts: list[int] = []
+        self._lines: list[SourceLine | None] = []
+        self._means = 0
+        self._told = False
+
+    def begins(self, running: Running) -> None:
+        self._lines.append(running.call.location)
+        names = [name.lower() for name in running.call.root_names]
+        self._means += all("mean" in name or "loss" in name or "entropy" in name for name in names)
+
+    def happens(self, event: OptimizerEvent, optimizer: Optimizer | None) -> None:
+        if event.what != "step" or self._told or not self._lines:
+            return
+        lines, means, self._lines, self._means = self._lines, self._means, [], 0
+        same = len(set(lines)) == 1 and means == len(lines) and len(self.ledger.optimizers) == 1
+        self._counts.append(len(lines) if same else 0)
+        last = self._counts[-3:]
+        if len(last) == 3 and last[0] >= 2 and len(set(last)) == 1:
+            self._told = True
+            self.facts.tell(
+                Finding(
+                    0, "undivided", "note", 0.4,
+                    f"{last[0]} losses, each a mean, add up before each step and none is divided by {last[0]}: the "
+                    "step is that many times larger; right if the learning rate was chosen for it",
+                    cause=self.facts.cause(lines[-1]),
+                    evidence=[f"backwards from this line before the last steps: {', '.join(map(str, last))}"],
+                )
+            )  # fmt: skip
+
+
+def _doubled(held: Held) -> bool:
+    return bool(held.begun and held.ended and abs(held.ended / held.begun - 2) < 1e-3)
+
+
+def _after(backward: SourceLine | None, step: SourceLine | None) -> bool:
+    """Whether the step stands above the backward in one function."""
+    return (
+        backward is not None and step is not None and (backward.file, backward.function) == (step.file, step.function)
+        and step.line < backward.line
+    )  # fmt: skip
+
+
+def _show(held: list[Held]) -> list[str]:
+    """A gradient at the end of each backward."""
+    return ["b backward-end", *(f"b param:{each.name} after" for each in held[:1] if each.named)]

@@ -1,0 +1,334 @@
+"""Which tensors the optimizers hold, and whether they are those that are trained."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from adbg.engine.diagnosis.detector import detector
+from adbg.engine.diagnosis.detectors.training.loop import LoopDetector, norms
+from adbg.engine.diagnosis.detectors.training.source import assigned, place, uncalled
+from adbg.engine.diagnosis.ledger import Held, Optimizer
+from adbg.engine.outside import suppress
+from adbg.engine.protocol.messages import Finding
+from adbg.engine.session.running_call import Running
+from adbg.engine.types import SourceLine
+
+if TYPE_CHECKING:
+    from adbg.engine.diagnosis.facts import Facts
+
+_MOST_NODES = 20_000  # a larger graph is not searched for leaves
+
+
+@detector("no-step")
+class NoStep(LoopDetector):
+    """An optimizer that never steps, though backward gives its parameters gradients in every iteration.
+
+    Evidence: how many backwards there were, and that the weights are what they were at the first.
+    Mistaken for: a program that updates its weights by hand, or only wants gradients: told only where an optimizer was
+    made for the very parameters and nothing else changed them.
+    Cost: one norm of each weight at the first backward and at the end.
+    """
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self._first: dict[int, float] = {}  # id of a tensor -> norm of the weight
+        self._failed = False
+
+    def begins(self, running: Running) -> None:
+        if self.ledger.backwards == 1:
+            for optimizer in self.ledger.optimizers.values():
+                for held in optimizer.held:
+                    if (tensor := held.ref()) is not None:
+                        self._first[id(tensor)] = self.facts.backend.norm(tensor)
+
+    def uncaught(self, error: BaseException) -> None:
+        self._failed = True
+
+    def end(self) -> None:
+        if self._failed or self.ledger.backwards < 3:
+            return
+        stepped = {id(held.ref()) for each in self.ledger.optimizers.values() if each.steps for held in each.held}
+        for optimizer in self.ledger.optimizers.values():
+            given = [held for held in optimizer.held if held.total >= 3]
+            ids = {id(held.ref()) for held in given}
+            if not optimizer.steps and given and not ids & stepped and not self._changed(given):
+                self._tell(optimizer, given)
+
+    def _changed(self, given: list[Held]) -> bool:
+        norm = self.facts.backend.norm
+        return any(norm(held.ref()) != self._first.get(id(held.ref()), norm(held.ref())) for held in given)
+
+    def _tell(self, optimizer: Optimizer, given: list[Held]) -> None:
+        line = self.ledger.backward_line
+        forgotten = uncalled(line.file, "step") if line is not None else None
+        names = self.facts.some([held.name for held in given])
+        if forgotten is not None:
+            text = f"{optimizer.kind} never steps: step is named but not called (its parentheses are missing)"
+        else:
+            text = f"{optimizer.kind} never steps: step() is not called after backward"
+        evidence = [f"{self.ledger.backwards} backwards gave gradients to {names}, and none of them changed"]
+        scheduled = sum(moment.what == "scheduled" for moment in self.ledger.moments)
+        if scheduled:
+            evidence.append(f"a learning-rate scheduler stepped at least {scheduled} times")
+        if optimizer.made is not None:
+            evidence.append(f"the optimizer was made in {place(optimizer.made)}")
+        self.facts.tell(
+            Finding(
+                0, "no-step", "error", 0.92, f"{text}; {names} are not trained",
+                cause=self.facts.cause(forgotten or line), evidence=evidence, next=["b backward-end"],
+            )
+        )  # fmt: skip
+
+
+@dataclass(slots=True, eq=False)
+class Leaf:
+    """A leaf that gets gradients and that no optimizer holds."""
+
+    ref: weakref.ref[Any]
+    name: str
+    shape: tuple[int, ...]
+    weight: float  # its norm, first seen
+    trained: bool  # by its type it is a parameter
+    seen: set[int] = field(default_factory=set)  # iterations
+    norms: list[float] = field(default_factory=list)
+    cleared: bool = False  # a backward found it without a gradient, after it had one
+    last: bool = False  # every backward came to it behind all that are optimized: it is upstream of those
+    with_steps: bool = False
+
+
+@detector("not-optimized", "stale-parameters")
+class NotOptimized(LoopDetector):
+    """Parameters that get a gradient in every iteration and that no optimizer holds: they were forgotten, replaced
+    after the optimizer was made, or lie in a plain list that the module does not know of.
+
+    Evidence: their gradients in several iterations, while the optimizer steps others of the same backward.
+    Mistaken for: a part that is frozen by not giving it to the optimizer (where all of it lies upstream of what is
+    optimized it is a note), inputs whose gradient is wanted, weights that are updated by hand (both not told).
+    Cost: the leaves of the graph, in sampled iterations.
+    """
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self._leaves: dict[int, Leaf] = {}
+        self._told = False
+
+    def begins(self, running: Running) -> None:
+        for leaf in self._leaves.values():
+            if (tensor := leaf.ref()) is not None and self.ledger.close and leaf.norms:
+                gradient = self.facts.backend.gradient_of(tensor)
+                leaf.cleared = leaf.cleared or gradient is None or not self.facts.backend.norm(gradient)
+
+    def ends(self, running: Running) -> None:
+        call = running.call
+        iteration = self.facts.iteration
+        if self._told or not (self.facts.sampled or iteration <= 4) or call.truncated or call.count() > _MOST_NODES:
+            return
+        owned = {id(held.ref()) for each in self.ledger.optimizers.values() for held in each.held}
+        stepping = {id(held.ref()) for each in self.ledger.optimizers.values() if each.steps for held in each.held}
+        order = list(self._tensors(call))
+        places = [at for at, tensor in enumerate(order) if id(tensor) in owned]
+        for at, tensor in enumerate(order):
+            if id(tensor) not in owned:
+                leaf = self._leaf(tensor)
+                if leaf is not None:
+                    leaf.seen.add(iteration)
+                    leaf.norms.append(self.facts.backend.norm(self.facts.backend.gradient_of(tensor)))
+                    del leaf.norms[:-6]
+                    leaf.last = bool(places) and at > places[-1]
+                    leaf.with_steps = leaf.with_steps or any(id(order[each]) in stepping for each in places)
+
+    @staticmethod
+    def _tensors(call: Any) -> Iterator[Any]:
+        for key in call.order():
+            if call.is_accumulate(key):
+                for saved in call.saved(key):
+                    if saved.value is not None:
+                        yield saved.value
+
+    def _leaf(self, tensor: Any) -> Leaf | None:
+        known = self._leaves.get(id(tensor))
+        if known is None or known.ref() is not tensor:
+            if len(self._leaves) >= 1000:
+                return None
+            norm = self.facts.backend.norm(tensor)
+            name, shape = self.facts.name_of(tensor), self.facts.shape(tensor)
+            known = Leaf(weakref.ref(tensor), name, shape, norm, "Param" in type(tensor).__name__)
+            self._leaves[id(tensor)] = known
+        return known
+
+    # ---- judging
+
+    def end(self) -> None:
+        stepping = [each for each in self.ledger.optimizers.values() if each.steps >= 2]
+        if not stepping:
+            return
+        owned = {id(held.ref()) for each in self.ledger.optimizers.values() for held in each.held}
+        found = [leaf for leaf in self._leaves.values() if self._holds(leaf, owned)]
+        if not found:
+            return
+        optimizer = max(stepping, key=lambda each: each.steps)
+        stale = [held for each in stepping for held in self._stale(each, found)]
+        if stale:
+            self._tell_stale(stepping, stale, found)
+            return
+        known = self._known()
+        loose = [leaf for leaf in found if (id(leaf.ref()) not in known if known else not leaf.name)]
+        shown = loose or found
+        if known and not any(leaf.trained for leaf in shown):
+            return  # inputs whose gradient is wanted
+        if not any(leaf.with_steps for leaf in shown) and not loose:
+            return
+        self._tell(optimizer, shown, bool(loose))
+
+    def _known(self) -> set[int]:
+        """Ids of the parameters of the modules that ran outermost."""
+        found: set[int] = set()
+        for seen in self.ledger.modules.values():
+            root = seen.ref()
+            with suppress(Exception):  # a property of the user's that raises
+                found.update(map(id, root.parameters() if root is not None else ()))
+        return found
+
+    def _holds(self, leaf: Leaf, owned: set[int]) -> bool:
+        tensor = leaf.ref()
+        if tensor is None or len(leaf.seen) < 3 or id(tensor) in owned or not any(leaf.norms):
+            return False
+        if self.facts.backend.norm(tensor) != leaf.weight:
+            return False  # somebody updates it
+        return not (not leaf.name and leaf.cleared)
+
+    def _stale(self, optimizer: Optimizer, found: list[Leaf]) -> list[Held]:
+        """What it holds, never got a gradient, and is in no module any more."""
+        names = {id(value) for _, value in self.facts.backend.parameters()}
+        shapes = {leaf.shape for leaf in found}
+        return [
+            held for held in optimizer.held
+            if not held.total and not held.frozen and id(held.ref()) not in names and held.shape in shapes
+        ]  # fmt: skip
+
+    def _tell_stale(self, optimizers: list[Optimizer], stale: list[Held], found: list[Leaf]) -> None:
+        optimizer = next(each for each in optimizers if any(held in each.held for held in stale))
+        shapes = {held.shape for held in stale}
+        leaves = [leaf for leaf in found if leaf.shape in shapes]
+        names = self.facts.some([leaf.name or f"a tensor of shape {leaf.shape}" for leaf in leaves])
+        evidence = [f"{held.name} of {optimizer.kind} got no gradient in any backward" for held in stale[:3]]
+        evidence += [
+            f"{leaf.name or leaf.shape} got one in {len(leaf.seen)} iterations (norm {norms(leaf.norms)}), and "
+            "no optimizer holds it" for leaf in leaves[:3]
+        ]  # fmt: skip
+        self._told = True
+        self.facts.tell(
+            Finding(
+                0, "stale-parameters", "error", 0.93,
+                f"{names} were replaced after {optimizer.kind} was made: it steps the old ones, which nothing uses",
+                cause=self.facts.cause(optimizer.made), evidence=evidence, next=[f"b param:{leaves[0].name} after"],
+            )
+        )  # fmt: skip
+
+    def _tell(self, optimizer: Optimizer, found: list[Leaf], loose: bool) -> None:
+        self._told = True
+        names = self.facts.some([leaf.name or f"a tensor of shape {leaf.shape}" for leaf in found])
+        evidence = [
+            f"{leaf.name or leaf.shape}: gradient of norm {norms(leaf.norms)} in the iterations looked at, weights "
+            "unchanged" for leaf in found[:3]
+        ]  # fmt: skip
+        evidence.append(f"{optimizer.kind} stepped {optimizer.steps} times and holds {len(optimizer.held)} tensors")
+        line, why = optimizer.made, ""
+        confidence, severity = 0.9, "error"
+        if loose:
+            listed = self._listed(found)
+            if listed is not None:
+                names = f"{len(found)} parameters in {listed[0]}"
+                line, why = listed[1], f": {listed[0]} is a plain container, which the module does not look into"
+        elif all(leaf.last for leaf in found) or self._evaluated(found) or not any(h.named for h in optimizer.held):
+            confidence, severity = 0.45, "note"
+            why = "; if they are meant to be frozen, tell it by requires_grad/stop_gradient, which also saves time"
+        first = next((leaf.name for leaf in found if leaf.name), "")
+        self.facts.tell(
+            Finding(
+                0, "not-optimized", severity, confidence,
+                f"{names} get gradients in every iteration, and no optimizer holds them{why}",
+                cause=self.facts.cause(line), evidence=evidence, next=[f"b param:{first} after"] if first else [],
+            )
+        )  # fmt: skip
+
+    def _evaluated(self, found: list[Leaf]) -> bool:
+        """Whether all of them belong to modules in evaluation mode that hold nothing optimized: a fixed network that a
+        loss is made with."""
+        fixed = {key for seen in self.ledger.modules.values() if not seen.training for key in seen.parameters}
+        return all(id(leaf.ref()) in fixed for leaf in found)
+
+    def _listed(self, found: list[Leaf]) -> tuple[str, SourceLine] | None:
+        """The attribute of a module that holds a leaf in a plain container, and where it is assigned."""
+        ids = {id(leaf.ref()) for leaf in found}
+        for seen in self.ledger.modules.values():
+            root = seen.ref()
+            if root is None:
+                continue
+            every = root.modules() if hasattr(root, "modules") else root.sublayers(include_self=True)
+            for module in every:
+                for name, value in vars(module).items():
+                    if not name.startswith("_") and ids & set(_ids_in(value, 3)):
+                        with suppress(Exception):
+                            code = type(module).__init__.__code__
+                            line = assigned(os.path.abspath(code.co_filename), name, type(module).__name__)
+                            if line is not None:
+                                return f"{type(module).__name__}.{name}", line
+        return None
+
+
+@detector("frozen-in-optimizer")
+class Frozen(LoopDetector):
+    """A tensor that an optimizer holds and that takes no gradient (requires_grad=False, stop_gradient=True).
+
+    Evidence: it took none at any step.
+    Mistaken for: layers that are frozen on purpose, given to the optimizer with the rest: parameters of a module are
+    told as a note.
+    Cost: none.
+    """
+
+    def end(self) -> None:
+        for optimizer in self.ledger.optimizers.values():
+            frozen = [held for held in optimizer.held if held.frozen and held.frozen == optimizer.steps]
+            if optimizer.steps < 2 or not frozen:
+                continue
+            plain = [held for held in frozen if not held.named]
+            shown = plain or frozen
+            names = self.facts.some([held.name for held in shown])
+            flag = "stop_gradient=True" if self.facts.backend.name == "paddle" else "requires_grad=False"
+            whole = len(frozen) == len(optimizer.held)
+            if plain:
+                severity, confidence = "error", 0.9
+                text = f"{names} (no parameter of a module) have {flag}: {optimizer.kind} never changes them"
+            elif whole:
+                severity, confidence = "error", 0.9
+                text = f"all that {optimizer.kind} holds has {flag}: it never changes anything"
+            else:
+                severity, confidence = "note", 0.3
+                text = f"{optimizer.kind} holds {names} with {flag}: they stay as they are, which is right if frozen"
+            self.facts.tell(
+                Finding(
+                    0, "frozen-in-optimizer", severity, confidence, text, cause=self.facts.cause(optimizer.made),
+                    evidence=[f"{held.name} {held.shape}: {flag} at all {held.frozen} steps" for held in shown[:4]],
+                )
+            )  # fmt: skip
+
+
+def _ids_in(value: Any, depth: int) -> Iterator[int]:
+    """Ids of tensors in containers and in the modules in them."""
+    if isinstance(value, (list, tuple, set)):
+        inner = list(value)
+    elif isinstance(value, dict):
+        inner = list(value.values())
+    else:
+        return
+    for each in inner:
+        yield id(each)
+        if callable(getattr(each, "named_parameters", None)):
+            yield from map(id, each.parameters())
+        elif depth:
+            yield from _ids_in(each, depth - 1)

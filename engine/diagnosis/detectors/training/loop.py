@@ -1,0 +1,66 @@
+"""What the detectors of the training loop share: one ledger, fed by the first of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from adbg.engine.diagnosis.detector import Detector, ModuleCall, Need, OptimizerEvent
+from adbg.engine.diagnosis.ledger import Ledger, Optimizer, accumulates
+from adbg.engine.session.running_call import Running
+
+if TYPE_CHECKING:
+    from adbg.engine.diagnosis.facts import Facts
+
+
+class LoopDetector(Detector):
+    """Override ``begins``, ``ends``, ``happens`` and ``forward``: the ledger knows of the event by then."""
+
+    needs = Need.STEPS | Need.MODULES
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self.ledger = Ledger.of(facts)
+        if self.ledger.feeder is None:
+            self.ledger.feeder = self
+
+    def applied(self) -> bool:
+        return bool(self.ledger.optimizers)
+
+    def begins(self, running: Running) -> None:
+        """An outermost backward that adds to ``.grad`` begins."""
+
+    def ends(self, running: Running) -> None: ...
+
+    def happens(self, event: OptimizerEvent, optimizer: Optimizer | None) -> None: ...
+
+    def forward(self, call: ModuleCall) -> None:
+        """An outermost module begins."""
+
+    def backward_begin(self, running: Running) -> None:
+        if accumulates(running):
+            if self.ledger.feeder is self:
+                self.ledger.backward_begin(running)
+            self.begins(running)
+
+    def backward_end(self, running: Running, error: BaseException | None) -> None:
+        if accumulates(running) and error is None:
+            if self.ledger.feeder is self:
+                self.ledger.backward_end(running)
+            self.ends(running)
+
+    def optimizer(self, event: OptimizerEvent) -> None:
+        if self.ledger.feeder is self:
+            self.ledger.optimizer(event)
+        known = self.ledger.optimizers.get(id(event.optimizer)) if event.optimizer is not None else None
+        self.happens(event, known)
+
+    def module_begin(self, call: ModuleCall) -> None:
+        if call.outermost:
+            if self.ledger.feeder is self:
+                self.ledger.module_begin(call)
+            self.forward(call)
+
+
+def norms(values: list[float | None] | list[float]) -> str:
+    """ "0.5, none, 1.2": norms in a line of evidence."""
+    return ", ".join("none" if value is None else f"{value:.4g}" for value in values)

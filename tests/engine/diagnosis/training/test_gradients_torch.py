@@ -1,0 +1,174 @@
+"""What becomes of gradients between a backward and a step, on torch: three programs with a bug of each kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from support.diagnosing import check_found
+
+HEAD = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+x, y = torch.randn(16, 6), torch.randn(16, 1)
+"""
+
+ZERO_GRAD = {
+    "no zero_grad": """
+model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(5):
+    loss = nn.functional.mse_loss(model(x), y)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 100.0)
+    optimizer.step()  # CAUSE
+    print(loss.item())
+""",
+    "of one of two optimizers": """
+class Trainer:
+    def __init__(self):
+        self.body, self.head = nn.Linear(6, 8), nn.Linear(8, 1)
+        self.slow = torch.optim.SGD(self.body.parameters(), lr=0.001)
+        self.fast = torch.optim.Adam(self.head.parameters(), lr=0.01)
+
+    def update(self):
+        self.fast.step()
+        self.slow.step()  # CAUSE
+
+    def run(self, steps):
+        for _ in range(steps):
+            self.fast.zero_grad()
+            loss = nn.functional.mse_loss(self.head(torch.relu(self.body(x))), y)
+            loss.backward()
+            self.update()
+
+Trainer().run(4)
+""",
+    "a closure": """
+model = nn.Linear(6, 1)
+optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=2)
+
+def closure():
+    loss = nn.functional.mse_loss(model(x), y)
+    loss.backward()
+    return loss
+
+for _ in range(4):
+    optimizer.step(closure)  # CAUSE
+""",
+}
+
+LOST = {
+    "zero_grad behind backward": (
+        "cleared-gradients",
+        """
+model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))
+optimizer = torch.optim.Adam(model.parameters())
+for epoch in range(4):
+    loss = nn.functional.mse_loss(model(x), y)
+    loss.backward()
+    optimizer.zero_grad()  # CAUSE
+    optimizer.step()
+""",
+    ),
+    "in a helper, to zeros": (
+        "cleared-gradients",
+        """
+model = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+def reset(model):
+    model.zero_grad(set_to_none=False)  # CAUSE
+
+for batch in x.split(4):
+    model(batch).pow(2).mean().backward()
+    reset(model)
+    optimizer.step()
+""",
+    ),
+    "assigned": (
+        "dropped-gradients",
+        """
+model = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for batch in x.split(4):
+    model(batch).pow(2).mean().backward()
+    for parameter in model.parameters():
+        parameter.grad = None  # CAUSE
+    optimizer.step()
+""",
+    ),
+    "step above backward": (
+        "step-order",
+        """
+model = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for batch in x.split(4):
+    optimizer.zero_grad()
+    loss = model(batch).pow(2).mean()
+    optimizer.step()  # CAUSE
+    loss.backward()
+""",
+    ),
+}
+
+TWICE = {
+    "two lines": """
+model = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in range(3):
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x), y)
+    loss.backward(retain_graph=True)
+    print(loss.item())
+    loss.backward()  # CAUSE
+    optimizer.step()
+""",
+    "in a method that a subclass extends": """
+class Base:
+    def fit(self, model, optimizer, loss):
+        loss.backward(retain_graph=True)
+
+class Trainer(Base):
+    def fit(self, model, optimizer, loss):
+        optimizer.zero_grad()
+        super().fit(model, optimizer, loss)
+        loss.backward()  # CAUSE
+        optimizer.step()
+
+model = nn.Sequential(nn.Linear(6, 4), nn.GELU(), nn.Linear(4, 1))
+optimizer = torch.optim.AdamW(model.parameters())
+for batch, target in zip(x.split(4), y.split(4)):
+    Trainer().fit(model, optimizer, nn.functional.l1_loss(model(batch), target))
+""",
+    "tensors without a module": """
+w = torch.randn(6, 1, requires_grad=True)
+optimizer = torch.optim.SGD([w], lr=0.1)
+for step in range(3):
+    loss = ((x @ w - y) ** 2).mean()
+    for _ in range(2):
+        loss.backward(retain_graph=True)  # CAUSE
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+}
+
+
+@pytest.mark.parametrize("program", ZERO_GRAD.values(), ids=ZERO_GRAD)
+def test_gradients_that_are_not_cleared(tmp_path: Path, program: str) -> None:
+    finding = check_found(tmp_path, HEAD + program, "zero-grad")
+    assert finding["severity"] == "error" and finding["confidence"] >= 0.9
+
+
+@pytest.mark.parametrize(("kind", "program"), LOST.values(), ids=LOST)
+def test_gradients_that_are_gone_at_the_step(tmp_path: Path, kind: str, program: str) -> None:
+    check_found(tmp_path, HEAD + program, kind)
+
+
+@pytest.mark.parametrize("program", TWICE.values(), ids=TWICE)
+def test_a_loss_run_backward_twice(tmp_path: Path, program: str) -> None:
+    check_found(tmp_path, HEAD + program, "twice-backward")

@@ -1,0 +1,365 @@
+"""Optimizers, schedulers and clipping on torch: programs with one bug each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from support.diagnosing import check_found
+
+HEAD = """
+import copy
+import torch
+from torch import nn
+torch.manual_seed(0)
+x, y = torch.randn(16, 6), torch.randn(16, 1)
+"""
+
+LOOP = """
+for _ in range(5):
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+"""
+
+HELD = {
+    "step without parentheses": (
+        "no-step",
+        """
+model = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(4):
+    optimizer.zero_grad()
+    model(x).pow(2).mean().backward()
+    optimizer.step  # CAUSE
+""",
+    ),
+    "the scheduler alone steps": (
+        "no-step",
+        """
+model = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+
+def train(batch):
+    loss = model(batch).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()  # CAUSE
+    scheduler.step()
+
+for batch in x.split(4):
+    train(batch)
+""",
+    ),
+    "one of two": (
+        "no-step",
+        """
+encoder, decoder = nn.Linear(6, 3), nn.Linear(3, 6)
+first = torch.optim.Adam(encoder.parameters())
+second = torch.optim.Adam(decoder.parameters())
+for _ in range(4):
+    first.zero_grad(), second.zero_grad()
+    nn.functional.mse_loss(decoder(encoder(x)), x).backward()  # CAUSE
+    second.step()
+""",
+    ),
+    "the head was forgotten": (
+        "not-optimized",
+        """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(6, 8), nn.Linear(8, 1)
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.body(x)))
+
+model = Net()
+optimizer = torch.optim.SGD(model.body.parameters(), lr=0.01)  # CAUSE
+for _ in range(5):
+    model.zero_grad()
+    nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+""",
+    ),
+    "layers in a plain list": (
+        "not-optimized",
+        """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(6, 6)
+        self.blocks = [nn.Linear(6, 6) for _ in range(2)]  # CAUSE
+        self.last = nn.Linear(6, 1)
+
+    def forward(self, x):
+        x = self.first(x)
+        for block in self.blocks:
+            x = torch.relu(block(x))
+        return self.last(x)
+
+model = Net()
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+"""
+        + LOOP,
+    ),
+    "a new layer behind the optimizer": (
+        "stale-parameters",
+        """
+model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)  # CAUSE
+model[2] = nn.Linear(8, 1)
+"""
+        + LOOP,
+    ),
+    "a copy is trained": (
+        "stale-parameters",
+        """
+model = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)  # CAUSE
+extra = nn.Linear(6, 1)
+optimizer.add_param_group({"params": extra.parameters()})
+model = copy.deepcopy(model)
+for _ in range(5):
+    nn.functional.mse_loss(model(x) + extra(x), y).backward()
+    optimizer.step()
+    model.zero_grad(), extra.zero_grad()
+""",
+    ),
+    "a tensor that takes no gradient": (
+        "frozen-in-optimizer",
+        """
+model = nn.Linear(6, 1)
+scale = torch.ones(1)
+optimizer = torch.optim.SGD([*model.parameters(), scale], lr=0.01)  # CAUSE
+for _ in range(4):
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(x) * scale, y).backward()
+    optimizer.step()
+""",
+    ),
+}
+
+RATES = {
+    "made with 0": (
+        "zero-learning-rate",
+        """
+model = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.0)  # CAUSE
+"""
+        + LOOP,
+    ),
+    "by its scheduler": (
+        "zero-learning-rate",
+        """
+model = nn.Linear(6, 1)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+warmup = 1000
+scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: step // warmup)  # CAUSE
+for _ in range(5):
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+    scheduler.step()
+""",
+    ),
+    "scheduler at the head": (
+        "schedule-order",
+        """
+model = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+for epoch in range(3):
+    scheduler.step()  # CAUSE
+    for batch in x.split(8):
+        optimizer.zero_grad()
+        model(batch).pow(2).mean().backward()
+        optimizer.step()
+""",
+    ),
+    "scheduler above step": (
+        "schedule-order",
+        """
+model = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=100)
+
+def update():
+    scheduler.step()  # CAUSE
+    optimizer.step()
+
+for batch in x.split(4):
+    optimizer.zero_grad()
+    model(batch).pow(2).mean().backward()
+    update()
+""",
+    ),
+    "clipped behind the step": (
+        "clipping-order",
+        """
+model = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for batch in x.split(4):
+    optimizer.zero_grad()
+    model(batch).pow(2).mean().backward()
+    optimizer.step()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # CAUSE
+""",
+    ),
+    "clipped before backward": (
+        "clipping-order",
+        """
+from torch.nn.utils import clip_grad_norm_
+model = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for batch in x.split(4):
+    loss = model(batch).pow(2).mean()
+    optimizer.zero_grad()
+    clip_grad_norm_(list(model.parameters()), 0.1)  # CAUSE
+    loss.backward()
+    optimizer.step()
+""",
+    ),
+    "an iterator that was used up": (
+        "clipping-order",
+        """
+model = nn.Linear(6, 1)
+parameters = model.parameters()
+optimizer = torch.optim.SGD(parameters, lr=0.1)
+for batch in x.split(4):
+    optimizer.zero_grad()
+    model(batch).pow(2).mean().backward()
+    nn.utils.clip_grad_norm_(parameters, 1.0)  # CAUSE
+    optimizer.step()
+""",
+    ),
+}
+
+UPDATES = {
+    "loaded back": (
+        "lost-update",
+        """
+model = nn.Linear(6, 1)
+best = copy.deepcopy(model.state_dict())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for batch in x.split(4):
+    optimizer.zero_grad()
+    model(batch).pow(2).mean().backward()
+    optimizer.step()
+    model.load_state_dict(best)  # CAUSE
+""",
+    ),
+    "copied back": (
+        "lost-update",
+        """
+model = nn.Linear(6, 1)
+initial = [p.detach().clone() for p in model.parameters()]
+optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+
+def sync():
+    for parameter, value in zip(model.parameters(), initial):
+        parameter.data.copy_(value)  # CAUSE
+
+for batch in x.split(4):
+    sync()
+    optimizer.zero_grad()
+    model(batch).pow(2).mean().backward()
+    optimizer.step()
+""",
+    ),
+    "too small for bfloat16": (
+        "lost-update",
+        """
+model = nn.Linear(6, 1).bfloat16()
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)  # CAUSE
+for _ in range(5):
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(x.bfloat16()), y.bfloat16()).backward()
+    optimizer.step()
+""",
+    ),
+    "too large a rate": (
+        "large-update",
+        """
+model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=50.0)  # CAUSE
+for _ in range(12):
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+""",
+    ),
+}
+
+MODES = {
+    "eval() for good": """
+model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+def validate():
+    model.eval()  # CAUSE
+    with torch.no_grad():
+        return nn.functional.mse_loss(model(x), y).item()
+
+for epoch in range(3):
+    for batch, target in zip(x.split(8), y.split(8)):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(batch), target).backward()
+        optimizer.step()
+    print(validate())
+""",
+    "eval() from the start": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.last = nn.BatchNorm1d(6), nn.Linear(6, 1)
+
+    def forward(self, x):
+        return self.last(self.norm(x))
+
+model = Net().eval()  # CAUSE
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in range(4):
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+""",
+    "evaluated in training mode": """
+model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+@torch.no_grad()
+def accuracy(batches):
+    return sum(model(batch).mean().item() for batch in batches)  # CAUSE
+
+for epoch in range(3):
+    for batch, target in zip(x.split(4), y.split(4)):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(batch), target).backward()
+        optimizer.step()
+    print(accuracy(x.split(8)))
+""",
+}
+
+
+@pytest.mark.parametrize(("kind", "program"), HELD.values(), ids=HELD)
+def test_what_an_optimizer_holds(tmp_path: Path, kind: str, program: str) -> None:
+    check_found(tmp_path, HEAD + program, kind)
+
+
+@pytest.mark.parametrize(("kind", "program"), RATES.values(), ids=RATES)
+def test_rates_schedulers_and_clipping(tmp_path: Path, kind: str, program: str) -> None:
+    check_found(tmp_path, HEAD + program, kind)
+
+
+@pytest.mark.parametrize(("kind", "program"), UPDATES.values(), ids=UPDATES)
+def test_steps_that_are_lost_or_too_large(tmp_path: Path, kind: str, program: str) -> None:
+    check_found(tmp_path, HEAD + program, kind)
+
+
+@pytest.mark.parametrize("program", MODES.values(), ids=MODES)
+def test_modes(tmp_path: Path, program: str) -> None:
+    check_found(tmp_path, HEAD + program, "wrong-mode")
