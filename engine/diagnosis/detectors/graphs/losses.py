@@ -20,7 +20,8 @@ _PAIRED = frozenset({
 _REDUCTIONS = frozenset({"mean", "sum", "mean_all", "reduce_sum", "nanmean", "nansum"})
 _SAME = frozenset({
     "squeeze", "unsqueeze", "view", "reshape", "flatten", "contiguous", "float", "double", "half", "to", "cast",
-    "clone", "clamp", "clip", "transpose", "permute", "slice", "getitem", "assign", "squeeze_", "view_as", "bfloat16", "select",
+    "clone", "clamp", "clip", "transpose", "permute", "slice", "getitem", "assign", "squeeze_", "view_as", "bfloat16",
+    "select",
 })  # fmt: skip
 _MADE = {
     "softmax": "probabilities", "softmax_": "probabilities", "sigmoid": "probabilities", "sigmoid_": "probabilities",
