@@ -106,9 +106,9 @@ class InPlace(Detector):
             makes = tuple(self._seen_of(each, backend.version_of(each)) for each in (*made, *changed))
             node = self._node((*made, *changed)[0]) if self._hides else 0
             self._uses.append(Use(self._clock, call.name, line, takes, makes, self.facts.iteration, node))
-            if self._silent:
-                for where, _, _ in takes:
-                    self._silent.took(where)
+            if not self._hides:
+                for value, (where, _, _) in zip(call.operands, takes, strict=True):
+                    self._silent.took(value, where, line)
         shared = self._silent.shares(call)
         if shared is not None:
             self._silent.note(call, self._where(shared), shared, weakref.ref(shared))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import linecache
 import re
+import weakref
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -67,8 +68,15 @@ class Silent:
             return None
         return call.results[0] if call.results else call.operands[0] if call.operands else None
 
-    def took(self, where: frozenset[int]) -> None:
+    def took(self, value: Any, where: frozenset[int], line: SourceLine | None) -> None:
         """An operator that makes a node took what lies there."""
+        if not where <= self._shared.keys() and _is_foreign(value):
+            digest = self._digest(value)
+            if digest is not None:
+                made = _sharing(line)
+                shared = Shared(where, made, weakref.ref(value), digest, self.facts.backend.version_of(value), True)
+                self._shared.update(dict.fromkeys(where, shared))
+            return
         for at in where:
             shared = self._shared.get(at)
             value = shared.ref() if shared is not None else None
@@ -219,6 +227,26 @@ def span_of(value: Any) -> tuple[int, int]:
 
 def _overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
     return one[0] < other[1] and other[0] < one[1]
+
+
+def _is_foreign(value: Any) -> bool:
+    """Whether its memory is not the framework's: that of an array, which no operator tells of (``from_numpy``)."""
+    if value.requires_grad or not value.is_leaf or not getattr(value, "is_cpu", False):
+        return False
+    with suppress(Exception):
+        return not value.untyped_storage().resizable()
+    return False
+
+
+def _sharing(line: SourceLine | None) -> SourceLine | None:
+    """Where in the file of ``line`` a tensor is made over an array: above it, if there is one."""
+    if line is None:
+        return None
+    lines = linecache.getlines(line.file)
+    for at in (*range(line.line, 0, -1), *range(line.line + 1, len(lines) + 1)):
+        if re.search(r"\b(from_numpy|as_tensor|asarray|frombuffer)\(", lines[at - 1].partition("#")[0]):
+            return SourceLine(line.file, at, line.function)
+    return None
 
 
 def _writing(line: SourceLine | None) -> SourceLine | None:
