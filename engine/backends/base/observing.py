@@ -49,13 +49,14 @@ class OperatorCall:
 
 @dataclass(slots=True)
 class OptimizerEvent:
-    """``what``: "made", "step" (about to), "stepped", "zeroed" (zero_grad returned), "clipped" (gradients of
-    ``tensors`` were clipped by the framework's own function: ``norm`` before, ``limit``), "scheduled" (a learning-rate
-    scheduler stepped)."""
+    """``what``: "made", "step" (about to), "stepped", "zeroed" (zero_grad returned; of a module: no optimizer),
+    "clipped" (gradients of ``tensors`` were clipped by the framework's own function: ``norm`` before, ``limit``; no
+    tensors: it was given an iterator), "scheduler" (a learning-rate scheduler was made), "scheduled" (one stepped),
+    "loaded" (a module's weights were written from a state dict)."""
 
     what: str
-    optimizer: Any  # None for "clipped"
-    tensors: Sequence[Any]  # what it holds
+    optimizer: Any  # None where none is known
+    tensors: Sequence[Any]  # what it holds; of a module its parameters
     line: SourceLine | None
     rates: Sequence[float] = ()  # learning rates of its groups
     norm: float | None = None
@@ -76,6 +77,8 @@ class ModuleCall:
     results: Any
     line: SourceLine | None
     grad_mode: bool
+    mode_line: SourceLine | None = None  # where train() or eval() set its mode last, as far as that was seen
+    mode_number: int = 0  # how many times train() and eval() were called so far, on anything
 
 
 @dataclass(slots=True)

@@ -26,6 +26,7 @@ from adbg.engine.backends.base import (
 from adbg.engine.backends.common.allocators import allocators_of
 from adbg.engine.backends.common.private_use import PrivateUse
 from adbg.engine.backends.common.timing.phases import PhaseTaps, TellPhase
+from adbg.engine.backends.common.user_files import FrameFilter
 from adbg.engine.outside import suppress
 from adbg.engine.protocol.messages import Allocator
 
@@ -64,18 +65,25 @@ class Watching(Protocol):
     def watch(self) -> CreationWatch: ...
 
 
+class MakeTaps(Protocol):
+    """The taps for diagnosis, one of each, none put in."""
+
+    def __call__(self, frames: FrameFilter) -> Sequence[Tap]: ...
+
+
 class FrameworkBackend(Backend):
     """What is the same for every framework. A backend makes the parts in its ``__init__``."""
 
     uses: ClassVar[Sequence[PrivateUse]]
     limits: ClassVar[Sequence[tuple[str, str]]]  # for ``adbg doctor``: what this framework does not let adbg do
     _framework: ClassVar[Any]  # the module
+    _make_taps: ClassVar[MakeTaps]
+    _user_frames: FrameFilter
     _entry: Entry
     _modules: Named
     _phases: PhaseTaps
     _forward: ForwardTimer | None = None  # None: the framework gives no safe way
     _creations: Watching
-    _observing: ClassVar[Callable[[], Sequence[Tap]]]  # the taps of diagnosis, one of each
     _told: Mapping[str, Callable[[bool], None]] = {}  # by who watches iterations
 
     # ---- in and out
@@ -112,7 +120,7 @@ class FrameworkBackend(Backend):
         return self._forward
 
     def observe(self, watcher: Watcher) -> Observation:
-        return Observation(type(self)._observing(), watcher)
+        return Observation(self._make_taps(self._user_frames), watcher)
 
     @property
     def backward_count(self) -> int:

@@ -21,7 +21,7 @@ from adbg.engine.backends.base import (
 )
 from adbg.engine.backends.common.backend import FrameworkBackend
 from adbg.engine.backends.common.under_way import in_engine
-from adbg.engine.backends.paddle import private, tensors
+from adbg.engine.backends.paddle import observing, private, tensors
 from adbg.engine.backends.paddle.aids import PaddleAids
 from adbg.engine.backends.paddle.collectives import bits, groups
 from adbg.engine.backends.paddle.collectives.taps import PaddleTaps
@@ -39,7 +39,6 @@ from adbg.engine.backends.paddle.native.grad_fn import node_of
 from adbg.engine.backends.paddle.native.later import CALLERS, LateChecks
 from adbg.engine.backends.paddle.native.own import aids_aside, aids_tell
 from adbg.engine.backends.paddle.native.sites import log_sites
-from adbg.engine.backends.paddle.observing import taps
 from adbg.engine.backends.paddle.stacks import Stacks
 from adbg.engine.backends.paddle.timing.forward import PaddleForward
 from adbg.engine.backends.paddle.timing.phases import PaddlePhases
@@ -70,9 +69,9 @@ class PaddleBackend(FrameworkBackend):
     uses = private.USES
     limits = _LIMITS
     _framework: ClassVar[Any] = paddle
+    _make_taps = staticmethod(observing.taps)
     _entry: EngineEntry
     _modules: Modules
-    _observing = staticmethod(taps)
     dump_dialect: ClassVar[DumpDialect] = DumpDialect(
         stack_note="Note : If you want to see the call stack information of each Node, please make sure "
         "FLAGS_call_stack_level=3 is set at runtime.\n"
@@ -93,6 +92,7 @@ class PaddleBackend(FrameworkBackend):
         self.version = str(paddle.__version__)
         self._flags = SharedFlags()
         self._stacks = Stacks(self._flags)
+        self._user_frames = self._stacks.frames
         self._modules = Modules(self._stacks.texts)
         self._creations = Creations(self._stacks)
         self._services = Services(self._modules, self._stacks)

@@ -15,14 +15,13 @@ from adbg.engine import live_objects
 from adbg.engine.backends.base import Capabilities, Graph
 from adbg.engine.backends.common.backend import FrameworkBackend
 from adbg.engine.backends.common.under_way import in_engine
-from adbg.engine.backends.torch import private, tensors
+from adbg.engine.backends.torch import observing, private, tensors
 from adbg.engine.backends.torch.collectives import bits, groups
 from adbg.engine.backends.torch.collectives.taps import TorchTaps
 from adbg.engine.backends.torch.creations import Creations
 from adbg.engine.backends.torch.entry import EngineEntry
 from adbg.engine.backends.torch.graph import Services, TorchGraph, node_name, root_nodes
 from adbg.engine.backends.torch.modules import Modules
-from adbg.engine.backends.torch.observing import taps
 from adbg.engine.backends.torch.spent import older_nodes, used_up
 from adbg.engine.backends.torch.stacks import FrameFilter, Stacks
 from adbg.engine.backends.torch.timing.phases import TorchPhases
@@ -68,9 +67,9 @@ class TorchBackend(FrameworkBackend):
     uses = private.USES
     limits = _LIMITS
     _framework: ClassVar[Any] = torch
+    _make_taps = staticmethod(observing.taps)
     _entry: EngineEntry
     _modules: Modules
-    _observing = staticmethod(taps)
 
     meta = staticmethod(tensors.meta)
     stats = staticmethod(tensors.stats)
@@ -84,7 +83,7 @@ class TorchBackend(FrameworkBackend):
 
     def __init__(self) -> None:
         self.version = str(torch.__version__)
-        self._frames = FrameFilter()
+        self._frames = self._user_frames = FrameFilter()
         self._modules = Modules()
         self._stacks = Stacks(self._modules, self._frames)
         self._creations = Creations(self._stacks)

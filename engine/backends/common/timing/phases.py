@@ -15,6 +15,7 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
+from adbg.engine.backends.common.observing.stand_ins import disguised
 from adbg.engine.backends.common.tracebacks import strip_own
 from adbg.engine.outside import DISGUISED
 from adbg.engine.types import SourceLine
@@ -113,16 +114,4 @@ def _stand_in(taps: PhaseTaps, original: Any, phase: str) -> Any:
             if told:
                 end(phase)
 
-    like = original
-    while not isinstance(like, types.FunctionType) and hasattr(like, "__wrapped__"):
-        like = like.__wrapped__
-    theirs = getattr(like, "__code__", None)
-    if theirs is not None:
-        code = call.__code__.replace(
-            co_filename=theirs.co_filename, co_firstlineno=theirs.co_firstlineno, co_name=theirs.co_name
-        )
-        call = types.FunctionType(code, like.__globals__, theirs.co_name, None, call.__closure__)
-    for name in ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__", "__dict__"):
-        if hasattr(original, name):
-            setattr(call, name, getattr(original, name) if name != "__dict__" else dict(vars(original)))
-    return call
+    return disguised(call, original)

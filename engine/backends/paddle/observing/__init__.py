@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from adbg.engine.backends.base import Tap
+from adbg.engine.backends.common.user_files import FrameFilter
+from adbg.engine.backends.paddle.observing.modules import ModulesTap
 from adbg.engine.backends.paddle.observing.operators import OperatorTap
-from adbg.engine.types import SourceLine
-
-Lines = Callable[[object], "tuple[SourceLine, ...]"]  # user lines of a frame, innermost first
+from adbg.engine.backends.paddle.observing.steps import StepsTap
 
 
-def taps() -> Sequence[Tap]:
-    """One of each, none put in."""
-    return (OperatorTap(),)
+def taps(frames: FrameFilter) -> Sequence[Tap]:
+    """One of each, none put in. ``frames`` finds the user's lines."""
+    return (StepsTap(frames), ModulesTap(frames), OperatorTap())

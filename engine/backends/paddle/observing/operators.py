@@ -16,9 +16,9 @@ from typing import Any
 import paddle
 
 from adbg.engine.backends.base import Need, OperatorCall, Tap, Watcher
-from adbg.engine.backends.common.operands import tensors_in
+from adbg.engine.backends.common.observing.operands import tensors_in
+from adbg.engine.backends.common.observing.user_lines import UserLines
 from adbg.engine.backends.common.tracebacks import strip_own
-from adbg.engine.backends.common.user_lines import UserLines
 from adbg.engine.backends.paddle import private
 from adbg.engine.backends.paddle.native.handwritten import OPERATORS
 from adbg.engine.backends.paddle.timing.forward import compilers, functions, like, methods

@@ -268,7 +268,7 @@ class NoGradient(Detector):
         facts = self.facts
         groups: dict[int, list[str]] = defaultdict(list)
         for held in self._held.values():
-            looks = self._zero.get(held.place, ())
+            looks = self._zero.get(held.place, [])
             if len(looks) < min(_ROUNDED, facts.iteration) or self._nonzero >> held.place & 1:
                 continue
             groups[next(_bits_of(looks[-1]))].append(held.name)

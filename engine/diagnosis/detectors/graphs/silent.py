@@ -74,17 +74,18 @@ class Silent:
             digest = self._digest(value)
             if digest is not None:
                 made = _sharing(line)
-                shared = Shared(where, made, weakref.ref(value), digest, self.facts.backend.version_of(value), True)
-                self._shared.update(dict.fromkeys(where, shared))
+                version = self.facts.backend.version_of(value)
+                foreign = Shared(where, made, weakref.ref(value), digest, version, True)
+                self._shared.update(dict.fromkeys(where, foreign))
             return
         for at in where:
             shared = self._shared.get(at)
-            value = shared.ref() if shared is not None else None
-            if shared is not None and value is not None:
-                digest = self._digest(value)
+            held = shared.ref() if shared is not None else None
+            if shared is not None and held is not None:
+                digest = self._digest(held)
                 if digest is not None:
                     shared.digest, shared.used = digest, True
-                    shared.version = self.facts.backend.version_of(value)
+                    shared.version = self.facts.backend.version_of(held)
 
     def __bool__(self) -> bool:
         return bool(self._shared)

@@ -1,0 +1,108 @@
+"""The tap for forwards of outermost modules, and for where their mode was set. Runs on the program's threads."""
+
+from __future__ import annotations
+
+import threading
+import types
+import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar
+
+from adbg.engine.backends.base import ModuleCall, Need, Tap, Watcher
+from adbg.engine.backends.common.observing.stand_ins import StandIns
+from adbg.engine.backends.common.user_files import FrameFilter
+from adbg.engine.types import SourceLine
+
+_MOST = 20_000  # modules of which it is kept where their mode was set
+
+
+class _Inside(threading.local):
+    def __init__(self) -> None:
+        self.modules = 0  # whose forward runs on this thread
+        self.mode: SourceLine | None = None  # of the train() or eval() that runs
+        self.setting = False
+
+
+class ModuleCalls(Tap):
+    """A framework's own tap names the class, and how to compute unseen."""
+
+    need = Need.MODULES
+    kind: ClassVar[Any]
+    setters: ClassVar[tuple[str, ...]] = ("train", "eval")
+
+    def __init__(
+        self, frames: FrameFilter, stand_ins: StandIns, unseen: Callable[[], AbstractContextManager[Any]]
+    ) -> None:
+        self._frames = frames
+        self._stand_ins = stand_ins
+        self._unseen = unseen
+        self._inside = _Inside()
+        self._modes: dict[int, tuple[weakref.ref[Any], SourceLine | None]] = {}
+        self._number = 0
+        self._watcher: Watcher | None = None
+
+    def put_in(self, watcher: Watcher) -> None:
+        self._watcher = watcher
+        self._inside = _Inside()
+        self._stand_ins.put(self.kind, "__call__", self._begins, self._ended)
+        for name in self.setters:
+            self._stand_ins.put(self.kind, name, self._mode_begins, self._mode_ended)
+
+    def take_out(self) -> None:
+        self._watcher = None
+        self._stand_ins.restore()
+
+    def grad_mode(self) -> bool:
+        raise NotImplementedError
+
+    # ---- forwards
+
+    def _begins(self, args: tuple[Any, ...], kwargs: dict[str, Any], frame: types.FrameType) -> Any:
+        inside = self._inside
+        inside.modules += 1
+        if inside.modules > 1:
+            return inside
+        call = self._call(args, frame)
+        watcher = self._watcher
+        if watcher is not None:
+            with self._unseen():
+                watcher.module_begin(call)
+        return call
+
+    def _ended(self, told: Any, result: Any, error: BaseException | None) -> None:
+        inside = self._inside
+        inside.modules = max(inside.modules - 1, 0)
+        watcher = self._watcher
+        if told is inside or watcher is None or error is not None:
+            return
+        told.results = result
+        with self._unseen():
+            watcher.module_end(told)
+
+    def _call(self, args: tuple[Any, ...], frame: types.FrameType) -> ModuleCall:
+        module = args[0]
+        known = self._modes.get(id(module))
+        line = known[1] if known is not None and known[0]() is module else None
+        return ModuleCall(
+            module, type(module).__name__, bool(module.training), True, args[1:], None, self._frames.live_line(frame),
+            self.grad_mode(), line, self._number,
+        )  # fmt: skip
+
+    # ---- train() and eval()
+
+    def _mode_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any], frame: types.FrameType) -> Any:
+        """These call themselves for every module below: the line of the outermost call is everyone's."""
+        inside, module = self._inside, args[0]
+        outermost = not inside.setting
+        if outermost:
+            inside.setting, inside.mode = True, self._frames.live_line(frame)
+            self._number += 1
+        if len(self._modes) > _MOST:
+            self._modes = {key: known for key, known in list(self._modes.items()) if known[0]() is not None}
+        self._modes[id(module)] = weakref.ref(module), inside.mode
+        return outermost
+
+    def _mode_ended(self, outermost: Any, result: Any, error: BaseException | None) -> None:
+        if outermost:
+            self._inside.setting = False

@@ -1,0 +1,107 @@
+"""Functions of a framework's that ours stand in for while somebody watches: the program calls ours, ours calls the
+original, and what is seen is told. Runs on the program's threads.
+
+A stand-in goes by the name and the file of the function that it stands for, so that what looks at the frames of a
+program (compilers, warnings' stack levels) meets nothing new. It adds no exception, and takes its own frame out of the
+tracebacks of those that pass. One call costs 0.4 us more.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+from adbg.engine.backends.common.tracebacks import strip_own
+from adbg.engine.outside import DISGUISED, suppress
+
+#: (arguments with self first, keywords, the caller's frame) -> what ``After`` is handed; None: nothing to tell.
+Before = Callable[[tuple[Any, ...], dict[str, Any], types.FrameType], Any]
+#: (what ``Before`` returned, the result or None, the exception or None)
+After = Callable[[Any, Any, "BaseException | None"], None]
+
+
+class StandIns:
+    """What stands in for what. ``unseen``: whether a call is none of the program's (a compiler traces it)."""
+
+    def __init__(self, unseen: Callable[[], bool]) -> None:
+        self._unseen = unseen
+        self._put: list[tuple[Any, str, Any, Any]] = []  # (owner, name, original, ours)
+        self.codes: set[types.CodeType] = set()
+        self.on = False
+
+    def put(self, owner: Any, name: str, before: Before, after: After | None = None) -> None:
+        """``owner``: a class or a module that has ``name`` itself; else nothing happens."""
+        original = vars(owner).get(name)
+        if original is None:
+            return
+        ours = _stand_in(self, original, before, after)
+        self.codes.add(ours.__code__)
+        DISGUISED.add(ours.__code__)
+        self._put.append((owner, name, original, ours))
+        setattr(owner, name, ours)
+        self.on = True
+
+    def aside(self, out: bool) -> None:
+        """The originals back for a while (``out``), and ours again."""
+        for owner, name, original, ours in self._put:
+            if vars(owner).get(name) is (ours if out else original):
+                setattr(owner, name, original if out else ours)
+
+    def restore(self) -> None:
+        """Where another tool wrapped ours meanwhile, ours stays below it and only passes on."""
+        self.on = False
+        for owner, name, original, ours in reversed(self._put):
+            if vars(owner).get(name) is ours:
+                setattr(owner, name, original)
+                DISGUISED.discard(ours.__code__)
+        self._put = []
+
+    def begins(self, before: Before, args: tuple[Any, ...], kwargs: dict[str, Any], frame: types.FrameType) -> Any:
+        if not self.on or self._unseen():
+            return None
+        with suppress(Exception):  # an odd call of the program's: the framework says what is wrong with it
+            return before(args, kwargs, frame)
+        return None
+
+    @staticmethod
+    def ended(after: After, told: Any, result: Any, error: BaseException | None) -> None:
+        with suppress(Exception):
+            after(told, result, error)
+
+
+def _stand_in(stand_ins: StandIns, original: Any, before: Before, after: After | None) -> Any:
+    begins, ended, strip, codes, frame = stand_ins.begins, stand_ins.ended, strip_own, stand_ins.codes, sys._getframe
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        told = begins(before, args, kwargs, frame(1))
+        try:
+            result = original(*args, **kwargs)
+        except BaseException as error:
+            if told is not None and after is not None:
+                ended(after, told, None, error)
+            strip(error, codes)
+            raise
+        if told is not None and after is not None:
+            ended(after, told, result, None)
+        return result
+
+    return disguised(call, original)
+
+
+def disguised(call: Any, original: Any) -> Any:
+    """``call`` under the name and the file of ``original``."""
+    like = original
+    while not isinstance(like, types.FunctionType) and hasattr(like, "__wrapped__"):
+        like = like.__wrapped__
+    theirs = getattr(like, "__code__", None)
+    if theirs is not None:
+        code = call.__code__.replace(
+            co_filename=theirs.co_filename, co_firstlineno=theirs.co_firstlineno, co_name=theirs.co_name
+        )
+        call = types.FunctionType(code, like.__globals__, theirs.co_name, None, call.__closure__)
+    for name in ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__", "__dict__"):
+        if hasattr(original, name):
+            setattr(call, name, getattr(original, name) if name != "__dict__" else dict(vars(original)))
+    return call

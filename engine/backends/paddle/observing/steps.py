@@ -1,0 +1,174 @@
+"""What the steps of a training loop do on Paddle: optimizers, clear_grad, clipping, schedulers, weights being set."""
+
+from __future__ import annotations
+
+import threading
+import types
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import paddle
+from paddle.nn import Layer
+from paddle.optimizer import Optimizer
+from paddle.optimizer.lr import LRScheduler
+
+from adbg.engine.backends.base import Need, OptimizerEvent, Tap, Watcher
+from adbg.engine.backends.common.observing.stand_ins import StandIns
+from adbg.engine.backends.common.user_files import FrameFilter
+from adbg.engine.backends.paddle.observing.modules import static, unseen
+from adbg.engine.types import SourceLine
+
+
+class _Inside(threading.local):
+    def __init__(self) -> None:
+        self.calls: set[int] = set()  # ids of the optimizers that step: one may call its base's
+        self.making: set[int] = set()
+        self.schedulers = 0  # being made or stepping on this thread
+
+
+class StepsTap(Tap):
+    need = Need.STEPS
+
+    def __init__(self, frames: FrameFilter) -> None:
+        self._frames = frames
+        self._stand_ins = StandIns(static)
+        self._watcher: Watcher | None = None
+        self._inside = _Inside()
+
+    def put_in(self, watcher: Watcher) -> None:
+        self._watcher = watcher
+        self._inside = _Inside()
+        put = self._stand_ins.put
+        for kind in _kinds(Optimizer):
+            put(kind, "__init__", self._making_begins, self._made)
+            for name in ("step", "minimize"):
+                put(kind, name, self._step_begins, self._stepped)
+            put(kind, "clear_grad", self._first, self._cleared)
+        put(Layer, "clear_gradients", self._first, self._layer_cleared)
+        for name in ("set_state_dict", "set_dict", "load_dict"):
+            put(Layer, name, self._first, self._loaded)
+        for name in ("clip_grad_norm_", "clip_grad_value_"):
+            put(paddle.nn.utils, name, self._clip_begins, self._clipped)
+        for kind in _kinds(LRScheduler):
+            put(kind, "__init__", self._scheduler_begins, self._scheduler_made)
+            put(kind, "step", self._schedule_begins, self._scheduled)
+
+    def take_out(self) -> None:
+        self._watcher = None
+        self._stand_ins.restore()
+
+    def _tell(
+        self, what: str, optimizer: Any, line: SourceLine | None, tensors: Sequence[Any] | None = None, **more: Any
+    ) -> None:
+        watcher = self._watcher
+        if watcher is None:
+            return
+        with unseen():
+            held = _held(optimizer) if tensors is None else tensors
+            watcher.optimizer(OptimizerEvent(what, optimizer, held, line, _rates(optimizer), **more))
+
+    # ---- optimizers
+
+    def _first(self, args: tuple[Any, ...], kwargs: dict[str, Any], frame: types.FrameType) -> Any:
+        return args[0], self._frames.live_line(frame)
+
+    def _making_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any], frame: types.FrameType) -> Any:
+        if id(args[0]) in self._inside.making:
+            return None
+        self._inside.making.add(id(args[0]))
+        return args[0], self._frames.live_line(frame)
+
+    def _made(self, told: Any, result: Any, error: BaseException | None) -> None:
+        self._inside.making.discard(id(told[0]))
+        if error is None:  # its attribute clear_gradients is the stand-in of clear_grad now, and stays it
+            self._tell("made", *told)
+
+    def _cleared(self, told: Any, result: Any, error: BaseException | None) -> None:
+        self._tell("zeroed", *told)
+
+    def _layer_cleared(self, told: Any, result: Any, error: BaseException | None) -> None:
+        self._tell("zeroed", None, told[1], tuple(told[0].parameters()))
+
+    def _loaded(self, told: Any, result: Any, error: BaseException | None) -> None:
+        self._tell("loaded", None, told[1], tuple(told[0].parameters()))
+
+    def _step_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any], frame: types.FrameType) -> Any:
+        optimizer, line = args[0], self._frames.live_line(frame)
+        if id(optimizer) in self._inside.calls:
+            return None
+        self._inside.calls.add(id(optimizer))
+        self._tell("step", optimizer, line)
+        return optimizer, line
+
+    def _stepped(self, told: Any, result: Any, error: BaseException | None) -> None:
+        self._inside.calls.discard(id(told[0]))
+        if error is None:
+            self._tell("stepped", *told)
+
+    # ---- clipping
+
+    def _clip_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any], frame: types.FrameType) -> Any:
+        given = args[0] if args else kwargs.get("parameters")
+        limit = args[1] if len(args) > 1 else kwargs.get("max_norm", kwargs.get("clip_value"))
+        if isinstance(given, paddle.Tensor):
+            given = (given,)
+        tensors = tuple(given) if isinstance(given, (list, tuple)) else ()  # a generator can be read once: by Paddle
+        return tensors, limit, self._frames.live_line(frame)
+
+    def _clipped(self, told: Any, result: Any, error: BaseException | None) -> None:
+        if error is None:
+            tensors, limit, line = told
+            with unseen():
+                norm = float(result) if isinstance(result, paddle.Tensor) else None
+            self._tell("clipped", None, line, tensors, norm=norm, limit=float(limit) if limit is not None else None)
+
+    # ---- schedulers
+
+    def _scheduler_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any], frame: types.FrameType) -> Any:
+        self._inside.schedulers += 1
+        return args[0], self._frames.live_line(frame)
+
+    def _scheduler_made(self, told: Any, result: Any, error: BaseException | None) -> None:
+        self._inside.schedulers -= 1
+        scheduler, line = told
+        if error is None and not self._inside.schedulers:
+            self._tell("scheduler", None, line, (), scheduler=scheduler)
+
+    def _schedule_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any], frame: types.FrameType) -> Any:
+        if self._inside.schedulers:
+            return None
+        self._inside.schedulers += 1  # what it steps in turn is no step of the program's
+        return args[0], self._frames.live_line(frame)
+
+    def _scheduled(self, told: Any, result: Any, error: BaseException | None) -> None:
+        self._inside.schedulers -= 1
+        scheduler, line = told
+        if error is None:
+            self._tell("scheduled", None, line, (), scheduler=scheduler)
+
+
+def _held(optimizer: Any) -> tuple[Any, ...]:
+    held = getattr(optimizer, "_parameter_list", None) or ()
+    tensors = (each for entry in held for each in (entry["params"] if isinstance(entry, dict) else (entry,)))
+    return tuple(value for value in tensors if isinstance(value, paddle.Tensor))
+
+
+def _rates(optimizer: Any) -> tuple[float, ...]:
+    if not isinstance(optimizer, Optimizer):
+        return ()
+    rate = getattr(optimizer, "_learning_rate", None)
+    rate = rate.last_lr if isinstance(rate, LRScheduler) else rate
+    factors = [
+        entry.get("learning_rate", 1.0) for entry in getattr(optimizer, "_param_groups", ()) if isinstance(entry, dict)
+    ]
+    if not isinstance(rate, (int, float)):
+        return ()
+    return tuple(rate * factor for factor in factors if isinstance(factor, (int, float))) or (float(rate),)
+
+
+def _kinds(kind: Any) -> Iterator[Any]:
+    """Paddle's own classes; one of the user's calls these."""
+    yield kind
+    for inner in kind.__subclasses__():
+        if inner.__module__.partition(".")[0] == "paddle":
+            yield from _kinds(inner)

@@ -1,0 +1,165 @@
+"""What the steps of a training loop do on torch: optimizers, zero_grad, clipping, schedulers, weights that are loaded.
+
+A step is seen by torch's own global hooks, which every subclass of Optimizer calls. All else is stood in for.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import types
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from adbg.engine.backends.base import Need, OptimizerEvent, Tap, Watcher
+from adbg.engine.backends.common.user_files import FrameFilter
+from adbg.engine.backends.torch import private
+from adbg.engine.backends.torch.observing.stand_ins import TorchStandIns, capturing
+from adbg.engine.outside import suppress
+from adbg.engine.types import SourceLine
+
+_is_compiling = torch.compiler.is_compiling
+
+
+class _Making(threading.local):
+    schedulers = 0  # being made on this thread: one makes a first step of its own
+
+
+class StepsTap(Tap):
+    need = Need.STEPS
+
+    def __init__(self, frames: FrameFilter) -> None:
+        self._frames = frames
+        self._stand_ins = TorchStandIns()
+        self._watcher: Watcher | None = None
+        self._handles: list[Any] = []
+        self._making = _Making()
+
+    def put_in(self, watcher: Watcher) -> None:
+        self._watcher = watcher
+        self._making = _Making()
+        self._handles = [
+            register_optimizer_step_pre_hook(self._step_begins),
+            register_optimizer_step_post_hook(self._step_ended),
+        ]
+        put = self._stand_ins.put
+        put(Optimizer, "__init__", self._first, self._optimizer_made)
+        put(Optimizer, "zero_grad", self._first, self._zeroed)
+        put(torch.nn.Module, "zero_grad", self._first, self._module_zeroed)
+        put(torch.nn.Module, "load_state_dict", self._first, self._loaded)
+        for owner in (torch.nn.utils, torch.nn.utils.clip_grad):
+            for name in ("clip_grad_norm_", "clip_grad_value_"):
+                put(owner, name, self._clip_begins, self._clipped)
+        for kind in _kinds(LRScheduler):
+            put(kind, "__init__", self._scheduler_begins, self._scheduler_made)
+            put(kind, "step", self._schedule_begins, self._scheduled)
+
+    def take_out(self) -> None:
+        self._watcher = None
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        self._stand_ins.restore()
+
+    def _tell(
+        self, what: str, optimizer: Any, line: SourceLine | None, tensors: Sequence[Any] | None = None, **more: Any
+    ) -> None:
+        watcher = self._watcher
+        if watcher is None:
+            return
+        with private.undisturbed():
+            held = _held(optimizer) if tensors is None else tensors
+            watcher.optimizer(OptimizerEvent(what, optimizer, held, line, _rates(optimizer), **more))
+
+    # ---- optimizers
+
+    def _first(self, args: tuple[Any, ...], kwargs: dict[str, Any], frame: types.FrameType) -> Any:
+        return args[0], self._frames.live_line(frame)
+
+    def _optimizer_made(self, told: Any, result: Any, error: BaseException | None) -> None:
+        if error is None:
+            self._tell("made", *told)
+
+    def _zeroed(self, told: Any, result: Any, error: BaseException | None) -> None:
+        self._tell("zeroed", *told)
+
+    def _module_zeroed(self, told: Any, result: Any, error: BaseException | None) -> None:
+        self._tell("zeroed", None, told[1], tuple(told[0].parameters()))
+
+    def _loaded(self, told: Any, result: Any, error: BaseException | None) -> None:
+        self._tell("loaded", None, told[1], tuple(told[0].parameters()))
+
+    def _step_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not _is_compiling() and not capturing():
+            with suppress(Exception):
+                self._tell("step", optimizer, self._frames.live_line(sys._getframe(1)))
+
+    def _step_ended(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not _is_compiling() and not capturing():
+            with suppress(Exception):
+                self._tell("stepped", optimizer, self._frames.live_line(sys._getframe(1)))
+
+    # ---- clipping
+
+    def _clip_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any], frame: types.FrameType) -> Any:
+        given = args[0] if args else kwargs.get("parameters")
+        limit = args[1] if len(args) > 1 else kwargs.get("max_norm", kwargs.get("clip_value"))
+        if isinstance(given, torch.Tensor):
+            given = (given,)
+        tensors = tuple(given) if isinstance(given, (list, tuple)) else ()  # a generator can be read once: by torch
+        return tensors, limit, self._frames.live_line(frame)
+
+    def _clipped(self, told: Any, result: Any, error: BaseException | None) -> None:
+        if error is None:
+            tensors, limit, line = told
+            with private.undisturbed():
+                norm = float(result) if isinstance(result, torch.Tensor) else None
+            self._tell("clipped", None, line, tensors, norm=norm, limit=float(limit) if limit is not None else None)
+
+    # ---- schedulers
+
+    def _scheduler_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any], frame: types.FrameType) -> Any:
+        self._making.schedulers += 1
+        return args[0], self._frames.live_line(frame)
+
+    def _scheduler_made(self, told: Any, result: Any, error: BaseException | None) -> None:
+        self._making.schedulers -= 1
+        scheduler, line = told
+        if error is None and not self._making.schedulers:
+            self._tell("scheduler", getattr(scheduler, "optimizer", None), line, scheduler=scheduler)
+
+    def _schedule_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any], frame: types.FrameType) -> Any:
+        if self._making.schedulers:
+            return None
+        self._making.schedulers += 1  # what it steps in turn is no step of the program's
+        return args[0], self._frames.live_line(frame)
+
+    def _scheduled(self, told: Any, result: Any, error: BaseException | None) -> None:
+        self._making.schedulers -= 1
+        scheduler, line = told
+        if error is None:
+            self._tell("scheduled", getattr(scheduler, "optimizer", None), line, scheduler=scheduler)
+
+
+def _held(optimizer: Any) -> tuple[Any, ...]:
+    groups = getattr(optimizer, "param_groups", None) or ()
+    return tuple(value for group in groups for value in group.get("params", ()) if isinstance(value, torch.Tensor))
+
+
+def _rates(optimizer: Any) -> tuple[float, ...]:
+    rates = [group.get("lr") for group in getattr(optimizer, "param_groups", None) or ()]
+    return tuple(float(rate) for rate in rates if isinstance(rate, (int, float)) or _on_cpu(rate))
+
+
+def _on_cpu(rate: Any) -> bool:
+    return isinstance(rate, torch.Tensor) and rate.device.type == "cpu" and rate.numel() == 1
+
+
+def _kinds(kind: Any) -> list[Any]:
+    """torch's own classes below ``kind`` that define ``__init__`` or ``step``."""
+    inner = [each for sub in kind.__subclasses__() if sub.__module__.startswith("torch.") for each in _kinds(sub)]
+    return [kind, *inner]
