@@ -16,10 +16,11 @@ from typing import Any
 import paddle
 
 from adbg.engine.backends.base import Need, OperatorCall, Tap, Watcher
-from adbg.engine.backends.common.operands import tensors_in
+from adbg.engine.backends.common.observing.operands import tensors_in
+from adbg.engine.backends.common.observing.user_lines import UserLines
 from adbg.engine.backends.common.tracebacks import strip_own
-from adbg.engine.backends.common.user_lines import UserLines
 from adbg.engine.backends.paddle import private
+from adbg.engine.backends.paddle.native.handwritten import OPERATORS
 from adbg.engine.backends.paddle.timing.forward import compilers, functions, like, methods
 from adbg.engine.outside import suppress
 
@@ -44,6 +45,7 @@ class OperatorTap(Tap):
     def __init__(self) -> None:
         self._lines = UserLines(paddle.__path__[0])
         self._places: list[_Place] = []
+        self._wrapped: list[_Place] = []  # around what adbg's forward stacks stand in for, which come and go
         self._compilers: list[_Place] = []
         self._inside = _Inside()
         self.watcher: Watcher | None = None
@@ -58,7 +60,8 @@ class OperatorTap(Tap):
             self._places += [(owner, name, was, _method(self, name, was)) for owner, name, was in methods()]
             self._places += [(owner, name, was, _whole(self, name, was)) for owner, name, was in _more()]
             self._compilers = [(owner, name, was, _compiling(self, was)) for owner, name, was in compilers()]
-        for owner, name, original, ours in (*self._places, *self._compilers):
+        self._wrapped = [(owner, name, was, _function(self, name, was)) for owner, name, was in _handwritten()]
+        for owner, name, original, ours in (*self._places, *self._wrapped, *self._compilers):
             if vars(owner).get(name) is original:  # what somebody else put there stays
                 setattr(owner, name, ours)
         self.watcher = watcher
@@ -67,7 +70,7 @@ class OperatorTap(Tap):
     def take_out(self) -> None:
         self.watcher = None
         self.thread = 0
-        for owner, name, original, ours in (*self._places, *self._compilers):
+        for owner, name, original, ours in (*self._places, *self._wrapped, *self._compilers):
             if vars(owner).get(name) is ours:
                 setattr(owner, name, original)
 
@@ -190,6 +193,14 @@ def _compiling(tap: OperatorTap, original: Callable[..., Any]) -> Any:
             raise
 
     return like(call, original)
+
+
+def _handwritten() -> Iterator[tuple[Any, str, Any]]:
+    for module in (paddle._C_ops, paddle._legacy_C_ops):
+        for name in OPERATORS:
+            value = vars(module).get(name)
+            if hasattr(value, "__wrapped__"):
+                yield module, name, value
 
 
 def _more() -> Iterator[tuple[Any, str, Any]]:

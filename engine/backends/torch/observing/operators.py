@@ -24,9 +24,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._device import DeviceContext
 
 from adbg.engine.backends.base import Need, OperatorCall, Tap, Watcher
-from adbg.engine.backends.common.operands import tensors_in
+from adbg.engine.backends.common.observing.operands import tensors_in
+from adbg.engine.backends.common.observing.user_lines import UserLines
 from adbg.engine.backends.common.tracebacks import strip_own
-from adbg.engine.backends.common.user_lines import UserLines
 from adbg.engine.backends.torch import private
 from adbg.engine.outside import suppress
 

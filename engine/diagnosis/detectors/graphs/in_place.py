@@ -10,6 +10,7 @@ from typing import Any
 
 from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, detector
 from adbg.engine.diagnosis.detectors.graphs.calls import place, plain, shape, writes
+from adbg.engine.diagnosis.detectors.graphs.silent import Silent, span_of
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.outside import suppress
 from adbg.engine.protocol.messages import Finding, FoundAt
@@ -32,6 +33,7 @@ class Use:
     takes: tuple[tuple[Addresses, int | None, Any], ...]  # where each operand lies, its version, a weak reference
     makes: tuple[tuple[Addresses, int | None, Any], ...]
     iteration: int
+    node: int = 0  # address of the node, where the framework hides what nodes saved
 
 
 @dataclass(slots=True)
@@ -47,15 +49,19 @@ class Write:
     shape: list[int]
     leaf: str  # of a parameter: its name
     iteration: int
-    lines: tuple[SourceLine, ...]
+    named: bool  # by its name it writes: what a normalisation does to its statistics is its own business
+    mark: int | None  # nodes made so far
+    span: tuple[int, int]
 
 
-@detector("in-place")
+@detector("in-place", "silent-overwrite")
 class InPlace(Detector):
     """A tensor that an operator saved for its backward was overwritten before that backward ran, so that backward
     raised "modified by an inplace operation": the line that wrote, through which view, and the line that saved it.
+    "silent-overwrite": it was overwritten where no version moves (.data, an array of numpy, an optimizer of Paddle):
+    backward then computes wrong gradients without a word.
     Evidence: the versions of the tensor before and after each write, the node that needed the old value, its line.
-    Mistaken for: nothing known; backward itself has raised.
+    Mistaken for: nothing known, backward itself has raised; of the silent kind, a write that changes no value.
     Cost: in sampled iterations a look at each operator's operands; else nothing until backward raises.
     """
 
@@ -67,6 +73,8 @@ class InPlace(Detector):
         self._uses: deque[Use] = deque(maxlen=_MOST)
         self._writes: deque[Write] = deque(maxlen=_MOST)
         self._seen = False
+        self._silent = Silent(facts)
+        self._hides = not facts.backend.capabilities.saved_tensors
 
     def applied(self) -> bool:
         return self._seen or self.facts.iteration > 0
@@ -88,7 +96,7 @@ class InPlace(Detector):
             done.add(id(operand))
             after = backend.version_of(operand)
             if (before is not None and after is not None and after > before) or id(operand) in written:
-                self._write(call, operand, before, after, line)
+                self._write(call, operand, before, after, line, id(operand) in written)
         made = [each for each in call.results if id(each) not in done and backend.has_graph(each)]
         changed = [each for each in call.results if id(each) in written and backend.has_graph(each)]
         if made or changed:
@@ -96,7 +104,17 @@ class InPlace(Detector):
                 self._seen_of(each, version) for each, version in zip(call.operands, call.versions, strict=False)
             )
             makes = tuple(self._seen_of(each, backend.version_of(each)) for each in (*made, *changed))
-            self._uses.append(Use(self._clock, call.name, line, takes, makes, self.facts.iteration))
+            node = self._node((*made, *changed)[0]) if self._hides else 0
+            self._uses.append(Use(self._clock, call.name, line, takes, makes, self.facts.iteration, node))
+            if not self._hides:
+                for value, (where, _, _) in zip(call.operands, takes, strict=True):
+                    self._silent.took(value, where, line)
+        shared = self._silent.shares(call)
+        if shared is not None:
+            self._silent.note(call, self._where(shared), shared, weakref.ref(shared))
+
+    def _node(self, value: Any) -> int:
+        return self.facts.backend.node_address(value.grad_fn) or 0
 
     def _seen_of(self, value: Any, version: int | None) -> tuple[Addresses, int | None, Any]:
         return self._where(value), version, weakref.ref(value)
@@ -105,15 +123,32 @@ class InPlace(Detector):
         return frozenset(address for address, _ in self.facts.backend.storages(value))
 
     def _write(
-        self, call: OperatorCall, value: Any, before: int | None, after: int | None, line: SourceLine | None
+        self,
+        call: OperatorCall,
+        value: Any,
+        before: int | None,
+        after: int | None,
+        line: SourceLine | None,
+        named: bool,
     ) -> None:
         leaf = self.facts.name_of(value) or "a parameter" if value.is_leaf and value.requires_grad else ""
         self._writes.append(
             Write(self._clock, call.name, line, self._where(value), before, after, shape(value), leaf,
-                  self.facts.iteration, call.lines)
+                  self.facts.iteration, named, self.facts.backend.made_so_far(), span_of(value))
         )  # fmt: skip
 
-    # ---- the symptom
+    # ---- the symptoms
+
+    def backward_begin(self, running: Running) -> None:
+        if not self.facts.sampled or len(running.chain) > 1:
+            return
+        since = self.facts.iteration - 2
+        uses = [use for use in self._uses if use.iteration >= since]
+        writes = [write for write in self._writes if write.named and write.iteration >= since]
+        if uses and writes:
+            self._silent.by_writes(running, uses, writes)
+        if self._silent:
+            self._silent.by_arrays(running)
 
     def backward_end(self, running: Running, error: BaseException | None) -> None:
         if error is None:

@@ -188,6 +188,8 @@ class NoGradient(Detector):
             if cut is not None:
                 key: tuple[Any, ...] = ("cut", cut.name, cut.lines[:1])
             else:
+                if held.used is None and held.born is None:
+                    held.born = self._sibling_born(held)
                 key = ("unused", held.used or held.born)
             groups[key].append(held)
             kept[key] = cut
@@ -198,6 +200,12 @@ class NoGradient(Detector):
             else:
                 self._tell_unused(key, members)
         self._judge_rounded()
+
+    def _sibling_born(self, held: Held) -> SourceLine | None:
+        """Where another parameter of the same module was first written."""
+        module = held.name.rpartition(".")[0]
+        others = (other for other in self._held.values() if module and other.name.rpartition(".")[0] == module)
+        return next((other.born for other in others if other.born is not None), None)
 
     def _lost_at(self, bit: int) -> Cut | None:
         flow = self._flow
@@ -260,7 +268,7 @@ class NoGradient(Detector):
         facts = self.facts
         groups: dict[int, list[str]] = defaultdict(list)
         for held in self._held.values():
-            looks = self._zero.get(held.place, ())
+            looks = self._zero.get(held.place, [])
             if len(looks) < min(_ROUNDED, facts.iteration) or self._nonzero >> held.place & 1:
                 continue
             groups[next(_bits_of(looks[-1]))].append(held.name)

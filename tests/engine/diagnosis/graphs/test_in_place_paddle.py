@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("paddle")
 
-from support.diagnosing import check_found, check_healthy, line_of  # noqa: E402
+from support.diagnosing import check_found, check_healthy, line_of
 
 ACTIVATION = """
     import paddle

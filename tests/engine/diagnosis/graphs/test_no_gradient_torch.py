@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from support.diagnosing import check_found, check_healthy, findings  # noqa: E402
+from support.diagnosing import check_found, check_healthy, findings
 
 DETACHED = """
     import torch

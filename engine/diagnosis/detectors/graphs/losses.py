@@ -1,0 +1,233 @@
+"""Losses that are computed of something else than was meant: a broadcast, probabilities in the place of logits."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, detector
+from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, shape
+from adbg.engine.diagnosis.facts import Facts
+from adbg.engine.protocol.messages import Finding
+from adbg.engine.types import SourceLine
+
+_DIFFERENCES = frozenset({"sub", "subtract", "rsub", "mul", "multiply", "add", "square_error_cost", "dist"})
+_PAIRED = frozenset({
+    "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "poisson_nll_loss", "log_loss",
+    "binary_cross_entropy_with_logits", "bce_loss", "sigmoid_cross_entropy_with_logits", "squared_l2_norm",
+})  # fmt: skip
+_REDUCTIONS = frozenset({"mean", "sum", "mean_all", "reduce_sum", "nanmean", "nansum"})
+_SAME = frozenset({
+    "squeeze", "unsqueeze", "view", "reshape", "flatten", "contiguous", "float", "double", "half", "to", "cast",
+    "clone", "clamp", "clip", "transpose", "permute", "slice", "getitem", "assign", "squeeze_", "view_as", "bfloat16",
+    "select",
+})  # fmt: skip
+_MADE = {
+    "softmax": "probabilities", "softmax_": "probabilities", "sigmoid": "probabilities", "sigmoid_": "probabilities",
+    "log_softmax": "log-probabilities", "logsigmoid": "log-probabilities",
+}  # fmt: skip
+_MOST = 4000
+
+
+@dataclass(slots=True)
+class Marked:
+    """What a tensor is: an outer difference, or the result of a softmax."""
+
+    ref: Any
+    what: str
+    name: str
+    line: SourceLine | None
+
+
+class _Marks:
+    def __init__(self) -> None:
+        self._known: dict[int, Marked] = {}
+
+    def of(self, value: Any) -> Marked | None:
+        known = self._known.get(id(value))
+        return known if known is not None and known.ref() is value else None
+
+    def put(self, value: Any, what: str, name: str, line: SourceLine | None) -> None:
+        if len(self._known) > _MOST:
+            self._known = {key: each for key, each in self._known.items() if each.ref() is not None}
+        self._known[id(value)] = Marked(weakref.ref(value), what, name, line)
+
+
+@detector("loss-broadcast")
+class LossBroadcast(Detector):
+    """A prediction of shape (N, 1) meets a target of shape (N,): the difference is N x N, every prediction against
+    every target, and the mean of that is no loss; training then finds the mean of all targets.
+    Evidence: the shapes of both, of what came out, and the line that reduced it.
+    Mistaken for: distances between all pairs; these are taken between tensors of one rank, or are not reduced at once.
+    Cost: in sampled iterations a look at the shapes of each operator's operands.
+    """
+
+    sampled = Need.OPERATORS
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self._outer = _Marks()
+
+    def operator(self, call: OperatorCall) -> None:
+        if call.error is not None or not call.results or not call.operands:
+            return
+        name = plain(call.name)
+        result = call.results[0]
+        for operand in call.operands:
+            known = self._outer.of(operand)
+            if known is None:
+                continue
+            if name in _REDUCTIONS and _one(result):
+                self._tell(known, call)
+            elif shape(result) == shape(operand):
+                self._outer.put(result, known.what, known.name, known.line)
+            return
+        if len(call.operands) < 2 or (name not in _DIFFERENCES and name not in _PAIRED):
+            return
+        first, second = call.operands[:2]
+        one, other = shape(first), shape(second)
+        long, short = (one, other) if len(one) > len(other) else (other, one)
+        if len(long) != len(short) + 1 or not short or long[-1] != 1 or long[:-1] != short or short[0] < 2:
+            return
+        if not (first.requires_grad or second.requires_grad) or self._related(first, second):
+            return
+        what = f"{one} and {other}"
+        if name in _PAIRED and _one(result):
+            self._tell(Marked(None, what, call.name, line_of(call.lines)), call)
+        else:
+            self._outer.put(result, what, call.name, line_of(call.lines))
+
+    def _related(self, first: Any, second: Any) -> bool:
+        where = self.facts.backend.storages
+        return not {at for at, _ in where(first)}.isdisjoint(at for at, _ in where(second))
+
+    def _tell(self, known: Marked, call: OperatorCall) -> None:
+        facts = self.facts
+        line, reduced = known.line, line_of(call.lines)
+        message = f"{known.name} at {place(line)} takes {known.what}, which broadcasts to every one against every other"
+        evidence = [
+            f"the operands of {known.name} are {known.what}: neither raises, and the result has both sizes",
+            f"{call.name} at {place(reduced)} reduces it to one number",
+            "reshape one of them: target.unsqueeze(1), or prediction.squeeze(1)",
+        ]
+        facts.tell(
+            Finding(0, "loss-broadcast", "error", 0.9, message, None, None, facts.iteration + 1, line,
+                    facts.cause(line), evidence, [f"b {place(line)}", "info node"])
+        )  # fmt: skip
+
+
+@detector("loss-input")
+class LossInput(Detector):
+    """A loss that applies softmax or sigmoid itself is given what went through one already, or one that wants
+    log-probabilities is given something else.
+    Evidence: the line that made the probabilities, the loss, the values that show it.
+    Mistaken for: soft targets, which are probabilities and are not looked at.
+    Cost: in sampled iterations a look at each operator's name.
+    """
+
+    sampled = Need.OPERATORS
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self._marks = _Marks()
+
+    def operator(self, call: OperatorCall) -> None:
+        if call.error is not None or not call.operands:
+            return
+        name = plain(call.name)
+        made = _MADE.get(name)
+        if made is not None:
+            for result in call.results:
+                self._marks.put(result, made, name, line_of(call.lines))
+        elif name in _SAME:
+            known = self._marks.of(call.operands[0])
+            for result in call.results if known is not None else ():
+                assert known is not None
+                self._marks.put(result, known.what, known.name, known.line)
+        elif "loss" in name or "entropy" in name or name in ("kl_div",):
+            self._loss(call, name)
+
+    def _loss(self, call: OperatorCall, name: str) -> None:
+        given = call.operands[0]
+        known = self._marks.of(given)
+        if name in ("cross_entropy", "cross_entropy_with_softmax"):
+            uses = call.arguments[3] if name == "cross_entropy_with_softmax" and len(call.arguments) > 3 else True
+            if known is not None and known.what == "probabilities" and uses is not False:
+                self._tell(known, call, "applies log-softmax itself: give it the logits", 0.9)
+        elif name in ("binary_cross_entropy_with_logits", "sigmoid_cross_entropy_with_logits"):
+            if known is not None and known.name.startswith("sigmoid"):
+                self._tell(known, call, "applies a sigmoid itself: give it the logits", 0.9)
+        elif name in ("nll_loss", "kl_div", "kldiv_loss") and not self._is_log(given, known, call):
+            if known is not None:
+                self._tell(known, call, "wants log-probabilities: use log_softmax", 0.9)
+            else:
+                self._tell_logits(call)
+
+    def _is_log(self, given: Any, known: Marked | None, call: OperatorCall) -> bool:
+        """Of what is not known: log-probabilities are never above 0."""
+        if known is not None:
+            return known.what == "log-probabilities"
+        most = self.facts.backend.stats(given).max
+        return most is None or most <= 1e-3
+
+    def _tell(self, known: Marked, call: OperatorCall, wants: str, sure: float) -> None:
+        facts, line = self.facts, line_of(call.lines)
+        message = f"{call.name} at {place(line)} is given what {known.name} at {place(known.line)} made; it {wants}"
+        evidence = [
+            f"{known.name} at {place(known.line)}: {facts.text_of(known.line) if known.line is not None else ''}",
+            f"{call.name} at {place(line)}: {facts.text_of(line) if line is not None else ''}",
+        ]
+        facts.tell(
+            Finding(0, "loss-input", "warning", sure, message, None, None, facts.iteration + 1, line,
+                    facts.cause(known.line), evidence, [f"b {place(line)}", "info node"])
+        )  # fmt: skip
+
+    def _tell_logits(self, call: OperatorCall) -> None:
+        facts, line = self.facts, line_of(call.lines)
+        most = facts.backend.stats(call.operands[0]).max
+        message = (
+            f"{call.name} at {place(line)} wants log-probabilities and is given values above 0: log_softmax is missing"
+        )
+        evidence = [f"the largest value that {call.name} is given is {most:.4g}; a log-probability is at most 0"]
+        facts.tell(
+            Finding(0, "loss-input", "warning", 0.85, message, None, None, facts.iteration + 1, line, facts.cause(line),
+                    evidence, [f"b {place(line)}", "info node"])
+        )  # fmt: skip
+
+
+@detector("promoted")
+class Promoted(Detector):
+    """A float32 tensor that carries gradients meets a float64 one that carries none, and everything behind is float64.
+    Evidence: the types of the operands and of the result.
+    Mistaken for: sums that are taken in float64 on purpose; therefore a note.
+    Cost: in sampled iterations a look at the types of each operator's operands.
+    """
+
+    sampled = Need.OPERATORS
+
+    def operator(self, call: OperatorCall) -> None:
+        operands = call.operands
+        if len(operands) < 2 or not call.results or call.error is not None:
+            return
+        first = operands[0].dtype
+        if all(each.dtype == first for each in operands):
+            return
+        kinds = {str(each.dtype).rpartition(".")[2]: each for each in operands}
+        result = call.results[0]
+        if not {"float32", "float64"} <= kinds.keys() or str(result.dtype).rpartition(".")[2] != "float64":
+            return
+        if not kinds["float32"].requires_grad or kinds["float64"].requires_grad or not result.requires_grad:
+            return
+        facts, line = self.facts, line_of(call.lines)
+        message = f"{call.name} at {place(line)} promotes float32 to float64: one of its operands is float64"
+        evidence = [f"operands: {', '.join(str(each.dtype) + ' ' + str(shape(each)) for each in operands[:4])}"]
+        evidence.append("whether that is meant decides it: arrays of numpy are float64 where nothing else is said")
+        facts.tell(
+            Finding(0, "promoted", "note", 0.45, message, None, None, facts.iteration + 1, line, facts.cause(line),
+                    evidence, [f"b {place(line)}"])
+        )  # fmt: skip
+
+
+def _one(value: Any) -> bool:
+    return all(size == 1 for size in shape(value))

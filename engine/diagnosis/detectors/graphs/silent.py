@@ -1,0 +1,273 @@
+"""What was overwritten behind autograd's back: its version did not move, so no backward raises; gradients are wrong.
+
+Asked by ``in_place``, whose ledger it reads, as a sampled backward begins.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+import weakref
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from adbg.engine.backends.base import OperatorCall
+from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain
+from adbg.engine.diagnosis.facts import Facts
+from adbg.engine.outside import suppress
+from adbg.engine.protocol.messages import Finding
+from adbg.engine.session.running_call import Running
+from adbg.engine.types import SourceLine, ValueState
+
+if TYPE_CHECKING:
+    from adbg.engine.diagnosis.detectors.graphs.in_place import Use, Write
+
+_SHARES = frozenset({"numpy", "__array__", "from_numpy", "as_tensor", "asarray"})
+_MOST = 64 << 20  # bytes that are compared
+# Where a framework hides what its nodes saved: operators that keep what they take, and those that keep what they make.
+_KEEPS_TAKEN = frozenset({
+    "matmul", "linear", "mul", "multiply", "conv2d", "div", "divide", "truediv", "pow", "square", "log", "layer_norm",
+    "bmm", "mv", "dot", "mm", "conv3d", "depthwise_conv2d", "sin", "cos",
+})  # fmt: skip
+_KEEPS_MADE = frozenset({"exp", "tanh", "sigmoid", "softmax", "sqrt", "relu", "rsqrt"})
+
+
+@dataclass(slots=True)
+class Shared:
+    """Memory that an array of numpy shares."""
+
+    where: frozenset[int]
+    line: SourceLine | None
+    ref: Any
+    digest: int  # of its bytes when an operator took it last
+    version: int | None
+    used: bool = False
+
+
+class Silent:
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+        self._shared: dict[int, Shared] = {}
+
+    # ---- arrays that share memory
+
+    def note(self, call: OperatorCall, where: frozenset[int], value: Any, ref: Any) -> None:
+        """An array shares the memory of ``value`` from here on."""
+        digest = self._digest(value)
+        if digest is not None:
+            version = self.facts.backend.version_of(value)
+            for at in where:
+                self._shared[at] = Shared(where, line_of(call.lines), ref, digest, version)
+
+    @staticmethod
+    def shares(call: OperatorCall) -> Any:
+        """The tensor whose memory an array shares by this call."""
+        if call.name not in _SHARES:
+            return None
+        return call.results[0] if call.results else call.operands[0] if call.operands else None
+
+    def took(self, value: Any, where: frozenset[int], line: SourceLine | None) -> None:
+        """An operator that makes a node took what lies there."""
+        if not where <= self._shared.keys() and _is_foreign(value):
+            digest = self._digest(value)
+            if digest is not None:
+                made = _sharing(line)
+                version = self.facts.backend.version_of(value)
+                foreign = Shared(where, made, weakref.ref(value), digest, version, True)
+                self._shared.update(dict.fromkeys(where, foreign))
+            return
+        for at in where:
+            shared = self._shared.get(at)
+            held = shared.ref() if shared is not None else None
+            if shared is not None and held is not None:
+                digest = self._digest(held)
+                if digest is not None:
+                    shared.digest, shared.used = digest, True
+                    shared.version = self.facts.backend.version_of(held)
+
+    def __bool__(self) -> bool:
+        return bool(self._shared)
+
+    def _digest(self, value: Any) -> int | None:
+        found = 0
+
+        def put(piece: memoryview) -> None:
+            nonlocal found
+            found = zlib.adler32(piece, found)
+
+        with suppress(Exception):
+            if sum(size for _, size in self.facts.backend.storages(value)) <= _MOST:
+                self.facts.backend.feed_bits(value, put)
+                return found
+        return None
+
+    def by_arrays(self, running: Running) -> None:
+        """Bytes that changed since an operator took them, while no version moved."""
+        for at, shared in tuple(self._shared.items()):
+            value = shared.ref()
+            if value is None:
+                del self._shared[at]
+                continue
+            if not shared.used or self.facts.backend.version_of(value) != shared.version:
+                continue
+            if self._digest(value) == shared.digest:
+                continue
+            shared.used = False
+            key = next((key for key, _, lies, _ in self._saved(running) if at in lies), None)
+            if key is None and running.call.order() and not self._hidden(running):
+                continue
+            line = _writing(shared.line)
+            message = f"an array that shares the memory of a tensor is written at {place(line)}, behind autograd's back"
+            proof = (
+                f"the bytes of the tensor changed between the operator that saved it and backward {running.call.number}"
+            )
+            self._tell(running, key, line, message, [proof, f"the array was made at {place(shared.line)}"], 0.85)
+
+    # ---- writes of operators
+
+    def by_writes(self, running: Running, uses: list[Use], writes: list[Write]) -> None:
+        """``writes`` through another counter than the one of what ``uses`` saved."""
+        suspects = [write for write in writes if any(self._behind(use, write) for use in uses if use.when < write.when)]
+        if not suspects:
+            return
+        if self._hidden(running):
+            self._by_nodes(running, uses, suspects)
+            return
+        for key, name, where, span in self._saved(running):
+            seq = running.call.describe(key).seq
+            for write in suspects:
+                later = write.mark is not None and seq is not None and seq < write.mark
+                if later and write.where & where and _overlap(span, write.span):
+                    self._report(running, key, write, f"saved {name}")
+                    break
+
+    def _behind(self, use: Use, write: Write) -> bool:
+        """Whether ``write`` changed the memory of something that ``use`` took or made, and its version did not move."""
+        for where, version, ref in (*use.takes, *use.makes):
+            if where & write.where:
+                value = ref()
+                if value is None or self.facts.backend.version_of(value) == version:
+                    return True
+        return False
+
+    def _by_nodes(self, running: Running, uses: list[Use], suspects: list[Write]) -> None:
+        """The framework hides what is saved: operators are known by their node, and what they save by their name."""
+        call = running.call
+        latest = {use.node: use for use in uses if use.node}
+        for key in call.order():
+            use = latest.get(call.address(key))
+            if use is None:
+                continue
+            name = plain(use.name)
+            kept = use.takes if name in _KEEPS_TAKEN else use.makes if name in _KEEPS_MADE else ()
+            for write in suspects:
+                if write.when <= use.when:
+                    continue
+                for where, version, ref in kept:
+                    value = ref()
+                    same = value is not None and self.facts.backend.version_of(value) == version
+                    if where & write.where and same:
+                        self._report(running, key, write, "needs it as it was")
+                        return
+
+    @staticmethod
+    def _hidden(running: Running) -> bool:
+        order = running.call.order()
+        return any(bool(running.call.saved_hidden(key)) for key in order[:3])
+
+    def _saved(self, running: Running) -> Iterator[tuple[int, str, frozenset[int], tuple[int, int]]]:
+        call = running.call
+        for key in call.order():
+            if call.is_accumulate(key):
+                continue
+            for each in call.saved(key):
+                if each.value is not None and each.state is ValueState.OK and self.facts.backend.is_tensor(each.value):
+                    where = frozenset(at for at, _ in self.facts.backend.storages(each.value))
+                    yield key, each.name, where, span_of(each.value)
+
+    def _report(self, running: Running, key: int, write: Write, how: str) -> None:
+        node, _ = self.facts.node(running.call, key)
+        what = write.leaf or "a tensor"
+        needs = node.unique_name or "a node"
+        message = (
+            f"{write.name} at {place(write.line)} overwrites {what} behind autograd's back: {needs} {how}, and its "
+        )
+        message += "gradient is computed of the new value"
+        evidence = [
+            f"{write.name} wrote {write.shape} at {place(write.line)}, after {needs} was made and before its backward",
+            "its version counter did not move, so backward cannot tell",
+        ]
+        if write.leaf:
+            evidence.append("an update of parameters belongs behind the backward that uses them")
+        self._tell(running, key, write.line, message, evidence, 0.85)
+
+    def _tell(
+        self, running: Running, key: int | None, line: SourceLine | None, message: str, evidence: list[str], sure: float
+    ) -> None:
+        facts = self.facts
+        node, forward = facts.node(running.call, key) if key is not None else (None, None)
+        if forward is not None:
+            evidence.append(f"saved at {place(forward)}: {facts.text_of(forward)}")
+        name = node.unique_name if node is not None else None
+        facts.tell(
+            Finding(0, "silent-overwrite", "error", sure, message, node, running.call.number, None, forward,
+                    facts.cause(line), evidence, [f"b {name}", "info node"] if name else ["info graph"])
+        )  # fmt: skip
+
+
+def span_of(value: Any) -> tuple[int, int]:
+    """Where its elements lie; all of memory where that cannot be told."""
+    with suppress(Exception):
+        if value.is_contiguous():
+            begin = int(value.data_ptr())
+            return begin, begin + int(value.numel()) * int(value.element_size())
+    return 0, 1 << 64
+
+
+def _overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    return one[0] < other[1] and other[0] < one[1]
+
+
+def _is_foreign(value: Any) -> bool:
+    """Whether its memory is not the framework's: that of an array, which no operator tells of (``from_numpy``)."""
+    if value.requires_grad or not value.is_leaf or not getattr(value, "is_cpu", False):
+        return False
+    with suppress(Exception):
+        return not value.untyped_storage().resizable()
+    return False
+
+
+def _sharing(line: SourceLine | None) -> SourceLine | None:
+    """Where in the file of ``line`` a tensor is made over an array: above it, if there is one."""
+    if line is None:
+        return None
+    lines = linecache.getlines(line.file)
+    for at in (*range(line.line, 0, -1), *range(line.line + 1, len(lines) + 1)):
+        if re.search(r"\b(from_numpy|as_tensor|asarray|frombuffer)\(", lines[at - 1].partition("#")[0]):
+            return SourceLine(line.file, at, line.function)
+    return None
+
+
+def _writing(line: SourceLine | None) -> SourceLine | None:
+    """The line behind the one that made the array where it is written into, by its name."""
+    if line is None:
+        return None
+    text = linecache.getline(line.file, line.line).partition("#")[0]
+    made = re.match(r"\s*(?:self\.)?(\w+)\s*(?::[^=]+)?=(?!=)", text)
+    taken = re.search(r"(?:from_numpy|as_tensor|asarray)\(\s*((?:self\.)?\w+)", text)
+    name = taken[1] if taken is not None else made[1] if made is not None else ""
+    if not name:
+        return line
+    known = re.escape(name)
+    write = re.compile(
+        rf"(?<![\w.]){known}(?:\s*\[[^=]*\])\s*(?:[-+*/%@&|^]|//|\*\*)?=(?!=)|(?<![\w.]){known}\s*(?:[-+*/%]|//|\*\*)=(?!=)"
+        rf"|out\s*=\s*{known}\b|(?<![\w.]){known}\.(?:fill|sort|put|itemset|partition)\(|copyto\(\s*{known}\b"
+        rf"|shuffle\(\s*{known}\b"
+    )
+    lines = linecache.getlines(line.file)
+    for at in (*range(line.line + 1, len(lines) + 1), *range(line.line - 1, 0, -1)):
+        if write.search(lines[at - 1].partition("#")[0]):
+            return SourceLine(line.file, at, line.function)
+    return line

@@ -1,0 +1,163 @@
+"""Losses on torch that are computed of something else than was meant, and others that look alike."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+from support.diagnosing import check_found, check_healthy, findings
+
+START = """
+    import torch
+    import torch.nn as nn
+    import torch.nn.functional as F
+
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, {out}))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+    x = torch.randn(6, 4)
+
+    {how}
+
+    for _ in range(3):
+        optimizer.zero_grad()
+        value = loss(net(x))
+        value.backward()
+        optimizer.step()
+        print(value.item())
+"""
+
+
+def program(how: str, out: int = 1) -> str:
+    return START.format(how=how.strip("\n").replace("\n", "\n    "), out=out)
+
+
+SQUARED = program("""
+y = x.sum(1)
+
+def loss(out):
+    error = (out - y) ** 2  # CAUSE
+    return error.mean()
+""")
+
+CRITERION = program("""
+y = x.sum(1)
+criterion = nn.MSELoss()
+
+class Objective:
+    def __call__(self, out):
+        return criterion(y, out)  # CAUSE
+
+loss = Objective()
+""")
+
+ABSOLUTE = program("""
+y = x.sum(1, keepdim=True)
+
+def loss(out):
+    flat = out.squeeze()
+    return torch.abs(torch.sub(y, flat)).sum() / len(x)  # CAUSE
+""")
+
+TWICE = program(
+    """
+y = torch.tensor([0, 1, 2, 0, 1, 2])
+
+def loss(out):
+    chances = torch.softmax(out, dim=-1)  # CAUSE
+    return F.cross_entropy(chances, y)
+""",
+    3,
+)
+
+SIGMOID = program("""
+y = (x.sum(1, keepdim=True) > 0).float()
+criterion = nn.BCEWithLogitsLoss()
+net.append(nn.Sigmoid())
+
+def loss(out):
+    return criterion(out, y)
+""")
+
+NO_LOG = program(
+    """
+y = torch.tensor([0, 1, 2, 0, 1, 2])
+head = nn.Softmax(dim=1)
+
+def loss(out):
+    out = head(out)  # CAUSE
+    return F.nll_loss(out, y)
+""",
+    3,
+)
+
+RAW = program(
+    """
+y = torch.tensor([0, 1, 2, 0, 1, 2])
+
+def loss(out):
+    return F.nll_loss(out * 3, y)  # CAUSE
+""",
+    3,
+)
+
+HEALTHY = program(
+    """
+y = x.sum(1)
+classes = torch.tensor([0, 1, 2, 0, 1, 2])
+centres = nn.Parameter(torch.randn(6))
+scale = torch.ones(6)
+
+def loss(out):
+    column, row = out[:, :1], out[:, 0]
+    pairs = (column - row).abs().mean()
+    ranks = (out[:, 1:2] - out[:, 1:2].T).relu().mean()
+    kernel = torch.exp(-(column - centres) ** 2) @ y
+    weighted = (out * scale[:, None]).mean()
+    first = ((column - y[:, None]) ** 2).mean() + F.mse_loss(row, y) + kernel.mean()
+    chances = torch.softmax(out.detach(), dim=1)
+    right = (chances.argmax(1) == classes).float().mean().item()
+    soft = F.cross_entropy(out, chances) + F.cross_entropy(out, classes)
+    far = F.kl_div(F.log_softmax(out / 2, dim=1), torch.softmax(out.detach(), dim=1), reduction="batchmean")
+    gate = torch.sigmoid(column)
+    other = F.binary_cross_entropy(gate, (y[:, None] > 0).float())
+    again = F.binary_cross_entropy_with_logits(row * gate.squeeze(1), (y > 0).float())
+    attended = torch.softmax(out @ out.T, dim=1) @ out
+    last = F.nll_loss(F.log_softmax(attended, 1), classes) + F.cross_entropy(attended, classes)
+    exact = out.double().sum().float() + F.gaussian_nll_loss(row, y, scale)
+    print(right)
+    return pairs + ranks + weighted + first + soft + far + other + again + last + exact
+""",
+    3,
+)
+
+
+@pytest.mark.parametrize("text", [SQUARED, CRITERION, ABSOLUTE], ids=["squared", "criterion", "absolute"])
+def test_a_column_against_a_row(tmp_path, text):
+    check_found(tmp_path, text, "loss-broadcast", status=1)
+
+
+@pytest.mark.parametrize("text", [TWICE, SIGMOID, NO_LOG, RAW], ids=["softmax", "sigmoid", "no-log", "logits"])
+def test_a_loss_that_is_given_something_else(tmp_path, text):
+    check_found(tmp_path, text, "loss-input", status=0)
+
+
+def test_losses_that_are_meant(tmp_path):
+    assert not findings(check_healthy(tmp_path, HEALTHY))
+
+
+def test_float64_of_numpy(tmp_path):
+    text = """
+        import numpy as np
+        import torch
+
+        weight = torch.nn.Parameter(torch.ones(3))
+        data = torch.from_numpy(np.arange(3.0))
+        for _ in range(3):
+            loss = (weight * data).sum()  # CAUSE
+            loss.backward()
+            weight.grad = None
+    """
+    found = check_found(tmp_path, text, "promoted")
+    assert found["severity"] == "note"

@@ -1,0 +1,124 @@
+"""Programs on torch that overwrite behind autograd's back what a graph holds, and others that may write there."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+from support.diagnosing import check_found, check_healthy, findings, line_of
+
+DATA = """
+    import torch
+    import torch.nn as nn
+
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.outer = nn.Linear(3, 4), nn.Linear(4, 1)
+
+        def forward(self, x):
+            h = self.inner(x).exp()
+            score = h * self.outer(h)
+            h.data.clamp_(max=0.5)  # CAUSE
+            return score.mean()
+
+    torch.manual_seed(0)
+    net = Scaled()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    for _ in range(3):
+        loss = net(torch.randn(5, 3))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+WEIGHTS = """
+    import torch
+    import torch.nn as nn
+
+    torch.manual_seed(0)
+    first, second = nn.Linear(3, 4), nn.Linear(4, 1)
+    parameters = [*first.parameters(), *second.parameters()]
+
+    def shrink():
+        for parameter in second.parameters():
+            parameter.data.mul_(0.5)  # CAUSE
+
+    for step in range(4):
+        loss = second(torch.tanh(first(torch.randn(6, 3)))).square().mean()
+        if step == 2:
+            shrink()
+        loss.backward()
+        for parameter in parameters:
+            parameter.data.add_(parameter.grad, alpha=-0.1)
+            parameter.grad = None
+"""
+
+ARRAY = """
+    import numpy as np
+    import torch
+
+    torch.manual_seed(0)
+    batch = np.zeros((4, 3), dtype=np.float32)
+    weight = torch.nn.Parameter(torch.randn(3))
+    source = np.random.default_rng(0)
+
+    def refill():
+        batch[:] = source.normal(size=batch.shape)  # CAUSE
+
+    x = torch.from_numpy(batch)
+    refill()
+    for _ in range(3):
+        loss = (x @ weight - 1).square().mean()
+        refill()
+        loss.backward()
+        weight.grad = None
+"""
+
+HEALTHY = """
+    import numpy as np
+    import torch
+    import torch.nn as nn
+
+    torch.manual_seed(0)
+    source = np.random.default_rng(0)
+    batch = np.zeros((4, 3), dtype=np.float32)
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 1))
+    judge, maker = nn.Linear(3, 1), nn.Linear(2, 3)
+    for_judge = torch.optim.RMSprop(judge.parameters(), lr=0.01)
+    for_maker = torch.optim.RMSprop(maker.parameters(), lr=0.01)
+    cache = torch.zeros(8, 3)
+    for step in range(5):
+        batch[:] = source.normal(size=batch.shape)
+        x = torch.from_numpy(batch)
+        cache.data[step] = x[0]
+        loss = net(x).square().mean() + (cache[: step + 1] @ net[0].weight.T).square().mean()
+        loss.backward()
+        batch += 1
+        for parameter in net.parameters():
+            parameter.data -= 0.01 * parameter.grad
+            parameter.grad = None
+        fake = maker(torch.randn(4, 2))
+        cost = judge(fake.detach()).mean() - judge(torch.from_numpy(batch.copy())).mean()
+        for_judge.zero_grad()
+        cost.backward()
+        for_judge.step()
+        for parameter in judge.parameters():
+            parameter.data.clamp_(-0.1, 0.1)
+        for_maker.zero_grad()
+        (-judge(fake).mean()).backward()
+        for_maker.step()
+        values = net[0].weight.detach().numpy()
+        print(step, loss.item(), cost.item(), float(values.sum()))
+"""
+
+
+@pytest.mark.parametrize("text", [DATA, WEIGHTS, ARRAY], ids=["data", "weights", "array"])
+def test_behind_autograds_back(tmp_path, text):
+    found = check_found(tmp_path, text, "silent-overwrite", status=1)
+    assert found["cause"]["line"] == line_of(text)
+
+
+def test_writes_that_no_graph_minds(tmp_path):
+    assert not findings(check_healthy(tmp_path, HEALTHY))
