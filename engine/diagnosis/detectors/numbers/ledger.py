@@ -60,7 +60,8 @@ class Ledger:
         self._facts = facts
         self._by_id: dict[int, tuple[Any, Made]] = {}
         self._by_place: dict[tuple[int, int], Made] = {}
-        self.edges: dict[tuple[str, int], list[str]] = {}  # line -> operands at a place where a derivative is infinite
+        self._edges: dict[tuple[str, int], tuple[int, str]] = {}  # line -> iteration, an operand at such a place
+        self._recent: dict[tuple[str, int], Made] = {}  # by line: what was not finite there last
         self.backward: list[Made] = []  # made while this backward runs, by Python code in it
 
     def of(self, tensor: Any) -> Made | None:
@@ -69,6 +70,21 @@ class Ledger:
         if known is not None and known[0]() is tensor:
             return known[1]
         return next((self._by_place[place] for place in self._places(tensor) if place in self._by_place), None)
+
+    def at(self, line: SourceLine | None, iteration: int) -> Made | None:
+        """What was not finite at a line, in the forward that belongs to the backward of ``iteration``."""
+        made = self._recent.get((line.file, line.line)) if line is not None else None
+        return made if made is not None and made.iteration == iteration - 1 and made.kind != "constant" else None
+
+    def like(self, what: str, nan: int, inf: int) -> Made | None:
+        """The only tensor of that shape and dtype with so many bad elements: a copy of it is what is asked about."""
+        found = (made for made in self._recent.values() if made.kind != "parameter")
+        same = {id(made): made for made in found if (made.what, made.nan, made.inf) == (what, nan, inf)}
+        return next(iter(same.values())) if len(same) == 1 else None
+
+    def edges_at(self, line: SourceLine | None) -> list[str]:
+        found = self._edges.get((line.file, line.line)) if line is not None else None
+        return [found[1]] if found is not None else []
 
     def _places(self, tensor: Any) -> Iterator[tuple[int, int]]:
         with suppress(Exception):
@@ -116,9 +132,13 @@ class Ledger:
         made.parents = tuple(parents)
         if not [each for each in parents if each.kind != "constant"]:
             self._explain(made, call, result, before)
+        if parents and not nan and all(each.kind == "constant" for each in parents):
+            made.kind = "constant"  # a mask that was moved, or added to something
         self._keep(result, made)
         if call.in_backward:
             self.backward.append(made)
+        elif call.lines:
+            self._recent[call.lines[0].file, call.lines[0].line] = made
         return made
 
     def _keep(self, result: Any, made: Made) -> None:
@@ -209,12 +229,14 @@ class Ledger:
             found = values.stats(self._facts.backend, value)
             line = (call.lines[0].file, call.lines[0].line)
             if found is None or not (found.zero or (op in ("acos", "asin", "atanh") and max(-found.min, found.max) >= 1)):
-                self.edges.pop(line, None)
+                if line in self._edges and self._edges[line][0] != self._facts.iteration:
+                    del self._edges[line]
                 continue
             which = "divisor" if op == "div" else "result" if op in ("norm", "std") else "operand"
             zeros = f"{found.zero:,} of its {found.numel:,} elements are 0, the first at {self._first_zero(value)}"
             text = zeros if found.zero else f"its elements go from {found.min:.6g} to {found.max:.6g}"
-            self.edges[line] = [f"the {which} of {call.name} {values.shape_text(self._facts.backend, value)}: {text}"]
+            told = f"the {which} of {call.name} {values.shape_text(self._facts.backend, value)}: {text}"
+            self._edges[line] = (self._facts.iteration, told)
 
     def _first_zero(self, value: Any) -> str:
         found = values.numbers(self._facts.backend, value)

@@ -15,7 +15,7 @@ from adbg.engine.diagnosis.detectors.numbers.steps import Steps
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.graph.forward_origin import reached_from
 from adbg.engine.graph.index import index_of
-from adbg.engine.protocol.messages import Cause, Finding, FoundAt
+from adbg.engine.protocol.messages import Finding, FoundAt
 from adbg.engine.session.running_call import Running, Visit
 from adbg.engine.session.stop_point import PausedPoint
 from adbg.engine.types import SourceLine
@@ -65,7 +65,7 @@ class NonFinite(Detector):
         self._skipped_losses: list[Made] = []  # not finite, and a backward came behind that was not theirs
         self._function: Any = None  # the custom function whose backward made the first one
         self._spent = 0.0
-        self._sums = not facts.backend.capabilities.saved_tensors
+        self._hidden = not facts.backend.capabilities.saved_tensors
 
     # ---- the forward
 
@@ -73,6 +73,7 @@ class NonFinite(Detector):
         if call.error is not None or self._told:
             return
         begun = time.perf_counter()
+        call.in_backward = call.in_backward or bool(self._calls)  # Paddle does not tell
         made = self._ledger.look(call)
         if made is not None:
             if not call.in_backward and made.numel == 1 and made.kind != "constant" and call.lines:
@@ -80,7 +81,7 @@ class NonFinite(Detector):
                     self._scalars[call.lines[0].file, call.lines[0].line] = made
         elif self._scalars and call.lines:
             self._scalars.pop((call.lines[0].file, call.lines[0].line), None)
-        if self._sums and made is None:
+        if self._hidden and not call.in_backward:
             self._ledger.watch_edges(call)
         self._spent += time.perf_counter() - begun
         if self._spent > _SECONDS:
@@ -159,6 +160,16 @@ class NonFinite(Detector):
                 finding.evidence.append(f"{call.describe(key).unique_name}: {made.evidence[0]}")
                 here.found = finding
                 return
+        if self._hidden and not call.is_custom(key):
+            known = self._ledger.at(self.facts.node(call, key)[1], self.facts.iteration)
+            first = known.origin() if known is not None else None
+            here_too = first is not None and first.line == self.facts.node(call, key)[1]
+            masked = here_too and made.masked and self._ledger.edges_at(first.line)  # the forward masks it
+            finding = self._of_made(first, call) if first is not None and not masked else None
+            if finding is not None:
+                finding.evidence.append(f"{call.describe(key).unique_name}: {made.evidence[0]}")
+                here.found = finding
+                return
         here.half = made.overflow == "f16" or self._half(visit)
         here.masked = made.masked
         here.found = self._of_node(call, key, made)
@@ -179,12 +190,12 @@ class NonFinite(Detector):
         if custom:
             cause, why = self._of_custom(call, key, forward, evidence)
         if not why and forward is not None:
-            edges = self._ledger.edges.get((forward.file, forward.line))
+            edges = self._ledger.edges_at(forward)
             op = singular.plain_name(at.name or "")
             if edges and op in singular.EDGES:
                 evidence += edges
                 why = f"the derivative of {op} is not finite at {singular.EDGES[op]}"
-                if any("operand" in each or "divisor" in each or "result" in each for each in edges) and made.masked:
+                if made.masked:
                     why += ", and 0 * inf is NaN: a mask behind an operator does not keep its derivative away"
         masks = self._masks(call, key) if made.masked else []
         evidence += masks
@@ -253,7 +264,7 @@ class NonFinite(Detector):
         )  # fmt: skip
 
     def backward_end(self, running: Running, error: BaseException | None) -> None:
-        here = self._calls.get(running.serial)
+        here = self._calls.pop(running.serial, None)
         if here is None or here.found is None or here.told:
             return
         # A gradient that no leaf gets harms nothing; of paddle.grad and autograd.grad the leaves are not seen.
@@ -381,10 +392,13 @@ class NonFinite(Detector):
         name = name or "a leaf"
         step = self._steps.last
         if step is None:
+            made = self._initialised(name)
+            line = made.line if made is not None and made.line is not None else used
+            why = f": {made.why}" if made is not None and made.why else ""
             return Finding(
-                id=0, kind="nonfinite", severity="error", confidence=0.85, forward=used, cause=self._made_at(name, used),
-                message=f"{name} is not finite before any step: it was initialised so",
-                node=FoundAt(parameter=name), evidence=evidence,
+                id=0, kind="nonfinite", severity="error", confidence=0.85, forward=used, cause=self.facts.cause(line),
+                message=f"{name} is not finite before any step: it was initialised so{why}",
+                node=FoundAt(parameter=name), evidence=[*evidence, *(made.evidence if made is not None else ())],
             )  # fmt: skip
         diverged = self._diverged(used)
         if diverged is not None:
@@ -396,10 +410,16 @@ class NonFinite(Detector):
             forward=used, cause=self.facts.cause(step.made or step.line), evidence=[*evidence, *self._steps.text()],
         )  # fmt: skip
 
-    def _made_at(self, name: str, used: SourceLine | None) -> Cause | None:
+    def _initialised(self, name: str) -> Made | None:
+        """What made a parameter that no step has changed."""
         parameter = next((each for path, each in self.facts.backend.parameters() if path == name), None)
-        made = self._ledger.of(parameter) if parameter is not None else None
-        return self.facts.cause(made.origin().line or used if made is not None else used)
+        if parameter is None:
+            return None
+        made = self._ledger.of(parameter)
+        if made is None or made.kind == "parameter":
+            what = values.shape_text(self.facts.backend, parameter)
+            made = self._ledger.like(what, *values.bad(self.facts.backend, parameter))
+        return made.origin() if made is not None else None
 
     def _diverged(self, line: SourceLine | None) -> Finding | None:
         """The losses grew until a range was left."""
