@@ -21,7 +21,7 @@ _MOST = 5_000  # results that are remembered
 _MAKERS = {"full", "full_like", "tensor", "to_tensor", "as_tensor", "new_full", "fill_", "masked_fill", "where"}
 
 
-@dataclass(slots=True, weakref_slot=True)
+@dataclass(slots=True)
 class Made:
     """A tensor that is not finite. ``kind``: "operator" (made here of finite operands, or passed on from ``parents``),
     "parameter", "data" (it came from outside), "constant" (infinities that the program wrote there: a mask)."""
@@ -88,10 +88,9 @@ class Ledger:
 
     def _places(self, tensor: Any) -> Iterator[tuple[int, int]]:
         with suppress(Exception):
-            for where in self._facts.backend.storages(tensor):
-                yield where
+            yield from self._facts.backend.storages(tensor)
 
-    def look(self, call: OperatorCall) -> Made | None:
+    def look(self, call: OperatorCall, in_backward: bool) -> Made | None:
         """Note what a call made; the last of its results that is not finite."""
         backend = self._facts.backend
         found = None
@@ -103,7 +102,7 @@ class Ledger:
                 continue
             nan, inf = backend.nonfinite(result)
             if nan or inf:
-                found = self._note(call, result, nan, inf)
+                found = self._note(call, result, nan, inf, in_backward)
         return found
 
     def _forget(self, result: Any) -> None:
@@ -112,14 +111,16 @@ class Ledger:
             for place in self._places(result):
                 self._by_place.pop(place, None)
 
-    def _note(self, call: OperatorCall, result: Any, nan: int, inf: int) -> Made:
+    def _note(self, call: OperatorCall, result: Any, nan: int, inf: int, in_backward: bool) -> Made:
         backend = self._facts.backend
         meta = backend.meta(result)
         made = Made("operator", call.name, call.lines, nan, inf, meta.numel, values.shape_text(backend, result))
         made.iteration = self._facts.iteration
         parents, before = [], []
         for operand in call.operands:
-            if operand is result or any(operand is each for each in call.results):  # in place: what it was before is what is known of it
+            if operand is result or any(
+                operand is each for each in call.results
+            ):  # in place: what it was before is what is known of it
                 known = self._by_id.get(id(operand))
                 if known is not None and known[0]() is operand:
                     parents.append(known[1])
@@ -135,7 +136,7 @@ class Ledger:
         if parents and not nan and all(each.kind == "constant" for each in parents):
             made.kind = "constant"  # a mask that was moved, or added to something
         self._keep(result, made)
-        if call.in_backward:
+        if in_backward:
             self.backward.append(made)
         elif call.lines:
             self._recent[call.lines[0].file, call.lines[0].line] = made
@@ -206,7 +207,9 @@ class Ledger:
             largest = max(largest, max(map(abs, one.flat)))
             met = one.at(place, read.shape) if made.what else None
             at.append(met)
-            told = f" there: {values.plain(met)}" if met is not None else f": {min(one.flat):.6g} to {max(one.flat):.6g}"
+            told = (
+                f" there: {values.plain(met)}" if met is not None else f": {min(one.flat):.6g} to {max(one.flat):.6g}"
+            )
             made.evidence.append(f"operand {number} {list(one.shape)}{told}")
         if made.why:
             return
@@ -224,11 +227,15 @@ class Ledger:
         op = singular.plain_name(call.name)
         if op not in singular.EDGES or not call.lines or not call.operands:
             return
-        watched = call.operands[1:2] if op == "div" else call.results[:1] if op in ("norm", "std") else call.operands[:1]
+        watched = (
+            call.operands[1:2] if op == "div" else call.results[:1] if op in ("norm", "std") else call.operands[:1]
+        )
         for value in watched:
             found = values.stats(self._facts.backend, value)
             line = (call.lines[0].file, call.lines[0].line)
-            if found is None or not (found.zero or (op in ("acos", "asin", "atanh") and max(-found.min, found.max) >= 1)):
+            if found is None or not (
+                found.zero or (op in ("acos", "asin", "atanh") and max(-found.min, found.max) >= 1)
+            ):
                 if line in self._edges and self._edges[line][0] != self._facts.iteration:
                     del self._edges[line]
                 continue
@@ -261,5 +268,3 @@ def _scalars(call: OperatorCall) -> list[float]:
                 with suppress(OverflowError):
                     found.append(float(one))
     return found
-
-

@@ -191,9 +191,9 @@ print(weight.grad.sum().item())
 """
 
 CASES = [
-    (DEAD, "zero-gradient", "dead"), (SATURATED, "zero-gradient", "saturated"), (ROUNDED, "zero-gradient", "everywhere"),
-    (SIGMOIDS, "vanishing", "sigmoid"), (RECURRENT, "vanishing", "tanh"), (EXPLODING, "exploding", "mm"),
-    (CAST, "half-underflow", "float16"),
+    (DEAD, "zero-gradient", "dead"), (SATURATED, "zero-gradient", "saturated"),
+    (ROUNDED, "zero-gradient", "everywhere"), (SIGMOIDS, "vanishing", "sigmoid"), (RECURRENT, "vanishing", "tanh"),
+    (EXPLODING, "exploding", "mm"), (CAST, "half-underflow", "float16"),
 ]  # fmt: skip
 
 

@@ -223,9 +223,10 @@ print(loss.item())
 """
 
 CASES = [
-    (DEAD, "zero-gradient", "dead"), (SATURATED, "zero-gradient", "saturated"), (ROUNDED, "zero-gradient", "everywhere"),
-    (SIGMOIDS, "vanishing", "sigmoid"), (RECURRENT, "vanishing", "tanh"), (EXPLODING, "exploding", "mm"),
-    (UNSCALED, "half-underflow", "scaler"), (CAST, "half-underflow", "float16"), (SMALL_FACTOR, "half-underflow", "mul"),
+    (DEAD, "zero-gradient", "dead"), (SATURATED, "zero-gradient", "saturated"),
+    (ROUNDED, "zero-gradient", "everywhere"), (SIGMOIDS, "vanishing", "sigmoid"), (RECURRENT, "vanishing", "tanh"),
+    (EXPLODING, "exploding", "mm"), (UNSCALED, "half-underflow", "scaler"), (CAST, "half-underflow", "float16"),
+    (SMALL_FACTOR, "half-underflow", "mul"),
 ]  # fmt: skip
 
 
