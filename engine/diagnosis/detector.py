@@ -38,7 +38,7 @@ class Detector(Watcher):
 
     Attributes:
         kinds: the kinds of findings that it can tell, the main one first.
-        needs: taps that it wants in every iteration: cheap ones only.
+        needs: taps that it wants in every iteration: cheap ones only. An instance may change its own from the next on.
         sampled: taps that it wants in the sampled iterations (1 to 3, 8, 16, 32, ...; all with ``--deep``).
         gradients: it wants ``node_end`` of every node in the sampled iterations.
         screens: it wants every gradient of every backward looked at for NaN and infinity (``node_end`` of bad ones).
@@ -46,7 +46,7 @@ class Detector(Watcher):
     """
 
     kinds: ClassVar[tuple[str, ...]] = ()
-    needs: ClassVar[Need] = Need.NOTHING
+    needs: Need = Need.NOTHING
     sampled: ClassVar[Need] = Need.NOTHING
     gradients: ClassVar[bool] = False
     screens: ClassVar[bool] = False

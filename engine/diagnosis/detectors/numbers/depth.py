@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -98,15 +99,15 @@ class Depth(Detector):
         chain.norms.append(norms if len(norms) <= 8 else norms[:: -(-len(norms) // 8)])
         chain.backward = running.call.number
         line = _line_of(running, nodes)
-        begin = next(
-            size for size in nodes[_begin(norms, way) :] if line is None or _forward(running, size) == line
-        )
+        begin = next(size for size in nodes[_begin(norms, way) :] if line is None or _forward(running, size) == line)
         chain.begins, chain.ends = (_place(running, size) for size in (begin, nodes[-1]))
 
     def end(self) -> None:
         for way, kind in ((-1, "vanishing"), (1, "exploding")):
             usable = [
-                (op, chain) for op, chain in self._chains.items() if chain.ways and all(each == way for each in chain.ways)
+                (op, chain)
+                for op, chain in self._chains.items()
+                if chain.ways and all(each == way for each in chain.ways)
             ]
             if not usable:
                 continue
@@ -122,14 +123,21 @@ class Depth(Detector):
         confidence = (0.85 if extreme else 0.7) if looked >= 2 else 0.55
         at = chain.begins
         evidence = [
-            f"iteration {iteration}: norms into {op} nodes from the loss to the input: " + ", ".join(f"{n:.3g}" for n in norms)
+            f"iteration {iteration}: norms into {op} nodes from the loss to the input: "
+            + ", ".join(f"{n:.3g}" for n in norms)
             for iteration, norms in list(zip(chain.iterations, chain.norms))[:4]
         ]
         act = self._strongest(kind)
         if act is not None:
             total, count, place = act
-            evidence.append(f"each {place.op} passes on {math.exp(total / count):.3g} times the norm that it gets ({count} nodes)")
-        evidence.append(f"it begins at {at.unique}" + (f" of {at.module}" if at.module else "") + f" and goes on to {chain.ends.unique}")
+            evidence.append(
+                f"each {place.op} passes on {math.exp(total / count):.3g} times the norm that it gets ({count} nodes)"
+            )
+        evidence.append(
+            f"it begins at {at.unique}"
+            + (f" of {at.module}" if at.module else "")
+            + f" and goes on to {chain.ends.unique}"
+        )
         if looked < 2:
             evidence.append("one iteration was looked at: more would tell whether it stays so")
         verb = "vanish" if kind == "vanishing" else "explode"
@@ -166,7 +174,7 @@ def _line_of(running: Running, nodes: Sequence[Size]) -> SourceLine | None:
 
 def _way(norms: Sequence[float]) -> int:
     """-1 where they shrink from the first to the last, 1 where they grow, 0 else."""
-    steps = [math.log(later / earlier) for earlier, later in zip(norms, norms[1:])]
+    steps = [math.log(later / earlier) for earlier, later in itertools.pairwise(norms)]
     total = sum(steps)
     if abs(total) < -math.log(_RATIO):
         return 0
@@ -179,7 +187,7 @@ def _way(norms: Sequence[float]) -> int:
 
 
 def _begin(norms: Sequence[float], way: int) -> int:
-    for place, (earlier, later) in enumerate(zip(norms, norms[1:])):
+    for place, (earlier, later) in enumerate(itertools.pairwise(norms)):
         if math.log(later / earlier) * way >= -math.log(_STEP):
             return place
     return 0

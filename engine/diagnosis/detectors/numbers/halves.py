@@ -10,7 +10,7 @@ from adbg.engine.diagnosis.detectors.numbers.singular import plain_name
 from adbg.engine.diagnosis.detectors.numbers.sizes import FLAT, GATES, Place, size_of
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.protocol.messages import Finding, FoundAt
-from adbg.engine.session.running_call import Running, Visit
+from adbg.engine.session.running_call import Visit
 from adbg.engine.types import SourceLine
 
 _LOST = 0.3  # share of elements that become 0
@@ -57,7 +57,11 @@ class HalfUnderflow(Detector):
         if not self.facts.sampled or not visit.ins:
             return
         slot = next((at for at, value in enumerate(visit.ins) if backend.is_tensor(value)), None)
-        if slot is None or not str(visit.ins[slot].dtype).endswith("float16") or str(visit.ins[slot].dtype).endswith("bfloat16"):
+        if (
+            slot is None
+            or not str(visit.ins[slot].dtype).endswith("float16")
+            or str(visit.ins[slot].dtype).endswith("bfloat16")
+        ):
             return
         self._seen.add(self.facts.iteration)
         size = size_of(visit)
@@ -80,10 +84,13 @@ class HalfUnderflow(Detector):
             return
         peak, left = _peak(entering.min, entering.max), _peak(leaving.min, leaving.max)
         cast = backend.meta(visit.outs[0]).dtype != "f16"
-        if left > values.NORMAL["f16"] or (not cast and peak > 1e-2):
+        call = visit.running.call
+        operands = [
+            each.value for each in call.saved(visit.key) if each.name != "result" and backend.is_tensor(each.value)
+        ]
+        if left > values.NORMAL["f16"] or any(backend.norm(value) == 0 for value in operands):
             return
-        running, call = visit.running, visit.running.call
-        if any(each.name != "result" and self._zeros(each.value) for each in call.saved(visit.key)):
+        if not cast and not operands and peak > 1e-2:  # a factor of exactly 0 cannot be told from a small one
             return
         info = call.describe(visit.key)
         place = Place(plain_name(info.name), info.unique_name, info.module, info.forward)
@@ -97,11 +104,6 @@ class HalfUnderflow(Detector):
                 f"iteration {self.facts.iteration}: up to {peak:.4g} flows in ({entering.zero:,} of {came:,} are 0); "
                 f"{leaving.zero:,} of {looked:,} of grad_inputs[{slot}] are 0, the largest is {left:.4g}"
             )
-        del running
-
-    def _zeros(self, value: object) -> bool:
-        """A saved operand of zeros gives zeros in any dtype."""
-        return self.facts.backend.is_tensor(value) and self.facts.backend.norm(value) == 0
 
     def end(self) -> None:
         sustained = [
@@ -117,7 +119,9 @@ class HalfUnderflow(Detector):
         evidence = [*lost.evidence]
         if len(sustained) > 1:
             evidence.append(f"the same at {len(sustained) - 1} more nodes")
-        evidence.append("the smallest float16 above 0 is 6e-8; a loss scaler multiplies the loss so that gradients stay above")
+        evidence.append(
+            "the smallest float16 above 0 is 6e-8; a loss scaler multiplies the loss so that gradients stay above"
+        )
         if lost.location is not None:
             evidence.append(f"backward is called at {lost.location.file}:{lost.location.line}")
         self.facts.tell(Finding(

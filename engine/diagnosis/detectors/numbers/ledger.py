@@ -21,7 +21,7 @@ _MOST = 5_000  # results that are remembered
 _MAKERS = {"full", "full_like", "tensor", "to_tensor", "as_tensor", "new_full", "fill_", "masked_fill", "where"}
 
 
-@dataclass(slots=True, weakref_slot=True)
+@dataclass(slots=True)
 class Made:
     """A tensor that is not finite. ``kind``: "operator" (made here of finite operands, or passed on from ``parents``),
     "parameter", "data" (it came from outside), "constant" (infinities that the program wrote there: a mask)."""
@@ -60,7 +60,8 @@ class Ledger:
         self._facts = facts
         self._by_id: dict[int, tuple[Any, Made]] = {}
         self._by_place: dict[tuple[int, int], Made] = {}
-        self.edges: dict[tuple[str, int], list[str]] = {}  # line -> operands at a place where a derivative is infinite
+        self._edges: dict[tuple[str, int], tuple[int, str]] = {}  # line -> iteration, an operand at such a place
+        self._recent: dict[tuple[str, int], Made] = {}  # by line: what was not finite there last
         self.backward: list[Made] = []  # made while this backward runs, by Python code in it
 
     def of(self, tensor: Any) -> Made | None:
@@ -70,12 +71,26 @@ class Ledger:
             return known[1]
         return next((self._by_place[place] for place in self._places(tensor) if place in self._by_place), None)
 
+    def at(self, line: SourceLine | None, iteration: int) -> Made | None:
+        """What was not finite at a line, in the forward that belongs to the backward of ``iteration``."""
+        made = self._recent.get((line.file, line.line)) if line is not None else None
+        return made if made is not None and made.iteration == iteration - 1 and made.kind != "constant" else None
+
+    def like(self, what: str, nan: int, inf: int) -> Made | None:
+        """The only tensor of that shape and dtype with so many bad elements: a copy of it is what is asked about."""
+        found = (made for made in self._recent.values() if made.kind != "parameter")
+        same = {id(made): made for made in found if (made.what, made.nan, made.inf) == (what, nan, inf)}
+        return next(iter(same.values())) if len(same) == 1 else None
+
+    def edges_at(self, line: SourceLine | None) -> list[str]:
+        found = self._edges.get((line.file, line.line)) if line is not None else None
+        return [found[1]] if found is not None else []
+
     def _places(self, tensor: Any) -> Iterator[tuple[int, int]]:
         with suppress(Exception):
-            for where in self._facts.backend.storages(tensor):
-                yield where
+            yield from self._facts.backend.storages(tensor)
 
-    def look(self, call: OperatorCall) -> Made | None:
+    def look(self, call: OperatorCall, in_backward: bool) -> Made | None:
         """Note what a call made; the last of its results that is not finite."""
         backend = self._facts.backend
         found = None
@@ -87,7 +102,7 @@ class Ledger:
                 continue
             nan, inf = backend.nonfinite(result)
             if nan or inf:
-                found = self._note(call, result, nan, inf)
+                found = self._note(call, result, nan, inf, in_backward)
         return found
 
     def _forget(self, result: Any) -> None:
@@ -96,14 +111,16 @@ class Ledger:
             for place in self._places(result):
                 self._by_place.pop(place, None)
 
-    def _note(self, call: OperatorCall, result: Any, nan: int, inf: int) -> Made:
+    def _note(self, call: OperatorCall, result: Any, nan: int, inf: int, in_backward: bool) -> Made:
         backend = self._facts.backend
         meta = backend.meta(result)
         made = Made("operator", call.name, call.lines, nan, inf, meta.numel, values.shape_text(backend, result))
         made.iteration = self._facts.iteration
         parents, before = [], []
         for operand in call.operands:
-            if operand is result or any(operand is each for each in call.results):  # in place: what it was before is what is known of it
+            if operand is result or any(
+                operand is each for each in call.results
+            ):  # in place: what it was before is what is known of it
                 known = self._by_id.get(id(operand))
                 if known is not None and known[0]() is operand:
                     parents.append(known[1])
@@ -116,9 +133,13 @@ class Ledger:
         made.parents = tuple(parents)
         if not [each for each in parents if each.kind != "constant"]:
             self._explain(made, call, result, before)
+        if parents and not nan and all(each.kind == "constant" for each in parents):
+            made.kind = "constant"  # a mask that was moved, or added to something
         self._keep(result, made)
-        if call.in_backward:
+        if in_backward:
             self.backward.append(made)
+        elif call.lines:
+            self._recent[call.lines[0].file, call.lines[0].line] = made
         return made
 
     def _keep(self, result: Any, made: Made) -> None:
@@ -186,7 +207,9 @@ class Ledger:
             largest = max(largest, max(map(abs, one.flat)))
             met = one.at(place, read.shape) if made.what else None
             at.append(met)
-            told = f" there: {values.plain(met)}" if met is not None else f": {min(one.flat):.6g} to {max(one.flat):.6g}"
+            told = (
+                f" there: {values.plain(met)}" if met is not None else f": {min(one.flat):.6g} to {max(one.flat):.6g}"
+            )
             made.evidence.append(f"operand {number} {list(one.shape)}{told}")
         if made.why:
             return
@@ -204,17 +227,23 @@ class Ledger:
         op = singular.plain_name(call.name)
         if op not in singular.EDGES or not call.lines or not call.operands:
             return
-        watched = call.operands[1:2] if op == "div" else call.results[:1] if op in ("norm", "std") else call.operands[:1]
+        watched = (
+            call.operands[1:2] if op == "div" else call.results[:1] if op in ("norm", "std") else call.operands[:1]
+        )
         for value in watched:
             found = values.stats(self._facts.backend, value)
             line = (call.lines[0].file, call.lines[0].line)
-            if found is None or not (found.zero or (op in ("acos", "asin", "atanh") and max(-found.min, found.max) >= 1)):
-                self.edges.pop(line, None)
+            if found is None or not (
+                found.zero or (op in ("acos", "asin", "atanh") and max(-found.min, found.max) >= 1)
+            ):
+                if line in self._edges and self._edges[line][0] != self._facts.iteration:
+                    del self._edges[line]
                 continue
             which = "divisor" if op == "div" else "result" if op in ("norm", "std") else "operand"
             zeros = f"{found.zero:,} of its {found.numel:,} elements are 0, the first at {self._first_zero(value)}"
             text = zeros if found.zero else f"its elements go from {found.min:.6g} to {found.max:.6g}"
-            self.edges[line] = [f"the {which} of {call.name} {values.shape_text(self._facts.backend, value)}: {text}"]
+            told = f"the {which} of {call.name} {values.shape_text(self._facts.backend, value)}: {text}"
+            self._edges[line] = (self._facts.iteration, told)
 
     def _first_zero(self, value: Any) -> str:
         found = values.numbers(self._facts.backend, value)
@@ -239,5 +268,3 @@ def _scalars(call: OperatorCall) -> list[float]:
                 with suppress(OverflowError):
                     found.append(float(one))
     return found
-
-

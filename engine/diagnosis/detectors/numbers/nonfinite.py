@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from adbg.engine.diagnosis.detector import Detector, FunctionCall, Need, OperatorCall, OptimizerEvent, detector
-from adbg.engine.diagnosis.detectors.numbers import own_backward, saved, singular, values
+from adbg.engine.diagnosis.detectors.numbers import saved, values
 from adbg.engine.diagnosis.detectors.numbers.ledger import Ledger, Made
+from adbg.engine.diagnosis.detectors.numbers.origins import Origins
 from adbg.engine.diagnosis.detectors.numbers.steps import Steps
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.graph.forward_origin import reached_from
 from adbg.engine.graph.index import index_of
-from adbg.engine.protocol.messages import Cause, Finding, FoundAt
+from adbg.engine.protocol.messages import Finding, FoundAt
 from adbg.engine.session.running_call import Running, Visit
 from adbg.engine.session.stop_point import PausedPoint
 from adbg.engine.types import SourceLine
@@ -57,15 +57,15 @@ class NonFinite(Detector):
         super().__init__(facts)
         self._ledger = Ledger(facts)
         self._steps = Steps()
+        self._origins = Origins(facts, self._ledger, self._steps)
         self._calls: dict[int, _Call] = {}
         self._told: list[int] = []  # ids of findings of origins
         self._pending: list[tuple[Finding, list[str]]] = []  # of half types: not told if no parameter is harmed
         self._skipped = 0
         self._scalars: dict[tuple[str, int], Made] = {}  # losses that are not finite, by line, without a backward yet
         self._skipped_losses: list[Made] = []  # not finite, and a backward came behind that was not theirs
-        self._function: Any = None  # the custom function whose backward made the first one
         self._spent = 0.0
-        self._sums = not facts.backend.capabilities.saved_tensors
+        self._hidden = not facts.backend.capabilities.saved_tensors
 
     # ---- the forward
 
@@ -73,29 +73,30 @@ class NonFinite(Detector):
         if call.error is not None or self._told:
             return
         begun = time.perf_counter()
-        made = self._ledger.look(call)
+        in_backward = call.in_backward or bool(self._calls)  # Paddle does not tell
+        made = self._ledger.look(call, in_backward)
         if made is not None:
-            if not call.in_backward and made.numel == 1 and made.kind != "constant" and call.lines:
-                if self.facts.backend.meta(call.results[0]).requires_grad or self._made_of_graph(call):
-                    self._scalars[call.lines[0].file, call.lines[0].line] = made
+            scalar = not in_backward and made.numel == 1 and made.kind != "constant"
+            if scalar and call.lines and self._made_of_graph(call):
+                self._scalars[call.lines[0].file, call.lines[0].line] = made
         elif self._scalars and call.lines:
             self._scalars.pop((call.lines[0].file, call.lines[0].line), None)
-        if self._sums and made is None:
+        if self._hidden and not in_backward:
             self._ledger.watch_edges(call)
         self._spent += time.perf_counter() - begun
         if self._spent > _SECONDS:
             self.needs = Need.STEPS | Need.FUNCTIONS  # from the next iteration on
 
     def _made_of_graph(self, call: OperatorCall) -> bool:
-        return any(self.facts.backend.meta(each).requires_grad for each in call.operands)
+        return any(self.facts.backend.meta(each).requires_grad for each in (*call.results, *call.operands))
 
     def function(self, call: FunctionCall) -> None:
         backend = self.facts.backend
-        if call.phase == "backward" and call.error is None and self._function is None:
+        if call.phase == "backward" and call.error is None and self._origins.function is None:
             given = call.results if isinstance(call.results, (tuple, list)) else (call.results,)
             if any(any(values.bad(backend, each)) for each in given):
                 if not any(any(values.bad(backend, each)) for each in call.arguments):
-                    self._function = call.function
+                    self._origins.function = call.function
 
     def optimizer(self, event: OptimizerEvent) -> None:
         self._steps.note(event, self.facts.iteration)
@@ -109,7 +110,7 @@ class NonFinite(Detector):
             here.told = any(self._calls[each.serial].told for each in running.chain[:-1] if each.serial in self._calls)
             return
         self._ledger.backward.clear()
-        self._function = None
+        self._origins.function = None
         backend = self.facts.backend
         for value in running.call.root_values():
             if not backend.is_tensor(value):
@@ -154,79 +155,30 @@ class NonFinite(Detector):
         made = saved.made_here(backend, call, key, visit.outs, visit.ins or ())
         if made.spoilt:
             source = saved.first_in_forward(backend, call, reached_from(call, key))
-            finding = self._of_source(call, source, None) if source is not None else None
+            finding = self._origins.of_source(call, source, None) if source is not None else None
+            if finding is not None:
+                finding.evidence.append(f"{call.describe(key).unique_name}: {made.evidence[0]}")
+                here.found = finding
+                return
+        if self._hidden and not call.is_custom(key):
+            known = self._ledger.at(self.facts.node(call, key)[1], self.facts.iteration)
+            first = known.origin() if known is not None else None
+            here_too = first is not None and first.line == self.facts.node(call, key)[1]
+            masked = here_too and made.masked and self._ledger.edges_at(call.describe(key).forward)
+            finding = self._origins.of_made(first, call) if first is not None and not masked else None
             if finding is not None:
                 finding.evidence.append(f"{call.describe(key).unique_name}: {made.evidence[0]}")
                 here.found = finding
                 return
         here.half = made.overflow == "f16" or self._half(visit)
         here.masked = made.masked
-        here.found = self._of_node(call, key, made)
+        here.found = self._origins.of_node(call, key, made)
 
     def _half(self, visit: Visit) -> bool:
         return any(
             self.facts.backend.is_tensor(value) and self.facts.backend.meta(value).dtype == "f16"
             for value in (*visit.outs, *(visit.ins or ()))
         )
-
-    def _of_node(self, call: Any, key: int, made: saved.Made) -> Finding:
-        at, forward = self.facts.node(call, key)
-        name = at.unique_name
-        cause = forward
-        evidence = list(made.evidence)
-        why = made.why
-        custom = call.is_custom(key)
-        if custom:
-            cause, why = self._of_custom(call, key, forward, evidence)
-        if not why and forward is not None:
-            edges = self._ledger.edges.get((forward.file, forward.line))
-            op = singular.plain_name(at.name or "")
-            if edges and op in singular.EDGES:
-                evidence += edges
-                why = f"the derivative of {op} is not finite at {singular.EDGES[op]}"
-                if any("operand" in each or "divisor" in each or "result" in each for each in edges) and made.masked:
-                    why += ", and 0 * inf is NaN: a mask behind an operator does not keep its derivative away"
-        masks = self._masks(call, key) if made.masked else []
-        evidence += masks
-        what = "overflows" if made.overflow else "makes NaN or infinity of finite gradients"
-        message = f"the backward of {self._line_words(forward, name)} {what}" + (f": {why}" if why else "")
-        shown = [f"b {name} after"] + ([f"p {made.expression}"] if made.expression else [])
-        return Finding(
-            id=0, kind="nonfinite", severity="error",
-            confidence=0.96 if why and not made.overflow else 0.9 if why else 0.8,
-            message=message, node=at, backward=call.number, forward=forward, cause=self.facts.cause(cause),
-            evidence=evidence, next=shown,
-        )  # fmt: skip
-
-    def _of_custom(
-        self, call: Any, key: int, forward: SourceLine | None, evidence: list[str]
-    ) -> tuple[SourceLine | None, str]:
-        """The line of a custom function's backward, and why it is that one."""
-        if self._ledger.backward:
-            first = self._ledger.backward[0].origin()
-            evidence += first.evidence
-            return first.line or forward, f"its own backward made it: {first.name}" + (first.why and f" ({first.why})")
-        function = self._function or getattr(type(call.node(key)), "_forward_cls", None)
-        line, sure = own_backward.suspect(function) if function is not None else (None, False)
-        if line is None:
-            return forward, "its own backward made it"
-        return line, "its own backward made it" + (f", in `{Facts.text_of(line)}`" if sure else "")
-
-    def _masks(self, call: Any, key: int) -> list[str]:
-        """The mask that the gradient of a node came through."""
-        masks = ("where", "maskedfill", "masked_fill", "index", "clamp", "masked_select", "minimum", "maximum")
-        ancestors = index_of(call).ancestors(call, key)[:-1]
-        for at in reversed(ancestors):
-            info = call.describe(at)
-            if singular.plain_name(info.name) in masks and info.forward is not None:
-                place = f"{info.forward.file}:{info.forward.line}"
-                return [f"the gradient is 0 there because {info.unique_name} ({place}) took the other branch"]
-        return []
-
-    @staticmethod
-    def _line_words(line: SourceLine | None, name: str | None) -> str:
-        text = Facts.text_of(line) if line is not None else ""
-        return f"`{text}` ({name})" if text and len(text) < 90 else f"{name}"
 
     def _arrived(self, visit: Visit, here: _Call) -> None:
         """What flows in was not finite, and no node gave it."""
@@ -244,7 +196,9 @@ class NonFinite(Detector):
             givers = dict.fromkeys(consumer for consumer, _ in index_of(call).consumers(call, key))
             names = [call.describe(each).unique_name for each in givers]
             told.append(f"{Facts.some(names)} gave finite gradients")
-            message = f"the gradient of {at.unique_name} is made not finite on its way: by the sum of its parts, or by a hook"
+            message = (
+                f"the gradient of {at.unique_name} is made not finite on its way: by the sum of its parts, or by a hook"
+            )
             cause = forward
         here.found = Finding(
             id=0, kind="nonfinite", severity="error", confidence=0.9 if root else 0.6, message=message, node=at,
@@ -253,7 +207,7 @@ class NonFinite(Detector):
         )  # fmt: skip
 
     def backward_end(self, running: Running, error: BaseException | None) -> None:
-        here = self._calls.get(running.serial)
+        here = self._calls.pop(running.serial, None)
         if here is None or here.found is None or here.told:
             return
         # A gradient that no leaf gets harms nothing; of paddle.grad and autograd.grad the leaves are not seen.
@@ -290,17 +244,17 @@ class NonFinite(Detector):
         made = self._ledger.of(root)
         finding = None
         if made is not None:
-            finding = self._of_made(made.origin(), call)
+            finding = self._origins.of_made(made.origin(), call)
         source = None
         if finding is None:
             source = saved.first_in_forward(backend, call)
             if source is not None:
-                finding = self._of_source(call, source, root)
+                finding = self._origins.of_source(call, source, root)
         nan, inf = backend.nonfinite(root)
         if finding is None and not self._told:
             key = call.roots()[0] if call.roots() else None
             at, forward = self.facts.node(call, key) if key is not None else (FoundAt(), None)
-            finding = self._diverged(None) or Finding(
+            finding = self._origins.diverged(None) or Finding(
                 id=0, kind="nonfinite", severity="error", confidence=0.5, node=at, backward=call.number,
                 message=f"the loss is {'NaN' if nan else 'infinite'}, and which operator made it so was not watched",
                 forward=forward, cause=None, evidence=self._steps.losses_text(),
@@ -308,111 +262,6 @@ class NonFinite(Detector):
             )  # fmt: skip
         if finding is not None:
             self._tell(finding)
-
-    def _of_made(self, made: Made, call: Any) -> Finding | None:
-        """What the ledger of operators has as the first."""
-        if made.kind == "parameter":
-            return self._of_parameter(made.name, made.evidence, made.line)
-        what = values.counted(made.nan, made.inf, made.numel)
-        evidence = [f"{made.name} {made.what}: {what}", *made.evidence]
-        diverged = self._diverged(made.line) if made.kind == "operator" and not made.parents else None
-        if diverged is not None:
-            diverged.evidence.extend(evidence)
-            return diverged
-        if made.kind == "operator":
-            words = f"`{Facts.text_of(made.line)}`" if made.line is not None else made.name
-            operands = "masked operands" if made.parents else "finite operands"
-            kind = "NaN" if made.nan else "infinity"
-            message = f"the forward has its first {kind} in {words}, of {operands}" + (f": {made.why}" if made.why else "")
-        elif made.kind == "constant":
-            message = f"{made.name} gives {made.why or 'infinities'}, which reach the loss"
-        else:
-            message = f"the data is not finite already: {what} enter at `{Facts.text_of(made.line) if made.line else made.name}`"
-        node = self._node_of(call, made.line, made.name) if call is not None else None
-        evidence += self._stack(made.lines)
-        return Finding(
-            id=0, kind="nonfinite", severity="error", confidence=0.95 if made.nan or made.why else 0.9, message=message,
-            node=node, backward=call.number if call is not None else None, forward=made.line,
-            cause=self.facts.cause(made.line), evidence=evidence,
-            next=[f"b {node.unique_name}"] if node is not None else [],
-        )  # fmt: skip
-
-    @staticmethod
-    def _stack(lines: Sequence[SourceLine]) -> list[str]:
-        return [f"called from {each.file}:{each.line} in {each.function}" for each in lines[1:3]]
-
-    def _node_of(self, call: Any, line: SourceLine | None, name: str) -> FoundAt | None:
-        """The node of an operator: the one of its line that has its name, or the only one."""
-        if line is None:
-            return None
-        same = [key for key in index_of(call).order if call.describe(key).forward == line]
-        named = [key for key in same if singular.plain_name(call.name(key)) == singular.plain_name(name)]
-        keys = named or same  # in execution order: the last operator of the line first
-        return self.facts.node(call, keys[0])[0] if keys else None
-
-    def _of_source(self, call: Any, source: saved.Source, root: Any) -> Finding | None:
-        at, forward = self.facts.node(call, source.key)
-        if source.kind == "parameter":
-            return self._of_parameter(source.name, source.evidence, forward)
-        words = self._line_words(forward, at.unique_name)
-        if source.kind == "data":
-            message = f"the data is not finite already: it enters at {words}"
-        elif source.kind == "operator":
-            diverged = self._diverged(forward)
-            if diverged is not None:
-                diverged.evidence.extend(source.evidence)
-                return diverged
-            message = f"the forward has its first NaN or infinity in {words}" + (f": {source.why}" if source.why else "")
-        else:
-            message = f"the forward has its first NaN or infinity before {words}"
-        confidence = 0.92 if source.kind and source.sure else 0.85 if source.why else 0.6
-        return Finding(
-            id=0, kind="nonfinite", severity="error", confidence=confidence, message=message, node=at,
-            backward=call.number, forward=forward, cause=self.facts.cause(forward), evidence=source.evidence,
-            next=[f"b {at.unique_name}"],
-        )  # fmt: skip
-
-    # ---- parameters, and losses that grow
-
-    def _of_parameter(self, name: str, evidence: list[str], used: SourceLine | None) -> Finding | None:
-        """A parameter is not finite as the forward begins. None where what made it so is told already."""
-        if self._told:
-            return None
-        name = name or "a leaf"
-        step = self._steps.last
-        if step is None:
-            return Finding(
-                id=0, kind="nonfinite", severity="error", confidence=0.85, forward=used, cause=self._made_at(name, used),
-                message=f"{name} is not finite before any step: it was initialised so",
-                node=FoundAt(parameter=name), evidence=evidence,
-            )  # fmt: skip
-        diverged = self._diverged(used)
-        if diverged is not None:
-            diverged.evidence.extend(evidence)
-            return diverged
-        message = f"{name} is not finite since the step of {step.what} in iteration {step.iteration}, of gradients that were finite"
-        return Finding(
-            id=0, kind="nonfinite", severity="error", confidence=0.85, message=message, node=FoundAt(parameter=name),
-            forward=used, cause=self.facts.cause(step.made or step.line), evidence=[*evidence, *self._steps.text()],
-        )  # fmt: skip
-
-    def _made_at(self, name: str, used: SourceLine | None) -> Cause | None:
-        parameter = next((each for path, each in self.facts.backend.parameters() if path == name), None)
-        made = self._ledger.of(parameter) if parameter is not None else None
-        return self.facts.cause(made.origin().line or used if made is not None else used)
-
-    def _diverged(self, line: SourceLine | None) -> Finding | None:
-        """The losses grew until a range was left."""
-        step = self._steps.last
-        if step is None or not self._steps.diverges():
-            return None
-        return Finding(
-            id=0, kind="nonfinite", severity="error", confidence=0.88, forward=line,
-            message=f"training diverges until numbers overflow: {self._steps.growth()}; the steps of {step.what} are too large",
-            cause=self.facts.cause(step.made or step.line), evidence=[*self._steps.losses_text(), *self._steps.text()],
-        )  # fmt: skip
-
-    # ---- telling
 
     def _tell(self, finding: Finding) -> None:
         """An origin. What comes in later iterations is a consequence, or the same again."""
@@ -448,18 +297,18 @@ class NonFinite(Detector):
         if any(any(values.bad(backend, each)) for each in point.grad_inputs):
             made = saved.made_here(backend, graph, key, outs, point.grad_inputs)
             if not made.spoilt:
-                self.facts.tell(self._of_node(graph, key, made))
+                self.facts.tell(self._origins.of_node(graph, key, made))
 
     def end(self) -> None:
         if self._told:
             return
         for made in self._scalars.values():  # no backward came, and no finite loss of the same line
-            finding = self._of_made(made.origin(), None)
+            finding = self._origins.of_made(made.origin(), None)
             if finding is not None:
                 self._tell(finding)
                 return
         for made in self._skipped_losses[:1]:
-            finding = self._of_made(made.origin(), None)
+            finding = self._origins.of_made(made.origin(), None)
             if finding is not None:
                 finding.evidence.append(
                     f"{len(self._skipped_losses)} losses were not finite, no backward ran on them, and training went on: "
@@ -471,7 +320,7 @@ class NonFinite(Detector):
         for name, parameter in self.facts.backend.parameters():
             nan, inf = values.bad(self.facts.backend, parameter)
             if nan or inf:
-                finding = self._of_parameter(name, [f"{name}: {values.counted(nan, inf)}"], None)
+                finding = self._origins.of_parameter(name, [f"{name}: {values.counted(nan, inf)}"], None)
                 if finding is not None:
                     self._tell(finding)
                 return

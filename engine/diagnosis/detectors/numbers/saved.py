@@ -123,7 +123,9 @@ def _why_here(backend: Backend, call: BackwardCall, key: int, result: Any) -> st
     first, second = operands.get("self"), operands.get("other")
     exponent = exponent_of(call, key)
     scalars = [float(exponent)] if exponent.replace(".", "", 1).lstrip("-").isdigit() else []
-    return singular.made_in_forward(op, [first, second] if second is not None else [first], scalars, read.flat[place], read.dtype, largest)
+    return singular.made_in_forward(
+        op, [first, second] if second is not None else [first], scalars, read.flat[place], read.dtype, largest
+    )
 
 
 def _suspect(backend: Backend, call: BackwardCall, key: int) -> Source | None:
@@ -171,7 +173,9 @@ def made_here(backend: Backend, graph: Graph, key: int, outs: Sequence[Any], ins
     slot = next(slot for slot, value in enumerate(ins) if any(values.bad(backend, value)))
     nan, inf = backend.nonfinite(ins[slot])
     meta = backend.meta(ins[slot])
-    made.evidence.insert(0, f"grad_inputs[{slot}] {values.shape_text(backend, ins[slot])} has {values.counted(nan, inf, meta.numel)}")
+    made.evidence.insert(
+        0, f"grad_inputs[{slot}] {values.shape_text(backend, ins[slot])} has {values.counted(nan, inf, meta.numel)}"
+    )
     read = values.numbers(backend, ins[slot])
     place = read.first_bad() if read is not None else None
     if read is None or place is None:
@@ -221,7 +225,7 @@ def _left_range(backend: Backend, made: Made, outs: Sequence[Any], read: values.
         if one is not None:
             peak = max(peak, max(map(abs, one.flat)))
     limit = values.LARGEST.get(read.dtype)
-    if limit is None or not (peak > limit ** 0.5 or peak * max(largest, 1.0) * 64 > limit):
+    if limit is None or not (peak > limit**0.5 or peak * max(largest, 1.0) * 64 > limit):
         return
     made.overflow = read.dtype
     made.why = f"the gradient is beyond the largest {values.WORDS[read.dtype]}, {values.plain(limit)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -56,7 +57,7 @@ class Steps:
             return False
         last = losses[-1]
         recent = losses[-6:]
-        rises = sum(later > earlier for earlier, later in zip(recent, recent[1:]))
+        rises = sum(later > earlier for earlier, later in itertools.pairwise(recent))
         return last > _TIMES * max(min(losses), 1e-12) and last > 1e3 and rises >= len(recent) - 2
 
     def growth(self) -> str:
@@ -67,10 +68,15 @@ class Steps:
     def losses_text(self) -> list[str]:
         if not self._losses:
             return []
-        return ["size of the loss in the last backwards: " + ", ".join(f"{each:.4g}" for each in list(self._losses)[-8:])]
+        return [
+            "size of the loss in the last backwards: " + ", ".join(f"{each:.4g}" for each in list(self._losses)[-8:])
+        ]
 
     def text(self) -> list[str]:
         if self.last is None:
             return []
         rates = ", ".join(f"{each:.4g}" for each in self.last.rates)
-        return [f"{self.last.what} stepped last in iteration {self.last.iteration}" + (f" with learning rate {rates}" if rates else "")]
+        return [
+            f"{self.last.what} stepped last in iteration {self.last.iteration}"
+            + (f" with learning rate {rates}" if rates else "")
+        ]

@@ -83,7 +83,7 @@ class ZeroGradient(Detector):
         if not sizes or error is not None or running.call.entry != "backward":
             return
         call = running.call
-        zero = []
+        zero: list[tuple[int, _Leaf]] = []
         for key, size in sizes.items():
             if not call.is_accumulate(key):
                 continue

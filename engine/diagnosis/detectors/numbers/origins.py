@@ -1,0 +1,195 @@
+"""Findings about where NaN and infinities begin, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from adbg.engine.diagnosis.detectors.numbers import own_backward, saved, singular, values
+from adbg.engine.diagnosis.detectors.numbers.ledger import Ledger, Made
+from adbg.engine.diagnosis.detectors.numbers.steps import Steps
+from adbg.engine.diagnosis.facts import Facts
+from adbg.engine.graph.index import index_of
+from adbg.engine.protocol.messages import Finding, FoundAt
+from adbg.engine.types import SourceLine
+
+
+class Origins:
+    """Makes findings of what is known; tells none."""
+
+    def __init__(self, facts: Facts, ledger: Ledger, steps: Steps) -> None:
+        self._facts = facts
+        self._ledger = ledger
+        self._steps = steps
+        self.function: Any = None  # the custom function whose backward made the first one
+
+    def of_node(self, call: Any, key: int, made: saved.Made) -> Finding:
+        at, forward = self._facts.node(call, key)
+        name = at.unique_name
+        cause = forward
+        evidence = list(made.evidence)
+        why = made.why
+        custom = call.is_custom(key)
+        if custom:
+            cause, why = self._of_custom(call, key, forward, evidence)
+        if not why and forward is not None:
+            edges = self._ledger.edges_at(forward)
+            op = singular.plain_name(at.name or "")
+            if edges and op in singular.EDGES:
+                evidence += edges
+                why = f"the derivative of {op} is not finite at {singular.EDGES[op]}"
+                if made.masked:
+                    why += ", and 0 * inf is NaN: a mask behind an operator does not keep its derivative away"
+        masks = self._masks(call, key) if made.masked else []
+        evidence += masks
+        what = "overflows" if made.overflow else "makes NaN or infinity of finite gradients"
+        message = f"the backward of {self._line_words(forward, name)} {what}" + (f": {why}" if why else "")
+        shown = [f"b {name} after"] + ([f"p {made.expression}"] if made.expression else [])
+        return Finding(
+            id=0, kind="nonfinite", severity="error",
+            confidence=0.96 if why and not made.overflow else 0.9 if why else 0.8,
+            message=message, node=at, backward=call.number, forward=forward, cause=self._facts.cause(cause),
+            evidence=evidence, next=shown,
+        )  # fmt: skip
+
+    def _of_custom(
+        self, call: Any, key: int, forward: SourceLine | None, evidence: list[str]
+    ) -> tuple[SourceLine | None, str]:
+        """The line of a custom function's backward, and why it is that one."""
+        if self._ledger.backward:
+            first = self._ledger.backward[0].origin()
+            evidence += first.evidence
+            return first.line or forward, f"its own backward made it: {first.name}" + (first.why and f" ({first.why})")
+        function = self.function or getattr(type(call.node(key)), "_forward_cls", None)
+        line, sure = own_backward.suspect(function) if function is not None else (None, False)
+        if line is None:
+            return forward, "its own backward made it"
+        return line, "its own backward made it" + (f", in `{Facts.text_of(line)}`" if sure else "")
+
+    def _masks(self, call: Any, key: int) -> list[str]:
+        """The mask that the gradient of a node came through."""
+        masks = ("where", "maskedfill", "masked_fill", "index", "clamp", "masked_select", "minimum", "maximum")
+        ancestors = index_of(call).ancestors(call, key)[:-1]
+        for at in reversed(ancestors):
+            info = call.describe(at)
+            if singular.plain_name(info.name) in masks and info.forward is not None:
+                place = f"{info.forward.file}:{info.forward.line}"
+                return [f"the gradient is 0 there because {info.unique_name} ({place}) took the other branch"]
+        return []
+
+    @staticmethod
+    def _line_words(line: SourceLine | None, name: str | None) -> str:
+        text = Facts.text_of(line) if line is not None else ""
+        return f"`{text}` ({name})" if text and len(text) < 90 else f"{name}"
+
+    def of_made(self, made: Made, call: Any) -> Finding | None:
+        """What the ledger of operators has as the first."""
+        if made.kind == "parameter":
+            return self.of_parameter(made.name, made.evidence, made.line)
+        what = values.counted(made.nan, made.inf, made.numel)
+        evidence = [f"{made.name} {made.what}: {what}", *made.evidence]
+        diverged = self.diverged(made.line) if made.kind == "operator" and not made.parents else None
+        if diverged is not None:
+            diverged.evidence.extend(evidence)
+            return diverged
+        if made.kind == "operator":
+            words = f"`{Facts.text_of(made.line)}`" if made.line is not None else made.name
+            operands = "masked operands" if made.parents else "finite operands"
+            kind = "NaN" if made.nan else "infinity"
+            message = f"the forward has its first {kind} in {words}, of {operands}" + (
+                f": {made.why}" if made.why else ""
+            )
+        elif made.kind == "constant":
+            message = f"{made.name} gives {made.why or 'infinities'}, which reach the loss"
+        else:
+            message = f"the data is not finite already: {what} enter at `{Facts.text_of(made.line) if made.line else made.name}`"
+        node = self._node_of(call, made.line, made.name) if call is not None else None
+        evidence += self._stack(made.lines)
+        return Finding(
+            id=0, kind="nonfinite", severity="error", confidence=0.95 if made.nan or made.why else 0.9, message=message,
+            node=node, backward=call.number if call is not None else None, forward=made.line,
+            cause=self._facts.cause(made.line), evidence=evidence,
+            next=[f"b {node.unique_name}"] if node is not None else [],
+        )  # fmt: skip
+
+    @staticmethod
+    def _stack(lines: Sequence[SourceLine]) -> list[str]:
+        return [f"called from {each.file}:{each.line} in {each.function}" for each in lines[1:3]]
+
+    def _node_of(self, call: Any, line: SourceLine | None, name: str) -> FoundAt | None:
+        """The node of an operator: the one of its line that has its name, or the only one."""
+        if line is None:
+            return None
+        same = [key for key in index_of(call).order if call.describe(key).forward == line]
+        named = [key for key in same if singular.plain_name(call.name(key)) == singular.plain_name(name)]
+        keys = named or same  # in execution order: the last operator of the line first
+        return self._facts.node(call, keys[0])[0] if keys else None
+
+    def of_source(self, call: Any, source: saved.Source, root: Any) -> Finding | None:
+        at, forward = self._facts.node(call, source.key)
+        if source.kind == "parameter":
+            return self.of_parameter(source.name, source.evidence, forward)
+        words = self._line_words(forward, at.unique_name)
+        if source.kind == "data":
+            message = f"the data is not finite already: it enters at {words}"
+        elif source.kind == "operator":
+            diverged = self.diverged(forward)
+            if diverged is not None:
+                diverged.evidence.extend(source.evidence)
+                return diverged
+            message = f"the forward has its first NaN or infinity in {words}" + (
+                f": {source.why}" if source.why else ""
+            )
+        else:
+            message = f"the forward has its first NaN or infinity before {words}"
+        confidence = 0.92 if source.kind and source.sure else 0.85 if source.why else 0.6
+        return Finding(
+            id=0, kind="nonfinite", severity="error", confidence=confidence, message=message, node=at,
+            backward=call.number, forward=forward, cause=self._facts.cause(forward), evidence=source.evidence,
+            next=[f"b {at.unique_name}"],
+        )  # fmt: skip
+
+    def of_parameter(self, name: str, evidence: list[str], used: SourceLine | None) -> Finding | None:
+        """A parameter is not finite as the forward begins. None where what made it so is told already."""
+        name = name or "a leaf"
+        step = self._steps.last
+        if step is None:
+            made = self._initialised(name)
+            line = made.line if made is not None and made.line is not None else used
+            why = f": {made.why}" if made is not None and made.why else ""
+            return Finding(
+                id=0, kind="nonfinite", severity="error", confidence=0.85, forward=used, cause=self._facts.cause(line),
+                message=f"{name} is not finite before any step: it was initialised so{why}",
+                node=FoundAt(parameter=name), evidence=[*evidence, *(made.evidence if made is not None else ())],
+            )  # fmt: skip
+        diverged = self.diverged(used)
+        if diverged is not None:
+            diverged.evidence.extend(evidence)
+            return diverged
+        message = f"{name} is not finite since the step of {step.what} in iteration {step.iteration}, of gradients that were finite"
+        return Finding(
+            id=0, kind="nonfinite", severity="error", confidence=0.85, message=message, node=FoundAt(parameter=name),
+            forward=used, cause=self._facts.cause(step.made or step.line), evidence=[*evidence, *self._steps.text()],
+        )  # fmt: skip
+
+    def _initialised(self, name: str) -> Made | None:
+        """What made a parameter that no step has changed."""
+        parameter = next((each for path, each in self._facts.backend.parameters() if path == name), None)
+        if parameter is None:
+            return None
+        made = self._ledger.of(parameter)
+        if made is None or made.kind == "parameter":
+            what = values.shape_text(self._facts.backend, parameter)
+            made = self._ledger.like(what, *values.bad(self._facts.backend, parameter))
+        return made.origin() if made is not None else None
+
+    def diverged(self, line: SourceLine | None) -> Finding | None:
+        """The losses grew until a range was left."""
+        step = self._steps.last
+        if step is None or not self._steps.diverges():
+            return None
+        return Finding(
+            id=0, kind="nonfinite", severity="error", confidence=0.88, forward=line,
+            message=f"training diverges until numbers overflow: {self._steps.growth()}; the steps of {step.what} are too large",
+            cause=self._facts.cause(step.made or step.line), evidence=[*self._steps.losses_text(), *self._steps.text()],
+        )  # fmt: skip

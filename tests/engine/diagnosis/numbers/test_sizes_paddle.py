@@ -1,0 +1,218 @@
+"""Gradients that are zero, vanish, explode or underflow, in programs as users have them, on Paddle."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from support.diagnosing import check_found, check_healthy
+
+pytest.importorskip("paddle")
+
+DEAD = """
+import paddle
+import paddle.nn as nn
+class Net(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(8, 16, bias_attr=paddle.ParamAttr(initializer=nn.initializer.Constant(-30.0)))
+        self.outer = nn.Linear(16, 1)
+    def forward(self, x):
+        hidden = nn.functional.relu(self.inner(x))  # CAUSE
+        return self.outer(hidden)
+paddle.seed(0)
+net = Net()
+optimizer = paddle.optimizer.Adam(parameters=net.parameters())
+for step in range(5):
+    loss = (net(paddle.randn([16, 8])) - 1).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    if step == 4:
+        print(sum(p.grad.abs().sum().item() == 0 for p in net.inner.parameters()))
+    optimizer.clear_grad()
+"""
+
+SATURATED = """
+import paddle
+import paddle.nn as nn
+paddle.seed(0)
+encoder, gate = nn.Linear(8, 8), nn.Linear(8, 4)
+optimizer = paddle.optimizer.SGD(0.1, parameters=[*encoder.parameters(), *gate.parameters()])
+def forward(x):
+    logits = gate(encoder(x * 1000) * 1000)
+    return paddle.tanh(logits)  # CAUSE
+for _ in range(4):
+    loss = (forward(paddle.randn([16, 8])) - 0.5).pow(2).sum()
+    optimizer.clear_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+ROUNDED = """
+import paddle
+import paddle.nn as nn
+class Quantised(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+    def forward(self, x):
+        return paddle.round(self.layer(x) * 8) / 8  # CAUSE
+paddle.seed(0)
+net = Quantised()
+net(paddle.randn([16, 8])).pow(2).mean().backward()
+"""
+
+SIGMOIDS = """
+import paddle
+import paddle.nn as nn
+class Deep(nn.Layer):
+    def __init__(self, depth):
+        super().__init__()
+        self.layers = nn.LayerList([nn.Linear(16, 16) for _ in range(depth)])
+        self.head = nn.Linear(16, 1)
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+            x = nn.functional.sigmoid(x)  # CAUSE
+        return self.head(x)
+paddle.seed(0)
+net = Deep(14)
+optimizer = paddle.optimizer.SGD(0.1, parameters=net.parameters())
+for _ in range(4):
+    loss = net(paddle.randn([16, 16])).pow(2).mean()
+    optimizer.clear_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+RECURRENT = """
+import paddle
+class Cell(paddle.nn.Layer):
+    def __init__(self, width):
+        super().__init__()
+        self.recurrent = self.create_parameter([width, width])
+        self.recurrent.set_value(0.2 * paddle.eye(width))
+        self.inner = paddle.nn.Linear(4, width)
+    def forward(self, h, x):
+        return paddle.tanh(paddle.matmul(h, self.recurrent) + self.inner(x))  # CAUSE
+paddle.seed(0)
+cell = Cell(8)
+optimizer = paddle.optimizer.Adam(parameters=cell.parameters())
+for _ in range(3):
+    h = paddle.zeros([4, 8])
+    for x in paddle.randn([20, 4, 4]):
+        h = cell(h, x)
+    optimizer.clear_grad()
+    h.pow(2).mean().backward()
+    optimizer.step()
+"""
+
+EXPLODING = """
+import paddle
+import paddle.nn as nn
+def block(width):
+    return nn.Linear(width, width, weight_attr=paddle.ParamAttr(initializer=nn.initializer.Normal(std=1.0)), bias_attr=False)
+paddle.seed(0)
+blocks = nn.LayerList([block(64) for _ in range(8)])
+def run(x):
+    for each in blocks:
+        x = each(x)  # CAUSE
+    return x
+optimizer = paddle.optimizer.SGD(1e-20, parameters=blocks.parameters())
+for _ in range(3):
+    loss = run(paddle.randn([4, 64])).mean()
+    optimizer.clear_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+CAST = """
+import paddle
+weight = paddle.create_parameter([64], "float32", default_initializer=paddle.nn.initializer.Constant(1.0))
+for _ in range(3):
+    x = (weight * 2).astype("float16").astype("float32")  # CAUSE
+    (x * 1e-9).sum().backward()
+print(weight.grad.abs().sum().item())
+"""
+
+HEALTHY = """
+import paddle
+import paddle.nn as nn
+paddle.seed(0)
+zero = nn.initializer.Constant(0.0)
+class Residual(nn.Layer):
+    def __init__(self, width):
+        super().__init__()
+        self.norm, self.inner = nn.LayerNorm(width), nn.Linear(width, width)
+        self.outer = nn.Linear(width, width, paddle.ParamAttr(initializer=zero), paddle.ParamAttr(initializer=zero))
+    def forward(self, x):
+        return x + self.outer(nn.functional.relu(self.inner(self.norm(x))))
+def train(net, batches, loss_of):
+    optimizer = paddle.optimizer.AdamW(1e-3, parameters=net.parameters())
+    for batch in batches:
+        optimizer.clear_grad()
+        loss_of(net, batch).backward()
+        optimizer.step()
+    return float(loss_of(net, batches[-1]))
+# Blocks whose last layer begins at zero, a frozen backbone, an embedding, an expert that a batch does not choose.
+print(train(nn.Sequential(*[Residual(16) for _ in range(8)], nn.Linear(16, 1)), paddle.randn([5, 8, 16]),
+            lambda net, x: (net(x) - 1).pow(2).mean()))
+class Experts(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.words, self.a, self.b = nn.Embedding(50, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+        self.backbone = nn.Linear(8, 8)
+        for each in self.backbone.parameters():
+            each.stop_gradient = True
+    def forward(self, x):
+        h = self.backbone(self.words(x)).mean(1)
+        even = (x[:, :1] % 2 == 0).expand([8, 8])
+        return paddle.where(even, nn.functional.relu(self.a(h)), nn.functional.relu(self.b(h)))
+print(train(Experts(), paddle.randint(0, 50, [5, 8, 3]), lambda net, x: (net(x) - 1).pow(2).mean()))
+# Many layers with sane initialisation, a recurrent net with a loss at each step, a straight-through estimator.
+deep = []
+for _ in range(10):
+    deep += [nn.Linear(32, 32, paddle.ParamAttr(initializer=nn.initializer.KaimingNormal())), nn.ReLU()]
+print(train(nn.Sequential(*deep, nn.Linear(32, 1)), paddle.randn([4, 16, 32]), lambda net, x: net(x).pow(2).mean()))
+print(train(nn.LSTM(4, 8, num_layers=2), paddle.randn([4, 2, 30, 4]), lambda net, x: net(x)[0].pow(2).mean()))
+line = nn.Linear(4, 4)
+def quantised(net, x):
+    y = net(x)
+    return (y + (y.round() - y).detach() - 2).pow(2).mean()
+print(train(line, paddle.randn([4, 8, 4]), quantised))
+# float16 whose gradients are large enough.
+weight = paddle.create_parameter([64], "float32", default_initializer=nn.initializer.Constant(1.0))
+for _ in range(3):
+    (weight * 2).astype("float16").astype("float32").mean().backward()
+print(weight.grad.sum().item())
+"""
+
+CASES = [
+    (DEAD, "zero-gradient", "dead"), (SATURATED, "zero-gradient", "saturated"),
+    (ROUNDED, "zero-gradient", "everywhere"), (SIGMOIDS, "vanishing", "sigmoid"), (RECURRENT, "vanishing", "tanh"),
+    (EXPLODING, "exploding", "mm"), (CAST, "half-underflow", "float16"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("program", "kind", "why"), CASES,
+    ids=["dead", "saturated", "rounded", "sigmoids", "recurrent", "exploding", "cast"],
+)  # fmt: skip
+def test_names_the_line(tmp_path: Path, program: str, kind: str, why: str) -> None:
+    first = check_found(tmp_path, program, kind)
+    assert why in (first["message"] + " ".join(first["evidence"])).lower(), first
+
+
+def test_healthy_programs_get_no_finding(tmp_path: Path) -> None:
+    check_healthy(tmp_path, HEALTHY)
+
+
+def test_what_is_said_to_be_zero_is_zero(tmp_path: Path) -> None:
+    """The programs' own word, without adbg: both parameters of the dead layer, and all of the weights."""
+    for program, said in ((DEAD, "2\n"), (CAST, "0.0\n")):
+        script = tmp_path / "plain.py"
+        script.write_text(textwrap.dedent(program).lstrip())
+        assert subprocess.run([sys.executable, str(script)], capture_output=True, text=True).stdout == said

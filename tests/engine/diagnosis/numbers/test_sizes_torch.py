@@ -1,0 +1,251 @@
+"""Gradients that are zero, vanish, explode or underflow, in programs as users have them, on PyTorch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from support.diagnosing import check_found, check_healthy
+
+pytest.importorskip("torch")
+
+DEAD = """
+import torch, torch.nn as nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = nn.Linear(8, 16), nn.Linear(16, 1)
+        nn.init.constant_(self.inner.bias, -30.0)
+    def forward(self, x):
+        hidden = torch.relu(self.inner(x))  # CAUSE
+        return self.outer(hidden)
+torch.manual_seed(0)
+net = Net()
+optimizer = torch.optim.Adam(net.parameters())
+for _ in range(5):
+    loss = (net(torch.randn(16, 8)) - 1).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+print(sum(p.grad.abs().sum().item() == 0 for p in net.inner.parameters()))
+"""
+
+SATURATED = """
+import torch, torch.nn as nn
+torch.manual_seed(0)
+encoder, gate = nn.Linear(8, 8), nn.Linear(8, 4)
+optimizer = torch.optim.SGD([*encoder.parameters(), *gate.parameters()], lr=0.1)
+def forward(x):
+    logits = gate(encoder(x * 1000) * 1000)
+    return torch.sigmoid(logits)  # CAUSE
+for _ in range(4):
+    loss = (forward(torch.randn(16, 8)) - 0.5).pow(2).sum()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+ROUNDED = """
+import torch, torch.nn as nn
+class Quantised(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+    def forward(self, x):
+        return torch.round(self.layer(x) * 8) / 8  # CAUSE
+torch.manual_seed(0)
+net = Quantised()
+net(torch.randn(16, 8)).pow(2).mean().backward()
+"""
+
+SIGMOIDS = """
+import torch, torch.nn as nn
+class Deep(nn.Module):
+    def __init__(self, depth):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(depth))
+        self.head = nn.Linear(16, 1)
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+            x = torch.sigmoid(x)  # CAUSE
+        return self.head(x)
+torch.manual_seed(0)
+net = Deep(12)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(4):
+    loss = net(torch.randn(16, 16)).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+RECURRENT = """
+import torch
+class Cell(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.recurrent = torch.nn.Parameter(0.2 * torch.eye(width))
+        self.inner = torch.nn.Linear(4, width)
+    def forward(self, h, x):
+        return torch.tanh(h @ self.recurrent + self.inner(x))  # CAUSE
+torch.manual_seed(0)
+cell = Cell(8)
+optimizer = torch.optim.Adam(cell.parameters())
+for _ in range(3):
+    h = torch.zeros(4, 8)
+    for x in torch.randn(20, 4, 4):
+        h = cell(h, x)
+    optimizer.zero_grad()
+    h.pow(2).mean().backward()
+    optimizer.step()
+"""
+
+EXPLODING = """
+import torch, torch.nn as nn
+def block(width):
+    layer = nn.Linear(width, width, bias=False)
+    nn.init.normal_(layer.weight, std=1.0)
+    return layer
+torch.manual_seed(0)
+blocks = nn.ModuleList(block(64) for _ in range(8))
+def run(x):
+    for each in blocks:
+        x = each(x)  # CAUSE
+    return x
+optimizer = torch.optim.SGD(blocks.parameters(), lr=1e-20)
+for _ in range(3):
+    loss = run(torch.randn(4, 64)).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+UNSCALED = """
+import torch, torch.nn as nn
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 1))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+def train(x, y):
+    with torch.autocast("cpu", dtype=torch.float16):
+        out = net(x)
+    loss = (out.float() * 1e-6 - y).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()  # CAUSE
+    optimizer.step()
+for _ in range(4):
+    train(torch.randn(256, 16), 1e-3 * torch.randn(256, 1))
+print(net[0].weight.grad.abs().sum().item())
+"""
+
+CAST = """
+import torch
+weight = torch.nn.Parameter(torch.ones(64))
+for _ in range(3):
+    x = (weight * 2).to(torch.float16).float()  # CAUSE
+    (x * 1e-9).sum().backward()
+print(weight.grad.abs().sum().item())
+"""
+
+SMALL_FACTOR = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(64, dtype=torch.float16))
+    def forward(self, x):
+        scaled = self.weight * 2e-8  # CAUSE
+        return scaled + x
+torch.manual_seed(0)
+model = Model()
+for _ in range(3):
+    model(torch.ones(64, dtype=torch.float16)).sum().backward()
+print(model.weight.grad.abs().sum().item())
+"""
+
+HEALTHY = """
+import torch, torch.nn as nn
+torch.manual_seed(0)
+class Residual(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm, self.inner, self.outer = nn.LayerNorm(width), nn.Linear(width, width), nn.Linear(width, width)
+        nn.init.zeros_(self.outer.weight)
+        nn.init.zeros_(self.outer.bias)
+    def forward(self, x):
+        return x + self.outer(torch.relu(self.inner(self.norm(x))))
+def train(net, batches, loss_of, **options):
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+    for batch in batches:
+        optimizer.zero_grad()
+        loss_of(net, batch).backward()
+        optimizer.step()
+    return float(loss_of(net, batches[-1]))
+# Blocks whose last layer begins at zero, a frozen backbone, an embedding, an expert that a batch does not choose.
+print(train(nn.Sequential(*[Residual(16) for _ in range(8)], nn.Linear(16, 1)), torch.randn(5, 8, 16),
+            lambda net, x: (net(x) - 1).pow(2).mean()))
+class Experts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.a, self.b = nn.Embedding(50, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+        self.backbone = nn.Linear(8, 8).requires_grad_(False)
+    def forward(self, x):
+        h = self.backbone(self.words(x)).mean(1)
+        return torch.where((x[:, :1] % 2 == 0), torch.relu(self.a(h)), torch.relu(self.b(h)))
+print(train(Experts(), torch.randint(0, 50, (5, 8, 3)), lambda net, x: (net(x) - 1).pow(2).mean()))
+# Many layers with sane initialisation, and a recurrent net with a loss at each step.
+deep = []
+for _ in range(10):
+    layer = nn.Linear(32, 32)
+    nn.init.kaiming_normal_(layer.weight)
+    deep += [layer, nn.ReLU()]
+print(train(nn.Sequential(*deep, nn.Linear(32, 1)), torch.randn(4, 16, 32), lambda net, x: net(x).pow(2).mean()))
+print(train(nn.LSTM(4, 8, num_layers=2), torch.randn(4, 30, 2, 4), lambda net, x: net(x)[0].pow(2).mean()))
+# A straight-through estimator; float16 with a scaler; a loss in float16 that is large enough.
+line = nn.Linear(4, 4)
+def quantised(net, x):
+    y = net(x)
+    return (y + (y.round() - y).detach() - 2).pow(2).mean()
+print(train(line, torch.randn(4, 8, 4), quantised))
+net = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.5), nn.Linear(32, 1))
+scaler, optimizer = torch.amp.GradScaler("cpu", init_scale=1024.0), torch.optim.SGD(net.parameters(), lr=0.01)
+for _ in range(4):
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = (net(torch.randn(64, 16)).float() - 1).pow(2).mean()
+    optimizer.zero_grad()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+print(loss.item())
+"""
+
+CASES = [
+    (DEAD, "zero-gradient", "dead"), (SATURATED, "zero-gradient", "saturated"),
+    (ROUNDED, "zero-gradient", "everywhere"), (SIGMOIDS, "vanishing", "sigmoid"), (RECURRENT, "vanishing", "tanh"),
+    (EXPLODING, "exploding", "mm"), (UNSCALED, "half-underflow", "scaler"), (CAST, "half-underflow", "float16"),
+    (SMALL_FACTOR, "half-underflow", "mul"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("program", "kind", "why"), CASES,
+    ids=["dead", "saturated", "rounded", "sigmoids", "recurrent", "exploding", "unscaled", "cast", "small factor"],
+)  # fmt: skip
+def test_names_the_line(tmp_path: Path, program: str, kind: str, why: str) -> None:
+    first = check_found(tmp_path, program, kind)
+    assert why in (first["message"] + " ".join(first["evidence"])).lower(), first
+
+
+def test_healthy_programs_get_no_finding(tmp_path: Path) -> None:
+    check_healthy(tmp_path, HEALTHY)
+
+
+def test_what_is_said_to_be_zero_is_zero(tmp_path: Path) -> None:
+    """The programs' own word, without adbg: both parameters of the dead layer, and all of the weights in float16."""
+    for program, said in ((DEAD, "2\n"), (UNSCALED, "0.0\n"), (CAST, "0.0\n"), (SMALL_FACTOR, "0.0\n")):
+        script = tmp_path / "plain.py"
+        script.write_text(textwrap.dedent(program).lstrip())
+        assert subprocess.run([sys.executable, str(script)], capture_output=True, text=True).stdout == said
