@@ -152,6 +152,9 @@ class DerivativeProbe(Probe):
     ) -> SlotCheck:  # fmt: skip
         steps, close, steady, least = figures
         value = values[place]
+        # By the size of the values: 1e14 and 1e-6 more are the same number.
+        size = max(1.0, math.sqrt(self.dot(value, value) / max(1, self.size(value))))
+        steps = (steps[0] * size, steps[1] * size)
         unwritten = gradient is not None and again is not None and not self.finite(again) and self.finite(gradient)
         agrees = smooth = True
         pairs = []
@@ -159,12 +162,12 @@ class DerivativeProbe(Probe):
             direction = self.random_like(value, 100 + seed)
             first, second = [self._numeric(run, values, place, direction, step) for step in steps]
             analytic = self.dot(gradient, direction) if gradient is not None else 0.0
-            size = max(abs(first), abs(second))
-            smooth = smooth and abs(first - second) <= steady * size + least
+            most = max(abs(first), abs(second))
+            smooth = smooth and abs(first - second) <= steady * most + least
             pairs.append((second, analytic))
-            agrees = agrees and abs(second - analytic) <= close * max(size, abs(analytic)) + least
+            agrees = agrees and abs(second - analytic) <= close * max(most, abs(analytic)) + least
         identity = any(self.equal(each, value) for each in outputs)
-        flat = not agrees and gradient is not None and self._is_flat(run, values, place, gradient, figures)
+        flat = not agrees and gradient is not None and self._is_flat(run, values, place, gradient, (steps, *figures[1:]))
         precision = "f64" if figures is _DOUBLE else "its own precision"
         return SlotCheck(place, tuple(pairs), agrees, smooth, identity, flat, gradient is None, unwritten, precision)
 

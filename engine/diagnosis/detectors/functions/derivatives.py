@@ -12,6 +12,7 @@ from adbg.engine.diagnosis.detector import Detector, Need, detector
 from adbg.engine.diagnosis.source import function_named, line_of_result, parameters_of
 from adbg.engine.outside import own
 from adbg.engine.protocol.messages import Finding, FoundAt
+from adbg.engine.session.running_call import Running
 from adbg.engine.session.stop_point import PausedPoint
 from adbg.engine.types import SourceLine
 
@@ -77,6 +78,7 @@ class WrongDerivative(Detector):
         super().__init__(facts)
         self._seen: dict[type, _Seen] = {}
         self._why = ""
+        self._last: Any = None  # the function whose backward ran last
 
     def applied(self) -> bool:
         return bool(self._seen)
@@ -84,7 +86,13 @@ class WrongDerivative(Detector):
     def why_not(self) -> str:
         return self._why
 
+    def backward_end(self, running: Running, error: BaseException | None) -> None:
+        if error is not None and self._last in self._seen:  # run again it would fail again, and be logged again
+            self._seen[self._last].checked = True
+
     def function(self, call: FunctionCall) -> None:
+        if call.phase == "backward":
+            self._last = call.function
         if call.error is not None or call.phase != "forward" or call.probe is None:
             return
         seen = self._seen.get(call.function)
@@ -157,10 +165,10 @@ class WrongDerivative(Detector):
             )  # fmt: skip
         else:
             times = _factor(wrong)
-            how = f"{times} times the derivative" if times else "not the derivative"
+            how = f"gives {times} times the derivative" if times else "does not give the derivative"
             self._tell(
                 seen, "wrong-derivative", "error", 0.93, place, check,
-                f"{name}.backward gives {how} of {name}.forward by {argument}", [],
+                f"{name}.backward {how} of {name}.forward by {argument}", [],
             )  # fmt: skip
 
     def _tell(

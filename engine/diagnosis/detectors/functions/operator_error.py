@@ -57,7 +57,7 @@ class OperatorError(Detector):
         return self._ended
 
     def backward_end(self, running: Running, error: BaseException | None) -> None:
-        if error is not None:
+        if error is not None and _NO_GRAPH not in str(error):
             self._told.add(named(error, running.backend))
 
     def uncaught(self, error: BaseException) -> None:
