@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from adbg.engine.backends.base import Tap
 from adbg.engine.backends.common.user_files import FrameFilter
 from adbg.engine.backends.paddle.observing.functions import FunctionsTap
+from adbg.engine.backends.paddle.observing.hooks import HooksTap
 from adbg.engine.backends.paddle.observing.modules import ModulesTap
 from adbg.engine.backends.paddle.observing.steps import StepsTap
 
 
 def taps(frames: FrameFilter) -> Sequence[Tap]:
     """One of each, none put in. ``frames`` finds the user's lines."""
-    return (StepsTap(frames), ModulesTap(frames), FunctionsTap(frames))
+    return (StepsTap(frames), ModulesTap(frames), FunctionsTap(frames), HooksTap(frames))
