@@ -24,7 +24,7 @@ class Need(enum.Flag):
     OPERATORS = enum.auto()  # every operator that the user's code calls: operands, results. Costs most
     FUNCTIONS = enum.auto()  # custom functions: apply's arguments and results, backward's
     HOOKS = enum.auto()  # tensor and module hooks that the script registers, and what they change
-    RECOMPUTES = enum.auto()  # regions that a checkpoint runs again in backward
+    RECOMPUTES = enum.auto()  # regions that a checkpoint runs again in backward, where that computes something else
 
 
 @dataclass(slots=True)
@@ -152,13 +152,17 @@ class HookCall:
 
 @dataclass(slots=True)
 class RecomputeCall:
-    """A checkpointed region was run again in backward: what the first pass returned had ``first`` (a norm and a hash of
-    the bits each), the second ``second``."""
+    """A checkpointed region was run again in backward, and computes something else than in its first pass: ``place``-th
+    of its operators (or results) is the first that differs. ``line``: where the checkpoint was called."""
 
     function: Any
     line: SourceLine | None
-    first: Sequence[tuple[float, int]]
-    second: Sequence[tuple[float, int]]
+    place: int
+    first: tuple[str, float]  # operator and the norm of its result in the first pass; "" where there was none
+    second: tuple[str, float]
+    at: SourceLine | None  # where the program calls that operator
+    keywords: dict[str, Any] = field(default_factory=dict)  # of the checkpoint
+    inputs_differ: bool = False  # it was handed other values the second time: something changed them in place
 
 
 class Watcher:

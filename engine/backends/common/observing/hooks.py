@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 from adbg.engine.backends.base import HookCall, Watcher
+from adbg.engine.backends.common.tracebacks import strip_own
 from adbg.engine.outside import suppress
 from adbg.engine.types import SourceLine
 
@@ -20,7 +22,6 @@ class Told:
     """Whom hooks tell now; nobody once the tap is out, though stand-ins stay where they were registered."""
 
     watcher: Watcher | None = None
-    running = False  # what is told runs itself
 
 
 class ToldHook:
@@ -45,20 +46,26 @@ class ToldHook:
         self.__dict__["__wrapped__"] = hook
 
     def __call__(self, *args: Any) -> Any:
-        told, watcher = self._told, self._told.watcher
+        watcher = self._told.watcher
         self._calls += 1
         if watcher is None or not self._is_measured():
-            return self._hook(*args)
+            return self._run(args)
         before = self._measures.gradient(self._what, args)
         version = norm = None
         with suppress(Exception):
             version = [self._measures.version(each) for each in before]
             norm = [self._measures.norm(each) for each in before]
-        result = self._hook(*args)
+        result = self._run(args)
         with suppress(Exception):
             self._tell(watcher, before, version, norm, self._measures.gradient(self._what, args), result)
-        del told
         return result
+
+    def _run(self, args: tuple[Any, ...]) -> Any:
+        try:
+            return self._hook(*args)
+        except BaseException as error:
+            strip_own(error)
+            raise
 
     def _is_measured(self) -> bool:
         calls = self._calls
@@ -73,11 +80,9 @@ class ToldHook:
             after = given[place] if result is not None and place < len(given) and given[place] is not None else now[place]
             moved = after is each and self._measures.version(each) != versions[place]
             call = HookCall(
-                self._what, self._hook, each, after, moved, self._registered, self._on, norms[place] if moved else None
+                self._what, self._hook, each, after, moved, self._registered, self._on, norms[place]
             )
-            if call.norm_before is None:
-                call.norm_before = norms[place]
-            self._measures.hidden(lambda call=call: watcher.hook(call))
+            self._measures.hidden(functools.partial(watcher.hook, call))
 
     def __reduce__(self) -> Any:
         return _same, (self._hook,)

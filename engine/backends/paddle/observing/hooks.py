@@ -26,6 +26,7 @@ class HooksTap(Tap):
     def __init__(self, frames: FrameFilter) -> None:
         self._frames = frames
         self._told = Told()
+        self.codes: set[types.CodeType] = set()
         self._original: Any = None
         self._ours: Any = None
         self._alive: dict[int, dict[Any, int]] = {}  # by leaf: Paddle does not show which hooks a tensor has
@@ -38,6 +39,7 @@ class HooksTap(Tap):
             return
         self._ours = disguised(_registering(self, self._original), self._original)
         DISGUISED.add(self._ours.__code__)
+        self.codes.add(self._ours.__code__)
         setattr(paddle.Tensor, "register_hook", self._ours)  # noqa: B010  (a type of C++)
 
     def take_out(self) -> None:
@@ -82,7 +84,7 @@ class HooksTap(Tap):
 
 def _registering(tap: HooksTap, original: Callable[..., Any]) -> Callable[..., Any]:
     stand_in, registered, frame, strip, quietly = tap.stand_in, tap.registered, sys._getframe, strip_own, suppress
-    codes: set[Any] = set()
+    codes = tap.codes
 
     def register_hook(self: Any, hook: Any) -> Any:
         ours = hook
@@ -97,7 +99,6 @@ def _registering(tap: HooksTap, original: Callable[..., Any]) -> Callable[..., A
             registered(self, ours, handle)
         return handle
 
-    codes.add(register_hook.__code__)
     return register_hook
 
 

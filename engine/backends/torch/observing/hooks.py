@@ -27,6 +27,7 @@ class HooksTap(Tap):
     def __init__(self, frames: FrameFilter) -> None:
         self._frames = frames
         self._told = Told()
+        self.codes: set[types.CodeType] = set()
         self._put: list[tuple[Any, str, Any, Any]] = []
         self._measures = Measures(tensors.norm, _version, _hidden, lambda value: isinstance(value, torch.Tensor))
 
@@ -43,6 +44,7 @@ class HooksTap(Tap):
                 continue
             ours = disguised(_registering(self, original, what, kept), original)
             DISGUISED.add(ours.__code__)
+            self.codes.add(ours.__code__)
             setattr(owner, name, ours)
             self._put.append((owner, name, original, ours))
 
@@ -78,7 +80,7 @@ class HooksTap(Tap):
 
 def _registering(tap: HooksTap, original: _Register, what: str, kept: str) -> _Register:
     stand_in, registered, frame, strip, quietly = tap.stand_in, tap.registered, sys._getframe, strip_own, suppress
-    codes: set[Any] = set()
+    codes = tap.codes
 
     def register(self: Any, hook: Any, *args: Any, **kwargs: Any) -> Any:
         ours = hook
@@ -93,7 +95,6 @@ def _registering(tap: HooksTap, original: _Register, what: str, kept: str) -> _R
             registered(self, ours, what, kept)
         return handle
 
-    codes.add(register.__code__)
     return register
 
 
