@@ -167,7 +167,9 @@ class DerivativeProbe(Probe):
             pairs.append((second, analytic))
             agrees = agrees and abs(second - analytic) <= close * max(most, abs(analytic)) + least
         identity = any(self.equal(each, value) for each in outputs)
-        flat = not agrees and gradient is not None and self._is_flat(run, values, place, gradient, (steps, *figures[1:]))
+        flat = (
+            not agrees and gradient is not None and self._is_flat(run, values, place, gradient, (steps, *figures[1:]))
+        )
         precision = "f64" if figures is _DOUBLE else "its own precision"
         return SlotCheck(place, tuple(pairs), agrees, smooth, identity, flat, gradient is None, unwritten, precision)
 

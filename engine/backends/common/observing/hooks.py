@@ -15,7 +15,9 @@ from adbg.engine.types import SourceLine
 def code_of(hook: Any) -> Any:
     """What tells two registrations of the same hook: its code, or its type."""
     plain = getattr(hook, "func", hook)
-    return getattr(plain, "__code__", None) or getattr(getattr(plain, "__func__", None), "__code__", None) or type(plain)
+    return (
+        getattr(plain, "__code__", None) or getattr(getattr(plain, "__func__", None), "__code__", None) or type(plain)
+    )
 
 
 class Told:
@@ -77,11 +79,11 @@ class ToldHook:
         for place, each in enumerate(before):
             if versions is None or norms is None or each is None:
                 continue
-            after = given[place] if result is not None and place < len(given) and given[place] is not None else now[place]
-            moved = after is each and self._measures.version(each) != versions[place]
-            call = HookCall(
-                self._what, self._hook, each, after, moved, self._registered, self._on, norms[place]
+            after = (
+                given[place] if result is not None and place < len(given) and given[place] is not None else now[place]
             )
+            moved = after is each and self._measures.version(each) != versions[place]
+            call = HookCall(self._what, self._hook, each, after, moved, self._registered, self._on, norms[place])
             self._measures.hidden(functools.partial(watcher.hook, call))
 
     def __reduce__(self) -> Any:

@@ -85,7 +85,7 @@ class FunctionsTap(Tap):
 
 
 def _plain_apply(function: type, *args: Any, **kwargs: Any) -> Any:
-    return super(_PyLayer, function).apply(*args, **kwargs)  # type: ignore[misc]
+    return super(_PyLayer, function).apply(*args, **kwargs)
 
 
 class PaddleProbe(DerivativeProbe):
@@ -125,7 +125,9 @@ class PaddleProbe(DerivativeProbe):
         return float((one.detach().astype("float64") * other.astype("float64")).sum().item())
 
     def equal(self, one: Any, other: Any) -> bool:
-        return list(one.shape) == list(other.shape) and bool(np.array_equal(one.detach().numpy(), other.detach().numpy()))
+        return list(one.shape) == list(other.shape) and bool(
+            np.array_equal(one.detach().numpy(), other.detach().numpy())
+        )
 
     def finite(self, value: Any) -> bool:
         return bool(np.isfinite(value.detach().astype("float64").numpy()).all())

@@ -37,10 +37,11 @@ class HooksTap(Tap):
         self._original = getattr(paddle.Tensor, "register_hook", None)
         if self._original is None:
             return
-        self._ours = disguised(_registering(self, self._original), self._original)
-        DISGUISED.add(self._ours.__code__)
-        self.codes.add(self._ours.__code__)
-        setattr(paddle.Tensor, "register_hook", self._ours)  # noqa: B010  (a type of C++)
+        ours = disguised(_registering(self, self._original), self._original)
+        DISGUISED.add(ours.__code__)
+        self.codes.add(ours.__code__)
+        setattr(paddle.Tensor, "register_hook", ours)  # noqa: B010  (a type of C++)
+        self._ours = ours
 
     def take_out(self) -> None:
         self._told.watcher = None

@@ -56,7 +56,8 @@ class RecomputesTap(Tap):
     def region(self, function: Any, kwargs: dict[str, Any], frame: Any) -> Any:
         if self._listening.watcher is None or not private.has_grad() or isinstance(function, Region):
             return function
-        keywords = {name: kwargs[name] for name in ("preserve_rng_state", "use_reentrant") if name in kwargs}
+        known = ("preserve_rng_state", "use_reentrant")
+        keywords = {name: value for name, value in kwargs.items() if name in known}
         passes = Passes(function, self._frames.live_line(frame), keywords, self._listening.tell)
         ours: Any = Region(function, passes, self._watched)
         plain = function.forward if isinstance(function, paddle.nn.Layer) else function

@@ -17,6 +17,7 @@ from adbg.engine.backends.torch import private
 from adbg.engine.backends.torch.observing.stand_ins import TorchStandIns
 
 _Function: Any = torch.autograd.Function
+_deterministic: Any = torch.utils.deterministic
 _Node: Any = torch.autograd.function.BackwardCFunction
 _transforming: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
 
@@ -51,7 +52,16 @@ class FunctionsTap(Tap):
             return None
         versions = tuple([_version(each) for each in args[1:]])
         return FunctionCall(
-            "forward", function, None, args[1:], kwargs, None, self._frames.live_line(frame), None, versions, self._probe
+            "forward",
+            function,
+            None,
+            args[1:],
+            kwargs,
+            None,
+            self._frames.live_line(frame),
+            None,
+            versions,
+            self._probe,
         )
 
     def _ended(self, call: FunctionCall, result: Any, error: BaseException | None) -> None:
@@ -146,13 +156,13 @@ class TorchProbe(DerivativeProbe):
     @contextlib.contextmanager
     def filled(self) -> Iterator[None]:
         was, only = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-        fill = torch.utils.deterministic.fill_uninitialized_memory
+        fill = _deterministic.fill_uninitialized_memory
         torch.use_deterministic_algorithms(True, warn_only=True)
-        torch.utils.deterministic.fill_uninitialized_memory = True
+        _deterministic.fill_uninitialized_memory = True
         try:
             yield
         finally:
-            torch.utils.deterministic.fill_uninitialized_memory = fill
+            _deterministic.fill_uninitialized_memory = fill
             torch.use_deterministic_algorithms(was, warn_only=only)
 
     def gradients(
@@ -165,6 +175,8 @@ class TorchProbe(DerivativeProbe):
         roots = [each for each in outputs if each.requires_grad]
         if not roots:
             return outputs, [None] * len(needed)
-        weights = [self.random_like(each, seed + n).to(each.dtype) for n, each in enumerate(outputs) if each.requires_grad]
+        weights = [
+            self.random_like(each, seed + n).to(each.dtype) for n, each in enumerate(outputs) if each.requires_grad
+        ]
         found = torch.autograd.grad(roots, [leaves[n] for n in needed], weights, allow_unused=True)
         return outputs, list(found)

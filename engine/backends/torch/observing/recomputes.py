@@ -38,10 +38,10 @@ class RecomputesTap(Tap):
         self._original = vars(checkpoint_module).get("checkpoint")
         if self._original is None:
             return
-        self._ours = disguised(_checkpoint(self, self._original), self._original)
-        self.codes.add(self._ours.__code__)
-        DISGUISED.add(self._ours.__code__)
-        checkpoint_module.checkpoint = self._ours
+        ours = disguised(_checkpoint(self, self._original), self._original)
+        self.codes.add(ours.__code__)
+        DISGUISED.add(ours.__code__)
+        checkpoint_module.checkpoint = self._ours = ours
 
     def take_out(self) -> None:
         self._listening.watcher = None
@@ -54,7 +54,8 @@ class RecomputesTap(Tap):
         """The function itself where nothing is to be seen."""
         if self._listening.watcher is None or _is_compiling() or not torch.is_grad_enabled():
             return function
-        keywords = {name: kwargs[name] for name in ("preserve_rng_state", "use_reentrant") if name in kwargs}
+        known = ("preserve_rng_state", "use_reentrant")
+        keywords = {name: value for name, value in kwargs.items() if name in known}
         passes = Passes(function, self._frames.live_line(frame), keywords, self._listening.tell)
         return Region(function, passes, self._watched)
 

@@ -112,7 +112,7 @@ class BackwardError(Detector):
         evidence.append(f"{name}.backward returned {given}")
         if (found := _COUNT.search(text)) is not None:
             expected, got = int(found[1]), int(found[2])
-            what = f"{got} gradients, but {name}.forward took {expected} arguments: one for each, None where none is needed"
+            what = f"{got} gradients, but {name}.forward took {expected} arguments: one each, or None"
             return "function-contract", result_line(function, 10_000), f"{name}.backward returns {what}", 0.95
         if (found := _SHAPE.search(text)) is not None:
             place = int(found[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -17,8 +18,8 @@ from adbg.engine.types import SourceLine
 
 @detector("function-input-overwritten", "function-keeps-output")
 class Contract(Detector):
-    """The forward of a custom function writes into a tensor that it was given without saying so (``mark_dirty``), or keeps
-    its result as an attribute of ``ctx``: result and node then keep each other, and the graph is never freed.
+    """The forward of a custom function writes into a tensor that it was given without saying so (``mark_dirty``), or
+    keeps its result as an attribute of ``ctx``: result and node then keep each other, and the graph is never freed.
 
     Evidence: the version of the argument before and after forward; the attribute of ``ctx``.
     Mistaken for: running statistics, which need no gradient and may be written to.
@@ -52,9 +53,9 @@ class Contract(Detector):
             argument = argument_name(call.function, place)
             self._tell(
                 call, "function-input-overwritten", "error", 0.9, argument,
-                f"{name}.forward writes into its input {argument} and neither marks it with ctx.mark_dirty nor returns it: "
-                "gradients are computed of the value that it had before",
-                [f"{argument} was at version {before} before {name}.forward, and is at {backend.version_of(value)} after it"],
+                f"{name}.forward writes into its input {argument} and neither marks it with ctx.mark_dirty nor "
+                "returns it: gradients are computed of the value that it had before",
+                [f"{argument} is at version {backend.version_of(value)} after {name}.forward, at {before} before it"],
                 _writes_to(call.function, argument),
             )  # fmt: skip
         kept = getattr(call.context, "__dict__", None)
@@ -63,10 +64,11 @@ class Contract(Detector):
             if any(backend.is_tensor(each) and any(each is result for result in results) for each in held):
                 self._tell(
                     call, "function-keeps-output", "warning", 0.88, attribute,
-                    f"{name}.forward keeps its own result as ctx.{attribute}: the result and its node keep each other, and "
+                    f"{name}.forward keeps its own result as ctx.{attribute}: the result and its node keep each "
+                    f"other, and "
                     "the graph is never freed; use ctx.save_for_backward",
                     [f"ctx.{attribute} is what forward returned"],
-                    _line_with(call.function, lambda node: _sets(node, attribute)),
+                    _line_with(call.function, functools.partial(_sets, attribute)),
                 )  # fmt: skip
 
     def _tell(
@@ -103,9 +105,12 @@ def _writes_to(function: type, name: str) -> SourceLine | None:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             method = node.func.attr
             return method.endswith("_") and not method.startswith("_") and _base(node.func.value) == name
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
+        )
         return any(
-            _base(each) == name and (isinstance(each, ast.Subscript) or isinstance(node, ast.AugAssign)) for each in targets
+            _base(each) == name and (isinstance(each, ast.Subscript) or isinstance(node, ast.AugAssign))
+            for each in targets
         )
 
     return _line_with(function, wanted)
@@ -117,7 +122,7 @@ def _base(expression: ast.expr) -> str:
     return expression.id if isinstance(expression, ast.Name) else ""
 
 
-def _sets(node: ast.AST, attribute: str) -> bool:
+def _sets(attribute: str, node: ast.AST) -> bool:
     return isinstance(node, ast.Assign) and any(
         isinstance(each, ast.Attribute) and each.attr == attribute for each in node.targets
     )

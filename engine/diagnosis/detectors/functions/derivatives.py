@@ -61,15 +61,15 @@ class _Seen:
 
 @detector("wrong-derivative", "uninitialised", "missing-gradient")
 class WrongDerivative(Detector):
-    """The backward of a custom function (autograd.Function, PyLayer) is not the derivative of its forward, returns memory
-    that nothing was written to, or gives None for an input that its result depends on.
+    """The backward of a custom function (autograd.Function, PyLayer) is not the derivative of its forward, returns
+    memory that nothing was written to, or gives None for an input that its result depends on.
 
-    Evidence: directional derivatives of the forward by finite differences, with two step sizes, beside what the backward
-    gives, on copies of what the function was really given; the same with fresh memory filled with NaN.
+    Evidence: directional derivatives of the forward by finite differences, with two step sizes, beside what the
+    backward gives, on copies of what the function was really given; the same with fresh memory filled with NaN.
     Mistaken for: a straight-through estimator or a function whose forward is the identity (a gradient that is scaled,
     clipped or reversed on purpose) is a note.
-    Cost: copies of the arguments of the first three calls of each function; the check runs when the program ends, or at a
-    stop where it is asked for.
+    Cost: copies of the arguments of the first three calls of each function; the check runs when the program ends, or
+    at a stop where it is asked for.
     """
 
     needs = Need.FUNCTIONS
@@ -137,7 +137,8 @@ class WrongDerivative(Detector):
         if any(check.unwritten for check in checks):
             self._tell(
                 seen, "uninitialised", "error", 0.93, place, next(check for check in checks if check.unwritten),
-                f"{name}.backward returns memory that nothing was written to: the gradient of {argument} is whatever lay "
+                f"{name}.backward returns memory that nothing was written to: the gradient of {argument} is "
+                f"whatever lay "
                 "there",
                 ["with fresh memory filled with NaN the gradient has NaN; without it is finite"],
             )  # fmt: skip
@@ -154,13 +155,15 @@ class WrongDerivative(Detector):
         elif check.identity:
             self._tell(
                 seen, "wrong-derivative", "note", 0.4, place, check,
-                f"{name} gives {argument} back as it is, and its backward changes the gradient: on purpose, as a scaled, "
+                f"{name} gives {argument} back as it is, and its backward changes the gradient: on purpose, as "
+                f"a scaled, "
                 "clipped or reversed gradient is, or a mistake; whether the training means it decides", [],
             )  # fmt: skip
         elif check.flat:
             self._tell(
                 seen, "wrong-derivative", "note", 0.35, place, check,
-                f"{name} passes a gradient where its forward does not depend on {argument}: a straight-through estimator "
+                f"{name} passes a gradient where its forward does not depend on {argument}: a straight-through "
+                f"estimator "
                 "does so on purpose", [],
             )  # fmt: skip
         else:

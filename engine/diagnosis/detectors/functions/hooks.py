@@ -27,8 +27,8 @@ class _Hook:
 
 @detector("gradient-hook", "hooks-pile-up")
 class GradientHook(Detector):
-    """A hook that the program registered changes gradients: makes them zero, NaN, or scales them by a large factor; or the
-    same hook is registered again in each iteration, so that it runs ever more often.
+    """A hook that the program registered changes gradients: makes them zero, NaN, or scales them by a large factor;
+    or the same hook is registered again in each iteration, so that it runs ever more often.
 
     Evidence: norms of the gradient before and after the hook, and how many copies of the hook are registered.
     Mistaken for: clipping, masks and small factors are meant that way: a note at most.
@@ -95,7 +95,7 @@ class GradientHook(Detector):
                 cause=facts.cause(hook.line),
                 evidence=[
                     *[f"norm {one:.6g} before the hook, {two:.6g} after it" for one, two in hook.norms[-4:]],
-                    f"registered at {hook.line.file}:{hook.line.line}{where}" if hook.line is not None else "registered",
+                    f"registered at {hook.line.file}:{hook.line.line}{where}" if hook.line else "registered",
                 ],
                 next=["info graph"],
             )
@@ -112,14 +112,14 @@ class GradientHook(Detector):
             return
         facts = self.facts
         for known in facts.findings.values():
-            if known.kind == "hooks-pile-up" and known.cause is not None and call.registered is not None:
-                if known.cause.line == call.registered.line:
-                    return
+            if known.kind == "hooks-pile-up" and known.cause == facts.cause(call.registered):
+                return
         name = getattr(call.hook, "__name__", type(call.hook).__name__)
         facts.tell(
             Finding(
                 0, "hooks-pile-up", "warning", 0.88,
-                f"the hook {'a lambda' if name == '<lambda>' else name + '()'} is registered again in each iteration and never "
+                f"the hook {'a lambda' if name == '<lambda>' else name + '()'} is registered again in each "
+                f"iteration and never "
                 f"removed: {call.alive} copies of it run now; register it once, or keep the handle and remove() it",
                 cause=facts.cause(call.registered),
                 evidence=[
