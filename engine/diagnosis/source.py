@@ -40,9 +40,10 @@ def function_named(file: str, first: int) -> ast.FunctionDef | ast.AsyncFunction
     """The function whose code object begins at line ``first`` (that of a decorator, where it has one)."""
     tree = tree_of(file)
     for node in ast.walk(tree) if tree is not None else ():
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            if first in (node.lineno, *[each.lineno for each in node.decorator_list]):
-                return node
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and first in (
+            node.lineno, *[each.lineno for each in node.decorator_list]
+        ):  # fmt: skip
+            return node
     return None
 
 
@@ -81,7 +82,7 @@ def _last_line(node: ast.AST) -> int:
         return node.iter.end_lineno or node.lineno
     if isinstance(node, (ast.With, ast.AsyncWith)):
         return node.items[-1].context_expr.end_lineno or node.lineno
-    return getattr(node, "end_lineno", None) or getattr(node, "lineno", 0)
+    return int(getattr(node, "end_lineno", None) or getattr(node, "lineno", 0))
 
 
 def assigned_on(file: str, line: int) -> list[str]:
@@ -111,10 +112,11 @@ def assigned_before(file: str, line: int, name: str) -> tuple[int, ast.AST] | No
 
 
 def expression_at(code: types.CodeType, lasti: int) -> ast.expr | None:
-    """The expression that the instruction belongs to: the call or the operator that raised."""
-    if lasti < 0:
+    """The expression that the instruction belongs to: the call or the operator that raised. None before Python 3.11."""
+    asked = getattr(code, "co_positions", None)
+    if lasti < 0 or asked is None:
         return None
-    positions = list(code.co_positions())
+    positions = list(asked())
     if lasti // 2 >= len(positions):
         return None
     wanted = positions[lasti // 2]

@@ -53,7 +53,8 @@ def line_in(error: BaseException, frame: types.FrameType) -> SourceLine | None:
 
 
 def value_of(frame: types.FrameType, expression: ast.AST) -> Any:
-    """What a name, an attribute of one or an item with a constant index is; ``MISSING`` where code would have to run."""
+    """What a name, an attribute of one or an item with a constant index is; ``_MISSING`` where code
+    would have to run."""
     if isinstance(expression, ast.Name):
         value = local(frame, expression.id)
         return frame.f_globals.get(expression.id, _MISSING) if value is None else value
@@ -82,7 +83,7 @@ def attribute(holder: Any, name: str) -> Any:
     return _MISSING
 
 
-def tensors_at(backend: Backend, step: Step, expression: ast.expr, operands: list[ast.expr]) -> list[tuple[str, Any]]:
+def tensors_at(backend: Backend, step: Step, operands: list[ast.expr]) -> list[tuple[str, Any]]:
     """(source text, tensor) of the operands that can be read."""
     found = []
     for each in operands:

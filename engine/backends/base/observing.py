@@ -24,7 +24,7 @@ class Need(enum.Flag):
     OPERATORS = enum.auto()  # every operator that the user's code calls: operands, results. Costs most
     FUNCTIONS = enum.auto()  # custom functions: apply's arguments and results, backward's
     HOOKS = enum.auto()  # tensor and module hooks that the script registers, and what they change
-    RECOMPUTES = enum.auto()  # regions that a checkpoint runs again in backward
+    RECOMPUTES = enum.auto()  # regions that a checkpoint runs again in backward, where that computes something else
 
 
 @dataclass(slots=True)
@@ -95,12 +95,49 @@ class FunctionCall:
     results: Any
     line: SourceLine | None
     error: BaseException | None = None
+    versions: tuple[int | None, ...] = ()  # of ``arguments`` before a forward, where they are tensors
+    probe: Probe | None = None  # of a forward: checks its derivative on copies
+
+
+@dataclass(frozen=True, slots=True)
+class SlotCheck:
+    """What a numeric check says of one argument of a custom function, over random directions.
+
+    ``pairs``: (numeric, by its backward) directional derivatives. ``smooth``: both step sizes agree. ``identity``:
+    forward gives that argument back as it is. ``flat``: where the two differ, the forward does not depend on the
+    argument (straight-through). ``missing``: its backward gave None. ``unwritten``: the gradient has values of memory
+    that nothing was written to.
+    """
+
+    place: int
+    pairs: tuple[tuple[float, float], ...]
+    agrees: bool
+    smooth: bool
+    identity: bool
+    flat: bool
+    missing: bool
+    unwritten: bool
+    precision: str
+
+
+class Probe(abc.ABC):
+    """Runs a custom function again, on copies, out of sight of all taps; random numbers go on as if it had not."""
+
+    @abc.abstractmethod
+    def sample(self, call: FunctionCall) -> Any:
+        """Copies of what the function was given; None where it is too large, or nothing of it can be checked."""
+
+    @abc.abstractmethod
+    def check(self, function: type, sample: Any) -> Sequence[SlotCheck]:
+        """Raises whatever the function raises."""
 
 
 @dataclass(slots=True)
 class HookCall:
-    """A hook of the script's ran. ``what``: "tensor", "module backward", "accumulate". ``before`` and ``after`` are the
-    gradients; the same object where it returned None and changed nothing in place."""
+    """A hook of the script's ran. ``what``: "tensor", "module backward", "accumulate"; "registered": it was registered,
+    and has not run yet. ``before`` and ``after`` are the gradients; the same object where it returned None and changed
+    nothing in place. Where it changed one in place, ``norm_before`` is what its norm was (the first calls and every
+    power of two are measured)."""
 
     what: str
     hook: Any
@@ -109,17 +146,24 @@ class HookCall:
     changed_in_place: bool
     registered: SourceLine | None
     on: str  # parameter or module, "" where not known
+    norm_before: float | None = None
+    target: int = 0  # id of the tensor or module that it is registered on, where that lives on: a leaf, a module
+    alive: int = 0  # hooks of the same code that are registered there now
 
 
 @dataclass(slots=True)
 class RecomputeCall:
-    """A checkpointed region was run again in backward: what the first pass returned had ``first`` (a norm and a hash of
-    the bits each), the second ``second``."""
+    """A checkpointed region was run again in backward, and computes something else than in its first pass: ``place``-th
+    of its operators (or results) is the first that differs. ``line``: where the checkpoint was called."""
 
     function: Any
     line: SourceLine | None
-    first: Sequence[tuple[float, int]]
-    second: Sequence[tuple[float, int]]
+    place: int
+    first: tuple[str, float]  # operator and the norm of its result in the first pass; "" where there was none
+    second: tuple[str, float]
+    at: SourceLine | None  # where the program calls that operator
+    keywords: dict[str, Any] = field(default_factory=dict)  # of the checkpoint
+    inputs_differ: bool = False  # it was handed other values the second time: something changed them in place
 
 
 class Watcher:

@@ -36,9 +36,12 @@ class StandIns:
         original = vars(owner).get(name)
         if original is None:
             return
-        ours = _stand_in(self, original, before, after)
+        plain = original.__func__ if isinstance(original, classmethod) else original
+        ours: Any = _stand_in(self, plain, before, after)
         self.codes.add(ours.__code__)
         DISGUISED.add(ours.__code__)
+        if plain is not original:
+            ours = classmethod(ours)
         self._put.append((owner, name, original, ours))
         setattr(owner, name, ours)
         self.on = True
@@ -55,7 +58,7 @@ class StandIns:
         for owner, name, original, ours in reversed(self._put):
             if vars(owner).get(name) is ours:
                 setattr(owner, name, original)
-                DISGUISED.discard(ours.__code__)
+                DISGUISED.discard(getattr(ours, "__func__", ours).__code__)
         self._put = []
 
     def begins(self, before: Before, args: tuple[Any, ...], kwargs: dict[str, Any], frame: types.FrameType) -> Any:

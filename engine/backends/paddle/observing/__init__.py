@@ -6,11 +6,21 @@ from collections.abc import Sequence
 
 from adbg.engine.backends.base import Tap
 from adbg.engine.backends.common.user_files import FrameFilter
+from adbg.engine.backends.paddle.observing.functions import FunctionsTap
+from adbg.engine.backends.paddle.observing.hooks import HooksTap
 from adbg.engine.backends.paddle.observing.modules import ModulesTap
 from adbg.engine.backends.paddle.observing.operators import OperatorTap
+from adbg.engine.backends.paddle.observing.recomputes import RecomputesTap
 from adbg.engine.backends.paddle.observing.steps import StepsTap
 
 
 def taps(frames: FrameFilter) -> Sequence[Tap]:
     """One of each, none put in. ``frames`` finds the user's lines."""
-    return (StepsTap(frames), ModulesTap(frames), OperatorTap())
+    return (
+        StepsTap(frames),
+        ModulesTap(frames),
+        FunctionsTap(frames),
+        HooksTap(frames),
+        RecomputesTap(frames),
+        OperatorTap(),
+    )

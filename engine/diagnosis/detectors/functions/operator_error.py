@@ -30,10 +30,14 @@ _WORDS = {
     "double": "f64", "float": "f32", "half": "f16", "bfloat16": "bf16", "long": "i64", "int": "i32", "bool": "bool",
     "float64": "f64", "float32": "f32", "float16": "f16", "int64": "i64", "int32": "i32", "byte": "u8", "short": "i16",
 }  # fmt: skip
-_GOT = re.compile(r"(?:found|got|but is|Received|not implemented for)[ :]*(?:dtype )?['\"\[]*(?:torch\.|paddle\.)?(\w+)")
+_GOT = re.compile(
+    r"(?:found|got|but is|Received|not implemented for)[ :]*(?:dtype )?['\"\[]*(?:torch\.|paddle\.)?(\w+)"
+)
 _TURNS = re.compile(r"\.(permute|transpose|t|swapaxes|moveaxis|T|mT|movedim)\b|\b(transpose|permute)\(")
 _FOLDS = re.compile(r"\.(?:view|reshape)\(\s*\[?-1\s*,|reshape\(\s*\w+\s*,\s*\[?-1\s*,")
-_DTYPES = re.compile(r"dtype|scalar type|data type|data_type|expected .*(Long|Float|Double|Half|Int)|not implemented for", re.I)
+_DTYPES = re.compile(
+    r"dtype|scalar type|data type|data_type|expected .*(Long|Float|Double|Half|Int)|not implemented for", re.I
+)
 _NOT_SCALAR = "grad can be implicitly created only for scalar outputs"
 _NO_GRAPH = "does not require grad and does not have a grad_fn"
 
@@ -57,7 +61,7 @@ class OperatorError(Detector):
         return self._ended
 
     def backward_end(self, running: Running, error: BaseException | None) -> None:
-        if error is not None:
+        if error is not None and _NO_GRAPH not in str(error):
             self._told.add(named(error, running.backend))
 
     def uncaught(self, error: BaseException) -> None:
@@ -87,7 +91,7 @@ class OperatorError(Detector):
 
     def _operands(self, step: Step) -> list[tuple[str, Any]]:
         expression = expression_at(step[0].f_code, step[1])
-        found = tensors_at(self.facts.backend, step, expression, operands_of(expression)) if expression else []
+        found = tensors_at(self.facts.backend, step, operands_of(expression)) if expression else []
         return found or ([] if is_users(step[0]) else tensor_locals(self.facts.backend, step[0]))
 
     # ---- telling
@@ -132,7 +136,11 @@ class OperatorError(Detector):
         line, node = made_by_node(self.facts.backend, value)
         if line is None:
             line = made_at(steps, place, name, error) if name.isidentifier() or name.startswith("self.") else None
-        return f", made at {line.file}:{line.line} ({self.facts.text_of(line)}){' by ' + node if node else ''}" if line else ""
+        return (
+            f", made at {line.file}:{line.line} ({self.facts.text_of(line)}){' by ' + node if node else ''}"
+            if line
+            else ""
+        )
 
     # ---- the line to change
 
@@ -147,7 +155,10 @@ class OperatorError(Detector):
                 line = self._made(steps, place, name, value, error)
                 if line is not None:
                     shape = list(facts.backend.meta(value).shape or ())
-                    return line, f"{name} is {shape}, no single number" if _NOT_SCALAR in text else f"{name} has no graph"
+                    return (
+                        line,
+                        f"{name} is {shape}, no single number" if _NOT_SCALAR in text else f"{name} has no graph",
+                    )
             return None
         wrong = self._other_kind(text, operands, inputs)
         if wrong is not None:
@@ -196,7 +207,9 @@ class OperatorError(Detector):
 
     def _layer(self, steps: list[Step], place: int) -> tuple[SourceLine, str] | None:
         """The line that made the module of the framework's whose forward failed, in the class that holds it."""
-        failed = next((holder for holder in (_self(frame) for frame, _ in reversed(steps[place + 1 :])) if holder), None)
+        failed = next(
+            (holder for holder in (_self(frame) for frame, _ in reversed(steps[place + 1 :])) if holder), None
+        )
         if failed is None or not hasattr(failed, "training"):
             return None
         for frame, _ in reversed(steps[: place + 1]):
@@ -274,5 +287,3 @@ def _made_in(file: str, path: list[str], is_attribute: bool = True) -> int:
             line = value.lineno
         return line
     return 0
-
-

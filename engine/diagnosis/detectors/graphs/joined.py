@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import collections
+import itertools
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -51,15 +52,15 @@ class _Joining(Detector):
 
     def __init__(self, facts: Any) -> None:
         super().__init__(facts)
-        self.calls: collections.deque[_Call] = collections.deque(maxlen=_MOST)
+        self.earlier: collections.deque[_Call] = collections.deque(maxlen=_MOST)
         self.begun = 0
 
     def applied(self) -> bool:
         return self.begun > 1
 
     def optimizer(self, event: OptimizerEvent) -> None:
-        if event.what == "stepped" and self.calls:
-            self.calls[-1].stepped = True
+        if event.what == "stepped" and self.earlier:
+            self.earlier[-1].stepped = True
 
     def remember(self, call: BackwardCall) -> _Call:
         roots = call.roots()
@@ -71,7 +72,7 @@ class _Joining(Detector):
         mark = self.facts.backend.made_so_far() if numbered else None
         root = call.address(roots[0]) if roots else 0
         found = _Call(call.number, call.location, mark, nodes, root, count)
-        self.calls.append(found)
+        self.earlier.append(found)
         self.begun += 1
         return found
 
@@ -92,7 +93,9 @@ class _Joining(Detector):
         found = []
         for key in call.order():
             if key not in older and not call.is_accumulate(key):
-                found += [_Link(key, e.to) for e in call.edges(key) if e.to in older and (e.to in leads or e.to == through)]
+                found += [
+                    _Link(key, e.to) for e in call.edges(key) if e.to in older and (e.to in leads or e.to == through)
+                ]
         return found
 
     def joined_at(self, call: BackwardCall, link: _Link) -> tuple[SourceLine | None, str]:
@@ -150,11 +153,12 @@ def _place(line: SourceLine | None) -> str:
 
 @detector("second-backward")
 class SecondBackward(_Joining):
-    """A backward runs into a graph that an earlier backward has freed: which tensor of the earlier iteration joins the
-    two graphs (a hidden state that was not detached, a loss that is summed over iterations, a tensor computed once before
-    the loop), or that the same loss is run back twice.
+    """A backward runs into a graph that an earlier backward has freed: which tensor of the earlier iteration joins
+    the two graphs (a hidden state that was not detached, a loss that is summed over iterations, a tensor computed
+    once before the loop), or that the same loss is run back twice.
 
-    Evidence: the numbers of the nodes on both sides of the link, the lines that made them, the backward that freed them.
+    Evidence: the numbers of the nodes on both sides of the link, the lines that made them, the backward that freed
+    them.
     Mistaken for: a graph kept on purpose with retain_graph=True raises nothing and is not told.
     Cost: a few values per backward.
     """
@@ -170,7 +174,7 @@ class SecondBackward(_Joining):
         text = call.error_text(error)
         if not any(words in text for words in _FREED):
             return
-        earlier = [each for each in self.calls if each.number < call.number]
+        earlier = [each for each in self.earlier if each.number < call.number]
         failed = [key for key, _ in call.failed_nodes(error)]
         if earlier:
             self._judge(call, earlier, failed[0] if failed else None, text)
@@ -179,7 +183,7 @@ class SecondBackward(_Joining):
         facts, last = self.facts, earlier[-1]
         links = self.links(call, last, failed)
         if not links and failed is not None:
-            links = [link for link in self.links(call, last, None)][:1]
+            links = self.links(call, last, None)[:1]
         at = facts.node(call, links[0].older if links else failed if failed is not None else call.roots()[0])
         cause, message, evidence = self._linked(call, earlier, links[0]) if links else self._whole(call, earlier)
         evidence.append(text.strip().split("\n", 1)[0][:300])
@@ -205,17 +209,20 @@ class SecondBackward(_Joining):
         ]
         if by.location == call.location:
             return line, (
-                f"{what}, made at {_place(line)}, still belongs to the graph of an earlier iteration, which the backward "
+                f"{what}, made at {_place(line)}, still belongs to the graph of an earlier iteration, which the "
+                f"backward "
                 f"at {_place(call.location)} has freed: detach it there, or compute it anew in each iteration"
             ), evidence  # fmt: skip
         use = self._first_use(line, name, by.location) if by.stepped and line is not None else None
         if use is not None:
             return use, (
-                f"{what} is run back through at {_place(by.location)} already, which frees its graph before the backward "
+                f"{what} is run back through at {_place(by.location)} already, which frees its graph before the "
+                f"backward "
                 f"at {_place(call.location)} needs it: use {name}.detach() at {_place(use)}"
             ), evidence  # fmt: skip
         return by.location, (
-            f"the backwards at {_place(by.location)} and {_place(call.location)} share the graph of {what}, and the first "
+            f"the backwards at {_place(by.location)} and {_place(call.location)} share the graph of {what}, and "
+            f"the first "
             "one frees it: add the losses up, or retain_graph=True in the first"
         ), evidence  # fmt: skip
 
@@ -226,10 +233,10 @@ class SecondBackward(_Joining):
         if not name or scope is None or before is None:
             return None
         uses = sorted(
-            node.lineno  # type: ignore[attr-defined]
+            node.lineno
             for node in inside(scope)
-            if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load) and ast.unparse(node) == name
-            and line.line < node.lineno < before.line
+            if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load)
+            and ast.unparse(node) == name and line.line < node.lineno < before.line
         )  # fmt: skip
         return SourceLine(line.file, uses[0], line.function) if uses else None
 
@@ -242,13 +249,16 @@ class SecondBackward(_Joining):
         evidence = [f"no node of this graph was made since backward {by.number} at {_place(by.location)} began"]
         if not same:
             return by.location, (
-                f"the backwards at {_place(by.location)} and {_place(call.location)} share a part of the graph, and the "
+                f"the backwards at {_place(by.location)} and {_place(call.location)} share a part of the graph, "
+                f"and the "
                 "first one frees it: add the losses up, or retain_graph=True in the first"
             ), evidence  # fmt: skip
         if by.location == call.location:
             stack = call.forward_stack(root)[0]
             here = call.location
-            mine = [each for each in stack if here is not None and each.function == here.function and each.file == here.file]
+            mine = [
+                each for each in stack if here is not None and each.function == here.function and each.file == here.file
+            ]
             line = mine[0] if mine else stack[0] if stack else here
             return line, (
                 f"the loss made at {_place(line)} ({info.unique_name}) is run back again at {_place(here)}, but it was "
@@ -262,8 +272,8 @@ class SecondBackward(_Joining):
 
 @detector("graph-grows")
 class GraphGrows(_Joining):
-    """Every backward runs further back than the one before: the history of earlier iterations is part of the graph, for
-    something that is carried from one iteration to the next is never detached.
+    """Every backward runs further back than the one before: the history of earlier iterations is part of the graph,
+    for something that is carried from one iteration to the next is never detached.
 
     Evidence: nodes per backward over the iterations, and the tensor that joins this graph to an earlier one.
     Mistaken for: a curriculum of longer sequences, which has no node of an earlier iteration.
@@ -279,12 +289,12 @@ class GraphGrows(_Joining):
         if len(running.chain) > 1:
             return
         call = running.call
-        before = self.calls[-1] if self.calls else None
+        before = self.earlier[-1] if self.earlier else None
         now = self.remember(call)
         counts = self._counts.setdefault(call.location, [])
         counts.append((self.facts.iteration, now.count))
         del counts[:-4]
-        rises = all(second[1] > first[1] for first, second in zip(counts, counts[1:]))
+        rises = all(second[1] > first[1] for first, second in itertools.pairwise(counts))
         if before is None or not rises or len(counts) < 4 or call.location in self._told:
             return
         if counts[-1][1] >= 1.5 * counts[0][1] or counts[-1][1] - counts[0][1] >= 30:
@@ -303,7 +313,8 @@ class GraphGrows(_Joining):
         facts.tell(
             Finding(
                 0, "graph-grows", "warning", 0.88,
-                f"{what}, made at {_place(line)}, carries the graph of all earlier iterations into this one: each backward "
+                f"{what}, made at {_place(line)}, carries the graph of all earlier iterations into this one: "
+                f"each backward "
                 "takes longer than the one before; detach it there",
                 node=found, backward=call.number, forward=forward, cause=facts.cause(line),
                 evidence=[

@@ -18,12 +18,13 @@ _SURE = 24  # iterations over which what grows is no window of the usual sizes
 
 @detector("graph-kept")
 class GraphKept(Detector):
-    """A variable keeps the graphs of earlier iterations, so that memory grows: ``losses.append(loss)``, ``total += loss``,
-    a dictionary of outputs that nobody empties.
+    """A variable keeps the graphs of earlier iterations, so that memory grows: ``losses.append(loss)``, ``total +=
+    loss``, a dictionary of outputs that nobody empties.
 
-    Evidence: how many tensors with a graph the variable held at three looks, their bytes, the line that puts them there.
-    Mistaken for: a window of fixed size or a list that is emptied, which do not keep their pace; until 24 iterations are
-    over it is a warning.
+    Evidence: how many tensors with a graph the variable held at three looks, their bytes, the line that puts them
+    there.
+    Mistaken for: a window of fixed size or a list that is emptied, which do not keep their pace; until 24 iterations
+    are over it is a warning.
     Cost: 1-100 ms at iterations 2, 4, 6, and then at each doubling.
     """
 
@@ -83,7 +84,9 @@ class GraphKept(Detector):
         held = ", ".join(f"{size.older if nodes else size.graphs} (iteration {when})" for when, size in counts)
         sure = iteration - since >= _SURE
         what = "the graphs of all earlier iterations" if nodes else f"{counts[-1][1].graphs} tensors with their graphs"
-        message = f"{owner.path} keeps {what}, one more each iteration: memory grows; keep loss.item() or a detached tensor"
+        message = (
+            f"{owner.path} keeps {what}, one more each iteration: memory grows; keep loss.item() or a detached tensor"
+        )
         evidence = [
             f"{'nodes of earlier iterations' if nodes else 'tensors with a graph'} that {owner.path} holds: {held}",
             f"bytes of the tensors themselves: {counts[0][1].bytes} then, {counts[-1][1].bytes} now",
@@ -92,7 +95,8 @@ class GraphKept(Detector):
             evidence.append(f"put there by: {owner.filled_text}")
         id = facts.tell(
             Finding(
-                id, "graph-kept", "error" if sure else "warning", 0.93 if sure else 0.86, message, cause=facts.cause(line),
+                id, "graph-kept", "error" if sure else "warning", 0.93 if sure else 0.86, message,
+                cause=facts.cause(line),
                 evidence=evidence, next=["why alive", "info memory"],
                 iteration=since, victim_of=grown.id if grown is not None and nodes else None,
             )

@@ -1,0 +1,208 @@
+"""The numeric check of a custom function's backward: along random directions, with two step sizes, in double where the
+function can. What runs an operator is a framework's."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from adbg.engine.backends.base import FunctionCall, Probe, SlotCheck
+from adbg.engine.outside import own
+
+_LARGEST = 200_000  # elements of all arguments together
+_DIRECTIONS = 3
+_COORDINATES = 12
+# (steps, relative tolerance of the comparison, of the two steps with each other, the least that counts)
+_DOUBLE = ((1e-5, 2e-6), 1e-4, 1e-4, 1e-8)
+_SINGLE = ((2e-2, 1e-2), 8e-2, 4e-2, 2e-3)
+
+
+@dataclass(slots=True)
+class Sample:
+    """Copies of the arguments of one call; ``needed``: places of those that a gradient is needed of."""
+
+    arguments: list[Any]
+    keywords: dict[str, Any]
+    needed: list[int]
+
+
+class DerivativeProbe(Probe):
+    """The part that all frameworks share."""
+
+    def __init__(self, apply: Callable[..., Any]) -> None:
+        self.apply = apply  # (function, *arguments): the framework's own, which no tap sees
+        self.running = False
+
+    # ---- a framework's
+
+    @abc.abstractmethod
+    def copied(self, value: Any) -> Any: ...
+
+    @abc.abstractmethod
+    def is_tensor(self, value: Any) -> bool: ...
+
+    @abc.abstractmethod
+    def is_float(self, value: Any) -> bool: ...
+
+    @abc.abstractmethod
+    def needs_gradient(self, value: Any) -> bool: ...
+
+    @abc.abstractmethod
+    def size(self, value: Any) -> int: ...
+
+    @abc.abstractmethod
+    def widened(self, value: Any) -> Any:
+        """In double."""
+
+    @abc.abstractmethod
+    def is_double(self, value: Any) -> bool: ...
+
+    @abc.abstractmethod
+    def random_like(self, value: Any, seed: int) -> Any: ...
+
+    @abc.abstractmethod
+    def unit_like(self, value: Any, place: int) -> Any:
+        """Zeros and a one."""
+
+    @abc.abstractmethod
+    def moved(self, value: Any, direction: Any, by: float) -> Any: ...
+
+    @abc.abstractmethod
+    def dot(self, one: Any, other: Any) -> float: ...
+
+    @abc.abstractmethod
+    def equal(self, one: Any, other: Any) -> bool:
+        """The same shape and the same values."""
+
+    @abc.abstractmethod
+    def finite(self, value: Any) -> bool: ...
+
+    @abc.abstractmethod
+    def quiet(self) -> contextlib.AbstractContextManager[None]:
+        """Random numbers as they were afterwards, no adbg tap, no warning, grad mode on."""
+
+    @abc.abstractmethod
+    def repeatable(self) -> contextlib.AbstractContextManager[None]:
+        """The same random numbers each time."""
+
+    @abc.abstractmethod
+    def filled(self) -> contextlib.AbstractContextManager[None]:
+        """Fresh memory is NaN."""
+
+    @abc.abstractmethod
+    def gradients(
+        self, run: Callable[[list[Any]], list[Any]], values: list[Any], needed: list[int], seed: int
+    ) -> tuple[list[Any], list[Any]]:
+        """(outputs, gradient of the weighted outputs by each needed value or None)."""
+
+    # ---- a sample
+
+    def sample(self, call: FunctionCall) -> Any:
+        needed, size = [], 0
+        for place, value in enumerate(call.arguments):
+            if self.is_tensor(value):
+                size += self.size(value)
+                if self.is_float(value) and self.needs_gradient(value):
+                    needed.append(place)
+            elif callable(value) or not _is_plain(value):
+                return None
+        if not needed or size > _LARGEST or any(not _is_plain(each) for each in call.keywords.values()):
+            return None
+        arguments = [self.copied(each) if self.is_tensor(each) else each for each in call.arguments]
+        return Sample(arguments, dict(call.keywords), needed)
+
+    # ---- the check
+
+    def check(self, function: type, sample: Any) -> Sequence[SlotCheck]:
+        with self.quiet():
+            try:
+                return self._check(function, sample, True)
+            except own(Exception):
+                return self._check(function, sample, False)
+
+    def _check(self, function: type, sample: Sample, double: bool) -> Sequence[SlotCheck]:
+        def ready(value: Any) -> Any:
+            return self.widened(value) if double and self.is_tensor(value) and self.is_float(value) else value
+
+        values = [ready(each) for each in sample.arguments]
+
+        def run(given: list[Any]) -> list[Any]:
+            with self.repeatable():
+                result = self.apply(function, *given, **sample.keywords)
+            results = result if isinstance(result, (tuple, list)) else (result,)
+            return [each for each in results if self.is_tensor(each) and self.is_float(each)]
+
+        outputs, gradients = self.gradients(run, values, sample.needed, 7)
+        if double and not all(self.is_double(each) for each in outputs):
+            raise TypeError("its forward does not stay in double")
+        with self.filled():
+            refilled = self.gradients(run, values, sample.needed, 7)[1]
+        found = []
+        for gradient, again, place in zip(gradients, refilled, sample.needed):
+            found.append(self._slot(run, values, place, outputs, gradient, again, _DOUBLE if double else _SINGLE))
+        return found
+
+    def _slot(
+        self, run: Callable[[list[Any]], list[Any]], values: list[Any], place: int, outputs: list[Any], gradient: Any,
+        again: Any, figures: tuple[tuple[float, float], float, float, float],
+    ) -> SlotCheck:  # fmt: skip
+        steps, close, steady, least = figures
+        value = values[place]
+        # By the size of the values: 1e14 and 1e-6 more are the same number.
+        size = max(1.0, math.sqrt(self.dot(value, value) / max(1, self.size(value))))
+        steps = (steps[0] * size, steps[1] * size)
+        unwritten = gradient is not None and again is not None and not self.finite(again) and self.finite(gradient)
+        agrees = smooth = True
+        pairs = []
+        for seed in range(_DIRECTIONS):
+            direction = self.random_like(value, 100 + seed)
+            first, second = [self._numeric(run, values, place, direction, step) for step in steps]
+            analytic = self.dot(gradient, direction) if gradient is not None else 0.0
+            most = max(abs(first), abs(second))
+            smooth = smooth and abs(first - second) <= steady * most + least
+            pairs.append((second, analytic))
+            agrees = agrees and abs(second - analytic) <= close * max(most, abs(analytic)) + least
+        identity = any(self.equal(each, value) for each in outputs)
+        flat = (
+            not agrees and gradient is not None and self._is_flat(run, values, place, gradient, (steps, *figures[1:]))
+        )
+        precision = "f64" if figures is _DOUBLE else "its own precision"
+        return SlotCheck(place, tuple(pairs), agrees, smooth, identity, flat, gradient is None, unwritten, precision)
+
+    def _numeric(
+        self, run: Callable[[list[Any]], list[Any]], values: list[Any], place: int, direction: Any, step: float
+    ) -> float:
+        sums = []
+        for by in (step, -step):
+            given = list(values)
+            given[place] = self.moved(values[place], direction, by)
+            sums.append(math.fsum(self.dot(out, self.random_like(out, 7 + n)) for n, out in enumerate(run(given))))
+        return (sums[0] - sums[1]) / (2 * step)
+
+    def _is_flat(
+        self, run: Callable[[list[Any]], list[Any]], values: list[Any], place: int, gradient: Any,
+        figures: tuple[tuple[float, float], float, float, float],
+    ) -> bool:  # fmt: skip
+        """Wherever single coordinates differ, the numeric derivative is zero."""
+        steps, close, _, least = figures
+        size = self.size(values[place])
+        differs = 0
+        for number in range(min(_COORDINATES, size)):
+            unit = self.unit_like(values[place], number * size // min(_COORDINATES, size))
+            numeric = self._numeric(run, values, place, unit, steps[1])
+            analytic = self.dot(gradient, unit)
+            if abs(numeric - analytic) > close * max(abs(numeric), abs(analytic)) + least:
+                if abs(numeric) > least:
+                    return False
+                differs += 1
+        return differs > 0
+
+
+def _is_plain(value: Any, depth: int = 2) -> bool:
+    if isinstance(value, (tuple, list)):
+        return bool(depth) and all(_is_plain(each, depth - 1) for each in value)
+    return value is None or isinstance(value, (bool, int, float, str, complex))

@@ -1,0 +1,191 @@
+"""Custom functions on Paddle: ``PyLayer.apply``, which is a method of C++, and the backward of their nodes."""
+
+from __future__ import annotations
+
+import contextlib
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import paddle
+from paddle.autograd import py_layer
+
+from adbg.engine.backends.base import FunctionCall, Need, Tap, Watcher
+from adbg.engine.backends.common.observing.derivatives import DerivativeProbe
+from adbg.engine.backends.common.observing.stand_ins import StandIns
+from adbg.engine.backends.common.user_files import FrameFilter
+from adbg.engine.backends.paddle import private, tensors
+
+_PyLayer: Any = py_layer.PyLayer
+_Context: Any = py_layer.PyLayerBackward
+
+
+class FunctionsTap(Tap):
+    need = Need.FUNCTIONS
+
+    def __init__(self, frames: FrameFilter) -> None:
+        self._frames = frames
+        self._stand_ins = StandIns(lambda: False)
+        self._watcher: Watcher | None = None
+        self._probe = PaddleProbe(_plain_apply)
+        self._added = False
+
+    def put_in(self, watcher: Watcher) -> None:
+        self._watcher = watcher
+        if "apply" not in vars(_PyLayer):  # it is inherited
+            self._added = True
+            _PyLayer.apply = classmethod(_plain_apply)
+        self._stand_ins.put(_PyLayer, "apply", self._begins, self._ended)
+        self._stand_ins.put(_Context, "backward", self._backward_begins, self._backward_ended)
+
+    def take_out(self) -> None:
+        self._watcher = None
+        self._stand_ins.restore()
+        own = vars(_PyLayer).get("apply")
+        if self._added and getattr(own, "__func__", None) is _plain_apply:
+            del _PyLayer.apply
+        self._added = False
+
+    def _is_users(self, function: type) -> bool:
+        code = getattr(getattr(function, "backward", None), "__code__", None)
+        return code is not None and self._frames.user_file(code.co_filename) is not None
+
+    def _begins(self, args: tuple[Any, ...], kwargs: dict[str, Any], frame: types.FrameType) -> FunctionCall | None:
+        function = args[0]
+        if self._probe.running or not self._is_users(function) or not paddle.in_dynamic_mode():
+            return None
+        versions = tuple([each.inplace_version if tensors.is_tensor(each) else None for each in args[1:]])
+        line = self._frames.live_line(frame)
+        return FunctionCall("forward", function, None, args[1:], kwargs, None, line, None, versions, self._probe)
+
+    def _ended(self, call: FunctionCall, result: Any, error: BaseException | None) -> None:
+        call.results, call.error = result, error
+        self._tell(call)
+
+    def _backward_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any], frame: types.FrameType) -> Any:
+        function = getattr(args[0], "_forward_cls", None)
+        if self._probe.running or function is None or not self._is_users(function):
+            return None
+        return FunctionCall("backward", function, args[0], args[1:], {}, None, None)
+
+    def _backward_ended(self, call: FunctionCall, result: Any, error: BaseException | None) -> None:
+        call.results, call.error = result, error
+        self._tell(call)
+
+    def _tell(self, call: FunctionCall) -> None:
+        if self._watcher is not None:
+            recorded = private.has_grad()
+            private.set_has_grad(False)
+            try:
+                self._watcher.function(call)
+            finally:
+                private.set_has_grad(recorded)
+
+
+def _plain_apply(function: type, *args: Any, **kwargs: Any) -> Any:
+    return super(_PyLayer, function).apply(*args, **kwargs)
+
+
+class PaddleProbe(DerivativeProbe):
+    def copied(self, value: Any) -> Any:
+        return value.detach().clone()
+
+    def is_tensor(self, value: Any) -> bool:
+        return tensors.is_tensor(value)
+
+    def is_float(self, value: Any) -> bool:
+        return bool(value.dtype in (paddle.float16, paddle.bfloat16, paddle.float32, paddle.float64))
+
+    def needs_gradient(self, value: Any) -> bool:
+        return not value.stop_gradient
+
+    def size(self, value: Any) -> int:
+        return int(np.prod(value.shape, dtype=np.int64))
+
+    def widened(self, value: Any) -> Any:
+        return value.astype("float64")
+
+    def is_double(self, value: Any) -> bool:
+        return bool(value.dtype == paddle.float64)
+
+    def random_like(self, value: Any, seed: int) -> Any:
+        return paddle.to_tensor(np.asarray(np.random.RandomState(seed).standard_normal(tuple(value.shape))), "float64")
+
+    def unit_like(self, value: Any, place: int) -> Any:
+        unit = np.zeros(self.size(value))
+        unit[place] = 1
+        return paddle.to_tensor(unit.reshape(tuple(value.shape)), "float64")
+
+    def moved(self, value: Any, direction: Any, by: float) -> Any:
+        return (value.detach().astype("float64") + direction * by).astype(value.dtype)
+
+    def dot(self, one: Any, other: Any) -> float:
+        return float((one.detach().astype("float64") * other.astype("float64")).sum().item())
+
+    def equal(self, one: Any, other: Any) -> bool:
+        return list(one.shape) == list(other.shape) and bool(
+            np.array_equal(one.detach().numpy(), other.detach().numpy())
+        )
+
+    def finite(self, value: Any) -> bool:
+        return bool(np.isfinite(value.detach().astype("float64").numpy()).all())
+
+    @contextlib.contextmanager
+    def quiet(self) -> Iterator[None]:
+        state = paddle.get_rng_state()
+        self.running = True
+        try:
+            with warnings.catch_warnings(), paddle.enable_grad():
+                warnings.simplefilter("ignore")
+                yield
+        finally:
+            self.running = False
+            paddle.set_rng_state(state)
+
+    @contextlib.contextmanager
+    def repeatable(self) -> Iterator[None]:
+        state = getattr(self, "_state", None)
+        if state is None:
+            self._state = state = paddle.get_rng_state()
+        paddle.set_rng_state(state)
+        yield
+
+    @contextlib.contextmanager
+    def filled(self) -> Iterator[None]:
+        was = paddle.empty, paddle.empty_like
+
+        def empty(*args: Any, **kwargs: Any) -> Any:
+            return _nan(was[0](*args, **kwargs))
+
+        def empty_like(*args: Any, **kwargs: Any) -> Any:
+            return _nan(was[1](*args, **kwargs))
+
+        paddle.empty, paddle.empty_like = empty, empty_like
+        try:
+            yield
+        finally:
+            paddle.empty, paddle.empty_like = was
+
+    def gradients(
+        self, run: Callable[[list[Any]], list[Any]], values: list[Any], needed: list[int], seed: int
+    ) -> tuple[list[Any], list[Any]]:
+        leaves = []
+        for place, each in enumerate(values):
+            if self.is_tensor(each) and self.is_float(each):
+                each = each.detach().clone()
+                each.stop_gradient = place not in needed
+            leaves.append(each)
+        # The leaves themselves: a backward that gives None to an operator's node makes Paddle fail, or die.
+        outputs = run(leaves)
+        roots = [(each, self.random_like(each, seed + n).astype(each.dtype)) for n, each in enumerate(outputs)
+                 if not each.stop_gradient]  # fmt: skip
+        if not roots:
+            return outputs, [None] * len(needed)
+        paddle.autograd.backward([each for each, _ in roots], [weight for _, weight in roots])
+        return outputs, [leaves[n].grad for n in needed]
+
+
+def _nan(made: Any) -> Any:
+    return paddle.full_like(made, float("nan")) if made.dtype in (paddle.float32, paddle.float64) else made

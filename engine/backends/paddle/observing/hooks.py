@@ -1,0 +1,116 @@
+"""Hooks that the program registers on tensors of Paddle."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import paddle
+
+from adbg.engine.backends.base import HookCall, Need, Tap, Watcher
+from adbg.engine.backends.common.observing.hooks import Measures, Told, ToldHook, code_of
+from adbg.engine.backends.common.observing.stand_ins import disguised
+from adbg.engine.backends.common.tracebacks import strip_own
+from adbg.engine.backends.common.user_files import FrameFilter
+from adbg.engine.backends.paddle import private, tensors
+from adbg.engine.outside import DISGUISED, suppress
+
+_MOST = 1_000  # leaves whose hooks are counted
+
+
+class HooksTap(Tap):
+    need = Need.HOOKS
+
+    def __init__(self, frames: FrameFilter) -> None:
+        self._frames = frames
+        self._told = Told()
+        self.codes: set[types.CodeType] = set()
+        self._original: Any = None
+        self._ours: Any = None
+        self._alive: dict[int, dict[Any, int]] = {}  # by leaf: Paddle does not show which hooks a tensor has
+        self._measures = Measures(tensors.norm, _version, _hidden, tensors.is_tensor)
+
+    def put_in(self, watcher: Watcher) -> None:
+        self._told.watcher = watcher
+        self._original = getattr(paddle.Tensor, "register_hook", None)
+        if self._original is None:
+            return
+        ours = disguised(_registering(self, self._original), self._original)
+        DISGUISED.add(ours.__code__)
+        self.codes.add(ours.__code__)
+        setattr(paddle.Tensor, "register_hook", ours)  # noqa: B010  (a type of C++)
+        self._ours = ours
+
+    def take_out(self) -> None:
+        self._told.watcher = None
+        if self._ours is not None and getattr(paddle.Tensor, "register_hook", None) is self._ours:
+            setattr(paddle.Tensor, "register_hook", self._original)  # noqa: B010
+            DISGUISED.discard(self._ours.__code__)
+        self._ours = None
+        self._alive = {}
+
+    def stand_in(self, hook: Any, frame: types.FrameType) -> Any:
+        if self._told.watcher is None or self._frames.user_file(frame.f_code.co_filename) is None:
+            return hook
+        if not callable(hook) or not paddle.in_dynamic_mode():
+            return hook
+        return ToldHook(hook, "tensor", self._frames.live_line(frame), "", self._told, self._measures)
+
+    def registered(self, on: Any, hook: Any, handle: Any) -> None:
+        watcher = self._told.watcher
+        if watcher is None or not isinstance(hook, ToldHook):
+            return
+        target = id(on) if on.is_leaf and on.persistable else 0
+        alive = 0
+        if target and len(self._alive) < _MOST:
+            counts = self._alive.setdefault(target, {})
+            same = code_of(hook._hook)
+            alive = counts[same] = counts.get(same, 0) + 1
+            self._count_removal(handle, counts, same)
+        line = hook._registered
+        watcher.hook(HookCall("registered", hook._hook, None, None, False, line, "", None, target, alive))
+
+    @staticmethod
+    def _count_removal(handle: Any, counts: dict[Any, int], same: Any) -> None:
+        remove = handle.remove
+
+        def counted() -> Any:
+            counts[same] = max(0, counts.get(same, 0) - 1)
+            return remove()
+
+        handle.remove = counted
+
+
+def _registering(tap: HooksTap, original: Callable[..., Any]) -> Callable[..., Any]:
+    stand_in, registered, frame, strip, quietly = tap.stand_in, tap.registered, sys._getframe, strip_own, suppress
+    codes = tap.codes
+
+    def register_hook(self: Any, hook: Any) -> Any:
+        ours = hook
+        with quietly(Exception):
+            ours = stand_in(hook, frame(1))
+        try:
+            handle = original(self, ours)
+        except BaseException as error:
+            strip(error, codes)
+            raise
+        with quietly(Exception):
+            registered(self, ours, handle)
+        return handle
+
+    return register_hook
+
+
+def _version(value: Any) -> int | None:
+    return value.inplace_version if tensors.is_tensor(value) and tensors.defined(value) else None
+
+
+def _hidden(tell: Callable[[], None]) -> None:
+    recorded = private.has_grad()
+    private.set_has_grad(False)
+    try:
+        tell()
+    finally:
+        private.set_has_grad(recorded)

@@ -1,0 +1,92 @@
+"""Regions of ``paddle.distributed.fleet.utils.recompute``: the results of both passes."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import paddle
+
+from adbg.engine.backends.base import Need, Tap, Watcher
+from adbg.engine.backends.common.observing.recomputes import Listening, Passes, Region
+from adbg.engine.backends.common.observing.stand_ins import disguised
+from adbg.engine.backends.common.tracebacks import strip_own
+from adbg.engine.backends.common.user_files import FrameFilter
+from adbg.engine.backends.paddle import private, tensors
+from adbg.engine.outside import DISGUISED, suppress
+
+_MODULES = (
+    "paddle.distributed.fleet.recompute.recompute", "paddle.distributed.fleet.recompute",
+    "paddle.distributed.fleet.utils", "paddle.distributed.fleet",
+)  # fmt: skip
+
+
+class RecomputesTap(Tap):
+    need = Need.RECOMPUTES
+
+    def __init__(self, frames: FrameFilter) -> None:
+        self._frames = frames
+        self._listening = Listening()
+        self._put: list[tuple[Any, Any, Any]] = []
+        self.codes: set[Any] = set()
+
+    def put_in(self, watcher: Watcher) -> None:
+        self._listening.watcher = watcher
+        for name in _MODULES:
+            module = sys.modules.get(name)
+            original = vars(module).get("recompute") if module is not None else None
+            if not inspect.isfunction(original):
+                continue
+            ours = disguised(_recompute(self, original), original)
+            self.codes.add(ours.__code__)
+            DISGUISED.add(ours.__code__)
+            self._put.append((module, original, ours))
+            setattr(module, "recompute", ours)  # noqa: B010  (a module)
+
+    def take_out(self) -> None:
+        self._listening.watcher = None
+        for module, original, ours in self._put:
+            if vars(module).get("recompute") is ours:
+                module.recompute = original
+                DISGUISED.discard(ours.__code__)
+        self._put = []
+
+    def region(self, function: Any, kwargs: dict[str, Any], frame: Any) -> Any:
+        if self._listening.watcher is None or not private.has_grad() or isinstance(function, Region):
+            return function
+        known = ("preserve_rng_state", "use_reentrant")
+        keywords = {name: value for name, value in kwargs.items() if name in known}
+        passes = Passes(function, self._frames.live_line(frame), keywords, self._listening.tell)
+        ours: Any = Region(function, passes, self._watched)
+        plain = function.forward if isinstance(function, paddle.nn.Layer) else function
+        ours.__signature__ = inspect.signature(plain)  # by which Paddle sorts the arguments
+        return ours
+
+    def _watched(self, passes: Passes, args: Any, run: Callable[[], Any]) -> Any:
+        if self._listening.watcher is None:
+            return run()
+        passes.begin(tuple([tensors.norm(each) for each in args if tensors.is_tensor(each)]))
+        result = run()
+        results = result if isinstance(result, (tuple, list)) else (result,)
+        for place, each in enumerate(results):
+            if tensors.is_tensor(each):
+                passes.row(f"result {place}", tensors.norm(each), None)
+        return result
+
+
+def _recompute(tap: RecomputesTap, original: Callable[..., Any]) -> Callable[..., Any]:
+    region, frame, strip, quietly, codes = tap.region, sys._getframe, strip_own, suppress, tap.codes
+
+    def recompute(function: Any, *args: Any, **kwargs: Any) -> Any:
+        ours = function
+        with quietly(Exception):
+            ours = region(function, kwargs, frame(1))
+        try:
+            return original(ours, *args, **kwargs)
+        except BaseException as error:
+            strip(error, codes)
+            raise
+
+    return recompute

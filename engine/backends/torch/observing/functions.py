@@ -1,0 +1,182 @@
+"""Custom functions on torch: ``autograd.Function.apply``, and the backward of its nodes."""
+
+from __future__ import annotations
+
+import contextlib
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from adbg.engine.backends.base import FunctionCall, Need, Tap, Watcher
+from adbg.engine.backends.common.observing.derivatives import DerivativeProbe
+from adbg.engine.backends.common.user_files import FrameFilter
+from adbg.engine.backends.torch import private
+from adbg.engine.backends.torch.observing.stand_ins import TorchStandIns
+
+_Function: Any = torch.autograd.Function
+_deterministic: Any = torch.utils.deterministic
+_Node: Any = torch.autograd.function.BackwardCFunction
+_transforming: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
+
+
+class FunctionsTap(Tap):
+    need = Need.FUNCTIONS
+
+    def __init__(self, frames: FrameFilter) -> None:
+        self._frames = frames
+        self._stand_ins = TorchStandIns()
+        self._watcher: Watcher | None = None
+        self._probe = TorchProbe(_Function.apply.__func__)
+
+    def put_in(self, watcher: Watcher) -> None:
+        self._watcher = watcher
+        self._probe = TorchProbe(_Function.apply.__func__)
+        self._stand_ins.put(_Function, "apply", self._begins, self._ended)
+        self._stand_ins.put(_Node, "apply", self._backward_begins, self._backward_ended)
+
+    def take_out(self) -> None:
+        self._watcher = None
+        self._stand_ins.restore()
+
+    def _is_users(self, function: type) -> bool:
+        backward = getattr(function, "backward", None)
+        code = getattr(getattr(backward, "__wrapped__", backward), "__code__", None)  # once_differentiable wraps
+        return code is not None and self._frames.user_file(code.co_filename) is not None
+
+    def _begins(self, args: tuple[Any, ...], kwargs: dict[str, Any], frame: types.FrameType) -> FunctionCall | None:
+        function = args[0]
+        if self._probe.running or not self._is_users(function) or _transforming():
+            return None
+        versions = tuple([_version(each) for each in args[1:]])
+        return FunctionCall(
+            "forward",
+            function,
+            None,
+            args[1:],
+            kwargs,
+            None,
+            self._frames.live_line(frame),
+            None,
+            versions,
+            self._probe,
+        )
+
+    def _ended(self, call: FunctionCall, result: Any, error: BaseException | None) -> None:
+        call.results, call.error = result, error
+        results = result if isinstance(result, (tuple, list)) else (result,)
+        for each in results:
+            node = private.attribute_grad_fn(each) if isinstance(each, torch.Tensor) else None
+            if getattr(type(node), "_forward_cls", None) is call.function:
+                call.context = node
+                break
+        self._tell(call)
+
+    def _backward_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any], frame: types.FrameType) -> Any:
+        function = getattr(args[0], "_forward_cls", None)
+        if self._probe.running or function is None or not self._is_users(function):
+            return None
+        return FunctionCall("backward", function, args[0], args[1:], {}, None, None)
+
+    def _backward_ended(self, call: FunctionCall, result: Any, error: BaseException | None) -> None:
+        call.results, call.error = result, error
+        self._tell(call)
+
+    def _tell(self, call: FunctionCall) -> None:
+        if self._watcher is not None:
+            with torch.no_grad():
+                self._watcher.function(call)
+
+
+def _version(value: Any) -> int | None:
+    return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else None
+
+
+class TorchProbe(DerivativeProbe):
+    def copied(self, value: Any) -> Any:
+        return value.detach().clone()
+
+    def is_tensor(self, value: Any) -> bool:
+        return isinstance(value, torch.Tensor)
+
+    def is_float(self, value: Any) -> bool:
+        return bool(value.is_floating_point())
+
+    def needs_gradient(self, value: Any) -> bool:
+        return bool(value.requires_grad)
+
+    def size(self, value: Any) -> int:
+        return int(value.numel())
+
+    def widened(self, value: Any) -> Any:
+        return value.double()
+
+    def is_double(self, value: Any) -> bool:
+        return bool(value.dtype == torch.float64)
+
+    def random_like(self, value: Any, seed: int) -> Any:
+        generator = torch.Generator().manual_seed(seed)
+        made = torch.randn(tuple(value.shape), generator=generator, dtype=torch.float64)
+        return made.to(value.device, torch.float64)
+
+    def unit_like(self, value: Any, place: int) -> Any:
+        unit = torch.zeros(value.numel(), dtype=torch.float64, device=value.device)
+        unit[place] = 1
+        return unit.reshape(value.shape)
+
+    def moved(self, value: Any, direction: Any, by: float) -> Any:
+        return (value.detach().double() + direction * by).to(value.dtype)
+
+    def dot(self, one: Any, other: Any) -> float:
+        return float((one.detach().double() * other.double()).sum().item())
+
+    def equal(self, one: Any, other: Any) -> bool:
+        return one.shape == other.shape and bool(torch.equal(one.detach().double(), other.detach().double()))
+
+    def finite(self, value: Any) -> bool:
+        return bool(torch.isfinite(value.detach()).all().item())
+
+    @contextlib.contextmanager
+    def quiet(self) -> Iterator[None]:
+        self.running = True
+        try:
+            with private.undisturbed(), torch.random.fork_rng(), warnings.catch_warnings(), torch.enable_grad():
+                warnings.simplefilter("ignore")
+                yield
+        finally:
+            self.running = False
+
+    @contextlib.contextmanager
+    def repeatable(self) -> Iterator[None]:
+        torch.manual_seed(5)
+        yield
+
+    @contextlib.contextmanager
+    def filled(self) -> Iterator[None]:
+        was, only = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+        fill = _deterministic.fill_uninitialized_memory
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        _deterministic.fill_uninitialized_memory = True
+        try:
+            yield
+        finally:
+            _deterministic.fill_uninitialized_memory = fill
+            torch.use_deterministic_algorithms(was, warn_only=only)
+
+    def gradients(
+        self, run: Callable[[list[Any]], list[Any]], values: list[Any], needed: list[int], seed: int
+    ) -> tuple[list[Any], list[Any]]:
+        leaves = [each.detach().clone().requires_grad_(n in needed) if self.is_tensor(each) and self.is_float(each)
+                  else each for n, each in enumerate(values)]  # fmt: skip
+        # Not the leaves themselves: a function may change what it is given in place.
+        outputs = run([each.clone() if n in needed else each for n, each in enumerate(leaves)])
+        roots = [each for each in outputs if each.requires_grad]
+        if not roots:
+            return outputs, [None] * len(needed)
+        weights = [
+            self.random_like(each, seed + n).to(each.dtype) for n, each in enumerate(outputs) if each.requires_grad
+        ]
+        found = torch.autograd.grad(roots, [leaves[n] for n in needed], weights, allow_unused=True)
+        return outputs, list(found)

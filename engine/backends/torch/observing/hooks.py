@@ -1,0 +1,107 @@
+"""Hooks that the program registers on torch: on tensors, for accumulated gradients, on modules."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from adbg.engine.backends.base import HookCall, Need, Tap, Watcher
+from adbg.engine.backends.common.observing.hooks import Measures, Told, ToldHook, code_of
+from adbg.engine.backends.common.observing.stand_ins import disguised
+from adbg.engine.backends.common.tracebacks import strip_own
+from adbg.engine.backends.common.user_files import FrameFilter
+from adbg.engine.backends.torch import tensors
+from adbg.engine.outside import DISGUISED, suppress
+
+_is_compiling = torch.compiler.is_compiling
+_Register = Callable[..., Any]
+
+
+class HooksTap(Tap):
+    need = Need.HOOKS
+
+    def __init__(self, frames: FrameFilter) -> None:
+        self._frames = frames
+        self._told = Told()
+        self.codes: set[types.CodeType] = set()
+        self._put: list[tuple[Any, str, Any, Any]] = []
+        self._measures = Measures(tensors.norm, _version, _hidden, lambda value: isinstance(value, torch.Tensor))
+
+    def put_in(self, watcher: Watcher) -> None:
+        self._told.watcher = watcher
+        points = (
+            (torch.Tensor, "register_hook", "tensor", "_backward_hooks"),
+            (torch.Tensor, "register_post_accumulate_grad_hook", "accumulate", "_post_accumulate_grad_hooks"),
+            (torch.nn.Module, "register_full_backward_hook", "module backward", "_backward_hooks"),
+        )
+        for owner, name, what, kept in points:
+            original = vars(owner).get(name)
+            if original is None:
+                continue
+            ours = disguised(_registering(self, original, what, kept), original)
+            DISGUISED.add(ours.__code__)
+            self.codes.add(ours.__code__)
+            setattr(owner, name, ours)
+            self._put.append((owner, name, original, ours))
+
+    def take_out(self) -> None:
+        self._told.watcher = None
+        for owner, name, original, ours in self._put:
+            if vars(owner).get(name) is ours:
+                setattr(owner, name, original)
+                DISGUISED.discard(ours.__code__)
+        self._put = []
+
+    def stand_in(self, on: Any, hook: Any, what: str, frame: types.FrameType) -> Any:
+        """The hook itself where it is not the program's, or something compiles."""
+        if self._told.watcher is None or _is_compiling() or self._frames.user_file(frame.f_code.co_filename) is None:
+            return hook
+        line = self._frames.live_line(frame)
+        return ToldHook(hook, what, line, "", self._told, self._measures)
+
+    def registered(self, on: Any, hook: Any, what: str, kept: str) -> None:
+        watcher = self._told.watcher
+        if watcher is None or not isinstance(hook, ToldHook):
+            return
+        lasting = isinstance(on, torch.nn.Module) or on.is_leaf
+        hooks = getattr(on, kept, None) or {}
+        same = code_of(hook._hook)
+        alive = sum(code_of(each._hook) is same for each in hooks.values() if isinstance(each, ToldHook))
+        name = type(on).__name__ if isinstance(on, torch.nn.Module) else ""
+        call = HookCall(
+            "registered", hook._hook, None, None, False, hook._registered, name, None, id(on) if lasting else 0, alive
+        )
+        watcher.hook(call)
+
+
+def _registering(tap: HooksTap, original: _Register, what: str, kept: str) -> _Register:
+    stand_in, registered, frame, strip, quietly = tap.stand_in, tap.registered, sys._getframe, strip_own, suppress
+    codes = tap.codes
+
+    def register(self: Any, hook: Any, *args: Any, **kwargs: Any) -> Any:
+        ours = hook
+        with quietly(Exception):
+            ours = stand_in(self, hook, what, frame(1))
+        try:
+            handle = original(self, ours, *args, **kwargs)
+        except BaseException as error:
+            strip(error, codes)
+            raise
+        with quietly(Exception):
+            registered(self, ours, what, kept)
+        return handle
+
+    return register
+
+
+def _version(value: Any) -> int | None:
+    return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else None
+
+
+def _hidden(tell: Callable[[], None]) -> None:
+    with torch.no_grad():
+        tell()

@@ -1,0 +1,101 @@
+"""Regions of ``torch.utils.checkpoint``: the operators of both passes, compared as the second pass runs (it may end
+early: it stops at the last tensor that is needed)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.utils.checkpoint as checkpoint_module
+from torch.overrides import TorchFunctionMode
+
+from adbg.engine.backends.base import Need, Tap, Watcher
+from adbg.engine.backends.common.observing.recomputes import Listening, Passes, Region
+from adbg.engine.backends.common.observing.stand_ins import disguised
+from adbg.engine.backends.common.tracebacks import strip_own
+from adbg.engine.backends.common.user_files import FrameFilter
+from adbg.engine.backends.torch import tensors
+from adbg.engine.outside import DISGUISED, suppress
+
+_is_compiling = torch.compiler.is_compiling
+_UNWRITTEN = frozenset(("empty", "empty_like", "new_empty", "empty_strided"))
+
+
+class RecomputesTap(Tap):
+    need = Need.RECOMPUTES
+
+    def __init__(self, frames: FrameFilter) -> None:
+        self._frames = frames
+        self._listening = Listening()
+        self._original: Any = None
+        self._ours: Any = None
+        self.codes: set[Any] = set()
+
+    def put_in(self, watcher: Watcher) -> None:
+        self._listening.watcher = watcher
+        self._original = vars(checkpoint_module).get("checkpoint")
+        if self._original is None:
+            return
+        ours = disguised(_checkpoint(self, self._original), self._original)
+        self.codes.add(ours.__code__)
+        DISGUISED.add(ours.__code__)
+        checkpoint_module.checkpoint = self._ours = ours
+
+    def take_out(self) -> None:
+        self._listening.watcher = None
+        if self._ours is not None and vars(checkpoint_module).get("checkpoint") is self._ours:
+            checkpoint_module.checkpoint = self._original
+            DISGUISED.discard(self._ours.__code__)
+        self._ours = None
+
+    def region(self, function: Any, kwargs: dict[str, Any], frame: Any) -> Any:
+        """The function itself where nothing is to be seen."""
+        if self._listening.watcher is None or _is_compiling() or not torch.is_grad_enabled():
+            return function
+        known = ("preserve_rng_state", "use_reentrant")
+        keywords = {name: value for name, value in kwargs.items() if name in known}
+        passes = Passes(function, self._frames.live_line(frame), keywords, self._listening.tell)
+        return Region(function, passes, self._watched)
+
+    def _watched(self, passes: Passes, args: Any, run: Callable[[], Any]) -> Any:
+        if self._listening.watcher is None or _is_compiling():
+            return run()
+        inputs = tuple([tensors.norm(each) for each in args if isinstance(each, torch.Tensor)])
+        passes.begin(inputs)
+        with _Log(self, passes):
+            return run()
+
+
+class _Log(TorchFunctionMode):
+    def __init__(self, tap: RecomputesTap, passes: Passes) -> None:
+        super().__init__()
+        self._frames = tap._frames
+        self._passes = passes
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        with suppress(Exception):
+            name = getattr(func, "__name__", "")
+            first = result[0] if isinstance(result, (tuple, list)) and result else result
+            if isinstance(first, torch.Tensor) and name not in _UNWRITTEN and not name.startswith("__get"):
+                line = self._frames.live_line(sys._getframe(1))
+                self._passes.row(name, tensors.norm(first), line)
+        return result
+
+
+def _checkpoint(tap: RecomputesTap, original: Callable[..., Any]) -> Callable[..., Any]:
+    region, frame, strip, quietly, codes = tap.region, sys._getframe, strip_own, suppress, tap.codes
+
+    def checkpoint(function: Any, *args: Any, **kwargs: Any) -> Any:
+        ours = function
+        with quietly(Exception):
+            ours = region(function, kwargs, frame(1))
+        try:
+            return original(ours, *args, **kwargs)
+        except BaseException as error:
+            strip(error, codes)
+            raise
+
+    return checkpoint

@@ -1,0 +1,135 @@
+"""Exceptions that leave a backward: what a custom function gave back that the framework refuses, what its own code or a
+hook raised, and operators that fail."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from adbg.engine.backends.base import FunctionCall
+from adbg.engine.diagnosis.detector import Detector, Need, detector
+from adbg.engine.diagnosis.detectors.functions.derivatives import argument_name, result_line
+from adbg.engine.diagnosis.values import is_users, line_in, steps_of
+from adbg.engine.protocol.messages import Finding
+from adbg.engine.session.running_call import Running
+from adbg.engine.types import SourceLine
+
+_COUNT = re.compile(r"returned an incorrect number of gradients \(expected (\d+), got (\d+)\)")
+_SHAPE = re.compile(r"invalid gradient at index (\d+) - got (\[.*?\]) but expected shape compatible with (\[.*?\])")
+_KIND = re.compile(r"invalid gradient at index (\d+) - (.*)")
+_NONE = re.compile(r"expected (?:Variable|Tensor) or None|must be (?:list or tuple|Tensor)", re.I)
+_OF_OTHERS = ("second time", "TensorWrappers of", "is at version", "Its version is", "does not require grad")
+_EXPECTED = re.compile(r"expected (\(.*?\)), got (.*?)(?:;|$)")
+_PART = re.compile(r"\w+ \[[^\]]*\]|None|undefined")
+
+
+@detector("backward-error", "function-contract")
+class BackwardError(Detector):
+    """A backward raised an exception: the node that failed, the forward line that made it, and, of a custom function
+    (autograd.Function, PyLayer) or a hook, the line that raised it or that gave back a gradient of the wrong number,
+    shape or type.
+
+    Evidence: what was expected and what was given back; the framework's own message.
+    Mistaken for: an exception that the program catches and goes on from is told as well.
+    Cost: a call per run of a custom function.
+    """
+
+    needs = Need.FUNCTIONS
+
+    def __init__(self, facts: Any) -> None:
+        super().__init__(facts)
+        self._last: tuple[type, str] | None = None  # the custom function whose backward ran last, and what it gave
+        self._lines: dict[type, SourceLine | None] = {}
+
+    def function(self, call: FunctionCall) -> None:
+        if call.phase == "forward":
+            self._lines[call.function] = call.line
+        elif call.error is None:
+            self._last = call.function, self._described(call.results)
+
+    def _described(self, results: Any) -> str:
+        each = results if isinstance(results, (tuple, list)) else (results,)
+        backend = self.facts.backend
+        shown = []
+        for value in each[:8]:
+            meta = backend.meta(value) if backend.is_tensor(value) else None
+            shown.append(f"{meta.dtype} {list(meta.shape or ())}" if meta is not None else type(value).__name__)
+        return f"({', '.join(shown)})"
+
+    def backward_end(self, running: Running, error: BaseException | None) -> None:
+        if error is None or len(running.chain) > 1 or not isinstance(error, Exception):
+            return
+        call = running.call
+        text = call.error_text(error)
+        if any(words in text or words in str(error) for words in _OF_OTHERS):
+            return
+        suspects = call.failed_nodes(error)
+        key = suspects[0][0] if suspects else None
+        node, forward = self.facts.node(call, key) if key is not None else (None, None)
+        evidence = [text.strip()[:500], *[why[:500] for _, why in suspects[:1]]]
+        found = self._raised(call.original_error(error), text) or self._contract(call, key, text, evidence)
+        name = node.unique_name if node is not None else "a node"
+        if found is not None:
+            kind, cause, message, confidence = found
+        else:
+            kind, cause, confidence = "backward-error", forward, 0.6
+            first = text.strip().split("\n", 1)[0]
+            message = f"{name} failed in backward: {first[:200]}"
+        self.facts.tell(
+            Finding(
+                0, kind, "error", confidence, message, node=node, backward=call.number, forward=forward,
+                cause=self.facts.cause(cause), evidence=evidence, next=["b error", f"b {name}" if node else "b error"],
+            )
+        )  # fmt: skip
+
+    def _raised(self, error: BaseException, told: str) -> tuple[str, SourceLine | None, str, float] | None:
+        """By code of the user's that the engine called."""
+        steps = steps_of(error)
+        entered = [
+            place for place, (frame, _) in enumerate(steps)
+            if not is_users(frame) and str(frame.f_globals.get("__name__")).partition(".")[0] == self.facts.backend.name
+        ]  # fmt: skip
+        inside = [frame for frame, _ in steps[entered[0] + 1 :] if is_users(frame)] if entered else []
+        if not inside and error.__traceback__ is not None and steps and self.facts.backend.name == "paddle":
+            inside = [frame for frame, _ in steps if is_users(frame) and frame.f_code.co_name == "backward"]
+        if not inside:
+            return None
+        line = line_in(error, inside[-1])
+        where = inside[0].f_code.co_name
+        owner = getattr(inside[0].f_code, "co_qualname", where)
+        text = told.strip().split("\n", 1)[0][:200]
+        return "backward-error", line, f"{owner} raised in backward: {text}", 0.92
+
+    def _contract(
+        self, call: Any, key: int | None, text: str, evidence: list[str]
+    ) -> tuple[str, SourceLine | None, str, float] | None:
+        if self._last is None or key is None or not call.is_custom(key):
+            return None
+        function, given = self._last
+        name = function.__name__
+        if name not in call.describe(key).name:
+            return None
+        evidence.append(f"{name}.backward returned {given}")
+        if (found := _COUNT.search(text)) is not None:
+            expected, got = int(found[1]), int(found[2])
+            what = f"{got} gradients, but {name}.forward took {expected} arguments: one each, or None"
+            return "function-contract", result_line(function, 10_000), f"{name}.backward returns {what}", 0.95
+        if (found := _SHAPE.search(text)) is not None:
+            place = int(found[1])
+            argument = argument_name(function, place)
+            what = f"a gradient of shape {found[2]} for {argument}, which has shape {found[3]}"
+            return "function-contract", result_line(function, place), f"{name}.backward returns {what}", 0.95
+        if (found := _KIND.search(text)) is not None:
+            place = int(found[1])
+            what = f"a gradient for {argument_name(function, place)} that does not fit: {found[2][:160]}"
+            return "function-contract", result_line(function, place), f"{name}.backward returns {what}", 0.95
+        expected_got = next((found for why in evidence if (found := _EXPECTED.search(why)) is not None), None)
+        if expected_got is not None:
+            wanted, got_parts = _PART.findall(expected_got[1]), _PART.findall(expected_got[2])
+            place = next((n for n, (one, two) in enumerate(zip(wanted, got_parts)) if one != two), 10_000)
+            place = 10_000 if place < len(wanted) and wanted[place] == "None" else place  # the return is at fault
+            what = f"{expected_got[2]} where {expected_got[1]} is expected"
+            return "function-contract", result_line(function, place), f"{name}.backward returns {what}", 0.93
+        if _NONE.search(text):
+            return "function-contract", result_line(function, 0), f"{name}.backward returns {given}: {text[:160]}", 0.9
+        return None

@@ -1,0 +1,128 @@
+"""Custom functions that break the rules of their framework without an exception."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from adbg.engine.backends.base import FunctionCall
+from adbg.engine.diagnosis.detector import Detector, Need, detector
+from adbg.engine.diagnosis.detectors.functions.derivatives import argument_name, plain_code
+from adbg.engine.diagnosis.source import function_named, inside
+from adbg.engine.protocol.messages import Finding
+from adbg.engine.types import SourceLine
+
+
+@detector("function-input-overwritten", "function-keeps-output")
+class Contract(Detector):
+    """The forward of a custom function writes into a tensor that it was given without saying so (``mark_dirty``), or
+    keeps its result as an attribute of ``ctx``: result and node then keep each other, and the graph is never freed.
+
+    Evidence: the version of the argument before and after forward; the attribute of ``ctx``.
+    Mistaken for: running statistics, which need no gradient and may be written to.
+    Cost: a look at the versions per call of a custom function.
+    """
+
+    needs = Need.FUNCTIONS
+
+    def __init__(self, facts: Any) -> None:
+        super().__init__(facts)
+        self._seen: set[type] = set()
+        self._told: set[tuple[type, str]] = set()
+
+    def applied(self) -> bool:
+        return bool(self._seen)
+
+    def function(self, call: FunctionCall) -> None:
+        if call.phase != "forward" or call.error is not None:
+            return
+        self._seen.add(call.function)
+        results = call.results if isinstance(call.results, (tuple, list)) else (call.results,)
+        backend = self.facts.backend
+        if not any(backend.is_tensor(each) and backend.has_graph(each) for each in results):
+            return
+        name = call.function.__name__
+        for place, (value, before) in enumerate(zip(call.arguments, call.versions)):
+            if before is None or backend.version_of(value) == before or any(each is value for each in results):
+                continue
+            if not backend.meta(value).requires_grad:
+                continue
+            argument = argument_name(call.function, place)
+            self._tell(
+                call, "function-input-overwritten", "error", 0.9, argument,
+                f"{name}.forward writes into its input {argument} and neither marks it with ctx.mark_dirty nor "
+                "returns it: gradients are computed of the value that it had before",
+                [f"{argument} is at version {backend.version_of(value)} after {name}.forward, at {before} before it"],
+                _writes_to(call.function, argument),
+            )  # fmt: skip
+        kept = getattr(call.context, "__dict__", None)
+        for attribute, value in list(kept.items()) if isinstance(kept, dict) else ():
+            held = value if isinstance(value, (tuple, list)) else (value,)
+            if any(backend.is_tensor(each) and any(each is result for result in results) for each in held):
+                self._tell(
+                    call, "function-keeps-output", "warning", 0.88, attribute,
+                    f"{name}.forward keeps its own result as ctx.{attribute}: the result and its node keep each "
+                    f"other, and "
+                    "the graph is never freed; use ctx.save_for_backward",
+                    [f"ctx.{attribute} is what forward returned"],
+                    _line_with(call.function, functools.partial(_sets, attribute)),
+                )  # fmt: skip
+
+    def _tell(
+        self, call: FunctionCall, kind: str, severity: str, confidence: float, what: str, message: str,
+        evidence: list[str], line: SourceLine | None,
+    ) -> None:  # fmt: skip
+        if (call.function, f"{kind} {what}") in self._told:
+            return
+        self._told.add((call.function, f"{kind} {what}"))
+        facts = self.facts
+        facts.tell(
+            Finding(
+                0, kind, severity, confidence, message, forward=call.line, cause=facts.cause(line or call.line),
+                evidence=evidence, next=[f"b '*{call.function.__name__}*'"],
+            )
+        )  # fmt: skip
+
+
+def _nodes(function: type) -> Iterator[tuple[str, ast.AST]]:
+    for method in ("forward", "setup_context"):
+        code = plain_code(function, method)
+        tree = function_named(code.co_filename, code.co_firstlineno) if code is not None else None
+        for node in inside(tree) if tree is not None else ():
+            yield os.path.abspath(code.co_filename), node
+
+
+def _line_with(function: type, wanted: Any) -> SourceLine | None:
+    found = [(node.lineno, file) for file, node in _nodes(function) if hasattr(node, "lineno") and wanted(node)]
+    return SourceLine(found[0][1], min(found)[0], "forward") if found else None
+
+
+def _writes_to(function: type, name: str) -> SourceLine | None:
+    def wanted(node: ast.AST) -> bool:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            method = node.func.attr
+            return method.endswith("_") and not method.startswith("_") and _base(node.func.value) == name
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
+        )
+        return any(
+            _base(each) == name and (isinstance(each, ast.Subscript) or isinstance(node, ast.AugAssign))
+            for each in targets
+        )
+
+    return _line_with(function, wanted)
+
+
+def _base(expression: ast.expr) -> str:
+    while isinstance(expression, (ast.Subscript, ast.Attribute)):
+        expression = expression.value
+    return expression.id if isinstance(expression, ast.Name) else ""
+
+
+def _sets(attribute: str, node: ast.AST) -> bool:
+    return isinstance(node, ast.Assign) and any(
+        isinstance(each, ast.Attribute) and each.attr == attribute for each in node.targets
+    )

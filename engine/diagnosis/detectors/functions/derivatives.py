@@ -1,0 +1,223 @@
+"""Custom functions whose backward is not the derivative of their forward."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from adbg.engine.backends.base import FunctionCall, SlotCheck
+from adbg.engine.diagnosis.detector import Detector, Need, detector
+from adbg.engine.diagnosis.source import function_named, line_of_result, parameters_of
+from adbg.engine.outside import own
+from adbg.engine.protocol.messages import Finding, FoundAt
+from adbg.engine.session.running_call import Running
+from adbg.engine.session.stop_point import PausedPoint
+from adbg.engine.types import SourceLine
+
+_SAMPLES = 3  # calls of one function that are checked
+_FUNCTIONS = 50
+_EFFECTS = frozenset(
+    ("print", "open", "write", "all_reduce", "all_gather", "broadcast", "send", "recv", "reduce_scatter", "barrier",
+     "append", "add_", "update")
+)  # fmt: skip
+
+
+def plain_code(function: type, name: str) -> Any:
+    method = getattr(function, name, None)
+    return getattr(getattr(method, "__wrapped__", method), "__code__", None)
+
+
+def result_line(function: type, place: int, method: str = "backward") -> SourceLine | None:
+    """Where a function's backward makes what it returns at ``place``."""
+    code = plain_code(function, method)
+    tree = function_named(code.co_filename, code.co_firstlineno) if code is not None else None
+    if code is None or tree is None:
+        return None
+    return SourceLine(os.path.abspath(code.co_filename), line_of_result(code.co_filename, tree, place), code.co_name)
+
+
+def argument_name(function: type, place: int) -> str:
+    """ "x" for argument 0 of ``forward(ctx, x)``."""
+    code = plain_code(function, "forward")
+    tree = function_named(code.co_filename, code.co_firstlineno) if code is not None else None
+    names = list(parameters_of(tree)) if tree is not None else []
+    names = names[1:] if names[:1] and names[0] in ("ctx", "self", "context", "cls") else names
+    return names[place] if place < len(names) else f"argument {place}"
+
+
+class _Seen:
+    """One custom function of the program's."""
+
+    def __init__(self, function: type, line: SourceLine | None) -> None:
+        self.function = function
+        self.line = line
+        self.samples: list[Any] = []
+        self.probe: Any = None
+        self.missing: set[int] = set()
+        self.checked = False
+
+
+@detector("wrong-derivative", "uninitialised", "missing-gradient")
+class WrongDerivative(Detector):
+    """The backward of a custom function (autograd.Function, PyLayer) is not the derivative of its forward, returns
+    memory that nothing was written to, or gives None for an input that its result depends on.
+
+    Evidence: directional derivatives of the forward by finite differences, with two step sizes, beside what the
+    backward gives, on copies of what the function was really given; the same with fresh memory filled with NaN.
+    Mistaken for: a straight-through estimator or a function whose forward is the identity (a gradient that is scaled,
+    clipped or reversed on purpose) is a note.
+    Cost: copies of the arguments of the first three calls of each function; the check runs when the program ends, or
+    at a stop where it is asked for.
+    """
+
+    needs = Need.FUNCTIONS
+
+    def __init__(self, facts: Any) -> None:
+        super().__init__(facts)
+        self._seen: dict[type, _Seen] = {}
+        self._why = ""
+        self._last: Any = None  # the function whose backward ran last
+
+    def applied(self) -> bool:
+        return bool(self._seen)
+
+    def why_not(self) -> str:
+        return self._why
+
+    def backward_end(self, running: Running, error: BaseException | None) -> None:
+        if error is not None and self._last in self._seen:  # run again it would fail again, and be logged again
+            self._seen[self._last].checked = True
+
+    def function(self, call: FunctionCall) -> None:
+        if call.phase == "backward":
+            self._last = call.function
+        if call.error is not None or call.phase != "forward" or call.probe is None:
+            return
+        seen = self._seen.get(call.function)
+        if seen is None:
+            if len(self._seen) >= _FUNCTIONS:
+                return
+            seen = self._seen[call.function] = _Seen(call.function, call.line)
+        if len(seen.samples) < _SAMPLES and not seen.checked:
+            if _has_effects(call.function):
+                seen.checked = True
+                self._why = f"{call.function.__name__} does more than compute: it was not run again"
+                return
+            sample = call.probe.sample(call)
+            if sample is not None:
+                seen.probe = call.probe
+                seen.samples.append(sample)
+
+    def at_stop(self, point: PausedPoint) -> None:
+        self.end()
+
+    def end(self) -> None:
+        for seen in list(self._seen.values()):
+            if seen.checked:
+                continue
+            seen.checked = True
+            samples, seen.samples = seen.samples, []
+            found: dict[int, list[SlotCheck]] = {}
+            for sample in samples:
+                try:
+                    with self.facts.backend.user_mode():
+                        for check in seen.probe.check(seen.function, sample):
+                            found.setdefault(check.place, []).append(check)
+                except own(Exception) as error:
+                    self._why = f"{seen.function.__name__} cannot be run again: {type(error).__name__}"
+            for place, checks in found.items():
+                self._judge(seen, place, checks)
+
+    # ---- telling
+
+    def _judge(self, seen: _Seen, place: int, checks: Sequence[SlotCheck]) -> None:
+        name, argument = seen.function.__name__, argument_name(seen.function, place)
+        if any(check.unwritten for check in checks):
+            self._tell(
+                seen, "uninitialised", "error", 0.93, place, next(check for check in checks if check.unwritten),
+                f"{name}.backward returns memory that nothing was written to: the gradient of {argument} is "
+                f"whatever lay "
+                "there",
+                ["with fresh memory filled with NaN the gradient has NaN; without it is finite"],
+            )  # fmt: skip
+            return
+        wrong = [check for check in checks if check.smooth and not check.agrees]
+        if not wrong or 2 * len(wrong) < len([check for check in checks if check.smooth]):
+            return
+        check = wrong[0]
+        if check.missing:
+            self._tell(
+                seen, "missing-gradient", "error", 0.93, place, check,
+                f"{name}.backward returns None as the gradient of {argument}, but its result depends on {argument}", [],
+            )  # fmt: skip
+        elif check.identity:
+            self._tell(
+                seen, "wrong-derivative", "note", 0.4, place, check,
+                f"{name} gives {argument} back as it is, and its backward changes the gradient: on purpose, as "
+                f"a scaled, "
+                "clipped or reversed gradient is, or a mistake; whether the training means it decides", [],
+            )  # fmt: skip
+        elif check.flat:
+            self._tell(
+                seen, "wrong-derivative", "note", 0.35, place, check,
+                f"{name} passes a gradient where its forward does not depend on {argument}: a straight-through "
+                f"estimator "
+                "does so on purpose", [],
+            )  # fmt: skip
+        else:
+            times = _factor(wrong)
+            how = f"gives {times} times the derivative" if times else "does not give the derivative"
+            self._tell(
+                seen, "wrong-derivative", "error", 0.93, place, check,
+                f"{name}.backward {how} of {name}.forward by {argument}", [],
+            )  # fmt: skip
+
+    def _tell(
+        self, seen: _Seen, kind: str, severity: str, confidence: float, place: int, check: SlotCheck, message: str,
+        evidence: list[str],
+    ) -> None:  # fmt: skip
+        facts = self.facts
+        cause = result_line(seen.function, place)
+        evidence = [*evidence, *[
+            f"random direction {n}: the forward changes by {numeric:.6g} (finite differences, {check.precision}), its "
+            f"backward says {'None' if check.missing else format(analytic, '.6g')}"
+            for n, (numeric, analytic) in enumerate(check.pairs, 1)
+        ]]  # fmt: skip
+        node = FoundAt(name=f"{seen.function.__name__}Backward" if facts.backend.name == "torch" else None)
+        following = [f"b '*{seen.function.__name__}*' after", "info node"]
+        facts.tell(
+            Finding(
+                0, kind, severity, confidence, message, node=node, iteration=1, forward=seen.line,
+                cause=facts.cause(cause), evidence=evidence, next=following,
+            )
+        )  # fmt: skip
+
+
+def _factor(checks: Sequence[SlotCheck]) -> str:
+    """ "1.5" where the backward is a constant times the derivative."""
+    ratios = [analytic / numeric for check in checks for numeric, analytic in check.pairs if abs(numeric) > 1e-6]
+    if not ratios or max(ratios) - min(ratios) > 1e-3 * max(map(abs, ratios)):
+        return ""
+    middle = math.fsum(ratios) / len(ratios)
+    return f"{middle:.4g}"
+
+
+def _has_effects(function: type) -> bool:
+    """Whether running it again may be seen: it prints, writes, talks to other ranks, or sets what is not its own."""
+    for name in ("forward", "backward", "setup_context"):
+        code = plain_code(function, name)
+        todo = [code] if code is not None else []
+        while todo:
+            each = todo.pop()
+            if _EFFECTS & set(each.co_names) or _stores_global(each):
+                return True
+            todo += [const for const in each.co_consts if hasattr(const, "co_code")]
+    return False
+
+
+def _stores_global(code: Any) -> bool:
+    import dis
+
+    return any(each.opname == "STORE_GLOBAL" for each in dis.get_instructions(code))

@@ -1,0 +1,131 @@
+"""Hooks of the program's own that change gradients, or that pile up."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+from adbg.engine.backends.base import HookCall
+from adbg.engine.diagnosis.detector import Detector, Need, detector
+from adbg.engine.protocol.messages import Finding
+from adbg.engine.types import SourceLine
+
+
+@dataclass(slots=True)
+class _Hook:
+    """What the hooks of one line made of gradients: norms before and after, a look each."""
+
+    name: str
+    line: SourceLine | None
+    code: str
+    norms: list[tuple[float, float]] = field(default_factory=list)
+    told: int = 0
+    kind: str = ""
+
+
+@detector("gradient-hook", "hooks-pile-up")
+class GradientHook(Detector):
+    """A hook that the program registered changes gradients: makes them zero, NaN, or scales them by a large factor;
+    or the same hook is registered again in each iteration, so that it runs ever more often.
+
+    Evidence: norms of the gradient before and after the hook, and how many copies of the hook are registered.
+    Mistaken for: clipping, masks and small factors are meant that way: a note at most.
+    Cost: two norms in the first three runs of each hook, then at every power of two.
+    """
+
+    needs = Need.HOOKS
+
+    def __init__(self, facts: Any) -> None:
+        super().__init__(facts)
+        self._hooks: dict[tuple[SourceLine | None, str], _Hook] = {}
+        self._registered: dict[tuple[int, SourceLine | None], list[int]] = {}
+        self._seen = False
+
+    def applied(self) -> bool:
+        return self._seen
+
+    def hook(self, call: HookCall) -> None:
+        self._seen = True
+        if call.what == "registered":
+            self._pile_up(call)
+            return
+        if call.before is None or call.after is None:
+            return
+        if call.after is call.before and not call.changed_in_place:
+            return
+        norm = self.facts.backend.norm
+        before = call.norm_before if call.norm_before is not None else norm(call.before)
+        key = (call.registered, call.what)
+        known = self._hooks.get(key)
+        if known is None:
+            code = getattr(call.hook, "__code__", None)
+            place = f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}" if code is not None else ""
+            name = getattr(call.hook, "__name__", type(call.hook).__name__)
+            known = self._hooks[key] = _Hook("a lambda" if name == "<lambda>" else f"{name}()", call.registered, place)
+        known.norms = [*known.norms[-7:], (before, norm(call.after))]
+        self._judge(known, call)
+
+    def _judge(self, hook: _Hook, call: HookCall) -> None:
+        before, after = hook.norms[-1]
+        changed = [(one, two) for one, two in hook.norms if one > 0 and math.isfinite(one)]
+        if math.isfinite(before) and not math.isfinite(after):
+            self._tell(hook, call, "nan", "error", 0.92, "makes finite gradients NaN or infinite")
+        elif len(changed) >= 2 and all(two == 0 for _, two in changed):
+            self._tell(hook, call, "zero", "warning", 0.85, "makes every gradient that it is given zero")
+        elif len(changed) >= 3:
+            ratios = [two / one for one, two in changed]
+            steady = max(ratios) - min(ratios) <= 1e-3 * max(ratios)
+            if steady and max(ratios) > 0 and not 0.3 <= ratios[-1] <= 3.3:
+                self._tell(hook, call, "scale", "warning", 0.6, f"multiplies gradients by {ratios[-1]:.3g}")
+            elif hook.kind not in ("zero", "scale", "nan"):
+                self._tell(hook, call, "changes", "note", 0.3, "changes gradients, as clipping and masks do")
+
+    def _tell(self, hook: _Hook, call: HookCall, kind: str, severity: str, confidence: float, what: str) -> None:
+        if hook.kind == kind or (hook.kind and kind == "changes"):
+            return
+        hook.kind = kind
+        facts = self.facts
+        where = f" (its code is at {hook.code})" if hook.code else ""
+        hook.told = facts.tell(
+            Finding(
+                hook.told, "gradient-hook", severity, confidence,
+                f"the hook {hook.name} on a {'module' if call.what.startswith('module') else 'tensor'} {what}",
+                cause=facts.cause(hook.line),
+                evidence=[
+                    *[f"norm {one:.6g} before the hook, {two:.6g} after it" for one, two in hook.norms[-4:]],
+                    f"registered at {hook.line.file}:{hook.line.line}{where}" if hook.line else "registered",
+                ],
+                next=["info graph"],
+            )
+        )  # fmt: skip
+
+    def _pile_up(self, call: HookCall) -> None:
+        if not call.target:
+            return
+        when = self._registered.setdefault((call.target, call.registered), [])
+        if self.facts.iteration not in when[-1:]:
+            when.append(self.facts.iteration)
+        del when[:-6]
+        if call.alive < 3 or len(when) < 3:
+            return
+        facts = self.facts
+        for known in facts.findings.values():
+            if known.kind == "hooks-pile-up" and known.cause == facts.cause(call.registered):
+                return
+        name = getattr(call.hook, "__name__", type(call.hook).__name__)
+        facts.tell(
+            Finding(
+                0, "hooks-pile-up", "warning", 0.88,
+                f"the hook {'a lambda' if name == '<lambda>' else name + '()'} is registered again in each "
+                f"iteration and never "
+                f"removed: {call.alive} copies of it run now; register it once, or keep the handle and remove() it",
+                cause=facts.cause(call.registered),
+                evidence=[
+                    f"registered on the same object in iterations {', '.join(map(str, when))}",
+                    f"{call.alive} hooks of the same code are on it",
+                ],
+                next=["info graph"],
+            )
+        )  # fmt: skip

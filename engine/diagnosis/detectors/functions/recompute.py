@@ -1,0 +1,71 @@
+"""Checkpointed regions that compute something else when they are run again in backward."""
+
+from __future__ import annotations
+
+import os
+
+from adbg.engine.backends.base import RecomputeCall
+from adbg.engine.diagnosis.detector import Detector, Need, detector
+from adbg.engine.protocol.messages import Finding
+from adbg.engine.types import SourceLine
+
+_RANDOM = (
+    "dropout",
+    "rand",
+    "bernoulli",
+    "multinomial",
+    "normal",
+    "uniform",
+    "exponential",
+    "gumbel",
+    "rrelu",
+    "poisson",
+)
+
+
+@detector("recompute-differs")
+class RecomputeDiffers(Detector):
+    """A region under a checkpoint (torch.utils.checkpoint, fleet.utils.recompute) computes something else when it is
+    run again in backward, so that the gradients belong to other values than the loss: random numbers that are not
+    restored (preserve_rng_state=False, Python's or NumPy's own), state that the first pass changed, another mode.
+
+    Evidence: the first operator (on Paddle the first result) whose value differs between the two passes, with both
+    norms.
+    Mistaken for: kernels that are not deterministic differ by less than 1e-4 and are not told.
+    Cost: the norm of each result of a checkpointed region, in the sampled iterations.
+    """
+
+    sampled = Need.RECOMPUTES
+
+    def recompute(self, call: RecomputeCall) -> None:
+        facts = self.facts
+        unrestored = call.keywords.get("preserve_rng_state") is False
+        name = call.second[0] or call.first[0]
+        random = any(word in name for word in _RANDOM)
+        by_operator = call.at is not None
+        cause: SourceLine | None = (
+            call.line if (unrestored and (random or not by_operator)) or not by_operator else call.at
+        )
+        where = f"{os.path.basename(call.line.file)}:{call.line.line}" if call.line is not None else "an unknown line"
+        what = f"{name} at line {call.at.line}" if call.at is not None else name
+        why = (
+            "its random numbers are not restored (preserve_rng_state=False)"
+            if unrestored and (random or not by_operator)
+            else "what it was given was changed in place meanwhile" if call.inputs_differ
+            else "random numbers of Python or NumPy, or state that the first pass changed, are not restored"
+        )  # fmt: skip
+        facts.tell(
+            Finding(
+                0, "recompute-differs", "error", 0.93,
+                f"the region checkpointed at {where} computes something else when backward runs it again: "
+                f"{why}; the first "
+                f"to differ is {what}",
+                iteration=max(1, facts.iteration), forward=call.line, cause=facts.cause(cause),
+                evidence=[
+                    f"first pass: {call.first[0] or 'nothing more'}, norm {call.first[1]:.8g}",
+                    f"second pass: {call.second[0]}, norm {call.second[1]:.8g}",
+                    f"{call.place} results before it are the same in both passes",
+                ],
+                next=["b '*Checkpoint*'", f"bl {cause.file}:{cause.line}"] if cause is not None else [],
+            )
+        )  # fmt: skip
