@@ -53,7 +53,7 @@ class NoStep(LoopDetector):
             return
         stepped = {id(held.ref()) for each in self.ledger.optimizers.values() if each.steps for held in each.held}
         for optimizer in self.ledger.optimizers.values():
-            given = [held for held in optimizer.held if held.total >= 3]
+            given = [held for held in optimizer.held if held.total >= 3 and held.ref() is not None]
             ids = {id(held.ref()) for held in given}
             if not optimizer.steps and given and not ids & stepped and not self._changed(given):
                 self._tell(optimizer, given)
@@ -292,8 +292,10 @@ class Frozen(LoopDetector):
     """
 
     def end(self) -> None:
+        statistics = {id(value) for _, value in self.facts.backend.buffers()}
         for optimizer in self.ledger.optimizers.values():
             frozen = [held for held in optimizer.held if held.frozen and held.frozen == optimizer.steps]
+            frozen = [held for held in frozen if id(held.ref()) not in statistics]
             if optimizer.steps < 2 or not frozen:
                 continue
             plain = [held for held in frozen if not held.named]
