@@ -232,7 +232,7 @@ UPDATES = {
         "lost-update",
         """
 model = nn.Linear(6, 1)
-best = copy.deepcopy(model.state_dict())
+best = {name: value.clone() for name, value in model.state_dict().items()}
 optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters())
 for batch in x.split(4):
     optimizer.clear_grad()

@@ -10,9 +10,9 @@ import pytest
 
 paddle = pytest.importorskip("paddle.autograd") and pytest.importorskip("paddle")
 
-from adbg.engine.backends.base import ModuleCall, Need, Observation, OptimizerEvent, Watcher
-from adbg.engine.backends.common.user_files import FrameFilter
-from adbg.engine.backends.paddle import observing
+from adbg.engine.backends.base import ModuleCall, Need, Observation, OptimizerEvent, Watcher  # noqa: E402
+from adbg.engine.backends.common.user_files import FrameFilter  # noqa: E402
+from adbg.engine.backends.paddle import observing  # noqa: E402
 
 
 class Told(Watcher):

@@ -10,9 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from adbg.engine.backends.base import ModuleCall, Need, Observation, OptimizerEvent, Watcher
-from adbg.engine.backends.common.user_files import FrameFilter
-from adbg.engine.backends.torch import observing
+from adbg.engine.backends.base import ModuleCall, Need, Observation, OptimizerEvent, Watcher  # noqa: E402
+from adbg.engine.backends.common.user_files import FrameFilter  # noqa: E402
+from adbg.engine.backends.torch import observing  # noqa: E402
 
 
 class Told(Watcher):
