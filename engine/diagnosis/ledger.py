@@ -23,6 +23,7 @@ from adbg.engine.types import SourceLine
 
 FIRST = 10  # iterations that are followed closely
 _MOST_HELD = 600  # tensors of one optimizer whose gradients are followed
+_MOST_OPTIMIZERS = 32  # from then on those that are gone are forgotten
 _MOST_MOMENTS = 256
 
 
@@ -165,6 +166,9 @@ class Ledger:
     # ---- entries
 
     def _meet(self, event: OptimizerEvent) -> Optimizer:
+        if len(self.optimizers) >= _MOST_OPTIMIZERS:  # meta learning makes one a task
+            alive = {key: each for key, each in self.optimizers.items() if each.ref is None or each.ref() is not None}
+            self.optimizers = alive
         kind = type(event.optimizer).__name__
         ref = None
         with suppress(TypeError):

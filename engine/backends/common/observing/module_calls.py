@@ -63,11 +63,15 @@ class ModuleCalls(Tap):
         inside.modules += 1
         if inside.modules > 1:
             return inside
-        call = self._call(args, frame)
-        watcher = self._watcher
-        if watcher is not None:
-            with self._unseen():
-                watcher.module_begin(call)
+        try:
+            call = self._call(args, frame)
+            watcher = self._watcher
+            if watcher is not None:
+                with self._unseen():
+                    watcher.module_begin(call)
+        except BaseException:  # its end is not told then
+            inside.modules = 0
+            raise
         return call
 
     def _ended(self, told: Any, result: Any, error: BaseException | None) -> None:

@@ -53,7 +53,7 @@ class NoStep(LoopDetector):
             return
         stepped = {id(held.ref()) for each in self.ledger.optimizers.values() if each.steps for held in each.held}
         for optimizer in self.ledger.optimizers.values():
-            given = [held for held in optimizer.held if held.total >= 3]
+            given = [held for held in optimizer.held if held.total >= 3 and held.ref() is not None]
             ids = {id(held.ref()) for held in given}
             if not optimizer.steps and given and not ids & stepped and not self._changed(given):
                 self._tell(optimizer, given)
@@ -244,6 +244,9 @@ class NotOptimized(LoopDetector):
             if listed is not None:
                 names = f"{len(found)} parameters in {listed[0]}"
                 line, why = listed[1], f": {listed[0]} is a plain container, which the module does not look into"
+        elif (twin := self._twin()) is not None:
+            line, confidence = twin.made or line, 0.85
+            why = f"; two optimizers hold the same {len(twin.held)} tensors: one of them was meant for these"
         elif all(leaf.last for leaf in found) or self._evaluated(found) or not any(h.named for h in optimizer.held):
             confidence, severity = 0.45, "note"
             why = "; if they are meant to be frozen, tell it by requires_grad/stop_gradient, which also saves time"
@@ -255,6 +258,17 @@ class NotOptimized(LoopDetector):
                 cause=self.facts.cause(line), evidence=evidence, next=[f"b param:{first} after"] if first else [],
             )
         )  # fmt: skip
+
+    def _twin(self) -> Optimizer | None:
+        """An optimizer that holds just what another holds, both of which step."""
+        known: set[frozenset[int]] = set()
+        for optimizer in self.ledger.optimizers.values():
+            ids = frozenset(id(held.ref()) for held in optimizer.held)
+            if optimizer.steps >= 2 and ids in known:
+                return optimizer
+            if optimizer.steps >= 2:
+                known.add(ids)
+        return None
 
     def _evaluated(self, found: list[Leaf]) -> bool:
         """Whether all of them belong to modules in evaluation mode that hold nothing optimized: a fixed network that a
@@ -292,8 +306,10 @@ class Frozen(LoopDetector):
     """
 
     def end(self) -> None:
+        statistics = {id(value) for _, value in self.facts.backend.buffers()}
         for optimizer in self.ledger.optimizers.values():
             frozen = [held for held in optimizer.held if held.frozen and held.frozen == optimizer.steps]
+            frozen = [held for held in frozen if id(held.ref()) not in statistics]
             if optimizer.steps < 2 or not frozen:
                 continue
             plain = [held for held in frozen if not held.named]

@@ -172,3 +172,18 @@ def test_gradients_that_are_gone_at_the_step(tmp_path: Path, kind: str, program:
 @pytest.mark.parametrize("program", TWICE.values(), ids=TWICE)
 def test_a_loss_run_backward_twice(tmp_path: Path, program: str) -> None:
     check_found(tmp_path, HEAD + program, "twice-backward")
+
+
+def test_losses_that_are_not_divided_are_a_note(tmp_path: Path) -> None:
+    program = """
+model = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(3):
+    for number, (batch, target) in enumerate(zip(x.split(2), y.split(2)), 1):
+        nn.functional.mse_loss(model(batch), target).backward()  # CAUSE
+        if number % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+    finding = check_found(tmp_path, HEAD + program, "undivided")
+    assert finding["severity"] == "note" and finding["confidence"] < 0.5

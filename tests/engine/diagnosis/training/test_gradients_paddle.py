@@ -1,0 +1,189 @@
+"""What becomes of gradients between a backward and a step, on Paddle: three programs with a bug of each kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("paddle")
+
+from support.diagnosing import check_found
+
+HEAD = """
+import paddle
+from paddle import nn
+paddle.seed(0)
+x, y = paddle.randn([16, 6]), paddle.randn([16, 1])
+"""
+
+ZERO_GRAD = {
+    "no zero_grad": """
+model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+optimizer = paddle.optimizer.SGD(0.01, parameters=model.parameters())
+for epoch in range(5):
+    loss = nn.functional.mse_loss(model(x), y)
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 100.0)
+    optimizer.step()  # CAUSE
+    print(loss.item())
+""",
+    "of one of two optimizers": """
+class Trainer:
+    def __init__(self):
+        self.body, self.head = nn.Linear(6, 8), nn.Linear(8, 1)
+        self.slow = paddle.optimizer.SGD(0.001, parameters=self.body.parameters())
+        self.fast = paddle.optimizer.Adam(0.01, parameters=self.head.parameters())
+
+    def update(self):
+        self.fast.step()
+        self.slow.step()  # CAUSE
+
+    def run(self, steps):
+        for _ in range(steps):
+            self.fast.clear_grad()
+            loss = nn.functional.mse_loss(self.head(nn.functional.relu(self.body(x))), y)
+            loss.backward()
+            self.update()
+
+Trainer().run(4)
+""",
+    "a closure": """
+model = nn.Linear(6, 1)
+optimizer = paddle.optimizer.LBFGS(0.1, parameters=model.parameters(), max_iter=2)
+
+def closure():
+    loss = nn.functional.mse_loss(model(x), y)
+    loss.backward()
+    return loss
+
+for _ in range(4):
+    optimizer.step(closure)  # CAUSE
+""",
+}
+
+LOST = {
+    "zero_grad behind backward": (
+        "cleared-gradients",
+        """
+model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))
+optimizer = paddle.optimizer.Adam(0.001, parameters=model.parameters())
+for epoch in range(4):
+    loss = nn.functional.mse_loss(model(x), y)
+    loss.backward()
+    optimizer.clear_grad()  # CAUSE
+    optimizer.step()
+""",
+    ),
+    "in a helper, to zeros": (
+        "cleared-gradients",
+        """
+model = nn.Linear(6, 1)
+optimizer = paddle.optimizer.Momentum(0.1, 0.9, parameters=model.parameters())
+
+def reset(model):
+    model.clear_gradients()  # CAUSE
+
+for batch in x.split(4):
+    model(batch).pow(2).mean().backward()
+    reset(model)
+    optimizer.step()
+""",
+    ),
+    "assigned": (
+        "dropped-gradients",
+        """
+model = nn.Linear(6, 1)
+optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters())
+for batch in x.split(4):
+    model(batch).pow(2).mean().backward()
+    for parameter in model.parameters():
+        parameter.clear_gradient(False)  # CAUSE
+    optimizer.step()
+""",
+    ),
+    "step above backward": (
+        "step-order",
+        """
+model = nn.Linear(6, 1)
+optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters())
+for batch in x.split(4):
+    optimizer.clear_grad()
+    loss = model(batch).pow(2).mean()
+    optimizer.step()  # CAUSE
+    loss.backward()
+""",
+    ),
+}
+
+TWICE = {
+    "two lines": """
+model = nn.Linear(6, 1)
+optimizer = paddle.optimizer.SGD(0.01, parameters=model.parameters())
+for _ in range(3):
+    optimizer.clear_grad()
+    loss = nn.functional.mse_loss(model(x), y)
+    loss.backward(retain_graph=True)
+    print(loss.item())
+    loss.backward()  # CAUSE
+    optimizer.step()
+""",
+    "in a method that a subclass extends": """
+class Base:
+    def fit(self, model, optimizer, loss):
+        loss.backward(retain_graph=True)
+
+class Trainer(Base):
+    def fit(self, model, optimizer, loss):
+        optimizer.clear_grad()
+        super().fit(model, optimizer, loss)
+        loss.backward()  # CAUSE
+        optimizer.step()
+
+model = nn.Sequential(nn.Linear(6, 4), nn.GELU(), nn.Linear(4, 1))
+optimizer = paddle.optimizer.AdamW(0.001, parameters=model.parameters())
+for batch, target in zip(x.split(4), y.split(4)):
+    Trainer().fit(model, optimizer, nn.functional.l1_loss(model(batch), target))
+""",
+    "tensors without a module": """
+w = paddle.create_parameter([6, 1], 'float32')
+optimizer = paddle.optimizer.SGD(0.1, parameters=[w])
+for step in range(3):
+    loss = ((x @ w - y) ** 2).mean()
+    for _ in range(2):
+        loss.backward(retain_graph=True)  # CAUSE
+    optimizer.step()
+    optimizer.clear_grad()
+""",
+}
+
+
+@pytest.mark.parametrize("program", ZERO_GRAD.values(), ids=ZERO_GRAD)
+def test_gradients_that_are_not_cleared(tmp_path: Path, program: str) -> None:
+    finding = check_found(tmp_path, HEAD + program, "zero-grad")
+    assert finding["severity"] == "error" and finding["confidence"] >= 0.9
+
+
+@pytest.mark.parametrize(("kind", "program"), LOST.values(), ids=LOST)
+def test_gradients_that_are_gone_at_the_step(tmp_path: Path, kind: str, program: str) -> None:
+    check_found(tmp_path, HEAD + program, kind)
+
+
+@pytest.mark.parametrize("program", TWICE.values(), ids=TWICE)
+def test_a_loss_run_backward_twice(tmp_path: Path, program: str) -> None:
+    check_found(tmp_path, HEAD + program, "twice-backward")
+
+
+def test_losses_that_are_not_divided_are_a_note(tmp_path: Path) -> None:
+    program = """
+model = nn.Linear(6, 1)
+optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters())
+for epoch in range(3):
+    for number, (batch, target) in enumerate(zip(x.split(8), y.split(8)), 1):
+        nn.functional.mse_loss(model(batch), target).backward()  # CAUSE
+        if number % 4 == 0:
+            optimizer.step()
+            optimizer.clear_grad()
+"""
+    finding = check_found(tmp_path, HEAD + program, "undivided")
+    assert finding["severity"] == "note" and finding["confidence"] < 0.5

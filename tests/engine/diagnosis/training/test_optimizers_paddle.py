@@ -1,0 +1,355 @@
+"""Optimizers, schedulers and clipping on Paddle: programs with one bug each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("paddle")
+
+from support.diagnosing import check_found
+
+HEAD = """
+
+import paddle
+from paddle import nn
+paddle.seed(0)
+x, y = paddle.randn([16, 6]), paddle.randn([16, 1])
+"""
+
+LOOP = """
+for _ in range(5):
+    optimizer.clear_grad()
+    nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+"""
+
+HELD = {
+    "step without parentheses": (
+        "no-step",
+        """
+model = nn.Linear(6, 1)
+optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters())
+for _ in range(4):
+    optimizer.clear_grad()
+    model(x).pow(2).mean().backward()
+    optimizer.step  # CAUSE
+""",
+    ),
+    "the scheduler alone steps": (
+        "no-step",
+        """
+model = nn.Linear(6, 1)
+scheduler = paddle.optimizer.lr.StepDecay(0.1, 2)
+optimizer = paddle.optimizer.SGD(scheduler, parameters=model.parameters())
+
+def train(batch):
+    loss = model(batch).pow(2).mean()
+    optimizer.clear_grad()
+    loss.backward()  # CAUSE
+    scheduler.step()
+
+for batch in x.split(4):
+    train(batch)
+""",
+    ),
+    "one of two": (
+        "no-step",
+        """
+encoder, decoder = nn.Linear(6, 3), nn.Linear(3, 6)
+first = paddle.optimizer.Adam(0.001, parameters=encoder.parameters())
+second = paddle.optimizer.Adam(0.001, parameters=decoder.parameters())
+for _ in range(4):
+    first.clear_grad(), second.clear_grad()
+    nn.functional.mse_loss(decoder(encoder(x)), x).backward()  # CAUSE
+    second.step()
+""",
+    ),
+    "the head was forgotten": (
+        "not-optimized",
+        """
+class Net(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(6, 8), nn.Linear(8, 1)
+
+    def forward(self, x):
+        return self.head(paddle.tanh(self.body(x)))
+
+model = Net()
+optimizer = paddle.optimizer.SGD(0.01, parameters=model.body.parameters())  # CAUSE
+for _ in range(5):
+    model.clear_gradients()
+    nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+""",
+    ),
+    "layers in a plain list": (
+        "not-optimized",
+        """
+class Net(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(6, 6)
+        self.blocks = [nn.Linear(6, 6) for _ in range(2)]  # CAUSE
+        self.last = nn.Linear(6, 1)
+
+    def forward(self, x):
+        x = self.first(x)
+        for block in self.blocks:
+            x = nn.functional.relu(block(x))
+        return self.last(x)
+
+model = Net()
+optimizer = paddle.optimizer.Adam(0.01, parameters=model.parameters())
+"""
+        + LOOP,
+    ),
+    "a new layer behind the optimizer": (
+        "stale-parameters",
+        """
+model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))
+optimizer = paddle.optimizer.SGD(0.01, parameters=model.parameters())  # CAUSE
+model[2] = nn.Linear(8, 1)
+"""
+        + LOOP,
+    ),
+    "a copy is trained": (
+        "stale-parameters",
+        """
+model = nn.Linear(6, 1)
+optimizer = paddle.optimizer.SGD(0.01, parameters=model.parameters())  # CAUSE
+extra = nn.Linear(6, 1)
+other = paddle.optimizer.SGD(0.01, parameters=extra.parameters())
+kept = model.state_dict()
+model = nn.Linear(6, 1)
+model.set_state_dict(kept)
+for _ in range(5):
+    nn.functional.mse_loss(model(x) + extra(x), y).backward()
+    optimizer.step(), other.step()
+    model.clear_gradients(), extra.clear_gradients()
+""",
+    ),
+    "a tensor that takes no gradient": (
+        "frozen-in-optimizer",
+        """
+model = nn.Linear(6, 1)
+scale = paddle.to_tensor([1.0])
+optimizer = paddle.optimizer.SGD(0.01, parameters=[*model.parameters(), scale])  # CAUSE
+for _ in range(4):
+    optimizer.clear_grad()
+    nn.functional.mse_loss(model(x) * scale, y).backward()
+    optimizer.step()
+""",
+    ),
+}
+
+RATES = {
+    "made with 0": (
+        "zero-learning-rate",
+        """
+model = nn.Linear(6, 1)
+optimizer = paddle.optimizer.SGD(0.0, parameters=model.parameters())  # CAUSE
+"""
+        + LOOP,
+    ),
+    "by its scheduler": (
+        "zero-learning-rate",
+        """
+model = nn.Linear(6, 1)
+warmup = 1000
+scheduler = paddle.optimizer.lr.LambdaDecay(1e-3, lambda step: step // warmup)  # CAUSE
+optimizer = paddle.optimizer.AdamW(scheduler, parameters=model.parameters())
+for _ in range(5):
+    optimizer.clear_grad()
+    nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+    scheduler.step()
+""",
+    ),
+    "scheduler at the head": (
+        "schedule-order",
+        """
+model = nn.Linear(6, 1)
+scheduler = paddle.optimizer.lr.ExponentialDecay(0.1, 0.9)
+optimizer = paddle.optimizer.SGD(scheduler, parameters=model.parameters())
+for epoch in range(3):
+    scheduler.step()  # CAUSE
+    for batch in x.split(2):
+        optimizer.clear_grad()
+        model(batch).pow(2).mean().backward()
+        optimizer.step()
+""",
+    ),
+    "scheduler above step": (
+        "schedule-order",
+        """
+model = nn.Linear(6, 1)
+scheduler = paddle.optimizer.lr.OneCycleLR(0.1, total_steps=100)
+optimizer = paddle.optimizer.SGD(scheduler, parameters=model.parameters())
+
+def update():
+    scheduler.step()  # CAUSE
+    optimizer.step()
+
+for batch in x.split(4):
+    optimizer.clear_grad()
+    model(batch).pow(2).mean().backward()
+    update()
+""",
+    ),
+    "clipped behind the step": (
+        "clipping-order",
+        """
+model = nn.Linear(6, 1)
+optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters())
+for batch in x.split(4):
+    optimizer.clear_grad()
+    model(batch).pow(2).mean().backward()
+    optimizer.step()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # CAUSE
+""",
+    ),
+    "clipped before backward": (
+        "clipping-order",
+        """
+from paddle.nn.utils import clip_grad_norm_
+model = nn.Linear(6, 1)
+optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters())
+for batch in x.split(4):
+    loss = model(batch).pow(2).mean()
+    optimizer.clear_grad()
+    clip_grad_norm_(list(model.parameters()), 0.1)  # CAUSE
+    loss.backward()
+    optimizer.step()
+""",
+    ),
+}
+
+UPDATES = {
+    "loaded back": (
+        "lost-update",
+        """
+model = nn.Linear(6, 1)
+best = {name: value.clone() for name, value in model.state_dict().items()}
+optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters())
+for batch in x.split(4):
+    optimizer.clear_grad()
+    model(batch).pow(2).mean().backward()
+    optimizer.step()
+    model.set_state_dict(best)  # CAUSE
+""",
+    ),
+    "copied back": (
+        "lost-update",
+        """
+model = nn.Linear(6, 1)
+initial = [p.detach().clone() for p in model.parameters()]
+optimizer = paddle.optimizer.Adam(0.1, parameters=model.parameters())
+
+def sync():
+    for parameter, value in zip(model.parameters(), initial):
+        parameter.set_value(value)  # CAUSE
+
+for batch in x.split(4):
+    sync()
+    optimizer.clear_grad()
+    model(batch).pow(2).mean().backward()
+    optimizer.step()
+""",
+    ),
+    "too small for float32": (
+        "lost-update",
+        """
+model = nn.Linear(6, 1)
+optimizer = paddle.optimizer.SGD(1e-20, parameters=model.parameters())  # CAUSE
+for _ in range(5):
+    optimizer.clear_grad()
+    nn.functional.mse_loss(model(x) + 3, y).backward()
+    optimizer.step()
+""",
+    ),
+    "too large a rate": (
+        "large-update",
+        """
+model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = paddle.optimizer.SGD(50.0, parameters=model.parameters())  # CAUSE
+for _ in range(12):
+    optimizer.clear_grad()
+    nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+""",
+    ),
+}
+
+MODES = {
+    "eval() for good": """
+model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+optimizer = paddle.optimizer.SGD(0.01, parameters=model.parameters())
+
+def validate():
+    model.eval()  # CAUSE
+    with paddle.no_grad():
+        return nn.functional.mse_loss(model(x), y).item()
+
+for epoch in range(3):
+    for batch, target in zip(x.split(2), y.split(2)):
+        optimizer.clear_grad()
+        nn.functional.mse_loss(model(batch), target).backward()
+        optimizer.step()
+    print(validate())
+""",
+    "eval() from the start": """
+class Net(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.last = nn.BatchNorm1D(6), nn.Linear(6, 1)
+
+    def forward(self, x):
+        return self.last(self.norm(x))
+
+model = Net()
+model.eval()  # CAUSE
+optimizer = paddle.optimizer.SGD(0.01, parameters=model.parameters())
+for _ in range(4):
+    optimizer.clear_grad()
+    nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+""",
+    "evaluated in training mode": """
+model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1D(8), nn.Linear(8, 1))
+optimizer = paddle.optimizer.SGD(0.01, parameters=model.parameters())
+
+@paddle.no_grad()
+def accuracy(batches):
+    return sum(model(batch).mean().item() for batch in batches)  # CAUSE
+
+for epoch in range(3):
+    for batch, target in zip(x.split(4), y.split(4)):
+        optimizer.clear_grad()
+        nn.functional.mse_loss(model(batch), target).backward()
+        optimizer.step()
+    print(accuracy(x.split(2)))
+""",
+}
+
+
+@pytest.mark.parametrize(("kind", "program"), HELD.values(), ids=HELD)
+def test_what_an_optimizer_holds(tmp_path: Path, kind: str, program: str) -> None:
+    check_found(tmp_path, HEAD + program, kind)
+
+
+@pytest.mark.parametrize(("kind", "program"), RATES.values(), ids=RATES)
+def test_rates_schedulers_and_clipping(tmp_path: Path, kind: str, program: str) -> None:
+    check_found(tmp_path, HEAD + program, kind)
+
+
+@pytest.mark.parametrize(("kind", "program"), UPDATES.values(), ids=UPDATES)
+def test_steps_that_are_lost_or_too_large(tmp_path: Path, kind: str, program: str) -> None:
+    check_found(tmp_path, HEAD + program, kind)
+
+
+@pytest.mark.parametrize("program", MODES.values(), ids=MODES)
+def test_modes(tmp_path: Path, program: str) -> None:
+    check_found(tmp_path, HEAD + program, "wrong-mode")
