@@ -13,6 +13,7 @@ from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, detecto
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place
 from adbg.engine.diagnosis.detectors.graphs.flow import UNRECORDED, Cut, Flow, Known
 from adbg.engine.diagnosis.facts import Facts
+from adbg.engine.frames import locals_of
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.session.running_call import Running
 from adbg.engine.types import SourceLine
@@ -305,7 +306,7 @@ class NoGradient(Detector):
             return
         trace = error.__traceback__
         while trace is not None:
-            for value in trace.tb_frame.f_locals.values() if trace.tb_next is None else ():
+            for value in locals_of(trace.tb_frame).values() if trace.tb_next is None else ():
                 known = self._flow.of(value) if self.facts.backend.is_tensor(value) and not value.is_leaf else None
                 if known is not None:
                     self._non_leaf(known, f"raised: {error}", "what the optimizer is given")
