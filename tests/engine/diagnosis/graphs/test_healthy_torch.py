@@ -35,7 +35,8 @@ PROGRAM = """
             h = self.drop(self.tied(h)); return self.out(h.mean(1)), state
     if __name__ == "__main__":
         net = Net(); ema = copy.deepcopy(net)
-        opt = torch.optim.AdamW(net.parameters(), lr=1e-3); sched = torch.optim.lr_scheduler.LambdaLR(opt, lambda s: min(1, s / 3))
+        opt = torch.optim.AdamW(net.parameters(), lr=1e-3)
+        sched = torch.optim.lr_scheduler.LambdaLR(opt, lambda s: min(1, s / 3))
         state = None; total = 0.0; scaler = torch.amp.GradScaler("cpu")
         for epoch in range(2):
             net.train()
