@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from support.diagnosing import check_healthy, findings  # noqa: E402
+from support.diagnosing import check_healthy, findings
 
 PROGRAM = """
     import torch, torch.nn as nn, torch.nn.functional as F, numpy as np, copy
