@@ -79,6 +79,7 @@ function_depth: Callable[[], int] = (
 function_at: Callable[[int], Any] | None = _find(
     "torch._C._get_function_stack_at", "be told of the operators that the script calls"
 )
+default_device: Any = _find("torch._GLOBAL_DEVICE_CONTEXT", "stay above a default device among the script's modes")
 _disable_modes: Callable[[], contextlib.AbstractContextManager[Any]] | None = _find(
     "torch.utils._python_dispatch._disable_current_modes", "keep adbg's own operators out of a script's dispatch mode"
 )

@@ -21,7 +21,6 @@ from typing import Any
 import torch
 from torch import overrides
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.utils._device import DeviceContext
 
 from adbg.engine.backends.base import Need, OperatorCall, Tap, Watcher
 from adbg.engine.backends.common.observing.operands import tensors_in
@@ -214,9 +213,10 @@ def _remove(mode: Any) -> None:
 
 
 def _insert(mode: Any) -> None:
-    """At the bottom, or above the default device there."""
+    """At the bottom, or above the default device there (``with torch.device(…)`` is as any other mode)."""
+    default = getattr(private.default_device, "device_context", None)
     above = [_pop_mode() for _ in range(private.function_depth())]
-    if above and isinstance(above[-1], DeviceContext):
+    if above and above[-1] is default:
         _push_mode(above.pop())
     _push_mode(mode)
     for each in reversed(above):

@@ -23,8 +23,8 @@ _KEEP = frozenset({"expand_as", "view_as", "type_as", "new_tensor", "bernoulli"}
 #: What gives numbers that are no tensors.
 LEAVES_GRAPH = frozenset({"item", "tolist", "numpy", "__float__", "__int__", "__array__", "__index__", "__complex__"})
 ROUNDS = frozenset({"round", "floor", "ceil", "sign", "sgn", "trunc", "fix", "heaviside", "floor_divide", "floordiv"})
+UNRECORDED = "it is computed under no_grad"
 _MOST = 8000
-_SWEEP = 4000
 
 
 @dataclass(slots=True)
@@ -181,7 +181,7 @@ def _why(call: OperatorCall, result: Any) -> str:
     if name in ("detach", "data"):
         return "detach() cuts it off" if name == "detach" else ".data cuts it off"
     if not call.grad_mode:
-        return "it is computed under no_grad"
+        return UNRECORDED
     if name in ("tensor", "as_tensor", "asarray", "to_tensor", "new_tensor"):
         return "a new tensor is made of its values"
     kind = str(result.dtype)

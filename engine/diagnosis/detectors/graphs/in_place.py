@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import re
 import weakref
 from collections import deque
@@ -18,6 +19,8 @@ from adbg.engine.session.running_call import Running
 from adbg.engine.types import SourceLine, ValueState
 
 _MOST = 20_000
+_WRITES = re.compile(r"\w_\(|[-+*/%@&|^]=(?!=)|\]\s*=(?!=)|inplace\s*=\s*True|\bout\s*=|\.step\(|set_value|copy_")
+_SWITCH = re.compile(r"\binplace\s*=\s*True")
 # The two frameworks' words for it are the one place where the versions are told of a tensor that cannot be seen.
 _NOW = re.compile(r"is at version (\d+); expected version (\d+)|Its version is (\d+) but the expected version is (\d+)")
 Addresses = frozenset[int]
@@ -267,7 +270,7 @@ class InPlace(Detector):
             )
         facts.tell(
             Finding(0, "in-place", "error", 0.97, message, node, running.call.number, None, forward,
-                    facts.cause(write.line), evidence, _next(node))
+                    facts.cause(_switched(write.line)), evidence, _next(node))
         )  # fmt: skip
 
     def _carried(self, write: Write, forward: SourceLine | None) -> tuple[Use, Use] | None:
@@ -322,6 +325,16 @@ class InPlace(Detector):
             if culprit is not None:
                 since = since[since.index(culprit) :]
         return since[:3]
+
+
+def _switched(line: SourceLine | None) -> SourceLine | None:
+    """Where a module was told to work in place (``nn.ReLU(inplace=True)``): the line to change, if one in the file of
+    the call that runs it is the only one."""
+    if line is None or _WRITES.search(linecache.getline(line.file, line.line).partition("#")[0]):
+        return line
+    lines = linecache.getlines(line.file)
+    found = [at for at, text in enumerate(lines, 1) if _SWITCH.search(text.partition("#")[0])]
+    return SourceLine(line.file, found[0], "") if len(found) == 1 else line
 
 
 def _next(node: FoundAt | None) -> list[str]:

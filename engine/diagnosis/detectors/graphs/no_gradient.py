@@ -11,8 +11,9 @@ from typing import Any
 
 from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, detector
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place
-from adbg.engine.diagnosis.detectors.graphs.flow import Cut, Flow, Known
+from adbg.engine.diagnosis.detectors.graphs.flow import UNRECORDED, Cut, Flow, Known
 from adbg.engine.diagnosis.facts import Facts
+from adbg.engine.frames import locals_of
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.session.running_call import Running
 from adbg.engine.types import SourceLine
@@ -212,7 +213,11 @@ class NoGradient(Detector):
         for at in _bits_of(self._lost.get(bit, 0)):
             if flow.cuts[at].lost >> bit & 1:
                 return flow.cuts[at]
-        return next((escape for escape in reversed(flow.escapes) if escape.lost >> bit & 1), None)
+        lost = next((escape for escape in reversed(flow.escapes) if escape.lost >> bit & 1), None)
+        if lost is None:  # it goes on where no operator tells of it: Variable(loss.data)
+            meant = (cut for cut in reversed(flow.cuts) if cut.lost >> bit & 1 and cut.why != UNRECORDED)
+            lost = next(meant, None)
+        return lost
 
     def _names(self, bits: int) -> str:
         found = []
@@ -301,7 +306,7 @@ class NoGradient(Detector):
             return
         trace = error.__traceback__
         while trace is not None:
-            for value in trace.tb_frame.f_locals.values() if trace.tb_next is None else ():
+            for value in locals_of(trace.tb_frame).values() if trace.tb_next is None else ():
                 known = self._flow.of(value) if self.facts.backend.is_tensor(value) and not value.is_leaf else None
                 if known is not None:
                     self._non_leaf(known, f"raised: {error}", "what the optimizer is given")
@@ -325,7 +330,7 @@ class NoGradient(Detector):
 
     def _words(self, cut: Cut) -> str:
         at = place(self._cause(cut))
-        if cut.why == "it is computed under no_grad":
+        if cut.why == UNRECORDED:
             return f"{at} computes under no_grad what they depend on"
         if cut.hidden is not None:
             return f"what {place(cut.hidden)} made was told to carry no gradient ({at})"
@@ -334,7 +339,7 @@ class NoGradient(Detector):
     def _cause(self, cut: Cut) -> SourceLine | None:
         """The line to change: where gradients were switched off, where that can be seen in the source."""
         line = line_of(cut.lines)
-        if cut.why == "it is computed under no_grad":
+        if cut.why == UNRECORDED:
             return next((found for each in cut.lines if (found := _switch(each)) is not None), line)
         if cut.hidden is not None and line is not None:
             for at in range(line.line, 0, -1) if cut.hidden.file == line.file else ():

@@ -101,6 +101,26 @@ LATE = """
         scores.sum().backward()
 """
 
+MODULE = """
+    import torch
+    import torch.nn as nn
+
+    class Mixer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Sequential(
+                nn.Linear(4, 4),
+                nn.Sigmoid(),
+                nn.Hardtanh(0.4, 0.6, inplace=True),  # CAUSE
+            )
+
+        def forward(self, x):
+            return self.body(x)
+
+    torch.manual_seed(0)
+    Mixer()(torch.randn(3, 4)).sum().backward()
+"""
+
 HEALTHY = """
     import torch
     import torch.nn as nn
@@ -192,6 +212,10 @@ def test_an_optimizer_steps_before_the_last_backward(tmp_path):
 
 def test_a_state_that_was_not_detached_is_the_cause_and_not_the_step(tmp_path):
     check_found(tmp_path, CARRIED, "in-place")
+
+
+def test_a_module_that_was_told_to_work_in_place(tmp_path):
+    check_found(tmp_path, MODULE, "in-place")
 
 
 def test_in_an_iteration_that_is_not_sampled(tmp_path):

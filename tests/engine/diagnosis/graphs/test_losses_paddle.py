@@ -131,3 +131,22 @@ def test_a_loss_that_is_given_something_else(tmp_path, text):
 
 def test_losses_that_are_meant(tmp_path):
     assert not findings(check_healthy(tmp_path, HEALTHY))
+
+
+AXIS = program(
+    """
+def loss(out):
+    square = out[:4]
+    centred = square - square.mean(axis=0)
+    shares = square / square.sum(axis=1, keepdim=True)
+    spread = (centred / centred.std(axis=0)).mean()
+    total = square.abs().sum(1)  # CAUSE
+    return (square / total).square().mean() + 0 * shares.sum() + 0 * spread
+""",
+    4,
+)
+
+
+def test_a_sum_over_the_other_axis(tmp_path):
+    found = check_found(tmp_path, AXIS, "wrong-axis")
+    assert found["severity"] == "note"

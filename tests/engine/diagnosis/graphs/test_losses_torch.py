@@ -161,3 +161,22 @@ def test_float64_of_numpy(tmp_path):
     """
     found = check_found(tmp_path, text, "promoted")
     assert found["severity"] == "note"
+
+
+AXIS = program(
+    """
+def loss(out):
+    square = out[:4]
+    centred = square - square.mean(dim=0)
+    shares = square / square.sum(dim=1, keepdim=True)
+    spread = (centred / centred.std(dim=0)).mean()
+    total = square.abs().sum(1)  # CAUSE
+    return (square / total).square().mean() + 0 * shares.sum() + 0 * spread
+""",
+    4,
+)
+
+
+def test_a_sum_over_the_other_axis(tmp_path):
+    found = check_found(tmp_path, AXIS, "wrong-axis")
+    assert found["severity"] == "note"

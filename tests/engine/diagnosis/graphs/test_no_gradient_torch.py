@@ -56,6 +56,21 @@ NUMBERS = """
         print(step, loss.item())
 """
 
+VARIABLE = """
+    import torch
+    import torch.nn as nn
+
+    torch.manual_seed(0)
+    net = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for step in range(3):
+        out = net(torch.randn(5, 4)).square().mean()
+        loss = torch.autograd.Variable(out.data, requires_grad=True)  # CAUSE
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
 NO_GRAD = """
     import torch
     import torch.nn as nn
@@ -264,6 +279,10 @@ def test_values_go_through_numpy(tmp_path):
 
 def test_a_loss_is_made_of_numbers(tmp_path):
     check_found(tmp_path, NUMBERS, "no-gradient")
+
+
+def test_a_loss_is_made_anew(tmp_path):
+    check_found(tmp_path, VARIABLE, "no-gradient")
 
 
 def test_a_decorator_switches_gradients_off(tmp_path):
