@@ -45,10 +45,10 @@ class HooksTap(Tap):
 
     def take_out(self) -> None:
         self._told.watcher = None
-        ours = self._ours
-        if ours is not None and getattr(paddle.Tensor, "register_hook", None) is ours:
+        placed: Any = paddle.Tensor.register_hook
+        if self._ours is not None and placed is self._ours:
             setattr(paddle.Tensor, "register_hook", self._original)  # noqa: B010
-            DISGUISED.discard(ours.__code__)
+            DISGUISED.discard(placed.__code__)
         self._ours = None
         self._alive = {}
 

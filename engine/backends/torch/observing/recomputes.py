@@ -45,10 +45,10 @@ class RecomputesTap(Tap):
 
     def take_out(self) -> None:
         self._listening.watcher = None
-        ours = self._ours
-        if ours is not None and vars(checkpoint_module).get("checkpoint") is ours:
+        placed: Any = vars(checkpoint_module)["checkpoint"] if self._ours is not None else None
+        if self._ours is not None and placed is self._ours:
             checkpoint_module.checkpoint = self._original
-            DISGUISED.discard(ours.__code__)
+            DISGUISED.discard(placed.__code__)
         self._ours = None
 
     def region(self, function: Any, kwargs: dict[str, Any], frame: Any) -> Any:
