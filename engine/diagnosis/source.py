@@ -82,7 +82,7 @@ def _last_line(node: ast.AST) -> int:
         return node.iter.end_lineno or node.lineno
     if isinstance(node, (ast.With, ast.AsyncWith)):
         return node.items[-1].context_expr.end_lineno or node.lineno
-    return int(getattr(node, "end_lineno", None) or getattr(node, "lineno", 0))
+    return int(getattr(node, "end_lineno", None) or getattr(node, "lineno", None) or 0)
 
 
 def assigned_on(file: str, line: int) -> list[str]:

@@ -118,6 +118,7 @@ class SlotCheck:
     missing: bool
     unwritten: bool
     precision: str
+    shapes: tuple[tuple[int, ...], tuple[int, ...]] | None = None  # of gradient and argument, where they differ
 
 
 class Probe(abc.ABC):

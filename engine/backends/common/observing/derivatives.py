@@ -55,6 +55,9 @@ class DerivativeProbe(Probe):
     def size(self, value: Any) -> int: ...
 
     @abc.abstractmethod
+    def shape(self, value: Any) -> tuple[int, ...]: ...
+
+    @abc.abstractmethod
     def widened(self, value: Any) -> Any:
         """In double."""
 
@@ -155,6 +158,10 @@ class DerivativeProbe(Probe):
         # By the size of the values: 1e14 and 1e-6 more are the same number.
         size = max(1.0, math.sqrt(self.dot(value, value) / max(1, self.size(value))))
         steps = (steps[0] * size, steps[1] * size)
+        precision = "f64" if figures is _DOUBLE else "its own precision"
+        if gradient is not None and self.shape(gradient) != self.shape(value):
+            shapes = (self.shape(gradient), self.shape(value))
+            return SlotCheck(place, (), False, False, False, False, False, False, precision, shapes)
         unwritten = gradient is not None and again is not None and not self.finite(again) and self.finite(gradient)
         agrees = smooth = True
         pairs = []
@@ -170,7 +177,6 @@ class DerivativeProbe(Probe):
         flat = (
             not agrees and gradient is not None and self._is_flat(run, values, place, gradient, (steps, *figures[1:]))
         )
-        precision = "f64" if figures is _DOUBLE else "its own precision"
         return SlotCheck(place, tuple(pairs), agrees, smooth, identity, flat, gradient is None, unwritten, precision)
 
     def _numeric(

@@ -104,6 +104,9 @@ class PaddleProbe(DerivativeProbe):
     def size(self, value: Any) -> int:
         return int(np.prod(value.shape, dtype=np.int64))
 
+    def shape(self, value: Any) -> tuple[int, ...]:
+        return tuple(value.shape)
+
     def widened(self, value: Any) -> Any:
         return value.astype("float64")
 

@@ -37,7 +37,7 @@ class HooksTap(Tap):
         self._original = getattr(paddle.Tensor, "register_hook", None)
         if self._original is None:
             return
-        ours = disguised(_registering(self, self._original), self._original)
+        ours: Any = disguised(_registering(self, self._original), self._original)
         DISGUISED.add(ours.__code__)
         self.codes.add(ours.__code__)
         setattr(paddle.Tensor, "register_hook", ours)  # noqa: B010  (a type of C++)
@@ -45,9 +45,10 @@ class HooksTap(Tap):
 
     def take_out(self) -> None:
         self._told.watcher = None
-        if self._ours is not None and getattr(paddle.Tensor, "register_hook", None) is self._ours:
+        placed: Any = paddle.Tensor.register_hook
+        if self._ours is not None and placed is self._ours:
             setattr(paddle.Tensor, "register_hook", self._original)  # noqa: B010
-            DISGUISED.discard(self._ours.__code__)
+            DISGUISED.discard(placed.__code__)
         self._ours = None
         self._alive = {}
 

@@ -110,6 +110,9 @@ class TorchProbe(DerivativeProbe):
     def size(self, value: Any) -> int:
         return int(value.numel())
 
+    def shape(self, value: Any) -> tuple[int, ...]:
+        return tuple(value.shape)
+
     def widened(self, value: Any) -> Any:
         return value.double()
 

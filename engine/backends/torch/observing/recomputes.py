@@ -38,16 +38,17 @@ class RecomputesTap(Tap):
         self._original = vars(checkpoint_module).get("checkpoint")
         if self._original is None:
             return
-        ours = disguised(_checkpoint(self, self._original), self._original)
+        ours: Any = disguised(_checkpoint(self, self._original), self._original)
         self.codes.add(ours.__code__)
         DISGUISED.add(ours.__code__)
         checkpoint_module.checkpoint = self._ours = ours
 
     def take_out(self) -> None:
         self._listening.watcher = None
-        if self._ours is not None and vars(checkpoint_module).get("checkpoint") is self._ours:
+        placed: Any = vars(checkpoint_module)["checkpoint"] if self._ours is not None else None
+        if self._ours is not None and placed is self._ours:
             checkpoint_module.checkpoint = self._original
-            DISGUISED.discard(self._ours.__code__)
+            DISGUISED.discard(placed.__code__)
         self._ours = None
 
     def region(self, function: Any, kwargs: dict[str, Any], frame: Any) -> Any:

@@ -103,11 +103,11 @@ class BackwardError(Detector):
     def _contract(
         self, call: Any, key: int | None, text: str, evidence: list[str]
     ) -> tuple[str, SourceLine | None, str, float] | None:
-        if self._last is None or key is None or not call.is_custom(key):
+        if self._last is None or (key is None and _NONE.search(text) is None):
             return None
         function, given = self._last
         name = function.__name__
-        if name not in call.describe(key).name:
+        if key is not None and (not call.is_custom(key) or name not in call.describe(key).name):
             return None
         evidence.append(f"{name}.backward returned {given}")
         if (found := _COUNT.search(text)) is not None:

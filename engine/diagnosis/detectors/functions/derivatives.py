@@ -59,7 +59,7 @@ class _Seen:
         self.checked = False
 
 
-@detector("wrong-derivative", "uninitialised", "missing-gradient")
+@detector("wrong-derivative", "uninitialised", "missing-gradient", "function-contract")
 class WrongDerivative(Detector):
     """The backward of a custom function (autograd.Function, PyLayer) is not the derivative of its forward, returns
     memory that nothing was written to, or gives None for an input that its result depends on.
@@ -141,6 +141,15 @@ class WrongDerivative(Detector):
                 f"whatever lay "
                 "there",
                 ["with fresh memory filled with NaN the gradient has NaN; without it is finite"],
+            )  # fmt: skip
+            return
+        odd = next((check for check in checks if check.shapes is not None), None)
+        if odd is not None and odd.shapes is not None:
+            got, wanted = list(odd.shapes[0]), list(odd.shapes[1])
+            self._tell(
+                seen, "function-contract", "error", 0.95, place, odd,
+                f"{name}.backward returns a gradient of shape {got} for {argument}, which has shape {wanted}",
+                [f"{argument} {wanted}, its gradient {got}: the framework takes it as it is"],
             )  # fmt: skip
             return
         wrong = [check for check in checks if check.smooth and not check.agrees]

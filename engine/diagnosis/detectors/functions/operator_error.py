@@ -38,6 +38,7 @@ _FOLDS = re.compile(r"\.(?:view|reshape)\(\s*\[?-1\s*,|reshape\(\s*\w+\s*,\s*\[?
 _DTYPES = re.compile(
     r"dtype|scalar type|data type|data_type|expected .*(Long|Float|Double|Half|Int)|not implemented for", re.I
 )
+_MOST = 200  # nodes that are looked at
 _NOT_SCALAR = "grad can be implicitly created only for scalar outputs"
 _NO_GRAPH = "does not require grad and does not have a grad_fn"
 
@@ -170,6 +171,12 @@ class OperatorError(Detector):
             source = facts.text_of(line) if line is not None else ""
             if line is not None and (_TURNS.search(source) or _FOLDS.search(source)):
                 return line, f"{name} becomes {self._meta(value)} at line {line.line}"
+        shapes = [self.facts.backend.meta(value).shape or () for _, value in seen]
+        if len(shapes) > 1 and shapes[0][:1] != shapes[1][:1]:
+            for name, value in inputs:
+                folded = self._folded(value)
+                if folded is not None:
+                    return folded, f"{name} becomes {self._meta(value)} by line {folded.line}"
         layer = self._layer(steps, place)
         if layer is not None:
             line, name = layer
@@ -182,6 +189,23 @@ class OperatorError(Detector):
         if line is not None and not line.file.startswith("<"):
             return line
         return made_at(steps, place, name, error)
+
+    def _folded(self, value: Any) -> SourceLine | None:
+        """The line in the history of a tensor that folds its batch into another dimension: ``view(-1, 72)``."""
+        backend = self.facts.backend
+        graph = backend.graph_of([value]) if backend.has_graph(value) else None
+        if graph is None:
+            return None
+        try:
+            for key in list(graph.order())[:_MOST]:
+                line = graph.describe(key).forward
+                if line is not None and _FOLDS.search(self.facts.text_of(line)):
+                    return line
+        finally:
+            release = getattr(graph, "release", None)
+            if release is not None:
+                release()
+        return None
 
     def _other_kind(
         self, text: str, operands: list[tuple[str, Any]], inputs: list[tuple[str, Any]]

@@ -67,7 +67,9 @@ class GraphKept(Detector):
             for name in owners_first(found):
                 self._grew(name, owner_of_group(found[name], backend), grows(self._looks, name) == "nodes")
             for name in set(self._told) - set(found):
-                self.facts.take_back(self._told.pop(name)[0])
+                now, before = sizes.get(name), self._looks[-2].sizes.get(name)
+                if now is None or before is None or (now.tensors <= before.tensors and now.older <= before.older):
+                    self.facts.take_back(self._told.pop(name)[0])
         finally:
             groups.clear()
             reach.release()

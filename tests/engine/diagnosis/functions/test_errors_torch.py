@@ -1,0 +1,167 @@
+"""Exceptions of operators and of backwards: the line to change is named, not the one where it shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.diagnosing import check_found
+
+HEAD = """
+import torch, torch.nn as nn, torch.nn.functional as F, numpy as np
+torch.manual_seed(3)
+"""
+LAYER = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(1, 4, 3)
+        self.head = nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(100, 10),  # CAUSE
+            nn.ReLU(),
+        )
+    def forward(self, x):
+        return self.head(self.conv(x))
+
+def train(net):
+    for _ in range(2):
+        F.cross_entropy(net(torch.randn(4, 1, 8, 8)), torch.zeros(4).long()).backward()
+train(Net())
+"""
+DTYPE = """
+def batches():
+    data = np.random.rand(8, 3)
+    return torch.from_numpy(data), torch.zeros(8)
+
+def train(net, x, y):
+    return F.mse_loss(net(x), y)
+
+x, y = batches()  # CAUSE
+train(nn.Linear(3, 1), x, y).backward()
+"""
+FOLDED = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(3, 4, 3), nn.Linear(72, 5)
+    def forward(self, x):
+        x = self.conv(x).relu()
+        x = x.view(-1, 72)  # CAUSE
+        return self.fc(x)
+
+def loss_of(net, x, y):
+    out = net(x)
+    return F.cross_entropy(out, y)
+loss_of(Net(), torch.randn(6, 3, 8, 8), torch.zeros(6, dtype=torch.long)).backward()
+"""
+FOLDED_OPERATOR = """
+def attend(q, k):
+    k = k.permute(0, 1, 2)  # CAUSE
+    return (q @ k).softmax(-1)
+w = nn.Parameter(torch.randn(2, 5, 4))
+attend(w * 1.0, w * 2.0).sum().backward()
+"""
+TARGETS = """
+net = nn.Linear(3, 4)
+target = torch.tensor([0.0, 1.0, 2.0])  # CAUSE
+out = net(torch.randn(3, 3))
+loss = F.nll_loss(out.log_softmax(1), target)
+loss.backward()
+"""
+NOT_SCALAR = """
+net = nn.Linear(3, 4)
+loss = (net(torch.randn(2, 3)) - 1).pow(2)  # CAUSE
+loss.backward()
+"""
+OWN = """
+class Act(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * 2
+    @staticmethod
+    def backward(ctx, grad):
+        x, = ctx.saved_tensors
+        return grad @ x  # CAUSE
+def run():
+    w = nn.Parameter(torch.randn(4, 3))
+    loss = Act.apply(w * 2).sum()
+    loss.backward()
+run()
+"""
+HOOK = """
+net = nn.Linear(3, 4)
+def centre(grad):
+    mean = grad.mean(2, keepdim=True)  # CAUSE
+    return grad - mean
+net.weight.register_hook(centre)
+net(torch.randn(2, 3)).sum().backward()
+"""
+INDEX = """
+class Pick(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, place):
+        ctx.place, ctx.shape = place, x.shape
+        return x[place]
+    @staticmethod
+    def backward(ctx, grad):
+        out = torch.zeros(ctx.shape)
+        out[ctx.missing] = grad  # CAUSE
+        return out, None
+Pick.apply(torch.randn(4, requires_grad=True), 2).backward()
+"""
+SHAPE = """
+class Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x @ w.t()
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        gw = x.t() @ g  # CAUSE
+        return g @ w, gw
+w = nn.Parameter(torch.randn(4, 3))
+Linear.apply(torch.randn(5, 3), w).sum().backward()
+"""
+COUNT = """
+class Scale(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, by):
+        ctx.by = by
+        return x * by
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ctx.by  # CAUSE
+net = nn.Linear(2, 2)
+def loss_of(x):
+    return Scale.apply(net(x), 3.0).sum()
+loss_of(torch.ones(1, 2)).backward()
+"""
+TYPE = """
+class Norm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.norm()
+    @staticmethod
+    def backward(ctx, grad):
+        x, = ctx.saved_tensors
+        return float(grad)  # CAUSE
+Norm.apply(torch.randn(3, requires_grad=True)).backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "program"),
+    [
+        ("operator-error", LAYER), ("operator-error", DTYPE), ("operator-error", FOLDED),
+        ("operator-error", FOLDED_OPERATOR), ("operator-error", TARGETS), ("operator-error", NOT_SCALAR),
+        ("backward-error", OWN), ("backward-error", HOOK), ("backward-error", INDEX),
+        ("function-contract", SHAPE), ("function-contract", COUNT), ("function-contract", TYPE),
+    ],
+)  # fmt: skip
+def test_the_line_to_change_is_named(tmp_path: Path, kind: str, program: str) -> None:
+    found = check_found(tmp_path, HEAD + program, kind, status=1)
+    assert found["confidence"] >= 0.8, found

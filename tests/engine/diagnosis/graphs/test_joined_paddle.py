@@ -1,0 +1,126 @@
+"""Graphs that reach into earlier iterations, and variables that keep them, on Paddle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.diagnosing import check_found, check_healthy
+
+HEAD = """
+import collections, paddle, paddle.nn as nn, paddle.nn.functional as F
+paddle.seed(3)
+net = nn.Linear(3, 4)
+opt = paddle.optimizer.SGD(0.1, parameters=net.parameters())
+"""
+HIDDEN = """
+class Cell(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.ih, self.hh = nn.Linear(3, 4), nn.Linear(4, 4)
+    def forward(self, x, h):
+        return paddle.tanh(self.ih(x) + self.hh(h))
+def main():
+    cell = Cell()
+    h = paddle.zeros([2, 4])
+    for _ in range(4):
+        h = cell(paddle.randn([2, 3]), h)  # CAUSE
+        (h ** 2).mean().backward()
+        cell.clear_gradients()
+main()
+"""
+SUMMED = """
+total = 0
+for _ in range(4):
+    loss = net(paddle.randn([2, 3])).pow(2).mean()
+    total = total + loss  # CAUSE
+    opt.clear_grad()
+    total.backward()
+    opt.step()
+"""
+ADVERSARIAL = """
+d = nn.Linear(4, 1)
+od = paddle.optimizer.SGD(0.1, parameters=d.parameters())
+def step():
+    fake = net(paddle.randn([2, 3])).tanh()
+    d_loss = d(fake).exp().mean()  # CAUSE
+    od.clear_grad(); d_loss.backward(); od.step()
+    g_loss = -d(fake).exp().mean()
+    opt.clear_grad(); g_loss.backward(); opt.step()
+for _ in range(3):
+    step()
+"""
+GROWS = """
+class Trainer:
+    def __init__(self):
+        self.cell, self.h = nn.GRUCell(3, 4), paddle.zeros([2, 4])
+    def step(self, x):
+        _, self.h = self.cell(x, self.h)  # CAUSE
+        (self.h ** 2).mean().backward(retain_graph=True)
+        self.cell.clear_gradients()
+trainer = Trainer()
+for _ in range(8):
+    trainer.step(paddle.randn([2, 3]))
+"""
+APPENDED = """
+losses = []
+for _ in range(14):
+    loss = net(paddle.randn([2, 3])).pow(2).mean()
+    opt.clear_grad(); loss.backward(); opt.step()
+    losses.append(loss)  # CAUSE
+"""
+HEALTHY = """
+def truncated():
+    cell, h = nn.GRUCell(3, 4), paddle.zeros([2, 4])
+    for _ in range(6):
+        h = h.detach()
+        for _ in range(2):
+            _, h = cell(paddle.randn([2, 3]), h)
+        (h ** 2).mean().backward()
+        cell.clear_gradients()
+    print(float(h.sum()))
+def kept():
+    losses, window, epoch, total = [], collections.deque(maxlen=3), [], 0.0
+    for step in range(14):
+        loss = net(paddle.randn([2, 3])).pow(2).mean()
+        opt.clear_grad(); loss.backward(); opt.step()
+        losses.append(float(loss)); window.append(loss); epoch.append(loss); total += loss.item()
+        if step % 3 == 2:
+            epoch.clear()
+    print(total)
+def accumulate():
+    for step in range(4):
+        loss = net(paddle.randn([2, 3])).pow(2).mean() / 2
+        loss.backward(retain_graph=True)
+        loss.backward()
+        if step % 2:
+            opt.step(); opt.clear_grad()
+    print(float(loss))
+def adversarial():
+    d = nn.Linear(4, 1)
+    od = paddle.optimizer.SGD(0.1, parameters=d.parameters())
+    for _ in range(4):
+        fake = net(paddle.randn([2, 3])).tanh()
+        d_loss = d(fake.detach()).exp().mean()
+        od.clear_grad(); d_loss.backward(); od.step()
+        g_loss = -d(fake).exp().mean()
+        opt.clear_grad(); g_loss.backward(); opt.step()
+    print(float(g_loss))
+for each in (truncated, kept, accumulate, adversarial):
+    each()
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "program"),
+    [
+        ("second-backward", HIDDEN), ("second-backward", SUMMED), ("second-backward", ADVERSARIAL),
+        ("graph-grows", GROWS), ("graph-kept", APPENDED),
+    ],
+)  # fmt: skip
+def test_the_line_that_joins_or_keeps_is_named(tmp_path: Path, kind: str, program: str) -> None:
+    check_found(tmp_path, HEAD + program, kind)
+
+
+def test_what_is_carried_on_as_it_should_be(tmp_path: Path) -> None:
+    check_healthy(tmp_path, HEAD + HEALTHY)

@@ -1,0 +1,145 @@
+"""Graphs that reach into earlier iterations, and variables that keep them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.diagnosing import check_found
+
+HEAD = """
+import torch, torch.nn as nn, torch.nn.functional as F
+torch.manual_seed(3)
+"""
+HIDDEN = """
+class Cell(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.ih, self.hh = nn.Linear(3, 4), nn.Linear(4, 4)
+    def forward(self, x, h):
+        return torch.tanh(self.ih(x) + self.hh(h))
+def main():
+    cell = Cell(); opt = torch.optim.SGD(cell.parameters(), 0.1)
+    h = torch.zeros(2, 4)
+    for _ in range(4):
+        h = cell(torch.randn(2, 3), h)  # CAUSE
+        loss = (h ** 2).mean()
+        opt.zero_grad(); loss.backward(); opt.step()
+main()
+"""
+SUMMED = """
+net = nn.Linear(3, 4); opt = torch.optim.SGD(net.parameters(), 0.1)
+total = 0
+for _ in range(4):
+    loss = net(torch.randn(2, 3)).pow(2).mean()
+    total = total + loss  # CAUSE
+    opt.zero_grad()
+    total.backward()
+    opt.step()
+"""
+ONCE = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.out = nn.Parameter(torch.randn(6, 3)), nn.Linear(3, 1)
+model = Model(); opt = torch.optim.SGD(model.parameters(), 0.1)
+def fit():
+    positions = torch.tanh(model.table) * 2  # CAUSE
+    for step in range(4):
+        loss = model.out(positions[step]).pow(2).mean()
+        opt.zero_grad(); loss.backward(); opt.step()
+fit()
+"""
+ADVERSARIAL = """
+g, d = nn.Linear(3, 4), nn.Linear(4, 1)
+og, od = torch.optim.SGD(g.parameters(), 0.1), torch.optim.SGD(d.parameters(), 0.1)
+def step():
+    fake = g(torch.randn(2, 3)).tanh()
+    d_loss = d(fake).exp().mean()  # CAUSE
+    od.zero_grad(); d_loss.backward(); od.step()
+    g_loss = -d(fake).exp().mean()
+    og.zero_grad(); g_loss.backward(); og.step()
+for _ in range(3):
+    step()
+"""
+SHARED = """
+trunk, one, two = nn.Linear(3, 4), nn.Linear(4, 1), nn.Linear(4, 2)
+def losses(x):
+    z = trunk(x).tanh()
+    return one(z).pow(2).mean(), two(z).pow(2).mean()
+for _ in range(2):
+    first, second = losses(torch.randn(5, 3))
+    first.backward()  # CAUSE
+    second.backward()
+"""
+GROWS = """
+class Trainer:
+    def __init__(self):
+        self.cell, self.h = nn.GRUCell(3, 4), torch.zeros(2, 4)
+        self.opt = torch.optim.SGD(self.cell.parameters(), 0.01)
+    def step(self, x):
+        self.h = self.cell(x, self.h)  # CAUSE
+        loss = (self.h ** 2).mean()
+        self.opt.zero_grad()
+        loss.backward(retain_graph=True)
+trainer = Trainer()
+for _ in range(10):
+    trainer.step(torch.randn(2, 3))
+"""
+GROWS_AVERAGE = """
+net = nn.Linear(3, 3)
+average = torch.zeros(3)
+for _ in range(8):
+    y = net(torch.randn(5, 3)).mean(0)
+    average = 0.9 * average + 0.1 * y  # CAUSE
+    (y - average).pow(2).sum().backward(retain_graph=True)
+    net.zero_grad()
+"""
+APPENDED = """
+def main():
+    net = nn.Linear(3, 4); opt = torch.optim.SGD(net.parameters(), 0.1)
+    losses = []
+    for _ in range(16):
+        loss = net(torch.randn(2, 3)).pow(2).mean()
+        opt.zero_grad(); loss.backward(); opt.step()
+        losses.append(loss)  # CAUSE
+    print(sum(each.item() for each in losses))
+main()
+"""
+ADDED = """
+net = nn.Linear(3, 4); opt = torch.optim.SGD(net.parameters(), 0.1)
+running = 0.0
+for step in range(16):
+    loss = F.mse_loss(net(torch.randn(2, 3)), torch.zeros(2, 4))
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    running += loss  # CAUSE
+"""
+CACHED = """
+class Recorder:
+    def __init__(self):
+        self.outputs = {}
+    def note(self, step, value):
+        self.outputs[step] = value  # CAUSE
+recorder = Recorder()
+net = nn.Linear(3, 4); opt = torch.optim.SGD(net.parameters(), 0.1)
+for step in range(16):
+    out = net(torch.randn(2, 3))
+    recorder.note(step, out)
+    loss = out.pow(2).mean()
+    opt.zero_grad(); loss.backward(); opt.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "program"),
+    [
+        ("second-backward", HIDDEN), ("second-backward", SUMMED), ("second-backward", ONCE),
+        ("second-backward", ADVERSARIAL), ("second-backward", SHARED),
+        ("graph-grows", GROWS), ("graph-grows", GROWS_AVERAGE),
+        ("graph-kept", APPENDED), ("graph-kept", ADDED), ("graph-kept", CACHED),
+    ],
+)  # fmt: skip
+def test_the_line_that_joins_or_keeps_is_named(tmp_path: Path, kind: str, program: str) -> None:
+    check_found(tmp_path, HEAD + program, kind)
