@@ -138,9 +138,11 @@ def examined_lines(examined: Sequence[Examined], iterations: int, ended: bool, f
     lines = []
     if not iterations:
         lines.append("no backward was called while it watched: only what shows without one was looked for")
-    if clear:
-        lines.append(f"{'also ' if found else ''}looked for in {seen}, and not found: {', '.join(clear)}")
-    if away:
+    if found and clear:
+        lines.append(f"{len(clear)} other kind{'s' * (len(clear) > 1)} of findings were looked for in {seen}: none")
+    elif clear:
+        lines.append(f"looked for in {seen}, and not found: {', '.join(clear)}")
+    if away and not found:
         lines.append(f"nothing there to look at: {', '.join(away)}")
     lines += [f"could not look for {row.kind}: {row.why}" for row in examined if row.result == "could not look"]
     return lines
