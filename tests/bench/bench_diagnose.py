@@ -2,8 +2,8 @@
 
     python tests/bench/bench_diagnose.py [--rounds N] [--seconds S] [--model NAME]...
 
-CPU time of a step over that of plain Python, stacks of the forward included, medians of interleaved rounds, one thread. "between": an iteration that is
-not sampled, as all but a few are; "sampled": one that is, and every one with --deep.
+CPU time of a step over that of plain Python, stacks of the forward included, medians of interleaved rounds, one thread.
+"between": an iteration that is not sampled, as all but a few are; "sampled": one that is, and every one with --deep.
 """
 
 from __future__ import annotations
