@@ -34,7 +34,7 @@ class Picture:
     options: tuple[str, ...]
     script: str
     wanted: str
-    keys: str = ""
+    keys: str | tuple[str, ...] = ""
 
 
 NAN = ("torch", ("-b", "nan"), "examples/nan_at_sqrt.py", "SqrtBackward0")
@@ -51,11 +51,19 @@ PROFILE = (
     "examples/small_kernels.py",
     "▏all",
 )
+FINDINGS = (
+    "torch",
+    ("-e", "diagnose start", "-b", "nan"),
+    "examples/nan_at_sqrt.py",
+    "SqrtBackward0",
+    ("\x1b[19~",),  # F8
+)
 PICTURES = {
     "screen-160x45.png": Picture(45, 160, *NAN),
     "screen-80x24.png": Picture(24, 80, *NAN),
     "screen-nested-pylayers.png": Picture(45, 160, *NESTED),
     "screen-profile.png": Picture(30, 160, *PROFILE),
+    "screen-findings.png": Picture(30, 160, *FINDINGS),
 }
 SETTLE = 2.0  # seconds without a change of the screen after which it is taken as finished
 FONT_SIZE, WIDTH, HEIGHT = 15, 9, 18  # pixels; a cell is as wide as the font's advance at this size

@@ -43,11 +43,11 @@ class Facts:
     def name_of(self, tensor: Any) -> str:
         """What the user calls a parameter ("fc1.weight"); else its place in an optimizer; "" for any other tensor."""
         if self._named_at != self.iteration:
-            self._names = names = {}
+            names: dict[int, str] = {}
             for name, each in self.backend.parameters():  # a part that ran alone tells a shorter path
                 if len(name) > len(names.get(id(each), "")):
                     names[id(each)] = name
-            self._named_at = self.iteration
+            self._names, self._named_at = names, self.iteration
         return self._names.get(id(tensor), "") or self.places.get(id(tensor), "")
 
     def shape(self, tensor: Any) -> tuple[int, ...]:

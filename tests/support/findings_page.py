@@ -13,7 +13,7 @@ import re
 import sys
 from pathlib import Path
 
-from adbg.tui.debugger.findings.kinds import DetectorText, detectors
+from adbg.tui.debugger.findings.kinds import REPEATED, DetectorText, detectors
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "findings.md"
 LABELS = ("Evidence", "Mistaken for", "Cost")
@@ -45,6 +45,14 @@ Cheap looks are taken in every iteration. Those that cost more (every operator, 
 """
 
 
+TWICE = """Two runs of the script differ (`--deep` alone): the first backward and node whose numbers are not the same.
+- *Evidence*: the norms of that node in both runs; how many backward calls before are the same to the last digit.
+- *Mistaken for*: a script that sets no seed, of which nothing can be said: a note. Kernels that add in any order (GPUs)
+  differ in the last digits.
+- *Cost*: a second run, every node of both recorded. What the script writes is written twice.
+"""
+
+
 def page() -> str:
     """The whole page."""
     parts = [HEAD]
@@ -52,6 +60,7 @@ def page() -> str:
     for family in families:
         rows = [line for each in detectors() if each.family == family for line in (*section(each), "")]
         parts += [f"## {FAMILIES.get(family, family.capitalize())}", "", *rows] if rows else []
+    parts.append(f"## Two runs\n\n### `{REPEATED}`\n\n{TWICE}")
     return "\n".join(parts).rstrip() + "\n"
 
 

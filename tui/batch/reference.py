@@ -20,7 +20,7 @@ from adbg.tui.batch import lines
 HEAD = """# JSON lines
 
 `adbg run --batch --json`, and `adbg diagnose --json`, print one JSON object a line on stdout, and nothing else: what
-the program prints comes as lines of the type `output`. Warnings and errors of adbg go to stderr as well. The exit status is
+the program prints comes as lines of the type `output`. Warnings and errors go to stderr as well. The exit status is
 the program's; 2 is a usage error (with `--strict` also a refused command, or a `-b` that matched nothing), 3 a hit of
 `--fail-on SPEC`, 1 of `adbg diagnose` a finding of severity error, 124 `--timeout`, 125 a failure of adbg itself.
 

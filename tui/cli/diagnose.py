@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from adbg.engine.errors import CommandError
@@ -58,25 +59,33 @@ class Diagnose:
 def _of_script(options: argparse.Namespace, kind: str, target: list[str], only: list[str]) -> int:
     from adbg.engine.launch.command_line import is_interpreter, python_command
     from adbg.engine.protocol.messages import Diagnose as Asked
-    from adbg.tui.batch.diagnosed import DiagnosedBatch
+    from adbg.tui.batch.diagnosed import DiagnosedBatch, run_again
     from adbg.tui.batch.writers import JsonWriter, TextWriter
     from adbg.tui.debugger.debugger import Debugger
+    from adbg.tui.debugger.findings.kinds import REPEATED
     from adbg.tui.debugger.program import Script, StartedProgram
 
     command = python_command(kind, target[0], target[1:], options.python)  # type: ignore[arg-type]
-    script = Script(
-        command=command,
-        title=" ".join(target),
-        name="code" if kind == "code" else target[0],
-        mode="split",
-        run_dir=options.run_dir,
-        python=kind != "command" or is_interpreter(command[0]),
-    )
-    debugger = Debugger(StartedProgram(script), [], script.title, False)
+    lines = ["record on"] if options.deep else []  # every node, which is what two runs are compared by
+
+    def make(run_dir: str) -> Debugger:
+        script = Script(
+            command=command,
+            title=" ".join(target),
+            name="code" if kind == "code" else target[0],
+            mode="split",
+            run_dir=run_dir,
+            python=kind != "command" or is_interpreter(command[0]),
+        )
+        return Debugger(StartedProgram(script), lines, script.title, False)
+
+    debugger = make(options.run_dir)
     debugger.settings.diagnose(Asked("start", only, options.deep, options.iterations))
     debugger.settings.set_error_stops(False)  # an exception is told by its finding
     writer = JsonWriter(quiet=True) if options.json else TextWriter(quiet=True)
-    return DiagnosedBatch(debugger, writer, options.timeout).run()
+    again = partial(run_again, make=make, timeout=options.timeout)
+    twice = options.deep and (not only or REPEATED in only)
+    return DiagnosedBatch(debugger, writer, options.timeout, again=again if twice else None).run()
 
 
 def recorded(target: Sequence[str]) -> Path | None:

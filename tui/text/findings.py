@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import wrap
@@ -74,7 +75,7 @@ def finding_lines(row: Ranked, width: int, whole: bool = True) -> list[FindingLi
 
     def add(label: str, text: str, at: SourceLine | None = place, style: str = "") -> None:
         first, rest = f"     {label:<{_LABEL}}", " " * (5 + _LABEL)
-        parts = wrap(text, max(20, width - len(rest)), break_long_words=False) or [""]
+        parts = wrap(_here(text), max(20, width - len(rest)), break_long_words=False) or [""]
         for i, part in enumerate(parts):
             lines.append(FindingLine((rest if i else first) + part, style, at, number))
 
@@ -92,6 +93,11 @@ def finding_lines(row: Ranked, width: int, whole: bool = True) -> list[FindingLi
     if finding.confidence < 0.9:
         add("certainty", f"{finding.confidence:.0%}", style="dim")
     return lines
+
+
+def _here(text: str) -> str:
+    """Files below the working directory as they are called from there."""
+    return text.replace(os.getcwd() + os.sep, "")
 
 
 def _node_text(finding: Finding) -> str:
@@ -138,9 +144,11 @@ def examined_lines(examined: Sequence[Examined], iterations: int, ended: bool, f
     lines = []
     if not iterations:
         lines.append("no backward was called while it watched: only what shows without one was looked for")
-    if clear:
-        lines.append(f"{'also ' if found else ''}looked for in {seen}, and not found: {', '.join(clear)}")
-    if away:
+    if found and clear:
+        lines.append(f"{len(clear)} other kind{'s' * (len(clear) > 1)} of findings were looked for in {seen}: none")
+    elif clear:
+        lines.append(f"looked for in {seen}, and not found: {', '.join(clear)}")
+    if away and not found:
         lines.append(f"nothing there to look at: {', '.join(away)}")
     lines += [f"could not look for {row.kind}: {row.why}" for row in examined if row.result == "could not look"]
     return lines

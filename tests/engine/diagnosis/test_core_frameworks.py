@@ -194,3 +194,17 @@ def test_a_record_alone_shows_where_nan_began(tmp_path: Path) -> None:
     adbg("run", "--batch", "--run-dir", str(bare), path)
     text = adbg("diagnose", bare)
     assert text.status == 0 and "no node was recorded" in text.stdout, str(text)
+
+
+@pytest.mark.torch
+def test_two_runs_that_differ_and_two_that_do_not(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    same = "for x in rows():\n    opt.zero_grad()\n    train([x])\n"
+    outcome = diagnosed(tmp_path, "torch", same, "--deep", "--only", "run-differs")
+    assert outcome.status == 0 and not findings(outcome) and outcome.program_output.count("\n") == 6, str(outcome)
+    other = "import random\ntrain([x * (1 + random.random() * (i == 2)) for i, x in enumerate(rows())])  # LATER\n"
+    outcome = diagnosed(tmp_path, "torch", other, "--deep", "--only", "run-differs")
+    (found,) = findings(outcome)
+    assert (found["kind"], found["severity"], found["backward"]) == ("run-differs", "warning", 3), str(outcome)
+    assert found["node"]["unique_name"] and "2 backward calls before are the same" in found["evidence"][1]
+    assert outcome.program_output.count("\n") == 1, "the second run is not heard"

@@ -41,7 +41,7 @@ def test_a_list_what_proves_it_and_where_it_is(size: tuple[int, int]) -> None:
         await app.press("f8")
         text = await app.shows(
             "Findings", "2 findings: 1 error, 1 warning", "error   test_findings_sc", "zero-grad  optimizer.zero",
-            "change    ", "norms 1.2, 2.3, 3.5, 4.1", "next      p grad", "not found: in-place",
+            "change    ", "norms 1.2, 2.3, 3.5, 4.1", "next      p grad", "1 other kind of findings",
         )  # fmt: skip
         assert asked == ["start", "state"] and max(len(line) for line in text.splitlines()) <= size[0]
         await app.press("j")

@@ -25,6 +25,7 @@ class Agent:
         self.error_stops = True
         self.vlog: list[protocol.Vlog] = []
         self.all_frames = False
+        self.diagnosis: protocol.Diagnose | None = None
         self.asked: list[Any] = []
 
     def request(self, asked: Any) -> Any:
@@ -33,6 +34,8 @@ class Agent:
             self.error_stops = asked.filters == ["error"]
         elif isinstance(asked, protocol.Frames):
             self.all_frames = asked.all
+        elif isinstance(asked, protocol.Diagnose):
+            self.diagnosis = asked if asked.action == "start" else None
         elif isinstance(asked, protocol.Vlog):
             if asked.levels == "off":
                 self.vlog = []
@@ -46,7 +49,7 @@ def settings() -> Settings:
 
 
 STATES = [
-    Sent(0, error_stops, vlog, all_frames)
+    Sent(0, error_stops, vlog, all_frames, protocol.Diagnose("start") if all_frames == error_stops else None)
     for error_stops in (True, False)
     for vlog in ((), (TEN,), (TEN, MODULE), (LINE, TEN), (MODULE,))
     for all_frames in (False, True)
@@ -61,7 +64,7 @@ def test_settings_that_change_meanwhile_are_the_ones_it_has(first: Sent, then: S
     for wanted in (first, then, first):
         given.send(cast(Any, agent), wanted, earlier)
         earlier = wanted
-        assert (agent.error_stops, tuple(agent.vlog), agent.all_frames) == wanted[1:]
+        assert (agent.error_stops, tuple(agent.vlog), agent.all_frames, agent.diagnosis) == wanted[1:]
 
 
 def test_what_did_not_change_is_not_sent_twice() -> None:

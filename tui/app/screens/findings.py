@@ -170,7 +170,8 @@ class FindingsScreen(ModalScreen["Ranked | None"]):
 
     def _tell(self) -> None:
         findings = self._findings
-        notes = examined_lines(findings.examined(), findings.iterations, True, True) if findings.told_end else []
+        found = bool(self._list.rows)
+        notes = examined_lines(findings.examined(), findings.iterations, True, found) if findings.told_end else []
         self.query_one(FindingText).show(self._list.selected, notes)
 
     def on_line_panel_moved(self, event: LinePanel.Moved) -> None:

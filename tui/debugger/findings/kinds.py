@@ -16,6 +16,7 @@ from pathlib import Path
 from adbg import engine
 from adbg.engine.errors import CommandError
 
+REPEATED = "run-differs"  # of two runs that are compared here: no detector's
 _DETECTORS = Path(engine.__path__[0]) / "diagnosis" / "detectors"
 
 
@@ -49,7 +50,7 @@ def read(source: str, family: str) -> Iterator[DetectorText]:
 
 def kinds() -> tuple[str, ...]:
     """All kinds, in the order of the alphabet."""
-    return tuple(sorted({kind for each in detectors() for kind in each.kinds}))
+    return tuple(sorted({REPEATED, *(kind for each in detectors() for kind in each.kinds)}))
 
 
 def check(asked: list[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 from adbg.engine.protocol.messages import DiagnosisBody, DiagnosisEnds, Examined, Finding
 from adbg.tui.debugger.findings.ranking import Told, merged, ranked
@@ -35,6 +36,14 @@ class Findings:
         if finding.confidence <= 0:
             return "taken back"
         return "told" if before is None else "changed"
+
+    def add_own(self, process: Process, finding: Finding) -> Finding:
+        """One that the program did not tell, under the next id of ``process``."""
+        with self._lock:
+            last = max((id for number, id in self._told if number == process.number), default=0)
+        known = replace(finding, id=last + 1)
+        self.add(process, known)
+        return known
 
     def learn(self, process: Process, body: DiagnosisBody) -> None:
         """What it answered."""
