@@ -123,11 +123,11 @@ class Ledger:
             ):  # in place: what it was before is what is known of it
                 known = self._by_id.get(id(operand))
                 if known is not None and known[0]() is operand:
-                    parents.append(known[1])
+                    parents.append(known[1].origin())
                 continue
             bad = backend.nonfinite(operand)
             if any(bad):
-                parents.append(self.of(operand) or self._entered(call, operand, *bad))
+                parents.append((self.of(operand) or self._entered(call, operand, *bad)).origin())
             else:
                 before.append(operand)
         made.parents = tuple(parents)
@@ -135,6 +135,8 @@ class Ledger:
             self._explain(made, call, result, before)
         if parents and not nan and all(each.kind == "constant" for each in parents):
             made.kind = "constant"  # a mask that was moved, or added to something
+        if made.kind == "constant":
+            made.parents = ()  # no chain over all iterations of a table that is written to
         self._keep(result, made)
         if in_backward:
             self.backward.append(made)

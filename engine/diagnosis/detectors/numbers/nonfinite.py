@@ -20,7 +20,7 @@ from adbg.engine.session.running_call import Running, Visit
 from adbg.engine.session.stop_point import PausedPoint
 from adbg.engine.types import SourceLine
 
-_SECONDS = 2.0  # of a run, spent on operators outside of sampled iterations; later ones are sampled only
+_SECONDS = 1.0  # of a run, spent on operators outside of sampled iterations; later ones are sampled only
 _SKIPPED = 8  # steps in a row that a loss scaler skips while it looks for its scale
 
 
@@ -46,7 +46,7 @@ class NonFinite(Detector):
     Mistaken for: masks of -inf, steps that a loss scaler skips, and infinities that reach no loss and no parameter are
     not told. A batch that the program skips is a note.
     Cost: one norm per gradient in every backward, one per operator's result in sampled iterations and for the first
-    two seconds of such looks of a run.
+    second of such looks of a run.
     """
 
     needs = Need.STEPS | Need.OPERATORS | Need.FUNCTIONS
@@ -70,12 +70,14 @@ class NonFinite(Detector):
     # ---- the forward
 
     def operator(self, call: OperatorCall) -> None:
-        if call.error is not None or self._told:
-            return
+        if call.error is not None or self._told or (self._steps.inside and not self.facts.sampled):
+            return  # an optimizer's operators go through all parameters many times
         begun = time.perf_counter()
         in_backward = call.in_backward or bool(self._calls)  # Paddle does not tell
         made = self._ledger.look(call, in_backward)
         if made is not None:
+            if self._steps.inside and not made.parents:
+                made.kind = "step"
             scalar = not in_backward and made.numel == 1 and made.kind != "constant"
             if scalar and call.lines and self._made_of_graph(call):
                 self._scalars[call.lines[0].file, call.lines[0].line] = made
@@ -94,9 +96,9 @@ class NonFinite(Detector):
         backend = self.facts.backend
         if call.phase == "backward" and call.error is None and self._origins.function is None:
             given = call.results if isinstance(call.results, (tuple, list)) else (call.results,)
-            if any(any(values.bad(backend, each)) for each in given):
-                if not any(any(values.bad(backend, each)) for each in call.arguments):
-                    self._origins.function = call.function
+            made = any(any(values.bad(backend, each)) for each in given)
+            if made and not any(any(values.bad(backend, each)) for each in call.arguments):
+                self._origins.function = call.function
 
     def optimizer(self, event: OptimizerEvent) -> None:
         self._steps.note(event, self.facts.iteration)
@@ -211,9 +213,9 @@ class NonFinite(Detector):
         if here is None or here.found is None or here.told:
             return
         # A gradient that no leaf gets harms nothing; of paddle.grad and autograd.grad the leaves are not seen.
-        if not here.leaves and running.call.entry == "backward" and len(running.chain) == 1 and error is None:
-            if not self._leaves_bad(running):
-                return
+        outermost = running.call.entry == "backward" and len(running.chain) == 1 and error is None
+        if outermost and not here.leaves and not self._leaves_bad():
+            return
         found = here.found
         leaves = list(dict.fromkeys(here.leaves))
         if leaves:
@@ -230,7 +232,7 @@ class NonFinite(Detector):
                 around.found = found
                 around.leaves.append("what the node around it gives")
 
-    def _leaves_bad(self, running: Running) -> bool:
+    def _leaves_bad(self) -> bool:
         return any(
             any(values.bad(self.facts.backend, self.facts.backend.gradient_of(parameter)))
             for _, parameter in self.facts.backend.parameters()
@@ -250,7 +252,7 @@ class NonFinite(Detector):
             source = saved.first_in_forward(backend, call)
             if source is not None:
                 finding = self._origins.of_source(call, source, root)
-        nan, inf = backend.nonfinite(root)
+        nan, _ = backend.nonfinite(root)
         if finding is None and not self._told:
             key = call.roots()[0] if call.roots() else None
             at, forward = self.facts.node(call, key) if key is not None else (FoundAt(), None)
@@ -260,8 +262,16 @@ class NonFinite(Detector):
                 forward=forward, cause=None, evidence=self._steps.losses_text(),
                 next=["adbg diagnose --deep --only nonfinite SCRIPT"],
             )  # fmt: skip
-        if finding is not None:
+        if finding is None:
+            return
+        # An overflow of float16 may be one of a loss that a scaler multiplied, whose step it will skip.
+        first = made.origin() if made is not None else None
+        if first is not None and not first.nan and first.what.endswith(" float16") and self._steps.any:
+            self._pending.append((finding, []))
+        else:
             self._tell(finding)
+
+    # ---- telling
 
     def _tell(self, finding: Finding) -> None:
         """An origin. What comes in later iterations is a consequence, or the same again."""
@@ -276,11 +286,14 @@ class NonFinite(Detector):
             return
         backend = self.facts.backend
         harmed = any(any(backend.nonfinite(parameter)) for _, parameter in backend.parameters())
-        if harmed or not (self._steps.any or any(True for _ in backend.optimized())):
-            for finding, _ in pending:
-                finding.evidence.append("a step used it" if harmed else "no optimizer, and no loss scaler, is in use")
+        last = self._steps.last
+        stepped = last is not None and last.iteration == self.facts.iteration
+        unused = not (self._steps.any or any(True for _ in backend.optimized()))
+        for finding, leaves in pending:
+            if harmed or unused or (stepped and not leaves):
+                finding.evidence.append("no optimizer, and no loss scaler, is in use" if unused else "a step used it")
                 self._tell(finding)
-            return
+                return
         self._skipped += 1
         if self._skipped == _SKIPPED:
             finding = pending[0][0]
@@ -311,8 +324,8 @@ class NonFinite(Detector):
             finding = self._origins.of_made(made.origin(), None)
             if finding is not None:
                 finding.evidence.append(
-                    f"{len(self._skipped_losses)} losses were not finite, no backward ran on them, and training went on: "
-                    "a bug if the program does not skip them on purpose"
+                    f"{len(self._skipped_losses)} losses were not finite, no backward ran on them, and training "
+                    "went on: a bug if the program does not skip them on purpose"
                 )
                 self.facts.tell(replace(finding, severity="note", confidence=0.4))
         if self._steps.last is None:

@@ -86,6 +86,8 @@ class Origins:
         """What the ledger of operators has as the first."""
         if made.kind == "parameter":
             return self.of_parameter(made.name, made.evidence, made.line)
+        if made.kind == "step":
+            return self._of_step(made)
         what = values.counted(made.nan, made.inf, made.numel)
         evidence = [f"{made.name} {made.what}: {what}", *made.evidence]
         diverged = self.diverged(made.line) if made.kind == "operator" and not made.parents else None
@@ -102,7 +104,8 @@ class Origins:
         elif made.kind == "constant":
             message = f"{made.name} gives {made.why or 'infinities'}, which reach the loss"
         else:
-            message = f"the data is not finite already: {what} enter at `{Facts.text_of(made.line) if made.line else made.name}`"
+            place = Facts.text_of(made.line) if made.line is not None else made.name
+            message = f"the data is not finite already: {what} enter at `{place}`"
         node = self._node_of(call, made.line, made.name) if call is not None else None
         evidence += self._stack(made.lines)
         return Finding(
@@ -166,10 +169,24 @@ class Origins:
         if diverged is not None:
             diverged.evidence.extend(evidence)
             return diverged
-        message = f"{name} is not finite since the step of {step.what} in iteration {step.iteration}, of gradients that were finite"
+        since = f"since the step of {step.what} in iteration {step.iteration}"
+        message = f"{name} is not finite {since}, of gradients that were finite"
         return Finding(
             id=0, kind="nonfinite", severity="error", confidence=0.85, message=message, node=FoundAt(parameter=name),
             forward=used, cause=self._facts.cause(step.made or step.line), evidence=[*evidence, *self._steps.text()],
+        )  # fmt: skip
+
+    def _of_step(self, made: Made) -> Finding | None:
+        """An operator of an optimizer's step made it, of gradients that were finite."""
+        step = self._steps.last
+        if step is None:
+            return None
+        why = f": {made.why}" if made.why else ""
+        told = [f"{made.name} {made.what}: {values.counted(made.nan, made.inf, made.numel)}", *made.evidence]
+        return Finding(
+            id=0, kind="nonfinite", severity="error", confidence=0.9,
+            message=f"the step of {step.what} makes NaN or infinity of finite gradients, in {made.name}{why}",
+            cause=self._facts.cause(step.made or step.line), forward=step.line, evidence=[*told, *self._steps.text()],
         )  # fmt: skip
 
     def _initialised(self, name: str) -> Made | None:
@@ -190,6 +207,7 @@ class Origins:
             return None
         return Finding(
             id=0, kind="nonfinite", severity="error", confidence=0.88, forward=line,
-            message=f"training diverges until numbers overflow: {self._steps.growth()}; the steps of {step.what} are too large",
+            message=f"training diverges until numbers overflow: {self._steps.growth()}; "
+            f"the steps of {step.what} are too large",
             cause=self._facts.cause(step.made or step.line), evidence=[*self._steps.losses_text(), *self._steps.text()],
         )  # fmt: skip

@@ -80,7 +80,7 @@ def made_in_forward(
         why = "1 / 0"
     elif op == "div" and second == 0:
         why = f"{plain(first) if first is not None else 'a number'} / 0"
-    elif op == "pow" and first is not None and second is not None:
+    elif op == "pow" and first is not None and second is not None and (first == 0 or not math.isinf(result)):
         why = f"{plain(first)} ** {plain(second)}"
     elif op in ("acos", "asin", "atanh") and first is not None and abs(first) >= 1:
         why = f"{op} of {plain(first)}"
@@ -88,6 +88,9 @@ def made_in_forward(
         limit = LARGEST.get(dtype, math.inf)
         if op in ("exp", "expm1", "exp2", "cosh", "sinh") and first is not None:
             why = f"{op} of {plain(first)} is beyond the largest {WORDS.get(dtype, dtype)}, {plain(limit)}"
+        elif op == "pow" and first is not None and second is not None:
+            power = f"{plain(first)} ** {plain(second)}"
+            why = f"{power} is beyond the largest {WORDS.get(dtype, dtype)}, {plain(limit)}"
         elif largest > 1:
             why = (
                 f"the result is beyond the largest {WORDS.get(dtype, dtype)}, {plain(limit)}: "

@@ -28,6 +28,7 @@ class Steps:
 
     def __init__(self) -> None:
         self.last: Step | None = None
+        self.inside = False  # a step runs
         self.any = False  # an optimizer is in use, whether or not it stepped
         self._made: dict[int, SourceLine | None] = {}
         self._losses: collections.deque[float] = collections.deque(maxlen=_KEPT)
@@ -36,6 +37,7 @@ class Steps:
         if event.optimizer is None:
             return
         self.any = True
+        self.inside = event.what == "step"
         if event.what == "made":
             self._made[id(event.optimizer)] = event.line
         elif event.what in ("step", "stepped"):

@@ -1,4 +1,4 @@
-"""Where NaN and infinities begin, in programs as users have them, on PyTorch. The witness is torch's own anomaly mode."""
+"""Where NaN and infinities begin, in programs as users have them, on PyTorch. Witness: torch's own anomaly mode."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.diagnosing import check_found, check_healthy, diagnose, findings, line_of
+from support.dialled import Dialled
 
 pytest.importorskip("torch")
 
@@ -250,3 +251,16 @@ def test_anomaly_mode_names_the_same_nodes(tmp_path: Path) -> None:
     named = re.search(r"Function '(\w+)' returned nan", plain.stderr)
     assert named is not None and named[1] == node, plain.stderr
     assert f"line {line_of(MASKED) + 1}, in loss_of" in plain.stderr
+
+
+def test_asked_at_a_stop_it_judges_the_node_at_hand(tmp_path: Path) -> None:
+    """Diagnosis begins there: nothing was watched before."""
+    with Dialled(tmp_path, MASKED) as run:
+        run.peer.begin("nan")
+        stop = run.peer.stopped()
+        run.peer.request("adbg/diagnose", action="start", only=["nonfinite"])
+        body = run.peer.request("adbg/diagnose", action="state")
+    first = body["findings"][0]
+    assert first["node"]["unique_name"] == stop["node"]["unique_name"]
+    assert first["cause"]["text"] == "logs = torch.log(y)  # CAUSE"
+    assert "0 * inf" in first["message"]

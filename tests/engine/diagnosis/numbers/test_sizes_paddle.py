@@ -114,7 +114,8 @@ EXPLODING = """
 import paddle
 import paddle.nn as nn
 def block(width):
-    return nn.Linear(width, width, weight_attr=paddle.ParamAttr(initializer=nn.initializer.Normal(std=1.0)), bias_attr=False)
+    large = paddle.ParamAttr(initializer=nn.initializer.Normal(std=1.0))
+    return nn.Linear(width, width, weight_attr=large, bias_attr=False)
 paddle.seed(0)
 blocks = nn.LayerList([block(64) for _ in range(8)])
 def run(x):
