@@ -272,7 +272,9 @@ class PaddleGraph(WalkedGraph):
         )
 
     def module(self, key: int) -> str | None:
-        return self.services.modules.told(self.services.stacks.text(self.walk()[key]))
+        stacks, node = self.services.stacks, self.walk()[key]
+        told = self.services.modules.told(stacks.text(node))
+        return told if told is not None else stacks.layer(node)
 
     def parameter(self, key: int) -> tuple[str | None, Any]:
         """(name, tensor) of an accumulate node; (None, None) where its tensor is no parameter of a Layer seen so
