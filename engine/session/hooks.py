@@ -10,6 +10,7 @@ import math
 import sys
 import threading
 import time
+from collections.abc import Hashable
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
@@ -95,6 +96,9 @@ class BackendHooks:
 
     def passes_over(self, kinds: frozenset[str]) -> bool:
         return self._session.passes_over(kinds)
+
+    def passes_alike(self, alike: Hashable) -> bool:
+        return self._session.passes_alike(alike)
 
     def brief_begin(self, call: BriefCall) -> None:
         session = self._session

@@ -12,7 +12,7 @@ import itertools
 import threading
 import time
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TypeVar
 
 from adbg.engine.backends.base import Backend, BackwardCall, HookPlan
@@ -183,7 +183,10 @@ class Session:
             wanted = any(observer.arms for observer in self._observers)
             armed = self.attached and (self.deciding or wanted)
             special = self.goal or self.until or self.pausing or self.entry or wanted
-            self._passed_over.look_for(self.table.names_alone() if self.attached and not special else None)
+            plain = self.attached and not special
+            self._passed_over.look_for(
+                self.table.names_alone() if plain else None, self.table.plan_of_graphs() if plain else None
+            )
             for backend in self.backends:
                 backend.arm(armed)
 
@@ -209,6 +212,8 @@ class Session:
         hooked = max([call.hook(plan) for plan in plans if not plan.empty], default=0)
         if hooked:
             running.may_hit = name_test(plans)
+        elif call.alike is not None and len(plans) == 1 and not plans[0].empty:
+            self._passed_over.learn(call.alike)
         return any(plan.screen for plan in plans)
 
     def passes_over(self, kinds: frozenset[str]) -> bool:
@@ -219,6 +224,12 @@ class Session:
             if needs():
                 return False
         return self._passed_over.holds(kinds)
+
+    def passes_alike(self, alike: Hashable) -> bool:
+        """See ``HookSink``."""
+        if self.turn.taken or not self._passed_over.holds_alike(alike):
+            return False
+        return not any(needs() for needs in self.notify.needs_calls)
 
     def passes(self, call: BackwardCall) -> bool:
         """Whether a hook passes through on this thread: it is the one that holds the turn, or an expression is being

@@ -17,7 +17,7 @@ Cost contract: while ``arm(False)`` the wrapper passes straight through (one att
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -89,6 +89,9 @@ class BackwardCall(Graph):
     create_graph: bool
     root_names: tuple[str, ...]
     location: SourceLine | None  # the user's line that called backward
+    #: Two calls with equal ones have nodes of the same names, made by the same stacks in the same modules, and the same
+    #: leaves. None: the backend does not tell.
+    alike: Hashable = None
 
     @abc.abstractmethod
     def hook(self, plan: HookPlan) -> int:
@@ -141,6 +144,10 @@ class HookSink(Protocol):
         the same set again for the same kinds. True: ``brief_begin`` and ``brief_end`` tell of it, and nothing else; if
         it turns out later that it is looked into all the same (an exception, ``breakpoint()`` in a node), the methods
         above come too."""
+
+    def passes_alike(self, alike: Hashable) -> bool:
+        """Asked where ``passes_over`` says no: whether nothing was of interest in a call of which ``alike`` was the
+        same, and the question is decided by what it stands for. True: as there."""
 
     def brief_begin(self, call: BriefCall) -> None: ...
 

@@ -228,7 +228,9 @@ class EngineEntry:
             return False
         try:
             survey = opened.survey = surveyed(root_tensors(given(opened, 0, "tensors", "outputs")))
-            if survey is None or survey.kinds is None or survey.roots is None or not sink.passes_over(survey.kinds):
+            if survey is None or survey.kinds is None or survey.roots is None:
+                return False
+            if not sink.passes_over(survey.kinds) and not (survey.alike and sink.passes_alike(survey.alike)):
                 return False
             line = self._services.stacks.frames.live_line(opened.frame)
             place = (line.file, line.line) if line is not None else ("", 0)
@@ -280,6 +282,7 @@ class EngineEntry:
             return None
         if opened.survey is not None:
             call.take_survey(opened.survey)
+            call.alike = opened.survey.alike
         opened.call = call
         return call
 

@@ -277,6 +277,14 @@ class BreakpointTable:
         more = more or armed.by_phase[Phase.BEGIN] or armed.by_phase[Phase.END]
         return None if more else self.plan().name
 
+    def plan_of_graphs(self) -> HookPlan | None:
+        """The plan, where which nodes it takes follows from their names, stacks, modules and leaves: of two calls that
+        are alike in these, it takes the same. None where it looks at more."""
+        armed = self._armed
+        more = armed.values or armed.by_index or armed.in_some_calls or armed.in_some_ranks
+        more = more or armed.by_phase[Phase.BEGIN] or armed.by_phase[Phase.END]
+        return None if more or not armed.slow else self.plan()
+
     def _plan(self, specs: Sequence[Spec]) -> HookPlan:
         plan = plan_for(specs)
         inner = plan.name

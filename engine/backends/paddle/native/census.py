@@ -31,6 +31,7 @@ from adbg.engine.backends.paddle.native.memory import ReadMemory
 from adbg.engine.backends.paddle.native.own import own_leaf, own_operators
 from adbg.engine.backends.paddle.stacks import framework_name
 from adbg.engine.outside import own
+from adbg.engine.own_files import SHOWN
 
 COUNT = "_ZN3egr14getInDegreeMapERKSt5dequeIPNS_12GradNodeBaseESaIS2_EE"
 #: ~_Hashtable of unordered_map<GradNodeBase*, int>: its name says that hashes are not kept in the map's list.
@@ -75,13 +76,13 @@ class Survey:
             ``learn``.
         roots: the kinds among the roots; None as above.
         alike: two graphs with the same one have the same kinds of nodes, made by the same stacks in the same Layers,
-            and the same leaves (two sums of 64 bits over the nodes); None without the extension.
+            and the same leaves (sums of 64 bits over the nodes); None without the extension.
     """
 
     count: int
     kinds: frozenset[str] | None
     roots: tuple[str, ...] | None
-    alike: tuple[int, int] | None = None
+    alike: tuple[int, int, int] | None = None
 
 
 class Census:
@@ -177,7 +178,8 @@ class Census:
                     self._by_number = {}
                 self._by_number[classes] = kinds
         words = self._words
-        return Survey(count, kinds, self._first_names([words[root >> 3] for root in roots]), alike)
+        # What stacks tell is another thing once other frames are shown.
+        return Survey(count, kinds, self._first_names([words[root >> 3] for root in roots]), (*alike, SHOWN.version))
 
     def _named(self, classes: frozenset[int]) -> frozenset[str] | None:
         """All that nodes of these classes may be called. A training script has the same ones at every step: one set
