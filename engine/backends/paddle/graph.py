@@ -405,6 +405,9 @@ def surveyed(tensors: Sequence[Any]) -> Survey | None:
     native = symbols.native()
     if counted is None or native is None:
         return None
+    if len(tensors) == 1:
+        root = native.leaf_node(tensors[0])
+        return counted.survey((root,)) if root else None
     roots = dict.fromkeys(map(native.leaf_node, tensors))
     return counted.survey(list(roots)) if 0 not in roots else None
 

@@ -152,7 +152,10 @@ struct Walk {
     nodes.clear();
     kinds.clear();
     kinds_sum = first_sum = second_sum = 0;
-    for (void* root : roots) add(root);
+    for (void* root : roots) {
+      add(root);
+      if (root) kinds_sum += mix(mix(*static_cast<uint64_t*>(root)) + 11);
+    }
     for (size_t i = 0; i < nodes.size(); i++) below(nodes[i]);
   }
 
@@ -302,7 +305,7 @@ PyMethodDef paddle_methods[] = {
     {"paddle_mark", mark, METH_O, "(address of a living node) -> (its stack, its place); 0 where it has none"},
     {"paddle_order", order, METH_NOARGS, "() -> the next place"},
     {"paddle_survey", survey, METH_O,
-     "(addresses of living roots) -> (nodes below, a number for the set of their classes, one for all of them)"},
+     "(addresses of living roots) -> (nodes below, a number for their classes and the roots', two for all about them)"},
     {"paddle_kinds", kinds, METH_NOARGS, "() -> the classes that this thread's last survey met"},
     {"paddle_interposed", interposed, METH_NOARGS, "() -> ((symbol, whether ours stands in, slots), ...)"},
     {"paddle_end", end, METH_NOARGS, "put everything of libpaddle's back"},

@@ -26,7 +26,7 @@ import paddle
 from adbg.engine.backends.common.private_use import PrivateUse
 from adbg.engine.backends.paddle import private
 from adbg.engine.backends.paddle.native import symbols
-from adbg.engine.backends.paddle.native.core import NativeCore, core
+from adbg.engine.backends.paddle.native.core import NativeCore, Told, core
 from adbg.engine.backends.paddle.native.memory import ReadMemory
 from adbg.engine.backends.paddle.native.own import own_leaf, own_operators
 from adbg.engine.backends.paddle.stacks import framework_name
@@ -105,7 +105,7 @@ class Census:
         self._scratch = _Scratch()
         self._names: dict[int, tuple[str, ...]] = {}  # by class; () where its nodes differ in name
         self._sets: dict[frozenset[int], frozenset[str]] = {}  # by classes: their names
-        self._by_number: dict[int, frozenset[str]] = {}  # as the extension numbers sets of classes
+        self._surveys: dict[Told, Survey] = {}  # by what the extension says of a graph
         self._words = memory.whole()
         self._check()
 
@@ -169,17 +169,20 @@ class Census:
 
     def _noted(self, noted: NativeCore, roots: Sequence[int]) -> Survey:
         """The same by the extension: 20 ns a node."""
-        count, classes, alike = noted.survey(roots)
-        kinds = self._by_number.get(classes)
-        if kinds is None:
-            kinds = self._named(frozenset(noted.kinds()))
-            if kinds is not None:
-                if len(self._by_number) >= _MOST_SETS:
-                    self._by_number = {}
-                self._by_number[classes] = kinds
+        told = noted.survey(roots)
+        found = self._surveys.get(told)
+        if found is not None and found.alike is not None and found.alike[2] == SHOWN.version:
+            return found
+        count, _, alike = told
+        kinds = self._named(frozenset(noted.kinds()))
         words = self._words
         # What stacks tell is another thing once other frames are shown.
-        return Survey(count, kinds, self._first_names([words[root >> 3] for root in roots]), (*alike, SHOWN.version))
+        found = Survey(count, kinds, self._first_names([words[root >> 3] for root in roots]), (*alike, SHOWN.version))
+        if kinds is not None:
+            if len(self._surveys) >= _MOST_SETS:
+                self._surveys = {}
+            self._surveys[told] = found
+        return found
 
     def _named(self, classes: frozenset[int]) -> frozenset[str] | None:
         """All that nodes of these classes may be called. A training script has the same ones at every step: one set

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 import threading
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import paddle
@@ -26,6 +26,8 @@ from adbg.engine.own_files import SHOWN
 from adbg.engine.types import SourceLine
 
 Taken = tuple[tuple[tuple[types.CodeType, int], ...], str | None, Any]  # frames, Layer, outermost Layer (weak)
+#: Nodes; a number for the set of their classes and those of the roots; two for all that makes two graphs alike.
+Told = tuple[int, int, tuple[int, int]]
 _MOST_KEPT = 20_000
 
 
@@ -41,7 +43,7 @@ class NativeCore:
         if not trace:
             raise LookupError("where a node keeps its stack was not found")
         self.module = module
-        self.survey = module.paddle_survey
+        self.survey: Callable[[Sequence[int]], Told] = module.paddle_survey
         self.kinds = module.paddle_kinds
         self.next_order = module.paddle_order
         self._mark = module.paddle_mark
