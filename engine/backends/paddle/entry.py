@@ -320,6 +320,7 @@ class EngineEntry:
         state = self._threads.mine
         if state.abort is None and opened.begun and isinstance(error, OSError) and str(error).startswith(_INTERRUPTED):
             state.abort = KeyboardInterrupt()  # between two instructions of a hook
+        last = self._services.stacks.last()
         aborted, sink = state.abort, self._sink
         if opened.passing or sink is None:
             return aborted
@@ -333,6 +334,7 @@ class EngineEntry:
         if call is not None:
             state.reported = True
             call.origin = state.origin
+            call.last = last
             if opened.returned is not None:
                 call.hooks.returned[opened.returned[0]] = opened.returned[1]
             sink.backward_end(call, error)

@@ -154,6 +154,10 @@ class Stacks:
         noted = core()
         return noted.mark(node.node_ptr()) if noted is not None else (0, 0)
 
+    def last(self) -> tuple[int, int]:
+        """(address, place) of the node that began last on this thread; 0 where that is not known."""
+        return self._core.last() if self._core is not None else (0, 0)
+
     def layer(self, node: Any) -> str | None:
         """The path of the Layer in which a node was made, where the extension noted it."""
         noted = core()

@@ -8,21 +8,13 @@
 #include <vector>
 
 #include "frames.h"
+#include "paddle_graph.h"
 #include "slots.h"
 
 namespace adbg {
 namespace {
 
 const char* const kLibraries[] = {"libpaddle", nullptr};
-
-// Offsets in a node, found by the Python side on a graph of its own; 0 until then.
-struct Layout {
-  int64_t trace = 0;      // of forward_trace_, a std::string
-  int64_t outgoing = 0;   // of its small_vector<vector<GradSlotMeta>>
-  int64_t slot_bytes = 0; // size of a GradSlotMeta
-  int64_t edge = 0;       // of (slot, rank, node) in it
-};
-Layout layout;
 
 // ---- marks: what a node keeps of the moment at which it was made.
 //
@@ -37,7 +29,7 @@ std::atomic<uint32_t> epoch{1};  // another one each time the slots were restore
 std::atomic<uint64_t> last_order{0};
 std::atomic<bool> recording{false};
 
-char* string_of(void* node) { return static_cast<char*>(node) + layout.trace; }
+char* string_of(void* node) { return static_cast<char*>(node) + paddle_layout.trace; }
 
 bool is_empty(const char* string) {
   const char* data;
@@ -86,6 +78,24 @@ void our_copy(void* node, const void* other) {  // paddle.grad runs on copies
   write_mark(node, mark.order, mark.stack);
 }
 
+// The engine calls this as a node's turn has come: which one it was that raised.
+using Enforce = void (*)(void*);
+Enforce real_enforce = nullptr;
+struct Last {
+  void* node = nullptr;
+  uint64_t order = 0;
+};
+Last& last() {
+  static thread_local Last found;
+  return found;
+}
+
+void our_enforce(void* node) {
+  if (recording.load(std::memory_order_relaxed)) last() = {node, mark_of(node).order};
+  real_enforce(node);
+}
+
+Interposed enforce("_ZN3egr23EnforceGradNodeHasInputEPNS_12GradNodeBaseE", reinterpret_cast<void*>(our_enforce));
 Interposed construct("_ZN3egr12GradNodeBaseC2Emm", reinterpret_cast<void*>(our_construct));
 Interposed copy("_ZN3egr12GradNodeBaseC2ERKS0_", reinterpret_cast<void*>(our_copy));
 std::mutex switching;
@@ -164,28 +174,12 @@ struct Walk {
     if (node && seen.add(node)) nodes.push_back(node);
   }
   void below(void* node) {
-    void* kind;
-    memcpy(&kind, node, sizeof kind);
+    void* const kind = class_of(node);
     if (classes.add(kind)) {
       kinds.push_back(kind);
       kinds_sum += mix(reinterpret_cast<uint64_t>(kind) + 1);
     }
-    // The slots: begin, and how many there are; each is a vector (begin, end, room).
-    const char* outgoing = static_cast<char*>(node) + layout.outgoing;
-    const char* slots;
-    uint32_t count;
-    memcpy(&slots, outgoing, 8);
-    memcpy(&count, outgoing + 8, 4);
-    for (uint32_t slot = 0; slot < count; slot++) {
-      const char *begin, *end;
-      memcpy(&begin, slots + 24 * slot, 8);
-      memcpy(&end, slots + 24 * slot + 8, 8);
-      for (; begin < end; begin += layout.slot_bytes) {
-        void* producer;
-        memcpy(&producer, begin + layout.edge + 16, 8);
-        add(producer);
-      }
-    }
+    const uint32_t count = each_edge(node, nullptr, [this](void* producer, uint64_t, uint64_t) { add(producer); });
     // A node without slots accumulates into a leaf, and is the leaf's own: which leaf it is matters.
     const Mark mark = mark_of(node);
     const uint64_t one = mix(reinterpret_cast<uint64_t>(kind)) ^ mix(mark.stack + 0x51ull);
@@ -203,13 +197,12 @@ Walk& walk() {
 // ---- as Python sees it
 
 bool ready() {
-  if (layout.slot_bytes && real_construct) return true;
+  if (paddle_layout.slot_bytes && real_construct) return true;
   PyErr_SetString(PyExc_LookupError, "paddle_begin was not called, or failed");
   return false;
 }
 
 PyObject* begin(PyObject*, PyObject* arguments) {
-  Layout asked;
   long long trace, outgoing, slot_bytes, edge;
   if (!PyArg_ParseTuple(arguments, "LLLL", &trace, &outgoing, &slot_bytes, &edge)) return nullptr;
   if (trace <= 0 || trace > 65536 || trace % 8 || outgoing <= 0 || outgoing > 65536 || outgoing % 8 ||
@@ -219,13 +212,14 @@ PyObject* begin(PyObject*, PyObject* arguments) {
   }
   std::lock_guard<std::mutex> held(switching);
   std::string why;
-  if (!construct.find(kLibraries, why) || !copy.find(kLibraries, why)) {
+  if (!construct.find(kLibraries, why) || !copy.find(kLibraries, why) || !enforce.find(kLibraries, why)) {
     PyErr_SetString(PyExc_LookupError, why.c_str());
     return nullptr;
   }
-  layout = {trace, outgoing, slot_bytes, edge};
+  paddle_layout = {trace, outgoing, slot_bytes, edge};
   real_construct = reinterpret_cast<Construct>(construct.real());
   real_copy = reinterpret_cast<Copy>(copy.real());
+  real_enforce = reinterpret_cast<Enforce>(enforce.real());
   Py_RETURN_NONE;
 }
 
@@ -234,8 +228,9 @@ PyObject* stacks(PyObject*, PyObject* on) {
   if (wanted < 0 || !ready()) return nullptr;
   std::lock_guard<std::mutex> held(switching);
   std::string why;
-  if (wanted && (!construct.put(why) || !copy.put(why))) {
+  if (wanted && (!construct.put(why) || !copy.put(why) || !enforce.put(why))) {
     construct.restore();
+    copy.restore();
     PyErr_SetString(PyExc_LookupError, why.c_str());
     return nullptr;
   }
@@ -251,19 +246,21 @@ PyObject* mark(PyObject*, PyObject* address) {
   return Py_BuildValue("(IK)", found.stack, static_cast<unsigned long long>(found.order));
 }
 
+PyObject* last_begun(PyObject*, PyObject*) {
+  const Last found = last();
+  last() = {};
+  return Py_BuildValue("(KK)", reinterpret_cast<unsigned long long>(found.node),
+                       static_cast<unsigned long long>(found.order));
+}
+
 PyObject* order(PyObject*, PyObject*) {
   return PyLong_FromUnsignedLongLong(last_order.fetch_add(1, std::memory_order_relaxed) + 1);
 }
 
 PyObject* survey(PyObject*, PyObject* roots) {
   if (!ready()) return nullptr;
-  PyObject* listed = PySequence_Fast(roots, "a sequence of addresses of nodes");
-  if (!listed) return nullptr;
   std::vector<void*> starts;
-  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(listed); i++)
-    starts.push_back(PyLong_AsVoidPtr(PySequence_Fast_GET_ITEM(listed, i)));
-  Py_DECREF(listed);
-  if (PyErr_Occurred()) return nullptr;
+  if (!read_addresses(roots, starts)) return nullptr;
   try {
     Walk& found = walk();
     found.follow(starts);
@@ -288,8 +285,15 @@ PyObject* kinds(PyObject*, PyObject*) {
 }
 
 PyObject* interposed(PyObject*, PyObject*) {
-  return Py_BuildValue("((sin)(sin))", construct.symbol(), construct.on(), static_cast<Py_ssize_t>(construct.slots().size()),
-                       copy.symbol(), copy.on(), static_cast<Py_ssize_t>(copy.slots().size()));
+  PyObject* list = PyList_New(0);
+  for (const Interposed* each : {&construct, &copy, &enforce}) {
+    PyObject* entry = list ? Py_BuildValue("(sNn)", each->symbol(), PyBool_FromLong(each->on()),
+                                           static_cast<Py_ssize_t>(each->slots().size()))
+                           : nullptr;
+    if (!entry || PyList_Append(list, entry) != 0) Py_CLEAR(list);
+    Py_XDECREF(entry);
+  }
+  return list;
 }
 
 PyObject* end(PyObject*, PyObject*) {
@@ -299,24 +303,47 @@ PyObject* end(PyObject*, PyObject*) {
 
 }  // namespace
 
+PaddleLayout paddle_layout;
+
+bool read_addresses(PyObject* sequence, std::vector<void*>& into) {
+  PyObject* listed = PySequence_Fast(sequence, "a sequence of addresses of nodes");
+  if (!listed) return false;
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(listed); i++)
+    into.push_back(PyLong_AsVoidPtr(PySequence_Fast_GET_ITEM(listed, i)));
+  Py_DECREF(listed);
+  return !PyErr_Occurred();
+}
+
 PyMethodDef paddle_methods[] = {
     {"paddle_begin", begin, METH_VARARGS, "(offsets of stack and of outgoing slots, size of a slot, offset of its edge)"},
     {"paddle_stacks", stacks, METH_O, "(on): nodes made from now on are marked with their stack and place"},
     {"paddle_mark", mark, METH_O, "(address of a living node) -> (its stack, its place); 0 where it has none"},
+    {"paddle_last", last_begun, METH_NOARGS,
+     "() -> (address, place) of the node that began last on this thread while stacks were on; asked once"},
     {"paddle_order", order, METH_NOARGS, "() -> the next place"},
     {"paddle_survey", survey, METH_O,
      "(addresses of living roots) -> (nodes below, a number for their classes and the roots', two for all about them)"},
     {"paddle_kinds", kinds, METH_NOARGS, "() -> the classes that this thread's last survey met"},
-    {"paddle_interposed", interposed, METH_NOARGS, "() -> ((symbol, whether ours stands in, slots), ...)"},
+    {"paddle_interposed", interposed, METH_NOARGS, "() -> [(symbol, whether ours stands in, slots)]"},
+    {"paddle_watch_begin", paddle_watch_begin, METH_VARARGS,
+     "(place of operator() in a virtual table, offset of a tensor in its object, size of a tensor, numbers of float32,"
+     " float64, float16, bfloat16; offset of the count of gradient hooks in a node)"},
+    {"paddle_watch_start", paddle_watch_start, METH_VARARGS,
+     "(addresses of roots, classes that are left to Python, callback) -> nodes that are watched, 0: Python must"},
+    {"paddle_watch_stop", paddle_watch_stop, METH_NOARGS, "() -> addresses of the nodes that ran on this thread"},
+    {"paddle_watch_probe", paddle_watch_probe, METH_NOARGS,
+     "() -> (bytes of the first incoming slot, tensors looked at, found bad, left to Python) since the last call"},
     {"paddle_end", end, METH_NOARGS, "put everything of libpaddle's back"},
     {nullptr, nullptr, 0, nullptr}};
 
 void paddle_restore() {
+  paddle_watch_restore();
   std::lock_guard<std::mutex> held(switching);
   if (!construct.on() && !copy.on()) return;
   recording.store(false, std::memory_order_relaxed);
   construct.restore();
   copy.restore();
+  enforce.restore();
   epoch.store((epoch.load(std::memory_order_relaxed) + 1) & 0xFFFF, std::memory_order_relaxed);
 }
 

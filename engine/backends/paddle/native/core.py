@@ -46,6 +46,7 @@ class NativeCore:
         self.survey: Callable[[Sequence[int]], Told] = module.paddle_survey
         self.kinds = module.paddle_kinds
         self.next_order = module.paddle_order
+        self.last: Callable[[], tuple[int, int]] = module.paddle_last
         self._mark = module.paddle_mark
         layout = nodes.layout
         module.paddle_begin(trace, outgoing, layout.slot_bytes, layout.edge_offset)
