@@ -34,6 +34,7 @@ from adbg.engine.backends.common.shield import aborting
 from adbg.engine.backends.paddle.failures import undefined_note
 from adbg.engine.backends.paddle.graph import PYLAYER
 from adbg.engine.backends.paddle.native import symbols
+from adbg.engine.backends.paddle.native.screen import NativeScreen
 from adbg.engine.backends.paddle.slots import (
     Fed,
     arrived,
@@ -87,6 +88,10 @@ class PaddleHooks(Hooks):
         self._handing: list[Any] | None = None
         self._custom: int | None = None  # the PyLayer that has just returned
         self._pending: int | None = None  # an accumulate node whose end is still to be reported
+        self._screen = NativeScreen(self)
+
+    def hook(self, plan: HookPlan) -> int:
+        return self.hooked if self._screen.takes(plan) else super().hook(plan)
 
     def _takes_nothing(self, plan: HookPlan) -> bool:
         """The usual case of a plan by name: nothing in this graph has one, and no PyLayer is there to be followed."""
@@ -220,12 +225,12 @@ class PaddleHooks(Hooks):
 
     def clear(self) -> None:
         """The call is over: no hook and no tensor is kept."""
+        self._screen.stop()
         self.unhook()
         self.flags = []
         self._outs.clear()
         self._edited.clear()
-        self._gathered, self._handing = [], None
-        self.placed = []  # they hold this call: with the collector off, every backward's graph would stay
+        self._gathered, self._handing, self.placed = [], None, []  # they hold this call: with the collector off, every backward's graph would stay
 
     # ---- hooks in front of a node
 
@@ -415,10 +420,8 @@ class PaddleHooks(Hooks):
         if symbols.native() is None:
             return
         self._prepare()
-        makers = (
-            [key] if key is not None else [other for other, name in enumerate(self.graph.printed()) if name == printed]
-        )
-        for maker in makers:
+        named = (other for other, name in enumerate(self.graph.printed()) if name == printed)
+        for maker in named if key is None else (key,):
             for below in self.graph.producers()[maker]:
                 if not self.graph.is_accumulate(below) and not self.graph.is_custom(below):
                     self.want(below, WARN)

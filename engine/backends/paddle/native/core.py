@@ -20,6 +20,7 @@ import paddle
 from adbg.engine.backends.common.user_files import EXPRESSION, FrameFilter
 from adbg.engine.backends.paddle.native import symbols
 from adbg.engine.backends.paddle.native.own import own_leaf, own_operators
+from adbg.engine.backends.paddle.native.watch import NativeWatch
 from adbg.engine.native import load
 from adbg.engine.outside import own
 from adbg.engine.own_files import SHOWN
@@ -55,6 +56,14 @@ class NativeCore:
         call = getattr(paddle.nn.Layer.__call__, "__code__", None)
         module.modules(call, "_sub_layers")
         self._check()
+        self.watch: NativeWatch | None = None
+        self.watch_problem = ""
+        try:
+            self.watch = NativeWatch(module, nodes)
+        except own(Exception) as error:
+            self.watch_problem = str(error) or type(error).__name__
+        finally:
+            module.paddle_end()
 
     def _check(self) -> None:
         """Nodes of every making tell where they were made, and none does once it is over."""

@@ -1,0 +1,102 @@
+"""The watch for numbers that are not finite, left to the extension as long as all are finite.
+
+A call whose plan asks for nothing else, and in whose graph nothing needs Python, is watched in C++. At the first
+gradient that is not finite (or cannot be read there) Python is entered and takes over: the hooks of ``hooks.py`` are
+placed on the nodes still to run, and what was found is reported as they report it. Runs on the thread of the call.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from adbg.engine.backends.base import HookPlan
+from adbg.engine.backends.common.hooking import SCREEN_OUT
+from adbg.engine.backends.common.shield import aborting
+from adbg.engine.backends.paddle.graph import COMPILED
+from adbg.engine.backends.paddle.native import symbols
+from adbg.engine.backends.paddle.native.core import core
+from adbg.engine.backends.paddle.native.watch import NativeWatch
+from adbg.engine.backends.paddle.slots import replaced_slots
+from adbg.engine.backends.paddle.tensors import stands_in
+from adbg.engine.outside import own
+
+if TYPE_CHECKING:
+    from adbg.engine.backends.paddle.hooks import PaddleHooks
+
+
+class NativeScreen:
+    """Of one call."""
+
+    def __init__(self, hooks: PaddleHooks) -> None:
+        self._hooks = hooks
+        self._watch: NativeWatch | None = None  # while it is on
+        self._plan: HookPlan | None = None
+
+    def takes(self, plan: HookPlan) -> bool:
+        """Whether ``plan`` is done with: the extension watches. Otherwise the hooks take all of it."""
+        if self._watch is not None:
+            if plan is self._plan:
+                return True
+            self.take_over()
+            return False
+        noted = core()
+        watch = noted.watch if noted is not None else None
+        if watch is None or not plan.screen or plan.every or plan.indices or plan.info is not None:
+            return False
+        return self._no_names(plan) and self._begin(watch, plan)
+
+    def _no_names(self, plan: HookPlan) -> bool:
+        graph = self._hooks.graph
+        return plan.name is None or graph.services.passes(plan.name, graph.kinds())
+
+    def _begin(self, watch: NativeWatch, plan: HookPlan) -> bool:
+        call, native = self._hooks.call, symbols.native()
+        survey = call.survey()
+        if self._hooks.flags or call.parent is not None or call.wanted or native is None:
+            return False
+        if survey is None or survey.kinds is None or not survey.kinds.isdisjoint(COMPILED):
+            return False
+        roots = [native.leaf_node(tensor) for tensor in call.root_values()]
+        found = functools.partial(aborting, self._hooks._entry_point.abort, self._found)
+        count = watch.start(list(dict.fromkeys(roots)), found)
+        if not count:
+            return False
+        self._watch, self._plan = watch, plan
+        self._hooks.hooked = count
+        return True
+
+    def stop(self) -> list[int]:
+        """Addresses of the nodes that ran while it was on."""
+        watch, self._watch = self._watch, None
+        return watch.stop() if watch is not None else []
+
+    def take_over(self, running: int | None = None) -> None:
+        """The hooks go on from here. ``running``: the node that is about to run."""
+        if self._watch is None:
+            return
+        hooks, ran = self._hooks, self.stop()
+        hooks.hooked = 0
+        hooks._prepare()
+        addresses = hooks.graph.addresses()
+        for address in ran:
+            hooks.ran[addresses[address]] = 1
+        hooks.running = running
+        hooks._want_screen()
+        hooks._rest()
+
+    def _found(self, address: int, outgoing: list[Any] | None, incoming: list[Any]) -> list[Any] | None:
+        hooks = self._hooks
+        if hooks._entry_point.top() is not hooks.call:
+            return None
+        try:
+            key = hooks.graph.addresses()[address]
+            self.take_over(key if outgoing is None else None)
+            if outgoing is None:
+                return hooks._begin(key, tuple(incoming))
+            hooks.flags[key] |= SCREEN_OUT
+            given = tuple(outgoing)
+            replaced = hooks._end(key, given, tuple(incoming))
+            return replaced_slots(given, replaced, stands_in) if replaced is not None else None
+        except own(Exception):
+            return None
