@@ -94,11 +94,8 @@ class BackendHooks:
             if call.depth == 0:
                 self._raised.clear()
 
-    def passes_over(self, kinds: frozenset[str]) -> bool:
-        return self._session.passes_over(kinds)
-
-    def passes_alike(self, alike: Hashable) -> bool:
-        return self._session.passes_alike(alike)
+    def passes_over(self, kinds: frozenset[str], alike: Hashable = None) -> bool:
+        return self._session.passes_over(kinds, alike)
 
     def brief_begin(self, call: BriefCall) -> None:
         session = self._session

@@ -139,15 +139,11 @@ class HookSink(Protocol):
 
     # Instead of these, for a call that is not nested, where a backend knows the framework names of its nodes early:
 
-    def passes_over(self, kinds: frozenset[str]) -> bool:
+    def passes_over(self, kinds: frozenset[str], alike: Hashable = None) -> bool:
         """Whether nothing can be of interest in a call whose nodes have these names. Asked at its begin, often: hand in
-        the same set again for the same kinds. True: ``brief_begin`` and ``brief_end`` tell of it, and nothing else; if
-        it turns out later that it is looked into all the same (an exception, ``breakpoint()`` in a node), the methods
-        above come too."""
-
-    def passes_alike(self, alike: Hashable) -> bool:
-        """Asked where ``passes_over`` says no: whether nothing was of interest in a call of which ``alike`` was the
-        same, and the question is decided by what it stands for. True: as there."""
+        the same set again for the same kinds; ``alike``: see ``BackwardCall``. True: ``brief_begin`` and ``brief_end``
+        tell of it, and nothing else; if it turns out later that it is looked into all the same (an exception,
+        ``breakpoint()`` in a node), the methods above come too."""
 
     def brief_begin(self, call: BriefCall) -> None: ...
 

@@ -34,8 +34,8 @@ from adbg.engine.backends.paddle.modules import Modules
 from adbg.engine.backends.paddle.native import symbols
 from adbg.engine.backends.paddle.native.census import census
 from adbg.engine.backends.paddle.native.census import leave as leave_census
-from adbg.engine.backends.paddle.native.core import abandon_core, core, core_problem, interposed
 from adbg.engine.backends.paddle.native.contexts import contexts_alive
+from adbg.engine.backends.paddle.native.core import abandon_core, core, core_problem, interposed
 from adbg.engine.backends.paddle.native.grad_fn import node_of
 from adbg.engine.backends.paddle.native.later import CALLERS, LateChecks
 from adbg.engine.backends.paddle.native.own import aids_aside, aids_tell
@@ -262,7 +262,6 @@ class PaddleBackend(FrameworkBackend):
         how = DoctorLine("ok" if native is not None else "limit", "stops before a node", symbols.mechanism())
         first, *rest = super().doctor()
         return [first, how, *rest]
-
 
     def native(self) -> Sequence[DoctorLine]:
         """The extension: see ``native.core``."""

@@ -230,7 +230,7 @@ class EngineEntry:
             survey = opened.survey = surveyed(root_tensors(given(opened, 0, "tensors", "outputs")))
             if survey is None or survey.kinds is None or survey.roots is None:
                 return False
-            if not sink.passes_over(survey.kinds) and not (survey.alike and sink.passes_alike(survey.alike)):
+            if not sink.passes_over(survey.kinds, survey.alike):
                 return False
             line = self._services.stacks.frames.live_line(opened.frame)
             place = (line.file, line.line) if line is not None else ("", 0)

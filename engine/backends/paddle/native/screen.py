@@ -26,44 +26,43 @@ if TYPE_CHECKING:
 
 
 class NativeScreen:
-    """Of one call."""
+    """Of one call. The extension holds its hooks while it watches, and nothing else here does: no cycle."""
 
-    def __init__(self, hooks: PaddleHooks) -> None:
-        self._hooks = hooks
+    def __init__(self) -> None:
         self._watch: NativeWatch | None = None  # while it is on
         self._plan: HookPlan | None = None
 
-    def takes(self, plan: HookPlan) -> bool:
+    def takes(self, hooks: PaddleHooks, plan: HookPlan) -> bool:
         """Whether ``plan`` is done with: the extension watches. Otherwise the hooks take all of it."""
         if self._watch is not None:
             if plan is self._plan:
                 return True
-            self.take_over()
+            self._take_over(hooks)
             return False
         noted = core()
         watch = noted.watch if noted is not None else None
         if watch is None or not plan.screen or plan.every or plan.indices or plan.info is not None:
             return False
-        return self._no_names(plan) and self._begin(watch, plan)
+        return self._no_names(hooks, plan) and self._begin(hooks, watch, plan)
 
-    def _no_names(self, plan: HookPlan) -> bool:
-        graph = self._hooks.graph
+    def _no_names(self, hooks: PaddleHooks, plan: HookPlan) -> bool:
+        graph = hooks.graph
         return plan.name is None or graph.services.passes(plan.name, graph.kinds())
 
-    def _begin(self, watch: NativeWatch, plan: HookPlan) -> bool:
-        call, native = self._hooks.call, symbols.native()
+    def _begin(self, hooks: PaddleHooks, watch: NativeWatch, plan: HookPlan) -> bool:
+        call, native = hooks.call, symbols.native()
         survey = call.survey()
-        if self._hooks.flags or call.parent is not None or call.wanted or native is None:
+        if hooks.flags or call.parent is not None or call.wanted or native is None:
             return False
         if survey is None or survey.kinds is None or not survey.kinds.isdisjoint(COMPILED):
             return False
         roots = [native.leaf_node(tensor) for tensor in call.root_values()]
-        found = functools.partial(aborting, self._hooks._entry_point.abort, self._found)
+        found = functools.partial(aborting, hooks._entry_point.abort, self._found, hooks)
         count = watch.start(list(dict.fromkeys(roots)), found)
         if not count:
             return False
         self._watch, self._plan = watch, plan
-        self._hooks.hooked = count
+        hooks.hooked = count
         return True
 
     def stop(self) -> list[int]:
@@ -71,11 +70,11 @@ class NativeScreen:
         watch, self._watch = self._watch, None
         return watch.stop() if watch is not None else []
 
-    def take_over(self, running: int | None = None) -> None:
+    def _take_over(self, hooks: PaddleHooks, running: int | None = None) -> None:
         """The hooks go on from here. ``running``: the node that is about to run."""
         if self._watch is None:
             return
-        hooks, ran = self._hooks, self.stop()
+        ran = self.stop()
         hooks.hooked = 0
         hooks._prepare()
         addresses = hooks.graph.addresses()
@@ -85,13 +84,14 @@ class NativeScreen:
         hooks._want_screen()
         hooks._rest()
 
-    def _found(self, address: int, outgoing: list[Any] | None, incoming: list[Any]) -> list[Any] | None:
-        hooks = self._hooks
+    def _found(
+        self, hooks: PaddleHooks, address: int, outgoing: list[Any] | None, incoming: list[Any]
+    ) -> list[Any] | None:
         if hooks._entry_point.top() is not hooks.call:
             return None
         try:
             key = hooks.graph.addresses()[address]
-            self.take_over(key if outgoing is None else None)
+            self._take_over(hooks, key if outgoing is None else None)
             if outgoing is None:
                 return hooks._begin(key, tuple(incoming))
             hooks.flags[key] |= SCREEN_OUT
