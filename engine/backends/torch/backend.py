@@ -91,7 +91,7 @@ class TorchBackend(FrameworkBackend):
         self._modules.ran_natively = native.roots
         self._stacks = Stacks(self._modules, self._frames, native)
         self._creations = Creations(self._stacks)
-        self._services = Services(self._modules, self._stacks)
+        self._services = Services(self._modules, self._stacks, self._core)
         self._entry = EngineEntry(self._services, self._frames)
         self._evaluating = _Evaluating()
         self._phases = TorchPhases(self._frames.live_line)

@@ -100,6 +100,7 @@ class Stacks:
         self.on = False
         self.history = StackHistory()
         self.by_anomaly = False  # anomaly mode is ours: nodes hold stacks, and those that ran when they were made
+        self.ever_by_anomaly = False
         self._native = native
         self._modules = modules
         self._frames = frames
@@ -155,7 +156,7 @@ class Stacks:
             self._switching = False
 
     def _put_in(self) -> None:
-        self.by_anomaly = True
+        self.by_anomaly = self.ever_by_anomaly = True
         assert private.is_anomaly is not None and private.is_anomaly_nan is not None
         self._wish = (private.is_anomaly(), private.is_anomaly_nan())
         self._replaced = {
@@ -256,13 +257,20 @@ class Stacks:
 
     def module_path(self, node: Any) -> str | None:
         """Path of the innermost module that was running when the node was made; "" is the outermost module itself."""
-        trace = self.trace(node)
+        return self.path_of(self.trace(node))
+
+    @staticmethod
+    def path_of(trace: ForwardTrace | NativeTrace | None) -> str | None:
         if isinstance(trace, NativeTrace):
             return trace.path
         if trace is None or trace.frame is None:
             return None
         path: str | None = trace.frame[0].path
         return path
+
+    def trace_numbered(self, number: int) -> NativeTrace | None:
+        """A stack that the extension took, by its number."""
+        return self._native.numbered(number)
 
     def trace(self, node: Any) -> ForwardTrace | NativeTrace | None:
         native = self._native.trace(node)

@@ -14,6 +14,8 @@
 #include "frames.h"
 #include "slots.h"
 #include "torch_nodes.h"
+#include "torch_stacks.h"
+#include "torch_walk.h"
 
 namespace adbg {
 namespace {
@@ -116,7 +118,10 @@ void make_accumulate(void* node, void* tensor) {
   place.node.store(node, std::memory_order_release);
 }
 
+}  // namespace
+
 uint32_t stack_number(void* node) {
+  if (!accumulates) return 0;
   const uint64_t number = sequence_of(node);
   if (number == UINT64_MAX) {
     Accumulate& place = accumulate_at(node);
@@ -132,6 +137,8 @@ uint32_t stack_number(void* node) {
 }
 
 // ---- in and out
+
+namespace {
 
 void before_fork() { lock.lock(); }
 void after_fork() { lock.unlock(); }
@@ -190,6 +197,7 @@ PyObject* torch_interposed(PyObject*, PyObject*) {
 PyMethodDef torch_methods[] = {
     {"torch_layout", torch_layout, METH_O, "([(node, thread id), ...]) -> whether number and thread were found"},
     {"torch_edges", torch_edges, METH_O, "([node, ...]) -> whether their edges were found in memory"},
+    {"torch_walk", torch_walk, METH_O, "([root, ...]) -> Walk, or None where nodes cannot be read"},
     {"torch_thread", torch_thread, METH_NOARGS, "() -> torch's number of this thread"},
     {"torch_stacks", torch_stacks, METH_O, "(on) -> \"\", or why the stacks cannot be taken"},
     {"torch_stack_number", torch_stack_number, METH_O, "(node) -> the number of its stack, 0 where it has none"},

@@ -74,7 +74,10 @@ void* node_behind(PyObject* object) {
     Py_INCREF(type);
     known = wrapped_at.emplace(type, at).first;
   }
-  return known->second == kNone ? nullptr : at_offset<void*>(object, known->second);
+  if (known->second == kNone) return nullptr;
+  if (known->second == node_layout.wrapped) return at_offset<void*>(object, known->second);
+  uint64_t told;  // the object of an autograd.Function outlives its node, and says so when it is asked
+  return told_sequence(object, told) && passes(object, known->second, told) ? wrapped_by(object, known->second) : nullptr;
 }
 
 PyObject* torch_layout(PyObject*, PyObject* samples) {

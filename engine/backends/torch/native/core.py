@@ -16,6 +16,7 @@ from adbg.engine.native import load
 from adbg.engine.outside import own
 
 _NODES = 4  # on each of two threads
+_NEAR = 64
 
 
 class Core:
@@ -26,6 +27,7 @@ class Core:
         self.failed: dict[str, str] = {}  # by what cannot be done: why
         self._layout: bool | None = None
         self._edges: bool | None = None
+        self._tries = 20  # graphs of one node or two do not show where edges are
         if self.module is not None:
             self.module.torch_thread()  # torch numbers threads as they ask: this one before those of the check
 
@@ -41,6 +43,26 @@ class Core:
                 self.failed["layout"] = f"{type(error).__name__}: {error}"
         return "" if self._layout else self.failed.get("layout", "nodes do not lie in memory as they are taken to")
 
+    def walk(self, roots: list[Any]) -> Any:
+        """The graph below these nodes, walked by the extension; None where it cannot be, or not yet."""
+        if self.module is None or self._edges is False or self.layout():
+            return None
+        if self._edges is None:
+            found = self.module.torch_edges(_near(roots))
+            if not found:
+                self._tries -= 1
+                if not self._tries:
+                    self._edges = False
+                    self.failed["walk"] = "edges do not lie in memory as they are taken to"
+                return None
+            self._edges = True
+        try:
+            return self.module.torch_walk(roots)
+        except own(Exception) as error:
+            self._edges = False
+            self.failed["walk"] = f"{type(error).__name__}: {error}"
+            return None
+
     def lines(self) -> list[tuple[str, str, str]]:
         """(status, what, detail) for ``adbg doctor``."""
         if self.module is None:
@@ -55,6 +77,16 @@ class Core:
             return [("off", "native stacks", f"{why}; the Python hooks take them")]
         detail = ", ".join(f"{symbol} ({slots} slots)" for symbol, slots in interposed if slots)
         return [*found, ("ok", "native core interposes", detail)]
+
+
+def _near(roots: list[Any]) -> list[Any]:
+    """The first nodes of a graph, by torch's own word."""
+    nodes = list(dict.fromkeys(roots))
+    for node in nodes:
+        for below, _ in node.next_functions:
+            if below is not None and below not in nodes and len(nodes) < _NEAR:
+                nodes.append(below)
+    return nodes
 
 
 def _samples(module: Any) -> list[tuple[Any, int]]:

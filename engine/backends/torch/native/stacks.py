@@ -50,8 +50,11 @@ class NativeStacks:
 
     def trace(self, node: Any) -> NativeTrace | None:
         module = self._core.module
-        number = module.torch_stack_number(node) if module is not None else 0
-        if not number:
+        return self.numbered(module.torch_stack_number(node)) if module is not None else None
+
+    def numbered(self, number: int) -> NativeTrace | None:
+        module = self._core.module
+        if not number or module is None:
             return None
         known = self._traces.get(number)
         if known is None:
