@@ -32,7 +32,8 @@ class HookPlan:
     ``name`` is asked once per distinct framework name in the graph (the backend caches it: one dict lookup a node);
     ``info`` is asked for every node not taken yet, with a ``NodeInfo`` that has at least the fields in ``needs``
     ("unique_name", "module", "parameter", "forward_stack"): the slow path, only for specs that need it.
-    ``forward_stack`` is handed as a tuple of SourceLine, innermost first.
+    ``forward_stack`` is handed as a tuple of SourceLine, innermost first. ``by_place``: its answer depends on the name,
+    the module, the parameter and the forward stack alone, so that one node answers for others made at its place.
     ``indices`` are positions in the execution order, from 1. ``every`` takes all.
     """
 
@@ -40,6 +41,7 @@ class HookPlan:
     name: Callable[[str], bool] | None = None
     info: Callable[[NodeInfo, Sequence[SourceLine]], bool] | None = None
     needs: frozenset[str] = frozenset()
+    by_place: bool = False
     indices: frozenset[int] = frozenset()
     post: bool = True  # report node_end too
     contributions: bool = False  # keep the parts of summed gradients into nodes taken by name/info/indices/every

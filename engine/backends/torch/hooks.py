@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,9 +33,11 @@ from adbg.engine.backends.common.hooking import (
     Hooks,
 )
 from adbg.engine.backends.torch import private
-from adbg.engine.backends.torch.graph import SHARED_TYPE
+from adbg.engine.backends.torch.graph import ACCUMULATE
 from adbg.engine.backends.torch.hooking import PlacedHook, take_off
+from adbg.engine.backends.torch.native.walk import SHARED_TYPE, CoreWalk
 from adbg.engine.backends.torch.tensors import bad
+from adbg.engine.backends.torch.touched import SMALL
 from adbg.engine.outside import own
 
 if TYPE_CHECKING:
@@ -72,15 +75,61 @@ class TorchHooks(Hooks):
     def _prepare(self, plan: HookPlan) -> int:
         if plan.screen:
             self.graph.all_edges()  # kept by the walk, where there was none yet
-        self._nodes = self.graph.walk()
-        count = len(self._nodes)
+        if plan.screen or plan.every or self.graph.far is None:
+            self._nodes = self.graph.walk()
+        count = self.graph.size()
         if not self.flags:
             self.flags = bytearray(count)
             self.ran = bytearray(count)
-        return count
+        return len(self._nodes) if plan.every else count
+
+    def _node(self, key: int) -> Any:
+        return self._nodes[key] if self._nodes else self.graph.node(key)
+
+    def _taken_by(self, plan: HookPlan, count: int) -> list[int]:
+        far = self.graph.far
+        if far is None or plan.info is None or not plan.by_place:
+            return self._in_reach(super()._taken_by(plan, count))
+        chosen = set(super()._taken_by(replace(plan, info=None), count))
+        chosen.update(self._at_places(plan, far))
+        return self._in_reach(sorted(chosen))
+
+    def _in_reach(self, chosen: list[int]) -> list[int]:
+        """Those that may be hooked: of a deep graph only so many nodes may be touched."""
+        if len(chosen) <= SMALL or self.graph.far is None:
+            return chosen
+        self._nodes = self.graph.walk()
+        return [key for key in chosen if key < len(self._nodes)]
+
+    def _at_places(self, plan: HookPlan, far: CoreWalk) -> list[int]:
+        """Keys of the nodes that ``plan.info`` takes, asked once for each type and stack; of accumulate nodes, whose
+        module is that of their parameter, one by one."""
+        graph, info = self.graph, plan.info
+        assert info is not None
+        known = graph.verdicts_of(plan)
+        apart = ACCUMULATE if plan.needs & {"module", "parameter"} else ""
+        by_kind: list[dict[int, bool] | None] = [
+            None if kind.__name__ in (apart, SHARED_TYPE) else known.setdefault(kind, {}) for kind in far.types
+        ]
+        taken = []
+        for key, (kind, stack) in enumerate(zip(far.kinds_by_key(), far.stacks(), strict=True)):
+            verdicts = by_kind[kind]
+            verdict = verdicts.get(stack) if verdicts is not None and stack else None
+            if verdict is None:
+                lines = graph.forward_stack(key)[0] if "forward_stack" in plan.needs else ()
+                verdict = info(graph.info(key, plan.needs), lines)
+                if verdicts is not None and stack:
+                    verdicts[stack] = verdict
+            if verdict:
+                taken.append(key)
+        return taken
 
     def _named_by(self, takes: Callable[[str], bool]) -> Iterable[int]:
         """One question a distinct name; nothing but a set of types (25 ns a node) when the graph has no such name."""
+        far = self.graph.far
+        if far is not None:
+            yield from far.named(takes)
+            return
         verdicts: dict[type, bool] = {}
         for kind in set(map(type, self._nodes)):
             if kind.__name__ != SHARED_TYPE:
@@ -131,6 +180,9 @@ class TorchHooks(Hooks):
                 self.want(key, SCREEN_IN)
 
     def _edges_into(self, taken: Iterable[int]) -> EdgesInto:
+        far = self.graph.far
+        if far is not None:
+            return far.into(taken)
         wanted, index = set(taken), self.graph.index
         into: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for key, edges in enumerate(self.graph.all_edges()):
@@ -151,7 +203,7 @@ class TorchHooks(Hooks):
                 keep(node.register_hook(PlacedHook(after, key)))
         bits = TAKEN | HAS_PRE | ((TAKEN_POST | HAS_POST) if post else 0)
         self.hooked = len(self._nodes)
-        self.flags = bytearray([bits]) * self.hooked
+        self.flags = bytearray([bits]) * self.hooked + bytearray(len(self.flags) - self.hooked)
         return True
 
     def want(self, key: int, bits: int) -> None:
@@ -163,11 +215,11 @@ class TorchHooks(Hooks):
         if new == old:
             return
         if new & NEEDS_PRE and not old & HAS_PRE and not current:
-            self._handles.append(self._nodes[key].register_prehook(PlacedHook(self._before, key)))
+            self._handles.append(self._node(key).register_prehook(PlacedHook(self._before, key)))
             new |= HAS_PRE
         if new & NEEDS_POST and not old & HAS_POST:
             hook = PlacedHook(self._screen if bits == SCREEN_OUT and not self._careful else self._after, key)
-            self._handles.append(self._nodes[key].register_hook(hook))
+            self._handles.append(self._node(key).register_hook(hook))
             new |= HAS_POST
         if not old & HAS:
             self.hooked += 1
@@ -249,14 +301,13 @@ class TorchHooks(Hooks):
         A thread of torch (past 60 nested calls, of a device) has nothing of Python below a hook; a thread of the
         script that runs a backward of its own has.
         """
-        nodes, thread = self.graph.nodes_held, self.call.thread
+        node, thread = self.graph.held(key), self.call.thread
         below = sys._getframe(2).f_back  # 0 is this function, 1 _is_mine, 2 the hook
-        if below is not None or key >= len(nodes):  # no nodes: the call ended while the other's hooks ran
+        if below is not None or node is None:  # no nodes: the call ended while the other's hooks ran
             return True
-        node = nodes[key]
         others = [call for call in list(self._entry_point.open) if call.thread != thread and call.task is None]
         # Not by key_of: it would walk a graph that its own thread may be walking now.
-        return any(node in call.nodes_held for call in others)
+        return any(call.holds(node) for call in others)
 
     def _any_bad(self, gradients: tuple[Any, ...]) -> bool:
         if self._careful:

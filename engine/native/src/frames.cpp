@@ -1,5 +1,7 @@
 #include "frames.h"
 
+#include <pthread.h>
+
 #include <atomic>
 #include <cstring>
 #include <mutex>
@@ -280,6 +282,7 @@ bool frames_begin() {
     PyErr_SetString(PyExc_NotImplementedError, "the frames of this Python are not known");
     return false;
   }
+  if (!entries) pthread_atfork([] { lock.lock(); }, [] { lock.unlock(); }, [] { lock.unlock(); });
   if (!entries) entries = new (std::nothrow) Entry[kEntries];
   if (!modules) modules = new (std::nothrow) Module[kModules];
   if (!dict_name) dict_name = PyUnicode_InternFromString("__dict__");
@@ -358,6 +361,16 @@ PyObject* frames_counts() {
   std::lock_guard<std::mutex> held(lock);
   return Py_BuildValue("(nKI)", static_cast<Py_ssize_t>(stacks.size()), static_cast<unsigned long long>(were_new),
                        module_count);
+}
+
+PyObject* frames_roots() {
+  PyObject* list = PyList_New(0);
+  for (uint32_t i = 0; list && modules && i < kModules; i++) {
+    if (!modules[i].reference || !modules[i].path || PyUnicode_GET_LENGTH(modules[i].path) != 0) continue;
+    PyObject* module = PyWeakref_GetObject(modules[i].reference);
+    if (module && module != Py_None && PyList_Append(list, module) != 0) Py_CLEAR(list);
+  }
+  return list;
 }
 
 void frames_clear() {

@@ -29,6 +29,9 @@ PyObject* stack_of(uint32_t number);
 // (stacks kept, captures that were new, modules known): for tests and the doctor.
 PyObject* frames_counts();
 
+// The modules that ran as the outermost ones and are alive: a new list of them. Under the GIL.
+PyObject* frames_roots();
+
 // Let go of all stacks and modules. Under the GIL.
 void frames_clear();
 

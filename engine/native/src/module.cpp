@@ -11,6 +11,7 @@
 #include "paddle.h"
 #include "slots.h"
 #include "torch.h"
+#include "torch_walk.h"
 
 namespace {
 
@@ -75,6 +76,8 @@ PyObject* stack(PyObject*, PyObject* number) {
   return adbg::stack_of(static_cast<uint32_t>(value));
 }
 
+PyObject* roots(PyObject*, PyObject*) { return adbg::frames_roots(); }
+
 PyObject* counts(PyObject*, PyObject*) { return adbg::frames_counts(); }
 
 PyObject* clear(PyObject*, PyObject*) {
@@ -100,6 +103,7 @@ PyMethodDef methods[] = {
     {"modules", modules, METH_VARARGS, "(code of the modules' call or None, name of the attribute with their parts)"},
     {"capture", capture, METH_NOARGS, "() -> the number of the calling stack"},
     {"stack", stack, METH_O, "(number) -> (((code, lasti), ...), path, outermost) or None"},
+    {"roots", roots, METH_NOARGS, "() -> modules that ran as the outermost ones"},
     {"counts", counts, METH_NOARGS, "() -> (stacks kept, captures that were new, modules known)"},
     {"clear", clear, METH_NOARGS, "let go of all stacks"},
     {"restore", restore, METH_NOARGS, "put back everything that stands in for a framework's functions"},
@@ -113,7 +117,7 @@ PyMODINIT_FUNC PyInit__native() {
   PyObject* module = PyModule_Create(&definition);
   if (!module) return nullptr;
   if (PyModule_AddFunctions(module, adbg::torch_methods) != 0 ||
-      PyModule_AddFunctions(module, adbg::paddle_methods) != 0 || Py_AtExit(restore_all) != 0) {
+      PyModule_AddFunctions(module, adbg::paddle_methods) != 0 || adbg::add_walk_type(module) != 0 || Py_AtExit(restore_all) != 0) {
     Py_DECREF(module);
     return nullptr;
   }

@@ -1,0 +1,110 @@
+"""Whether the extension may be used with this torch: its symbols are there, and nodes lie in memory as it takes them to.
+
+What was checked is remembered for the process. The check makes nodes without any operator (``UndefinedGrad``), on two
+threads of its own: sequence numbers are counted per thread, so that the program's are as without it, and no thread of
+``threading`` is made (names are counted there, and a script's ``threading.settrace`` would run in it).
+"""
+
+from __future__ import annotations
+
+import _thread
+from typing import Any
+
+import torch
+
+from adbg.engine.native import load
+from adbg.engine.outside import own
+
+_NODES = 4  # on each of two threads
+_NEAR = 64
+
+
+class Core:
+    """The extension, as far as it is right for this torch. ``module`` is None where it is not, ``why`` says so."""
+
+    def __init__(self) -> None:
+        self.module, self.why = load.core()
+        self.failed: dict[str, str] = {}  # by what cannot be done: why
+        self._layout: bool | None = None
+        self._edges: bool | None = None
+        self._tries = 20  # graphs of one node or two do not show where edges are
+        if self.module is not None:
+            self.module.torch_thread()  # torch numbers threads as they ask: this one before those of the check
+
+    def layout(self) -> str:
+        """Find where nodes keep their number and thread; "" or why they cannot be read. Once a process."""
+        if self.module is None:
+            return self.why
+        if self._layout is None:
+            try:
+                self._layout = self.module.torch_layout(_samples(self.module))
+            except own(Exception) as error:
+                self._layout = False
+                self.failed["layout"] = f"{type(error).__name__}: {error}"
+        return "" if self._layout else self.failed.get("layout", "nodes do not lie in memory as they are taken to")
+
+    def walk(self, roots: list[Any]) -> Any:
+        """The graph below these nodes, walked by the extension; None where it cannot be, or not yet."""
+        if self.module is None or self._edges is False or self.layout():
+            return None
+        if self._edges is None:
+            found = self.module.torch_edges(_near(roots))
+            if not found:
+                self._tries -= 1
+                if not self._tries:
+                    self._edges = False
+                    self.failed["walk"] = "edges do not lie in memory as they are taken to"
+                return None
+            self._edges = True
+        try:
+            return self.module.torch_walk(roots)
+        except own(Exception) as error:
+            self._edges = False
+            self.failed["walk"] = f"{type(error).__name__}: {error}"
+            return None
+
+    def lines(self) -> list[tuple[str, str, str]]:
+        """(status, what, detail) for ``adbg doctor``."""
+        if self.module is None:
+            return [("off", "native core", f"{self.why}; the Python hooks do its work, more slowly")]
+        found = [("ok", "native core", f"stacks by relocation slots, in {self.module.__file__}")]
+        if why := self.layout():
+            return [("off", "native core", f"{why}; the Python hooks do its work, more slowly")]
+        why = self.module.torch_stacks(True)
+        interposed = [(symbol, slots) for symbol, _, slots in self.module.torch_interposed()]
+        self.module.torch_stacks(False)
+        if why:
+            return [("off", "native stacks", f"{why}; the Python hooks take them")]
+        detail = ", ".join(f"{symbol} ({slots} slots)" for symbol, slots in interposed if slots)
+        return [*found, ("ok", "native core interposes", detail)]
+
+
+def _near(roots: list[Any]) -> list[Any]:
+    """The first nodes of a graph, by torch's own word."""
+    nodes = list(dict.fromkeys(roots))
+    for node in nodes:
+        for below, _ in node.next_functions:
+            if below is not None and below not in nodes and len(nodes) < _NEAR:
+                nodes.append(below)
+    return nodes
+
+
+def _samples(module: Any) -> list[tuple[Any, int]]:
+    samples: list[tuple[Any, int]] = []
+    for _ in range(2):
+        done = _thread.allocate_lock()
+        done.acquire()
+        _thread.start_new_thread(_make, (module, samples, done))
+        done.acquire()
+    return samples
+
+
+def _make(module: Any, samples: list[tuple[Any, int]], done: Any) -> None:
+    try:
+        make: Any = getattr(torch._C, "_functions").UndefinedGrad  # noqa: B009  (not in the hints)
+        thread = module.torch_thread()
+        samples += [(make(), thread) for _ in range(_NODES)]
+    except Exception:  # fewer samples fail the check, which says so
+        pass
+    finally:
+        done.release()
