@@ -267,10 +267,16 @@ class PaddleBackend(FrameworkBackend):
         """The extension: see ``native.core``."""
         if load.core()[0] is None:
             return super().native()
-        if core() is None:
+        noted = core()
+        if noted is None:
             return (DoctorLine("limit", "native core", f"not used, the Python hooks do its work: {core_problem()}"),)
-        where = ", ".join(f"{symbol} ({slots} slots)" for symbol, _, slots in interposed())
-        return (DoctorLine("ok", "native core", f"stacks, Layers, the forward's order and graphs; interposes {where}"),)
+        where = ", ".join(symbol for symbol, _, _ in interposed())
+        lines = [DoctorLine("ok", "native core", f"stacks, Layers, the forward's order and graphs; interposes {where}")]
+        if noted.watch is not None:
+            lines.append(DoctorLine("ok", "native watch", "finite gradients of the CPU are looked at in C++"))
+        else:
+            lines.append(DoctorLine("limit", "native watch", f"the Python hooks look: {noted.watch_problem}"))
+        return lines
 
 
 def _capabilities(stacks: Stacks, hooks: bool) -> Capabilities:

@@ -55,6 +55,7 @@ class NativeScreen:
         if hooks.flags or call.parent is not None or call.wanted or native is None:
             return False
         if survey is None or survey.kinds is None or not survey.kinds.isdisjoint(COMPILED):
+            call.kinds()  # classes that were not met before are learned, for the next time
             return False
         roots = [native.leaf_node(tensor) for tensor in call.root_values()]
         found = functools.partial(aborting, hooks._entry_point.abort, self._found, hooks)
