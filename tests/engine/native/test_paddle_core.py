@@ -27,7 +27,7 @@ def ran(extension: Path, *command: str | Path) -> Outcome:
 def answers(extension: Path) -> dict[str, Any]:
     done = ran(extension, ROOT / "tests" / "engine" / "native" / "paddle_program.py")
     assert done.status == 0, str(done)
-    found: dict[str, Any] = json.loads(done.output.splitlines()[-1])
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
@@ -104,7 +104,7 @@ print("ends", flush=True)
 """
     for _ in range(2):
         done = ran(extension, "-c", program)
-        assert "ends" in done.output and done.status in (0, -6), str(done)  # -6: a daemon's thread ends so in Paddle
+        assert "ends" in done.stdout and done.status in (0, -6), str(done)  # -6: a daemon's thread ends so in Paddle
 
 
 @pytest.mark.parametrize("fails", ["_check", "paddle_begin"])
@@ -138,6 +138,6 @@ backend.uninstall()
 """
     done = ran(extension, "-c", program)
     assert done.status == 0, str(done)
-    stack, doctor = done.output.splitlines()[-2:]
+    stack, doctor = done.stdout.splitlines()[-2:]
     assert stack == "['<module>'] False"
     assert "the sky is green" in doctor and "Python hooks" in doctor
