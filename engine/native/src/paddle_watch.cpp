@@ -28,6 +28,11 @@ const char* const kLibraries[] = {"libpaddle", "libphi", nullptr};
 
 // ---- Paddle's tensors, through exported functions
 
+struct Dims {  // phi::DDim
+  int64_t values[9];
+  int32_t rank;
+};
+
 struct Exported {
   bool (*is_initialized)(const void*) = nullptr;
   bool (*is_dense)(const void*) = nullptr;
@@ -35,6 +40,8 @@ struct Exported {
   bool (*is_contiguous)(const void*) = nullptr;
   int64_t (*numel)(const void*) = nullptr;
   int (*dtype)(const void*) = nullptr;
+  const Dims* (*dims)(const void*) = nullptr;
+  const Dims* (*strides)(const void*) = nullptr;
   const void* (*data)(const void*) = nullptr;
   void (*copy)(void*, const void*) = nullptr;
   void (*destroy)(void*) = nullptr;
@@ -59,6 +66,8 @@ bool find_exported(std::string& why) {
          symbol(paddle.is_contiguous, "_ZNK6paddle6Tensor13is_contiguousEv", why) &&
          symbol(paddle.numel, "_ZNK6paddle6Tensor5numelEv", why) &&
          symbol(paddle.dtype, "_ZNK6paddle6Tensor5dtypeEv", why) &&
+         symbol(paddle.dims, "_ZNK6paddle6Tensor4dimsEv", why) &&
+         symbol(paddle.strides, "_ZNK6paddle6Tensor7stridesEv", why) &&
          symbol(paddle.data, "_ZNK6paddle6Tensor4dataEv", why) &&
          symbol(paddle.copy, "_ZN6paddle6TensorC1ERKS0_", why) &&
          symbol(paddle.destroy, "_ZN6paddle6TensorD1Ev", why) &&
@@ -68,7 +77,7 @@ bool find_exported(std::string& why) {
 // Whether Python must look at it: it has an element that is not finite, or cannot be read here.
 bool suspicious(const void* tensor) {
   if (!paddle.is_initialized(tensor)) return false;
-  if (!paddle.is_dense(tensor) || !paddle.is_cpu(tensor) || !paddle.is_contiguous(tensor)) {
+  if (!paddle.is_dense(tensor) || !paddle.is_cpu(tensor)) {
     left_over.fetch_add(1, std::memory_order_relaxed);
     return true;
   }
@@ -82,8 +91,19 @@ bool suspicious(const void* tensor) {
     left_over.fetch_add(1, std::memory_order_relaxed);
     return true;
   }
+  bool bad = false;
+  if (paddle.is_contiguous(tensor)) {
+    bad = any_nonfinite(static_cast<Kind>(kind), data, count);
+  } else {
+    const Dims *dims = paddle.dims(tensor), *strides = paddle.strides(tensor);
+    if (dims->rank < 1 || dims->rank > 9 || strides->rank != dims->rank ||
+        !any_nonfinite_strided(static_cast<Kind>(kind), data, dims->values, strides->values, dims->rank, bad)) {
+      left_over.fetch_add(1, std::memory_order_relaxed);
+      return true;
+    }
+  }
   looked.fetch_add(1, std::memory_order_relaxed);
-  if (!any_nonfinite(static_cast<Kind>(kind), data, count)) return false;
+  if (!bad) return false;
   found_bad.fetch_add(1, std::memory_order_relaxed);
   return true;
 }

@@ -159,6 +159,13 @@ def zero_in_sqrt(dtype: str = "float32") -> tuple[Any, Any]:
     return x, (paddle.sqrt(x * 1.0) * 3.0).sum()
 
 
+def strided() -> tuple[Any, Any]:
+    """The gradient of a transposed tensor lies in memory as that one does."""
+    x = paddle.to_tensor([[1.0, 4.0, 9.0], [1.0, 0.0, 9.0]])
+    x.stop_gradient = False
+    return x, paddle.sqrt(paddle.transpose(x * 1.0, [1, 0])).sum()
+
+
 def sum_overflows() -> tuple[Any, Any]:
     x = leaf(1.0, 1.0)
     y = x * 1.0
@@ -195,6 +202,7 @@ def beside_a_concat() -> tuple[Any, Any]:
 MAKERS: dict[str, Callable[[], tuple[Any, Any]]] = {
     "sqrt": zero_in_sqrt,
     "sqrt64": lambda: zero_in_sqrt("float64"),
+    "strided": strided,
     "sum": sum_overflows,
     "leaf": leaf_overflows,
     "hook": scripts_hook,
@@ -231,7 +239,7 @@ def case_watch() -> dict[str, Any]:
                     x, loss = make()
                     loss.backward()
                 looked = module.paddle_watch_probe()[1]
-                found.append([watch.told, str(x.grad.numpy().tolist()), looked > 0])
+                found.append([watch.told, json.dumps(x.grad.numpy().tolist()), looked > 0])
             answers[f"{name} {edit}"] = found
     return answers
 
