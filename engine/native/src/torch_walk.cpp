@@ -8,6 +8,7 @@
 
 #include "slots.h"
 #include "torch_nodes.h"
+#include "torch_screen.h"
 #include "torch_stacks.h"
 
 namespace adbg {
@@ -431,6 +432,47 @@ PyObject* walk_ordinals(PyObject* self, PyObject* arguments) {
   return list_of(ordinals);
 }
 
+// screen(bytes, one a kind): have the gradients of all nodes looked at. What leaves a node is looked at once, and what
+// comes in where it may be another by then: where several are summed, at the roots, at the leaves, at the nodes of marked
+// kinds (whose backward is Python) and at those that they give to. False where it cannot be done.
+PyObject* walk_screen(PyObject* self, PyObject* wanted) {
+  Graph* graph = graph_of(self);
+  if (!graph) return nullptr;
+  if (!PyBytes_Check(wanted) || static_cast<size_t>(PyBytes_GET_SIZE(wanted)) != graph->types.size()) {
+    PyErr_SetString(PyExc_ValueError, "one byte for each kind");
+    return nullptr;
+  }
+  if (!screen_ready()) Py_RETURN_FALSE;
+  const char* marks = PyBytes_AS_STRING(wanted);
+  const size_t count = graph->nodes.size();
+  std::vector<uint64_t> slots(count, 0);  // that an edge leads to, as bits
+  std::vector<char> incoming(count, 0);
+  for (uint32_t root : graph->roots) incoming[root] = 1;
+  for (size_t key = 0; key < count; key++) {
+    const uint32_t first = graph->first[key], last = graph->first[key + 1];
+    const bool custom = marks[graph->kinds[key]];
+    if (first == last || custom) incoming[key] = 1;
+    for (uint32_t i = first; i < last; i++) {
+      const uint32_t below = graph->below[i];
+      if (below == kNone) continue;
+      const uint64_t bit = graph->slots[i] < 64 ? uint64_t{1} << graph->slots[i] : 0;
+      if (custom || !bit || slots[below] & bit) incoming[below] = 1;
+      slots[below] |= bit;
+    }
+  }
+  for (size_t key = 0; key < count; key++)
+    screen_put(graph->nodes[key], incoming[key], graph->first[key] != graph->first[key + 1]);
+  Py_RETURN_TRUE;
+}
+
+PyObject* walk_unscreen(PyObject* self, PyObject*) {
+  Graph* graph = graph_of(self);
+  if (!graph) return nullptr;
+  if (screen_ready())
+    for (void* node : graph->nodes) screen_take(node);
+  Py_RETURN_NONE;
+}
+
 PyObject* walk_release(PyObject* self, PyObject*) {
   Walk* walk = reinterpret_cast<Walk*>(self);
   Graph* graph = walk->graph;
@@ -456,6 +498,8 @@ PyMethodDef walk_methods[] = {
     {"keys", walk_keys, METH_O, "(bytes, one a kind) -> keys of the nodes of those kinds"},
     {"order", walk_order, METH_NOARGS, "() -> keys in the order of execution"},
     {"ordinals", walk_ordinals, METH_VARARGS, "(groups by kind, order) -> ordinals by key"},
+    {"screen", walk_screen, METH_O, "(bytes, one a kind) -> whether all gradients are looked at now"},
+    {"unscreen", walk_unscreen, METH_NOARGS, "no hook of `screen` is left in the nodes"},
     {"release", walk_release, METH_NOARGS, "let go of the graph"},
     {nullptr, nullptr, 0, nullptr}};
 
