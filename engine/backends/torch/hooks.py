@@ -112,22 +112,21 @@ class TorchHooks(Hooks):
         graph, info = self.graph, plan.info
         assert info is not None
         known = graph.verdicts_of(plan)
-        apart = ACCUMULATE if plan.needs & {"module", "parameter"} else ""
-        by_kind: list[dict[int, bool] | None] = [
-            None if kind.__name__ in (apart, SHARED_TYPE) else known.setdefault(kind, {}) for kind in far.types
-        ]
-        taken = []
-        for key, (kind, stack) in enumerate(zip(far.kinds_by_key(), far.stacks(), strict=True)):
-            verdicts = by_kind[kind]
-            verdict = verdicts.get(stack) if verdicts is not None and stack else None
-            if verdict is None:
+        apart = (SHARED_TYPE, ACCUMULATE) if plan.needs & {"module", "parameter"} else (SHARED_TYPE,)
+        alone = bytes(kind.__name__ in apart for kind in far.types)
+
+        def verdict(key: int, kind: int, stack: int) -> bool:
+            verdicts = known.setdefault(far.types[kind], {}) if stack and not alone[kind] else {}
+            found = verdicts.get(stack)
+            if found is None:
                 lines = graph.forward_stack(key)[0] if "forward_stack" in plan.needs else ()
-                verdict = info(graph.info(key, plan.needs), lines)
-                if verdicts is not None and stack:
-                    verdicts[stack] = verdict
-            if verdict:
-                taken.append(key)
-        return taken
+                found = verdicts[stack] = info(graph.info(key, plan.needs), lines)
+            return found
+
+        if not any(verdict(key, far.kind(key), far.stack(key)) for key in far.places(alone)):
+            return []  # the common case, by a few nodes for all
+        places = zip(far.kinds_by_key(), far.stacks(), strict=True)
+        return [key for key, (kind, stack) in enumerate(places) if verdict(key, kind, stack)]
 
     def _named_by(self, takes: Callable[[str], bool]) -> Iterable[int]:
         """One question a distinct name; nothing but a set of types (25 ns a node) when the graph has no such name."""

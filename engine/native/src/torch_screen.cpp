@@ -25,7 +25,8 @@ ToPointer data_of = nullptr;
 ToNumber count_of = nullptr, dims_of = nullptr;
 ToNumbers sizes_of = nullptr, strides_of = nullptr;
 ToKind type_of = nullptr, device_of = nullptr;
-ToTruth dense_of = nullptr;
+ToTruth dense_of = nullptr, defined_of = nullptr;
+std::atomic<void*> undefined{nullptr};  // the one TensorImpl of all undefined tensors: None in Python
 
 int keys_at = -1;              // in a TensorImpl: uint64_t of its DispatchKeySet
 uint64_t plain_keys = 0;       // those of a dense tensor on the CPU
@@ -51,9 +52,14 @@ bool kind_of(int32_t type, Kind& kind) {
 enum class Answer { finite, bad, unknown };
 
 Answer look_at(void** tensor) {
+  if (*tensor == undefined.load(std::memory_order_relaxed)) return Answer::finite;
   const uint64_t keys = at_offset<uint64_t>(*tensor, keys_at);
-  if (keys == 0) return Answer::finite;  // undefined: None in Python
-  if (keys & ~plain_keys) return Answer::unknown;
+  bool defined = true;
+  if (!(keys & plain_keys) || keys & ~plain_keys) {
+    if (defined_of(tensor, &defined) || defined) return Answer::unknown;
+    undefined.store(*tensor, std::memory_order_relaxed);
+    return Answer::finite;
+  }
   int32_t type = -1, device = -1;
   Kind kind;
   int64_t count = 0;
@@ -172,7 +178,8 @@ PyObject* torch_tensors(PyObject*, PyObject* arguments) {
   if (!find(data_of, "aoti_torch_get_data_ptr") || !find(count_of, "aoti_torch_get_numel") ||
       !find(dims_of, "aoti_torch_get_dim") || !find(sizes_of, "aoti_torch_get_sizes") ||
       !find(strides_of, "aoti_torch_get_strides") || !find(type_of, "aoti_torch_get_dtype") ||
-      !find(device_of, "aoti_torch_get_device_type") || !find(dense_of, "aoti_torch_is_contiguous"))
+      !find(device_of, "aoti_torch_get_device_type") || !find(dense_of, "aoti_torch_is_contiguous") ||
+      !find(defined_of, "aoti_torch_is_defined"))
     Py_RETURN_FALSE;
   for (int in_object : {16, 24}) {
     void* impl = nullptr;

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <queue>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "slots.h"
@@ -266,6 +267,27 @@ PyObject* walk_kinds(PyObject* self, PyObject*) {
   return graph ? list_of(std::vector<uint32_t>(graph->kinds.begin(), graph->kinds.end())) : nullptr;
 }
 
+// places(bytes, one a kind) -> [key]: of each pair of kind and stack the first node; all nodes of marked kinds, and those
+// without a stack.
+PyObject* walk_places(PyObject* self, PyObject* apart) {
+  Graph* graph = graph_of(self);
+  if (!graph) return nullptr;
+  if (!PyBytes_Check(apart) || static_cast<size_t>(PyBytes_GET_SIZE(apart)) != graph->types.size()) {
+    PyErr_SetString(PyExc_ValueError, "one byte for each kind");
+    return nullptr;
+  }
+  const char* marks = PyBytes_AS_STRING(apart);
+  std::unordered_set<uint64_t> seen;
+  std::vector<uint32_t> keys;
+  for (size_t key = 0; key < graph->nodes.size(); key++) {
+    const uint16_t kind = graph->kinds[key];
+    const uint32_t stack = stack_number(graph->nodes[key]);
+    if (marks[kind] || !stack || seen.insert(static_cast<uint64_t>(kind) << 32 | stack).second)
+      keys.push_back(static_cast<uint32_t>(key));
+  }
+  return list_of(keys);
+}
+
 PyObject* walk_node(PyObject* self, PyObject* number) {
   Graph* graph = graph_of(self);
   size_t key;
@@ -489,6 +511,7 @@ PyMethodDef walk_methods[] = {
     {"number", walk_number, METH_O, "(key) -> its sequence number"},
     {"stack", walk_stack, METH_O, "(key) -> the number of its stack"},
     {"stacks", walk_stacks, METH_NOARGS, "() -> the numbers of all stacks, by key"},
+    {"places", walk_places, METH_O, "(bytes, one a kind) -> keys of one node for each kind and stack"},
     {"node", walk_node, METH_O, "(key) -> its Python object"},
     {"key", walk_key, METH_O, "(node) -> its key, or None"},
     {"roots", walk_roots, METH_NOARGS, "() -> keys, one for each root that was given"},

@@ -29,6 +29,7 @@ class CoreWalk:
         self.stack: Callable[[int], int] = walk.stack
         self.stacks: Callable[[], list[int]] = walk.stacks
         self.kinds_by_key: Callable[[], list[int]] = walk.kinds
+        self.places: Callable[[bytes], list[int]] = walk.places
         self.order: Callable[[], list[int]] = walk.order
         self.producers: Callable[[], list[tuple[int, ...]]] = walk.producers
         self.screen: Callable[[bytes], bool] = walk.screen
