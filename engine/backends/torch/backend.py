@@ -22,6 +22,7 @@ from adbg.engine.backends.torch.creations import Creations
 from adbg.engine.backends.torch.entry import EngineEntry
 from adbg.engine.backends.torch.graph import Services, TorchGraph, node_name, root_nodes
 from adbg.engine.backends.torch.modules import Modules
+from adbg.engine.backends.torch.native import screen
 from adbg.engine.backends.torch.native.core import Core
 from adbg.engine.backends.torch.native.stacks import NativeStacks
 from adbg.engine.backends.torch.spent import older_nodes, used_up
@@ -102,6 +103,8 @@ class TorchBackend(FrameworkBackend):
 
     def abandon(self) -> None:
         self._services.touched.abandon()
+        if self._core.module is not None:
+            screen.abandon(self._core)
         self._creations = Creations(self._stacks)
         self._stacks.abandon()
         self.uninstall()

@@ -35,6 +35,7 @@ from adbg.engine.backends.common.hooking import (
 from adbg.engine.backends.torch import private
 from adbg.engine.backends.torch.graph import ACCUMULATE
 from adbg.engine.backends.torch.hooking import PlacedHook, take_off
+from adbg.engine.backends.torch.native import screen
 from adbg.engine.backends.torch.native.walk import SHARED_TYPE, CoreWalk
 from adbg.engine.backends.torch.tensors import bad
 from adbg.engine.backends.torch.touched import SMALL
@@ -62,6 +63,8 @@ class TorchHooks(Hooks):
         self.flags = bytearray()
         self.task = task
         self._entry_point = entry_point
+        self._core = call.core
+        self._native = False  # the extension looks at every gradient: ``native/screen.py``
         self._nodes: list[Any] = []
         self._handles: list[Any] = []
         # Gradients are recorded in the hooks, or a mode of the script watches operators: compute norms out of their
@@ -74,8 +77,10 @@ class TorchHooks(Hooks):
 
     def _prepare(self, plan: HookPlan) -> int:
         if plan.screen:
+            self._screen_natively()
+        if plan.screen and not self._native:
             self.graph.all_edges()  # kept by the walk, where there was none yet
-        if plan.screen or plan.every or self.graph.far is None:
+        if (plan.screen and not self._native) or plan.every or self.graph.far is None:
             self._nodes = self.graph.walk()
         count = self.graph.size()
         if not self.flags:
@@ -107,22 +112,21 @@ class TorchHooks(Hooks):
         graph, info = self.graph, plan.info
         assert info is not None
         known = graph.verdicts_of(plan)
-        apart = ACCUMULATE if plan.needs & {"module", "parameter"} else ""
-        by_kind: list[dict[int, bool] | None] = [
-            None if kind.__name__ in (apart, SHARED_TYPE) else known.setdefault(kind, {}) for kind in far.types
-        ]
-        taken = []
-        for key, (kind, stack) in enumerate(zip(far.kinds_by_key(), far.stacks(), strict=True)):
-            verdicts = by_kind[kind]
-            verdict = verdicts.get(stack) if verdicts is not None and stack else None
-            if verdict is None:
+        apart = (SHARED_TYPE, ACCUMULATE) if plan.needs & {"module", "parameter"} else (SHARED_TYPE,)
+        alone = bytes(kind.__name__ in apart for kind in far.types)
+
+        def verdict(key: int, kind: int, stack: int) -> bool:
+            verdicts = known.setdefault(far.types[kind], {}) if stack and not alone[kind] else {}
+            found = verdicts.get(stack)
+            if found is None:
                 lines = graph.forward_stack(key)[0] if "forward_stack" in plan.needs else ()
-                verdict = info(graph.info(key, plan.needs), lines)
-                if verdicts is not None and stack:
-                    verdicts[stack] = verdict
-            if verdict:
-                taken.append(key)
-        return taken
+                found = verdicts[stack] = info(graph.info(key, plan.needs), lines)
+            return found
+
+        if not any(verdict(key, far.kind(key), far.stack(key)) for key in far.places(alone)):
+            return []  # the common case, by a few nodes for all
+        places = zip(far.kinds_by_key(), far.stacks(), strict=True)
+        return [key for key, (kind, stack) in enumerate(places) if verdict(key, kind, stack)]
 
     def _named_by(self, takes: Callable[[str], bool]) -> Iterable[int]:
         """One question a distinct name; nothing but a set of types (25 ns a node) when the graph has no such name."""
@@ -147,6 +151,9 @@ class TorchHooks(Hooks):
         """Every gradient is looked at once, as the output of the node that made it; as the input too where it may be
         another by then: where several are summed, at the roots, at the leaves (tensor hooks, gradients changed in
         place), at the nodes of ``autograd.Function``s and at those that they give to."""
+        if self._native:
+            self.hooked = max(self.hooked, self.graph.size())
+            return
         graph, all_edges = self.graph, self.graph.all_edges()
         nodes, flags, keep, screen = self._nodes, self.flags, self._handles.append, self._screen
         quick = not self._careful and not self.hooked
@@ -178,6 +185,11 @@ class TorchHooks(Hooks):
             key = graph.index.get(node, -1)
             if key >= 0:
                 self.want(key, SCREEN_IN)
+
+    def _screen_natively(self) -> None:
+        far = self.graph.far
+        if far is not None:
+            self._native = screen.begin(self._core, far, self, self.call.root_outputs)
 
     def _edges_into(self, taken: Iterable[int]) -> EdgesInto:
         far = self.graph.far
@@ -220,12 +232,15 @@ class TorchHooks(Hooks):
         if new & NEEDS_POST and not old & HAS_POST:
             hook = PlacedHook(self._screen if bits == SCREEN_OUT and not self._careful else self._after, key)
             self._handles.append(self._node(key).register_hook(hook))
-            new |= HAS_POST
+            new |= HAS_POST | (SCREEN_OUT if self._native else 0)
         if not old & HAS:
             self.hooked += 1
         self.flags[key] = new
 
     def unhook(self) -> None:
+        if self._native:
+            screen.end(self._core, self.graph.far, self)
+            self._native = False
         take_off(self._handles)  # again from the start, where it is interrupted
         self._handles = []
         self.flags = bytearray(len(self.flags))
@@ -235,7 +250,7 @@ class TorchHooks(Hooks):
     # ---- the hooks
 
     def _before(self, key: int, grad_outputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        if _task_id() != self.task and not self._is_mine(key):
+        if _task_id() != self.task and not self.is_mine(key):
             return None
         self.running = key
         self.ran[key] = 1
@@ -245,7 +260,7 @@ class TorchHooks(Hooks):
         return None
 
     def _after(self, key: int, grad_inputs: tuple[Any, ...], grad_outputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        if _task_id() != self.task and not self._is_mine(key):
+        if _task_id() != self.task and not self.is_mine(key):
             return None
         self.running = None
         self.ran[key] = 1
@@ -266,7 +281,7 @@ class TorchHooks(Hooks):
         A tensor that is passed on twice is looked at once. One that the node was given itself (an addition) is looked
         at again: a tensor hook, or a change in place, came between (tiny LSTM: no difference, 2.02 of plain).
         """
-        if _task_id() != self.task and not self._is_mine(key):
+        if _task_id() != self.task and not self.is_mine(key):
             return None
         if self.flags[key] != _ONLY_SCREENED:
             return self._after(key, grad_inputs, grad_outputs)
@@ -283,7 +298,28 @@ class TorchHooks(Hooks):
             return self._after(key, grad_inputs, grad_outputs)
         return None
 
-    def _is_mine(self, key: int) -> bool:
+    def key_of(self, node: Any) -> int | None:
+        return self.graph.key_of(node)
+
+    def bad_before(self, key: int, grad_outputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """A gradient that the extension did not find finite came to a node; a hook in Python is told of it anyway."""
+        self.running = key
+        self.ran[key] = 1
+        if self.flags[key] & HAS_PRE or not self._any_bad(grad_outputs):
+            return None
+        return self.sink.node_begin(self.call, key, grad_outputs)
+
+    def bad_after(
+        self, key: int, grad_inputs: tuple[Any, ...], grad_outputs: tuple[Any, ...]
+    ) -> tuple[Any, ...] | None:
+        """The same of one that left it."""
+        self.running = None
+        self.ran[key] = 1
+        if self.flags[key] & HAS_POST or not self._any_bad(grad_inputs):
+            return None
+        return self.sink.node_end(self.call, key, grad_inputs, grad_outputs)
+
+    def is_mine(self, key: int) -> bool:
         """Does the running graph task belong to this call? A nested call (or an expression of the user's) may run over
         the same nodes, and an accumulate node is shared by all threads that train the same parameter."""
         task = _task_id()

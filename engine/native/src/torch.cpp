@@ -14,6 +14,7 @@
 #include "frames.h"
 #include "slots.h"
 #include "torch_nodes.h"
+#include "torch_screen.h"
 #include "torch_stacks.h"
 #include "torch_walk.h"
 
@@ -198,6 +199,9 @@ PyMethodDef torch_methods[] = {
     {"torch_layout", torch_layout, METH_O, "([(node, thread id), ...]) -> whether number and thread were found"},
     {"torch_edges", torch_edges, METH_O, "([node, ...]) -> whether their edges were found in memory"},
     {"torch_walk", torch_walk, METH_O, "([root, ...]) -> Walk, or None where nodes cannot be read"},
+    {"torch_donor", torch_donor, METH_VARARGS, "(node, pre hooks, post hooks) -> whether lists of hooks were found"},
+    {"torch_tensors", torch_tensors, METH_VARARGS, "(tensor, keys, elements, address) -> whether tensors can be read"},
+    {"torch_screening", torch_screening, METH_O, "(change) -> how many screened calls run"},
     {"torch_thread", torch_thread, METH_NOARGS, "() -> torch's number of this thread"},
     {"torch_stacks", torch_stacks, METH_O, "(on) -> \"\", or why the stacks cannot be taken"},
     {"torch_stack_number", torch_stack_number, METH_O, "(node) -> the number of its stack, 0 where it has none"},

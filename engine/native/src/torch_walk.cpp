@@ -4,10 +4,12 @@
 #include <cstring>
 #include <queue>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "slots.h"
 #include "torch_nodes.h"
+#include "torch_screen.h"
 #include "torch_stacks.h"
 
 namespace adbg {
@@ -265,6 +267,27 @@ PyObject* walk_kinds(PyObject* self, PyObject*) {
   return graph ? list_of(std::vector<uint32_t>(graph->kinds.begin(), graph->kinds.end())) : nullptr;
 }
 
+// places(bytes, one a kind) -> [key]: of each pair of kind and stack the first node; all nodes of marked kinds, and those
+// without a stack.
+PyObject* walk_places(PyObject* self, PyObject* apart) {
+  Graph* graph = graph_of(self);
+  if (!graph) return nullptr;
+  if (!PyBytes_Check(apart) || static_cast<size_t>(PyBytes_GET_SIZE(apart)) != graph->types.size()) {
+    PyErr_SetString(PyExc_ValueError, "one byte for each kind");
+    return nullptr;
+  }
+  const char* marks = PyBytes_AS_STRING(apart);
+  std::unordered_set<uint64_t> seen;
+  std::vector<uint32_t> keys;
+  for (size_t key = 0; key < graph->nodes.size(); key++) {
+    const uint16_t kind = graph->kinds[key];
+    const uint32_t stack = stack_number(graph->nodes[key]);
+    if (marks[kind] || !stack || seen.insert(static_cast<uint64_t>(kind) << 32 | stack).second)
+      keys.push_back(static_cast<uint32_t>(key));
+  }
+  return list_of(keys);
+}
+
 PyObject* walk_node(PyObject* self, PyObject* number) {
   Graph* graph = graph_of(self);
   size_t key;
@@ -431,6 +454,47 @@ PyObject* walk_ordinals(PyObject* self, PyObject* arguments) {
   return list_of(ordinals);
 }
 
+// screen(bytes, one a kind): have the gradients of all nodes looked at. What leaves a node is looked at once, and what
+// comes in where it may be another by then: where several are summed, at the roots, at the leaves, at the nodes of marked
+// kinds (whose backward is Python) and at those that they give to. False where it cannot be done.
+PyObject* walk_screen(PyObject* self, PyObject* wanted) {
+  Graph* graph = graph_of(self);
+  if (!graph) return nullptr;
+  if (!PyBytes_Check(wanted) || static_cast<size_t>(PyBytes_GET_SIZE(wanted)) != graph->types.size()) {
+    PyErr_SetString(PyExc_ValueError, "one byte for each kind");
+    return nullptr;
+  }
+  if (!screen_ready()) Py_RETURN_FALSE;
+  const char* marks = PyBytes_AS_STRING(wanted);
+  const size_t count = graph->nodes.size();
+  std::vector<uint64_t> slots(count, 0);  // that an edge leads to, as bits
+  std::vector<char> incoming(count, 0);
+  for (uint32_t root : graph->roots) incoming[root] = 1;
+  for (size_t key = 0; key < count; key++) {
+    const uint32_t first = graph->first[key], last = graph->first[key + 1];
+    const bool custom = marks[graph->kinds[key]];
+    if (first == last || custom) incoming[key] = 1;
+    for (uint32_t i = first; i < last; i++) {
+      const uint32_t below = graph->below[i];
+      if (below == kNone) continue;
+      const uint64_t bit = graph->slots[i] < 64 ? uint64_t{1} << graph->slots[i] : 0;
+      if (custom || !bit || slots[below] & bit) incoming[below] = 1;
+      slots[below] |= bit;
+    }
+  }
+  for (size_t key = 0; key < count; key++)
+    screen_put(graph->nodes[key], incoming[key], graph->first[key] != graph->first[key + 1]);
+  Py_RETURN_TRUE;
+}
+
+PyObject* walk_unscreen(PyObject* self, PyObject*) {
+  Graph* graph = graph_of(self);
+  if (!graph) return nullptr;
+  if (screen_ready())
+    for (void* node : graph->nodes) screen_take(node);
+  Py_RETURN_NONE;
+}
+
 PyObject* walk_release(PyObject* self, PyObject*) {
   Walk* walk = reinterpret_cast<Walk*>(self);
   Graph* graph = walk->graph;
@@ -447,6 +511,7 @@ PyMethodDef walk_methods[] = {
     {"number", walk_number, METH_O, "(key) -> its sequence number"},
     {"stack", walk_stack, METH_O, "(key) -> the number of its stack"},
     {"stacks", walk_stacks, METH_NOARGS, "() -> the numbers of all stacks, by key"},
+    {"places", walk_places, METH_O, "(bytes, one a kind) -> keys of one node for each kind and stack"},
     {"node", walk_node, METH_O, "(key) -> its Python object"},
     {"key", walk_key, METH_O, "(node) -> its key, or None"},
     {"roots", walk_roots, METH_NOARGS, "() -> keys, one for each root that was given"},
@@ -456,6 +521,8 @@ PyMethodDef walk_methods[] = {
     {"keys", walk_keys, METH_O, "(bytes, one a kind) -> keys of the nodes of those kinds"},
     {"order", walk_order, METH_NOARGS, "() -> keys in the order of execution"},
     {"ordinals", walk_ordinals, METH_VARARGS, "(groups by kind, order) -> ordinals by key"},
+    {"screen", walk_screen, METH_O, "(bytes, one a kind) -> whether all gradients are looked at now"},
+    {"unscreen", walk_unscreen, METH_NOARGS, "no hook of `screen` is left in the nodes"},
     {"release", walk_release, METH_NOARGS, "let go of the graph"},
     {nullptr, nullptr, 0, nullptr}};
 

@@ -1,4 +1,4 @@
-"""Whether the extension may be used with this torch: its symbols are there, and nodes lie in memory as it takes them to.
+"""Whether the extension may be used with this torch: its symbols are there, and nodes lie in memory as it expects.
 
 What was checked is remembered for the process. The check makes nodes without any operator (``UndefinedGrad``), on two
 threads of its own: sequence numbers are counted per thread, so that the program's are as without it, and no thread of
@@ -8,6 +8,7 @@ threads of its own: sequence numbers are counted per thread, so that the program
 from __future__ import annotations
 
 import _thread
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -92,19 +93,29 @@ def _near(roots: list[Any]) -> list[Any]:
 def _samples(module: Any) -> list[tuple[Any, int]]:
     samples: list[tuple[Any, int]] = []
     for _ in range(2):
-        done = _thread.allocate_lock()
-        done.acquire()
-        _thread.start_new_thread(_make, (module, samples, done))
-        done.acquire()
+        samples += apart(_make, module) or ()
     return samples
 
 
-def _make(module: Any, samples: list[tuple[Any, int]], done: Any) -> None:
-    try:
-        make: Any = getattr(torch._C, "_functions").UndefinedGrad  # noqa: B009  (not in the hints)
-        thread = module.torch_thread()
-        samples += [(make(), thread) for _ in range(_NODES)]
-    except Exception:  # fewer samples fail the check, which says so
-        pass
-    finally:
-        done.release()
+def _make(module: Any) -> list[tuple[Any, int]]:
+    make: Any = getattr(torch._C, "_functions").UndefinedGrad  # noqa: B009  (not in the hints)
+    thread = module.torch_thread()
+    return [(make(), thread) for _ in range(_NODES)]
+
+
+def apart(function: Callable[[Any], Any], module: Any) -> Any:
+    """What ``function`` returns on a thread of its own; None where it raised."""
+    done, results = _thread.allocate_lock(), list[Any]()
+
+    def run() -> None:
+        try:
+            results.append(function(module))
+        except Exception:  # the check that needs it fails, and says so
+            results.append(None)
+        finally:
+            done.release()
+
+    done.acquire()
+    _thread.start_new_thread(run, ())
+    done.acquire()
+    return results[0]

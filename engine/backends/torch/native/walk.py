@@ -29,8 +29,11 @@ class CoreWalk:
         self.stack: Callable[[int], int] = walk.stack
         self.stacks: Callable[[], list[int]] = walk.stacks
         self.kinds_by_key: Callable[[], list[int]] = walk.kinds
+        self.places: Callable[[bytes], list[int]] = walk.places
         self.order: Callable[[], list[int]] = walk.order
         self.producers: Callable[[], list[tuple[int, ...]]] = walk.producers
+        self.screen: Callable[[bytes], bool] = walk.screen
+        self.unscreen: Callable[[], None] = walk.unscreen
         self.roots: Callable[[], list[int]] = walk.roots
 
     def release(self) -> None:
@@ -44,7 +47,8 @@ class CoreWalk:
         return frozenset(self._names)
 
     def type_of(self, key: int) -> type:
-        return self.types[self._walk.kind(key)]
+        kind: int = self._walk.kind(key)
+        return self.types[kind]
 
     def name(self, key: int) -> str:
         name = self._names[self._walk.kind(key)]
