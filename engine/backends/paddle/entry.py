@@ -147,6 +147,10 @@ class EngineEntry:
                 strip_own(error)
                 raise
             else:
+                ended = threads.mine.abort
+                if ended is not None and opened.call is not None:  # at its last node
+                    self._failed(opened, ended)
+                    raise ended
                 if opened.call is not None:
                     self._end(opened)
                 if opened.brief:

@@ -11,7 +11,6 @@
 #include <cstdio>
 #include <mutex>
 #include <new>
-#include <stdexcept>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -269,7 +268,7 @@ PyObject* listed(const Held& held) {
 }
 
 // Hand it to Python: callback(address, what flows out or None, what flowed in) -> None, or one entry a gradient (of what
-// flows out; in where that is None), None to keep what is there. Throws where Python does.
+// flows out; in where that is None), None to keep what is there.
 void tell(void* node, void* slots, const Held* held) {
   if (python_is_ending()) return;
   const PyGILState_STATE gil = PyGILState_Ensure();
@@ -282,8 +281,9 @@ void tell(void* node, void* slots, const Held* held) {
       callback && outgoing && incoming
           ? PyObject_CallFunction(callback, "KOO", reinterpret_cast<unsigned long long>(node), outgoing, incoming)
           : nullptr;
-  const bool failed = !answer && PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_MemoryError);
-  PyErr_Clear();  // what it was, the Python side keeps
+  // What a stop is ended by, the Python side has a hook of the next node raise: Paddle ends the process at exceptions
+  // that are not of its own making.
+  PyErr_Clear();
   if (answer && PyList_Check(answer)) {
     Py_ssize_t at = 0;
     each_tensor(slots, [&](void* tensor) {
@@ -299,7 +299,6 @@ void tell(void* node, void* slots, const Held* held) {
   Py_XDECREF(outgoing);
   Py_XDECREF(callback);
   PyGILState_Release(gil);
-  if (failed) throw std::runtime_error("a stop in the debugger ended this backward");
 }
 
 void* our_call(void* result, void* node, void* gradients, bool create_graph, bool is_new_grad) {
@@ -325,14 +324,7 @@ void* our_call(void* result, void* node, void* gradients, bool create_graph, boo
   if (!tensor_bytes || !(bits & kOut)) return real(result, node, gradients, create_graph, is_new_grad);
   const Held held(gradients);
   real(result, node, gradients, create_graph, is_new_grad);
-  if (watch.on && any_suspicious(result)) {
-    try {
-      tell(node, result, &held);
-    } catch (...) {  // the caller never gets the result: what is in it is let go of here
-      each_tensor(result, [](void* tensor) { paddle.destroy(tensor); });
-      throw;
-    }
-  }
+  if (watch.on && any_suspicious(result)) tell(node, result, &held);
   return result;
 }
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import paddle
 from paddle import nn
-from tests.support.paddle_watch import Watch, watching
 
 from adbg.engine.backends.base import BackwardCall, HookPlan
 from adbg.engine.backends.paddle import stacks
 from adbg.engine.backends.paddle.native import core as cores
 from adbg.engine.backends.paddle.native import screen, symbols
 from adbg.engine.backends.paddle.tensors import bad
+from tests.support.paddle_watch import Watch, watching
 
 NO_NODE = HookPlan(name=lambda name: False)
 
@@ -242,6 +242,33 @@ def case_watch() -> dict[str, Any]:
                 found.append([watch.told, json.dumps(x.grad.numpy().tolist()), looked > 0])
             answers[f"{name} {edit}"] = found
     return answers
+
+
+class Aborts(Reports):
+    def _told(self, *args: Any) -> Any:
+        raise KeyboardInterrupt
+
+
+def case_abort() -> dict[str, Any]:
+    """What the user does at a stop (kill, Ctrl-C) comes out of ``backward`` as it went in: in front of other nodes, and
+    at the last one."""
+    raised, reached = [], []
+    with watching(Aborts()):
+        for make in (zero_in_sqrt, leaf_overflows) * 2:
+            x, loss = make()
+            try:
+                loss.backward()
+            except BaseException as error:
+                raised.append(type(error).__name__)
+            reached.append(x.grad is not None)
+        x, loss = finite()
+        loss.backward()
+    return {
+        "raised": raised,
+        "reached": reached,
+        "grad_mode": paddle.is_grad_enabled(),
+        "later": x.grad.numpy().tolist(),
+    }
 
 
 def case_restored() -> dict[str, Any]:

@@ -46,7 +46,10 @@ def test_results_flags_and_random_numbers_are_those_without_it(answers: dict[str
 EXPECTED = {
     "sqrt": ([["end", "SqrtGradNode", [True], [False]], ["end", "ScaleGradNode", [True], [True]]], [INF, 0.75]),
     "strided": (
-        [["end", name, [True], [name != "SqrtGradNode"]] for name in ("SqrtGradNode", "TransposeGradNode", "ScaleGradNode")],
+        [
+            ["end", name, [True], [name != "SqrtGradNode"]]
+            for name in ("SqrtGradNode", "TransposeGradNode", "ScaleGradNode")
+        ],
         [[0.5, 0.25, 1 / 6], [0.5, INF, 1 / 6]],
     ),
     "sum": ([["begin", "ScaleGradNode", [True], []], ["end", "ScaleGradNode", [True], [True]]], [INF, INF]),
@@ -65,7 +68,7 @@ def test_the_watch_tells_what_the_arithmetic_says(answers: dict[str, Any]) -> No
         native, _ = answers["watch"][f"{name} None"]
         last = [] if name == "finite" else [["begin", "GradNodeAccumulation", [True], []]]
         assert native[0] == told + last
-        assert [round(value, 4) for value in flat(json.loads(native[1]))] == [round(value, 4) for value in flat(gradient)]
+        assert flat(json.loads(native[1])) == pytest.approx(flat(gradient))
 
 
 def test_the_watch_tells_what_the_python_hooks_tell(answers: dict[str, Any]) -> None:
@@ -79,6 +82,12 @@ def test_the_watch_tells_what_the_python_hooks_tell(answers: dict[str, Any]) -> 
 def test_everything_is_put_back(answers: dict[str, Any]) -> None:
     """Three functions' slots and one virtual table; marks of nodes count no more."""
     assert answers["restored"] == {"changed": 4, "back": True, "marked": True, "forgotten": True}
+
+
+def test_what_ends_a_stop_ends_the_backward_and_nothing_else(answers: dict[str, Any]) -> None:
+    told = answers["abort"]
+    assert told["raised"] == ["KeyboardInterrupt"] * 4 and told["reached"] == [False, True] * 2
+    assert told["grad_mode"] and told["later"] == [2.0, 2.0]
 
 
 def test_a_forked_child_goes_on(answers: dict[str, Any]) -> None:

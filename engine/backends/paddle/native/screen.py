@@ -101,3 +101,19 @@ class NativeScreen:
             return replaced_slots(given, replaced, stands_in) if replaced is not None else None
         except own(Exception):
             return None
+        except BaseException as error:
+            _raise_next(hooks, error)
+            raise
+
+
+def _raise_next(hooks: PaddleHooks, error: BaseException) -> None:
+    """What ended a stop comes out of Paddle by a hook in front of the node that is next, whichever it is; where none is,
+    the entry raises it."""
+    native = symbols.native()
+    for key, node in enumerate(hooks.graph.walk()) if native is not None and hooks.flags else ():
+        if native is not None and not hooks.ran[key]:
+            hooks._handles.append((node, native.place(node, 0, 0, functools.partial(_raise, error))))
+
+
+def _raise(error: BaseException, gradient: Any) -> None:
+    raise error
