@@ -308,7 +308,7 @@ bool frames_modules(PyObject* call, PyObject* children) {
   return true;
 }
 
-uint32_t capture() noexcept {
+uint32_t capture() {  // no noexcept: taking the GIL of a Python that ends unwinds the thread
   if (!entries || python_is_ending()) return 0;
   PyThreadState* state = PyGILState_GetThisThreadState();
   if (!state) return 0;

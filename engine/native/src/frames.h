@@ -19,7 +19,7 @@ bool frames_begin();
 bool frames_modules(PyObject* call, PyObject* children);
 
 // The number of this thread's stack; 0 where there is none (no Python below, Python is ending, out of memory).
-uint32_t capture() noexcept;
+uint32_t capture();
 
 // A stack by its number, innermost frame first, as a new object: (((code, lasti), ...), path, outermost), or None where
 // it is not kept any more. `path`: of the innermost module in the outermost that ran it, None outside of modules;

@@ -94,7 +94,12 @@ PyObject* torch_layout(PyObject*, PyObject* samples) {
     PyObject* object;
     unsigned long long thread;
     Sample sample;
-    if (!PyArg_ParseTuple(PyList_GET_ITEM(samples, i), "OK", &object, &thread)) return nullptr;
+    PyObject* pair = PyList_GET_ITEM(samples, i);
+    if (!PyTuple_Check(pair)) {
+      PyErr_SetString(PyExc_TypeError, "(node, thread id)");
+      return nullptr;
+    }
+    if (!PyArg_ParseTuple(pair, "OK", &object, &thread)) return nullptr;
     void* node = wrapped_by(object, node_layout.wrapped);
     sample.words.resize(kMostBytes / 8);
     // The smallest node is larger than 160 bytes; what follows it is read as well as it can be.
@@ -144,7 +149,7 @@ PyObject* torch_edges(PyObject*, PyObject* nodes) {
     for (Py_ssize_t j = 0; good && j < PyTuple_GET_SIZE(following); j++) {
       PyObject* below;
       unsigned int slot;
-      good = PyArg_ParseTuple(PyTuple_GET_ITEM(following, j), "OI", &below, &slot);
+      good = PyTuple_Check(PyTuple_GET_ITEM(following, j)) && PyArg_ParseTuple(PyTuple_GET_ITEM(following, j), "OI", &below, &slot);
       void* address = good && below != Py_None ? node_behind(below) : nullptr;
       good = good && (below == Py_None || address);
       each.edges.emplace_back(address, slot);

@@ -65,19 +65,18 @@ class Core:
             return None
 
     def lines(self) -> list[tuple[str, str, str]]:
-        """(status, what, detail) for ``adbg doctor``."""
-        if self.module is None:
-            return [("off", "native core", f"{self.why}; the Python hooks do its work, more slowly")]
-        found = [("ok", "native core", f"stacks by relocation slots, in {self.module.__file__}")]
-        if why := self.layout():
-            return [("off", "native core", f"{why}; the Python hooks do its work, more slowly")]
-        why = self.module.torch_stacks(True)
-        interposed = [(symbol, slots) for symbol, _, slots in self.module.torch_interposed()]
+        """(status, what, detail) for ``adbg doctor``: stacks are switched on and off for it."""
+        instead = "the Python hooks do its work, more slowly"
+        if why := (self.why or self.layout()):
+            return [("off", "native core", f"{why}; {instead}")]
+        found = [("ok", "native core", str(self.module.__file__))]
+        if why := self.module.torch_stacks(True):
+            self.failed["stacks"] = why
+        slots = [(symbol, count) for symbol, _, count in self.module.torch_interposed() if count]
         self.module.torch_stacks(False)
-        if why:
-            return [("off", "native stacks", f"{why}; the Python hooks take them")]
-        detail = ", ".join(f"{symbol} ({slots} slots)" for symbol, slots in interposed if slots)
-        return [*found, ("ok", "native core interposes", detail)]
+        found += [("ok", "native core: interposes", f"{symbol} ({count} slots)") for symbol, count in slots]
+        found += [("off", f"native core: {what}", f"{why}; {instead}") for what, why in self.failed.items()]
+        return found
 
 
 def _near(roots: list[Any]) -> list[Any]:
