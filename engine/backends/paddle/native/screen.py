@@ -107,13 +107,13 @@ class NativeScreen:
 
 
 def _raise_next(hooks: PaddleHooks, error: BaseException) -> None:
-    """What ended a stop comes out of Paddle by a hook in front of the node that is next, whichever it is; where none is,
-    the entry raises it."""
+    """What ended a stop comes out of Paddle by a hook in front of the node that is next, whichever it is; where none
+    is, the entry raises it."""
     native = symbols.native()
     for key, node in enumerate(hooks.graph.walk()) if native is not None and hooks.flags else ():
         if native is not None and not hooks.ran[key]:
             hooks._handles.append((node, native.place(node, 0, 0, functools.partial(_raise, error))))
 
 
-def _raise(error: BaseException, gradient: Any) -> None:
+def _raise(error: BaseException, _: Any) -> None:
     raise error
