@@ -14,7 +14,7 @@ RUNNER = $(if $(AGAIN),.ci/again.py --at-most $(AGAIN),-m pytest)
 
 export PYTHON
 .DEFAULT_GOAL := help
-.PHONY: help stress-attach bench-against demo demo-paddle quick test test-torch test-paddle stress lint bench pictures clean
+.PHONY: help stress-attach bench-against demo demo-paddle native native-sanitized test-native quick test test-torch test-paddle stress lint bench pictures clean
 
 help:
 	@echo "make demo      install into .venv and open the debugger on a transformer whose gradient turns NaN"
@@ -22,6 +22,8 @@ help:
 	@echo "make test      everything that CI runs: ruff, mypy, import contracts, pytest, the wheel in an empty environment"
 	@echo "make quick     what takes a minute: ruff, the tests that need no framework, one of each framework"
 	@echo "make test-torch, make test-paddle   the tests of one framework: in .venv, in .venv-paddle"
+	@echo "make native    build the optional extension adbg._native here, for the Python of .venv (make test goes without it)"
+	@echo "make test-native   build it and run with it: the backends' tests and its own, the C++ under sanitizers"
 	@echo "make stress    the tests on a busy machine: LOAD=10 processes run beside them; PYTEST=\"-k signals\" selects"
 	@echo "           ADBG_TIMES=200 make test PYTEST=tests/promises/test_own_exceptions.py   200 interruptions for each case"
 	@echo "make stress-attach   50 attaches to each kind of process, with every Python that is found: success, latency, damage"
@@ -65,6 +67,22 @@ test-torch:
 test-paddle:
 	@$(call environment,paddle,dev,profilers); exec "$$python" $(RUNNER) -n $(JOBS) --dist loadgroup -m paddle $(PYTEST)
 
+# The extension lies in adbg/, where every Python of this version finds it: .venv and .venv-paddle alike.
+native:
+	@$(call environment,torch,dev); "$$python" setup.py --quiet build_ext --inplace --build-temp build/native
+
+# Beside it, never in its place: it needs libasan to be loaded first.
+native-sanitized:
+	@$(call environment,torch,dev); ADBG_BUILD_NATIVE=sanitized "$$python" setup.py --quiet build_ext \
+		--build-temp build/native-sanitized --build-lib build/native-sanitized/lib
+
+test-native: native native-sanitized
+	@status=0; export ADBG_NATIVE=1; $(call environment,torch,dev,profilers); \
+	"$$python" -m pytest -n $(JOBS) --dist loadgroup tests/engine/native tests/engine/backends $(PYTEST) || status=1; \
+	$(call environment,paddle,dev,profilers); \
+	"$$python" -m pytest -n $(JOBS) --dist loadgroup -m paddle tests/engine/native tests/engine/backends $(PYTEST) || status=1; \
+	exit $$status
+
 # What passes only on an idle machine shows here: hours for all of it, minutes with PYTEST="FILE" or "-k WORD".
 stress:
 	@$(call environment,torch,dev); exec "$$python" .ci/stress.py --load $(LOAD) $(MAKE) --no-print-directory -k test-torch test-paddle
@@ -96,7 +114,7 @@ pictures:
 	$(call environment,torch,dev$(comma)docs); exec "$$python" docs/pictures.py --paddle "$$paddle"
 
 clean:
-	rm -rf .venv .venv-paddle build dist *.egg-info bench-results test-logs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .venv-paddle adbg/_native*.so build dist *.egg-info bench-results test-logs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 comma := ,

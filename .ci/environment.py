@@ -174,7 +174,8 @@ def install(folder, framework, extras):
     constraints = write_constraints(folder, framework, found, numpy)
     target = f"{ROOT}[{','.join(extras)}]"
     command = [python, "-m", "pip", "install", "--quiet", "--constraint", constraints, "--editable", target]
-    quiet = dict(os.environ, PYTHONWARNINGS="ignore")  # setuptools warns of every editable installation
+    # setuptools warns of every editable installation; the extension is built by `make native` alone
+    quiet = dict(os.environ, PYTHONWARNINGS="ignore", ADBG_BUILD_NATIVE="0")
     if subprocess.run(command, stdout=sys.stderr, stdin=subprocess.DEVNULL, env=quiet).returncode != 0:
         raise Failed(
             "pip could not install adbg (its reason is above): check the network and pip's index settings,"
@@ -199,7 +200,7 @@ def want(folder, framework, wanted):
         constraints = write_constraints(folder, framework, found, numpy)
         command = [python, "-m", "pip", "install", "--quiet", "--constraint", constraints]
         command += ["--editable", f"{ROOT}[{extra}]"]
-        quiet = dict(os.environ, PYTHONWARNINGS="ignore")
+        quiet = dict(os.environ, PYTHONWARNINGS="ignore", ADBG_BUILD_NATIVE="0")
         if subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, env=quiet).returncode != 0:
             say(f"adbg[{extra}] cannot be installed: its tests are skipped (apt-get install libgoogle-perftools-dev?)")
         stamp(folder, framework, [extra])

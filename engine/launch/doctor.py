@@ -28,6 +28,7 @@ from adbg.engine.errors import AdbgError
 from adbg.engine.launch.command_line import program_python
 from adbg.engine.launch.launch import BOOTSTRAP, ENGINE, OLDEST_PYTHON, install_command, package_folder
 from adbg.engine.names import FRAMEWORKS
+from adbg.engine.native.load import VARIABLE as NATIVE
 from adbg.engine.protocol.rendezvous import private_dir
 from adbg.engine.record.runs import runs_root
 
@@ -130,7 +131,7 @@ def _program_python(interpreter: str) -> DoctorLine:
 def _framework_lines(name: str, interpreter: str, timeout: float) -> list[DoctorLine]:
     site = str(BOOTSTRAP / "sitecustomize.py")
     command = [interpreter, "-c", _PROBE, site, package_folder(), str(ENGINE), name]
-    env = {key: value for key, value in os.environ.items() if not key.startswith("ADBG_")}
+    env = {key: value for key, value in os.environ.items() if not key.startswith("ADBG_") or key == NATIVE}
     begin = time.monotonic()
     try:
         answer = subprocess.run(

@@ -10,6 +10,7 @@ import math
 import sys
 import threading
 import time
+from collections.abc import Hashable
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
@@ -93,8 +94,8 @@ class BackendHooks:
             if call.depth == 0:
                 self._raised.clear()
 
-    def passes_over(self, kinds: frozenset[str]) -> bool:
-        return self._session.passes_over(kinds)
+    def passes_over(self, kinds: frozenset[str], alike: Hashable = None) -> bool:
+        return self._session.passes_over(kinds, alike)
 
     def brief_begin(self, call: BriefCall) -> None:
         session = self._session

@@ -1,8 +1,9 @@
-"""Which backward calls have no node that a breakpoint can take, by the names of their nodes. Any thread."""
+"""Which backward calls have no node that a breakpoint can take, by the names of their nodes, or because one just like
+them had none. Any thread."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 _MOST = 256  # sets of names that are remembered: a training script has a few
 
@@ -15,24 +16,38 @@ class PassedOver:
     def __init__(self) -> None:
         self._names: Names | None = None
         self._known: set[frozenset[str]] = set()
+        self._plan: object = None
+        self._alike: set[Hashable] = set()
 
-    def look_for(self, names: Names | None) -> None:
-        """What breakpoints take, where nothing but names matters; None: every call is looked into."""
+    def look_for(self, names: Names | None, plan: object = None) -> None:
+        """What breakpoints take, where nothing but names matters; None: every call is looked into. ``plan``: where what
+        they take follows from a node's name, stack, module and leaf alone, what stands for it, until it changes."""
+        if plan is not self._plan:
+            self._alike = set()
+            self._plan = plan
         if names is not self._names:
             self._known = set()
             self._names = names
 
     @property
     def possible(self) -> bool:
-        return self._names is not None
+        return self._names is not None or self._plan is not None
 
-    def holds(self, kinds: frozenset[str]) -> bool:
-        """Whether none of these names is looked for. 0.1 us for a set that was seen before."""
+    def holds(self, kinds: frozenset[str], alike: Hashable) -> bool:
+        """Whether none of these names is looked for, or a call just like this one had nothing. 0.1 us for what was seen
+        before."""
         names, known = self._names, self._known
+        if names is None:
+            return self._plan is not None and alike in self._alike
         if kinds in known:
-            return names is not None
-        if names is None or any(map(names, kinds)):
+            return True
+        if any(map(names, kinds)):
             return False
         if len(known) < _MOST:
             known.add(kinds)
         return True
+
+    def learn(self, alike: Hashable, plan: object) -> None:
+        """A call was looked into, and ``plan`` took no node of it."""
+        if plan is self._plan and alike is not None and len(self._alike) < _MOST:
+            self._alike.add(alike)

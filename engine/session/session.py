@@ -12,7 +12,7 @@ import itertools
 import threading
 import time
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TypeVar
 
 from adbg.engine.backends.base import Backend, BackwardCall, HookPlan
@@ -183,7 +183,7 @@ class Session:
             wanted = any(observer.arms for observer in self._observers)
             armed = self.attached and (self.deciding or wanted)
             special = self.goal or self.until or self.pausing or self.entry or wanted
-            self._passed_over.look_for(self.table.names_alone() if self.attached and not special else None)
+            self._passed_over.look_for(*self.table.passing(self.attached and not special))
             for backend in self.backends:
                 backend.arm(armed)
 
@@ -209,16 +209,15 @@ class Session:
         hooked = max([call.hook(plan) for plan in plans if not plan.empty], default=0)
         if hooked:
             running.may_hit = name_test(plans)
+        else:
+            self._passed_over.learn(call.alike, plans[0])
         return any(plan.screen for plan in plans)
 
-    def passes_over(self, kinds: frozenset[str]) -> bool:
+    def passes_over(self, kinds: frozenset[str], alike: Hashable) -> bool:
         """See ``HookSink``. Not while a thread is stopped: another one that comes to a backward waits for it."""
-        if not self._passed_over.possible or self.turn.taken:
+        if not self._passed_over.possible or self.turn.taken or any(needs() for needs in self.notify.needs_calls):
             return False
-        for needs in self.notify.needs_calls:
-            if needs():
-                return False
-        return self._passed_over.holds(kinds)
+        return self._passed_over.holds(kinds, alike)
 
     def passes(self, call: BackwardCall) -> bool:
         """Whether a hook passes through on this thread: it is the one that holds the turn, or an expression is being

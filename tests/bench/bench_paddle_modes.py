@@ -41,6 +41,9 @@ def make_modes(agent: agents.Agent) -> dict[str, Mode]:
         "unarmed": attached,
         "breakpoint": lambda: attached("NoSuchNodeAnywhere"),
         "stacks": lambda: attached(stacks=True),
+        "line": lambda: attached("nowhere.py:10", stacks=True),
+        "module": lambda: attached("module:no.such.module", stacks=True),
+        "nan watch": lambda: attached("nonfinite"),
         "csl3": lambda: flags(FLAGS_call_stack_level=3),
         "csl3, names": lambda: flags(FLAGS_call_stack_level=3, FLAGS_enable_unique_name=True),
     }

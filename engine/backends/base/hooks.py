@@ -17,7 +17,7 @@ Cost contract: while ``arm(False)`` the wrapper passes straight through (one att
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -32,7 +32,8 @@ class HookPlan:
     ``name`` is asked once per distinct framework name in the graph (the backend caches it: one dict lookup a node);
     ``info`` is asked for every node not taken yet, with a ``NodeInfo`` that has at least the fields in ``needs``
     ("unique_name", "module", "parameter", "forward_stack"): the slow path, only for specs that need it.
-    ``forward_stack`` is handed as a tuple of SourceLine, innermost first.
+    ``forward_stack`` is handed as a tuple of SourceLine, innermost first. ``by_place``: its answer depends on the name,
+    the module, the parameter and the forward stack alone, so that one node answers for others made at its place.
     ``indices`` are positions in the execution order, from 1. ``every`` takes all.
     """
 
@@ -40,6 +41,7 @@ class HookPlan:
     name: Callable[[str], bool] | None = None
     info: Callable[[NodeInfo, Sequence[SourceLine]], bool] | None = None
     needs: frozenset[str] = frozenset()
+    by_place: bool = False
     indices: frozenset[int] = frozenset()
     post: bool = True  # report node_end too
     contributions: bool = False  # keep the parts of summed gradients into nodes taken by name/info/indices/every
@@ -89,6 +91,9 @@ class BackwardCall(Graph):
     create_graph: bool
     root_names: tuple[str, ...]
     location: SourceLine | None  # the user's line that called backward
+    #: Two calls with equal ones have nodes of the same names, made by the same stacks in the same modules, and the same
+    #: leaves. None: the backend does not tell.
+    alike: Hashable = None
 
     @abc.abstractmethod
     def hook(self, plan: HookPlan) -> int:
@@ -136,11 +141,11 @@ class HookSink(Protocol):
 
     # Instead of these, for a call that is not nested, where a backend knows the framework names of its nodes early:
 
-    def passes_over(self, kinds: frozenset[str]) -> bool:
+    def passes_over(self, kinds: frozenset[str], alike: Hashable = None) -> bool:
         """Whether nothing can be of interest in a call whose nodes have these names. Asked at its begin, often: hand in
-        the same set again for the same kinds. True: ``brief_begin`` and ``brief_end`` tell of it, and nothing else; if
-        it turns out later that it is looked into all the same (an exception, ``breakpoint()`` in a node), the methods
-        above come too."""
+        the same set again for the same kinds; ``alike``: see ``BackwardCall``. True: ``brief_begin`` and ``brief_end``
+        tell of it, and nothing else; if it turns out later that it is looked into all the same (an exception,
+        ``breakpoint()`` in a node), the methods above come too."""
 
     def brief_begin(self, call: BriefCall) -> None: ...
 

@@ -27,6 +27,7 @@ from adbg.engine.backends.common.allocators import allocators_of
 from adbg.engine.backends.common.private_use import PrivateUse
 from adbg.engine.backends.common.timing.phases import PhaseTaps, TellPhase
 from adbg.engine.backends.common.user_files import FrameFilter
+from adbg.engine.native import load
 from adbg.engine.outside import suppress
 from adbg.engine.protocol.messages import Allocator
 
@@ -184,5 +185,13 @@ class FrameworkBackend(Backend):
         for name in Capabilities.__dataclass_fields__:
             if not getattr(self.capabilities, name):
                 lines.append(DoctorLine("off", name.replace("_", " "), self.why_off(name)))
+        lines.extend(self.native())
         lines.extend(DoctorLine("limit", what, detail) for what, detail in self.limits)
         return lines
+
+    def native(self) -> Sequence[DoctorLine]:
+        """What the optional extension does for this framework, or why it does nothing."""
+        module, why = load.core()
+        if module is None:
+            return (DoctorLine("off", "native core", f"{why}; the Python hooks do its work, more slowly"),)
+        return (DoctorLine("off", "native core", f"built, but it has no part for {self.name}"),)

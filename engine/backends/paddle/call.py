@@ -48,6 +48,7 @@ class PaddleCall(PaddleGraph, BackwardCall):
         self.create_graph = create_graph
         self.location = location
         self.origin: BaseException | None = None
+        self.last: tuple[int, int] = (0, 0)  # address and place of the node that began last, as the extension saw it
         self._entry_point = entry_point
         self._sink = sink
         self._hooks: PaddleHooks | None = None
@@ -106,4 +107,14 @@ class PaddleCall(PaddleGraph, BackwardCall):
         running = hooks.running
         if running is not None and hooks.flags and not hooks.flags[running] & HAS_POST and not self.is_custom(running):
             running = None  # without a hook behind it, it may well have run
-        return suspects(self, error, self.origin, running, hooks.returned)
+        return suspects(self, error, self.origin, running, hooks.returned, self._began_last())
+
+    def _began_last(self) -> int | None:
+        """The operator that began last, where the extension saw it. ``paddle.grad`` runs on copies of the nodes, which
+        have their places."""
+        address, place = self.last
+        key = self.addresses().get(address)
+        if key is None and place:
+            stacks, nodes = self.services.stacks, self.walk()
+            key = next((other for other, node in enumerate(nodes) if stacks.mark(node)[1] == place), None)
+        return key if key is not None and not self.is_custom(key) else None

@@ -39,10 +39,12 @@ class Creations:
             raise Unsupported("forward stacks are off", "stacks on")
         watch = PaddleWatch(self, next(self._numbers))
         self.stacks.texts.listen(watch.note)
+        self.stacks.hold_texts(True)
         return watch
 
     def drop(self, watch: PaddleWatch) -> None:
         self.stacks.texts.forget(watch.note)
+        self.stacks.hold_texts(False)
 
 
 class PaddleWatch(CreationWatch):
@@ -53,6 +55,7 @@ class PaddleWatch(CreationWatch):
         self._thread = threading.get_ident()
         self._marker = f"  # made in adbg's region {number}\n"
         self._made: dict[str, None] = {}
+        self._closed = False
 
     def note(self, lines: list[str]) -> None:
         """An operator is called: in the script's forward."""
@@ -62,7 +65,9 @@ class PaddleWatch(CreationWatch):
             lines.append(self._marker)
 
     def close(self) -> None:
-        self._creations.drop(self)
+        closed, self._closed = self._closed, True
+        if not closed:
+            self._creations.drop(self)
 
     def release(self) -> None:
         self.close()

@@ -147,6 +147,10 @@ class EngineEntry:
                 strip_own(error)
                 raise
             else:
+                ended = threads.mine.abort
+                if ended is not None and opened.call is not None:  # at its last node
+                    self._failed(opened, ended)
+                    raise ended
                 if opened.call is not None:
                     self._end(opened)
                 if opened.brief:
@@ -228,7 +232,9 @@ class EngineEntry:
             return False
         try:
             survey = opened.survey = surveyed(root_tensors(given(opened, 0, "tensors", "outputs")))
-            if survey is None or survey.kinds is None or survey.roots is None or not sink.passes_over(survey.kinds):
+            if survey is None or survey.kinds is None or survey.roots is None:
+                return False
+            if not sink.passes_over(survey.kinds, survey.alike):
                 return False
             line = self._services.stacks.frames.live_line(opened.frame)
             place = (line.file, line.line) if line is not None else ("", 0)
@@ -280,6 +286,7 @@ class EngineEntry:
             return None
         if opened.survey is not None:
             call.take_survey(opened.survey)
+            call.alike = opened.survey.alike
         opened.call = call
         return call
 
@@ -317,6 +324,7 @@ class EngineEntry:
         state = self._threads.mine
         if state.abort is None and opened.begun and isinstance(error, OSError) and str(error).startswith(_INTERRUPTED):
             state.abort = KeyboardInterrupt()  # between two instructions of a hook
+        last = self._services.stacks.last()
         aborted, sink = state.abort, self._sink
         if opened.passing or sink is None:
             return aborted
@@ -330,6 +338,7 @@ class EngineEntry:
         if call is not None:
             state.reported = True
             call.origin = state.origin
+            call.last = last
             if opened.returned is not None:
                 call.hooks.returned[opened.returned[0]] = opened.returned[1]
             sink.backward_end(call, error)

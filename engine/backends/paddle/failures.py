@@ -28,11 +28,16 @@ def suspects(
     origin: BaseException | None,
     running: int | None,
     returned: Mapping[str, str],
+    last: int | None = None,
 ) -> Sequence[tuple[int, str]]:
     """(key, evidence), most likely first. ``origin``: the exception as Python raised it, before Paddle made it text.
-    ``running``: the node whose turn had come. ``returned``: what PyLayers gave back last."""
+    ``running``: the node whose turn had come. ``returned``: what PyLayers gave back last.
+    ``last``: the operator that began last."""
     reasons: dict[int, list[str]] = {}
-    told = (*_running(running), *_by_message(graph, str(error)))
+    named = list(_by_message(graph, str(error)))
+    if not named and last is not None and origin is None:
+        named = [(last, _with_reason(graph, [last], str(error), "it began last"))]
+    told = (*_running(running), *named)
     for key, why in told or _by_result(graph, str(error), returned):
         reasons.setdefault(key, []).append(why)
     if running is not None:
@@ -97,14 +102,20 @@ def _by_message(graph: PaddleGraph, message: str) -> Iterator[tuple[int, str]]:
         printed = graph.printed()
         keys = [key for key in graph.order() if printed[key] == name or graph.name(key) == name]
         keys, told = _of_that_stack(graph, keys, message)
-        what = "; ".join(filter(None, (_changed(message), _ran_before(message))))
-        who = _overwritten(graph, keys[0]) if len(keys) == 1 and _changed(message) else ""
-        what = "; ".join(filter(None, (what, who)))
         sure = (
             f"Paddle's message names {told}" if len(keys) == 1 else f"one of {len(keys)} nodes of {told} in the message"
         )
+        why = _with_reason(graph, keys, message, sure)
         for key in keys:
-            yield key, f"{sure}: {what}" if what else sure
+            yield key, why
+
+
+def _with_reason(graph: PaddleGraph, keys: Sequence[int], message: str, sure: str) -> str:
+    """``sure``, and what the message says was wrong."""
+    what = "; ".join(filter(None, (_changed(message), _ran_before(message))))
+    who = _overwritten(graph, keys[0]) if len(keys) == 1 and _changed(message) else ""
+    what = "; ".join(filter(None, (what, who)))
+    return f"{sure}: {what}" if what else sure
 
 
 def _of_that_stack(graph: PaddleGraph, keys: list[int], message: str) -> tuple[list[int], str]:

@@ -272,7 +272,9 @@ class PaddleGraph(WalkedGraph):
         )
 
     def module(self, key: int) -> str | None:
-        return self.services.modules.told(self.services.stacks.text(self.walk()[key]))
+        stacks, node = self.services.stacks, self.walk()[key]
+        told = self.services.modules.told(stacks.text(node))
+        return told if told is not None else stacks.layer(node)
 
     def parameter(self, key: int) -> tuple[str | None, Any]:
         """(name, tensor) of an accumulate node; (None, None) where its tensor is no parameter of a Layer seen so
@@ -403,6 +405,9 @@ def surveyed(tensors: Sequence[Any]) -> Survey | None:
     native = symbols.native()
     if counted is None or native is None:
         return None
+    if len(tensors) == 1:
+        root = native.leaf_node(tensors[0])
+        return counted.survey((root,)) if root else None
     roots = dict.fromkeys(map(native.leaf_node, tensors))
     return counted.survey(list(roots)) if 0 not in roots else None
 

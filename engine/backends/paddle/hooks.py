@@ -34,6 +34,7 @@ from adbg.engine.backends.common.shield import aborting
 from adbg.engine.backends.paddle.failures import undefined_note
 from adbg.engine.backends.paddle.graph import PYLAYER
 from adbg.engine.backends.paddle.native import symbols
+from adbg.engine.backends.paddle.native.screen import NativeScreen
 from adbg.engine.backends.paddle.slots import (
     Fed,
     arrived,
@@ -67,16 +68,16 @@ class PaddleHooks(Hooks):
     """See ``Hooks``. ``placed``: the post hooks, see ``EngineEntry.keep``."""
 
     flags: list[int]
+    placed: list[Any]
 
     def __init__(self, call: PaddleCall, sink: HookSink, entry_point: EngineEntry) -> None:
         super().__init__(call, call, sink)
         self.call: PaddleCall = call
         self.graph: PaddleCall = call
-        self.flags = []
-        self.placed: list[Any] = []
+        self.flags, self.placed = [], []
         self.returned: dict[str, str] = {}  # by printed name: what its PyLayer gave back last, in words
         self._entry_point = entry_point
-        self._partial = bool(call.wanted)  # of ``paddle.grad``: only what leads to its inputs runs
+        self._partial = bool(call.wanted)  # ``paddle.grad``: only what leads to its inputs runs
         self._nodes: list[Any] = []
         self._fed = Fed(call)
         self._handles: list[tuple[Any, Any]] = []  # (node, number of its pre-hook) or (None, handle)
@@ -87,6 +88,10 @@ class PaddleHooks(Hooks):
         self._handing: list[Any] | None = None
         self._custom: int | None = None  # the PyLayer that has just returned
         self._pending: int | None = None  # an accumulate node whose end is still to be reported
+        self._screen = NativeScreen()
+
+    def hook(self, plan: HookPlan) -> int:
+        return self.hooked if self._screen.takes(self, plan) else super().hook(plan)
 
     def _takes_nothing(self, plan: HookPlan) -> bool:
         """The usual case of a plan by name: nothing in this graph has one, and no PyLayer is there to be followed."""
@@ -98,16 +103,14 @@ class PaddleHooks(Hooks):
         nodes = self._nodes = self.graph.walk()
         if self.flags:
             return len(nodes)
-        self.flags = [0] * len(nodes)
-        self.ran = bytearray(len(nodes))
+        self.flags, self.ran = [0] * len(nodes), bytearray(len(nodes))
         for key, printed in enumerate(self.graph.printed()):
             if printed.startswith(PYLAYER):
                 self.want(key, TRACK)
         return len(nodes)
 
     def _rest(self) -> None:
-        native = symbols.native()
-        if native is not None:
+        if (native := symbols.native()) is not None:
             native.rest()
 
     def _names(self) -> Iterable[str]:
@@ -170,8 +173,8 @@ class PaddleHooks(Hooks):
         if self.graph.is_custom(key):
             return  # the PyLayer's own backward is stood around
         order, place = self.graph.order(), self.graph.made_order.position[key] - 1
-        if place + 1 >= len(order):
-            return  # it does not run
+        if place + 1 >= len(order):  # it does not run
+            return
         while place >= 0 and self.graph.is_accumulate(order[place]):
             place -= 1
         before = order[place] if place >= 0 else -1
@@ -220,6 +223,7 @@ class PaddleHooks(Hooks):
 
     def clear(self) -> None:
         """The call is over: no hook and no tensor is kept."""
+        self._screen.stop()
         self.unhook()
         self.flags = []
         self._outs.clear()
@@ -301,8 +305,7 @@ class PaddleHooks(Hooks):
         key, self._pending = self._pending, None
         if key is None:
             return None
-        gradients, self.running = self._outs.pop(key, ()), None
-        edited: Sequence[Any] | None = None
+        gradients, self.running, edited = self._outs.pop(key, ()), None, None
         bits = self.flags[key] if self.flags else 0
         try:
             given, places = reached(self.graph, self._fed, key, following, arriving)
@@ -415,10 +418,8 @@ class PaddleHooks(Hooks):
         if symbols.native() is None:
             return
         self._prepare()
-        makers = (
-            [key] if key is not None else [other for other, name in enumerate(self.graph.printed()) if name == printed]
-        )
-        for maker in makers:
+        named = (other for other, name in enumerate(self.graph.printed()) if name == printed)
+        for maker in named if key is None else (key,):
             for below in self.graph.producers()[maker]:
                 if not self.graph.is_accumulate(below) and not self.graph.is_custom(below):
                     self.want(below, WARN)

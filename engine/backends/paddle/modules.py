@@ -17,6 +17,7 @@ from paddle.nn import Layer
 
 from adbg.engine.backends.common.modules import SeenModules
 from adbg.engine.backends.common.tracebacks import strip_own
+from adbg.engine.backends.paddle.native.core import core
 from adbg.engine.backends.paddle.native.texts import StackTexts
 
 _MARK = "  # in Layer "
@@ -42,6 +43,7 @@ class Modules(SeenModules):
         self._original: Callable[..., Any] | None = None
         self._ours: Callable[..., Any] | None = None
         self._naming = False
+        self._looked = 0
         self._tell: Callable[[bool], None] | None = None
 
     # ---- in the forward
@@ -127,6 +129,26 @@ class Modules(SeenModules):
         if len(self._paths) > 20_000:
             self._paths = {key: entry for key, entry in list(self._paths.items()) if entry[0]() is not None}
             self._names = {key: entry for key, entry in list(self._names.items()) if entry[0]() is not None}
+
+    def refresh(self) -> None:
+        self._learn_noted()
+        super().refresh()
+
+    def _learn_noted(self) -> None:
+        """Layers that the extension met since: they are known by the frames of their calls there, without a wrapper."""
+        noted = core()
+        latest = noted.latest() if noted is not None else 0
+        if noted is None or latest == self._looked:
+            return
+        first, self._looked = self._looked + 1, latest
+        seen: dict[int, Any] = {}
+        for number in range(first, latest + 1):
+            taken = noted.taken(number)
+            layer = taken[2]() if taken is not None and taken[2] is not None else None
+            if isinstance(layer, Layer):
+                seen.setdefault(id(layer), layer)
+        for layer in seen.values():
+            self._learn(layer)
 
     # ---- answers
 

@@ -6,6 +6,9 @@ Paddle's own unique names are not switched on: they rename every tensor that an 
 too, and an optimizer that keeps its state by name then starts again at each step (Adam on a perceptron: another loss
 from the third step on). The aid ``unique_names`` has them for who asks; the graph numbers nodes otherwise. ``set`` may
 be called from the reader thread; stacks are read on the thread that asks.
+
+With the extension (``native.core``) none of that is switched on: the stack is taken in C++ as a node is made. Paddle's
+own texts are still asked for where the script has level 3 itself, and while ``hold_texts`` says so.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ from adbg.engine.backends.common.stack_history import StackHistory
 from adbg.engine.backends.common.user_files import EXPRESSION, FrameFilter
 from adbg.engine.backends.paddle.flags import SharedFlags, read_flags
 from adbg.engine.backends.paddle.native import symbols
-from adbg.engine.backends.paddle.native.handwritten import Handwritten
+from adbg.engine.backends.paddle.native.core import NativeCore, core
+from adbg.engine.backends.paddle.native.handwritten import COMPILED, OPERATORS, Handwritten
 from adbg.engine.backends.paddle.native.texts import LONGEST_ORDER, StackTexts, at_level, ordered
 from adbg.engine.own_files import SHOWN
 from adbg.engine.types import SourceLine
@@ -33,6 +37,8 @@ _NUMBERED = re.compile(r"(?P<op>[a-z][a-z0-9_]*?)(?P<number>\d+)GradNode\Z")
 _COMPILED = re.compile(r"#(\w+)_[0-9a-f]{5}\Z")  # what to_static makes of a function's name
 _ASKED = "an expression at a stop made this node"
 _UNTOLD = "Paddle keeps none on it: {}, or by an operator that keeps none"
+_ITSELF = "no line of the script's own is on it: Paddle made this node by itself"
+_DROPPED = "more stacks were taken since than are kept"
 _HIGHER = "Paddle made this node by itself, for a higher derivative: such nodes keep no stack"
 _OF_HIGHER = re.compile(r"(?:Double|Triple)GradNode")
 
@@ -69,6 +75,9 @@ class Stacks:
         self.texts = StackTexts()
         self._handwritten = Handwritten(self.texts)
         self._lock = threading.Lock()
+        self._core: NativeCore | None = None  # while stacks are taken by it
+        self._texts_on = False
+        self._held = 0
         self._lines_version = SHOWN.version
         self._lines: dict[str, tuple[SourceLine, ...]] = {}  # by text: a training script makes the same ones again
 
@@ -83,26 +92,54 @@ class Stacks:
                 return
             self.on = on
             if on:
+                self._core = core() if self._flags.own("FLAGS_call_stack_level") < 3 else None
+            if self._core is not None:
+                self.texts.take_number = self._core.next_order
+                if not self._core.switch(on):
+                    self._core = None
+            if not on:
+                self._core = None
+            self._put()
+
+    @property
+    def native(self) -> bool:
+        """They are on, and taken by the extension."""
+        return self._core is not None
+
+    def hold_texts(self, held: bool) -> None:
+        """Paddle's own texts are needed for what is made from now on, whatever else takes stacks; or no more, once for
+        each time."""
+        with self._lock:
+            self._held += 1 if held else -1
+            self._put()
+
+    def _put(self) -> None:
+        wanted = self.on and (self._core is None or self._held > 0)
+        self._handwritten.take_out()
+        if wanted != self._texts_on:
+            self._texts_on = wanted
+            if wanted:
                 self._were_on = True
                 self.texts.put_in()
-                self._handwritten.put_in()
                 self._flags.want(_FEATURE, _WANTED)
             else:
-                self._handwritten.take_out()
                 self.texts.take_out()
                 self._flags.drop(_FEATURE)
+        if self.on:
+            self._handwritten.put_in(OPERATORS if wanted else COMPILED)
 
     def abandon(self) -> None:
         """In a forked child: off, also where a thread that is not here was about to switch it."""
         self._lock = threading.Lock()
+        self._held = 0
         self.texts.abandon()
         self.set(False)
 
     def tell_place(self) -> None:
         """What Paddle's own code makes from here on, no operator being called, was made by the line that runs now: a
         backward with ``create_graph``, whose nodes would have the stack of the operator in front of it."""
-        tell = symbols.python_stack()
-        if self.on and tell is not None:
+        tell = symbols.python_stack() if self._texts_on else None
+        if tell is not None:
             tell()
 
     def as_without(self, error: BaseException) -> None:
@@ -112,6 +149,20 @@ class Stacks:
         if self._were_on and isinstance(text, str):
             error.args = (at_level(text, self._flags.own("FLAGS_call_stack_level")), *error.args[1:])
 
+    def mark(self, node: Any) -> tuple[int, int]:
+        """(number of its stack, its place in the forward) as the extension noted them; 0 where it did not."""
+        noted = core()
+        return noted.mark(node.node_ptr()) if noted is not None else (0, 0)
+
+    def last(self) -> tuple[int, int]:
+        """(address, place) of the node that began last on this thread; 0 where that is not known."""
+        return self._core.last() if self._core is not None else (0, 0)
+
+    def layer(self, node: Any) -> str | None:
+        """The path of the Layer in which a node was made, where the extension noted it."""
+        noted = core()
+        return noted.layer(self.mark(node)[0]) if noted is not None else None
+
     def text(self, node: Any) -> str:
         """What Paddle keeps on a node: its stack as Python prints it; "" without one. 8 us."""
         native = symbols.native()
@@ -120,9 +171,10 @@ class Stacks:
     def number(self, node: Any) -> int:
         """The place of the operator that made a node among all that the process called while stacks were on; 0 where
         it has no stack. 1 us."""
-        native = symbols.native() if self._were_on else None
+        order = self.mark(node)[1]
+        native = symbols.native() if not order and (self._were_on or self._core is not None) else None
         if native is None:
-            return 0
+            return order
         return ordered(native.trace_end(node.node_ptr(), LONGEST_ORDER).decode("ascii", "replace"))[1]
 
     def lines(self, node: Any) -> tuple[tuple[SourceLine, ...], str]:
@@ -131,6 +183,9 @@ class Stacks:
         if native is None:
             return (), f"this Paddle's nodes cannot be read ({symbols.native_problem()})"
         text, _ = ordered(native.trace(node.node_ptr()))  # its number is its own: lines are kept by the rest
+        stack = self.mark(node)[0] if not text else 0
+        if stack:
+            return self._noted(stack)
         if not text:
             if not self.on:
                 return (), self.history.off
@@ -144,10 +199,15 @@ class Stacks:
             known = self._lines[text] = self.parsed(text)
         if known:
             return known, ""
-        return (
-            (),
-            _ASKED if EXPRESSION in text else "no line of the script's own is on it: Paddle made this node by itself",
-        )
+        return (), _ASKED if EXPRESSION in text else _ITSELF
+
+    def _noted(self, stack: int) -> tuple[tuple[SourceLine, ...], str]:
+        noted = core()
+        taken = noted.lines(stack, self.frames) if noted is not None else None
+        if taken is None:
+            gone = noted is None or noted.taken(stack) is None
+            return (), _DROPPED if gone else _ASKED
+        return taken, "" if taken else _ITSELF
 
     def parsed(self, text: str) -> tuple[SourceLine, ...]:
         """User frames of a stack as Python prints it, innermost first. Of an operator that an expression called, what

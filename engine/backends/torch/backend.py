@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 
 from adbg.engine import live_objects
-from adbg.engine.backends.base import Capabilities, Graph
+from adbg.engine.backends.base import Capabilities, DoctorLine, Graph
 from adbg.engine.backends.common.backend import FrameworkBackend
 from adbg.engine.backends.common.under_way import in_engine
 from adbg.engine.backends.torch import observing, private, tensors
@@ -22,6 +22,9 @@ from adbg.engine.backends.torch.creations import Creations
 from adbg.engine.backends.torch.entry import EngineEntry
 from adbg.engine.backends.torch.graph import Services, TorchGraph, node_name, root_nodes
 from adbg.engine.backends.torch.modules import Modules
+from adbg.engine.backends.torch.native import screen
+from adbg.engine.backends.torch.native.core import Core
+from adbg.engine.backends.torch.native.stacks import NativeStacks
 from adbg.engine.backends.torch.spent import older_nodes, used_up
 from adbg.engine.backends.torch.stacks import FrameFilter, Stacks
 from adbg.engine.backends.torch.timing.phases import TorchPhases
@@ -85,9 +88,12 @@ class TorchBackend(FrameworkBackend):
         self.version = str(torch.__version__)
         self._frames = self._user_frames = FrameFilter()
         self._modules = Modules()
-        self._stacks = Stacks(self._modules, self._frames)
+        self._core = Core()
+        native = NativeStacks(self._core)
+        self._modules.ran_natively = native.roots
+        self._stacks = Stacks(self._modules, self._frames, native)
         self._creations = Creations(self._stacks)
-        self._services = Services(self._modules, self._stacks)
+        self._services = Services(self._modules, self._stacks, self._core)
         self._entry = EngineEntry(self._services, self._frames)
         self._evaluating = _Evaluating()
         self._phases = TorchPhases(self._frames.live_line)
@@ -98,6 +104,8 @@ class TorchBackend(FrameworkBackend):
 
     def abandon(self) -> None:
         self._services.touched.abandon()
+        if self._core.module is not None:
+            screen.abandon(self._core)
         self._creations = Creations(self._stacks)
         self._stacks.abandon()
         self.uninstall()
@@ -218,6 +226,9 @@ class TorchBackend(FrameworkBackend):
 
     def reducer(self) -> str:
         return self._modules.kind_among(torch.nn.parallel.DistributedDataParallel)
+
+    def native(self) -> Sequence[DoctorLine]:
+        return [DoctorLine(*line) for line in self._core.lines()]
 
     def why_off(self, capability: str) -> str:
         if capability == "native_vlog":

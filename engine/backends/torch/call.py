@@ -12,6 +12,7 @@ from adbg.engine.backends.common.hooking import HAS_POST, Parts
 from adbg.engine.backends.torch.failures import flowed_in, suspects
 from adbg.engine.backends.torch.graph import Services, TorchGraph, node_name
 from adbg.engine.backends.torch.hooks import TorchHooks
+from adbg.engine.backends.torch.native.core import Core
 from adbg.engine.types import SourceLine
 
 if TYPE_CHECKING:
@@ -58,6 +59,15 @@ class TorchCall(TorchGraph, BackwardCall):
     @property
     def root_names(self) -> tuple[str, ...]:  # type: ignore[override]
         return self._root_names
+
+    @property
+    def core(self) -> Core:
+        return self._services.core
+
+    @property
+    def root_outputs(self) -> tuple[Any, ...]:
+        """What backward was called on."""
+        return self._outputs
 
     def hook(self, plan: HookPlan) -> int:
         hooks = self._hooks

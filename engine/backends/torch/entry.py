@@ -142,7 +142,7 @@ class EngineEntry:
             if self.tick is not None:
                 self.tick(True)
         begun = Begun(args, kwargs, number, task)
-        if task != -1 and self._services.stacks.on:
+        if task != -1 and self._services.stacks.by_anomaly:
             self._forget_parents(Arguments(args, kwargs).outputs)
         if not self.armed:
             return begun
@@ -200,7 +200,7 @@ class EngineEntry:
         begun.ended = True
         try:
             self._spend(begun)
-            if self._services.stacks.on and isinstance(result, tuple):
+            if self._services.stacks.by_anomaly and isinstance(result, tuple):
                 self._forget_parents(result)
             if call is not None and sink is not None:
                 sink.backward_end(call, None)

@@ -74,7 +74,7 @@ def _by_message(graph: TorchGraph, message: str) -> Iterator[tuple[int, str]]:
         return
     named = _NAMED.search(message)
     if named is not None:
-        for key in graph.order():
+        for key in _at_hand(graph):
             if graph.name(key) == named.group(1) and not _is_freed(graph, key):
                 yield key, f"the message names it: {message.splitlines()[0][:200]}"
 
@@ -82,13 +82,19 @@ def _by_message(graph: TorchGraph, message: str) -> Iterator[tuple[int, str]]:
 def _corrupted(graph: TorchGraph) -> Iterator[tuple[int, str]]:
     """Every node with a changed tensor. Nodes that executed have freed their tensors, so the first in order that has a
     changed one is the one that failed."""
-    for key in graph.order():
+    for key in _at_hand(graph):
         for value in graph.saved(key):
             if value.state is ValueState.CORRUPTED:
                 moved = f"is at version {value.version}; expected version {value.saved_at}"
                 who = f", {value.note}" if value.note else ""
                 yield key, f"its saved tensor '{value.name}' {moved}{who}"
                 break
+
+
+def _at_hand(graph: TorchGraph) -> list[int]:
+    """Keys in order, of the nodes that may be asked what they saved: of a deep graph some alone."""
+    most = len(graph.walk())
+    return [key for key in graph.order() if key < most]
 
 
 def _is_freed(graph: TorchGraph, key: int) -> bool:
@@ -99,7 +105,7 @@ def _freed(graph: TorchGraph) -> Iterator[tuple[int, str]]:
     """The first to run of those that an earlier backward has freed, and the link that leads to it from what was made
     since. What this backward ran is freed too; but of a graph that ran, no node is younger than its root was.
     """
-    freed = [key for key in graph.order() if _is_freed(graph, key)]
+    freed = [key for key in _at_hand(graph) if _is_freed(graph, key)]
     root = graph.last_root()
     old = [key for key in freed if _older(graph, key, root)]
     if old:

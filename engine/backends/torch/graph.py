@@ -23,10 +23,13 @@ from adbg.engine.backends.common.order import needed_nodes
 from adbg.engine.backends.torch import private
 from adbg.engine.backends.torch import saved as torch_saved
 from adbg.engine.backends.torch.modules import Modules
+from adbg.engine.backends.torch.native.core import Core
+from adbg.engine.backends.torch.native.stacks import NativeTrace
+from adbg.engine.backends.torch.native.walk import SHARED_TYPE, CoreWalk
 from adbg.engine.backends.torch.order import execution_order
 from adbg.engine.backends.torch.overwritten import overwritten
 from adbg.engine.backends.torch.saved import NodeFields
-from adbg.engine.backends.torch.stacks import Stacks
+from adbg.engine.backends.torch.stacks import ForwardTrace, Stacks
 from adbg.engine.backends.torch.tensors import short_dtype
 from adbg.engine.backends.torch.touched import SMALL, Ledger
 from adbg.engine.errors import BackendError
@@ -39,13 +42,15 @@ _MOST_THREADS = 256
 _OP = re.compile(r"(?P<op>.+?)Backward\d*(?P<ordinal>#\d+)?\Z")
 
 ACCUMULATE = "AccumulateGrad"
-SHARED_TYPE = "CppFunction"  # the Python type of nodes whose C++ type torch does not know (C++ extensions)
 
 
 class Services:
     """What graphs share: the stacks, the modules and the caches per node type."""
 
-    def __init__(self, modules: Modules, stacks: Stacks) -> None:
+    def __init__(self, modules: Modules, stacks: Stacks, core: Core) -> None:
+        self.core = core
+        #: (plan, what stacks show, what ``HookPlan.info`` said of nodes made at a place: by type and stack)
+        self.verdicts: tuple[Any, int, dict[type, dict[int, bool]]] = (None, 0, {})
         self.modules = modules
         self.stacks = stacks
         self.fields = NodeFields()
@@ -99,8 +104,24 @@ class TorchGraph(WalkedGraph):
         self._lines: dict[int, tuple[SourceLine, ...]] = {}
         self._lines_version = SHOWN.version
         self._named = False
+        self._far: CoreWalk | None = None
+        self._far_tried = False
+        self._handed = 0  # nodes handed out of a walk by the extension
 
     # ---- the walk
+
+    @property
+    def far(self) -> CoreWalk | None:
+        """The whole graph walked by the extension, where it can; the keys are those of ``walk``, which may be cut."""
+        if self._far is None and not self._far_tried and self._root_nodes:
+            self._far_tried = True
+            found = self._services.core.walk(list(dict.fromkeys(self._root_nodes)))
+            self._far = CoreWalk(found) if found is not None else None
+        return self._far
+
+    def size(self) -> int:
+        """Nodes with a key."""
+        return self.far.size if self.far is not None else len(self.walk())
 
     def walk(self) -> list[Any]:
         """The nodes by key. 0.28-0.33 us a node (0.9-1.5 us at 100k nodes, where wrappers no longer fit the cache)."""
@@ -137,9 +158,18 @@ class TorchGraph(WalkedGraph):
             )
         return nodes
 
+    def verdicts_of(self, plan: Any) -> dict[type, dict[int, bool]]:
+        """What ``plan.info`` said so far, by type and number of the stack; while modules have the names they had."""
+        services = self._services
+        if services.verdicts[0] is not plan or services.verdicts[1] != SHOWN.version:
+            services.verdicts = (plan, SHOWN.version, {})
+        return services.verdicts[2]
+
     def kinds(self) -> frozenset[str] | None:
         """Framework names of all nodes, 25 ns a node. None where some types do not tell it, or one is that of an
         ``autograd.Function`` (Python code, which may call backward within)."""
+        if self.far is not None:
+            return self.far.kinds()
         types = set(map(type, self.walk()))
         if any(
             kind.__name__ == SHARED_TYPE or issubclass(kind, torch.autograd.function.BackwardCFunction)
@@ -156,16 +186,33 @@ class TorchGraph(WalkedGraph):
     def root_nodes(self) -> Sequence[Any]:
         return self._root_nodes
 
-    @property
-    def nodes_held(self) -> Sequence[Any]:
-        """The nodes as far as they were walked, without a walk: asked by other threads."""
-        return self._nodes
+    def roots(self) -> Sequence[int]:
+        return list(dict.fromkeys(self.far.roots())) if self.far is not None else super().roots()
+
+    def names(self) -> Sequence[str]:
+        return sorted({self.name(key) for key in range(self.size())})
+
+    def held(self, key: int) -> Any:
+        """The node, as far as the graph was walked, without a walk: asked by other threads. None: it was not, or was
+        let go of."""
+        far, nodes = self._far, self._nodes
+        if far is not None and key < far.size:
+            return far.node(key)
+        return nodes[key] if key < len(nodes) else None
+
+    def holds(self, node: Any) -> bool:
+        """Whether it is one of those."""
+        far = self._far
+        return far.key_of(node) is not None if far is not None else node in self._nodes
 
     def release(self) -> None:
         self._unreleased = None
         self._edges = []
         self._root_nodes = []
+        far, self._far = self._far, None
         self._drop_nodes()
+        if far is not None:
+            far.release()
 
     def all_edges(self) -> list[tuple[tuple[Any, int], ...]]:
         """By key, the ``next_functions`` of every node."""
@@ -177,6 +224,8 @@ class TorchGraph(WalkedGraph):
         return self._edges
 
     def producers(self) -> list[tuple[int, ...]]:
+        if self._producers is None and self.far is not None:
+            self._producers = self.far.producers()
         if self._producers is None:
             edges = self.all_edges()
             index = self.index
@@ -185,6 +234,8 @@ class TorchGraph(WalkedGraph):
 
     def key_of(self, node: Any) -> int | None:
         """The key of a node of this graph; None for anything else."""
+        if self._far is not None:
+            return self._far.key_of(node) if isinstance(node, torch.autograd.graph.Node) else None
         try:
             return self.index.get(node)
         except TypeError:  # unhashable: no node
@@ -194,9 +245,11 @@ class TorchGraph(WalkedGraph):
 
     def count(self) -> int:
         """Without the order (1.2 us a node) where everything that was walked will run."""
-        return len(self.order() if self._wanted else self.walk())
+        return len(self.order()) if self._wanted else self.size()
 
     def order(self) -> Sequence[int]:
+        if self._order is None and not self._wanted and self.far is not None:
+            self._order = self.far.order()
         if self._order is None:
             nodes = self.walk()
             producers = self.producers()
@@ -232,9 +285,14 @@ class TorchGraph(WalkedGraph):
         return keys
 
     def name(self, key: int) -> str:
+        far = self._far
+        if far is not None and 0 <= key < far.size:
+            return far.name(key)
         return node_name(self.node(key))
 
     def _ordinal(self, key: int) -> int:
+        if self._ordinals is None and self.far is not None:
+            self._ordinals = self.far.ordinals(self.order())
         if self._ordinals is None:
             nodes = self.walk()
             place = {other: position for position, other in enumerate(self.order())}
@@ -254,27 +312,42 @@ class TorchGraph(WalkedGraph):
         return self._ordinals[key]
 
     def info(self, key: int, needs: Sequence[str] | frozenset[str]) -> NodeInfo:
-        node = self.node(key)
+        far = self.far
         name = self.name(key)
+        node = far.node(key) if far is not None and name == ACCUMULATE else None  # it has nothing below: no depth
+        if far is None or far.size <= key:
+            node = self.node(key)
         variable = getattr(node, "variable", None) if name == ACCUMULATE else None
         stack = self.forward_stack(key)[0] if "forward_stack" in needs else ()
         return NodeInfo(
             key=key,
             name=name,
             unique_name=f"{name}#{self._ordinal(key)}" if "unique_name" in needs else name,
-            seq=private.sequence(node),
-            module=self._module(node, variable) if "module" in needs else None,
+            seq=private.sequence(node) if far is None else far.number(key),
+            module=self._module(key, variable) if "module" in needs else None,
             parameter=self._parameter(variable) if "parameter" in needs and variable is not None else None,
             forward=stack[0] if stack else None,
             accumulate=variable is not None,
-            compiled=is_compiled(node),
+            compiled=is_compiled(self.type_of(key)),
         )
 
-    def _module(self, node: Any, variable: Any) -> str | None:
+    def type_of(self, key: int) -> type:
+        """The Python type of a node."""
+        return self._far.type_of(key) if self._far is not None else type(self.node(key))
+
+    def _trace(self, key: int) -> ForwardTrace | NativeTrace | None:
+        stacks = self._services.stacks
+        if self._far is not None:
+            found = stacks.trace_numbered(self._far.stack(key))
+            if found is not None or not stacks.ever_by_anomaly:
+                return found
+        return stacks.trace(self.node(key))
+
+    def _module(self, key: int, variable: Any) -> str | None:
         if variable is not None:  # an accumulate node is made where its parameter is first used: its owner says more
             parameter = self._parameter(variable)
             return parameter.rpartition(".")[0] if parameter is not None else None
-        return self._services.stacks.module_path(node)
+        return self._services.stacks.path_of(self._trace(key))
 
     def _parameter(self, variable: Any) -> str | None:
         name = self._services.modules.parameter_name(variable)
@@ -285,6 +358,8 @@ class TorchGraph(WalkedGraph):
         return name
 
     def edges(self, key: int) -> Sequence[Edge]:
+        if self.far is not None:
+            return self.far.edges(key)
         index = self.index
         return [
             Edge(slot, index.get(node) if node is not None else None, to_slot)
@@ -324,7 +399,7 @@ class TorchGraph(WalkedGraph):
         known = self._known_lines().get(key)
         if known is None:
             stacks = self._services.stacks
-            trace = stacks.trace(self.node(key))
+            trace = self._trace(key)
             if trace is None:
                 return (), _no_stack(stacks)
             known = self._lines[key] = stacks.user_lines([trace])[0]
@@ -339,14 +414,23 @@ class TorchGraph(WalkedGraph):
         """Turn the captures of all nodes into lines at once: 1.2 us each instead of 28."""
         stacks = self._services.stacks
         known = self._known_lines()
-        traces = [(key, stacks.trace(node)) for key, node in enumerate(self.walk()) if key not in known]
+        traces = [(key, self._trace(key)) for key in range(self.size()) if key not in known]
         held = [(key, trace) for key, trace in traces if trace is not None]
         for (key, _), lines in zip(held, stacks.user_lines([trace for _, trace in held]), strict=True):
             self._lines[key] = lines
 
     def node(self, key: int) -> Any:
+        far = self.far
+        if far is not None and 0 <= key < far.size and not self._nodes and self._handed < SMALL:
+            self._handed += 1
+            return far.node(key)
         nodes = self._nodes or self.walk()
         if not 0 <= key < len(nodes):
+            if far is not None and 0 <= key < far.size:
+                raise BackendError(
+                    f"node {key} is not among the {len(nodes):,} of this graph that may be handed out",
+                    "freeing more of them that Python has looked at could overflow a thread's stack in torch",
+                )
             raise BackendError(f"no node {key} in this graph", "a graph can be asked only while its backward runs")
         return nodes[key]
 
@@ -359,8 +443,8 @@ class TorchGraph(WalkedGraph):
         return match["op"] + (match["ordinal"] or "") if match else unique_name.partition("#")[0]
 
     def is_custom(self, key: int) -> bool:
-        node = self.node(key)
-        return torch_saved.is_function(node) and not is_compiled(node)
+        kind = self.type_of(key)
+        return torch_saved.is_function_type(kind) and not is_compiled(kind)
 
 
 def _follow(todo: Iterator[Any], seen: set[Any], nodes: list[Any], keep: list[Any] | None, limit: int) -> None:
@@ -381,10 +465,10 @@ def _follow(todo: Iterator[Any], seen: set[Any], nodes: list[Any], keep: list[An
             return
 
 
-def is_compiled(node: Any) -> bool:
+def is_compiled(kind: type) -> bool:
     """A whole region of torch.compile: AOTAutograd makes one autograd.Function of it, which carries its compiled
     backward."""
-    return hasattr(getattr(type(node), "_forward_cls", None), "compiled_bw")
+    return hasattr(getattr(kind, "_forward_cls", None), "compiled_bw")
 
 
 def _slot_meta(slot: Any) -> TensorMeta:

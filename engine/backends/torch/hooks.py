@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,9 +33,12 @@ from adbg.engine.backends.common.hooking import (
     Hooks,
 )
 from adbg.engine.backends.torch import private
-from adbg.engine.backends.torch.graph import SHARED_TYPE
+from adbg.engine.backends.torch.graph import ACCUMULATE
 from adbg.engine.backends.torch.hooking import PlacedHook, take_off
+from adbg.engine.backends.torch.native import screen
+from adbg.engine.backends.torch.native.walk import SHARED_TYPE, CoreWalk
 from adbg.engine.backends.torch.tensors import bad
+from adbg.engine.backends.torch.touched import SMALL
 from adbg.engine.outside import own
 
 if TYPE_CHECKING:
@@ -59,6 +63,8 @@ class TorchHooks(Hooks):
         self.flags = bytearray()
         self.task = task
         self._entry_point = entry_point
+        self._core = call.core
+        self._native = False  # the extension looks at every gradient: ``native/screen.py``
         self._nodes: list[Any] = []
         self._handles: list[Any] = []
         # Gradients are recorded in the hooks, or a mode of the script watches operators: compute norms out of their
@@ -71,16 +77,63 @@ class TorchHooks(Hooks):
 
     def _prepare(self, plan: HookPlan) -> int:
         if plan.screen:
+            self._screen_natively()
+        if plan.screen and not self._native:
             self.graph.all_edges()  # kept by the walk, where there was none yet
-        self._nodes = self.graph.walk()
-        count = len(self._nodes)
+        if (plan.screen and not self._native) or plan.every or self.graph.far is None:
+            self._nodes = self.graph.walk()
+        count = self.graph.size()
         if not self.flags:
             self.flags = bytearray(count)
             self.ran = bytearray(count)
-        return count
+        return len(self._nodes) if plan.every else count
+
+    def _node(self, key: int) -> Any:
+        return self._nodes[key] if self._nodes else self.graph.node(key)
+
+    def _taken_by(self, plan: HookPlan, count: int) -> list[int]:
+        far = self.graph.far
+        if far is None or plan.info is None or not plan.by_place:
+            return self._in_reach(super()._taken_by(plan, count))
+        chosen = set(super()._taken_by(replace(plan, info=None), count))
+        chosen.update(self._at_places(plan, far))
+        return self._in_reach(sorted(chosen))
+
+    def _in_reach(self, chosen: list[int]) -> list[int]:
+        """Those that may be hooked: of a deep graph only so many nodes may be touched."""
+        if len(chosen) <= SMALL or self.graph.far is None:
+            return chosen
+        self._nodes = self.graph.walk()
+        return [key for key in chosen if key < len(self._nodes)]
+
+    def _at_places(self, plan: HookPlan, far: CoreWalk) -> list[int]:
+        """Keys of the nodes that ``plan.info`` takes, asked once for each type and stack; of accumulate nodes, whose
+        module is that of their parameter, one by one."""
+        graph, info = self.graph, plan.info
+        assert info is not None
+        known = graph.verdicts_of(plan)
+        apart = (SHARED_TYPE, ACCUMULATE) if plan.needs & {"module", "parameter"} else (SHARED_TYPE,)
+        alone = bytes(kind.__name__ in apart for kind in far.types)
+
+        def verdict(key: int, kind: int, stack: int) -> bool:
+            verdicts = known.setdefault(far.types[kind], {}) if stack and not alone[kind] else {}
+            found = verdicts.get(stack)
+            if found is None:
+                lines = graph.forward_stack(key)[0] if "forward_stack" in plan.needs else ()
+                found = verdicts[stack] = info(graph.info(key, plan.needs), lines)
+            return found
+
+        if not any(verdict(key, far.kind(key), far.stack(key)) for key in far.places(alone)):
+            return []  # the common case, by a few nodes for all
+        places = zip(far.kinds_by_key(), far.stacks(), strict=True)
+        return [key for key, (kind, stack) in enumerate(places) if verdict(key, kind, stack)]
 
     def _named_by(self, takes: Callable[[str], bool]) -> Iterable[int]:
         """One question a distinct name; nothing but a set of types (25 ns a node) when the graph has no such name."""
+        far = self.graph.far
+        if far is not None:
+            yield from far.named(takes)
+            return
         verdicts: dict[type, bool] = {}
         for kind in set(map(type, self._nodes)):
             if kind.__name__ != SHARED_TYPE:
@@ -98,6 +151,9 @@ class TorchHooks(Hooks):
         """Every gradient is looked at once, as the output of the node that made it; as the input too where it may be
         another by then: where several are summed, at the roots, at the leaves (tensor hooks, gradients changed in
         place), at the nodes of ``autograd.Function``s and at those that they give to."""
+        if self._native:
+            self.hooked = max(self.hooked, self.graph.size())
+            return
         graph, all_edges = self.graph, self.graph.all_edges()
         nodes, flags, keep, screen = self._nodes, self.flags, self._handles.append, self._screen
         quick = not self._careful and not self.hooked
@@ -130,7 +186,15 @@ class TorchHooks(Hooks):
             if key >= 0:
                 self.want(key, SCREEN_IN)
 
+    def _screen_natively(self) -> None:
+        far = self.graph.far
+        if far is not None:
+            self._native = screen.begin(self._core, far, self, self.call.root_outputs)
+
     def _edges_into(self, taken: Iterable[int]) -> EdgesInto:
+        far = self.graph.far
+        if far is not None:
+            return far.into(taken)
         wanted, index = set(taken), self.graph.index
         into: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for key, edges in enumerate(self.graph.all_edges()):
@@ -151,7 +215,7 @@ class TorchHooks(Hooks):
                 keep(node.register_hook(PlacedHook(after, key)))
         bits = TAKEN | HAS_PRE | ((TAKEN_POST | HAS_POST) if post else 0)
         self.hooked = len(self._nodes)
-        self.flags = bytearray([bits]) * self.hooked
+        self.flags = bytearray([bits]) * self.hooked + bytearray(len(self.flags) - self.hooked)
         return True
 
     def want(self, key: int, bits: int) -> None:
@@ -163,17 +227,20 @@ class TorchHooks(Hooks):
         if new == old:
             return
         if new & NEEDS_PRE and not old & HAS_PRE and not current:
-            self._handles.append(self._nodes[key].register_prehook(PlacedHook(self._before, key)))
+            self._handles.append(self._node(key).register_prehook(PlacedHook(self._before, key)))
             new |= HAS_PRE
         if new & NEEDS_POST and not old & HAS_POST:
             hook = PlacedHook(self._screen if bits == SCREEN_OUT and not self._careful else self._after, key)
-            self._handles.append(self._nodes[key].register_hook(hook))
-            new |= HAS_POST
+            self._handles.append(self._node(key).register_hook(hook))
+            new |= HAS_POST | (SCREEN_OUT if self._native else 0)
         if not old & HAS:
             self.hooked += 1
         self.flags[key] = new
 
     def unhook(self) -> None:
+        if self._native:
+            screen.end(self._core, self.graph.far, self)
+            self._native = False
         take_off(self._handles)  # again from the start, where it is interrupted
         self._handles = []
         self.flags = bytearray(len(self.flags))
@@ -183,7 +250,7 @@ class TorchHooks(Hooks):
     # ---- the hooks
 
     def _before(self, key: int, grad_outputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        if _task_id() != self.task and not self._is_mine(key):
+        if _task_id() != self.task and not self.is_mine(key):
             return None
         self.running = key
         self.ran[key] = 1
@@ -193,7 +260,7 @@ class TorchHooks(Hooks):
         return None
 
     def _after(self, key: int, grad_inputs: tuple[Any, ...], grad_outputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        if _task_id() != self.task and not self._is_mine(key):
+        if _task_id() != self.task and not self.is_mine(key):
             return None
         self.running = None
         self.ran[key] = 1
@@ -214,7 +281,7 @@ class TorchHooks(Hooks):
         A tensor that is passed on twice is looked at once. One that the node was given itself (an addition) is looked
         at again: a tensor hook, or a change in place, came between (tiny LSTM: no difference, 2.02 of plain).
         """
-        if _task_id() != self.task and not self._is_mine(key):
+        if _task_id() != self.task and not self.is_mine(key):
             return None
         if self.flags[key] != _ONLY_SCREENED:
             return self._after(key, grad_inputs, grad_outputs)
@@ -231,7 +298,28 @@ class TorchHooks(Hooks):
             return self._after(key, grad_inputs, grad_outputs)
         return None
 
-    def _is_mine(self, key: int) -> bool:
+    def key_of(self, node: Any) -> int | None:
+        return self.graph.key_of(node)
+
+    def bad_before(self, key: int, grad_outputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """A gradient that the extension did not find finite came to a node; a hook in Python is told of it anyway."""
+        self.running = key
+        self.ran[key] = 1
+        if self.flags[key] & HAS_PRE or not self._any_bad(grad_outputs):
+            return None
+        return self.sink.node_begin(self.call, key, grad_outputs)
+
+    def bad_after(
+        self, key: int, grad_inputs: tuple[Any, ...], grad_outputs: tuple[Any, ...]
+    ) -> tuple[Any, ...] | None:
+        """The same of one that left it."""
+        self.running = None
+        self.ran[key] = 1
+        if self.flags[key] & HAS_POST or not self._any_bad(grad_inputs):
+            return None
+        return self.sink.node_end(self.call, key, grad_inputs, grad_outputs)
+
+    def is_mine(self, key: int) -> bool:
         """Does the running graph task belong to this call? A nested call (or an expression of the user's) may run over
         the same nodes, and an accumulate node is shared by all threads that train the same parameter."""
         task = _task_id()
@@ -249,14 +337,13 @@ class TorchHooks(Hooks):
         A thread of torch (past 60 nested calls, of a device) has nothing of Python below a hook; a thread of the
         script that runs a backward of its own has.
         """
-        nodes, thread = self.graph.nodes_held, self.call.thread
+        node, thread = self.graph.held(key), self.call.thread
         below = sys._getframe(2).f_back  # 0 is this function, 1 _is_mine, 2 the hook
-        if below is not None or key >= len(nodes):  # no nodes: the call ended while the other's hooks ran
+        if below is not None or node is None:  # no nodes: the call ended while the other's hooks ran
             return True
-        node = nodes[key]
         others = [call for call in list(self._entry_point.open) if call.thread != thread and call.task is None]
         # Not by key_of: it would walk a graph that its own thread may be walking now.
-        return any(node in call.nodes_held for call in others)
+        return any(call.holds(node) for call in others)
 
     def _any_bad(self, gradients: tuple[Any, ...]) -> bool:
         if self._careful:

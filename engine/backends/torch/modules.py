@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -51,6 +52,14 @@ class Modules(SeenModules):
         self._handles: list[Any] = []
         self._asked: Any = None  # torch's own _has_any_global_hook while ours is in its place
         self._most = _MOST
+        self.ran_natively: Callable[[], Iterable[Any]] = tuple  # outermost modules that the extension saw run
+
+    def refresh(self) -> None:
+        known = {id(root) for root in (reference() for reference in self._roots) if root is not None}
+        for root in self.ran_natively():
+            if id(root) not in known:
+                self._learn(root)
+        super().refresh()
 
     # ---- the hooks
 

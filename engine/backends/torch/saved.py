@@ -45,7 +45,12 @@ class NodeFields:
 
 def is_function(node: Any) -> bool:
     """The node of a torch.autograd.Function (user's or torch's own Python ones)."""
-    return isinstance(node, torch.autograd.function.BackwardCFunction)
+    return is_function_type(type(node))
+
+
+def is_function_type(kind: type) -> bool:
+    """The same of its type."""
+    return issubclass(kind, torch.autograd.function.BackwardCFunction)
 
 
 def _raw(value: Any, name: str, read: Any) -> SavedValue:

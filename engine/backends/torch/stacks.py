@@ -4,6 +4,9 @@ torch's anomaly mode calls ``torch.fx.traceback.format_stack`` when a node is ma
 node. While stacks are on, that function is one of ours that takes a C++ capture (0.4 us instead of 28-144 us) with the
 module at hand. It runs in the script's forward, on its threads. The script's own anomaly mode keeps its meaning: its
 wish is kept apart from ours.
+
+Where the extension can (``native/stacks.py``) it takes the stacks instead, and anomaly mode is left alone but while
+somebody listens to every stack (``tap``).
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from adbg.engine.backends.common import user_files
 from adbg.engine.backends.common.stack_history import StackHistory
 from adbg.engine.backends.torch import private
 from adbg.engine.backends.torch.modules import Modules, RunningModules
+from adbg.engine.backends.torch.native.stacks import NativeStacks, NativeTrace
 from adbg.engine.types import SourceLine
 
 # torch/csrc/autograd/saved_variable.cpp, with anomaly mode and without
@@ -75,7 +79,7 @@ def _formatted(captured: Any) -> list[str]:
 
 def _symbolized(captures: list[Any]) -> list[list[dict[str, Any]]]:
     """Frames innermost first, without our own. One capture costs 28 us, 600 at once 1.2 us each."""
-    if private.symbolize is None:
+    if private.symbolize is None or not captures:
         return [[] for _ in captures]
     with private.no_inductor():
         symbolized = private.symbolize(captures)
@@ -92,9 +96,12 @@ class FrameFilter(user_files.FrameFilter):
 class Stacks:
     """Takes the forward stacks while it is on, and answers with them."""
 
-    def __init__(self, modules: Modules, frames: FrameFilter) -> None:
+    def __init__(self, modules: Modules, frames: FrameFilter, native: NativeStacks) -> None:
         self.on = False
         self.history = StackHistory()
+        self.by_anomaly = False  # anomaly mode is ours: nodes hold stacks, and those that ran when they were made
+        self.ever_by_anomaly = False
+        self._native = native
         self._modules = modules
         self._frames = frames
         self._wish = (False, True)  # what the script asked of torch's anomaly mode: (on, check for NaN)
@@ -109,7 +116,8 @@ class Stacks:
     def abandon(self) -> None:
         """In a forked child: off, also where a thread that is not here had switched half of it."""
         self._lock = threading.Lock()
-        if (self.on or self._switching) and self._replaced:
+        self._native.set(False)
+        if (self.by_anomaly or self._switching) and self._replaced:
             self._take_out()
             self._modules.unwatch()
         self.on = self._switching = False
@@ -122,7 +130,7 @@ class Stacks:
         """Give the error of an overwritten tensor the hint that it has while anomaly mode is off, unless the script has
         it on."""
         text = error.args[0] if error.args else None
-        if self.on and not self._wish[0] and isinstance(text, str) and _HINT_ON in text:
+        if self.by_anomaly and not self._wish[0] and isinstance(text, str) and _HINT_ON in text:
             error.args = (text.replace(_HINT_ON, _HINT_OFF), *error.args[1:])
 
     # ---- on and off
@@ -134,15 +142,21 @@ class Stacks:
                 return
             self._switching = True
             self.on = on
-            if on:
+            natively = self._native.on or (on and not self._native.set(True))
+            if not on:
+                self._native.set(False)
+            if on and (not natively or self._tap is not None):
                 self._put_in()
+            elif self.by_anomaly:
+                self._take_out()
+            if on and not natively:
                 self._modules.watch()
             else:
-                self._take_out()
                 self._modules.unwatch()
             self._switching = False
 
     def _put_in(self) -> None:
+        self.by_anomaly = self.ever_by_anomaly = True
         assert private.is_anomaly is not None and private.is_anomaly_nan is not None
         self._wish = (private.is_anomaly(), private.is_anomaly_nan())
         self._replaced = {
@@ -165,6 +179,7 @@ class Stacks:
             setattr(torch, name, self._replaced[name])
         assert private.set_anomaly is not None
         private.set_anomaly(*self._wish)
+        self.by_anomaly = False
         self.unmute()
 
     def tap(self, listener: Callable[[ForwardTrace], None] | None) -> None:
@@ -172,8 +187,12 @@ class Stacks:
         costs one more call; without a listener nothing more."""
         with self._lock:
             self._tap = listener
-            if self.on:
+            if self.on and self._native.on and listener is None:
+                self._take_out()
+            elif self.by_anomaly:
                 self._apply()
+            elif self.on:
+                self._put_in()
 
     def _script_sets(self, mode: bool, check_nan: bool = True) -> None:
         assert private.set_anomaly is not None
@@ -238,21 +257,39 @@ class Stacks:
 
     def module_path(self, node: Any) -> str | None:
         """Path of the innermost module that was running when the node was made; "" is the outermost module itself."""
-        trace = self.trace(node)
+        return self.path_of(self.trace(node))
+
+    @staticmethod
+    def path_of(trace: ForwardTrace | NativeTrace | None) -> str | None:
+        if isinstance(trace, NativeTrace):
+            return trace.path
         if trace is None or trace.frame is None:
             return None
         path: str | None = trace.frame[0].path
         return path
 
-    def trace(self, node: Any) -> ForwardTrace | None:
+    def trace_numbered(self, number: int) -> NativeTrace | None:
+        """A stack that the extension took, by its number."""
+        return self._native.numbered(number)
+
+    def trace(self, node: Any) -> ForwardTrace | NativeTrace | None:
+        native = self._native.trace(node)
+        if native is not None:
+            return native
         metadata = getattr(node, "metadata", None)
         trace = metadata.get(_TRACE_KEY) if metadata else None
         return trace if isinstance(trace, ForwardTrace) else None
 
-    def user_lines(self, traces: Sequence[ForwardTrace]) -> list[tuple[SourceLine, ...]]:
+    def user_lines(self, traces: Sequence[ForwardTrace | NativeTrace]) -> list[tuple[SourceLine, ...]]:
         """User frames of every trace, innermost first."""
-        stacks = _symbolized([trace.captured for trace in traces])
-        return [tuple(self._user_frames(frames)) for frames in stacks]
+        captured = iter(_symbolized([trace.captured for trace in traces if isinstance(trace, ForwardTrace)]))
+        shown, native = self._frames.shown_file, self._native
+        return [
+            native.user_lines(trace, shown)
+            if isinstance(trace, NativeTrace)
+            else tuple(self._user_frames(next(captured)))
+            for trace in traces
+        ]
 
     def _user_frames(self, frames: list[dict[str, Any]]) -> Iterator[SourceLine]:
         for frame in frames:

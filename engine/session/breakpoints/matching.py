@@ -148,6 +148,7 @@ def plan_for(specs: Sequence[Spec]) -> HookPlan:
         name=name if patterns else None,
         info=info if slow else None,
         needs=frozenset(_NEEDS[spec.kind] for spec in slow),
+        by_place=True,
         indices=frozenset(spec.number for spec in specs if spec.kind is SpecKind.INDEX),
         contributions=any(spec.of_node for spec in specs),  # no stop can ask for parts that were not kept
         post=any(spec.phase is Phase.AFTER for spec in specs if spec.of_node),

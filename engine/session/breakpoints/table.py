@@ -269,13 +269,13 @@ class BreakpointTable:
             armed.plan = self._plan([spec for _, spec in armed.rules])
         return armed.plan
 
-    def names_alone(self) -> Callable[[str], bool] | None:
-        """The test of framework names, where breakpoints look at nothing else: in a call without such a node none of
-        them can be hit. None where they look at more."""
+    def passing(self, alone: bool) -> tuple[Callable[[str], bool] | None, HookPlan | None]:
+        """See ``PassedOver.look_for``; ``alone``: nothing but breakpoints asks for nodes."""
         armed = self._armed
-        more = armed.slow or armed.values or armed.by_index or armed.in_some_calls
-        more = more or armed.by_phase[Phase.BEGIN] or armed.by_phase[Phase.END]
-        return None if more else self.plan().name
+        more = not alone or armed.values or armed.by_index or armed.in_some_calls
+        if more or armed.by_phase[Phase.BEGIN] or armed.by_phase[Phase.END]:
+            return None, None
+        return (None, self.plan()) if armed.slow else (self.plan().name, None)
 
     def _plan(self, specs: Sequence[Spec]) -> HookPlan:
         plan = plan_for(specs)

@@ -26,10 +26,12 @@ import paddle
 from adbg.engine.backends.common.private_use import PrivateUse
 from adbg.engine.backends.paddle import private
 from adbg.engine.backends.paddle.native import symbols
+from adbg.engine.backends.paddle.native.core import NativeCore, Told, core
 from adbg.engine.backends.paddle.native.memory import ReadMemory
 from adbg.engine.backends.paddle.native.own import own_leaf, own_operators
 from adbg.engine.backends.paddle.stacks import framework_name
 from adbg.engine.outside import own
+from adbg.engine.own_files import SHOWN
 
 COUNT = "_ZN3egr14getInDegreeMapERKSt5dequeIPNS_12GradNodeBaseESaIS2_EE"
 #: ~_Hashtable of unordered_map<GradNodeBase*, int>: its name says that hashes are not kept in the map's list.
@@ -73,11 +75,14 @@ class Survey:
             must tell: a class whose nodes differ in name (PyLayers), or one not met before, which the walk shall
             ``learn``.
         roots: the kinds among the roots; None as above.
+        alike: two graphs with the same one have the same kinds of nodes, made by the same stacks in the same Layers,
+            and the same leaves (sums of 64 bits over the nodes); None without the extension.
     """
 
     count: int
     kinds: frozenset[str] | None
     roots: tuple[str, ...] | None
+    alike: tuple[int, int, int] | None = None
 
 
 class Census:
@@ -100,6 +105,7 @@ class Census:
         self._scratch = _Scratch()
         self._names: dict[int, tuple[str, ...]] = {}  # by class; () where its nodes differ in name
         self._sets: dict[frozenset[int], frozenset[str]] = {}  # by classes: their names
+        self._surveys: dict[Told, Survey] = {}  # by what the extension says of a graph
         self._words = memory.whole()
         self._check()
 
@@ -143,6 +149,9 @@ class Census:
         handed over this way."""
         if not 0 < len(roots) < _CHUNK:
             return None
+        noted = core()
+        if noted is not None:
+            return self._noted(noted, roots)
         words, scratch = self._words, self._scratch
         classes = {words[root >> 3] for root in roots}
         root_classes = list(classes)
@@ -157,6 +166,23 @@ class Census:
             count -= self._among(first, set(roots))
         self._free(scratch.result_at)
         return Survey(count, self._named(frozenset(classes)), self._first_names(root_classes))
+
+    def _noted(self, noted: NativeCore, roots: Sequence[int]) -> Survey:
+        """The same by the extension: 20 ns a node."""
+        told = noted.survey(roots)
+        found = self._surveys.get(told)
+        if found is not None and found.alike is not None and found.alike[2] == SHOWN.version:
+            return found
+        count, _, alike = told
+        kinds = self._named(frozenset(noted.kinds()))
+        words = self._words
+        # What stacks tell is another thing once other frames are shown.
+        found = Survey(count, kinds, self._first_names([words[root >> 3] for root in roots]), (*alike, SHOWN.version))
+        if kinds is not None:
+            if len(self._surveys) >= _MOST_SETS:
+                self._surveys = {}
+            self._surveys[told] = found
+        return found
 
     def _named(self, classes: frozenset[int]) -> frozenset[str] | None:
         """All that nodes of these classes may be called. A training script has the same ones at every step: one set

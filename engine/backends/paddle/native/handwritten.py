@@ -15,7 +15,7 @@ import functools
 import os
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import paddle
@@ -33,6 +33,8 @@ OPERATORS = (
     "conv2d", "add_n", "run_program", "_run_custom_op", "sync_batch_norm_", "reshard", "fused_attention",
     "fused_feedforward", "fused_gate_attention", "fused_gemm_epilogue", "fused_bias_dropout_residual_layer_norm",
 )  # fmt: skip
+#: Of these the extension does not see which function was compiled.
+COMPILED = ("run_program",)
 ASSIGN = "_ZNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEE10_M_replaceEmmPKcm"
 _STATIC = os.path.join("dy2static", "program_translator.py")
 _USE = PrivateUse("libstdc++ string::_M_replace", "forward stacks of conv2d, add_n and compiled programs", True)
@@ -46,11 +48,11 @@ class Handwritten:
         self._texts = texts
         self._put: list[tuple[Any, str, Any, Any]] = []  # (module, name, original, ours)
 
-    def put_in(self) -> None:
+    def put_in(self, operators: Sequence[str] = OPERATORS) -> None:
         if self._put:
             return
         for module in (paddle._C_ops, paddle._legacy_C_ops):
-            for name in OPERATORS:
+            for name in operators:
                 original = getattr(module, name, None)
                 if original is not None:
                     ours = self._wrapped(original)

@@ -260,6 +260,19 @@ class NativeNodes:
         meta = words[(id(tensor) + at) >> 3] if at >= 0 else self._autograd_meta(id(tensor) + layout.tensor_offset)
         return words[(meta + layout.node_offset) >> 3] if meta else 0
 
+    def mark_offsets(self) -> tuple[int, int]:
+        """Where in a node its stack's text and its outgoing slots are; the first 0 where a text is not found. Raises
+        LookupError where nodes of two classes differ in that."""
+        nodes = [self._home, self._home.next_functions[0]]
+        outgoing = {int(self._output_meta(node.node_ptr())) - int(node.node_ptr()) for node in nodes}
+        if len(outgoing) != 1:
+            raise LookupError("the outgoing slots of a node are not where those of another one are")
+        for node in nodes if self._trace_offset else ():
+            at = node.node_ptr() + self._trace_offset
+            if (self._memory.word(at), self._memory.word(at + 8)) != (at + 16, 0):
+                raise LookupError("a node's stack is not kept in a string of libstdc++")
+        return self._trace_offset, outgoing.pop()
+
     def close(self) -> None:
         self._memory.close()
 

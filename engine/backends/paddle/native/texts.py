@@ -125,7 +125,8 @@ class StackTexts:
         self._on = False
         self._asking: Asking | None = None
         self._writing: Callable[[], bool] | None = None
-        self._numbers = itertools.count(1)  # its next() is one step under Python's lock: no two threads get the same
+        numbers = itertools.count(1)  # its next() is one step under Python's lock: no two threads get the same
+        self.take_number: Callable[[], int] = numbers.__next__  # the extension's own, where nodes have those too
 
     def put_in(self) -> None:
         if not self._on:
@@ -174,7 +175,7 @@ class StackTexts:
                     hear(lines)
                 except own(Exception):  # a Layer that answers oddly: nothing of that may reach Paddle
                     continue
-            lines.append(f"{ORDER}{next(self._numbers)}\n")
+            lines.append(f"{ORDER}{self.take_number()}\n")
         answer = self._answer
         answer.count += 1
         answer.lines[:] = lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Hashable
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ class Brief(Watch):
         self.errors: list[BaseException | None] = []
         self.times: list[float] = []
 
-    def passes_over(self, kinds: frozenset[str]) -> bool:
+    def passes_over(self, kinds: frozenset[str], alike: Hashable = None) -> bool:
         self.kinds.append(kinds)
         return self.wanted not in kinds
 

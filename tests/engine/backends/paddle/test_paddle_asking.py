@@ -16,6 +16,7 @@ paddle = pytest.importorskip("paddle.autograd") and pytest.importorskip("paddle"
 from adbg.engine.backends.paddle.native import asking, texts  # noqa: E402
 from tests.support.paddle_watch import Watch, watching  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("paddles_own_texts")
 python_own = traceback.format_stack
 
 

@@ -40,6 +40,7 @@ def test_stacks_off_leave_check_nan_inf_its_level(features) -> None:
     assert read_flags()[LEVEL] == 1
 
 
+@pytest.mark.usefixtures("paddles_own_texts")
 def test_check_nan_inf_off_leaves_the_stacks_their_level(features) -> None:
     aids, stacks = features
     aids.set("check_nan_inf", "0")

@@ -191,6 +191,7 @@ def test_plans_by_line_module_and_parameter():
     assert len(begun(by_name)) == 1
 
 
+@pytest.mark.usefixtures("paddles_own_texts")
 def test_flags_come_back_as_they_were():
     before = read_flags()
     with watching(Watch(), stacks=True):

@@ -1,0 +1,124 @@
+"""The non-finite watch without Python: the extension looks at every gradient, and comes here with a bad one.
+
+It puts one C++ hook of its own into the nodes' lists of hooks, where torch's own C++ hooks stand that call Python. What
+is finite it passes on. Anything else it hands to such a hook of torch's, taken over from a node that was made for it:
+torch itself makes the Python tensors, checks what is returned and lets exceptions pass. The two functions at the end
+are what that hook calls, on the engine's threads.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Protocol
+
+import torch
+
+from adbg.engine.backends.torch import private
+from adbg.engine.backends.torch.native.core import Core, apart
+from adbg.engine.backends.torch.native.walk import CoreWalk
+from adbg.engine.outside import own
+
+Gradients = tuple[Any, ...]
+
+
+class Screened(Protocol):
+    """The hooks of a call that is watched."""
+
+    task: int | None
+
+    def key_of(self, node: Any) -> int | None: ...
+
+    def is_mine(self, key: int) -> bool: ...
+
+    def bad_before(self, key: int, grad_outputs: Gradients) -> Gradients | None: ...
+
+    def bad_after(self, key: int, grad_inputs: Gradients, grad_outputs: Gradients) -> Gradients | None: ...
+
+
+_watched: list[Screened] = []  # the calls that run, the latest last
+_donors: list[Any] = []  # kept for good: their hooks are called
+
+
+def begin(core: Core, walk: CoreWalk, hooks: Screened, outputs: tuple[Any, ...]) -> bool:
+    """Watch a call from its begin on; False: the Python hooks must. Under the GIL."""
+    if not _possible(core, outputs):
+        return False
+    custom = torch.autograd.function.BackwardCFunction
+    if not walk.screen(bytes(issubclass(kind, custom) for kind in walk.types)):
+        return False
+    if not any(each is hooks for each in _watched):
+        _watched.append(hooks)
+        core.module.torch_screening(1)
+    return True
+
+
+def end(core: Core, walk: CoreWalk | None, hooks: Screened) -> None:
+    """The call is over. The hooks stay in its nodes, and do nothing, where another call runs that may share them: its
+    thread may be reading these very lists."""
+    place = next((place for place, each in enumerate(_watched) if each is hooks), None)
+    if place is None:
+        return
+    del _watched[place]
+    core.module.torch_screening(-1)
+    if walk is not None and not _watched:
+        walk.unscreen()
+
+
+def abandon(core: Core) -> None:
+    """In a forked child, where the calls of other threads never end."""
+    while _watched:
+        _watched.pop()
+        core.module.torch_screening(-1)
+
+
+def _possible(core: Core, outputs: tuple[Any, ...]) -> bool:
+    """Checks are made with the first tensor of the program's that they can be made with; none is made for them."""
+    compiled: Any = sys.modules.get("torch._dynamo.compiled_autograd")
+    if getattr(compiled, "compiled_autograd_enabled", False) or "screen" in core.failed:
+        return False
+    tensor = outputs[0] if outputs else None
+    if type(tensor) is not torch.Tensor or tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+        return False
+    if tensor.dtype not in (torch.float32, torch.float64, torch.float16, torch.bfloat16) or not tensor.numel():
+        return False
+    keys: Any = getattr(torch._C, "_dispatch_keys", None)
+    try:
+        if not _donors:
+            _donors.append(apart(_donor, core.module))
+            if not _donors[0]:
+                core.failed["screen"] = "the lists of hooks were not found in a node"
+        if not _donors[0] or keys is None or private.function_depth():
+            return False
+        raw = keys(tensor).raw_repr()
+        return bool(core.module.torch_tensors(tensor, raw, tensor.numel(), tensor.data_ptr()))
+    except own(Exception) as error:
+        core.failed["screen"] = f"{type(error).__name__}: {error}"
+        return False
+
+
+def _donor(module: Any) -> bool:
+    node: Any = getattr(torch._C, "_functions").UndefinedGrad()  # noqa: B009  (not in the hints)
+    after, before = node.register_hook(_after), node.register_prehook(_before)
+    return bool(module.torch_donor(node, before.hooks_dict_ref(), after.hooks_dict_ref()))
+
+
+def _find(hooks: Screened) -> int | None:
+    if hooks.task is not None and hooks.task != private.task_id():
+        return None
+    return hooks.key_of(private.current_node())
+
+
+def _before(grad_outputs: Gradients) -> Gradients | None:
+    for hooks in reversed(_watched):
+        key = _find(hooks)
+        if key is not None and hooks.is_mine(key):
+            return hooks.bad_before(key, grad_outputs)
+    return None
+
+
+def _after(grad_inputs: Gradients, grad_outputs: Gradients) -> Gradients | None:
+    for hooks in reversed(_watched):
+        key = _find(hooks)
+        if key is not None and hooks.is_mine(key):
+            return hooks.bad_after(key, grad_inputs, grad_outputs)
+    return None

@@ -1,0 +1,178 @@
+#include "numbers.h"
+
+#include <cstring>
+
+// One body for several instruction sets, chosen by the loader. Its resolvers run before a sanitizer is set up.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__)
+#define ADBG_WIDE __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define ADBG_WIDE
+#endif
+
+namespace adbg {
+namespace {
+
+constexpr int64_t kBlock = 1 << 16;
+
+// An infinity has all bits of the exponent set and a NaN more: the greatest of the bits without sign tells of both.
+ADBG_WIDE uint32_t greatest32(const uint32_t* p, int64_t n) {
+  uint32_t most = 0;
+  for (int64_t i = 0; i < n; i++) {
+    uint32_t bits = p[i] & 0x7fffffffu;
+    most = bits > most ? bits : most;
+  }
+  return most;
+}
+ADBG_WIDE uint64_t greatest64(const uint64_t* p, int64_t n) {
+  uint64_t most = 0;
+  for (int64_t i = 0; i < n; i++) {
+    uint64_t bits = p[i] & 0x7fffffffffffffffull;
+    most = bits > most ? bits : most;
+  }
+  return most;
+}
+ADBG_WIDE uint16_t greatest16(const uint16_t* p, int64_t n) {
+  uint16_t most = 0;
+  for (int64_t i = 0; i < n; i++) {
+    uint16_t bits = static_cast<uint16_t>(p[i] & 0x7fffu);
+    most = bits > most ? bits : most;
+  }
+  return most;
+}
+
+bool block_bad(Kind kind, const char* data, int64_t n) {
+  switch (kind) {
+    case Kind::f32: return greatest32(reinterpret_cast<const uint32_t*>(data), n) >= 0x7f800000u;
+    case Kind::f64: return greatest64(reinterpret_cast<const uint64_t*>(data), n) >= 0x7ff0000000000000ull;
+    case Kind::f16: return greatest16(reinterpret_cast<const uint16_t*>(data), n) >= 0x7c00u;
+    case Kind::bf16: return greatest16(reinterpret_cast<const uint16_t*>(data), n) >= 0x7f80u;
+  }
+  return false;
+}
+
+float from_f16(uint16_t half) {
+  uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16, exponent = (half >> 10) & 0x1fu, mantissa = half & 0x3ffu;
+  uint32_t bits;
+  if (exponent == 0x1f) bits = sign | 0x7f800000u | (mantissa << 13);
+  else if (exponent) bits = sign | ((exponent + 112) << 23) | (mantissa << 13);
+  else {  // zero, or subnormal: mantissa * 2^-24, exact in a float
+    float value = static_cast<float>(mantissa) * 0x1p-24f;
+    return sign ? -value : value;
+  }
+  float value;
+  memcpy(&value, &bits, 4);
+  return value;
+}
+
+float from_bf16(uint16_t brain) {
+  uint32_t bits = static_cast<uint32_t>(brain) << 16;
+  float value;
+  memcpy(&value, &bits, 4);
+  return value;
+}
+
+// Four sums side by side, so that additions need not wait for one another; the order is the same on every machine.
+template <class T, class Read>
+Numbers sum(const T* p, int64_t n, T mask, T limit, Read read) {
+  double part[4] = {0, 0, 0, 0};
+  int64_t bad = 0, i = 0;
+  for (; i + 4 <= n; i += 4)
+    for (int lane = 0; lane < 4; lane++) {
+      double value = read(p[i + lane]);
+      part[lane] += value * value;
+      bad += static_cast<T>(p[i + lane] & mask) >= limit;
+    }
+  for (; i < n; i++) {
+    double value = read(p[i]);
+    part[0] += value * value;
+    bad += static_cast<T>(p[i] & mask) >= limit;
+  }
+  return {bad, (part[0] + part[1]) + (part[2] + part[3])};
+}
+
+double read32(uint32_t bits) {
+  float value;
+  memcpy(&value, &bits, 4);
+  return value;
+}
+double read64(uint64_t bits) {
+  double value;
+  memcpy(&value, &bits, 8);
+  return value;
+}
+
+}  // namespace
+
+int64_t bytes_of(Kind kind) { return kind == Kind::f64 ? 8 : kind == Kind::f32 ? 4 : 2; }
+
+bool any_nonfinite(Kind kind, const void* data, int64_t count) {
+  const char* p = static_cast<const char*>(data);
+  const int64_t size = bytes_of(kind);
+  for (int64_t i = 0; i < count; i += kBlock)
+    if (block_bad(kind, p + i * size, count - i < kBlock ? count - i : kBlock)) return true;
+  return false;
+}
+
+ADBG_WIDE Numbers numbers_of(Kind kind, const void* data, int64_t count) {
+  if (count <= 0) return {0, 0.0};
+  switch (kind) {
+    case Kind::f32: return sum(static_cast<const uint32_t*>(data), count, 0x7fffffffu, 0x7f800000u, read32);
+    case Kind::f64:
+      return sum(static_cast<const uint64_t*>(data), count, uint64_t{0x7fffffffffffffff}, uint64_t{0x7ff0000000000000},
+                 read64);
+    case Kind::f16:
+      return sum(static_cast<const uint16_t*>(data), count, uint16_t{0x7fff}, uint16_t{0x7c00}, from_f16);
+    case Kind::bf16:
+      return sum(static_cast<const uint16_t*>(data), count, uint16_t{0x7fff}, uint16_t{0x7f80}, from_bf16);
+  }
+  return {0, 0.0};
+}
+
+bool any_nonfinite_strided(Kind kind, const void* data, const int64_t* sizes, const int64_t* strides, int64_t dims,
+                           bool& found) {
+  struct Dim {
+    int64_t size, stride;
+  } dim[16];
+  int count = 0;
+  found = false;
+  for (int64_t i = 0; i < dims; i++) {
+    if (sizes[i] == 0) return true;
+    if (sizes[i] < 0 || strides[i] < 0) return false;
+    if (sizes[i] == 1 || strides[i] == 0) continue;  // what is expanded holds each element once
+    if (count == 16) return false;
+    dim[count++] = {sizes[i], strides[i]};
+  }
+  for (int i = 1; i < count; i++)  // the widest stride first
+    for (int j = i; j > 0 && dim[j].stride > dim[j - 1].stride; j--) {
+      Dim swapped = dim[j];
+      dim[j] = dim[j - 1];
+      dim[j - 1] = swapped;
+    }
+  for (int i = count - 1; i > 0; i--)  // dimensions that continue one another are one
+    if (dim[i - 1].stride == dim[i].stride * dim[i].size) {
+      dim[i - 1] = {dim[i - 1].size * dim[i].size, dim[i].stride};
+      for (int j = i; j < count - 1; j++) dim[j] = dim[j + 1];
+      count--;
+    }
+  const bool dense = count > 0 && dim[count - 1].stride == 1;
+  const int64_t run = dense ? dim[count - 1].size : 1, size = bytes_of(kind);
+  const int outer = dense ? count - 1 : count;
+  int64_t at[16] = {0};
+  const char* p = static_cast<const char*>(data);
+  for (;;) {
+    if (any_nonfinite(kind, p, run)) {
+      found = true;
+      return true;
+    }
+    int j = outer - 1;
+    for (; j >= 0; j--) {
+      p += dim[j].stride * size;
+      if (++at[j] < dim[j].size) break;
+      p -= dim[j].stride * size * dim[j].size;
+      at[j] = 0;
+    }
+    if (j < 0) return true;
+  }
+}
+
+}  // namespace adbg

@@ -1,0 +1,61 @@
+// What the parts for Paddle share: where things are in a node, and a graph followed without Python.
+#pragma once
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+namespace adbg {
+
+// Offsets in a node, found by the Python side on a graph of its own; 0 until then.
+struct PaddleLayout {
+  int64_t trace = 0;       // of forward_trace_, a std::string
+  int64_t outgoing = 0;    // of its small_vector<vector<GradSlotMeta>>
+  int64_t slot_bytes = 0;  // size of a GradSlotMeta
+  int64_t edge = 0;        // of (slot, rank, node) in it
+};
+extern PaddleLayout paddle_layout;
+
+inline void* class_of(const void* node) {  // its virtual table
+  void* table;
+  memcpy(&table, node, sizeof table);
+  return table;
+}
+
+// Calls `visit(producer, slot there, rank there)` for each outgoing gradient of a node. `several`, where given, is set
+// where one slot has more than one. Returns the number of slots.
+template <typename Visit>
+uint32_t each_edge(const void* node, bool* several, Visit visit) {
+  const char* outgoing = static_cast<const char*>(node) + paddle_layout.outgoing;
+  const char* slots;  // begin, and how many there are; each is a vector (begin, end, room)
+  uint32_t count;
+  memcpy(&slots, outgoing, 8);
+  memcpy(&count, outgoing + 8, 4);
+  for (uint32_t slot = 0; slot < count; slot++) {
+    const char *begin, *end;
+    memcpy(&begin, slots + 24 * slot, 8);
+    memcpy(&end, slots + 24 * slot + 8, 8);
+    if (several && end - begin > paddle_layout.slot_bytes) *several = true;
+    for (; begin < end; begin += paddle_layout.slot_bytes) {
+      uint64_t words[3];
+      memcpy(words, begin + paddle_layout.edge, sizeof words);
+      if (words[2]) visit(reinterpret_cast<void*>(words[2]), words[0], words[1]);
+    }
+  }
+  return count;
+}
+
+// A list of addresses as Python has it. False with an exception set.
+bool read_addresses(PyObject* sequence, std::vector<void*>& into);
+
+// The watch for numbers that are not finite.
+PyObject* paddle_watch_begin(PyObject*, PyObject* arguments);
+PyObject* paddle_watch_start(PyObject*, PyObject* arguments);
+PyObject* paddle_watch_stop(PyObject*, PyObject*);
+PyObject* paddle_watch_probe(PyObject*, PyObject*);
+void paddle_watch_restore();
+
+}  // namespace adbg

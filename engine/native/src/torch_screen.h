@@ -1,0 +1,24 @@
+// Every gradient of a graph looked at as it passes, without Python: it is entered only for one that is not finite, or of
+// a kind that is not read here.
+#pragma once
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+namespace adbg {
+
+// torch_donor(node, pre hooks, post hooks): takes over how torch calls Python hooks from a node that has one of each;
+// the arguments are the dicts that hold them. True where the lists of hooks were found in the node. Kept for good.
+PyObject* torch_donor(PyObject*, PyObject* arguments);
+// torch_tensors(tensor, raw keys, elements, address): finds where tensors keep their dispatch keys, by one of the
+// program's that is dense, on the CPU and of a float type. True where it was found, and torch's functions agree.
+PyObject* torch_tensors(PyObject*, PyObject* arguments);
+// torch_screening(change): +1 as a screened backward begins, -1 as it ends. Returns how many there are.
+PyObject* torch_screening(PyObject*, PyObject* change);
+
+// Into and out of the lists of hooks of a node. Under the GIL. False where it cannot be done.
+bool screen_ready();
+void screen_put(void* node, bool before, bool after);
+void screen_take(void* node);
+
+}  // namespace adbg
