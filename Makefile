@@ -79,6 +79,9 @@ native-sanitized:
 test-native: native native-sanitized
 	@status=0; export ADBG_NATIVE=1; $(call environment,torch,dev,profilers); \
 	"$$python" -m pytest -n $(JOBS) --dist loadgroup tests/engine/native tests/engine/backends $(PYTEST) || status=1; \
+	sanitized=$$(find "$$PWD/build/native-sanitized/lib" -name '_native*.so' | head -1); \
+	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
+	PYTHONMALLOC=malloc ADBG_NATIVE="$$sanitized" "$$python" -m pytest tests/engine/native -k "not process_ends" || status=1; \
 	$(call environment,paddle,dev,profilers); \
 	"$$python" -m pytest -n $(JOBS) --dist loadgroup -m paddle tests/engine/native tests/engine/backends $(PYTEST) || status=1; \
 	exit $$status

@@ -20,11 +20,12 @@ from adbg.engine.backends.torch.collectives import bits, groups
 from adbg.engine.backends.torch.collectives.taps import TorchTaps
 from adbg.engine.backends.torch.creations import Creations
 from adbg.engine.backends.torch.entry import EngineEntry
-from adbg.engine.backends.torch.graph import Services, TorchGraph, node_name, root_nodes
+from adbg.engine.backends.torch.graph import TorchGraph
 from adbg.engine.backends.torch.modules import Modules
 from adbg.engine.backends.torch.native import screen
 from adbg.engine.backends.torch.native.core import Core
 from adbg.engine.backends.torch.native.stacks import NativeStacks
+from adbg.engine.backends.torch.services import Services, node_name, root_nodes
 from adbg.engine.backends.torch.spent import older_nodes, used_up
 from adbg.engine.backends.torch.stacks import FrameFilter, Stacks
 from adbg.engine.backends.torch.timing.phases import TorchPhases

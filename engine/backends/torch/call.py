@@ -10,9 +10,10 @@ import torch
 from adbg.engine.backends.base import BackwardCall, HookPlan, HookSink, Part
 from adbg.engine.backends.common.hooking import HAS_POST, Parts
 from adbg.engine.backends.torch.failures import flowed_in, suspects
-from adbg.engine.backends.torch.graph import Services, TorchGraph, node_name
+from adbg.engine.backends.torch.graph import TorchGraph
 from adbg.engine.backends.torch.hooks import TorchHooks
 from adbg.engine.backends.torch.native.core import Core
+from adbg.engine.backends.torch.services import Services, node_name
 from adbg.engine.types import SourceLine
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from adbg.engine.backends.common.shield import surely
 from adbg.engine.backends.common.tracebacks import strip_own
 from adbg.engine.backends.torch import private
 from adbg.engine.backends.torch.call import Arguments, TorchCall
-from adbg.engine.backends.torch.graph import Services, root_nodes
 from adbg.engine.backends.torch.hooking import HookRegistration
+from adbg.engine.backends.torch.services import Services, root_nodes
 from adbg.engine.backends.torch.stacks import FrameFilter
 from adbg.engine.frames import local
 from adbg.engine.outside import DISGUISED, by_handler, own, suppress

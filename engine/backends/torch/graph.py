@@ -22,69 +22,22 @@ from adbg.engine.backends.common.graph import WalkedGraph, roots_first
 from adbg.engine.backends.common.order import needed_nodes
 from adbg.engine.backends.torch import private
 from adbg.engine.backends.torch import saved as torch_saved
-from adbg.engine.backends.torch.modules import Modules
-from adbg.engine.backends.torch.native.core import Core
 from adbg.engine.backends.torch.native.stacks import NativeTrace
 from adbg.engine.backends.torch.native.walk import SHARED_TYPE, CoreWalk
 from adbg.engine.backends.torch.order import execution_order
 from adbg.engine.backends.torch.overwritten import overwritten
-from adbg.engine.backends.torch.saved import NodeFields
-from adbg.engine.backends.torch.stacks import ForwardTrace, Stacks
-from adbg.engine.backends.torch.tensors import short_dtype
-from adbg.engine.backends.torch.touched import SMALL, Ledger
+from adbg.engine.backends.torch.services import Services, is_compiled, no_stack, node_name, slot_meta
+from adbg.engine.backends.torch.stacks import ForwardTrace
+from adbg.engine.backends.torch.touched import SMALL
 from adbg.engine.errors import BackendError
 from adbg.engine.outside import own
 from adbg.engine.own_files import SHOWN
 from adbg.engine.types import Edge, NodeInfo, SourceLine, TensorMeta, ValueState
 
 _HIGHEST = 1 << 64
-_MOST_THREADS = 256
 _OP = re.compile(r"(?P<op>.+?)Backward\d*(?P<ordinal>#\d+)?\Z")
 
 ACCUMULATE = "AccumulateGrad"
-
-
-class Services:
-    """What graphs share: the stacks, the modules and the caches per node type."""
-
-    def __init__(self, modules: Modules, stacks: Stacks, core: Core) -> None:
-        self.core = core
-        #: (plan, what stacks show, what ``HookPlan.info`` said of nodes made at a place: by type and stack)
-        self.verdicts: tuple[Any, int, dict[type, dict[int, bool]]] = (None, 0, {})
-        self.modules = modules
-        self.stacks = stacks
-        self.fields = NodeFields()
-        self.touched = Ledger()
-        #: By thread, the highest number of a root whose backward ended and retained nothing. Numbers grow in a thread.
-        self.last_roots: dict[int, int] = {}
-
-    def note_root(self, roots: Sequence[Any]) -> None:
-        """A backward from these tensors ended well and retained nothing (0.4 us)."""
-        known = self.last_roots
-        thread = get_ident()
-        for root in roots:
-            node = private.attribute_grad_fn(root) if isinstance(root, torch.Tensor) else None
-            number = private.sequence(node) if node is not None else None
-            if number is not None and number > known.get(thread, -1):
-                if len(known) >= _MOST_THREADS:
-                    known.clear()
-                known[thread] = number
-
-    def forget_parents(self, roots: Sequence[Any]) -> None:
-        """See ``Stacks.forget_parents``. It touches nodes, so it is counted among the walks."""
-        roots = [root for root in roots if root is not None]
-        if not roots:
-            return
-        with self.touched.lock:
-            nodes, whole = self.stacks.forget_parents(roots, self.touched.allowance(roots))
-            if len(nodes) > SMALL:
-                self.touched.record(roots, nodes, whole)
-
-
-def node_name(node: Any) -> str:
-    """The framework's name: every C++ node type has a Python type of that name, and so has every autograd.Function."""
-    name = type(node).__name__
-    return str(node.name()).removeprefix("torch::autograd::") if name == SHARED_TYPE else name
 
 
 class TorchGraph(WalkedGraph):
@@ -393,7 +346,7 @@ class TorchGraph(WalkedGraph):
         return torch_saved.attributes(self.node(key), self._services.fields)
 
     def input_meta(self, key: int) -> Sequence[TensorMeta]:
-        return [_slot_meta(slot) for slot in private.input_metadata(self.node(key)) or ()]
+        return [slot_meta(slot) for slot in private.input_metadata(self.node(key)) or ()]
 
     def forward_stack(self, key: int) -> tuple[Sequence[SourceLine], str]:
         known = self._known_lines().get(key)
@@ -401,7 +354,7 @@ class TorchGraph(WalkedGraph):
             stacks = self._services.stacks
             trace = self._trace(key)
             if trace is None:
-                return (), _no_stack(stacks)
+                return (), no_stack(stacks)
             known = self._lines[key] = stacks.user_lines([trace])[0]
         return known, "" if known else "no line of the script's own is on it: torch made this node by itself"
 
@@ -463,44 +416,3 @@ def _follow(todo: Iterator[Any], seen: set[Any], nodes: list[Any], keep: list[An
                 append(producer)
         if len(nodes) >= limit:
             return
-
-
-def is_compiled(kind: type) -> bool:
-    """A whole region of torch.compile: AOTAutograd makes one autograd.Function of it, which carries its compiled
-    backward."""
-    return hasattr(getattr(kind, "_forward_cls", None), "compiled_bw")
-
-
-def _slot_meta(slot: Any) -> TensorMeta:
-    try:
-        shape = tuple(int(size) for size in slot.shape)
-    except own(Exception):  # nested or symbolic
-        return TensorMeta((), short_dtype(slot.dtype), str(slot.device), note="nested")
-    numel = 1
-    for size in shape:
-        numel *= size
-    itemsize = int(getattr(slot.dtype, "itemsize", 0))
-    return TensorMeta(shape, short_dtype(slot.dtype), str(slot.device), numel * itemsize, numel)
-
-
-def _no_stack(stacks: Stacks) -> str:
-    if not stacks.possible:
-        return "this torch has no C++ stack capture (see adbg doctor)"
-    if not stacks.on:
-        return stacks.history.off
-    return f"{stacks.history.missing}, or inside torch.compile"
-
-
-def root_nodes(outputs: Sequence[Any]) -> list[Any]:
-    """The root node of every output of a backward call: tensors (leaves too) or GradientEdges."""
-    nodes: list[Any] = []
-    for output in outputs:
-        if not isinstance(output, torch.Tensor):
-            nodes.append(getattr(output, "node", None))
-            continue
-        node = private.attribute_grad_fn(output)
-        if node is None and output.requires_grad:
-            with torch.enable_grad():
-                node = torch.autograd.graph.get_gradient_edge(output).node
-        nodes.append(node)
-    return [node for node in nodes if node is not None]
