@@ -152,8 +152,9 @@ class WrongDerivative(Detector):
                 [f"{argument} {wanted}, its gradient {got}: the framework takes it as it is"],
             )  # fmt: skip
             return
-        wrong = [check for check in checks if check.smooth and not check.agrees]
-        if not wrong or 2 * len(wrong) < len([check for check in checks if check.smooth]):
+        told = [check for check in checks if check.smooth and _is_finite(check)]
+        wrong = [check for check in told if not check.agrees]
+        if not wrong or 2 * len(wrong) < len(told):
             return
         check = wrong[0]
         if check.missing:
@@ -202,6 +203,11 @@ class WrongDerivative(Detector):
                 cause=facts.cause(cause), evidence=evidence, next=following,
             )
         )  # fmt: skip
+
+
+def _is_finite(check: SlotCheck) -> bool:
+    """Of a derivative that is NaN or infinite there "nonfinite" tells, with the value that made it."""
+    return all(math.isfinite(value) for pair in check.pairs for value in pair)
 
 
 def _factor(checks: Sequence[SlotCheck]) -> str:
