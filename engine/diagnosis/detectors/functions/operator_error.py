@@ -56,19 +56,25 @@ class OperatorError(Detector):
     def __init__(self, facts: Any) -> None:
         super().__init__(facts)
         self._told: set[tuple[int, type, str]] = set()
+        self._no_graph: dict[tuple[int, type, str], int] = {}  # number of the backward that raised it
         self._ended = False
 
     def applied(self) -> bool:
         return self._ended
 
     def backward_end(self, running: Running, error: BaseException | None) -> None:
-        if error is not None and _NO_GRAPH not in str(error):
+        if error is None:
+            return
+        if _NO_GRAPH in str(error):
+            self._no_graph[named(error, running.backend)] = running.call.number
+        else:
             self._told.add(named(error, running.backend))
 
     def uncaught(self, error: BaseException) -> None:
         self._ended = True
         backend = self.facts.backend
-        if not isinstance(error, Exception) or named(error, backend) in self._told:
+        name = named(error, backend)
+        if not isinstance(error, Exception) or name in self._told or self._is_cut(self._no_graph.get(name)):
             return
         steps = steps_of(error)
         users = [place for place, (frame, _) in enumerate(steps) if is_users(frame)]
@@ -86,6 +92,13 @@ class OperatorError(Detector):
         if not operands and not seen:
             return
         self._tell(error, steps, place, line, text, operands or seen, seen)
+
+    def _is_cut(self, backward: int | None) -> bool:
+        """Whether the call that lost the graph of that backward is known: then that is the line to change."""
+        findings = list(self.facts.findings.values())
+        return backward is not None and any(
+            each.kind == "no-gradient" and each.backward == backward for each in findings
+        )
 
     def _is_framework(self, frame: Any) -> bool:
         return str(frame.f_globals.get("__name__")).partition(".")[0] in (self.facts.backend.name, "")
