@@ -251,10 +251,11 @@ class NotOptimized(LoopDetector):
             confidence, severity = 0.45, "note"
             why = "; if they are meant to be frozen, tell it by requires_grad/stop_gradient, which also saves time"
         first = next((leaf.name for leaf in found if leaf.name), "")
+        get, them = ("gets", "it") if len(found) == 1 else ("get", "them")
         self.facts.tell(
             Finding(
                 0, "not-optimized", severity, confidence,
-                f"{names} get gradients in every iteration, and no optimizer holds them{why}",
+                f"{names} {get} gradients in every iteration, and no optimizer holds {them}{why}",
                 cause=self.facts.cause(line), evidence=evidence, next=[f"b param:{first} after"] if first else [],
             )
         )  # fmt: skip
