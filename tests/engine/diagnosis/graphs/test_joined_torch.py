@@ -76,12 +76,11 @@ GROWS = """
 class Trainer:
     def __init__(self):
         self.cell, self.h = nn.GRUCell(3, 4), torch.zeros(2, 4)
-        self.opt = torch.optim.SGD(self.cell.parameters(), 0.01)
     def step(self, x):
         self.h = self.cell(x, self.h)  # CAUSE
         loss = (self.h ** 2).mean()
-        self.opt.zero_grad()
         loss.backward(retain_graph=True)
+        self.cell.zero_grad()
 trainer = Trainer()
 for _ in range(10):
     trainer.step(torch.randn(2, 3))

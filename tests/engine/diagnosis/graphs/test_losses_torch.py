@@ -107,6 +107,7 @@ HEALTHY = program(
 y = x.sum(1)
 classes = torch.tensor([0, 1, 2, 0, 1, 2])
 centres = nn.Parameter(torch.randn(6))
+optimizer.add_param_group({"params": [centres]})
 scale = torch.ones(6)
 
 def loss(out):

@@ -222,4 +222,5 @@ def test_rounding_gives_zeros(tmp_path):
 
 
 def test_cuts_that_are_meant(tmp_path):
-    assert not findings(check_healthy(tmp_path, HEALTHY))
+    told = {each["kind"] for each in findings(check_healthy(tmp_path, HEALTHY))}
+    assert told <= {"wrong-derivative"}  # the note that Sign is a straight-through estimator
