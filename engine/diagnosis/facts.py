@@ -37,6 +37,8 @@ class Facts:
         self._named_at = -1
         self.shared: dict[type, Any] = {}  # what detectors of one family keep together
         self.places: dict[int, str] = {}  # id of a tensor -> its place in an optimizer; STEPS fills it in
+        self.about: dict[int, frozenset[int]] = {}  # id of a finding -> ids of the tensors that it is about
+        self.born: Callable[[Any], SourceLine | None] = lambda _: None  # where a parameter was made; OPERATORS knows
 
     # ---- names
 

@@ -10,6 +10,7 @@ import types
 from collections.abc import Iterator, Sequence
 
 from adbg.engine.outside import own
+from adbg.engine.types import SourceLine
 
 _LARGEST = 20_000  # lines of a file that is parsed
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -34,6 +35,21 @@ def scope_at(file: str, line: int) -> ast.AST | None:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.lineno <= line <= (node.end_lineno or 0):
             found = node  # walked from the outside in
     return found
+
+
+def line_naming(file: str, name: str) -> SourceLine | None:
+    """The only line of a file that calls ``name``, in capitals or not: ``nn.Sigmoid()``."""
+    found: set[int] = set()
+    tree = tree_of(file)
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.Call):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if called.lower() == name:
+                found.add(node.lineno)
+    if len(found) != 1:
+        return None
+    line = found.pop()
+    return SourceLine(file, line, getattr(scope_at(file, line), "name", "<module>"))
 
 
 def function_named(file: str, first: int) -> ast.FunctionDef | ast.AsyncFunctionDef | None:

@@ -165,6 +165,9 @@ class RecomputeCall:
     at: SourceLine | None  # where the program calls that operator
     keywords: dict[str, Any] = field(default_factory=dict)  # of the checkpoint
     inputs_differ: bool = False  # it was handed other values the second time: something changed them in place
+    # An attribute that each pass changes, with its values behind both, where no operator was seen to differ: a second
+    # pass ends at the last tensor that is needed. ``at`` is then the line of the first pass that computes with it.
+    changed: tuple[str, float, float] | None = None
 
 
 class Watcher:

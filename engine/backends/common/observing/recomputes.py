@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import linecache
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +16,7 @@ from adbg.engine.types import SourceLine
 
 MOST = 2_000  # operators of one region that are compared
 _CLOSE = 1e-4  # kernels that are not deterministic differ by less
+_MODULES = 500  # of one region whose attributes are compared
 Row = tuple[str, float, "SourceLine | None"]
 
 
@@ -30,18 +34,48 @@ class Passes:
     next: int = 0
     told: bool = False
     inputs_differ: bool = False
+    uses: list[int] = field(default_factory=list)  # places of operators that were given a plain number
+    numbers: dict[tuple[str, str], float] = field(default_factory=dict)
+    changed: dict[tuple[str, str], float] = field(default_factory=dict)  # by the first pass
 
     def begin(self, inputs: tuple[float, ...]) -> None:
         self.count += 1
         self.next = 0
+        self.numbers = dict(numbers_of(self.function)) if self.count <= 2 else {}
         if self.count == 1:
             self.inputs = inputs
         else:
             self.inputs_differ = len(inputs) == len(self.inputs) and not all(map(same, inputs, self.inputs))
 
-    def row(self, name: str, norm: float, at: SourceLine | None) -> None:
+    def end(self) -> None:
+        """A pass is over, by an exception too."""
+        if self.count > 2:
+            return
+        now = dict(numbers_of(self.function))
+        changed = {key: value for key, value in now.items() if self.numbers.get(key, value) != value}
+        if self.count == 1:
+            self.changed = changed
+            return
+        for key in () if self.told else changed.keys() & self.changed.keys():
+            used = re.compile(rf"\.{re.escape(key[1])}\b")
+            for place in self.uses:
+                name, norm, line = self.rows[place]
+                if line is None or not used.search(linecache.getline(line.file, line.line)):
+                    continue
+                self.told = True
+                values = f"{key[0]}.{key[1]}", self.changed[key], changed[key]
+                call = RecomputeCall(
+                    self.function, self.line, place, (name, norm), ("", 0.0), line, self.keywords, changed=values
+                )
+                self.tell(call)
+                return
+
+    def row(self, name: str, norm: float, at: SourceLine | None, number: bool = False) -> None:
+        """``number``: a plain number is among its arguments."""
         if self.count == 1:
             if len(self.rows) < MOST:
+                if number:
+                    self.uses.append(len(self.rows))
                 self.rows.append((name, norm, at))
             return
         if self.count != 2 or self.told or self.next >= MOST:
@@ -62,6 +96,30 @@ class Passes:
 
 def same(one: float, other: float) -> bool:
     return one == other or one != one or abs(one - other) <= _CLOSE * max(abs(one), abs(other))
+
+
+def numbers_of(function: Any) -> Iterator[tuple[tuple[str, str], float]]:
+    """Attributes that are plain numbers, of the module that a region is, that its method is of, or that its function
+    has from around it: ((place and class of the module, name), value)."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    owners = [function, getattr(function, "__self__", None)]
+    for cell in getattr(function, "__closure__", None) or ():
+        with suppress(ValueError):  # empty so far
+            owners.append(cell.cell_contents)
+    for owner in owners:
+        named = getattr(owner, "named_modules", None) or getattr(owner, "named_sublayers", None)
+        if named is None or isinstance(owner, type):
+            continue
+        with suppress(Exception):
+            options = {} if hasattr(owner, "named_modules") else {"include_self": True}
+            for count, (path, module) in enumerate(named(**options)):
+                if count >= _MODULES:
+                    break
+                who = type(module).__name__ + (f" {path}" if path else "")
+                for name, value in tuple(vars(module).items()):
+                    if type(value) in (int, float) and value == value:
+                        yield (who, name), value
 
 
 class Region:

@@ -65,8 +65,12 @@ class RecomputesTap(Tap):
             return run()
         inputs = tuple([tensors.norm(each) for each in args if isinstance(each, torch.Tensor)])
         passes.begin(inputs)
-        with _Log(self, passes):
-            return run()
+        try:
+            with _Log(self, passes):
+                return run()
+        finally:
+            with suppress(Exception):
+                passes.end()
 
 
 class _Log(TorchFunctionMode):
@@ -82,7 +86,8 @@ class _Log(TorchFunctionMode):
             first = result[0] if isinstance(result, (tuple, list)) and result else result
             if isinstance(first, torch.Tensor) and name not in _UNWRITTEN and not name.startswith("__get"):
                 line = self._frames.live_line(sys._getframe(1))
-                self._passes.row(name, tensors.norm(first), line)
+                number = any(type(each) in (int, float) for each in args)
+                self._passes.row(name, tensors.norm(first), line, number)
         return result
 
 

@@ -27,11 +27,13 @@ _RANDOM = (
 class RecomputeDiffers(Detector):
     """A region under a checkpoint (torch.utils.checkpoint, fleet.utils.recompute) computes something else when it is
     run again in backward, so that the gradients belong to other values than the loss: random numbers that are not
-    restored (preserve_rng_state=False, Python's or NumPy's own), state that the first pass changed, another mode.
+    restored (preserve_rng_state=False, Python's or NumPy's own), state that the first pass changed, another mode. On
+    PyTorch also a number that each pass changes and that the region computes with, where no operator differs.
 
     Evidence: the first operator (on Paddle the first result) whose value differs between the two passes, with both
-    norms.
-    Mistaken for: kernels that are not deterministic differ by less than 1e-4 and are not told.
+    norms; or the attribute, with its values behind both passes.
+    Mistaken for: kernels that are not deterministic differ by less than 1e-4 and are not told; counters that no
+    operator is given are not told.
     Cost: the norm of each result of a checkpointed region, in the sampled iterations.
     """
 
@@ -39,6 +41,9 @@ class RecomputeDiffers(Detector):
 
     def recompute(self, call: RecomputeCall) -> None:
         facts = self.facts
+        if call.changed is not None:
+            self._tell_changed(call, *call.changed)
+            return
         unrestored = call.keywords.get("preserve_rng_state") is False
         name = call.second[0] or call.first[0]
         random = any(word in name for word in _RANDOM)
@@ -46,7 +51,7 @@ class RecomputeDiffers(Detector):
         cause: SourceLine | None = (
             call.line if (unrestored and (random or not by_operator)) or not by_operator else call.at
         )
-        where = f"{os.path.basename(call.line.file)}:{call.line.line}" if call.line is not None else "an unknown line"
+        where = _place(call.line)
         what = f"{name} at line {call.at.line}" if call.at is not None else name
         why = (
             "its random numbers are not restored (preserve_rng_state=False)"
@@ -69,3 +74,25 @@ class RecomputeDiffers(Detector):
                 next=["b '*Checkpoint*'", f"bl {cause.file}:{cause.line}"] if cause is not None else [],
             )
         )  # fmt: skip
+
+    def _tell_changed(self, call: RecomputeCall, name: str, first: float, second: float) -> None:
+        facts = self.facts
+        facts.tell(
+            Finding(
+                0, "recompute-differs", "warning", 0.85,
+                f"the region checkpointed at {_place(call.line)} runs twice in each iteration, and both passes change "
+                f"{name}, which {call.first[0]} at {_place(call.at)} computes with: the next iteration finds another "
+                "value than without the checkpoint",
+                iteration=max(1, facts.iteration), forward=call.line, cause=facts.cause(call.at),
+                evidence=[
+                    f"{name} is {first:g} behind the first pass, and {second:g} behind the second one, in backward",
+                    f"{call.first[0]} in the first pass: norm {call.first[1]:.8g}; the second pass ended before it, "
+                    "or came to the same",
+                ],
+                next=[f"bl {call.at.file}:{call.at.line}"] if call.at is not None else [],
+            )
+        )  # fmt: skip
+
+
+def _place(line: SourceLine | None) -> str:
+    return f"{os.path.basename(line.file)}:{line.line}" if line is not None else "an unknown line"

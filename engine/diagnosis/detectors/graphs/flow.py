@@ -84,6 +84,11 @@ class Flow:
             known = self.leaves[id(value)] = Leaf(weakref.ref(value), next(self._bits), line)
         return known
 
+    def born(self, value: Any) -> SourceLine | None:
+        """Where a parameter was first written; None where its first use is the first that was seen of it."""
+        known = self.leaf(value)
+        return known.born if known is not None and known.born != known.used else None
+
     # ---- a call
 
     def note(self, call: OperatorCall) -> None:

@@ -51,6 +51,7 @@ class NoGradient(Detector):
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
         self._flow = Flow()
+        facts.born = self._flow.born
         self._given = 0  # bits of leaves that got a gradient
         self._lost: dict[int, int] = defaultdict(int)  # by bit of a leaf: the cuts on its way to a loss
         self._zero: dict[int, list[int]] = defaultdict(list)  # by bit: the rounds on its way, where it got zeros
@@ -241,7 +242,7 @@ class NoGradient(Detector):
             Finding(0, "no-gradient", "error", 0.92, f"{names} {verb}: {self._words(cut)}", None, None, None,
                     line_of(cut.lines), facts.cause(cause), evidence, _next(cause))
         )  # fmt: skip
-        self._told[key] = told, self._bits_for(members)
+        self._note(key, told, members)
 
     def _tell_unused(self, key: tuple[Any, ...], members: list[Held]) -> None:
         facts = self.facts
@@ -263,11 +264,13 @@ class NoGradient(Detector):
             Finding(0, "no-gradient", "warning", 0.65, message, None, None, None, line, facts.cause(line), evidence,
                     ["info params"])
         )  # fmt: skip
-        self._told[key] = told, self._bits_for(members)
+        self._note(key, told, members)
 
-    @staticmethod
-    def _bits_for(members: list[Held]) -> int:
-        return sum(1 << held.place for held in members)
+    def _note(self, key: tuple[Any, ...], told: int, members: list[Held]) -> None:
+        bits = sum(1 << held.place for held in members)
+        self._told[key] = told, bits
+        leaves = [leaf for leaf in self._flow.leaves.values() if bits >> leaf.place & 1]
+        self.facts.about[told] = frozenset(id(value) for leaf in leaves if (value := leaf.ref()) is not None)
 
     def _judge_rounded(self) -> None:
         facts = self.facts

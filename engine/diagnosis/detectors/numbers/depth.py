@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from adbg.engine.diagnosis.detector import Detector, detector
 from adbg.engine.diagnosis.detectors.numbers.sizes import Place, Size, size_of
 from adbg.engine.diagnosis.facts import Facts
+from adbg.engine.diagnosis.source import line_naming
 from adbg.engine.protocol.messages import Finding, FoundAt
 from adbg.engine.session.running_call import Running, Visit
 from adbg.engine.types import SourceLine
@@ -34,6 +35,7 @@ class _Chain:
     begins: Place | None = None
     ends: Place | None = None
     backward: int = 0
+    modules: frozenset[str] = frozenset()  # the nodes', where the same line made all of them
 
 
 @detector("vanishing", "exploding")
@@ -103,6 +105,9 @@ class Depth(Detector):
         line = _line_of(running, nodes)
         begin = next(size for size in nodes[_begin(norms, way) :] if line is None or _forward(running, size) == line)
         chain.begins, chain.ends = (_place(running, size) for size in (begin, nodes[-1]))
+        alone = all(_forward(running, size) == line for size in nodes)
+        names = [running.call.describe(size.key).module or "" for size in nodes] if alone else []
+        chain.modules = frozenset(names if len(set(names)) == len(names) else ())
 
     def end(self) -> None:
         for way, kind in ((-1, "vanishing"), (1, "exploding")):
@@ -135,6 +140,10 @@ class Depth(Detector):
             evidence.append(
                 f"each {place.op} passes on {math.exp(total / count):.3g} times the norm that it gets ({count} nodes)"
             )
+        cause, made = act[2].forward if act is not None else at.forward, ""
+        if (born := self._born(op, chain, act)) is not None:
+            evidence.append(f"all of these layers run in line {cause.line if cause is not None else 0}")
+            cause, made = born, "made "
         evidence.append(
             f"it begins at {at.unique}"
             + (f" of {at.module}" if at.module else "")
@@ -143,15 +152,32 @@ class Depth(Detector):
         if looked < 2:
             evidence.append("one iteration was looked at: more would tell whether it stays so")
         verb = "vanish" if kind == "vanishing" else "explode"
-        text = Facts.text_of(at.forward) if at.forward is not None else ""
+        line = cause if made else at.forward
+        text = Facts.text_of(line) if line is not None else ""
         self.facts.tell(Finding(
             id=0, kind=kind, severity="warning", confidence=confidence,
             message=f"gradients {verb} with depth, by a factor of {ratio:.2g} from {at.unique} to {chain.ends.unique}"
-            + (f", in `{text}`" if text else ""),
+            + (f", {made}in `{text}`" if text else ""),
             node=FoundAt(op, at.unique, at.module, None), backward=chain.backward, forward=at.forward,
-            cause=self.facts.cause(act[2].forward if act is not None else at.forward),
+            cause=self.facts.cause(cause),
             evidence=evidence, next=[f"b {at.unique}", f"b {chain.ends.unique}"],
         ))  # fmt: skip
+
+    def _born(self, op: str, chain: _Chain, act: tuple[float, int, Place] | None) -> SourceLine | None:
+        """Where most of the layers were made, if one line runs all of them and does not say what they are:
+        ``return self.net(x)``, ``loss = net(x).mean()``. The only line of its file that makes such activations, else
+        the one that makes their parameters."""
+        line = act[2].forward if act is not None else None
+        if act is None or line is None or act[2].op == op or act[2].op in Facts.text_of(line).lower():
+            return None
+        if (only := line_naming(line.file, act[2].op)) is not None:
+            return only
+        found: collections.Counter[SourceLine] = collections.Counter()
+        for name, value in self.facts.backend.parameters():
+            born = self.facts.born(value) if name.rpartition(".")[0] in chain.modules else None
+            if born is not None:
+                found[born] += 1
+        return found.most_common(1)[0][0] if found else None
 
     def _strongest(self, kind: str) -> tuple[float, int, Place] | None:
         """The operator that shrinks, or grows, gradients most."""

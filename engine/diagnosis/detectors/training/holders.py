@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from adbg.engine.diagnosis.detector import detector
@@ -205,15 +205,16 @@ class NotOptimized(LoopDetector):
         """What it holds, never got a gradient, and is in no module any more."""
         names = {id(value) for _, value in self.facts.backend.parameters()}
         shapes = {leaf.shape for leaf in found}
-        return [
-            held for held in optimizer.held
-            if not held.total and not held.frozen and id(held.ref()) not in names and held.shape in shapes
-        ]  # fmt: skip
+        loose = [held for held in optimizer.held if not held.total and not held.frozen and id(held.ref()) not in names]
+        # A layer is often replaced by one with another number of outputs; then all of them have to be found again.
+        if sorted(len(held.shape) for held in loose) == sorted(len(leaf.shape) for leaf in found):
+            return loose
+        return [held for held in loose if held.shape in shapes]
 
     def _tell_stale(self, optimizers: list[Optimizer], stale: list[Held], found: list[Leaf]) -> None:
         optimizer = next(each for each in optimizers if any(held in each.held for held in stale))
         shapes = {held.shape for held in stale}
-        leaves = [leaf for leaf in found if leaf.shape in shapes]
+        leaves = found if len(found) == len(stale) else [leaf for leaf in found if leaf.shape in shapes]
         names = self.facts.some([leaf.name or f"a tensor of shape {leaf.shape}" for leaf in leaves])
         evidence = [f"{held.name} of {optimizer.kind} got no gradient in any backward" for held in stale[:3]]
         evidence += [
@@ -221,13 +222,17 @@ class NotOptimized(LoopDetector):
             "no optimizer holds it" for leaf in leaves[:3]
         ]  # fmt: skip
         self._told = True
-        self.facts.tell(
+        told = self.facts.tell(
             Finding(
                 0, "stale-parameters", "error", 0.93,
                 f"{names} were replaced after {optimizer.kind} was made: it steps the old ones, which nothing uses",
                 cause=self.facts.cause(optimizer.made), evidence=evidence, next=[f"b param:{leaves[0].name} after"],
             )
         )  # fmt: skip
+        old = {id(held.ref()) for held in stale}
+        for each in list(self.facts.findings.values()):
+            if each.kind == "no-gradient" and (about := self.facts.about.get(each.id)) and about <= old:
+                self.facts.tell(replace(each, victim_of=told))
 
     def _tell(self, optimizer: Optimizer, found: list[Leaf], loose: bool) -> None:
         self._told = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from adbg.engine.diagnosis.detector import OptimizerEvent, detector
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _MOST = 8  # tensors of one optimizer
 _ELEMENTS = 1 << 20  # of one of them
+_VANISHED = 1e-6  # norm of a gradient; a usual rate times that is below half a unit in the last place of f32
 _WRITES = r"load_state_dict|set_state_dict|set_dict|\.data\s*=(?!=)|\.data\.copy_|\.copy_\(|set_value\("
 
 
@@ -35,6 +36,7 @@ class _Weights:
     unmoved: int = 0  # steps in a row that changed no bit, of finite gradients that are not zero
     looked: int = 0
     told: bool = False
+    small: int = 0  # the finding that says it of very small gradients
 
 
 @detector("lost-update")
@@ -134,7 +136,7 @@ class LostUpdate(LoopDetector):
         known.told = True
         shown = [optimizer.held[at] for at in still]
         kinds = sorted({self._dtype(held) for held in shown})
-        self.facts.tell(
+        told = self.facts.tell(
             Finding(
                 0, "lost-update", "error", 0.85,
                 f"no step of {optimizer.kind} changes a bit of {self.facts.some([held.name for held in shown])}: the "
@@ -147,6 +149,16 @@ class LostUpdate(LoopDetector):
                 ],
             )
         )  # fmt: skip
+        if max(held.at_step or 0.0 for held in shown) < _VANISHED:
+            known.small = told
+
+    def end(self) -> None:
+        """Gradients that vanish on their way, and then change nothing: one finding."""
+        cause = next((each.id for each in self.facts.findings.values() if each.kind == "vanishing"), None)
+        for known in self._weights.values():
+            told = self.facts.findings.get(known.small)
+            if told is not None and cause is not None:
+                self.facts.tell(replace(told, severity="warning", victim_of=cause))
 
     def _dtype(self, held: Held) -> str:
         return self.facts.backend.meta(held.ref()).dtype or "its type"

@@ -96,6 +96,19 @@ class Counting(nn.Module):
 counting = Counting()
 train(lambda x: net[2](checkpoint(counting, x.requires_grad_(), use_reentrant=True)))
 """
+# The second pass ends behind tanh, whose result is all that it is for: no operator differs, but every pass counts.
+COUNTED = """
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.calls = 0
+    def forward(self, x):
+        self.calls += 1
+        return torch.tanh(self.layer(x)) * self.calls  # CAUSE
+block = Block()
+train(lambda x: checkpoint(block, x, use_reentrant=False) + net(x))
+"""
 KEEPS = """
 class Exp(torch.autograd.Function):
     @staticmethod
@@ -128,6 +141,7 @@ train(lambda x: Clamp.apply(net(x)))
         ("gradient-hook", ZERO), ("gradient-hook", NAN), ("gradient-hook", SCALED),
         ("hooks-pile-up", PILE), ("hooks-pile-up", PILE_LOG), ("hooks-pile-up", PILE_MODULE),
         ("recompute-differs", UNRESTORED), ("recompute-differs", PYTHON_RANDOM), ("recompute-differs", STATE),
+        ("recompute-differs", COUNTED),
         ("function-keeps-output", KEEPS), ("function-input-overwritten", OVERWRITES),
     ],
 )  # fmt: skip

@@ -8,7 +8,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from support.diagnosing import check_found, check_healthy
+from support.diagnosing import check_found, check_healthy, diagnose, findings, line_of
 
 pytest.importorskip("torch")
 
@@ -83,6 +83,25 @@ for _ in range(4):
     optimizer.step()
 """
 
+IN_A_ROW = """
+import torch
+from torch import nn
+def make(depth):
+    layers = []
+    for _ in range(depth):
+        layers.append(nn.Linear(16, 16))
+        layers.append(nn.Sigmoid())  # CAUSE
+    return nn.Sequential(*layers, nn.Linear(16, 1))
+torch.manual_seed(0)
+net = make(16)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for _ in range(10):
+    loss = net(torch.randn(4, 16)).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
 RECURRENT = """
 import torch
 class Cell(torch.nn.Module):
@@ -116,7 +135,7 @@ def run(x):
     for each in blocks:
         x = each(x)  # CAUSE
     return x
-optimizer = torch.optim.SGD(blocks.parameters(), lr=1e-20)
+optimizer = torch.optim.SGD(blocks.parameters(), lr=1e-9)
 for _ in range(3):
     loss = run(torch.randn(4, 64)).mean()
     optimizer.zero_grad()
@@ -237,6 +256,12 @@ CASES = [
 def test_names_the_line(tmp_path: Path, program: str, kind: str, why: str) -> None:
     first = check_found(tmp_path, program, kind)
     assert why in (first["message"] + " ".join(first["evidence"])).lower(), first
+
+
+def test_what_follows_from_vanishing_gradients_is_not_told_beside_them(tmp_path: Path) -> None:
+    """Steps that change nothing. One line runs all layers, so the one to change is that which makes them."""
+    told = [each for each in findings(diagnose(tmp_path, IN_A_ROW)) if each["severity"] != "note"]
+    assert [(each["kind"], each["cause"]["line"]) for each in told] == [("vanishing", line_of(IN_A_ROW))]
 
 
 def test_healthy_programs_get_no_finding(tmp_path: Path) -> None:

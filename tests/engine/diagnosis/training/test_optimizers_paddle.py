@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("paddle")
 
-from support.diagnosing import check_found
+from support.diagnosing import check_found, diagnose, findings, line_of
 
 HEAD = """
 
@@ -103,15 +103,6 @@ class Net(nn.Layer):
 
 model = Net()
 optimizer = paddle.optimizer.Adam(0.01, parameters=model.parameters())
-"""
-        + LOOP,
-    ),
-    "a new layer behind the optimizer": (
-        "stale-parameters",
-        """
-model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))
-optimizer = paddle.optimizer.SGD(0.01, parameters=model.parameters())  # CAUSE
-model[2] = nn.Linear(8, 1)
 """
         + LOOP,
     ),
@@ -338,6 +329,23 @@ for epoch in range(3):
 @pytest.mark.parametrize(("kind", "program"), HELD.values(), ids=HELD)
 def test_what_an_optimizer_holds(tmp_path: Path, kind: str, program: str) -> None:
     check_found(tmp_path, HEAD + program, kind)
+
+
+REPLACED = (
+    HEAD
+    + """
+model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+optimizer = paddle.optimizer.SGD(0.01, parameters=model.parameters())  # CAUSE
+model[2] = nn.Linear(8, 1)
+"""
+    + LOOP
+)
+
+
+def test_what_follows_from_a_replaced_layer_is_not_told_beside_it(tmp_path: Path) -> None:
+    """The old one gets no gradient, and no optimizer holds the new one: one finding, also with another shape."""
+    told = [each for each in findings(diagnose(tmp_path, REPLACED)) if each["severity"] != "note"]
+    assert [(each["kind"], each["cause"]["line"]) for each in told] == [("stale-parameters", line_of(REPLACED))]
 
 
 @pytest.mark.parametrize(("kind", "program"), RATES.values(), ids=RATES)
