@@ -16,6 +16,13 @@ from adbg.tui.text.formatting import stop_title
 
 pytest.importorskip("torch")
 
+
+@pytest.fixture(autouse=True)
+def python_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The native core walks graphs of any size."""
+    monkeypatch.setenv("ADBG_NATIVE", "0")
+
+
 # The bound itself is in test_torch_deep: a small one here, so that the graph need not be large.
 DEEP = """
 import sys, torch
