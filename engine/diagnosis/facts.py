@@ -21,6 +21,7 @@ class Facts:
         iteration: outermost backwards begun so far, since it is watched.
         before: those that had begun by then.
         sampled: the taps for sampled iterations are in now.
+        stepping: an optimizer's step runs, as far as a detector that wants operators in every iteration has noted.
         deep: every iteration is sampled, and detectors may compute more.
         findings: told so far, by id.
     """
@@ -30,6 +31,7 @@ class Facts:
         self.deep = deep
         self.iteration = self.before = 0
         self.sampled = True
+        self.stepping = False
         self.findings: dict[int, Finding] = {}
         self._send = send
         self._ids: Callable[[], int] = itertools.count(1).__next__

@@ -158,7 +158,8 @@ class OperatorTap(Tap):
 
     def handle(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         watcher, aside = self.watcher, self._aside
-        name = self.name_of(function) if watcher is not None and not aside.telling else ""
+        told_of = watcher is not None and not watcher.deaf and not aside.telling
+        name = self.name_of(function) if told_of else ""
         aside.depth += 1
         try:
             if not name or watcher is None or private.tracing():
