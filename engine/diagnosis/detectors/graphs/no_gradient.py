@@ -302,7 +302,7 @@ class NoGradient(Detector):
             turn = self._flow.rounds[at]
             line = line_of(turn.lines)
             who = facts.some(names)
-            message = f"the gradient of {who} is always 0: {turn.name} at {place(line)} has derivative 0"
+            message = f"the gradient of {who} is always 0: {turn.name} at {place(line)} has derivative 0 everywhere"
             evidence = [
                 f"the norm of .grad of {who} is exactly 0 in every iteration that was looked at",
                 f"{turn.name} at {place(line)} is on the way from {who} to the loss",
