@@ -142,7 +142,7 @@ class OperatorTap(Tap):
             return any(each not in (None, plain, torch._C._disabled_torch_function_impl) for each in own)
 
         self._asked = theirs, has_torch_function
-        overrides.has_torch_function = has_torch_function
+        overrides.has_torch_function = has_torch_function  # type: ignore[assignment]
 
     # ---- on the program's threads
 
