@@ -7,7 +7,7 @@ import sys
 
 from adbg.tui.batch.lines import as_json, diagnosis_line, finding_line, written
 from adbg.tui.debugger.findings.recorded import RecordedFindings
-from adbg.tui.text.findings import count_text, examined_lines, list_lines
+from adbg.tui.text.findings import examined_lines, headline, list_lines
 
 
 def write_json(found: RecordedFindings) -> None:
@@ -19,7 +19,7 @@ def write_json(found: RecordedFindings) -> None:
 def write_text(found: RecordedFindings) -> None:
     rows = found.ranked()
     width = shutil.get_terminal_size((120, 24)).columns
-    head = count_text(rows)
+    head = headline(rows, found.examined(), found.told_end)
     if not found.live:
         head += " in the recorded nodes (diagnosis was not on in this run)"
     lines = [head, *(line.text for line in list_lines(rows, width))]

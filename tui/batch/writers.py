@@ -23,7 +23,7 @@ from adbg.tui.debugger.debugger import Debugger
 from adbg.tui.debugger.findings.store import Findings
 from adbg.tui.debugger.reports import shown_text, stop_report
 from adbg.tui.text.evidence import stop_message
-from adbg.tui.text.findings import count_text, examined_lines, list_lines, told_line
+from adbg.tui.text.findings import examined_lines, headline, list_lines, told_line
 from adbg.tui.text.formatting import exit_text, trace_text
 from adbg.tui.text.memory import growth_lines
 from adbg.tui.text.profile import is_whole, state_text
@@ -164,7 +164,8 @@ class TextWriter(Writer):
     def diagnosed(self, findings: Findings) -> None:
         rows = findings.ranked()
         width = shutil.get_terminal_size((120, 24)).columns - len(PREFIX)
-        lines = [f"diagnosis: {count_text(rows)}", *(line.text for line in list_lines(rows, width))]
+        head = headline(rows, findings.examined(), findings.told_end)
+        lines = [f"diagnosis: {head}", *(line.text for line in list_lines(rows, width))]
         lines += examined_lines(findings.examined(), findings.iterations, findings.told_end, bool(rows))
         self._lines(self._err, "stderr", "\n".join(lines))
 

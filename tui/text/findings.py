@@ -134,14 +134,30 @@ def count_text(rows: Sequence[Ranked]) -> str:
     return f"{len(rows)} finding{'s' * (len(rows) > 1)}: {words}"
 
 
+def headline(rows: Sequence[Ranked], examined: Sequence[Examined], ended: bool) -> str:
+    """The count, and where none is no all-clear, why: the program was killed, or detectors failed."""
+    counts = count_text(rows)
+    if not ended:
+        return f"cut short: {counts if rows else 'nothing was told'} until the program was killed; more may be there"
+    failed = len({row.kind for row in examined if row.result == "could not look"})
+    kinds = f"{failed} kind{'s' * (failed > 1)} of findings could not be looked for"
+    if failed and not rows and not any(row.result == "clear" for row in examined):
+        return kinds
+    return f"{counts}, and {kinds}" if failed else counts
+
+
 def examined_lines(examined: Sequence[Examined], iterations: int, ended: bool, found: bool) -> list[str]:
-    """What was looked at, and what could not be. ``ended``: the program, or a stop of diagnosis, said so."""
+    """What could not be looked at, a line a reason, then what was. ``ended``: the program, or a stop of diagnosis, said so."""
     if not ended:
         return ["what was looked at is not known: the program ended without a word (a signal, os._exit)"]
     seen = f"{iterations} iteration{'s' * (iterations != 1)}"
     clear = [row.kind for row in examined if row.result == "clear"]
     away = [row.kind for row in examined if row.result == "not applicable"]
-    lines = []
+    reasons: dict[str, list[str]] = {}
+    for row in examined:
+        if row.result == "could not look":
+            reasons.setdefault(row.why, []).append(row.kind)
+    lines = [f"could not look for {', '.join(kinds)}: {why}" for why, kinds in reasons.items()]
     if not iterations:
         lines.append("no backward was called while it watched: only what shows without one was looked for")
     if found and clear:
@@ -150,5 +166,4 @@ def examined_lines(examined: Sequence[Examined], iterations: int, ended: bool, f
         lines.append(f"looked for in {seen}, and not found: {', '.join(clear)}")
     if away and not found:
         lines.append(f"nothing there to look at: {', '.join(away)}")
-    lines += [f"could not look for {row.kind}: {row.why}" for row in examined if row.result == "could not look"]
     return lines

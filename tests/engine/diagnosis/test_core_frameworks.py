@@ -103,6 +103,11 @@ def test_what_was_told_stays_told_however_it_ends(framework: str, tmp_path: Path
         outcome = diagnosed(tmp_path, framework, f"train(rows())\n{rest}")
         assert outcome.status == status, str(outcome)
         check(outcome, whole=False)
+    endless = tmp_path / "endless.py"
+    endless.write_text(f"import {framework}\nprint('begun', flush=True)\nwhile True: pass\n")
+    text = adbg("diagnose", "--timeout", "15", endless, cwd=tmp_path)
+    assert text.status == 124 and "diagnosis: cut short: nothing was told" in text.stderr, str(text)
+    assert "nothing found" not in text.stderr, str(text)
 
 
 @on_frameworks()

@@ -14,7 +14,7 @@ from adbg.engine.types import SourceLine
 from adbg.tui.debugger.findings import kinds
 from adbg.tui.debugger.findings.ranking import Told, is_error, merged, ranked
 from adbg.tui.debugger.findings.store import Findings
-from adbg.tui.text.findings import Ranked, examined_lines, finding_lines, told_line
+from adbg.tui.text.findings import Ranked, examined_lines, finding_lines, headline, told_line
 
 
 def made(id: int, kind: str = "nonfinite", severity: str = "error", **fields: Any) -> Finding:
@@ -130,13 +130,25 @@ def test_in_words() -> None:
 
 def test_what_was_looked_at() -> None:
     examined = [Examined("a", "clear"), Examined("b", "not applicable"), Examined("c", "could not look", "no stacks")]
+    examined += [Examined("d", "could not look", "it failed"), Examined("e", "could not look", "no stacks")]
     assert examined_lines(examined, 3, True, False) == [
+        "could not look for c, e: no stacks",
+        "could not look for d: it failed",
         "looked for in 3 iterations, and not found: a",
         "nothing there to look at: b",
-        "could not look for c: no stacks",
     ]
-    assert "no backward was called" in examined_lines(examined, 0, True, False)[0]
+    assert "no backward was called" in examined_lines(examined[:2], 0, True, False)[0]
     assert "without a word" in examined_lines([], 0, False, True)[0]
+
+
+def test_no_headline_reads_as_all_clear_where_it_is_not() -> None:
+    clear, failed = Examined("a", "clear"), Examined("b", "could not look", "it failed")
+    assert headline([], [clear], True) == "nothing found"
+    assert headline([], [clear, failed], True) == "nothing found, and 1 kind of findings could not be looked for"
+    assert headline([], [failed], True) == "1 kind of findings could not be looked for"
+    killed = headline([], [], False)
+    assert killed.startswith("cut short") and "nothing found" not in killed
+    assert "1 finding" in headline(rows(made(1)), [], False)
 
 
 def test_kinds_are_those_of_the_detectors() -> None:

@@ -9,7 +9,7 @@ from adbg.engine.protocol import messages as protocol
 from adbg.engine.protocol.codec import to_json
 from adbg.tui.commands.table import CommandResult, command
 from adbg.tui.debugger.findings.kinds import check
-from adbg.tui.text.findings import Ranked, count_text, examined_lines, finding_lines, list_lines
+from adbg.tui.text.findings import Ranked, count_text, examined_lines, finding_lines, headline, list_lines
 
 if TYPE_CHECKING:
     from adbg.tui.debugger.debugger import Debugger
@@ -100,15 +100,16 @@ def findings_result(debugger: Debugger, only: list[str], on: bool, begins: bool 
     rows = debugger.findings.ranked()
     if only:
         rows = [row for row in rows if {row.finding.kind, *(each.kind for each in row.also)} & set(only)]
-    head = count_text(rows)
+    told = debugger.findings.told_end
+    head = headline(rows, debugger.findings.examined(), True) if told else count_text(rows)
     if not rows and begins:
         head = "diagnosis is on now; nothing is known so far: it tells what it finds as the program runs"
     elif not rows:
-        head += " so far" if on else "" if debugger.findings.told_end else "; diagnosis was not on (`diagnose start`)"
+        head += " so far" if on else "" if told else "; diagnosis was not on (`diagnose start`)"
     lines = [head, *(line.text for line in list_lines(rows, WIDTH, len(rows) == 1))]
     if len(rows) > 1:
         lines.append("`diagnose N` shows what proves it, and the commands that show it")
-    if not rows and not begins and debugger.findings.told_end:
+    if not rows and not begins and told:
         examined = [row for row in debugger.findings.examined() if not only or row.kind in only]
         lines += examined_lines(examined, debugger.findings.iterations, True, False)
     return CommandResult("\n".join(lines), {"on": on, "findings": _values(rows)})
