@@ -1,7 +1,7 @@
 """Finds the extension ``adbg._native`` and checks it, once a process; says why it is not used.
 
-It is used where it is asked for: ``ADBG_NATIVE=1``, or a path takes the one that was built there; not by itself yet, for
-the whole suite has passed with the Python hooks alone. Those do everything, more slowly: that is no error anywhere.
+It is used where it is asked for: ``ADBG_NATIVE=1``, or a path takes the one that was built there; not by itself yet,
+for the whole suite has passed with the Python hooks alone. Those do everything, more slowly: no error anywhere.
 Called on the thread that prepares a backend, and by ``adbg doctor``.
 """
 
