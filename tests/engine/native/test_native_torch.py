@@ -113,9 +113,7 @@ def test_walk_order_and_edges_are_torchs() -> None:
         assert call.count() == len(nodes)
         for key, node in enumerate(nodes):
             assert call.far.node(key) is node and call.key_of(node) == key
-            told = [
-                (nodes.index(below) if below is not None else None, slot) for below, slot in node.next_functions
-            ]
+            told = [(nodes.index(below) if below is not None else None, slot) for below, slot in node.next_functions]
             assert [(edge.to, edge.to_slot) for edge in call.edges(key)] == told
             assert call.name(key) == type(node).__name__
         seen.extend(call.order())
