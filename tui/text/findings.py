@@ -147,7 +147,7 @@ def headline(rows: Sequence[Ranked], examined: Sequence[Examined], ended: bool) 
 
 
 def examined_lines(examined: Sequence[Examined], iterations: int, ended: bool, found: bool) -> list[str]:
-    """What could not be looked at, a line a reason, then what was. ``ended``: the program, or a stop of diagnosis, said so."""
+    """What could not be looked at, a line a reason, then what was. ``ended``: the program, or a stop, said so."""
     if not ended:
         return ["what was looked at is not known: the program ended without a word (a signal, os._exit)"]
     seen = f"{iterations} iteration{'s' * (iterations != 1)}"
