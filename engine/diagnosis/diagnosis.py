@@ -23,7 +23,7 @@ from adbg.engine.session.running_call import Running, Visit
 from adbg.engine.session.session import Session
 from adbg.engine.session.stop_point import PausedPoint
 
-_WATCHED = tuple(name for name in vars(Watcher) if not name.startswith("_"))
+_WATCHED = tuple(name for name, each in vars(Watcher).items() if not name.startswith("_") and callable(each))
 _TOLD = ("backward_begin", "node_begin", "node_end", "backward_end", "iteration_end", "uncaught", "at_stop", "end")
 _RESULTS = ("not applicable", "clear", "could not look", "finding")  # the last one counts, of several frameworks
 
@@ -222,7 +222,13 @@ class _OfBackend(Watcher):
         for event in (*_TOLD, *_WATCHED):
             plain = getattr(Detector, event)
             calls = [(each, getattr(each, event)) for each in self._working if getattr(type(each), event) is not plain]
+            if event == "operator":  # one detector may want them in an iteration in which others do not
+                calls = [call for call in calls if Need.OPERATORS in self._needs_of(call[0])]
             self._calls[event] = calls
+
+    def _needs_of(self, detector: Detector) -> Need:
+        """What it wants told in the iteration at hand."""
+        return detector.needs | detector.sampled if self.facts.sampled else detector.needs
 
     def tell(self, event: str, *what: Any) -> None:
         calls, me = self._calls[event], get_ident()
@@ -258,9 +264,8 @@ class _OfBackend(Watcher):
         self.facts.sampled = self.facts.deep or is_sampled(iteration)
         needs = Need.NOTHING
         for each in self._working:
-            needs |= each.needs
-            if self.facts.sampled:
-                needs |= each.sampled
+            needs |= self._needs_of(each)
+        self._listen()
         self._want(needs)
 
     def _want(self, needs: Need) -> None:
@@ -335,6 +340,11 @@ class _OfBackend(Watcher):
 
     def optimizer(self, event: Any) -> None:
         self.tell("optimizer", event)
+
+    @property
+    def deaf(self) -> bool:
+        """Between sampled iterations nobody looks at what an optimizer computes."""
+        return self.facts.stepping and not self.facts.sampled
 
     def module_begin(self, call: Any) -> None:
         self.tell("module_begin", call)

@@ -13,6 +13,8 @@ from adbg.engine.outside import suppress
 from adbg.engine.protocol.messages import Cause, Finding, FoundAt
 from adbg.engine.types import SourceLine
 
+_ASKED_AGAIN = 100  # times that names are looked up anew before the first backward
+
 
 class Facts:
     """Of one framework in this process.
@@ -21,6 +23,7 @@ class Facts:
         iteration: outermost backwards begun so far, since it is watched.
         before: those that had begun by then.
         sampled: the taps for sampled iterations are in now.
+        stepping: an optimizer's step runs, as far as a detector that wants operators in every iteration has noted.
         deep: every iteration is sampled, and detectors may compute more.
         findings: told so far, by id.
     """
@@ -30,11 +33,13 @@ class Facts:
         self.deep = deep
         self.iteration = self.before = 0
         self.sampled = True
+        self.stepping = False
         self.findings: dict[int, Finding] = {}
         self._send = send
         self._ids: Callable[[], int] = itertools.count(1).__next__
         self._names: dict[int, str] = {}
         self._named_at = -1
+        self._asked_again = 0
         self.shared: dict[type, Any] = {}  # what detectors of one family keep together
         self.places: dict[int, str] = {}  # id of a tensor -> its place in an optimizer; STEPS fills it in
         self.about: dict[int, frozenset[int]] = {}  # id of a finding -> ids of the tensors that it is about
@@ -44,12 +49,15 @@ class Facts:
 
     def name_of(self, tensor: Any) -> str:
         """What the user calls a parameter ("fc1.weight"); else its place in an optimizer; "" for any other tensor."""
-        if self._named_at != self.iteration:
+        # Before the first backward modules are only being met: for a leaf without a name they are asked again.
+        again = not self.iteration and id(tensor) not in self._names and self._asked_again < _ASKED_AGAIN
+        if self._named_at != self.iteration or (again and not self.backend.has_graph(tensor)):
             names: dict[int, str] = {}
             for name, each in self.backend.parameters():  # a part that ran alone tells a shorter path
                 if len(name) > len(names.get(id(each), "")):
                     names[id(each)] = name
             self._names, self._named_at = names, self.iteration
+            self._asked_again += 1
         return self._names.get(id(tensor), "") or self.places.get(id(tensor), "")
 
     def shape(self, tensor: Any) -> tuple[int, ...]:

@@ -41,6 +41,7 @@ class StopReader:
         self._refreshing: set[int] = set()  # pages of the graph to read again
         self._told = 0  # selection that the debugger was told: its echo may come when the cursor is elsewhere
         self._rest: Any = None  # timer: the cursor rests
+        self.instead: tuple[int, SourceLine] | None = None  # a node, and the line that is shown in place of its own
         self._settle_at = 0.0
         self._frames: list[FrameRow] = []  # of the stop
         self._frames_note = ""
@@ -183,7 +184,9 @@ class StopReader:
         self._at_stop = stop is not None and stop.index == index
         self._neighbours(None)
         row = self.main.graph.model.rows.get(index)
-        if row is not None and row.forward is not None and not self._at_stop:
+        if self.instead is not None and self.instead[0] != index:
+            self.instead = None
+        if self.instead is None and row is not None and row.forward is not None and not self._at_stop:
             self.main.code.show(row.forward)
         self.main.retitle()
         if self._rest is not None:
@@ -315,6 +318,8 @@ class StopReader:
                 self.main.lists.show_frames(rows, 0, body.forward_note)
                 place = body.node.forward or (body.forward[0] if body.forward else None)
                 self.main.code.show(place, body.forward_note or "no forward line is known for this node")
+            if self.instead is not None:
+                self.main.code.show(self.instead[1])
         self.read_value()
 
     def _know(self, body: NodeBody | None) -> None:

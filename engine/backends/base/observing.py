@@ -174,6 +174,11 @@ class Watcher:
     """Whoever is told. On the thread of the event, between two steps of the program's own; must not raise; what it
     computes runs with the framework's gradient mode off and out of sight of other taps (``Observation.hidden``)."""
 
+    @property
+    def deaf(self) -> bool:
+        """Operators need not be told for now. An optimizer's step has twice those of a forward."""
+        return False
+
     def operator(self, call: OperatorCall) -> None: ...
 
     def optimizer(self, event: OptimizerEvent) -> None: ...

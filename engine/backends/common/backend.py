@@ -72,6 +72,13 @@ class MakeTaps(Protocol):
     def __call__(self, frames: FrameFilter) -> Sequence[Tap]: ...
 
 
+def native_off() -> Sequence[DoctorLine]:
+    """Why the optional extension does nothing for a framework."""
+    module, why = load.core()
+    told = f"{why}; the Python hooks do its work, more slowly" if module is None else "built, but it has no part here"
+    return (DoctorLine("off", "native core", told),)
+
+
 class FrameworkBackend(Backend):
     """What is the same for every framework. A backend makes the parts in its ``__init__``."""
 
@@ -85,6 +92,7 @@ class FrameworkBackend(Backend):
     _phases: PhaseTaps
     _forward: ForwardTimer | None = None  # None: the framework gives no safe way
     _creations: Watching
+    _native_lines: Callable[[], Sequence[DoctorLine]] = staticmethod(native_off)
     _told: Mapping[str, Callable[[bool], None]] = {}  # by who watches iterations
 
     # ---- in and out
@@ -185,13 +193,6 @@ class FrameworkBackend(Backend):
         for name in Capabilities.__dataclass_fields__:
             if not getattr(self.capabilities, name):
                 lines.append(DoctorLine("off", name.replace("_", " "), self.why_off(name)))
-        lines.extend(self.native())
+        lines.extend(self._native_lines())
         lines.extend(DoctorLine("limit", what, detail) for what, detail in self.limits)
         return lines
-
-    def native(self) -> Sequence[DoctorLine]:
-        """What the optional extension does for this framework, or why it does nothing."""
-        module, why = load.core()
-        if module is None:
-            return (DoctorLine("off", "native core", f"{why}; the Python hooks do its work, more slowly"),)
-        return (DoctorLine("off", "native core", f"built, but it has no part for {self.name}"),)

@@ -35,7 +35,7 @@ from adbg.engine.backends.paddle.native import symbols
 from adbg.engine.backends.paddle.native.census import census
 from adbg.engine.backends.paddle.native.census import leave as leave_census
 from adbg.engine.backends.paddle.native.contexts import contexts_alive
-from adbg.engine.backends.paddle.native.core import abandon_core, core, core_problem, interposed
+from adbg.engine.backends.paddle.native.core import abandon_core, core, native_lines
 from adbg.engine.backends.paddle.native.grad_fn import node_of
 from adbg.engine.backends.paddle.native.later import CALLERS, LateChecks
 from adbg.engine.backends.paddle.native.own import aids_aside, aids_tell
@@ -46,7 +46,6 @@ from adbg.engine.backends.paddle.timing.phases import PaddlePhases
 from adbg.engine.backends.paddle.vlog import PaddleVlog
 from adbg.engine.errors import Unsupported
 from adbg.engine.frames import locals_elsewhere
-from adbg.engine.native import load
 from adbg.engine.protocol.messages import GroupTimeout
 from adbg.engine.types import SourceLine
 
@@ -73,6 +72,7 @@ class PaddleBackend(FrameworkBackend):
     limits = _LIMITS
     _framework: ClassVar[Any] = paddle
     _make_taps = staticmethod(observing.taps)
+    _native_lines = staticmethod(native_lines)
     _entry: EngineEntry
     _modules: Modules
     dump_dialect: ClassVar[DumpDialect] = DumpDialect(
@@ -265,21 +265,6 @@ class PaddleBackend(FrameworkBackend):
         how = DoctorLine("ok" if native is not None else "limit", "stops before a node", symbols.mechanism())
         first, *rest = super().doctor()
         return [first, how, *rest]
-
-    def native(self) -> Sequence[DoctorLine]:
-        """The extension: see ``native.core``."""
-        if load.core()[0] is None:
-            return super().native()
-        noted = core()
-        if noted is None:
-            return (DoctorLine("limit", "native core", f"not used, the Python hooks do its work: {core_problem()}"),)
-        where = ", ".join(symbol for symbol, _, _ in interposed())
-        lines = [DoctorLine("ok", "native core", f"stacks, Layers, the forward's order and graphs; interposes {where}")]
-        if noted.watch is not None:
-            lines.append(DoctorLine("ok", "native watch", "finite gradients of the CPU are looked at in C++"))
-        else:
-            lines.append(DoctorLine("limit", "native watch", f"the Python hooks look: {noted.watch_problem}"))
-        return lines
 
 
 def _capabilities(stacks: Stacks, hooks: bool) -> Capabilities:

@@ -115,7 +115,8 @@ class Modules(SeenModules):
         if known is None or known[0]() is not layer:
             self._learn(self._inside.layers[0] if self._inside.layers else layer)
             known = self._paths.get(id(layer))
-            if known is None or known[0]() is not layer:  # made on the fly, no part of the outermost Layer
+            if known is None or known[0]() is not layer:  # made on the fly, or kept in a plain list: its parameters too
+                self._learn(layer)
                 known = self._paths[id(layer)] = (weakref.ref(layer), type(layer).__name__)
         return known[1]
 

@@ -90,6 +90,7 @@ class TorchBackend(FrameworkBackend):
         self._frames = self._user_frames = FrameFilter()
         self._modules = Modules()
         self._core = Core()
+        self._native_lines = lambda: [DoctorLine(*line) for line in self._core.lines()]
         native = NativeStacks(self._core)
         self._modules.ran_natively = native.roots
         self._stacks = Stacks(self._modules, self._frames, native)
@@ -227,9 +228,6 @@ class TorchBackend(FrameworkBackend):
 
     def reducer(self) -> str:
         return self._modules.kind_among(torch.nn.parallel.DistributedDataParallel)
-
-    def native(self) -> Sequence[DoctorLine]:
-        return [DoctorLine(*line) for line in self._core.lines()]
 
     def why_off(self, capability: str) -> str:
         if capability == "native_vlog":

@@ -182,7 +182,9 @@ class undisturbed:  # a lower-case name, used in a ``with``
 
     def __enter__(self) -> None:
         self._recorded = torch.is_grad_enabled()
-        self._unseen = unseen()
+        # Nobody looks, as a rule: without a stack of contexts 0.8 us, not 3, at each operator that is looked at.
+        seen = no_function is None or dispatch_depth() or profiling()
+        self._unseen = unseen() if seen or no_function is None else no_function()
         self._unseen.__enter__()
         set_grad_mode(False)
 

@@ -26,8 +26,6 @@ from adbg.tui.commands.threads import read_all
 from adbg.tui.debugger.debugger import Debugger
 from adbg.tui.text.findings import Ranked, place_of
 
-SHOWN_LAST = 0.2  # seconds: behind the line of the node, which the graph panel shows as its cursor moves
-
 
 class OtherScreens(TypeAhead[int]):
     """An app that opens them by their names."""
@@ -36,6 +34,7 @@ class OtherScreens(TypeAhead[int]):
     main: MainScreen
     lookups: Lookups
     feed: Any  # the app's EventFeed, which is above this room
+    reader: Any  # its StopReader, likewise
 
     def action_screen(self, name: str) -> None:
         """ "help", "output", "threads", "memory", "findings", "profile"."""
@@ -101,9 +100,10 @@ def _findings(app: OtherScreens) -> None:
 
         def show(index: int) -> None:
             if index:
+                app.reader.instead = (index, place) if place is not None else None
                 main.graph.go_to(index)
             if place is not None:
-                main.set_timer(SHOWN_LAST, lambda: main.code.show(place))
+                main.code.show(place)
             main.action_panel("source" if place is not None else "graph", zoom=False)
 
         def found(read: Read) -> None:

@@ -17,6 +17,8 @@ from typing import Any
 
 import paddle
 
+from adbg.engine.backends.base import DoctorLine
+from adbg.engine.backends.common.backend import native_off
 from adbg.engine.backends.common.user_files import EXPRESSION, FrameFilter
 from adbg.engine.backends.paddle.native import symbols
 from adbg.engine.backends.paddle.native.own import own_leaf, own_operators
@@ -213,3 +215,19 @@ def abandon_core() -> None:
     """In a forked child: whoever held the lock is not here."""
     global _lock
     _lock = threading.Lock()
+
+
+def native_lines() -> Sequence[DoctorLine]:
+    """What the extension does here, for ``adbg doctor``."""
+    if load.core()[0] is None:
+        return native_off()
+    noted = core()
+    if noted is None:
+        return (DoctorLine("limit", "native core", f"not used, the Python hooks do its work: {core_problem()}"),)
+    where = ", ".join(symbol for symbol, _, _ in interposed())
+    lines = [DoctorLine("ok", "native core", f"stacks, Layers, the forward's order and graphs; interposes {where}")]
+    if noted.watch is not None:
+        lines.append(DoctorLine("ok", "native watch", "finite gradients of the CPU are looked at in C++"))
+    else:
+        lines.append(DoctorLine("limit", "native watch", f"the Python hooks look: {noted.watch_problem}"))
+    return lines

@@ -82,8 +82,8 @@ class OperatorTap(Tap):
 
     def watched(self) -> Watcher | None:
         """Who is told of a call on this thread."""
-        inside = self._inside
-        return None if inside.depth or inside.telling else self.watcher
+        inside, watcher = self._inside, self.watcher
+        return None if inside.depth or inside.telling or watcher is None or watcher.deaf else watcher
 
     def call(self, watcher: Watcher, name: str, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         operands = tensors_in(paddle.Tensor, args)

@@ -61,6 +61,7 @@ class OperatorTap(Tap):
         self._mode: Any = None
         self._handle: Any = None
         self._compile: tuple[Any, Any] | None = None  # torch's, and what stands in for it
+        self._asked: tuple[Any, Any] | None = None  # the same of ``torch.overrides.has_torch_function``
         self.watcher: Watcher | None = None
         self.problem = ""
 
@@ -72,6 +73,8 @@ class OperatorTap(Tap):
         self.watcher = watcher
         if self._compile is None:
             self._stand_in()
+        if self._asked is None:
+            self._keep_fast_paths()
         if self._mode is None:
             self._mode = _Mode(self)
         if not self._aside.depth and self._mode not in _stack():
@@ -86,6 +89,11 @@ class OperatorTap(Tap):
             if torch.compile is ours:
                 torch.compile = theirs
             self._compile = None
+        if self._asked is not None:
+            theirs, ours = self._asked
+            if overrides.has_torch_function is ours:
+                overrides.has_torch_function = theirs
+            self._asked = None
         self._leave()
 
     def _leave(self) -> None:
@@ -121,6 +129,21 @@ class OperatorTap(Tap):
         self._compile = theirs, compile
         torch.compile = compile
 
+    def _keep_fast_paths(self) -> None:
+        """TransformerEncoderLayer and MultiheadAttention compute with other kernels in evaluation, with other bits,
+        where no mode is on: they ask by this name. It answers as if ours were not there."""
+        theirs, plain = overrides.has_torch_function, torch.Tensor.__torch_function__
+
+        def has_torch_function(relevant_args: Any) -> bool:
+            if self._mode is None or private.function_depth() != 1 or self._mode not in _stack():
+                return bool(theirs(relevant_args))
+            kinds = {type(each) for each in relevant_args}
+            own = [getattr(kind, "__torch_function__", None) for kind in kinds if kind is not torch.Tensor]
+            return any(each not in (None, plain, torch._C._disabled_torch_function_impl) for each in own)
+
+        self._asked = theirs, has_torch_function
+        overrides.has_torch_function = has_torch_function  # type: ignore[assignment]
+
     # ---- on the program's threads
 
     def name_of(self, function: Any) -> str:
@@ -135,7 +158,8 @@ class OperatorTap(Tap):
 
     def handle(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         watcher, aside = self.watcher, self._aside
-        name = self.name_of(function) if watcher is not None and not aside.telling else ""
+        told_of = watcher is not None and not watcher.deaf and not aside.telling
+        name = self.name_of(function) if told_of else ""
         aside.depth += 1
         try:
             if not name or watcher is None or private.tracing():
@@ -165,6 +189,7 @@ class OperatorTap(Tap):
         try:
             with suppress(Exception), hidden():
                 call.in_backward = private.task_id() != -1
+                _leave_out(call)
                 call.lines = self._lines(sys._getframe(3))
                 watcher.operator(call)
         finally:
@@ -221,6 +246,24 @@ def _insert(mode: Any) -> None:
     _push_mode(mode)
     for each in reversed(above):
         _push_mode(each)
+
+
+def _leave_out(call: OperatorCall) -> None:
+    """Tensors that torch lets nobody ask about: a view made under no_grad whose base was written to since raises at
+    ``is_leaf`` (nn.Embedding makes one where it has a padding_idx)."""
+    if not all(_sound(each) for each in call.results):
+        call.results = tuple([each for each in call.results if _sound(each)])
+    sound = [_sound(each) for each in call.operands]
+    if not all(sound):
+        call.versions = tuple([version for version, good in zip(call.versions, sound, strict=True) if good])
+        call.operands = tuple([each for each, good in zip(call.operands, sound, strict=True) if good])
+
+
+def _sound(value: Any) -> bool:
+    try:
+        return value.is_leaf is not None
+    except RuntimeError:
+        return False
 
 
 def _version(value: Any) -> int | None:

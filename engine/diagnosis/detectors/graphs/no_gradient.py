@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import linecache
 import re
+import weakref
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, detector
+from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, OptimizerEvent, detector
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place
 from adbg.engine.diagnosis.detectors.graphs.flow import UNRECORDED, Cut, Flow, Known
 from adbg.engine.diagnosis.facts import Facts
@@ -22,6 +23,7 @@ _OFF = re.compile(r"no_grad|inference_mode|set_grad_enabled\(\s*False|enable_gra
 _STOPPED = re.compile(r"stop_gradient\s*=\s*True|requires_grad\s*=\s*False|detach_\(")
 _EARLY = 8  # it is told at that iteration, and at the end
 _ROUNDED = 2  # looks at a gradient that is exactly zero
+_SEARCHED = 3  # looks for optimizers in any case; then only when one was made or changed (55-100 ms each)
 
 
 @dataclass(slots=True)
@@ -46,6 +48,7 @@ class NoGradient(Detector):
     Cost: in sampled iterations a look at each operator's operands.
     """
 
+    needs = Need.STEPS
     sampled = Need.OPERATORS
 
     def __init__(self, facts: Facts) -> None:
@@ -61,6 +64,17 @@ class NoGradient(Detector):
         self._told: dict[tuple[Any, ...], tuple[int, int]] = {}  # what was told: (id, bits)
         self._failed = False
         self._held: dict[int, Held] = {}
+        self._searched: list[tuple[str, weakref.ref[Any]]] | None = None  # what optimizers hold; None: look again
+        self._optimizers: dict[int, int] = {}  # id -> of the ids of what it holds
+
+    def optimizer(self, event: OptimizerEvent) -> None:
+        """One that was made, or holds other tensors than before, is to be found again."""
+        if event.optimizer is None or event.what not in ("made", "step"):
+            return
+        holds = hash(tuple(map(id, event.tensors)))
+        if event.what == "made" or self._optimizers.get(id(event.optimizer)) != holds:
+            self._optimizers[id(event.optimizer)] = holds
+            self._searched = None
 
     def applied(self) -> bool:
         return self._seen
@@ -124,7 +138,11 @@ class NoGradient(Detector):
     def _look(self) -> None:
         """At what optimizers hold: at the end of the program the tensors are gone."""
         facts, flow = self.facts, self._flow
-        held = [(value, facts.name_of(value) or where) for where, value in facts.backend.optimized()]
+        if self._searched is None or facts.iteration <= _SEARCHED:
+            found = [(where, weakref.ref(value)) for where, value in facts.backend.optimized()]
+            self._searched = found
+        alive = [(where, value) for where, ref in self._searched if (value := ref()) is not None]
+        held = [(value, facts.name_of(value) or where) for where, value in alive]
         if not held:
             leaves = [(leaf.ref(), leaf) for leaf in flow.leaves.values() if leaf.used is not None]
             held = [
@@ -284,7 +302,7 @@ class NoGradient(Detector):
             turn = self._flow.rounds[at]
             line = line_of(turn.lines)
             who = facts.some(names)
-            message = f"the gradient of {who} is always 0: {turn.name} at {place(line)} has derivative 0"
+            message = f"the gradient of {who} is always 0: {turn.name} at {place(line)} has derivative 0 everywhere"
             evidence = [
                 f"the norm of .grad of {who} is exactly 0 in every iteration that was looked at",
                 f"{turn.name} at {place(line)} is on the way from {who} to the loss",

@@ -102,6 +102,7 @@ class NonFinite(Detector):
 
     def optimizer(self, event: OptimizerEvent) -> None:
         self._steps.note(event, self.facts.iteration)
+        self.facts.stepping = self._steps.inside
 
     # ---- a backward
 

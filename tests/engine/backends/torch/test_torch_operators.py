@@ -166,3 +166,28 @@ def test_the_warning_of_a_gradient_that_is_none_is_of_its_line(tap):
     with pytest.warns(UserWarning, match="not a leaf") as caught:
         assert value.grad is None
     assert caught[0].filename == __file__
+
+
+def test_fast_paths_are_taken_as_without_it(tap):
+    """In evaluation an encoder layer computes with one fused kernel, unless a function mode is on."""
+    _, told = tap
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    with torch.no_grad():
+        layer(torch.ones(1, 3, 8))
+        assert "_transformer_encoder_layer_fwd" in told.names
+        with Counting() as theirs:
+            layer(torch.ones(1, 3, 8))
+    assert "_transformer_encoder_layer_fwd" not in theirs.names, "a mode of the program's own counts as ever"
+
+
+def test_a_view_that_torch_lets_nobody_ask_about_is_left_out(tap):
+    asked = []
+
+    class Asking(Watcher):
+        def operator(self, call: OperatorCall) -> None:
+            asked.append([call.name, *(each.is_leaf for each in (*call.operands, *call.results))])
+
+    tap[0].watcher = Asking()
+    torch.nn.Embedding(4, 2, padding_idx=0)
+    assert ["fill_"] in asked, "told, without the view that was filled"
+    assert ["normal_", True, True] in asked

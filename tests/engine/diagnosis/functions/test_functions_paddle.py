@@ -189,6 +189,7 @@ class Block(nn.Layer):
     def forward(self, x):
         return F.dropout(F.relu(self.a(x)), 0.3, training=self.training)
 block = Block()
+opt = paddle.optimizer.SGD(0.01, parameters=[*net.parameters(), *block.parameters()])
 norms = []
 net[0].weight.register_hook(lambda grad: grad.clip(-0.5, 0.5))
 net[2].weight.register_hook(lambda grad: norms.append(float(grad.norm())))

@@ -135,12 +135,10 @@ def run(x):
     for each in blocks:
         x = each(x)  # CAUSE
     return x
-optimizer = torch.optim.SGD(blocks.parameters(), lr=1e-9)
 for _ in range(3):
     loss = run(torch.randn(4, 64)).mean()
-    optimizer.zero_grad()
     loss.backward()
-    optimizer.step()
+    blocks.zero_grad()
 """
 
 UNSCALED = """
@@ -243,7 +241,7 @@ print(loss.item())
 
 CASES = [
     (DEAD, "zero-gradient", "dead"), (SATURATED, "zero-gradient", "saturated"),
-    (ROUNDED, "zero-gradient", "everywhere"), (SIGMOIDS, "vanishing", "sigmoid"), (RECURRENT, "vanishing", "tanh"),
+    (ROUNDED, "rounded-gradient", "everywhere"), (SIGMOIDS, "vanishing", "sigmoid"), (RECURRENT, "vanishing", "tanh"),
     (EXPLODING, "exploding", "mm"), (UNSCALED, "half-underflow", "scaler"), (CAST, "half-underflow", "float16"),
     (SMALL_FACTOR, "half-underflow", "mul"),
 ]  # fmt: skip

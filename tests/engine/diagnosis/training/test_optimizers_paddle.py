@@ -355,7 +355,9 @@ def test_rates_schedulers_and_clipping(tmp_path: Path, kind: str, program: str) 
 
 @pytest.mark.parametrize(("kind", "program"), UPDATES.values(), ids=UPDATES)
 def test_steps_that_are_lost_or_too_large(tmp_path: Path, kind: str, program: str) -> None:
-    check_found(tmp_path, HEAD + program, kind)
+    # Of a loss that overflows "nonfinite" is read first, with "large-update" under it: both name that line.
+    options = ("--only", kind) if kind == "large-update" else ()
+    check_found(tmp_path, HEAD + program, kind, *options)
 
 
 @pytest.mark.parametrize("program", MODES.values(), ids=MODES)
