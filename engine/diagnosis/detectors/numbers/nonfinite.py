@@ -78,7 +78,7 @@ class NonFinite(Detector):
         if made is not None:
             if self._steps.inside and not made.parents:
                 made.kind = "step"
-            scalar = not in_backward and made.numel == 1 and made.kind != "constant"
+            scalar = not in_backward and not self._steps.inside and made.numel == 1 and made.kind != "constant"
             if scalar and call.lines and self._made_of_graph(call):
                 self._scalars[call.lines[0].file, call.lines[0].line] = made
         elif self._scalars and call.lines:
@@ -306,6 +306,9 @@ class NonFinite(Detector):
         if graph is None or key is None or not point.grad_inputs or not point.grad_outputs:
             return
         outs = point.grad_outputs
+        roots = graph.root_values() if hasattr(graph, "root_values") else ()
+        if any(any(values.bad(backend, each)) for each in roots):
+            return  # the forward made it: no backward did
         if any(any(values.bad(backend, each)) for each in outs):
             return
         if any(any(values.bad(backend, each)) for each in point.grad_inputs):

@@ -115,6 +115,8 @@ class NotOptimized(LoopDetector):
         super().__init__(facts)
         self._leaves: dict[int, Leaf] = {}
         self._told = False
+        self._found: list[Finding] = []  # what would be told if the program ended now
+        self._old: frozenset[int] = frozenset()  # ids of stale tensors of that
 
     def begins(self, running: Running) -> None:
         for leaf in self._leaves.values():
@@ -162,7 +164,23 @@ class NotOptimized(LoopDetector):
 
     # ---- judging
 
+    def iteration_end(self) -> None:
+        """Judge while the tensors live: as ``main()`` returns they die, and the end of the program knows no holder."""
+        if self.ledger.close and not self._told and self.facts.iteration >= 3:
+            self._judge()
+
     def end(self) -> None:
+        if all(leaf.ref() is not None for leaf in self._leaves.values()):
+            self._judge()
+        for finding in self._found:
+            self._told = True
+            told = self.facts.tell(finding)
+            if finding.kind == "stale-parameters":
+                self._fold(told)
+
+    def _judge(self) -> None:
+        self._found.clear()
+        self._old = frozenset()
         stepping = [each for each in self.ledger.optimizers.values() if each.steps >= 2]
         if not stepping:
             return
@@ -221,21 +239,22 @@ class NotOptimized(LoopDetector):
             f"{leaf.name or leaf.shape} got one in {len(leaf.seen)} iterations (norm {norms(leaf.norms)}), and "
             "no optimizer holds it" for leaf in leaves[:3]
         ]  # fmt: skip
-        self._told = True
-        told = self.facts.tell(
+        self._old = frozenset(id(held.ref()) for held in stale)
+        self._found.append(
             Finding(
                 0, "stale-parameters", "error", 0.93,
                 f"{names} were replaced after {optimizer.kind} was made: it steps the old ones, which nothing uses",
                 cause=self.facts.cause(optimizer.made), evidence=evidence, next=[f"b param:{leaves[0].name} after"],
             )
         )  # fmt: skip
-        old = {id(held.ref()) for held in stale}
+
+    def _fold(self, told: int) -> None:
+        """The old ones get no gradient: a consequence."""
         for each in list(self.facts.findings.values()):
-            if each.kind == "no-gradient" and (about := self.facts.about.get(each.id)) and about <= old:
+            if each.kind == "no-gradient" and (about := self.facts.about.get(each.id)) and about <= self._old:
                 self.facts.tell(replace(each, victim_of=told))
 
     def _tell(self, optimizer: Optimizer, found: list[Leaf], loose: bool) -> None:
-        self._told = True
         names = self.facts.some([leaf.name or f"a tensor of shape {leaf.shape}" for leaf in found])
         evidence = [
             f"{leaf.name or leaf.shape}: gradient of norm {norms(leaf.norms)} in the iterations looked at, weights "
@@ -257,7 +276,7 @@ class NotOptimized(LoopDetector):
             why = "; if they are meant to be frozen, tell it by requires_grad/stop_gradient, which also saves time"
         first = next((leaf.name for leaf in found if leaf.name), "")
         get, them = ("gets", "it") if len(found) == 1 else ("get", "them")
-        self.facts.tell(
+        self._found.append(
             Finding(
                 0, "not-optimized", severity, confidence,
                 f"{names} {get} gradients in every iteration, and no optimizer holds {them}{why}",

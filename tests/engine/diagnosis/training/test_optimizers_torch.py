@@ -352,6 +352,27 @@ model[2] = nn.Linear(8, 1)
 )
 
 
+DYING = (
+    HEAD
+    + """
+def main():
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)  # CAUSE
+    model[2] = nn.Linear(8, 1)
+    for _ in range(12):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+
+main()
+"""
+)
+
+
+def test_a_model_that_dies_with_main_is_judged_before(tmp_path: Path) -> None:
+    check_found(tmp_path, DYING, "stale-parameters", "--only", "not-optimized,stale-parameters")
+
+
 def test_what_follows_from_a_replaced_layer_is_not_told_beside_it(tmp_path: Path) -> None:
     """The old one gets no gradient, and no optimizer holds the new one: one finding, also with another shape."""
     told = [each for each in findings(diagnose(tmp_path, REPLACED)) if each["severity"] != "note"]
