@@ -147,12 +147,8 @@ def headline(rows: Sequence[Ranked], examined: Sequence[Examined], ended: bool) 
 
 
 def examined_lines(examined: Sequence[Examined], iterations: int, ended: bool, found: bool) -> list[str]:
-<<<<<<< HEAD
     """What could not be looked at, a line a reason, then what was. ``ended``: said so by the program, or by a stop of
     diagnosis."""
-=======
-    """What could not be looked at, a line a reason, then what was. ``ended``: the program, or a stop, said so."""
->>>>>>> diag-z
     if not ended:
         return ["what was looked at is not known: the program ended without a word (a signal, os._exit)"]
     seen = f"{iterations} iteration{'s' * (iterations != 1)}"
