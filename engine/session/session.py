@@ -216,7 +216,7 @@ class Session:
     def passes_over(self, kinds: frozenset[str], alike: Hashable, watched: bool) -> bool:
         """See ``HookSink``. Not while a thread is stopped: another one that comes to a backward waits for it."""
         passed = self._passed_over.possible(watched)
-        if not passed or self.turn.taken or any([needs() for needs in self.notify.needs_calls]):
+        if not passed or self.turn.taken or any(needs() for needs in self.notify.needs_calls):
             return False
         return self._passed_over.holds(kinds, alike)
 

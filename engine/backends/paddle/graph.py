@@ -410,9 +410,7 @@ def root_addresses(tensors: Sequence[Any]) -> Sequence[int]:
     native = symbols.native()
     if native is None or not tensors:
         return ()
-    roots = (
-        tuple(dict.fromkeys(map(native.leaf_node, tensors))) if len(tensors) > 1 else (native.leaf_node(tensors[0]),)
-    )
+    roots = tuple(dict.fromkeys([native.leaf_node(tensor) for tensor in tensors]))
     return roots if 0 not in roots else ()
 
 

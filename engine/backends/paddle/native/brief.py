@@ -1,5 +1,5 @@
-"""A call that is told in short although somebody looks for gradients that are not finite: the extension alone looks, and
-nothing is made for the call while all are.
+"""A call that is told in short although gradients that are not finite are looked for: the extension alone looks, and
+nothing is made for the call while all are finite.
 
 At the first gradient that is not finite (or cannot be read there) the call is looked into after all: it is made, told
 of, and goes on as one that ``screen`` watched from its begin. Runs on the thread of the call.
