@@ -16,11 +16,12 @@ from adbg.engine.backends.paddle.observing.steps import StepsTap
 
 def taps(frames: FrameFilter) -> Sequence[Tap]:
     """One of each, none put in. ``frames`` finds the user's lines."""
+    operators = OperatorTap()
     return (
         StepsTap(frames),
         ModulesTap(frames),
         FunctionsTap(frames),
         HooksTap(frames),
-        RecomputesTap(frames),
-        OperatorTap(),
+        RecomputesTap(frames, operators),
+        operators,
     )

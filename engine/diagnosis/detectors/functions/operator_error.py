@@ -40,6 +40,7 @@ _DTYPES = re.compile(
 )
 _MOST = 200  # nodes that are looked at
 _NOT_SCALAR = "grad can be implicitly created only for scalar outputs"
+_BACKWARDS = ("run_backward", "run_partial_grad", "_run_backward", "_engine_run_backward")
 _NO_GRAPH = "does not require grad and does not have a grad_fn"
 
 
@@ -57,6 +58,7 @@ class OperatorError(Detector):
         super().__init__(facts)
         self._told: set[tuple[int, type, str]] = set()
         self._no_graph: dict[tuple[int, type, str], int] = {}  # number of the backward that raised it
+        self._failed: tuple[type, int] | None = None  # what the last backward raised, and in which iteration
         self._ended = False
 
     def applied(self) -> bool:
@@ -69,6 +71,7 @@ class OperatorError(Detector):
             self._no_graph[named(error, running.backend)] = running.call.number
         else:
             self._told.add(named(error, running.backend))
+            self._failed = type(error), self.facts.iteration
 
     def uncaught(self, error: BaseException) -> None:
         self._ended = True
@@ -90,6 +93,9 @@ class OperatorError(Detector):
         operands = self._operands(steps[-1]) or (self._operands(steps[place]) if place < len(steps) - 1 else [])
         seen = self._operands(steps[place])
         if not operands and not seen:
+            return
+        # Paddle may change the text of what a hook raised on its way out of the backward.
+        if self._failed == (type(error), self.facts.iteration) and _operator(steps) in _BACKWARDS:
             return
         self._tell(error, steps, place, line, text, operands or seen, seen)
 
