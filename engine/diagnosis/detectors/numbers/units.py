@@ -8,6 +8,7 @@ from typing import Any
 
 from adbg.engine.diagnosis.detector import Detector, detector
 from adbg.engine.diagnosis.detectors.numbers import values
+from adbg.engine.diagnosis.detectors.numbers.singular import plain_name
 from adbg.engine.diagnosis.detectors.numbers.sizes import Place, size_of
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.protocol.messages import Finding, FoundAt
@@ -179,11 +180,16 @@ def _of_unit(flat: Sequence[float], shape: tuple[int, ...], at: int, number: int
     return found
 
 
+def _is_parameter(call: Any, key: int) -> bool:
+    """As it is, or in another shape: Paddle adds the bias of a convolution so."""
+    if not call.is_accumulate(key) and plain_name(call.name(key)) in _VIEWS:
+        key = next((edge.to for edge in call.edges(key) if edge.to is not None), key)
+    return bool(call.is_accumulate(key))
+
+
 def _fed_by(visit: Visit) -> tuple[str, str]:
     """("last" or "first", name) of the layer whose result the activation is given: on which axis its units lie; ("",
     "") where it is given something else, as in a hinge loss."""
-    from adbg.engine.diagnosis.detectors.numbers.singular import plain_name
-
     call, key = visit.running.call, visit.key
     for _ in range(4):
         edges = [edge.to for edge in call.edges(key) if edge.to is not None]
@@ -193,9 +199,10 @@ def _fed_by(visit: Visit) -> tuple[str, str]:
         op = plain_name(call.name(key))
         if op in ("add", "addn"):  # a bias
             inner = [edge.to for edge in call.edges(key) if edge.to is not None]
-            if not any(call.is_accumulate(each) for each in inner):
+            plain = [each for each in inner if not _is_parameter(call, each)]
+            if len(plain) != 1 or len(inner) == 1:
                 return "", ""
-            key = next((each for each in inner if not call.is_accumulate(each)), key)
+            key = plain[0]
             op = plain_name(call.name(key))
         axis = "last" if op in _ROWS_LAST else "first" if op in _ROWS_FIRST else ""
         if axis:

@@ -32,6 +32,19 @@ class Net(nn.Layer):
         return self.head(h.flatten(1))
 train(Net())
 """
+# Weights that are written to while autograd records.
+LEAF = """
+def init(w):
+    for i in range(3):
+        w[i] = float(i)  # CAUSE
+init(paddle.create_parameter([3], "float32"))
+"""
+STEP = """
+for _ in range(2):
+    net(paddle.ones([4, 4])).pow(2).mean().backward()
+    for p in net.parameters():
+        p.subtract_(0.1 * p.grad)  # CAUSE
+"""
 HOOK = """
 mask = paddle.ones([5, 1])
 def masked(grad):
@@ -118,11 +131,12 @@ train(run)
 @pytest.mark.parametrize(
     ("kind", "program"),
     [
-        ("operator-error", FOLDED), ("backward-error", HOOK), ("backward-error", INDEX), ("gradient-hook", NAN),
-        ("hooks-pile-up", PILE_LOG), ("hooks-pile-up", PILE_FUNCTION), ("recompute-differs", GENERATOR),
-        ("recompute-differs", STATE),
+        ("operator-error", FOLDED), ("operator-error", LEAF), ("operator-error", STEP), ("backward-error", HOOK),
+        ("backward-error", INDEX), ("gradient-hook", NAN), ("hooks-pile-up", PILE_LOG),
+        ("hooks-pile-up", PILE_FUNCTION), ("recompute-differs", GENERATOR), ("recompute-differs", STATE),
     ],
-    ids=["folded", "hook", "index", "nan", "pile of objects", "pile of functions", "generator", "state"],
+    ids=["folded", "leaf", "step", "hook", "index", "nan", "pile of objects", "pile of functions", "generator",
+         "state"],
 )  # fmt: skip
 def test_the_line_is_named(tmp_path: Path, kind: str, program: str) -> None:
     check_found(tmp_path, HEAD + program, kind)
