@@ -1,0 +1,64 @@
+"""What the program calls an object, and where it gave that variable its value. On the thread of the program."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from adbg.engine.diagnosis.source import assigned_before
+from adbg.engine.frames import locals_of
+from adbg.engine.outside import suppress
+from adbg.engine.types import SourceLine
+
+
+def frame_at(line: SourceLine | None) -> types.FrameType | None:
+    """The innermost running function of this thread that is at ``line`` now."""
+    frame: types.FrameType | None = sys._getframe(1) if line is not None else None
+    while frame is not None and line is not None:
+        if frame.f_lineno == line.line and frame.f_code.co_filename == line.file:
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def variable_of(value: Any, line: SourceLine | None) -> str:
+    """A variable of the function at ``line`` that is ``value``, an attribute of its ``self``, or a global one; "" for
+    none."""
+    with suppress(Exception):
+        frame = frame_at(line)
+        if frame is not None:
+            return next((name for name, each in _seen(frame) if each is value), "")
+    return ""
+
+
+def made_at(value: Any, line: SourceLine | None) -> SourceLine | None:
+    """Where the variable of the function at ``line`` that is ``value`` was given its value, above that line."""
+    with suppress(Exception):
+        frame = frame_at(line)
+        if frame is None or line is None:
+            return None
+        name = next((name for name, each in _seen(frame) if each is value), "")
+        made = assigned_before(line.file, line.line, name) if name else None
+        return SourceLine(line.file, made[0], line.function) if made is not None and made[0] < line.line else None
+    return None
+
+
+def _seen(frame: types.FrameType) -> Iterator[tuple[str, Any]]:
+    """The variables that code of this function can name, without running any of the program's."""
+    values = locals_of(frame)
+    me = values.pop("self", None)
+    yield from _plain(values)
+    inner = getattr(me, "__dict__", None)
+    if type(inner) is dict:
+        yield from (("self." + name, each) for name, each in _plain(inner))
+        for kept in ("_modules", "_sub_layers", "_parameters", "_buffers"):
+            if isinstance(parts := inner.get(kept), dict):
+                yield from (("self." + name, each) for name, each in _plain(parts))
+    if frame.f_globals is not frame.f_locals:
+        yield from _plain(frame.f_globals)
+
+
+def _plain(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    return ((name, each) for name, each in list(values.items()) if not name.startswith("_"))
