@@ -84,6 +84,7 @@ class Optimizer:
     blind: bool = True
     first_rate: float | None = None
     rates: list[tuple[float, float]] = field(default_factory=list)
+    variable: str = ""  # what the program calls it where it steps first
 
 
 @dataclass(slots=True, eq=False)
@@ -96,6 +97,7 @@ class Seen:
     training: bool
     regular: str  # the kind of a part that works otherwise in evaluation: Dropout, BatchNorm; "" for none
     variable: str = ""  # what the program calls it where it was called first: "generator", "self.net"
+    line: SourceLine | None = None  # there
 
 
 class Ledger:
@@ -200,6 +202,10 @@ class Ledger:
 
     def _step(self, known: Optimizer, event: OptimizerEvent) -> None:
         known.step_line = event.line
+        if not known.steps:
+            known.variable = variable_of(event.optimizer, event.line)
+            if known.variable and len(self.optimizers) > 1:
+                known.kind = f"{known.variable} ({type(event.optimizer).__name__})"
         if len(known.rates) < 100_000 and event.rates:
             known.rates.append((min(event.rates), max(event.rates)))
         ids = [id(held.ref()) for held in known.held]
@@ -240,19 +246,17 @@ class Ledger:
             every = module.modules() if hasattr(module, "modules") else module.sublayers(include_self=True)
             regular = next((name for each in every if (name := _regular(each))), "")
         variable = variable_of(module, call.line) if ids else ""
-        return Seen(weakref.ref(module), type(module).__name__, ids, call.training, regular, variable)
+        return Seen(weakref.ref(module), type(module).__name__, ids, call.training, regular, variable, call.line)
 
     # ---- questions
 
     def title(self, tensor: Any, name: str) -> str:
         """``name`` of a parameter, and whose it is where several modules run: by the program's variable, else by the
         class of the module."""
-        owners = [seen for seen in self.modules.values() if seen.parameters]
-        holding = [seen for seen in owners if id(tensor) in seen.parameters]
-        if not holding or name == self.facts.places.get(id(tensor)):
+        whole = self.owner(tensor)
+        if whole is None or name == self.facts.places.get(id(tensor)):
             return name
-        whole = max(holding, key=lambda seen: len(seen.parameters))
-        if all(seen.parameters <= whole.parameters for seen in owners):
+        if all(seen.parameters <= whole.parameters for seen in self.modules.values()):
             return name
         return f"{whole.variable.removeprefix('self.') or whole.kind}.{name}"
 
@@ -260,6 +264,19 @@ class Ledger:
         tensor = held.ref()
         gradient = self.facts.backend.gradient_of(tensor) if tensor is not None else None
         return self.facts.backend.norm(gradient) if gradient is not None else None
+
+    def owner(self, tensor: Any) -> Seen | None:
+        """The largest outermost module that holds a parameter."""
+        holding = [seen for seen in self.modules.values() if id(tensor) in seen.parameters]
+        return max(holding, key=lambda seen: len(seen.parameters), default=None)
+
+    def visible(self, variable: str, line: SourceLine | None) -> str:
+        """``variable`` of the function at ``line``, where the function that calls backward has it too; else ""."""
+        backward = self.backward_line
+        if not variable or line is None or backward is None or line.file != backward.file:
+            return ""
+        same = line.function in (backward.function, "<module>") or variable.startswith("self.")
+        return variable if same else ""
 
     def since_backward(self) -> list[Moment]:
         """Moments behind the last backward, in order."""

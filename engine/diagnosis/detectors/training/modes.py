@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from adbg.engine.diagnosis.detector import ModuleCall, OptimizerEvent, detector
-from adbg.engine.diagnosis.detectors.training.loop import LoopDetector
-from adbg.engine.diagnosis.detectors.training.source import place
+from adbg.engine.diagnosis.detectors.training.loop import LoopDetector, mode_commands
+from adbg.engine.diagnosis.detectors.training.source import place, uncalled
 from adbg.engine.diagnosis.ledger import Optimizer, Seen
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.session.running_call import Running
@@ -128,12 +128,15 @@ class WrongMode(LoopDetector):
             evidence.append(f"the {known.in_training} steps before were made in training mode")
         if known.mode_line is not None:
             evidence.append(f"its mode was set last in {place(known.mode_line)}")
+        forgotten = uncalled(known.mode_line.file, "train") if known.mode_line is not None else None
+        why = "train is named but not called: its parentheses are missing" if forgotten else "eval() without a train() behind it"
         self.facts.tell(
             Finding(
                 0, "wrong-mode", "warning", 0.85 if known.in_training else 0.8,
                 f"{seen.kind} is trained in evaluation mode: its {seen.regular} does not act as in training "
-                "(eval() without a train() behind it)",
-                cause=self.facts.cause(known.mode_line or known.line), evidence=evidence,
+                f"({why})",
+                cause=self.facts.cause(forgotten or known.mode_line or known.line), evidence=evidence,
+                next=mode_commands(self, seen),
             )
         )  # fmt: skip
 
@@ -143,17 +146,20 @@ class WrongMode(LoopDetector):
         for (module, _, _), looks in self._looks.items():
             if module != key or not looks.groups or looks.deliberate or looks.line == known.line:
                 continue
+            forgotten = uncalled(looks.line.file, "eval") if looks.line is not None else None
+            why = "eval is named but not called: its parentheses are missing" if forgotten else "no eval() before it"
             seldom = looks.groups * 2 <= known.ever
             self.facts.tell(
                 Finding(
                     0, "wrong-mode", "warning" if seldom else "note", 0.75 if seldom else 0.45,
                     f"{seen.kind} is evaluated in training mode: its {seen.regular} acts as in training "
-                    "(no eval() before it)",
-                    cause=self.facts.cause(looks.line),
+                    f"({why})",
+                    cause=self.facts.cause(forgotten or looks.line),
                     evidence=[
                         f"{looks.calls} forwards without gradients and with training=True in {place(looks.line)}, "
                         f"beside {known.ever} steps",
                     ],
+                    next=mode_commands(self, seen),
                 )
             )  # fmt: skip
             return

@@ -6,7 +6,7 @@ import ast
 import linecache
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from adbg.engine.outside import suppress
 from adbg.engine.types import SourceLine
@@ -31,12 +31,19 @@ def between(first: SourceLine | None, last: SourceLine | None, pattern: str) -> 
     return SourceLine(first.file, found[0], _function(first.file, found[0]))
 
 
-def uncalled(file: str, name: str) -> SourceLine | None:
-    """A statement ``anything.name`` without parentheses."""
+def uncalled(file: str, name: str, of: Collection[str] = ()) -> SourceLine | None:
+    """A statement ``anything.name`` without parentheses; of the variables or attributes ``of`` alone, where given."""
     for node in _statements(file):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Attribute) and node.value.attr == name:
-            return SourceLine(file, node.lineno, _function(file, node.lineno))
+            if not of or ast.unparse(node.value.value).rpartition(".")[2] in of:
+                return SourceLine(file, node.lineno, _function(file, node.lineno))
     return None
+
+
+def named(file: str, pattern: str) -> bool:
+    """Whether the pattern is anywhere in the code of a file."""
+    wanted = re.compile(pattern)
+    return any(wanted.search(line.partition("#")[0]) for line in linecache.getlines(file))
 
 
 def assigned(file: str, attribute: str, kind: str = "") -> SourceLine | None:
