@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from adbg.engine.diagnosis.source import assigned_before
+from adbg.engine.diagnosis.source import assigned, assigned_before
 from adbg.engine.frames import locals_of
 from adbg.engine.outside import suppress
 from adbg.engine.types import SourceLine
@@ -41,7 +42,23 @@ def made_at(value: Any, line: SourceLine | None) -> SourceLine | None:
             return None
         name = next((name for name, each in _seen(frame) if each is value), "")
         made = assigned_before(line.file, line.line, name) if name else None
-        return SourceLine(line.file, made[0], line.function) if made is not None and made[0] < line.line else None
+        if made is not None and made[0] < line.line:
+            return SourceLine(line.file, made[0], line.function)
+        return _attribute_made(value, frame)
+    return None
+
+
+def _attribute_made(value: Any, frame: types.FrameType) -> SourceLine | None:
+    """Of a tensor that an object keeps which the function names, itself or as an attribute of its own: where the class
+    assigns it."""
+    for _, holder in [("self", locals_of(frame).get("self")), *_seen(frame)]:
+        inner = getattr(holder, "__dict__", None)
+        if type(inner) is not dict or isinstance(holder, (type, types.ModuleType)):
+            continue
+        name = next((name for name, each in list(inner.items()) if each is value), "")
+        code = getattr(type(holder).__init__, "__code__", None)
+        if name and code is not None:
+            return assigned(os.path.abspath(code.co_filename), name, type(holder).__name__)
     return None
 
 

@@ -6,9 +6,9 @@ import ast
 import linecache
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
-from adbg.engine.outside import suppress
+from adbg.engine.diagnosis.source import tree_of
 from adbg.engine.types import SourceLine
 
 
@@ -40,33 +40,45 @@ def uncalled(file: str, name: str, of: Collection[str] = ()) -> SourceLine | Non
     return None
 
 
+_FREEZES = re.compile(
+    r"requires_grad\s*=\s*False|requires_grad_\(\s*(requires_grad\s*=\s*)?False|stop_gradient\s*=\s*True"
+    r"|trainable\s*=\s*False"
+)
+
+
+def freezing(files: Iterable[str], names: Iterable[str]) -> SourceLine | None:
+    """The line that freezes tensors of those names ("backbone.0.weight"): the only one that freezes anything, else the
+    only one that, with the loop around it, mentions a part of such a name."""
+    parts = {part for name in names for part in name.split(".") if part.isidentifier()} - {"weight", "bias"}
+    found, fitting = [], []
+    for file in files:
+        lines = linecache.getlines(file)
+        for number, line in enumerate(lines, 1):
+            if _FREEZES.search(line.partition("#")[0]):
+                found.append((file, number))
+                if parts & set(re.findall(r"[A-Za-z_]\w*", _with_loop(file, number, line))):
+                    fitting.append((file, number))
+    chosen = found if len(found) == 1 else fitting
+    return SourceLine(*chosen[0], _function(*chosen[0])) if len(chosen) == 1 else None
+
+
+def _with_loop(file: str, number: int, line: str) -> str:
+    """A line and the head of the innermost ``for`` around it."""
+    heads = [
+        ast.unparse(node.iter) for node in _statements(file)
+        if isinstance(node, ast.For) and node.lineno <= number <= (node.end_lineno or 0)
+    ]  # fmt: skip
+    return f"{line} {heads[-1]}" if heads else line
+
+
 def named(file: str, pattern: str) -> bool:
     """Whether the pattern is anywhere in the code of a file."""
     wanted = re.compile(pattern)
     return any(wanted.search(line.partition("#")[0]) for line in linecache.getlines(file))
 
 
-def assigned(file: str, attribute: str, kind: str = "") -> SourceLine | None:
-    """Where ``self.attribute = …`` stands, in class ``kind``."""
-    for node in _statements(file):
-        if isinstance(node, ast.ClassDef) and (not kind or node.name == kind):
-            for inner in ast.walk(node):
-                targets = inner.targets if isinstance(inner, ast.Assign) else []
-                if isinstance(inner, ast.AnnAssign):
-                    targets = [inner.target]
-                if any(isinstance(target, ast.Attribute) and target.attr == attribute for target in targets):
-                    return SourceLine(file, inner.lineno, _function(file, inner.lineno))  # type: ignore[attr-defined]
-    return None
-
-
-def _tree(file: str) -> ast.Module | None:
-    with suppress(SyntaxError, ValueError, RecursionError):
-        return ast.parse("".join(linecache.getlines(file)))
-    return None
-
-
 def _statements(file: str) -> Iterator[ast.AST]:
-    tree = _tree(file)
+    tree = tree_of(file)
     return ast.walk(tree) if tree is not None else iter(())
 
 
