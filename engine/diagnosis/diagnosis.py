@@ -262,6 +262,11 @@ class _OfBackend(Watcher):
     def _sample(self, iteration: int) -> None:
         """Have the taps in for the iteration that ends with that backward."""
         self.facts.sampled = self.facts.deep or is_sampled(iteration)
+        self._have()
+
+    def _have(self) -> None:
+        """Have the taps in that the detectors need now."""
+        self.facts.other_needs = False
         needs = Need.NOTHING
         for each in self._working:
             needs |= self._needs_of(each)
@@ -350,9 +355,13 @@ class _OfBackend(Watcher):
 
     def module_begin(self, call: Any) -> None:
         self.tell("module_begin", call)
+        if self.facts.other_needs:
+            self._have()
 
     def module_end(self, call: Any) -> None:
         self.tell("module_end", call)
+        if self.facts.other_needs:
+            self._have()
 
     def function(self, call: Any) -> None:
         self.tell("function", call)

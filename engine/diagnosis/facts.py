@@ -26,6 +26,7 @@ class Facts:
         before: outermost backwards that had begun by then.
         sampled: the taps for sampled iterations are in now.
         stepping: an optimizer's step runs, as far as a detector that wants operators in every iteration has noted.
+        other_needs: a detector changed its ``needs`` as a module began or ended: they count from here on.
         deep: every iteration is sampled, and detectors may compute more.
         findings: told so far, by id.
     """
@@ -36,7 +37,7 @@ class Facts:
         self.iteration = self.before = 0
         self.rounds = Rounds()
         self.sampled = True
-        self.stepping = False
+        self.stepping = self.other_needs = False
         self.findings: dict[int, Finding] = {}
         self._send = send
         self._ids: Callable[[], int] = itertools.count(1).__next__

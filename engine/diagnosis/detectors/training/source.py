@@ -71,6 +71,22 @@ def _with_loop(file: str, number: int, line: str) -> str:
     return f"{line} {heads[-1]}" if heads else line
 
 
+def dropping(file: str, line: int) -> str | None:
+    """The call of a dropout function at a line that says nothing of a mode: "F.dropout(x)". None where it does, and for
+    methods of ``self``, which are modules."""
+    for node in _statements(file):
+        if not isinstance(node, ast.Call) or not node.lineno <= line <= (node.end_lineno or 0):
+            continue
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        text = ast.unparse(node)
+        if not (name.endswith("dropout") or name[:-2].endswith("dropout") or name == "scaled_dot_product_attention"):
+            continue
+        if text.startswith("self.") or "training" in text or (name.startswith("dropout") and len(node.args) > 2):
+            continue
+        return text
+    return None
+
+
 def named(file: str, pattern: str) -> bool:
     """Whether the pattern is anywhere in the code of a file."""
     wanted = re.compile(pattern)
