@@ -64,9 +64,11 @@ class Run:
         assert self.output == self.plain, f"another result under diagnosis\n{self}\nplain:\n{self.plain}"
         return first
 
-    def above(self, *kinds: str) -> list[tuple[str, int]]:
-        """Kind and line of what is told above a note, of some kinds."""
-        return [(each["kind"], each["cause"]["line"]) for each in self.above_notes() if each["kind"] in kinds]
+    def names(self, kind: str) -> dict[str, Any]:
+        """The marked line is named as this kind too, at whatever place."""
+        lines = [each["cause"]["line"] for each in self.every if each["kind"] == kind and each["cause"] is not None]
+        assert lines == [line_of(self.program)], f"{kind} was expected at the marked line\n{self}"
+        return next(each for each in self.every if each["kind"] == kind)
 
     def healthy(self) -> None:
         """No finding above a note, and the same output as without adbg."""

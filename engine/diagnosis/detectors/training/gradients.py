@@ -145,13 +145,16 @@ class LostGradients(LoopDetector):
             kind, line = "cleared-gradients", zeroed[-1].line
             text = f"{what} clears the gradients of {which} between backward and the step: nothing is stepped"
         else:
-            kind, line = "dropped-gradients", between(backward, step, _CLEARS) or step
+            kind, line = "dropped-gradients", between(backward, step, _CLEARS, self._clearing()) or step
             text = f"the gradients of {which} are thrown away between backward and the step: nothing is stepped"
         if backward is not None:
             evidence.append(f"backward was called in {place(backward)}, the step in {place(step)}")
         self.facts.tell(
             Finding(0, kind, "error", confidence, text, cause=self.facts.cause(line), evidence=evidence, next=_show([]))
         )
+
+    def _clearing(self) -> set[SourceLine | None]:
+        return {moment.line for moment in self.ledger.moments if moment.what == "zeroed"}
 
 
 @detector("twice-backward")

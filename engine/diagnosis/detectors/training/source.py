@@ -17,13 +17,17 @@ def place(line: SourceLine | None) -> str:
     return f"{os.path.basename(line.file)}:{line.line}" if line is not None else "a line that is not known"
 
 
-def between(first: SourceLine | None, last: SourceLine | None, pattern: str) -> SourceLine | None:
-    """The only line that matches ``pattern`` between two lines of one file; else the only one of the file."""
+def between(
+    first: SourceLine | None, last: SourceLine | None, pattern: str, but: Collection[SourceLine | None] = ()
+) -> SourceLine | None:
+    """The only line that matches ``pattern`` between two lines of one file; else the only one of the file, without
+    those that are known to be something else."""
     if first is None or last is None:
         return None
     wanted = re.compile(pattern)
     text = linecache.getlines(first.file)
-    every = [number for number, line in enumerate(text, 1) if wanted.search(line.partition("#")[0])]
+    known = {line.line for line in but if line is not None and line.file == first.file}
+    every = [at for at, line in enumerate(text, 1) if at not in known and wanted.search(line.partition("#")[0])]
     inside = [number for number in every if first.file == last.file and first.line < number < last.line]
     found = inside if inside else every
     if len(found) != 1:
