@@ -10,6 +10,7 @@ costs 0.3 s so, where one that is started alone costs 4 s, nearly all of it impo
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import subprocess
@@ -20,14 +21,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from support.diagnosing import CAUSE, line_of, text_of
-from support.patience import patience
-
 from adbg.engine.diagnosis.diagnosis import Diagnosis
 from adbg.engine.protocol.codec import from_json, to_json
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.session.session import Session
 from adbg.tui.debugger.findings.ranking import Told, ranked
+from support.diagnosing import CAUSE, line_of, text_of
+from support.patience import patience
 
 LIMIT = 300.0  # seconds for all of them
 
@@ -128,12 +128,12 @@ class _Silent:
 
 @contextlib.contextmanager
 def _told_to(path: Path) -> Iterator[None]:
-    """What this process says goes to a file."""
-    with open(path, "w") as file:
+    """What this process says goes to a file, and what it warns of to another beside it."""
+    with open(path, "w") as file, open(path.with_suffix(".err"), "w") as errors:
         sys.stdout.flush()
         sys.stderr.flush()
         os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
+        os.dup2(errors.fileno(), 2)
         try:
             yield
         finally:
@@ -153,7 +153,7 @@ def _run(script: Path) -> BaseException | None:
         exec(compile(script.read_text(), str(script), "exec"), module.__dict__)
     except SystemExit:
         return None
-    except BaseException as error:  # noqa: BLE001
+    except BaseException as error:
         print(f"{type(error).__name__}: {error}")
         return error
     return None
@@ -183,7 +183,7 @@ def _child(job: Any, *args: Any, into: Path) -> int:
         with _told_to(into):
             job(*args)
         status = 0
-    except BaseException:  # noqa: BLE001
+    except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
     finally:
@@ -207,10 +207,10 @@ def main(framework: str, folder: Path) -> int:
     _warm(framework)
     for place in sorted(folder.iterdir()):
         script = place / "train.py"
-        for job, name in ((lambda: _run(script), "plain.txt"), (lambda: _diagnosed(framework, script), "diagnosed.txt")):
-            status = _child(job, into=place / name)
+        for name, job in (("plain", _run), ("diagnosed", functools.partial(_diagnosed, framework))):
+            status = _child(job, script, into=place / f"{name}.txt")
             if status:
-                print(f"{script}: status {status}\n{(place / name).read_text()}")
+                print(f"{script}: status {status}\n{(place / f'{name}.err').read_text()}")
                 return 1
     return 0
 

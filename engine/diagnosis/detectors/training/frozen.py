@@ -80,7 +80,7 @@ class Frozen(LoopDetector):
         found = dict.fromkeys(line.file for line in lines if line is not None)
         for seen in self.ledger.modules.values():
             with suppress(Exception):
-                file = os.path.abspath(type(seen.ref()).__init__.__code__.co_filename)
+                file = os.path.abspath(vars(type(seen.ref()))["__init__"].__code__.co_filename)
                 if f"{os.sep}site-packages{os.sep}" not in file:
                     found[file] = None
         return list(found)

@@ -53,7 +53,8 @@ class ZeroGrad(LoopDetector):
 
     def _goes_on(self, optimizer: Optimizer) -> None:
         """It was told after two steps, and none that was followed since was another."""
-        told, seen, steps = self.facts.findings.get(self._told[optimizer.key]), self._seen[optimizer.key], optimizer.steps
+        told = self.facts.findings.get(self._told[optimizer.key])
+        seen, steps = self._seen[optimizer.key], optimizer.steps
         if told is None or seen <= 2 or seen < optimizer.followed - 1:
             return
         looked = f"so it was at all {seen} steps that were followed, of {steps}"

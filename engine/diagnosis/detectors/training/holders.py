@@ -77,7 +77,7 @@ class NoStep(LoopDetector):
             if steps < 3 or optimizer is None or optimizer.step_line is None:
                 continue
             forgotten = uncalled(optimizer.step_line.file, "backward")
-            why = "backward is named but not called: its parentheses are missing" if forgotten else "backward() is missing"
+            why = "it is named but not called: its parentheses are missing" if forgotten else "backward() is missing"
             names = self.facts.some([held.name for held in optimizer.held])
             self.facts.tell(
                 Finding(

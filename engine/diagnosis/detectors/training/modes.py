@@ -52,8 +52,9 @@ class WrongMode(LoopDetector):
     ``training`` at its default, True, and ``scaled_dot_product_attention(dropout_p=0.1)`` knows no mode.
 
     Evidence: the mode of the outermost module at its forwards, and where it was set; of a dropout its arguments.
-    Mistaken for: ``training=True`` that is written out (not told), a frozen backbone (only what steps is looked at), Monte-Carlo dropout (not told where train() is
-    called for it), a generator that runs without gradients for its discriminator (not told: a backward follows).
+    Mistaken for: ``training=True`` that is written out (not told), a frozen backbone (only what steps is looked at),
+    Monte-Carlo dropout (not told where train() is called for it), a generator that runs without gradients for its
+    discriminator (not told: a backward follows).
     Cost: a function around the outermost module's call, 1 us; a look at each operator in two of its forwards in
     evaluation mode.
     """
@@ -150,7 +151,8 @@ class WrongMode(LoopDetector):
         if event.what != "stepped" or optimizer is None:
             return
         if optimizer.steps <= 2:
-            self._learning.update(key for seen in self.ledger.modules.values() if seen.training for key in seen.parameters)
+            for seen in self.ledger.modules.values():
+                self._learning.update(seen.parameters if seen.training else ())
         ids: set[int] | None = None
         for key, known in self._trained.items():
             if not known.modes:
@@ -186,7 +188,8 @@ class WrongMode(LoopDetector):
         if known.mode_line is not None:
             evidence.append(f"its mode was set last in {place(known.mode_line)}")
         forgotten = uncalled(known.mode_line.file, "train") if known.mode_line is not None else None
-        why = "train is named but not called: its parentheses are missing" if forgotten else "eval() without a train() behind it"
+        missing = "train is named but not called: its parentheses are missing"
+        why = missing if forgotten else "eval() without a train() behind it"
         self.facts.tell(
             Finding(
                 0, "wrong-mode", "warning", 0.85 if known.in_training else 0.8,

@@ -38,9 +38,11 @@ def between(
 def uncalled(file: str, name: str, of: Collection[str] = ()) -> SourceLine | None:
     """A statement ``anything.name`` without parentheses; of the variables or attributes ``of`` alone, where given."""
     for node in _statements(file):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Attribute) and node.value.attr == name:
-            if not of or ast.unparse(node.value.value).rpartition(".")[2] in of:
-                return SourceLine(file, node.lineno, _function(file, node.lineno))
+        value = node.value if isinstance(node, ast.Expr) else None
+        if not isinstance(value, ast.Attribute) or value.attr != name:
+            continue
+        if not of or ast.unparse(value.value).rpartition(".")[2] in of:
+            return SourceLine(file, value.lineno, _function(file, value.lineno))
     return None
 
 

@@ -158,7 +158,7 @@ class LostUpdate(LoopDetector):
     def end(self) -> None:
         """Gradients that vanish on their way, and then change nothing: one finding. Those that explode have a user
         choose a rate at which nothing moves."""
-        causes = {each.kind: each.id for each in self.facts.findings.values() if each.kind in ("vanishing", "exploding")}
+        causes = {each.kind: each.id for each in self.facts.findings.values()}
         for known in self._weights.values():
             told = self.facts.findings.get(known.still)
             cause = causes.get("exploding", causes.get("vanishing") if known.small else None)

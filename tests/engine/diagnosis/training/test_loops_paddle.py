@@ -26,7 +26,8 @@ def net(*extra):
 PROGRAMS = {
     "zero-grad: of the critic of two networks": """
 generator, critic = nn.Linear(6, 6), net()
-opt_g, opt_c = paddle.optimizer.Adam(0.001, parameters=generator.parameters()), paddle.optimizer.Adam(0.001, parameters=critic.parameters())
+opt_g = paddle.optimizer.Adam(0.001, parameters=generator.parameters())
+opt_c = paddle.optimizer.Adam(0.001, parameters=critic.parameters())
 for _ in range(20):
     critic(generator(x).detach()).mean().backward()
     opt_c.step()  # CAUSE
