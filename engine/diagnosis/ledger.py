@@ -17,7 +17,7 @@ from typing import Any
 
 from adbg.engine.backends.base import ModuleCall, OptimizerEvent
 from adbg.engine.diagnosis.facts import Facts
-from adbg.engine.diagnosis.variables import variable_of
+from adbg.engine.diagnosis.variables import Variable, variable_of
 from adbg.engine.outside import suppress
 from adbg.engine.session.running_call import Running
 from adbg.engine.types import SourceLine
@@ -84,7 +84,7 @@ class Optimizer:
     blind: bool = True
     first_rate: float | None = None
     rates: list[tuple[float, float]] = field(default_factory=list)
-    variable: str = ""  # what the program calls it where it steps first
+    variable: Variable = Variable()  # where it steps first
 
 
 @dataclass(slots=True, eq=False)
@@ -96,8 +96,7 @@ class Seen:
     parameters: frozenset[int]  # ids
     training: bool
     regular: str  # the kind of a part that works otherwise in evaluation: Dropout, BatchNorm; "" for none
-    variable: str = ""  # what the program calls it where it was called first: "generator", "self.net"
-    line: SourceLine | None = None  # there
+    variable: Variable = Variable()  # where it was called first
 
 
 class Ledger:
@@ -204,8 +203,8 @@ class Ledger:
         known.step_line = event.line
         if not known.steps:
             known.variable = variable_of(event.optimizer, event.line)
-            if known.variable and len(self.optimizers) > 1:
-                known.kind = f"{known.variable} ({type(event.optimizer).__name__})"
+            if known.variable.name and len(self.optimizers) > 1:
+                known.kind = f"{known.variable.name} ({type(event.optimizer).__name__})"
         if len(known.rates) < 100_000 and event.rates:
             known.rates.append((min(event.rates), max(event.rates)))
         ids = [id(held.ref()) for held in known.held]
@@ -245,8 +244,8 @@ class Ledger:
             ids = frozenset(map(id, module.parameters()))
             every = module.modules() if hasattr(module, "modules") else module.sublayers(include_self=True)
             regular = next((name for each in every if (name := _regular(each))), "")
-        variable = variable_of(module, call.line) if ids else ""
-        return Seen(weakref.ref(module), type(module).__name__, ids, call.training, regular, variable, call.line)
+        variable = variable_of(module, call.line) if ids else Variable()
+        return Seen(weakref.ref(module), type(module).__name__, ids, call.training, regular, variable)
 
     # ---- questions
 
@@ -258,7 +257,7 @@ class Ledger:
             return name
         if all(seen.parameters <= whole.parameters for seen in self.modules.values()):
             return name
-        return f"{whole.variable.removeprefix('self.') or whole.kind}.{name}"
+        return f"{whole.variable.short or whole.kind}.{name}"
 
     def norm(self, held: Held) -> float | None:
         tensor = held.ref()
@@ -269,14 +268,6 @@ class Ledger:
         """The largest outermost module that holds a parameter."""
         holding = [seen for seen in self.modules.values() if id(tensor) in seen.parameters]
         return max(holding, key=lambda seen: len(seen.parameters), default=None)
-
-    def visible(self, variable: str, line: SourceLine | None) -> str:
-        """``variable`` of the function at ``line``, where the function that calls backward has it too; else ""."""
-        backward = self.backward_line
-        if not variable or line is None or backward is None or line.file != backward.file:
-            return ""
-        same = line.function in (backward.function, "<module>") or variable.startswith("self.")
-        return variable if same else ""
 
     def since_backward(self) -> list[Moment]:
         """Moments behind the last backward, in order."""

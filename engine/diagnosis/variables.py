@@ -6,6 +6,7 @@ import os
 import sys
 import types
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from adbg.engine.diagnosis.source import assigned, assigned_before
@@ -24,14 +25,35 @@ def frame_at(line: SourceLine | None) -> types.FrameType | None:
     return None
 
 
-def variable_of(value: Any, line: SourceLine | None) -> str:
-    """A variable of the function at ``line`` that is ``value``, an attribute of its ``self``, or a global one; "" for
-    none."""
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """``name`` as the function at ``line`` has it ("model", "self.net"), "" for none. ``everywhere``: all functions of
+    that file have it, for it is a global one."""
+
+    name: str = ""
+    line: SourceLine | None = None
+    everywhere: bool = False
+
+    @property
+    def short(self) -> str:
+        return self.name.removeprefix("self.")
+
+    def visible_at(self, line: SourceLine | None) -> str:
+        """The name, where the function at ``line`` has it too; else ""."""
+        if line is None or self.line is None or line.file != self.line.file:
+            return ""
+        same = self.everywhere or line.function == self.line.function or self.name.startswith("self.")
+        return self.name if same else ""
+
+
+def variable_of(value: Any, line: SourceLine | None) -> Variable:
+    """A variable of the function at ``line`` that is ``value``, an attribute of its ``self``, or a global one."""
     with suppress(Exception):
         frame = frame_at(line)
         if frame is not None:
-            return next((name for name, each in _seen(frame) if each is value), "")
-    return ""
+            name = next((name for name, each in _seen(frame) if each is value), "")
+            return Variable(name, line, frame.f_globals.get(name) is value)
+    return Variable()
 
 
 def made_at(value: Any, line: SourceLine | None) -> SourceLine | None:

@@ -63,7 +63,7 @@ class Frozen(LoopDetector):
             severity, confidence = "note", 0.3
             text = f"{optimizer.kind} holds {names} with {flag}: they stay as they are, which is right if frozen"
         born = next((self._made[id(held.ref())] for held in plain if id(held.ref()) in self._made), None)
-        names_of = [optimizer.variable, *(held.name for held in shown)]
+        names_of = [optimizer.variable.name, *(held.name for held in shown)]
         cause = (freezing(self._files(optimizer), names_of) if not born else None) or born or optimizer.made
         evidence = [f"{held.name} {held.shape}: {flag} at all {held.frozen} steps" for held in shown[:4]]
         evidence.append(f"the optimizer was made in {place(optimizer.made)}")

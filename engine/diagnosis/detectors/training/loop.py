@@ -65,7 +65,7 @@ def rate_commands(detector: LoopDetector, optimizer: Optimizer | None) -> list[s
     """Commands at a stop that show the learning rate of an optimizer; None: the one that steps most."""
     ledger = detector.ledger
     chosen = optimizer or max(ledger.optimizers.values(), key=lambda each: each.steps, default=None)
-    name = ledger.visible(chosen.variable, chosen.step_line) if chosen is not None else ""
+    name = chosen.variable.visible_at(ledger.backward_line) if chosen is not None else ""
     asked = f"p {detector.facts.backend.rate_of.format(name)}"
     return ["b backward-end", asked] if name else ["b backward-end"]
 
@@ -73,14 +73,14 @@ def rate_commands(detector: LoopDetector, optimizer: Optimizer | None) -> list[s
 def weight_commands(detector: LoopDetector, held: Held) -> list[str]:
     """A weight at the end of each backward: it should be another one each time."""
     seen = detector.ledger.owner(held.ref())
-    name = detector.ledger.visible(seen.variable, seen.line) if seen is not None else ""
+    name = seen.variable.visible_at(detector.ledger.backward_line) if seen is not None else ""
     return ["b backward-end", f'p norm(dict({name}.named_parameters())["{held.path}"])'] if name and held.path else [
         "b backward-end"
     ]  # fmt: skip
 
 
 def mode_commands(detector: LoopDetector, seen: Seen) -> list[str]:
-    name = detector.ledger.visible(seen.variable, seen.line)
+    name = seen.variable.visible_at(detector.ledger.backward_line)
     return ["b backward-end", f"p {name}.training"] if name else ["b backward-end"]
 
 
