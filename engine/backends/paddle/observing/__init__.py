@@ -17,11 +17,12 @@ from adbg.engine.backends.paddle.observing.steps import StepsTap
 
 def taps(frames: FrameFilter, meet: Meet) -> Sequence[Tap]:
     """One of each, none put in. ``frames`` finds the user's lines; ``meet`` hears of modules that run."""
+    operators = OperatorTap()
     return (
         StepsTap(frames),
         ModulesTap(frames, meet),
         FunctionsTap(frames),
         HooksTap(frames),
-        RecomputesTap(frames),
-        OperatorTap(),
+        RecomputesTap(frames, operators),
+        operators,
     )
