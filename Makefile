@@ -55,7 +55,7 @@ demo-paddle:
 # The extension, for the Python that was found, where there is a compiler: it is used then. Nothing is said where there
 # is none, or no Python.h: the Python hooks do all of it. Compiles what changed.
 define built
-{ command -v c++ g++ >/dev/null && "$$python" setup.py --quiet build_ext --inplace --build-temp build/native >/dev/null 2>&1 || true; }
+{ { command -v g++ || command -v c++; } >/dev/null && "$$python" setup.py --quiet build_ext --inplace --build-temp build/native >/dev/null 2>&1 || true; }
 endef
 
 # All of it runs even when an early part fails.
