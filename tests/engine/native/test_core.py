@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.program import ROOT
 
 from adbg.engine.native import load
 
@@ -153,3 +154,14 @@ def test_wrong_arguments_are_python_errors(core: Any) -> None:
     ):
         with pytest.raises((TypeError, ValueError, OverflowError)):
             call()
+
+
+def test_it_is_used_where_it_is_built_unless_told_not_to(extension: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the word of the module: where it was loaded from."""
+    built = next(iter((ROOT / "adbg").glob(f"_native.{sys.implementation.cache_tag}*.so")), None)
+    for value, expected in (("", built), ("1", built), (str(extension), extension), ("0", None)):
+        monkeypatch.setenv(load.VARIABLE, value)
+        module, why = load._find()
+        assert (module is None) == (expected is None), (value, why)
+        assert module is None or Path(module.__file__).samefile(expected or "")
+        assert module is not None or (load.VARIABLE in why) == (value == "0")
