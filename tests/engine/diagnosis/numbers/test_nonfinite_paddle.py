@@ -168,6 +168,24 @@ net = nn.Sequential(nn.Linear(3, 4), Scale(4))
 net(paddle.ones([2, 3])).mean().backward()
 """
 
+# Gradients are divided by their norm, which is 0 once no row is left to learn from.
+NORMALISED = """
+import paddle, paddle.nn as nn
+paddle.seed(0)
+net = nn.Linear(3, 1)
+optimizer = paddle.optimizer.SGD(0.1, parameters=net.parameters())
+def normalise():
+    for p in net.parameters():
+        p.grad = p.grad / p.grad.norm()  # CAUSE
+for step in range(6):
+    x = paddle.randn([8, 3])
+    loss = (net(x) - 1).clip(min=50 if step == 4 else -99).pow(2).sum()
+    optimizer.clear_grad()
+    loss.backward()
+    normalise()
+    optimizer.step()
+"""
+
 HEALTHY = """
 import paddle
 import paddle.nn as nn
@@ -214,8 +232,9 @@ print(y.grad.sum().item())
     [
         (DISTANCE, "at 0"), (MASKED, "0 * inf"), (LOG_OF_ZERO, "log of 0"), (BATCH, "data"), (RATE, "diverges"),
         (ATTENTION, "masked"), (LAYER, "its own backward"), (DIVISION, "0 / 0"), (WEIGHTS, "0 / 0"),
+        (NORMALISED, "between backward and step"),
     ],
-    ids=["distance", "masked", "log", "batch", "rate", "attention", "layer", "division", "weights"],
+    ids=["distance", "masked", "log", "batch", "rate", "attention", "layer", "division", "weights", "normalised"],
 )  # fmt: skip
 def test_names_the_line(tmp_path: Path, program: str, why: str) -> None:
     first = check_found(tmp_path, program, "nonfinite", status=1)

@@ -210,6 +210,25 @@ for step in range(3):
     optimizer.step()
 """
 
+# Gradients are divided by the number of rows, of which there may be none.
+AVERAGED = """
+import torch, torch.nn as nn
+torch.manual_seed(0)
+net = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+def finish(count):
+    for p in net.parameters():
+        p.grad /= count  # CAUSE
+    optimizer.step()
+    optimizer.zero_grad()
+for step in range(6):
+    x = torch.randn(8, 3)
+    rows = x[x[:, 0] > (9 if step == 4 else 0)]
+    loss = (net(rows) - 1).pow(2).sum()
+    loss.backward()
+    finish(len(rows))
+"""
+
 HEALTHY = """
 import torch, torch.nn as nn
 torch.manual_seed(0)
@@ -265,9 +284,10 @@ print(y.grad.sum().item())
         (DISTANCE, "infinite at x = 0"), (MASKED, "0 * inf"), (LOG_OF_ZERO, "log of 0"), (BATCH, "data"),
         (RATE, "diverges"), (HALF, "float16"), (ATTENTION, "masked"), (FUNCTION, "its own backward"),
         (STD, "single element"), (WEIGHTS, "0 / 0"), (SUMMED, "NaN among its arguments"), (TINY, "all but underflown"),
+        (AVERAGED, "between backward and step"),
     ],
     ids=["distance", "masked", "log", "batch", "rate", "half", "attention", "function", "std", "weights", "summed",
-         "tiny"],
+         "tiny", "averaged"],
 )  # fmt: skip
 def test_names_the_line(tmp_path: Path, program: str, why: str) -> None:
     first = check_found(tmp_path, program, "nonfinite", status=1)
