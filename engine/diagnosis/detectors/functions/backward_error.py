@@ -113,6 +113,9 @@ class BackwardError(Detector):
             )
         )  # fmt: skip
 
+    def at_error(self, running: Running, error: BaseException) -> None:
+        self.backward_end(running, error)
+
     def _raised(self, error: BaseException, told: str) -> tuple[str, SourceLine | None, str, float] | None:
         """By code of the user's that the engine called."""
         steps = steps_of(error)

@@ -77,6 +77,9 @@ class OperatorError(Detector):
             self._told.add(named(error, running.backend))
             self._failed = type(error), self.facts.iteration
 
+    def at_error(self, running: Running, error: BaseException) -> None:
+        self.backward_end(running, error)
+
     def uncaught(self, error: BaseException) -> None:
         self._ended = True
         backend = self.facts.backend
@@ -151,7 +154,7 @@ class OperatorError(Detector):
         facts.tell(
             Finding(
                 0, "operator-error", "error", confidence, message, forward=line, cause=facts.cause(cause),
-                evidence=evidence, next=[f"bl {line.file}:{line.line}", "post-mortem: locals"],
+                evidence=evidence, next=["adbg run SCRIPT", "info locals"],
             )
         )  # fmt: skip
 

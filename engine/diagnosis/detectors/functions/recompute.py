@@ -71,7 +71,7 @@ class RecomputeDiffers(Detector):
                     f"second pass: {call.second[0]}, norm {call.second[1]:.8g}",
                     f"{call.place} results before it are the same in both passes",
                 ],
-                next=["b '*Checkpoint*'", f"bl {cause.file}:{cause.line}"] if cause is not None else [],
+                next=["b '*Checkpoint*'", f"b {cause.file}:{cause.line}"] if cause is not None else [],
             )
         )  # fmt: skip
 
@@ -89,7 +89,7 @@ class RecomputeDiffers(Detector):
                     f"{call.first[0]} in the first pass: norm {call.first[1]:.8g}; the second pass ended before it, "
                     "or came to the same",
                 ],
-                next=[f"bl {call.at.file}:{call.at.line}"] if call.at is not None else [],
+                next=[f"b {call.at.file}:{call.at.line}"] if call.at is not None else [],
             )
         )  # fmt: skip
 
