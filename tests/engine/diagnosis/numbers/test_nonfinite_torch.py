@@ -9,7 +9,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from support.diagnosing import check_found, check_healthy, diagnose, findings, line_of
+from support.diagnosing import diagnose, findings, line_of
+from support.diagnosing_many import Run, diagnose_each
 from support.dialled import Dialled
 
 pytest.importorskip("torch")
@@ -278,25 +279,30 @@ print(y.grad.sum().item())
 """
 
 
-@pytest.mark.parametrize(
-    ("program", "why"),
-    [
-        (DISTANCE, "infinite at x = 0"), (MASKED, "0 * inf"), (LOG_OF_ZERO, "log of 0"), (BATCH, "data"),
-        (RATE, "diverges"), (HALF, "float16"), (ATTENTION, "masked"), (FUNCTION, "its own backward"),
-        (STD, "single element"), (WEIGHTS, "0 / 0"), (SUMMED, "NaN among its arguments"), (TINY, "all but underflown"),
-        (AVERAGED, "between backward and step"),
-    ],
-    ids=["distance", "masked", "log", "batch", "rate", "half", "attention", "function", "std", "weights", "summed",
-         "tiny", "averaged"],
-)  # fmt: skip
-def test_names_the_line(tmp_path: Path, program: str, why: str) -> None:
-    first = check_found(tmp_path, program, "nonfinite", status=1)
-    assert why in first["message"] + " ".join(first["evidence"]), first
+CASES = [
+    (DISTANCE, "infinite at x = 0"), (MASKED, "0 * inf"), (LOG_OF_ZERO, "log of 0"), (BATCH, "data"),
+    (RATE, "diverges"), (HALF, "float16"), (ATTENTION, "masked"), (FUNCTION, "its own backward"),
+    (STD, "single element"), (WEIGHTS, "0 / 0"), (SUMMED, "NaN among its arguments"), (TINY, "all but underflown"),
+    (AVERAGED, "between backward and step"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    programs = {str(number): each[0] for number, each in enumerate(CASES)} | {"healthy": HEALTHY}
+    return diagnose_each("torch", tmp_path_factory.mktemp("programs"), programs)
+
+
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_names_the_line(runs: dict[str, Run], number: int) -> None:
+    _, why = CASES[number]
+    first = runs[str(number)].first("nonfinite")
+    assert why in (first["message"] + " ".join(first["evidence"])), first
     assert first["confidence"] >= 0.8
 
 
-def test_healthy_programs_get_no_finding(tmp_path: Path) -> None:
-    check_healthy(tmp_path, HEALTHY)
+def test_healthy_programs_get_no_finding(runs: dict[str, Run]) -> None:
+    runs["healthy"].healthy()
 
 
 def test_anomaly_mode_names_the_same_nodes(tmp_path: Path) -> None:
