@@ -1,78 +1,154 @@
-"""A softmax along one axis, of which elements are picked along another; and what looks like it."""
+"""Broadcasts along another axis than was meant, and silent promotions, on torch; and others that are meant."""
 
 from __future__ import annotations
 
 import pytest
-from support.diagnosing import check_found, check_healthy, findings
 
-START = """
+pytest.importorskip("torch")
+
+from support.diagnosing_many import Run, diagnose_each
+
+# Rows of a square matrix are meant to have norm 1: without keepdim the norms are lined up with the columns.
+NORMS = """
+    import torch
+    import torch.nn as nn
+
+    class Cosine(nn.Module):
+        def __init__(self, width):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(width, width))
+
+        def forward(self, x):
+            length = self.weight.norm(dim=1)  # CAUSE
+            unit = self.weight / length
+            return x @ unit.t()
+
+    torch.manual_seed(0)
+    net = Cosine(5)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(3):
+        loss = (net(torch.randn(7, 5)) - 1).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+# As many tokens as sequences: the sums of the rows of each sequence meet those of other sequences.
+SHARES = """
+    import torch
+    import torch.nn as nn
+
+    torch.manual_seed(0)
+    query, key = nn.Linear(6, 6), nn.Linear(6, 6)
+    optimizer = torch.optim.Adam([*query.parameters(), *key.parameters()])
+
+    def attend(x):
+        scores = torch.einsum("btd,bsd->bts", query(x), key(x))
+        scores = scores - scores.amax(dim=-1, keepdim=True)
+        weights = scores.exp()
+        total = torch.sum(weights, dim=-1)  # CAUSE
+        return (weights / total) @ x
+
+    for _ in range(3):
+        loss = attend(torch.randn(4, 4, 6)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+# A class weight that numpy made is float64, and so is all that it touches.
+CLASS_WEIGHTS = """
+    import numpy as np
     import torch
     import torch.nn as nn
     import torch.nn.functional as F
 
     torch.manual_seed(0)
+    counts = np.array([10, 20, 70])
+    weights = torch.from_numpy(counts.sum() / counts)
     net = nn.Linear(4, 3)
-    optimizer = torch.optim.SGD(net.parameters(), 0.1)
-    x = torch.randn(6, 5, 4)
-    tags = torch.arange(30).view(6, 5) % 3
-
-    {how}
-
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     for _ in range(3):
+        y = torch.tensor([0, 1, 2, 2])
+        each = F.cross_entropy(net(torch.randn(4, 4)), y, reduction="none")
+        loss = (each * weights[y]).mean()  # CAUSE
         optimizer.zero_grad()
-        value = loss(net(x))
-        value.backward()
+        loss.backward()
         optimizer.step()
-        print(value.item())
+"""
+
+TARGETS = """
+    import numpy as np
+    import torch
+    import torch.nn as nn
+
+    class Regression(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+
+        def error(self, x, y):
+            difference = self.body(x).squeeze(1) - y  # CAUSE
+            return difference.abs().mean()
+
+    torch.manual_seed(0)
+    np.random.seed(0)
+    model = Regression()
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(3):
+        loss = model.error(torch.randn(8, 3), torch.tensor(np.random.rand(8)))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+HEALTHY = """
+    import numpy as np
+    import torch
+    import torch.nn as nn
+
+    torch.manual_seed(0)
+    # Rows that are centred and scaled with keepdim, columns without; a graph that is divided by the degrees of both.
+    net = nn.Linear(6, 6)
+    doubles = nn.Linear(6, 1).double()
+    optimizer = torch.optim.SGD([*net.parameters(), *doubles.parameters()], lr=0.01)
+    table = torch.from_numpy(np.linspace(0, 1, 6))
+    for _ in range(3):
+        h = net(torch.randn(6, 6))
+        rows = (h - h.mean(1, keepdim=True)) / (h.std(dim=1, keepdim=True) + 1)
+        columns = (h - h.mean(0)) / (h.std(0) + 1)
+        best, _ = h.max(dim=1)
+        near = torch.exp(-(h - h.t()).square())
+        degree = near.sum(0)
+        graph = near / degree.sqrt()[:, None] / degree.sqrt()[None, :]
+        soft = h - torch.logsumexp(h, dim=1)[:, None]
+        exact = doubles(h.double() + table).float()
+        scaled = h * np.float64(0.5) + float(table[3]) * 2.0
+        loss = rows.square().mean() + columns.square().mean() + best.mean() + graph.mean() + soft.mean()
+        loss = loss + exact.mean() + scaled.mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        print(loss.item(), loss.dtype)
 """
 
 
-def program(how: str) -> str:
-    return START.format(how=how.strip("\n").replace("\n", "\n    "))
+CASES = [("wrong-axis", NORMS), ("wrong-axis", SHARES), ("promoted", CLASS_WEIGHTS), ("promoted", TARGETS)]
 
 
-TOKENS = program("""
-def loss(out):
-    scores = out.log_softmax(1)  # CAUSE
-    picked = (-scores).gather(2, tags.unsqueeze(-1))
-    return picked.mean()
-""")
-
-BATCH = program("""
-class Criterion(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.normalise = nn.LogSoftmax(dim=0)
-    def forward(self, out, y):
-        flat = self.normalise(out.flatten(0, 1))  # CAUSE
-        return F.nll_loss(flat, y.flatten())
-criterion = Criterion()
-loss = lambda out: criterion(out, tags)
-""")
-
-CHANCES = program("""
-def chances(out):
-    return F.softmax(out, dim=0)  # CAUSE
-def loss(out):
-    return -torch.take_along_dim(chances(out).clamp(min=1e-6).log(), tags[..., None], dim=-1).mean()
-""")
-
-MEANT = program("""
-def loss(out):
-    scores = F.log_softmax(out, dim=-1)
-    usual = -scores.gather(-1, tags.unsqueeze(-1)).mean() + F.nll_loss(scores.transpose(1, 2), tags)
-    last = torch.full((6, 1, 1), 4).expand(6, 1, 3)
-    repeated = torch.tensor([0, 1, 2, 3, 4, 0]).view(6, 1, 1).repeat(1, 1, 3)
-    slots = F.softmax(out, dim=1)
-    slots = slots / slots.sum(2, keepdim=True)
-    return usual + scores.gather(1, last).mean() + scores.gather(1, repeated).mean() + slots.gather(2, tags[..., None]).mean()
-""")
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    programs = {f"{kind} {number}": program for number, (kind, program) in enumerate(CASES)}
+    programs["healthy"] = HEALTHY
+    return diagnose_each("torch", tmp_path_factory.mktemp("programs"), programs)
 
 
-@pytest.mark.parametrize("text", [TOKENS, BATCH, CHANCES], ids=["tokens", "batch", "chances"])
-def test_a_softmax_along_another_axis_than_its_classes(tmp_path, text):
-    check_found(tmp_path, text, "wrong-axis", status=0)
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_the_line_is_noted(runs: dict[str, Run], number: int) -> None:
+    kind = CASES[number][0]
+    assert runs[f"{kind} {number}"].first(kind)["severity"] == "note"
 
 
-def test_picks_that_are_meant(tmp_path):
-    assert not findings(check_healthy(tmp_path, MEANT))
+def test_axes_and_types_that_are_meant(runs: dict[str, Run]) -> None:
+    runs["healthy"].healthy()
+    assert not [each for each in runs["healthy"].told if each["kind"] in ("wrong-axis", "promoted")]
