@@ -46,6 +46,9 @@ class Variable:
         return self.name if same else ""
 
 
+UNKNOWN = Variable()
+
+
 def variable_of(value: Any, line: SourceLine | None) -> Variable:
     """A variable of the function at ``line`` that is ``value``, an attribute of its ``self``, or a global one."""
     with suppress(Exception):
@@ -53,7 +56,7 @@ def variable_of(value: Any, line: SourceLine | None) -> Variable:
         if frame is not None:
             name = next((name for name, each in _seen(frame) if each is value), "")
             return Variable(name, line, frame.f_globals.get(name) is value)
-    return Variable()
+    return UNKNOWN
 
 
 def made_at(value: Any, line: SourceLine | None) -> SourceLine | None:
