@@ -84,6 +84,9 @@ class Detector(Watcher):
     def at_stop(self, point: PausedPoint) -> None:
         """Somebody asks at a stop: look at what is at hand there, too."""
 
+    def at_error(self, running: Running, error: BaseException) -> None:
+        """Somebody asks at a stop where that backward failed. Its begin may not have been told."""
+
     def end(self) -> None:
         """The program ends, or diagnosis is switched off: the last moment to tell."""
 

@@ -150,9 +150,11 @@ def expression_at(code: types.CodeType, lasti: int) -> ast.expr | None:
     wanted = positions[lasti // 2]
     tree = tree_of(code.co_filename)
     for node in ast.walk(tree) if tree is not None else ():
-        if isinstance(node, ast.expr) and wanted == (
+        if isinstance(node, (ast.expr, ast.AugAssign)) and wanted == (
             node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
         ):  # fmt: skip
+            if isinstance(node, ast.AugAssign):  # `p -= x` takes what `p - x` does
+                return ast.copy_location(ast.BinOp(node.target, node.op, node.value), node)
             return node
     return None
 

@@ -12,6 +12,8 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from adbg.engine.session.breakpoints.grammar import parse_spec
+from adbg.tui.commands.table import resolve
 from support.program import Outcome, adbg
 
 CAUSE = "# CAUSE"
@@ -60,9 +62,18 @@ def check_found(folder: Path, program: str, kind: str, *options: str, status: in
         assert first["cause"]["line"] == line_of(program), f"another line is named\n{outcome}"
         assert first["cause"]["file"].endswith("train.py"), str(outcome)
     assert first["evidence"], f"nothing proves it\n{outcome}"
+    check_commands(first)
     if status is not None:
         assert outcome.status == status, str(outcome)
     return first
+
+
+def check_commands(found: dict[str, Any]) -> None:
+    """What it says to do next can be typed: a command line, or a command that adbg knows, with a spec that it reads."""
+    for line in found["next"]:
+        word, _, rest = line.partition(" ")
+        if word != "adbg" and resolve(word).name in ("break", "tbreak", "trace", "until"):
+            parse_spec(rest)
 
 
 def check_healthy(folder: Path, program: str, *options: str) -> Outcome:

@@ -256,7 +256,11 @@ class NotOptimized(LoopDetector):
         """What it holds, never got a gradient, and is in no module any more."""
         names = {id(value) for _, value in self.facts.backend.parameters()}
         shapes = {leaf.shape for leaf in found}
-        loose = [held for held in optimizer.held if not held.total and not held.frozen and id(held.ref()) not in names]
+        loose = [
+            held for held in optimizer.held
+            if not held.total and not held.frozen and id(held.ref()) not in names
+            and (tensor := held.ref()) is not None and not self.facts.backend.has_graph(tensor)  # non-leaf-gradient
+        ]  # fmt: skip
         # A layer is often replaced by one with another number of outputs; then all of them have to be found again.
         if sorted(len(held.shape) for held in loose) == sorted(len(leaf.shape) for leaf in found):
             return loose
