@@ -19,7 +19,7 @@ def frame_at(line: SourceLine | None) -> types.FrameType | None:
     """The innermost running function of this thread that is at ``line`` now."""
     frame: types.FrameType | None = sys._getframe(1) if line is not None else None
     while frame is not None and line is not None:
-        if frame.f_lineno == line.line and frame.f_code.co_filename == line.file:
+        if frame.f_lineno == line.line and line.file in (file := frame.f_code.co_filename, os.path.abspath(file)):
             return frame
         frame = frame.f_back
     return None
