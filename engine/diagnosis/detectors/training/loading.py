@@ -37,7 +37,7 @@ class NotLoaded(Detector):
         prefix, side = _prefix(event.missing, event.unexpected)
         evidence = [
             f"the model has {event.missing[0]!r}, the dict {event.unexpected[0]!r}",
-            f"{len(event.missing)} names of the model are not in the dict, and {len(event.unexpected)} there are unknown",
+            f"{len(event.missing)} names of the model are not in the dict, {len(event.unexpected)} there are unknown",
         ]
         if prefix:
             evidence.append(f"without the prefix {prefix!r} of {side} they are the same names")

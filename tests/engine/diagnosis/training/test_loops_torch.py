@@ -300,6 +300,16 @@ for batch, _ in pairs * 2:
 }
 
 HEALTHY = {
+    "a scaler that leaves its first steps out": """
+model = net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**120)
+for batch, target in pairs:
+    optimizer.zero_grad()
+    scaler.scale(F.mse_loss(model(batch), target) * 1e-6).backward(torch.tensor(1e9))
+    scaler.step(optimizer)
+    scaler.update()
+""",
     "evolution strategies": """
 model = net()
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
