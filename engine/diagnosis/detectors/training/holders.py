@@ -69,9 +69,8 @@ class NoStep(LoopDetector):
         stepped = {id(held.ref()) for each in self.ledger.optimizers.values() if each.steps for held in each.held}
         for optimizer in self.ledger.optimizers.values():
             given = [held for held in optimizer.held if held.total >= 3 and held.ref() is not None]
-            given = [
-                held for held in given if math.isfinite(held.ended or 0.0)
-            ]  # else a gradient scaler leaves steps out
+            if not all(math.isfinite(held.ended or 0.0) for held in given):
+                continue  # a gradient scaler leaves its steps out
             ids = {id(held.ref()) for held in given}
             if not optimizer.steps and given and not ids & stepped and not self._changed(given):
                 self._tell(optimizer, given)
