@@ -101,7 +101,7 @@ class Diagnosis(Observer):
         self._late = False
 
     def backend_added(self, backend: Backend) -> None:
-        of = _OfBackend(Facts(backend, self._found, self.deep), self._classes, self._failed)
+        of = _OfBackend(Facts(backend, self._found, self.deep, self._send), self._classes, self._failed)
         self._of[backend.name] = of
         if not self._late:
             of.watch()

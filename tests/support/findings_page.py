@@ -22,6 +22,7 @@ FAMILIES = {
     "graphs": "Graphs: tensors that are overwritten, cut off, kept",
     "numbers": "Numbers",
     "functions": "Custom functions, hooks, errors",
+    "ranks": "Several ranks",
 }
 HEAD = """<!-- made by: python tests/support/findings_page.py -->
 # What it finds
