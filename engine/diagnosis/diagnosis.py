@@ -174,6 +174,12 @@ class Diagnosis(Observer):
         else:
             self._stopping = True
 
+    def program_starts(self) -> None:
+        """On the thread that will run the script: what is imported already is watched from here on."""
+        for of in self._of.values():
+            if not of.watching and not self._over:
+                of.watch()
+
     def program_ends(self, error: BaseException | None) -> None:
         """On the main thread, ``error`` if that ends it. Once."""
         if error is not None and not self._over:

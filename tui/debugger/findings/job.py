@@ -99,7 +99,7 @@ class Job:
         evidence.append(f"{_some(names)} differ{'s' * (len(names) == 1)} now; {why}")
         return Finding(
             OWN + 1, "drifted-parameters", "error", 0.9 if not alike or len(set(rates.values())) > 1 else 0.8,
-            f"parameters drift apart between ranks: {_some(names)}, between iterations {since} and {iteration}; {why}",
+            f"parameters drift apart between ranks: {_some(names)}, {when}; {why}",
             FoundAt(parameter=first), iteration=iteration, cause=one.step if alike else one.backward, evidence=evidence,
             next=[f"rank diff params '{first}'", f"b param:{first} after"],
         )  # fmt: skip

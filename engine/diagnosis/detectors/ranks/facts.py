@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import os
 import re
 import weakref
 from collections.abc import Callable
@@ -59,7 +60,7 @@ class RanksApart(Detector):
 
     def _many(self) -> bool:
         if not self._world:
-            self._world = self.facts.backend.world() or 0
+            self._world = self.facts.backend.world() or _environment_world()
         return self._world > 1
 
     # ---- what happens
@@ -83,11 +84,19 @@ class RanksApart(Detector):
         self._step = replace(event, optimizer=None, tensors=())  # nothing is kept alive
         backend = self.facts.backend
         left = _MOST
-        for name, parameter in backend.weights():
+        for name, parameter in self._weights():
             if left > 0 and backend.meta(parameter).requires_grad:
                 gradient = backend.gradient_of(parameter)
                 self._gradients[name], size = self._hash(gradient) if gradient is not None else ("", 0)
                 left -= size
+
+    def _weights(self) -> list[tuple[str, Any]]:
+        """Each by its longest name: a part that ran alone has a shorter one."""
+        found: dict[int, tuple[str, Any]] = {}
+        for name, parameter in self.facts.backend.weights():
+            if len(name) >= len(found.get(id(parameter), ("", None))[0]):
+                found[id(parameter)] = name, parameter
+        return list(found.values())
 
     def _looks(self) -> bool:
         return self.facts.deep or is_sampled(self.facts.iteration)
@@ -96,7 +105,7 @@ class RanksApart(Detector):
         if self._looks() and not self._failed and self._many():  # a step that did not take place is none to compare
             left = _MOST
             found: dict[str, str] = {}
-            for name, parameter in self.facts.backend.weights():
+            for name, parameter in self._weights():
                 if left > 0:
                     found[name], size = self._hash(parameter)
                     left -= size
@@ -182,6 +191,15 @@ class RanksApart(Detector):
         """The line of the forward that uses a parameter."""
         root = self._root()
         return use_of(root, name) if root is not None else None
+
+
+def _environment_world() -> int:
+    """As launchers tell it, where the framework does not."""
+    for name in ("WORLD_SIZE", "PADDLE_TRAINERS_NUM"):
+        text = os.environ.get(name, "")
+        if text.isdigit():
+            return int(text)
+    return 0
 
 
 def _loop_around(line: SourceLine | None) -> SourceLine | None:
