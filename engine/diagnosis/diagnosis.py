@@ -53,7 +53,7 @@ class Diagnosis(Observer):
 
     Args:
         only: kinds of findings, empty for all.
-        iterations: nothing is watched behind so many outermost backwards and what follows the last; 0: no end.
+        iterations: nothing is watched behind so many iterations of the loop and what follows the last; 0: no end.
         running: the program is under way, and this is not one of its threads.
     """
 
@@ -93,8 +93,8 @@ class Diagnosis(Observer):
 
     @property
     def iteration(self) -> int:
-        """Outermost backwards that were watched."""
-        return sum(of.facts.iteration for of in list(self._of.values()))
+        """Iterations of the loop that were watched."""
+        return sum(of.facts.rounds.count for of in list(self._of.values()))
 
     def began(self) -> None:
         """It is an observer now: what is imported from here on is watched from its import on."""
@@ -131,7 +131,7 @@ class Diagnosis(Observer):
         of = self._of.get(running.backend.name)
         if of is None or of.at_work:
             return
-        if len(running.chain) == 1 and of.next_iteration(self.iterations):
+        if len(running.chain) == 1 and of.next_iteration(running, self.iterations):
             self._close([of])
         of.tell("backward_begin", running)
 
@@ -293,6 +293,11 @@ class _OfBackend(Watcher):
     def _sample(self, iteration: int) -> None:
         """Have the taps in for the iteration that ends with that backward."""
         self.facts.sampled = self.facts.deep or is_sampled(iteration)
+        self._have()
+
+    def _have(self) -> None:
+        """Have the taps in that the detectors need now."""
+        self.facts.other_needs = False
         needs = Need.NOTHING
         for each in self._working:
             needs |= self._needs_of(each)
@@ -305,15 +310,17 @@ class _OfBackend(Watcher):
         except own(Exception) as error:
             self._failed(f"what {self.facts.backend.name} does", error)
 
-    def next_iteration(self, most: int) -> bool:
-        """An outermost backward begins. True where it is one too many: ``most`` were asked for."""
+    def next_iteration(self, running: Running, most: int) -> bool:
+        """An outermost backward begins. True where it is one too many: ``most`` iterations were asked for."""
         if not self.watching:
             return False
-        if most and self.facts.iteration >= most:
+        rounds = self.facts.rounds
+        if most and rounds.count >= most and rounds.opens(running):
             return True
         if self.facts.iteration:
             self.tell("iteration_end")
         self.facts.iteration += 1
+        rounds.begins(running)
         return False
 
     def ended(self) -> None:
@@ -379,9 +386,13 @@ class _OfBackend(Watcher):
 
     def module_begin(self, call: Any) -> None:
         self.tell("module_begin", call)
+        if self.facts.other_needs:
+            self._have()
 
     def module_end(self, call: Any) -> None:
         self.tell("module_end", call)
+        if self.facts.other_needs:
+            self._have()
 
     def function(self, call: Any) -> None:
         self.tell("function", call)

@@ -22,7 +22,7 @@ CAUSE = "# CAUSE"
 def diagnose(folder: Path, program: str, *options: str, compared: bool = False) -> Outcome:
     """``adbg diagnose --json`` of a program. ``compared``: its output is that of a run without adbg."""
     script = folder / "train.py"
-    script.write_text(textwrap.dedent(program).lstrip())
+    script.write_text(text_of(program))
     outcome = adbg("diagnose", "--json", *options, str(script), cwd=folder)
     if not compared:
         return outcome
@@ -38,8 +38,13 @@ def findings(outcome: Outcome) -> list[dict[str, Any]]:
     return [last[row["process"], row["id"]] for row in end["findings"]]
 
 
+def text_of(program: str) -> str:
+    """As it is written to its file."""
+    return textwrap.dedent(program).lstrip()
+
+
 def line_of(program: str, mark: str = CAUSE) -> int:
-    lines = textwrap.dedent(program).lstrip().splitlines()
+    lines = text_of(program).splitlines()
     found = [number for number, line in enumerate(lines, 1) if mark in line]
     assert len(found) == 1, f"{len(found)} lines are marked with {mark}"
     return found[0]

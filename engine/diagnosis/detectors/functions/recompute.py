@@ -30,14 +30,14 @@ class RecomputeDiffers(Detector):
     restored (preserve_rng_state=False, Python's or NumPy's own), state that the first pass changed, another mode. On
     PyTorch also a number that each pass changes and that the region computes with, where no operator differs.
 
-    Evidence: the first operator (on Paddle the first result) whose value differs between the two passes, with both
-    norms; or the attribute, with its values behind both passes.
+    Evidence: the first operator whose value differs between the two passes, with both norms; or the attribute, with its
+    values behind both passes.
     Mistaken for: kernels that are not deterministic differ by less than 1e-4 and are not told; counters that no
     operator is given are not told.
     Cost: the norm of each result of a checkpointed region, in the sampled iterations.
     """
 
-    sampled = Need.RECOMPUTES
+    sampled = Need.RECOMPUTES | Need.OPERATORS
 
     def recompute(self, call: RecomputeCall) -> None:
         facts = self.facts
