@@ -82,8 +82,10 @@ class Job:
     def _drifted(iteration: int, known: Mapping[int, RankFacts], names: Sequence[str], since: int) -> Finding:
         first = names[0]
         one = next(iter(known.values()))
+        when = f"behind backward {since + 1}" + (f" and before {iteration + 1}" if iteration > since + 1 else "")
+        when = f"behind backward {since + 1}" + (f" and before {iteration + 1}" if iteration > since + 1 else "")
         evidence = [
-            f"{first} was the same on all {len(known)} ranks behind iteration {since}, to the bit",
+            f"{first} was the same on all {len(known)} ranks as backward {since + 1} began, to the bit",
             _hashes(first, known),
         ]
         alike = _same_gradient(first, known)
@@ -99,7 +101,7 @@ class Job:
         evidence.append(f"{_some(names)} differ{'s' * (len(names) == 1)} now; {why}")
         return Finding(
             OWN + 1, "drifted-parameters", "error", 0.9 if not alike or len(set(rates.values())) > 1 else 0.8,
-            f"parameters drift apart between ranks: {_some(names)}, {when}; {why}",
+            f"parameters drift apart between ranks {when}: {_some(names)}; {why}",
             FoundAt(parameter=first), iteration=iteration, cause=one.step if alike else one.backward, evidence=evidence,
             next=[f"rank diff params '{first}'", f"b param:{first} after"],
         )  # fmt: skip

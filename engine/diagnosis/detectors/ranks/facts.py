@@ -24,7 +24,10 @@ from adbg.engine.session.running_call import Running
 from adbg.engine.types import SourceLine
 
 _MOST = 256 << 20  # bytes that are hashed of one iteration; 0.3 s
-_NOT_REDUCED = "Expected to have finished reduction in the prior iteration"
+_NOT_REDUCED = (  # of torch, of Paddle
+    "Expected to have finished reduction in the prior iteration",
+    "Please set find_unused_parameters=True to traverse backward graph",
+)
 _INDICES = re.compile(r"did not receive grad for rank (\d+)\s*:\s*([\d ]+)")
 
 
@@ -60,7 +63,7 @@ class RanksApart(Detector):
 
     def _many(self) -> bool:
         if not self._world:
-            self._world = self.facts.backend.world() or _environment_world()
+            self._world = self.facts.backend.world() or _environment("WORLD_SIZE", "PADDLE_TRAINERS_NUM")
         return self._world > 1
 
     # ---- what happens
@@ -87,7 +90,7 @@ class RanksApart(Detector):
         for name, parameter in self._weights():
             if left > 0 and backend.meta(parameter).requires_grad:
                 gradient = backend.gradient_of(parameter)
-                self._gradients[name], size = self._hash(gradient) if gradient is not None else ("", 0)
+                self._gradients[name], size = self._hash(gradient) if self._has(gradient) else ("", 0)
                 left -= size
 
     def _weights(self) -> list[tuple[str, Any]]:
@@ -137,6 +140,10 @@ class RanksApart(Detector):
     def _without(self) -> list[str]:
         return [name for name, each in self._gradients.items() if not each][:8]
 
+    def _has(self, gradient: Any) -> bool:
+        """Zeros are none: Paddle clears gradients to them."""
+        return gradient is not None and self.facts.backend.norm(gradient) != 0
+
     def _hash(self, tensor: Any) -> tuple[str, int]:
         """Of all its bytes, and how many they are; ("?", 0) where they cannot be read."""
         found, size = hashlib.blake2b(digest_size=8), 0
@@ -156,14 +163,19 @@ class RanksApart(Detector):
     def uncaught(self, error: BaseException) -> None:
         text = self.facts.backend.error_text(error)
         self._failed = self._failed or text.split("\n", 1)[0][:300]
-        indices = _INDICES.search(text)
-        if _NOT_REDUCED not in text or indices is None:
+        if not any(words in text for words in _NOT_REDUCED):
             return
         facts, backend = self.facts, self.facts.backend
-        reduced = [name for name, each in backend.weights() if backend.meta(each).requires_grad]
-        places = [int(each) for each in indices[2].split()]
-        names = [reduced[place] for place in places if place < len(reduced)]
-        if not names:
+        indices = _INDICES.search(text)
+        rank = indices[1] if indices is not None else backend.rank()
+        rank = _environment("RANK", "PADDLE_TRAINER_ID") if rank is None else rank
+        trained = [(name, each) for name, each in self._weights() if backend.meta(each).requires_grad]
+        if indices is not None:
+            places = [int(each) for each in indices[2].split()]
+            names = [trained[place][0] for place in places if place < len(trained)]
+        else:
+            names = [name for name, each in trained if not self._has(backend.gradient_of(each))]
+        if not names or len(names) == len(trained):
             return
         used = self._use(names[0])
         called = next((line_in(error, frame) for frame, _ in reversed(steps_of(error)) if is_users(frame)), None)
@@ -171,20 +183,22 @@ class RanksApart(Detector):
         where = f": `{facts.text_of(used)}` did not run there" if used is not None else ""
         evidence = [
             text.strip().split("\n", 1)[0][:400],
-            f"without a gradient on rank {indices[1]}: {', '.join(names)}",
+            f"without a gradient on rank {rank}: {', '.join(names)}",
         ]
         evidence.append(f"in iteration {facts.before + facts.iteration}, whose gradients the other ranks wait for")
         id = facts.tell(
             Finding(
                 0, "unused-in-rank", "error", 0.95 if used is not None else 0.85,
-                f"{shown} got no gradient on rank {indices[1]}, and the gradients are averaged over all ranks{where}; "
+                f"{shown} got no gradient on rank {rank}, and the gradients are averaged over all ranks{where}; "
                 "use it in every iteration, or say find_unused_parameters=True",
                 FoundAt(parameter=names[0]), forward=called, cause=facts.cause(used or called), evidence=evidence,
                 next=["info params", f"b param:{names[0]}"],
             )
         )  # fmt: skip
         for known in list(facts.findings.values()):
-            if known.kind == "operator-error" and any(_NOT_REDUCED in each for each in known.evidence):
+            if known.kind == "operator-error" and any(
+                words in each for each in known.evidence for words in _NOT_REDUCED
+            ):
                 facts.tell(replace(known, victim_of=id))
 
     def _use(self, name: str) -> SourceLine | None:
@@ -193,13 +207,9 @@ class RanksApart(Detector):
         return use_of(root, name) if root is not None else None
 
 
-def _environment_world() -> int:
+def _environment(*names: str) -> int:
     """As launchers tell it, where the framework does not."""
-    for name in ("WORLD_SIZE", "PADDLE_TRAINERS_NUM"):
-        text = os.environ.get(name, "")
-        if text.isdigit():
-            return int(text)
-    return 0
+    return next((int(text) for name in names if (text := os.environ.get(name, "")).isdigit()), 0)
 
 
 def _loop_around(line: SourceLine | None) -> SourceLine | None:
