@@ -57,9 +57,9 @@ def cause_text(cause: Cause) -> str:
     return f"{where} in {cause.function}" if cause.function else where
 
 
-def finding_lines(row: Ranked, width: int, whole: bool = True) -> list[FindingLine]:
+def finding_lines(row: Ranked, width: int, whole: bool = True, keys: bool = False) -> list[FindingLine]:
     """One finding: what is wrong, which line to change, what proves it, what shows it. ``whole``: evidence and
-    commands too."""
+    commands too. ``keys``: commands are numbered, by the key that runs each."""
     finding, number = row.finding, row.number
     style = {"error": "bad", "warning": "warn"}.get(finding.severity, "")
     place = place_of(finding)
@@ -85,7 +85,7 @@ def finding_lines(row: Ranked, width: int, whole: bool = True) -> list[FindingLi
     for i, proof in enumerate(finding.evidence):
         add("" if i else "evidence", proof)
     for i, command in enumerate(finding.next):
-        add("" if i else "next", command, style="dim")
+        add("" if i else "next", f"{i + 1}  {command}" if keys else command, style="dim")
     for other in row.also:
         at = place_of(other)
         where = f" ({file_text(at.file)}:{at.line})" if at is not None and at != place else ""
