@@ -84,6 +84,8 @@ class RanksApart(Detector):
     def optimizer(self, event: OptimizerEvent) -> None:
         if event.what != "step" or not self._looks() or not self._many():
             return
+        if self._step is None:  # what the ranks began with
+            self._share("iteration", self._hashed(), self.facts.before + self.facts.iteration - 1)
         self._step = replace(event, optimizer=None, tensors=())  # nothing is kept alive
         backend = self.facts.backend
         left = _MOST
@@ -106,26 +108,29 @@ class RanksApart(Detector):
 
     def iteration_end(self) -> None:
         if self._looks() and not self._failed and self._many():  # a step that did not take place is none to compare
-            left = _MOST
-            found: dict[str, str] = {}
-            for name, parameter in self._weights():
-                if left > 0:
-                    found[name], size = self._hash(parameter)
-                    left -= size
-            self._share("iteration", found)
+            self._share("iteration", self._hashed(), self.facts.before + self.facts.iteration)
         self._gradients = {}
 
     def end(self) -> None:
         if self._many():
-            self._share("end", {})
+            self._share("end", {}, self.facts.before + self.facts.iteration)
 
-    def _share(self, what: str, parameters: dict[str, str]) -> None:
+    def _hashed(self) -> dict[str, str]:
+        left = _MOST
+        found: dict[str, str] = {}
+        for name, parameter in self._weights():
+            if left > 0:
+                found[name], size = self._hash(parameter)
+                left -= size
+        return found
+
+    def _share(self, what: str, parameters: dict[str, str], iteration: int) -> None:
         facts, step = self.facts, self._step
         facts.share(
             RankFacts(
                 what=what,
                 world=self._world,
-                iteration=facts.before + facts.iteration,
+                iteration=iteration,
                 parameters=parameters,
                 gradients=self._gradients,
                 rates=list(step.rates) if step is not None else [],
