@@ -365,6 +365,7 @@ class _OfBackend(Watcher):
                     why, applied = each.why_not(), each.applied()
                 except own(Exception) as error:
                     why = f"it failed: {type(error).__name__}: {error}"
+            why = why or self.taps.why_not(each.needs | each.sampled)
             for kind in each.kinds:
                 result = "finding" if kind in told else "could not look" if why else "clear"
                 if result == "clear" and not applied:

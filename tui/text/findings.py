@@ -135,10 +135,11 @@ def count_text(rows: Sequence[Ranked]) -> str:
 
 
 def headline(rows: Sequence[Ranked], examined: Sequence[Examined], ended: bool) -> str:
-    """The count, and where none is no all-clear, why: the program was killed, or detectors failed."""
+    """The count, and where none is no all-clear, why: the program ended without a word, or detectors failed."""
     counts = count_text(rows)
     if not ended:
-        return f"cut short: {counts if rows else 'nothing was told'} until the program was killed; more may be there"
+        told = counts if rows else "nothing was told"
+        return f"cut short: {told} until the program ended without a word (a signal, os._exit); more may be there"
     failed = len({row.kind for row in examined if row.result == "could not look"})
     kinds = f"{failed} kind{'s' * (failed > 1)} of findings could not be looked for"
     if failed and not rows and not any(row.result == "clear" for row in examined):
@@ -150,7 +151,7 @@ def examined_lines(examined: Sequence[Examined], iterations: int, ended: bool, f
     """What could not be looked at, a line a reason, then what was. ``ended``: said so by the program, or by a stop of
     diagnosis."""
     if not ended:
-        return ["what was looked at is not known: the program ended without a word (a signal, os._exit)"]
+        return ["what was looked at is not known: the program did not come to its end"]
     seen = f"{iterations} iteration{'s' * (iterations != 1)}"
     clear = [row.kind for row in examined if row.result == "clear"]
     away = [row.kind for row in examined if row.result == "not applicable"]
