@@ -100,7 +100,8 @@ def job(folder: Path, framework: str, bug: dict[str, str], *options: str) -> tup
 
 def diagnosed(folder: Path, framework: str, bug: dict[str, str]) -> tuple[str, list[dict[str, Any]], Outcome]:
     text, command = job(folder, framework, bug)
-    outcome = adbg("diagnose", "--json", "--timeout", "70", "--", *command, cwd=folder, limit=150)
+    record = ["--run-dir", str(folder / "record")]
+    outcome = adbg("diagnose", "--json", "--timeout", "70", *record, "--", *command, cwd=folder, limit=150)
     return text, [each for each in findings(outcome) if each["severity"] != "note"], outcome
 
 
@@ -128,6 +129,9 @@ def test_learning_rates_that_differ(framework: str, tmp_path: Path) -> None:
     one = check(found, "drifted-parameters", line_of(text, "# STEP"), outcome)
     assert "0.1 on rank 0, 0.2 on rank 1" in one["message"], str(one)
     assert outcome.program_output.count("RANK") == 2, str(outcome)
+    again = adbg("diagnose", "--json", tmp_path / "record")
+    told = [each for each in findings(again) if each["severity"] != "note"]
+    assert [(each["kind"], each["message"]) for each in told] == [(one["kind"], one["message"])], str(again)
 
 
 @on_frameworks()

@@ -42,7 +42,9 @@ class Job:
         known[rank] = facts
         for old in sorted(self._of)[:-8]:
             del self._of[old]
-        return self._news(self._compared(facts.iteration, known)) if len(known) >= facts.world else []
+        if len(known) < facts.world:
+            return []
+        return self._news(self._compared(facts.iteration, dict(sorted(known.items()))))
 
     def _news(self, found: Iterable[Finding]) -> list[Finding]:
         news = [each for each in found if self._found.get(each.kind) != each]
@@ -144,7 +146,7 @@ class Job:
     # ---- the end
 
     def _uneven(self, world: int) -> Iterable[Finding]:
-        ends = self._ends
+        ends = dict(sorted(self._ends.items()))
         if len(ends) < world:
             return
         counts = {rank: facts.iteration for rank, facts in ends.items()}
