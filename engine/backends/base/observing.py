@@ -200,9 +200,11 @@ class Watcher:
 
 class Tap(abc.ABC):
     """One need, served by standing in for something of the framework's. ``put_in`` and ``take_out`` run on a thread of
-    the program between two of its statements; after ``take_out`` everything of the framework's is as it was."""
+    the program between two of its statements; after ``take_out`` everything of the framework's is as it was.
+    ``problem``: why it tells nothing any more in this process, "" where it does."""
 
     need: Need
+    problem: str = ""
 
     @abc.abstractmethod
     def put_in(self, watcher: Watcher) -> None: ...
@@ -227,6 +229,10 @@ class Observation:
         for tap in self._taps:
             served |= tap.need
         return served
+
+    def why_not(self, needs: Need) -> str:
+        """Why some of ``needs`` is not told, or no longer; "" where all is."""
+        return next((tap.problem for tap in self._taps if tap.problem and tap.need & needs), "")
 
     def want(self, needs: Need) -> None:
         """Have exactly the taps in that serve ``needs``."""
