@@ -251,3 +251,21 @@ def test_two_runs_that_differ(framework: str, tmp_path: Path, what: str) -> None
     assert found["node"]["unique_name"] and "2 backward calls before are the same" in found["evidence"][1]
     lines = 6 if what == "the order of a set" else 1
     assert outcome.program_output.count("\n") == lines, "the second run is not heard"
+
+
+@on_frameworks()
+def test_what_a_compiled_program_does_not_show(framework: str, tmp_path: Path) -> None:
+    """Operators are not watched from there on: that is said of every kind that needs them, and is no all-clear."""
+    compiled = {
+        "torch": "net = torch.compile(net, backend='eager')",
+        "paddle": "net = paddle.jit.to_static(net)",
+    }
+    outcome = diagnosed(tmp_path, framework, f"{compiled[framework]}\ntrain(rows())")
+    check(outcome)
+    (end,) = outcome.of("diagnosis")
+    rows = {row["kind"]: row for row in end["examined"]}
+    assert rows["zero-grad"]["result"] == "finding", str(outcome)
+    for kind in ("loss-broadcast", "loss-input"):  # they need nothing else
+        assert rows[kind]["result"] == "could not look" and "compiles" in rows[kind]["why"], str(rows[kind])
+    text = adbg("diagnose", "--only", "loss-broadcast", tmp_path / "train.py", cwd=tmp_path)
+    assert "1 kind of findings could not be looked for" in text.stderr and "compiles" in text.stderr, str(text)
