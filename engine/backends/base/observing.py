@@ -52,7 +52,8 @@ class OptimizerEvent:
     """``what``: "made", "step" (about to), "stepped", "zeroed" (zero_grad returned; of a module: no optimizer),
     "clipped" (gradients of ``tensors`` were clipped by the framework's own function: ``norm`` before, ``limit``; no
     tensors: it was given an iterator), "scheduler" (a learning-rate scheduler was made), "scheduled" (one stepped),
-    "loaded" (a module's weights were written from a state dict)."""
+    "loaded" (a module's weights were written from a state dict; ``missing``: names of the module's that were not in it,
+    ``unexpected``: names in it that the module has not)."""
 
     what: str
     optimizer: Any  # None where none is known
@@ -63,6 +64,8 @@ class OptimizerEvent:
     limit: float | None = None
     scheduler: Any = None
     frozen: Sequence[int] = ()  # places in ``tensors`` of those that take no gradient
+    missing: Sequence[str] = ()
+    unexpected: Sequence[str] = ()
 
 
 @dataclass(slots=True)
