@@ -36,8 +36,8 @@ class Finding:
 
     id: Annotated[
         int,
-        "counts from 1 in this process; told again under the same number, it replaces the one before; from 10001 on: of "
-        "no process, made by comparing what ranks tell",
+        "counts from 1 in this process; told again under the same number, it replaces the one before; from 10001 on: "
+        "of no process, made by comparing what ranks tell",
     ]
     kind: Annotated[str, "the detector's name: zero-grad, nonfinite, in-place, ..."]
     severity: Annotated[str, "error, warning or note"]
