@@ -55,7 +55,7 @@ class TorchCall(TorchGraph, BackwardCall):
         self._entry_point = entry_point
         self._sink = sink
         self._hooks: TorchHooks | None = None  # made with the first plan, dropped at the end: it holds this call
-        self._root_names = tuple(dict.fromkeys(node_name(root) for root in roots))
+        self._root_names = root_names(roots)
 
     @property
     def root_names(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -128,6 +128,10 @@ class Arguments:
         self.create_graph = bool(given.get("create_graph", False))
         self.inputs = _sequence(given.get("inputs"))
         self.accumulate = bool(given.get("accumulate_grad", False))
+
+
+def root_names(roots: Sequence[Any]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(node_name(root) for root in roots))
 
 
 def _sequence(value: Any) -> tuple[Any, ...]:

@@ -10,9 +10,6 @@ namespace adbg {
 // torch_walk(roots) -> Walk, or None where nodes cannot be read. The Walk holds the roots, and so all nodes below.
 PyObject* torch_walk(PyObject*, PyObject* roots);
 
-// The Python object of a node, made where there was none. nullptr with an exception set.
-PyObject* object_of(void* node);
-
 // Adds the type Walk to the module. -1 with an exception set.
 int add_walk_type(PyObject* module);
 
