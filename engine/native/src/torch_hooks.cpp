@@ -21,6 +21,7 @@ using CallPost = Tensors (*)(void* self, const Tensors& outputs, const Tensors& 
 void *python_pre = nullptr, *python_post = nullptr;
 CallPre call_pre = nullptr;
 CallPost call_post = nullptr;
+int pre_at = -1, post_at = -1;  // std::vector<std::unique_ptr<hook>> in a node
 std::atomic<int> hooked{0};
 
 // c10::intrusive_ptr<Node> as a function returns it: not in a register, for it has a destructor.
@@ -72,12 +73,12 @@ PyObject* torch_hooking(PyObject*, PyObject* arguments) {
   PyObject *object, *pre, *post;
   if (!PyArg_ParseTuple(arguments, "OOO", &object, &pre, &post)) return nullptr;
   if (hooks_ready()) Py_RETURN_TRUE;
-  int pre_at, post_at;
   void* node = node_behind(object);
   auto current = reinterpret_cast<CurrentNode>(find_symbol("_ZN5torch8autograd16get_current_nodeEv", kLibrary));
-  if (!node || !current || !screen_lists(pre_at, post_at)) Py_RETURN_FALSE;
+  if (!node || !current) Py_RETURN_FALSE;
   void *before = nullptr, *after = nullptr;
-  if (find_hook(node, pre, before) != pre_at || find_hook(node, post, after) != post_at) Py_RETURN_FALSE;
+  const int pre_list = find_hook(node, pre, before), post_list = find_hook(node, post, after);
+  if (pre_list < 0 || post_list < 0 || pre_list == post_list) Py_RETURN_FALSE;
   void *before_call, *after_call;
   if (!called_of_hook(before, before_call) || !called_of_hook(after, after_call)) Py_RETURN_FALSE;
   Py_INCREF(object);
@@ -85,6 +86,8 @@ PyObject* torch_hooking(PyObject*, PyObject* arguments) {
   python_post = after;
   call_pre = reinterpret_cast<CallPre>(before_call);
   call_post = reinterpret_cast<CallPost>(after_call);
+  pre_at = pre_list;
+  post_at = post_list;
   current_node = current;
   Py_RETURN_TRUE;
 }
@@ -104,15 +107,11 @@ PyObject* torch_hooked(PyObject*, PyObject* change) {
 bool hooks_ready() { return current_node != nullptr; }
 
 void hook_put(void* node, bool before, bool after) {
-  int pre_at, post_at;
-  if (!screen_lists(pre_at, post_at)) return;
   if (before) put(at_offset<Tensors>(node, pre_at), pre_hook);
   if (after) put(at_offset<Tensors>(node, post_at), post_hook);
 }
 
 void hook_take(void* node) {
-  int pre_at, post_at;
-  if (!screen_lists(pre_at, post_at)) return;
   Tensors& before = at_offset<Tensors>(node, pre_at);
   before.erase(std::remove(before.begin(), before.end(), static_cast<void*>(pre_hook)), before.end());
   Tensors& after = at_offset<Tensors>(node, post_at);

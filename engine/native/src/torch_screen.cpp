@@ -214,12 +214,6 @@ PyObject* torch_screening(PyObject*, PyObject* change) {
   return PyLong_FromLong(std::max(0, now + static_cast<int>(by)));
 }
 
-bool screen_lists(int& before, int& after) {
-  before = pre_at;
-  after = post_at;
-  return pre_at >= 0;
-}
-
 bool screen_ready() { return pre_at >= 0 && keys_at >= 0; }
 
 void screen_put(void* node, bool before, bool after) {

@@ -21,8 +21,6 @@ bool screen_ready();
 void screen_put(void* node, bool before, bool after);
 void screen_take(void* node);
 
-// Where a node has its lists of hooks. False where they were not found.
-bool screen_lists(int& pre_at, int& post_at);
 // Where in `node` a list of one hook lies whose dict is `dict`, and the hook; -1 where there is none.
 int find_hook(void* node, PyObject* dict, void*& hook);
 // What torch calls a hook by.

@@ -133,10 +133,12 @@ PyObject* walk_node(PyObject* self, PyObject* number) {
   return object;
 }
 
-// reclaim() -> how many nodes handed out before have a Python object still: those that Python refers to.
+// reclaim() -> how many nodes handed out before have a Python object still: those that Python refers to. None where that
+// cannot be done.
 PyObject* walk_reclaim(PyObject* self, PyObject*) {
   Graph* graph = graph_of(self);
   if (!graph) return nullptr;
+  if (!objects_returnable()) Py_RETURN_NONE;
   auto taken = [&](uint32_t key) { return take_back(graph->nodes[key]); };
   graph->lent.erase(std::remove_if(graph->lent.begin(), graph->lent.end(), taken), graph->lent.end());
   return PyLong_FromSize_t(graph->lent.size());
