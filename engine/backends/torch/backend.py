@@ -128,7 +128,7 @@ class TorchBackend(FrameworkBackend):
         return isinstance(value, torch.Tensor)
 
     def node_address(self, value: Any) -> int | None:
-        return id(value) if isinstance(value, torch.autograd.graph.Node) else None
+        return self._core.address(value) if isinstance(value, torch.autograd.graph.Node) else None
 
     def made_so_far(self) -> int | None:
         return private.next_sequence() if private.next_sequence is not None else None

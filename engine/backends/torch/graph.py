@@ -391,6 +391,9 @@ class TorchGraph(WalkedGraph):
             raise BackendError(f"no node {key} in this graph", "a graph can be asked only while its backward runs")
         return nodes[key]
 
+    def address(self, key: int) -> int:
+        return self.far.address(key) if self.far is not None else self._services.core.address(self.node(key))
+
     def is_accumulate(self, key: int) -> bool:
         return self.name(key) == ACCUMULATE
 

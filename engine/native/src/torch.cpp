@@ -191,6 +191,8 @@ PyObject* torch_stack_number(PyObject*, PyObject* object) {
   return PyLong_FromUnsignedLong(node && accumulates ? stack_number(node) : 0);
 }
 
+PyObject* torch_address(PyObject*, PyObject* object) { return PyLong_FromVoidPtr(node_behind(object)); }
+
 PyObject* torch_interposed(PyObject*, PyObject*) {
   PyObject* list = PyList_New(0);
   for (const Interposed* each : {&sequence, &accumulate}) {
@@ -220,6 +222,7 @@ PyMethodDef torch_methods[] = {
     {"torch_thread", torch_thread, METH_NOARGS, "() -> torch's number of this thread"},
     {"torch_stacks", torch_stacks, METH_O, "(on) -> \"\", or why the stacks cannot be taken"},
     {"torch_stack_number", torch_stack_number, METH_O, "(node) -> the number of its stack, 0 where it has none"},
+    {"torch_address", torch_address, METH_O, "(node) -> where it lies, 0 where that is not known"},
     {"torch_interposed", torch_interposed, METH_NOARGS, "() -> [(symbol, whether it is interposed now, slots)]"},
     {nullptr, nullptr, 0, nullptr}};
 

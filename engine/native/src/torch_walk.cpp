@@ -153,6 +153,12 @@ PyObject* walk_key(PyObject* self, PyObject* object) {
   return PyLong_FromUnsignedLong(key);
 }
 
+PyObject* walk_address(PyObject* self, PyObject* number) {
+  Graph* graph = graph_of(self);
+  size_t key;
+  return graph && key_of(graph, number, key) ? PyLong_FromVoidPtr(graph->nodes[key]) : nullptr;
+}
+
 PyObject* walk_roots(PyObject* self, PyObject*) {
   Graph* graph = graph_of(self);
   return graph ? list_of(graph->roots) : nullptr;
@@ -390,6 +396,7 @@ PyMethodDef walk_methods[] = {
     {"stacks", walk_stacks, METH_NOARGS, "() -> the numbers of all stacks, by key"},
     {"places", walk_places, METH_O, "(bytes, one a kind) -> keys of one node for each kind and stack"},
     {"node", walk_node, METH_O, "(key) -> its Python object"},
+    {"address", walk_address, METH_O, "(key) -> what torch_address says of it"},
     {"key", walk_key, METH_O, "(node) -> its key, or None"},
     {"roots", walk_roots, METH_NOARGS, "() -> keys, one for each root that was given"},
     {"edges", walk_edges, METH_O, "(key) -> [(key or None, slot)]"},

@@ -81,6 +81,11 @@ class Core:
             if not self._leaves:
                 self.failed["survey"] = "accumulate nodes do not hold their tensors where they are taken to"
 
+    def address(self, node: Any) -> int:
+        """A number that no other node alive has. Not that of its Python object, which may be another one tomorrow."""
+        where: int = 0 if self.module is None or self.layout() else self.module.torch_address(node)
+        return where or id(node)
+
     def survey(self, roots: list[Any]) -> Told | None:
         """What is said of the graph below these nodes, 20 ns a node; None where nothing can be."""
         if self.module is None or not self._edges or not self._leaves:

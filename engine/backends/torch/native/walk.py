@@ -26,6 +26,7 @@ class CoreWalk:
         self.size = len(walk)
         self.kind: Callable[[int], int] = walk.kind
         self.node: Callable[[int], Any] = walk.node
+        self.address: Callable[[int], int] = walk.address
         self.stack: Callable[[int], int] = walk.stack
         self.stacks: Callable[[], list[int]] = walk.stacks
         self.kinds_by_key: Callable[[], list[int]] = walk.kinds
