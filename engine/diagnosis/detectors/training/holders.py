@@ -149,6 +149,7 @@ class NotOptimized(LoopDetector):
         self._told = False
         self._found: list[Finding] = []  # what would be told if the program ended now
         self._old: frozenset[int] = frozenset()  # ids of stale tensors of that
+        self._until = 4  # iteration up to which every backward is looked at
 
     def begins(self, running: Running) -> None:
         for leaf in self._leaves.values():
@@ -159,7 +160,8 @@ class NotOptimized(LoopDetector):
     def ends(self, running: Running) -> None:
         call = running.call
         iteration = self.facts.iteration
-        if self._told or not (self.facts.sampled or iteration <= 4) or call.truncated or call.count() > _MOST_NODES:
+        sampled = self.facts.sampled or iteration <= self._until
+        if self._told or not sampled or call.truncated or call.count() > _MOST_NODES:
             return
         owned = {id(held.ref()) for each in self.ledger.optimizers.values() for held in each.held}
         stepping = {id(held.ref()) for each in self.ledger.optimizers.values() if each.steps for held in each.held}
@@ -191,6 +193,8 @@ class NotOptimized(LoopDetector):
             norm = self.facts.backend.norm(tensor)
             name, shape = self.facts.name_of(tensor), self.facts.shape(tensor)
             title = self.ledger.title(tensor, name) if name else ""
+            # The model may be another one from here on (fine-tuning behind a pre-training): three looks are wanted.
+            self._until = max(self._until, self.facts.iteration + 2)
             known = Leaf(weakref.ref(tensor), title, shape, norm, "Param" in type(tensor).__name__, path=name)
             self._leaves[id(tensor)] = known
         return known

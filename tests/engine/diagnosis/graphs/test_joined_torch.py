@@ -27,6 +27,23 @@ def main():
         opt.zero_grad(); loss.backward(); opt.step()
 main()
 """
+STORED = """
+class Memory:
+    value = None
+class Reader(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.out = nn.GRU(3, 4, batch_first=True), nn.Linear(4, 1)
+    def forward(self, x, memory):
+        y, state = self.rnn(x, memory.value)
+        scores = self.out(y)
+        memory.value = state  # CAUSE
+        return scores
+reader, memory = Reader(), Memory()
+for _ in range(4):
+    loss = reader(torch.randn(2, 5, 3), memory).pow(2).mean()
+    reader.zero_grad(); loss.backward()
+"""
 SUMMED = """
 net = nn.Linear(3, 4); opt = torch.optim.SGD(net.parameters(), 0.1)
 total = 0
@@ -149,7 +166,7 @@ for step in range(16):
 @pytest.mark.parametrize(
     ("kind", "program"),
     [
-        ("second-backward", HIDDEN), ("second-backward", SUMMED), ("second-backward", ONCE),
+        ("second-backward", HIDDEN), ("second-backward", STORED), ("second-backward", SUMMED), ("second-backward", ONCE),
         ("second-backward", ADVERSARIAL), ("second-backward", SHARED),
         ("graph-grows", GROWS), ("graph-grows", GROWS_AVERAGE), ("graph-grows", GROWS_QUEUE),
         ("graph-kept", APPENDED), ("graph-kept", ADDED), ("graph-kept", CACHED),
