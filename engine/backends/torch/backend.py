@@ -44,7 +44,8 @@ _LIMITS = (
     ("compiled autograd", "works while armed, but torch compiles the hooks too, recompiles and logs that it does"),
     (
         "deep graphs",
-        "a walk is capped at 30,000 nodes, less where deep graphs walked before are alive; the rest runs, unseen",
+        "without the native core a walk is capped at 30,000 nodes, less where deep graphs walked before are alive; the "
+        "rest runs, unseen",
     ),
     (
         "device threads",

@@ -80,9 +80,9 @@ void free_graph(Graph* graph);
 // Keys in the order in which the engine runs the graph.
 std::vector<uint32_t> order_of(const Graph& graph);
 
-// torch_survey(roots) -> (nodes, a number for the set of their types, two for all that makes two graphs alike, the highest
-// number of a root or -1): sums over types, stacks and accumulate nodes. None where a node tells its type by its Python
-// object alone.
+// torch_survey(roots) -> (nodes, a number for the set of their types, two for all that makes two graphs alike, the
+// highest number of a root or -1): sums over types, stacks and accumulate nodes. None where a node tells its type by its
+// Python object alone.
 PyObject* torch_survey(PyObject*, PyObject* roots);
 
 }  // namespace adbg

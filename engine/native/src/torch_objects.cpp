@@ -14,9 +14,9 @@ const char* const kPython[] = {"libtorch_python", nullptr};
 using ToPython = PyObject* (*)(void* const*);
 ToPython to_python = nullptr;
 
-// c10::intrusive_ptr_target: behind the vtable, strong references in the low half of a word, above it the weak ones, and
-// a bit which says that there is a Python object. The object has one strong reference, and one of its own references
-// belongs to the others together.
+// c10::intrusive_ptr_target: behind the vtable, strong references in the low half of a word, above it the weak ones,
+// and a bit which says that there is a Python object. The object has one strong reference, and one of its own
+// references belongs to the others together.
 constexpr int kCount = 8;
 constexpr uint64_t kHasObject = uint64_t{1} << 63;
 constexpr uint64_t kOneWeak = uint64_t{1} << 32;

@@ -19,8 +19,8 @@ PyObject* object_of(void* node);
 bool has_object(void* node);
 bool objects_returnable();
 
-// Takes the object of a node back: as if nobody had asked for it. The caller keeps the node alive without it. False where
-// Python still refers to the object, or nothing else to the node. Under the GIL.
+// Takes the object of a node back: as if nobody had asked for it. The caller keeps the node alive without it. False
+// where Python still refers to the object, or nothing else to the node. Under the GIL.
 bool take_back(void* node);
 
 // torch_objects(type) -> whether objects can be taken back, tried on a node of this type, which is made for it.

@@ -5,33 +5,12 @@
 #include <vector>
 
 #include "torch_graph.h"
-#include "torch_hooks.h"
 #include "torch_nodes.h"
 #include "torch_objects.h"
-#include "torch_screen.h"
 #include "torch_stacks.h"
 
 namespace adbg {
-namespace {
 
-struct Walk {
-  PyObject_HEAD
-  PyObject* roots;  // list: what keeps the nodes alive
-  Graph* graph;
-};
-
-void walk_free(PyObject* self) {
-  Walk* walk = reinterpret_cast<Walk*>(self);
-  PyTypeObject* type = Py_TYPE(self);
-  Graph* graph = walk->graph;
-  walk->graph = nullptr;
-  free_graph(graph);
-  Py_CLEAR(walk->roots);
-  type->tp_free(self);
-  Py_DECREF(type);
-}
-
-// nullptr with an exception where the walk was released.
 Graph* graph_of(PyObject* self) {
   Graph* graph = reinterpret_cast<Walk*>(self)->graph;
   if (!graph) PyErr_SetString(PyExc_ValueError, "this walk was released");
@@ -44,6 +23,19 @@ bool key_of(Graph* graph, PyObject* number, size_t& key) {
   if (key < graph->nodes.size()) return true;
   PyErr_SetString(PyExc_IndexError, "no such key");
   return false;
+}
+
+namespace {
+
+void walk_free(PyObject* self) {
+  Walk* walk = reinterpret_cast<Walk*>(self);
+  PyTypeObject* type = Py_TYPE(self);
+  Graph* graph = walk->graph;
+  walk->graph = nullptr;
+  free_graph(graph);
+  Py_CLEAR(walk->roots);
+  type->tp_free(self);
+  Py_DECREF(type);
 }
 
 PyObject* list_of(const std::vector<uint32_t>& values) {
@@ -101,8 +93,8 @@ PyObject* walk_kinds(PyObject* self, PyObject*) {
   return graph ? list_of(std::vector<uint32_t>(graph->kinds.begin(), graph->kinds.end())) : nullptr;
 }
 
-// places(bytes, one a kind) -> [key]: of each pair of kind and stack the first node; all nodes of marked kinds, and those
-// without a stack.
+// places(bytes, one a kind) -> [key]: of each pair of kind and stack the first node; all nodes of marked kinds, and
+// those without a stack.
 PyObject* walk_places(PyObject* self, PyObject* apart) {
   Graph* graph = graph_of(self);
   if (!graph) return nullptr;
@@ -129,12 +121,13 @@ PyObject* walk_node(PyObject* self, PyObject* number) {
   const bool lent = objects_returnable() && !has_object(graph->nodes[key]);
   PyObject* object = object_of(graph->nodes[key]);
   // Making it may run a collection, and a finalizer of the program's may release this walk in it.
-  if (object && lent && reinterpret_cast<Walk*>(self)->graph == graph) graph->lent.push_back(static_cast<uint32_t>(key));
+  const bool mine = object && lent && reinterpret_cast<Walk*>(self)->graph == graph;
+  if (mine) graph->lent.push_back(static_cast<uint32_t>(key));
   return object;
 }
 
-// reclaim() -> how many nodes handed out before have a Python object still: those that Python refers to. None where that
-// cannot be done.
+// reclaim() -> how many nodes handed out before have a Python object still: those that Python refers to. None where
+// that cannot be done.
 PyObject* walk_reclaim(PyObject* self, PyObject*) {
   Graph* graph = graph_of(self);
   if (!graph) return nullptr;
@@ -289,93 +282,6 @@ PyObject* walk_ordinals(PyObject* self, PyObject* arguments) {
   else std::reverse(entries.begin(), entries.end());
   for (const Entry& entry : entries) ordinals[entry.key] = ++seen[group[graph->kinds[entry.key]]];
   return list_of(ordinals);
-}
-
-// screen(bytes, one a kind): have the gradients of all nodes looked at. What leaves a node is looked at once, and what
-// comes in where it may be another by then: where several are summed, at the roots, at the leaves, at the nodes of marked
-// kinds (whose backward is Python) and at those that they give to. False where it cannot be done.
-PyObject* walk_screen(PyObject* self, PyObject* wanted) {
-  Graph* graph = graph_of(self);
-  if (!graph) return nullptr;
-  if (!PyBytes_Check(wanted) || static_cast<size_t>(PyBytes_GET_SIZE(wanted)) != graph->types.size()) {
-    PyErr_SetString(PyExc_ValueError, "one byte for each kind");
-    return nullptr;
-  }
-  if (!screen_ready()) Py_RETURN_FALSE;
-  const char* marks = PyBytes_AS_STRING(wanted);
-  const size_t count = graph->nodes.size();
-  std::vector<uint64_t> slots(count, 0);  // that an edge leads to, as bits
-  std::vector<char> incoming(count, 0);
-  for (uint32_t root : graph->roots) incoming[root] = 1;
-  for (size_t key = 0; key < count; key++) {
-    const uint32_t first = graph->first[key], last = graph->first[key + 1];
-    const bool custom = marks[graph->kinds[key]];
-    if (first == last || custom) incoming[key] = 1;
-    for (uint32_t i = first; i < last; i++) {
-      const uint32_t below = graph->below[i];
-      if (below == kNoKey) continue;
-      const uint64_t bit = graph->slots[i] < 64 ? uint64_t{1} << graph->slots[i] : 0;
-      if (custom || !bit || slots[below] & bit) incoming[below] = 1;
-      slots[below] |= bit;
-    }
-  }
-  for (size_t key = 0; key < count; key++)
-    screen_put(graph->nodes[key], incoming[key], graph->first[key] != graph->first[key + 1]);
-  Py_RETURN_TRUE;
-}
-
-PyObject* walk_unscreen(PyObject* self, PyObject*) {
-  Graph* graph = graph_of(self);
-  if (!graph) return nullptr;
-  if (screen_ready())
-    for (void* node : graph->nodes) screen_take(node);
-  Py_RETURN_NONE;
-}
-
-// hook(key, before, after): have Python called as that node begins, and as it ends.
-PyObject* walk_hook(PyObject* self, PyObject* arguments) {
-  Graph* graph = graph_of(self);
-  PyObject* number;
-  int before, after;
-  size_t key;
-  if (!graph || !PyArg_ParseTuple(arguments, "Opp", &number, &before, &after) || !key_of(graph, number, key)) return nullptr;
-  if (!hooks_ready()) Py_RETURN_FALSE;
-  hook_put(graph->nodes[key], before, after);
-  graph->hooked.push_back(static_cast<uint32_t>(key));
-  Py_RETURN_TRUE;
-}
-
-// hook_all(after): the same of every node.
-PyObject* walk_hook_all(PyObject* self, PyObject* after) {
-  Graph* graph = graph_of(self);
-  const int also = PyObject_IsTrue(after);
-  if (!graph || also < 0) return nullptr;
-  if (!hooks_ready()) Py_RETURN_FALSE;
-  for (void* node : graph->nodes) hook_put(node, true, also);
-  graph->all_hooked = true;
-  Py_RETURN_TRUE;
-}
-
-PyObject* walk_unhook(PyObject* self, PyObject*) {
-  Graph* graph = graph_of(self);
-  if (!graph) return nullptr;
-  if (graph->all_hooked)
-    for (void* node : graph->nodes) hook_take(node);
-  else
-    for (uint32_t key : graph->hooked) hook_take(graph->nodes[key]);
-  graph->hooked.clear();
-  graph->all_hooked = false;
-  Py_RETURN_NONE;
-}
-
-// running() -> the key of the node that the engine runs on this thread; None where it is none of these.
-PyObject* walk_running(PyObject* self, PyObject*) {
-  Graph* graph = graph_of(self);
-  if (!graph) return nullptr;
-  void* node = running_node();
-  const uint32_t key = node ? graph->keys.find(node) : kNoKey;
-  if (key == kNoKey) Py_RETURN_NONE;
-  return PyLong_FromUnsignedLong(key);
 }
 
 PyObject* walk_release(PyObject* self, PyObject*) {
