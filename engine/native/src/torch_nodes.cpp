@@ -28,7 +28,9 @@ bool told_sequence(PyObject* object, uint64_t& number) {
 
 template <class T>
 bool read_value(const void* base, int offset, T& value) {
-  return read_safely(static_cast<const char*>(base) + offset, &value, sizeof value);
+  // A number, as `base` may be any: pointers must not wrap.
+  const uintptr_t at = reinterpret_cast<uintptr_t>(base) + static_cast<uintptr_t>(static_cast<intptr_t>(offset));
+  return read_safely(reinterpret_cast<const void*>(at), &value, sizeof value);
 }
 
 void* wrapped_by(PyObject* object, int at) {

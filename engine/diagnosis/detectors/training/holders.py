@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import weakref
 from collections.abc import Iterator
@@ -32,7 +33,8 @@ class NoStep(LoopDetector):
     Evidence: how many backwards there were, and that the weights are what they were at the first; how many steps there
     were, and that none of what the optimizer holds had a gradient at any.
     Mistaken for: a program that updates its weights by hand, or only wants gradients: told only where an optimizer was
-    made for the very parameters and nothing else changed them. Gradients that are assigned (evolution strategies).
+    made for the very parameters and nothing else changed them. A gradient scaler that left all steps out, for their
+    gradients were not finite. Gradients that are assigned (evolution strategies).
     Cost: one norm of each weight at the first backward and at the end.
     """
 
@@ -67,6 +69,8 @@ class NoStep(LoopDetector):
         stepped = {id(held.ref()) for each in self.ledger.optimizers.values() if each.steps for held in each.held}
         for optimizer in self.ledger.optimizers.values():
             given = [held for held in optimizer.held if held.total >= 3 and held.ref() is not None]
+            if not all(math.isfinite(held.ended or 0.0) for held in given):
+                continue  # a gradient scaler leaves its steps out
             ids = {id(held.ref()) for held in given}
             if not optimizer.steps and given and not ids & stepped and not self._changed(given):
                 self._tell(optimizer, given)
