@@ -97,8 +97,10 @@ def start(
     agent.serve(sock, hello=True)
     if not agent.configured.wait(patience):
         print(f"adbg: the front end said nothing for {patience:.0f} s: running on, nothing armed", file=sys.stderr)
-    elif agent.profiling is not None:
-        agent.profiling.program_starts()
+    else:
+        if agent.profiling is not None:
+            agent.profiling.program_starts()
+        agent.diagnosing.program_starts()
     return agent
 
 
@@ -195,10 +197,10 @@ class Agent:
         if client is not None and client.initialized:
             client.event(body, droppable)
 
-    def event_later(self, make: Callable[[], Sequence[Any]]) -> None:
+    def event_later(self, make: Callable[[], Sequence[Any]], calm: bool = False) -> None:
         client = self.client
         if client is not None and client.initialized:
-            client.event_later(make)
+            client.event_later(make, calm)
 
     def look_again(self) -> None:
         """A spawned child may have learnt its rank since it began, and records from its first backward on."""

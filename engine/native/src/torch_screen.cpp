@@ -129,8 +129,9 @@ class PostHook {
 PreHook* const pre_hook = new (::operator new(sizeof(PreHook))) PreHook;
 PostHook* const post_hook = new (::operator new(sizeof(PostHook))) PostHook;
 
-// Where in `node` a list of one hook lies whose dict is `dict`; the hook itself.
-int find_list(void* node, PyObject* dict, void*& hook) {
+}  // namespace
+
+int find_hook(void* node, PyObject* dict, void*& hook) {
   for (int at = 16; at < 400; at += 8) {
     void *bounds[3], *first = nullptr, *held = nullptr;
     if (!read_safely(static_cast<char*>(node) + at, bounds, sizeof bounds)) return -1;
@@ -143,12 +144,10 @@ int find_list(void* node, PyObject* dict, void*& hook) {
   return -1;
 }
 
-bool function_of(void* hook, void*& function) {
+bool called_of_hook(void* hook, void*& function) {
   void** table = nullptr;
   return read_safely(hook, &table, 8) && read_safely(table + 2, &function, 8) && function;
 }
-
-}  // namespace
 
 PyObject* torch_donor(PyObject*, PyObject* arguments) {
   PyObject *object, *pre, *post;
@@ -156,9 +155,9 @@ PyObject* torch_donor(PyObject*, PyObject* arguments) {
   if (pre_at >= 0) Py_RETURN_TRUE;
   void *node = node_behind(object), *first, *second, *first_call, *second_call;
   if (!node) Py_RETURN_FALSE;
-  const int before = find_list(node, pre, first), after = find_list(node, post, second);
+  const int before = find_hook(node, pre, first), after = find_hook(node, post, second);
   if (before < 0 || after < 0 || before == after) Py_RETURN_FALSE;
-  if (!function_of(first, first_call) || !function_of(second, second_call)) Py_RETURN_FALSE;
+  if (!called_of_hook(first, first_call) || !called_of_hook(second, second_call)) Py_RETURN_FALSE;
   Py_INCREF(object);
   donor_pre = first;
   donor_post = second;

@@ -21,4 +21,9 @@ bool screen_ready();
 void screen_put(void* node, bool before, bool after);
 void screen_take(void* node);
 
+// Where in `node` a list of one hook lies whose dict is `dict`, and the hook; -1 where there is none.
+int find_hook(void* node, PyObject* dict, void*& hook);
+// What torch calls a hook by.
+bool called_of_hook(void* hook, void*& function);
+
 }  // namespace adbg

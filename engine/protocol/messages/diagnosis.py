@@ -34,7 +34,11 @@ class Finding:
     """One finding. ``id`` counts from 1 in a process; a finding that is told again under its id (more evidence, another
     severity) takes the place of the one before."""
 
-    id: Annotated[int, "counts from 1 in this process; told again under the same number, it replaces the one before"]
+    id: Annotated[
+        int,
+        "counts from 1 in this process; told again under the same number, it replaces the one before; from 10001 on: "
+        "of no process, made by comparing what ranks tell",
+    ]
     kind: Annotated[str, "the detector's name: zero-grad, nonfinite, in-place, ..."]
     severity: Annotated[str, "error, warning or note"]
     confidence: Annotated[float, "0 to 1; below 0.5 it is a note and says what would decide it"]
@@ -55,6 +59,27 @@ class Found:
     """A finding is certain, or has changed."""
 
     finding: Finding
+
+
+@event("adbg/rankFacts")
+@dataclass(frozen=True, slots=True)
+class RankFacts:
+    """What one rank of a job tells of itself, for a front end to compare with what the others tell. ``what``:
+    "iteration" (it is over, its steps are done) or "end" (the program ends, or is no longer watched)."""
+
+    what: str
+    world: Annotated[int, "ranks of the job"]
+    iteration: Annotated[int, "outermost backward calls begun so far"]
+    parameters: Annotated[dict[str, str], "by name: a hash of all bytes, ? where they cannot be read"]
+    gradients: Annotated[dict[str, str], "by name, as the last step used them: a hash, empty where there was none"]
+    rates: list[float] = field(default_factory=list)  # learning rates of that step
+    backward: Annotated[Cause | None, "the line that called backward"] = None
+    step: Annotated[Cause | None, "the line of the step"] = None
+    loop: Annotated[Cause | None, "the innermost loop around the call of backward"] = None
+    uses: Annotated[dict[str, Cause], "of parameters without a gradient: the line that would use them"] = field(
+        default_factory=dict
+    )
+    failed: Annotated[str, "what backward, or the program, raised"] = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ class Shared:
     digest: int  # of its bytes when an operator took it last
     version: int | None
     used: bool = False
+    span: tuple[int, int] = (0, 0)
 
 
 class Silent:
@@ -59,7 +60,7 @@ class Silent:
         if digest is not None:
             version = self.facts.backend.version_of(value)
             for at in where:
-                self._shared[at] = Shared(where, line_of(call.lines), ref, digest, version)
+                self._shared[at] = Shared(where, line_of(call.lines), ref, digest, version, span=span_of(value))
 
     @staticmethod
     def shares(call: OperatorCall) -> Any:
@@ -81,6 +82,8 @@ class Silent:
         for at in where:
             shared = self._shared.get(at)
             held = shared.ref() if shared is not None else None
+            if held is None and shared is not None and span_of(value) == shared.span:
+                held = value  # the tensor that the array was made of is gone
             if shared is not None and held is not None:
                 digest = self._digest(held)
                 if digest is not None:
@@ -103,14 +106,15 @@ class Silent:
                 return found
         return None
 
-    def by_arrays(self, running: Running) -> None:
+    def by_arrays(self, running: Running, uses: list[Use]) -> None:
         """Bytes that changed since an operator took them, while no version moved."""
+        dead = {at: each for at, each in self._shared.items() if each.ref() is None}
+        self._by_saved(running, dead, uses)
+        for at in dead:
+            del self._shared[at]
         for at, shared in tuple(self._shared.items()):
             value = shared.ref()
-            if value is None:
-                del self._shared[at]
-                continue
-            if not shared.used or self.facts.backend.version_of(value) != shared.version:
+            if value is None or not shared.used or self.facts.backend.version_of(value) != shared.version:
                 continue
             if self._digest(value) == shared.digest:
                 continue
@@ -118,18 +122,47 @@ class Silent:
             key = next((key for key, _, lies, _ in self._saved(running) if at in lies), None)
             if key is None and running.call.order() and not self._hidden(running):
                 continue
-            line = _writing(shared.line)
-            message = f"an array that shares the memory of a tensor is written at {place(line)}, behind autograd's back"
-            proof = (
-                f"the bytes of the tensor changed between the operator that saved it and backward {running.call.number}"
+            self._tell_array(running, key, shared)
+
+    def _tell_array(self, running: Running, key: int | None, shared: Shared) -> None:
+        line = _writing(shared.line)
+        message = f"an array that shares the memory of a tensor is written at {place(line)}, behind autograd's back"
+        if line == shared.line:
+            message = (
+                f"the array made at {place(line)} shares the memory of a tensor, and is written behind autograd's back"
             )
-            self._tell(running, key, line, message, [proof, f"the array was made at {place(shared.line)}"], 0.85)
+        proof = f"the bytes of the tensor changed between the operator that saved it and backward {running.call.number}"
+        self._tell(running, key, line, message, [proof, f"the array was made at {place(shared.line)}"], 0.85)
+
+    def _by_saved(self, running: Running, shared: dict[int, Shared], uses: list[Use]) -> None:
+        """The tensor that the array was made of is gone (``x.detach().numpy()``): its memory is that of what a node
+        saved."""
+        known = {at for use in uses if shared for where, _, _ in (*use.takes, *use.makes) for at in where}
+        asked = {at: each for at, each in shared.items() if at in known}
+        if not asked or self._hidden(running):
+            return
+        call, version_of = running.call, self.facts.backend.version_of
+        for key in call.order():
+            for each in () if call.is_accumulate(key) else call.saved(key):
+                if (
+                    each.value is None
+                    or each.state is not ValueState.OK
+                    or not self.facts.backend.is_tensor(each.value)
+                ):
+                    continue
+                for at, _ in self.facts.backend.storages(each.value):
+                    found = asked.get(at)
+                    if found is None or span_of(each.value) != found.span or version_of(each.value) != found.version:
+                        continue
+                    if self._digest(each.value) != found.digest:
+                        self._tell_array(running, key, found)
+                        return
 
     # ---- writes of operators
 
     def by_writes(self, running: Running, uses: list[Use], writes: list[Write]) -> None:
         """``writes`` through another counter than the one of what ``uses`` saved."""
-        suspects = [write for write in writes if any(self._behind(use, write) for use in uses if use.when < write.when)]
+        suspects = self._behind(uses, writes)
         if not suspects:
             return
         if self._hidden(running):
@@ -143,14 +176,20 @@ class Silent:
                     self._report(running, key, write, f"saved {name}")
                     break
 
-    def _behind(self, use: Use, write: Write) -> bool:
-        """Whether ``write`` changed the memory of something that ``use`` took or made, and its version did not move."""
-        for where, version, ref in (*use.takes, *use.makes):
-            if where & write.where:
-                value = ref()
-                if value is None or self.facts.backend.version_of(value) == version:
-                    return True
-        return False
+    def _behind(self, uses: list[Use], writes: list[Write]) -> list[Write]:
+        """Those that changed the memory of something that an earlier use took or made, whose version did not move."""
+        at: dict[int, list[tuple[int, int | None, Any]]] = {}
+        for use in uses if writes else ():
+            for where, version, ref in (*use.takes, *use.makes):
+                for address in where:
+                    at.setdefault(address, []).append((use.when, version, ref))
+        version_of, found = self.facts.backend.version_of, []
+        for write in writes:
+            for when, version, ref in (each for address in write.where for each in at.get(address, ())):
+                if when < write.when and ((value := ref()) is None or version_of(value) == version):
+                    found.append(write)
+                    break
+        return found
 
     def _by_nodes(self, running: Running, uses: list[Use], suspects: list[Write]) -> None:
         """The framework hides what is saved: operators are known by their node, and what they save by their name."""

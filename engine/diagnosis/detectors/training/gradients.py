@@ -16,7 +16,7 @@ from adbg.engine.types import SourceLine
 if TYPE_CHECKING:
     from adbg.engine.diagnosis.facts import Facts
 
-_CLEARS = r"\.grad\s*=(?!=)|\.grad\.(zero_|fill_|mul_|copy_)|clear_grad|zero_grad"
+_CLEARS = r"\.grad\s*=(?!=)|\.grad\.(zero_|fill_|mul_|copy_|scale_|set_value)|clear_grad|zero_grad"
 
 
 @detector("zero-grad")
@@ -263,6 +263,7 @@ class Undivided(LoopDetector):
                     "step is that many times larger; right if the learning rate was chosen for it",
                     cause=self.facts.cause(lines[-1]),
                     evidence=[f"backwards from this line before the last steps: {', '.join(map(str, last))}"],
+                    next=["b backward-end"],
                 )
             )  # fmt: skip
 

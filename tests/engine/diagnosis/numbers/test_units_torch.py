@@ -8,7 +8,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from support.diagnosing import check_found, check_healthy, findings
+from support.diagnosing import check_found
+from support.diagnosing_many import Run, diagnose_each
 
 pytest.importorskip("torch")
 
@@ -28,7 +29,7 @@ torch.manual_seed(0)
 net = Net()
 optimizer = torch.optim.Adam(net.parameters())
 dead = torch.ones(64, dtype=torch.bool)
-for _ in range(5):
+for _ in range(3):  # all of them are looked at
     x = torch.randn(32, 8)
     dead &= (net.inner(x.detach()) <= 0).all(0)
     loss = (net(x) - x.sum(1, keepdim=True)).pow(2).mean()
@@ -186,15 +187,20 @@ fit(Gated(), torch.randn(8, 32, 8), lambda net, x: net(x).pow(2).mean())
 CASES = [
     (BIASES, "dead-units", "every iteration"), (THROWN, "dead-units", "since iteration"),
     (CHANNELS, "dead-units", "convolution"), (PIXELS, "saturated-units", "too large"),
-    (GATES, "saturated-units", "gradient"), (WEIGHTS, "saturated-units", "derivative"),
+    (GATES, "saturated-units", "derivative"), (WEIGHTS, "saturated-units", "derivative"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("program", "kind", "why"), CASES, ids=["biases", "thrown", "channels", "pixels", "gates", "weights"]
-)
-def test_names_the_layer(tmp_path: Path, program: str, kind: str, why: str) -> None:
-    first = check_found(tmp_path, program, kind)
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    programs = {str(number): each[0] for number, each in enumerate(CASES)} | {"healthy": HEALTHY}
+    return diagnose_each("torch", tmp_path_factory.mktemp("programs"), programs)
+
+
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_names_the_layer(runs: dict[str, Run], number: int) -> None:
+    _, kind, why = CASES[number]
+    first = runs[str(number)].first(kind)
     assert why in (first["message"] + " ".join(first["evidence"])).lower(), first
 
 
@@ -207,6 +213,7 @@ def test_as_many_are_dead_as_the_activations_say(tmp_path: Path) -> None:
     assert f"{said} of 64 units" in " ".join(told["evidence"]), told
 
 
-def test_layers_that_work(tmp_path: Path) -> None:
-    told = findings(check_healthy(tmp_path, HEALTHY))
+def test_layers_that_work(runs: dict[str, Run]) -> None:
+    runs["healthy"].healthy()
+    told = runs["healthy"].told
     assert not [each for each in told if each["kind"] in ("dead-units", "saturated-units")]
