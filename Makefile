@@ -98,7 +98,8 @@ native-sanitized:
 # Assignments in front of a Python whose extension is that one. Its loader does not see where libpaddle has its own
 # libraries, and libpaddle frees with delete what it has from malloc: neither is the extension's.
 define sanitized
-LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" ASAN_OPTIONS=$(1) UBSAN_OPTIONS=halt_on_error=1 PYTHONMALLOC=malloc \
+LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" PYTHONMALLOC=malloc \
+ASAN_OPTIONS=$(1) UBSAN_OPTIONS=halt_on_error=1 \
 ADBG_NATIVE="$$(find "$$PWD/build/native-sanitized/lib" -name '_native*.so' | head -1)"
 endef
 
