@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from adbg.engine.backends.base.graph import Graph
+from adbg.engine.node_batch import NodeBatch
 from adbg.engine.types import BriefCall, NodeInfo, SourceLine
 
 
@@ -104,6 +105,21 @@ class BackwardCall(Graph):
     @abc.abstractmethod
     def contributions(self, key: int) -> tuple[Sequence[Part], str]:
         """Parts of the summed gradients flowing into ``key`` as far as they were kept, and why some are missing."""
+
+    def collect(self) -> bool:
+        """Have written down of every node still to run when it began and ended, and the norm of what flowed into it,
+        without a hook in Python: asked once, at the begin. False: the backend, or this call, has no way to."""
+        return False
+
+    def collected(self) -> NodeBatch | None:
+        """What was written down since the last time; None where nothing is. On the call's thread, or on one parked
+        inside it."""
+        return None
+
+    def twin(self) -> Hashable:
+        """Behind the end of a call whose nodes were collected: equal for two calls of whose graphs the same can be
+        told, row by row, stacks and shapes included. None: it is not known."""
+        return None
 
     def failed_nodes(self, error: BaseException) -> Sequence[tuple[int, str]]:
         """After an exception: (key, evidence) of the nodes that may have failed, most likely first. Works without any

@@ -63,8 +63,8 @@ class Keys {
   std::vector<Place> places_;
 };
 
-struct Graph {
-  std::vector<void*> nodes;         // by key, in breadth-first order
+struct Graph : Walked {
+  uint32_t find(void* node) const override { return keys.find(node); }
   std::vector<uint16_t> kinds;      // by key: index into `types`
   std::vector<uint32_t> first;      // by key: where its edges begin in `below`; one more at the end
   std::vector<uint32_t> below;      // keys, kNone for an edge that leads nowhere
@@ -573,6 +573,12 @@ PyObject* torch_walk(PyObject*, PyObject* roots) {
     PyErr_NoMemory();
   }
   Py_DECREF(walk);
+  return nullptr;
+}
+
+const Walked* walked_of(PyObject* walk) {
+  if (walk_type && PyObject_TypeCheck(walk, walk_type)) return graph_of(walk);
+  PyErr_SetString(PyExc_TypeError, "no walk");
   return nullptr;
 }
 

@@ -41,7 +41,7 @@ _donors: list[Any] = []  # kept for good: their hooks are called
 
 def begin(core: Core, walk: CoreWalk, hooks: Screened, outputs: tuple[Any, ...]) -> bool:
     """Watch a call from its begin on; False: the Python hooks must. Under the GIL."""
-    if not _possible(core, outputs):
+    if not possible(core, outputs):
         return False
     custom = torch.autograd.function.BackwardCFunction
     if not walk.screen(bytes(issubclass(kind, custom) for kind in walk.types)):
@@ -71,7 +71,7 @@ def abandon(core: Core) -> None:
         core.module.torch_screening(-1)
 
 
-def _possible(core: Core, outputs: tuple[Any, ...]) -> bool:
+def possible(core: Core, outputs: tuple[Any, ...]) -> bool:
     """Checks are made with the first tensor of the program's that they can be made with; none is made for them."""
     compiled: Any = sys.modules.get("torch._dynamo.compiled_autograd")
     if getattr(compiled, "compiled_autograd_enabled", False) or "screen" in core.failed:
