@@ -14,16 +14,18 @@ RUNNER = $(if $(AGAIN),.ci/again.py --at-most $(AGAIN),-m pytest)
 
 export PYTHON
 .DEFAULT_GOAL := help
-.PHONY: help stress-attach bench-against demo demo-paddle native native-sanitized test-native quick test test-torch test-paddle stress lint bench pictures clean
+.PHONY: help stress-attach bench-against demo demo-paddle native native-sanitized test-native test-hooks quick test test-torch test-paddle stress lint bench pictures clean
 
 help:
 	@echo "make demo      install into .venv and open the debugger on a transformer whose gradient turns NaN"
 	@echo "make demo-paddle   the same on PaddlePaddle: nested PyLayers with Paddle's VLOG beside them (.venv-paddle)"
-	@echo "make test      everything that CI runs: ruff, mypy, import contracts, pytest, the wheel in an empty environment"
+	@echo "make test      everything that CI runs: ruff, mypy, import contracts, pytest, the wheel in an empty environment. The whole"
+	@echo "               suite runs with the extension where a C++ compiler is found, the tests that decide without it too"
 	@echo "make quick     what takes a minute: ruff, the tests that need no framework, one of each framework"
 	@echo "make test-torch, make test-paddle   the tests of one framework: in .venv, in .venv-paddle"
-	@echo "make native    build the optional extension adbg._native here, for the Python of .venv (make test goes without it)"
-	@echo "make test-native   build it and run with it: the backends' tests and its own, the C++ under sanitizers"
+	@echo "make native    build the optional extension adbg._native here, for the Python of .venv"
+	@echo "make test-hooks    the tests that decide between the extension and the Python hooks, with the hooks (ADBG_NATIVE=0)"
+	@echo "make test-native   those of the extension and of the backends with it, and its C++ under sanitizers"
 	@echo "make stress    the tests on a busy machine: LOAD=10 processes run beside them; PYTEST=\"-k signals\" selects"
 	@echo "           ADBG_TIMES=200 make test PYTEST=tests/promises/test_own_exceptions.py   200 interruptions for each case"
 	@echo "make stress-attach   50 attaches to each kind of process, with every Python that is found: success, latency, damage"
@@ -50,9 +52,16 @@ demo-paddle:
 	if [ -t 0 ] && [ -t 1 ]; then exec "$$python" -m adbg run -b 'GradNodePyLayer_*' -e 'vlog 4' examples/paddle_nested_pylayers.py; \
 	else exec "$$python" -m adbg run --batch -x examples/paddle_nested_pylayers.adbg examples/paddle_nested_pylayers.py </dev/null; fi
 
+# The extension, for the Python that was found, where there is a compiler: it is used then. Nothing is said where there
+# is none, or no Python.h: the Python hooks do all of it. Compiles what changed.
+define built
+{ command -v g++ >/dev/null && "$$python" setup.py --quiet build_ext --inplace --build-temp build/native >/dev/null 2>&1 || true; }
+endef
+
 # All of it runs even when an early part fails.
 test:
-	@status=0; for part in lint test-torch test-paddle; do $(MAKE) --no-print-directory $$part || status=1; done; exit $$status
+	@status=0; for part in lint test-torch test-paddle test-hooks; do $(MAKE) --no-print-directory $$part || status=1; done; \
+	exit $$status
 
 # What tests/conftest.py marks as quick; make test runs them too. Three at a time: they wait more than they work (72 s
 # on two idle cores, 84 s two at a time).
@@ -61,11 +70,22 @@ quick:
 	@$(call environment,paddle,dev); exec "$$python" -m pytest -m "quick and paddle" tests/project $(PYTEST)
 
 test-torch:
-	@$(call environment,torch,dev,profilers); exec "$$python" $(RUNNER) -n $(JOBS) --dist loadgroup $(PYTEST)
+	@$(call environment,torch,dev,profilers); $(built); exec "$$python" $(RUNNER) -n $(JOBS) --dist loadgroup $(PYTEST)
 
 # What needs no framework was run beside torch.
 test-paddle:
-	@$(call environment,paddle,dev,profilers); exec "$$python" $(RUNNER) -n $(JOBS) --dist loadgroup -m paddle $(PYTEST)
+	@$(call environment,paddle,dev,profilers); $(built); exec "$$python" $(RUNNER) -n $(JOBS) --dist loadgroup -m paddle $(PYTEST)
+
+# What the extension does in the place of the Python hooks, done by these, as where there is no compiler. With none here
+# the two parts above were just that.
+DECIDE = tests/engine/backends tests/engine/session tests/promises/test_nan_from_inf.py tests/promises/test_names_by_frame.py \
+	tests/promises/test_no_effect.py
+test-hooks:
+	@ls adbg/_native*.so >/dev/null 2>&1 || { echo "no extension here: the tests ran with the Python hooks"; exit 0; }; \
+	status=0; export ADBG_NATIVE=0; \
+	$(call environment,torch,dev,profilers); "$$python" $(RUNNER) -n $(JOBS) --dist loadgroup $(DECIDE) || status=1; \
+	$(call environment,paddle,dev,profilers); "$$python" $(RUNNER) -n $(JOBS) --dist loadgroup -m paddle $(DECIDE) || status=1; \
+	exit $$status
 
 # The extension lies in adbg/, where every Python of this version finds it: .venv and .venv-paddle alike.
 native:

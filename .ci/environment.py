@@ -174,7 +174,7 @@ def install(folder, framework, extras):
     constraints = write_constraints(folder, framework, found, numpy)
     target = f"{ROOT}[{','.join(extras)}]"
     command = [python, "-m", "pip", "install", "--quiet", "--constraint", constraints, "--editable", target]
-    # setuptools warns of every editable installation; the extension is built by `make native` alone
+    # setuptools warns of every editable installation; the Makefile builds the extension where it is wanted
     quiet = dict(os.environ, PYTHONWARNINGS="ignore", ADBG_BUILD_NATIVE="0")
     if subprocess.run(command, stdout=sys.stderr, stdin=subprocess.DEVNULL, env=quiet).returncode != 0:
         raise Failed(

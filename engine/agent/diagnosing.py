@@ -15,11 +15,17 @@ if TYPE_CHECKING:
 
 
 class Diagnosing:
-    """Findings go to the client and into the record."""
+    """Findings go to the client and into the record. They name lines of the forward: stacks of nodes, which an attach
+    leaves off, are on as long as diagnosis is.
+
+    Attributes:
+        stacks: they are on for this alone, and go off with it.
+    """
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._now: Diagnosis | None = None
+        self.stacks = False
 
     def answer(self, request: p.Diagnose, point: PausedPoint | None = None) -> p.DiagnosisBody:
         """Answer ``adbg/diagnose``, with a ``point`` on the thread that stands there.
@@ -49,11 +55,17 @@ class Diagnosing:
             return
         if now is not None:
             session.unobserve(now)
+        if not session.stacks:
+            self.stacks = True
+            session.set_stacks(True)
         self._now = made = Diagnosis(session, self._told, request.only, request.deep, request.iterations, True)
         session.observe(made)
         made.began()
 
     def _told(self, event: Any) -> None:
+        if self.stacks and isinstance(event, p.DiagnosisEnds):
+            self.stacks = False
+            self._agent.session.set_stacks(False)
         self._agent.event(event)
         self._agent.record.note_diagnosis(event)
 

@@ -189,6 +189,7 @@ class Requests:
 
     def _stacks(self, client: Client, arguments: p.Stacks) -> p.StacksBody:
         if arguments.on is not None:
+            self._agent.diagnosing.stacks = False  # asked for: they stay when diagnosis ends
             self._session.set_stacks(arguments.on)
         return p.StacksBody(self._session.stacks)
 

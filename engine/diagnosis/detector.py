@@ -38,7 +38,8 @@ class Detector(Watcher):
 
     Attributes:
         kinds: the kinds of findings that it can tell, the main one first.
-        needs: taps that it wants in every iteration: cheap ones only. An instance may change its own from the next on.
+        needs: taps that it wants in every iteration: cheap ones only. An instance may change its own from the next on,
+            or, as a module begins or ends (``facts.other_needs``), at once.
         sampled: taps that it wants in the sampled iterations (1 to 3, 8, 16, 32, ...; all with ``--deep``).
         gradients: it wants ``node_end`` of every node in the sampled iterations.
         screens: it wants every gradient of every backward looked at for NaN and infinity (``node_end`` of bad ones).
@@ -82,6 +83,9 @@ class Detector(Watcher):
 
     def at_stop(self, point: PausedPoint) -> None:
         """Somebody asks at a stop: look at what is at hand there, too."""
+
+    def at_error(self, running: Running, error: BaseException) -> None:
+        """Somebody asks at a stop where that backward failed. Its begin may not have been told."""
 
     def end(self) -> None:
         """The program ends, or diagnosis is switched off: the last moment to tell."""

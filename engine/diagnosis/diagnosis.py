@@ -19,12 +19,17 @@ from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.outside import own
 from adbg.engine.protocol import messages as p
 from adbg.engine.session.observers import Observer
+from adbg.engine.session.post_mortem import named
 from adbg.engine.session.running_call import Running, Visit
 from adbg.engine.session.session import Session
 from adbg.engine.session.stop_point import PausedPoint
 
 _WATCHED = tuple(name for name, each in vars(Watcher).items() if not name.startswith("_") and callable(each))
-_TOLD = ("backward_begin", "node_begin", "node_end", "backward_end", "iteration_end", "uncaught", "at_stop", "end")
+_TOLD = (
+    "backward_begin", "node_begin", "node_end", "backward_end", "iteration_end", "uncaught", "at_stop", "at_error",
+    "end",
+)  # fmt: skip
+_ASKED = ("at_stop", "at_error", "uncaught")  # told of what nobody watched, too, where somebody asks at a stop
 _RESULTS = ("not applicable", "clear", "could not look", "finding")  # the last one counts, of several frameworks
 
 
@@ -48,7 +53,7 @@ class Diagnosis(Observer):
 
     Args:
         only: kinds of findings, empty for all.
-        iterations: nothing is watched behind so many outermost backwards and what follows the last; 0: no end.
+        iterations: nothing is watched behind so many iterations of the loop and what follows the last; 0: no end.
         running: the program is under way, and this is not one of its threads.
     """
 
@@ -71,6 +76,7 @@ class Diagnosis(Observer):
         self._late = running
         self._stopping = False
         self._over = False
+        self._missed: object = None  # what names an exception of a backward that nobody watched
 
     @property
     def arms(self) -> bool:
@@ -87,8 +93,8 @@ class Diagnosis(Observer):
 
     @property
     def iteration(self) -> int:
-        """Outermost backwards that were watched."""
-        return sum(of.facts.iteration for of in list(self._of.values()))
+        """Iterations of the loop that were watched."""
+        return sum(of.facts.rounds.count for of in list(self._of.values()))
 
     def began(self) -> None:
         """It is an observer now: what is imported from here on is watched from its import on."""
@@ -125,7 +131,7 @@ class Diagnosis(Observer):
         of = self._of.get(running.backend.name)
         if of is None or of.at_work:
             return
-        if len(running.chain) == 1 and of.next_iteration(self.iterations):
+        if len(running.chain) == 1 and of.next_iteration(running, self.iterations):
             self._close([of])
         of.tell("backward_begin", running)
 
@@ -139,6 +145,8 @@ class Diagnosis(Observer):
         of = self._of.get(running.backend.name)
         if of is None or of.at_work:
             return
+        if error is not None and not of.watching:
+            self._missed = named(error, running.backend)
         of.tell("backward_end", running, error)
         if len(running.chain) == 1:
             if self._stopping:
@@ -152,6 +160,12 @@ class Diagnosis(Observer):
         """Somebody asks at a stop."""
         for of in self._of.values():
             of.tell("at_stop", point)
+            if point.error is None:
+                continue
+            if not point.calls:
+                of.tell("uncaught", point.error)
+            elif point.backend is of.facts.backend:
+                of.tell("at_error", _running_at(point), point.error)
 
     def stop(self, here: bool) -> None:
         """Switch it off: now where this is a thread of the program (``here``), else as its next backward ends."""
@@ -164,7 +178,8 @@ class Diagnosis(Observer):
         """On the main thread, ``error`` if that ends it. Once."""
         if error is not None and not self._over:
             for of in self._of.values():
-                of.tell("uncaught", error)
+                if of.watching and named(error, of.facts.backend) != self._missed:
+                    of.tell("uncaught", error)
         self._close(list(self._of.values()), True)
 
     def _close(self, which: Iterable[_OfBackend], last: bool = False) -> None:
@@ -186,6 +201,16 @@ class Diagnosis(Observer):
 
     def abandon(self) -> None:
         self.detach()
+
+
+def _running_at(point: PausedPoint) -> Running:
+    """The call at which a thread is parked, as detectors are told of calls."""
+    running: Running | None = None
+    for serial, state in enumerate(point.calls):
+        assert point.backend is not None
+        running = Running(point.backend, state.call, serial, running, state.started_ns)
+    assert running is not None
+    return running
 
 
 class _OfBackend(Watcher):
@@ -232,7 +257,7 @@ class _OfBackend(Watcher):
 
     def tell(self, event: str, *what: Any) -> None:
         calls, me = self._calls[event], get_ident()
-        if not calls or me in self._telling or not (self.watching or event == "at_stop") or self._over:
+        if not calls or me in self._telling or not (self.watching or event in _ASKED) or self._over:
             return
         self._telling.add(me)
         try:
@@ -262,6 +287,11 @@ class _OfBackend(Watcher):
     def _sample(self, iteration: int) -> None:
         """Have the taps in for the iteration that ends with that backward."""
         self.facts.sampled = self.facts.deep or is_sampled(iteration)
+        self._have()
+
+    def _have(self) -> None:
+        """Have the taps in that the detectors need now."""
+        self.facts.other_needs = False
         needs = Need.NOTHING
         for each in self._working:
             needs |= self._needs_of(each)
@@ -274,15 +304,17 @@ class _OfBackend(Watcher):
         except own(Exception) as error:
             self._failed(f"what {self.facts.backend.name} does", error)
 
-    def next_iteration(self, most: int) -> bool:
-        """An outermost backward begins. True where it is one too many: ``most`` were asked for."""
+    def next_iteration(self, running: Running, most: int) -> bool:
+        """An outermost backward begins. True where it is one too many: ``most`` iterations were asked for."""
         if not self.watching:
             return False
-        if most and self.facts.iteration >= most:
+        rounds = self.facts.rounds
+        if most and rounds.count >= most and rounds.opens(running):
             return True
         if self.facts.iteration:
             self.tell("iteration_end")
         self.facts.iteration += 1
+        rounds.begins(running)
         return False
 
     def ended(self) -> None:
@@ -348,9 +380,13 @@ class _OfBackend(Watcher):
 
     def module_begin(self, call: Any) -> None:
         self.tell("module_begin", call)
+        if self.facts.other_needs:
+            self._have()
 
     def module_end(self, call: Any) -> None:
         self.tell("module_end", call)
+        if self.facts.other_needs:
+            self._have()
 
     def function(self, call: Any) -> None:
         self.tell("function", call)

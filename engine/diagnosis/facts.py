@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from adbg.engine.backends.base import Backend, Graph
+from adbg.engine.diagnosis.rounds import Rounds
 from adbg.engine.outside import suppress
 from adbg.engine.protocol.messages import Cause, Finding, FoundAt
 from adbg.engine.types import SourceLine
@@ -21,9 +22,11 @@ class Facts:
 
     Attributes:
         iteration: outermost backwards begun so far, since it is watched.
-        before: those that had begun by then.
+        rounds: iterations as users count them: those of a loop with several backwards.
+        before: outermost backwards that had begun by then.
         sampled: the taps for sampled iterations are in now.
         stepping: an optimizer's step runs, as far as a detector that wants operators in every iteration has noted.
+        other_needs: a detector changed its ``needs`` as a module began or ended: they count from here on.
         deep: every iteration is sampled, and detectors may compute more.
         findings: told so far, by id.
     """
@@ -32,8 +35,9 @@ class Facts:
         self.backend = backend
         self.deep = deep
         self.iteration = self.before = 0
+        self.rounds = Rounds()
         self.sampled = True
-        self.stepping = False
+        self.stepping = self.other_needs = False
         self.findings: dict[int, Finding] = {}
         self._send = send
         self._ids: Callable[[], int] = itertools.count(1).__next__
@@ -99,8 +103,9 @@ class Facts:
         told once. Below 0.5 it is a note. Returns its id."""
         if finding.confidence < 0.5 and finding.severity != "note":
             finding = replace(finding, severity="note")
-        if finding.iteration is None and self.iteration:
-            finding = replace(finding, iteration=self.before + self.iteration)
+        if not finding.id and self.iteration:  # a detector counts backwards
+            ahead = finding.iteration - self.iteration if finding.iteration is not None else 0
+            finding = replace(finding, iteration=max(1, self.before + self.rounds.count + ahead))
         if not finding.id:
             for known in list(self.findings.values()):
                 if (known.kind, known.cause, known.node) == (finding.kind, finding.cause, finding.node) and (

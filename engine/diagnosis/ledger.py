@@ -17,6 +17,7 @@ from typing import Any
 
 from adbg.engine.backends.base import ModuleCall, OptimizerEvent
 from adbg.engine.diagnosis.facts import Facts
+from adbg.engine.diagnosis.variables import Variable, variable_of
 from adbg.engine.outside import suppress
 from adbg.engine.session.running_call import Running
 from adbg.engine.types import SourceLine
@@ -25,6 +26,7 @@ FIRST = 10  # iterations that are followed closely
 _MOST_HELD = 600  # tensors of one optimizer whose gradients are followed
 _MOST_OPTIMIZERS = 32  # from then on those that are gone are forgotten
 _MOST_MOMENTS = 256
+_NAMED = 4  # steps of an optimizer at which names are asked anew: modules are only being met
 
 
 @dataclass(slots=True)
@@ -44,7 +46,8 @@ class Held:
 
     ``begun``, ``ended``: norm of the gradient as the last backward began and ended, None for no gradient. ``cleared``:
     a backward found it cleared since the last step. ``received``: a backward added to it since. ``stale``: steps in a
-    row whose gradient had that of the step before in it, and ``norms`` of these.
+    row whose gradient had that of the step before in it, and ``norms`` of these. ``name`` says whose it is where
+    several models are trained ("generator.0.weight"); commands want ``path`` ("0.weight").
     """
 
     ref: weakref.ref[Any]
@@ -61,11 +64,13 @@ class Held:
     frozen: int = 0  # steps at which it took no gradient
     norms: list[float] = field(default_factory=list)
     at_step: float | None = None
+    path: str = ""
 
 
 @dataclass(slots=True, eq=False)
 class Optimizer:
-    """``blind``: not every backward since its last step was followed. ``rates``: (lowest, highest) at each step."""
+    """``blind``: not every backward since its last step was followed. ``rates``: (lowest, highest) at each step.
+    ``followed``: steps of which every backward was, ``at_once``: the last one is such."""
 
     key: int
     ref: weakref.ref[Any] | None
@@ -74,9 +79,12 @@ class Optimizer:
     held: list[Held]
     step_line: SourceLine | None = None
     steps: int = 0
+    followed: int = 0
+    at_once: bool = False
     blind: bool = True
     first_rate: float | None = None
     rates: list[tuple[float, float]] = field(default_factory=list)
+    variable: Variable = Variable()  # where it steps first
 
 
 @dataclass(slots=True, eq=False)
@@ -88,6 +96,7 @@ class Seen:
     parameters: frozenset[int]  # ids
     training: bool
     regular: str  # the kind of a part that works otherwise in evaluation: Dropout, BatchNorm; "" for none
+    variable: Variable = Variable()  # where it was called first
 
 
 class Ledger:
@@ -192,6 +201,10 @@ class Ledger:
 
     def _step(self, known: Optimizer, event: OptimizerEvent) -> None:
         known.step_line = event.line
+        if not known.steps:
+            known.variable = variable_of(event.optimizer, event.line)
+            if known.variable.name and len(self.optimizers) > 1:
+                known.kind = f"{known.variable.name} ({type(event.optimizer).__name__})"
         if len(known.rates) < 100_000 and event.rates:
             known.rates.append((min(event.rates), max(event.rates)))
         ids = [id(held.ref()) for held in known.held]
@@ -202,14 +215,17 @@ class Ledger:
         for held in known.held:
             tensor = held.ref()
             held.frozen = held.frozen + 1 if id(tensor) in frozen else 0
-            if not held.named and tensor is not None:
+            if tensor is not None and (not held.named or known.steps < _NAMED):
                 name = self.facts.name_of(tensor)
                 held.named = bool(name) and name != self.facts.places.get(id(tensor))
-                held.name = name or held.name
+                held.path = name if held.named else ""
+                held.name = self.title(tensor, name) or held.name
             held.at_step = self.norm(held) if self.close else None
 
     def _stepped(self, known: Optimizer) -> None:
         known.steps += 1
+        known.at_once = not known.blind
+        known.followed += known.at_once
         for held in known.held:
             if not known.blind and held.received:
                 held.stale = 0 if held.cleared else held.stale + 1
@@ -228,14 +244,30 @@ class Ledger:
             ids = frozenset(map(id, module.parameters()))
             every = module.modules() if hasattr(module, "modules") else module.sublayers(include_self=True)
             regular = next((name for each in every if (name := _regular(each))), "")
-        return Seen(weakref.ref(module), type(module).__name__, ids, call.training, regular)
+        variable = variable_of(module, call.line) if ids else Variable()
+        return Seen(weakref.ref(module), type(module).__name__, ids, call.training, regular, variable)
 
     # ---- questions
+
+    def title(self, tensor: Any, name: str) -> str:
+        """``name`` of a parameter, and whose it is where several modules run: by the program's variable, else by the
+        class of the module."""
+        whole = self.owner(tensor)
+        if whole is None or name == self.facts.places.get(id(tensor)):
+            return name
+        if all(seen.parameters <= whole.parameters for seen in self.modules.values()):
+            return name
+        return f"{whole.variable.short or whole.kind}.{name}"
 
     def norm(self, held: Held) -> float | None:
         tensor = held.ref()
         gradient = self.facts.backend.gradient_of(tensor) if tensor is not None else None
         return self.facts.backend.norm(gradient) if gradient is not None else None
+
+    def owner(self, tensor: Any) -> Seen | None:
+        """The largest outermost module that holds a parameter."""
+        holding = [seen for seen in self.modules.values() if id(tensor) in seen.parameters]
+        return max(holding, key=lambda seen: len(seen.parameters), default=None)
 
     def since_backward(self) -> list[Moment]:
         """Moments behind the last backward, in order."""

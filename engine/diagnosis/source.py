@@ -111,6 +111,18 @@ def assigned_on(file: str, line: int) -> list[str]:
     return []
 
 
+def assigned(file: str, attribute: str, kind: str = "") -> SourceLine | None:
+    """Where ``self.attribute = …`` stands, in class ``kind``."""
+    tree = tree_of(file)
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.ClassDef) and (not kind or node.name == kind):
+            for inner in ast.walk(node):
+                if any(isinstance(each, ast.Attribute) and each.attr == attribute for each in _targets(inner)):
+                    line: int = getattr(inner, "lineno", 0)
+                    return SourceLine(file, line, getattr(scope_at(file, line), "name", "<module>"))
+    return None
+
+
 def assigned_before(file: str, line: int, name: str) -> tuple[int, ast.AST] | None:
     """The last line before ``line``, in the same function, that gives ``name`` ("x", "self.h") a value, and its
     statement. In a loop one further down may have come before: only where there is none above."""
@@ -138,9 +150,11 @@ def expression_at(code: types.CodeType, lasti: int) -> ast.expr | None:
     wanted = positions[lasti // 2]
     tree = tree_of(code.co_filename)
     for node in ast.walk(tree) if tree is not None else ():
-        if isinstance(node, ast.expr) and wanted == (
+        if isinstance(node, (ast.expr, ast.AugAssign)) and wanted == (
             node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
         ):  # fmt: skip
+            if isinstance(node, ast.AugAssign):  # `p -= x` takes what `p - x` does
+                return ast.copy_location(ast.BinOp(node.target, node.op, node.value), node)
             return node
     return None
 

@@ -112,7 +112,12 @@ class LogLevels(Observer):
 
     def needs_calls(self) -> bool:
         """Some framework may write records now, on adbg's word or the script's."""
-        return self.tap.on or any(native.loud for native in self.natives.values())
+        if self.tap.on:
+            return True
+        for native in self.natives.values():  # noqa: SIM110  (asked at every backward: a generator costs as much again)
+            if native.loud:
+                return True
+        return False
 
     def quiet(self, on: bool) -> None:
         """Nothing that adbg does from now on is in a framework's log (hooks, answers at a stop), or all again."""

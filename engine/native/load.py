@@ -1,7 +1,7 @@
 """Finds the extension ``adbg._native`` and checks it, once a process; says why it is not used.
 
-It is used where it is asked for: ``ADBG_NATIVE=1``, or a path takes the one that was built there; not by itself yet,
-for the whole suite has passed with the Python hooks alone. Those do everything, more slowly: no error anywhere.
+It is used where it is built and right, but with ``ADBG_NATIVE=0``; a path there takes the one that was built at it.
+Without it the Python hooks do everything, more slowly: no error anywhere.
 Called on the thread that prepares a backend, and by ``adbg doctor``.
 """
 
@@ -31,9 +31,6 @@ def _find() -> tuple[Any, str]:
     asked = os.environ.get(VARIABLE, "")
     if asked == "0":
         return None, f"{VARIABLE}=0"
-    if not asked:
-        built = importlib.util.find_spec("adbg._native") is not None
-        return None, f"built, and used with {VARIABLE}=1" if built else _NOT_BUILT
     try:
         module = loaded(asked) if os.path.sep in asked else importlib.import_module("adbg._native")
     except ImportError as error:

@@ -94,8 +94,8 @@ class BackendHooks:
             if call.depth == 0:
                 self._raised.clear()
 
-    def passes_over(self, kinds: frozenset[str], alike: Hashable = None) -> bool:
-        return self._session.passes_over(kinds, alike)
+    def passes_over(self, kinds: frozenset[str], alike: Hashable = None, watched: bool = False) -> bool:
+        return self._session.passes_over(kinds, alike, watched)
 
     def brief_begin(self, call: BriefCall) -> None:
         session = self._session
@@ -206,7 +206,7 @@ class BackendHooks:
     def _backward_begin(self, call: BackwardCall) -> None:
         session = self._session
         if session.attached:
-            running = self._enter(call)
+            running = self._running.get(id(call)) or self._enter(call)
             if session.turn.waited_ns and len(running.chain) > 1:
                 running.chain[-2].wait(session.turn.waited_ns)
             running.screened = session.hook(running)

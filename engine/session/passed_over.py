@@ -15,22 +15,27 @@ class PassedOver:
 
     def __init__(self) -> None:
         self._names: Names | None = None
+        self._watching = False
         self._known: set[frozenset[str]] = set()
         self._plan: object = None
         self._alike: set[Hashable] = set()
 
-    def look_for(self, names: Names | None, plan: object = None) -> None:
+    def look_for(self, names: Names | None, plan: object = None, watching: bool = False) -> None:
         """What breakpoints take, where nothing but names matters; None: every call is looked into. ``plan``: where what
-        they take follows from a node's name, stack, module and leaf alone, what stands for it, until it changes."""
+        they take follows from a node's name, stack, module and leaf alone, what stands for it, until it changes.
+        ``watching``: they also take gradients that are not finite, of any node."""
         if plan is not self._plan:
             self._alike = set()
             self._plan = plan
+        self._watching = watching
         if names is not self._names:
             self._known = set()
             self._names = names
 
-    @property
-    def possible(self) -> bool:
+    def possible(self, watched: bool) -> bool:
+        """``watched``: whoever asks looks for gradients that are not finite."""
+        if self._watching:
+            return watched
         return self._names is not None or self._plan is not None
 
     def holds(self, kinds: frozenset[str], alike: Hashable) -> bool:
@@ -38,7 +43,7 @@ class PassedOver:
         before."""
         names, known = self._names, self._known
         if names is None:
-            return self._plan is not None and alike in self._alike
+            return alike in self._alike if self._plan is not None else self._watching
         if kinds in known:
             return True
         if any(map(names, kinds)):

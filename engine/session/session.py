@@ -209,13 +209,14 @@ class Session:
         hooked = max([call.hook(plan) for plan in plans if not plan.empty], default=0)
         if hooked:
             running.may_hit = name_test(plans)
-        else:
+        if not hooked or call.only_screened:
             self._passed_over.learn(call.alike, plans[0])
         return any(plan.screen for plan in plans)
 
-    def passes_over(self, kinds: frozenset[str], alike: Hashable) -> bool:
+    def passes_over(self, kinds: frozenset[str], alike: Hashable, watched: bool) -> bool:
         """See ``HookSink``. Not while a thread is stopped: another one that comes to a backward waits for it."""
-        if not self._passed_over.possible or self.turn.taken or any(needs() for needs in self.notify.needs_calls):
+        passed = self._passed_over.possible(watched)
+        if not passed or self.turn.taken or any(needs() for needs in self.notify.needs_calls):
             return False
         return self._passed_over.holds(kinds, alike)
 

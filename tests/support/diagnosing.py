@@ -12,6 +12,8 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from adbg.engine.session.breakpoints.grammar import parse_spec
+from adbg.tui.commands.table import resolve
 from support.program import Outcome, adbg
 
 CAUSE = "# CAUSE"
@@ -20,7 +22,7 @@ CAUSE = "# CAUSE"
 def diagnose(folder: Path, program: str, *options: str, compared: bool = False) -> Outcome:
     """``adbg diagnose --json`` of a program. ``compared``: its output is that of a run without adbg."""
     script = folder / "train.py"
-    script.write_text(textwrap.dedent(program).lstrip())
+    script.write_text(text_of(program))
     outcome = adbg("diagnose", "--json", *options, str(script), cwd=folder)
     if not compared:
         return outcome
@@ -36,8 +38,13 @@ def findings(outcome: Outcome) -> list[dict[str, Any]]:
     return [last[row["process"], row["id"]] for row in end["findings"]]
 
 
+def text_of(program: str) -> str:
+    """As it is written to its file."""
+    return textwrap.dedent(program).lstrip()
+
+
 def line_of(program: str, mark: str = CAUSE) -> int:
-    lines = textwrap.dedent(program).lstrip().splitlines()
+    lines = text_of(program).splitlines()
     found = [number for number, line in enumerate(lines, 1) if mark in line]
     assert len(found) == 1, f"{len(found)} lines are marked with {mark}"
     return found[0]
@@ -55,9 +62,18 @@ def check_found(folder: Path, program: str, kind: str, *options: str, status: in
         assert first["cause"]["line"] == line_of(program), f"another line is named\n{outcome}"
         assert first["cause"]["file"].endswith("train.py"), str(outcome)
     assert first["evidence"], f"nothing proves it\n{outcome}"
+    check_commands(first)
     if status is not None:
         assert outcome.status == status, str(outcome)
     return first
+
+
+def check_commands(found: dict[str, Any]) -> None:
+    """What it says to do next can be typed: a command line, or a command that adbg knows, with a spec that it reads."""
+    for line in found["next"]:
+        word, _, rest = line.partition(" ")
+        if word != "adbg" and resolve(word).name in ("break", "tbreak", "trace", "until"):
+            parse_spec(rest)
 
 
 def check_healthy(folder: Path, program: str, *options: str) -> Outcome:

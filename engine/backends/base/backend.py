@@ -65,6 +65,7 @@ class Backend(abc.ABC):
     name: ClassVar[str]
     version: str = ""
     clearing: ClassVar[str] = "zero_grad()"  # how a user of it clears gradients
+    rate_of: ClassVar[str] = '{}.param_groups[0]["lr"]'  # an expression for the learning rate of an optimizer
     dump_dialect: ClassVar[DumpDialect] = DumpDialect()
     capabilities: Capabilities = Capabilities()
     late = False

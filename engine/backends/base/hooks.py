@@ -95,6 +95,7 @@ class BackwardCall(Graph):
     #: Two calls with equal ones have nodes of the same names, made by the same stacks in the same modules, and the same
     #: leaves. None: the backend does not tell.
     alike: Hashable = None
+    only_screened = False  # nodes are hooked for ``HookPlan.screen`` alone; False too where the backend does not tell
 
     @abc.abstractmethod
     def hook(self, plan: HookPlan) -> int:
@@ -157,11 +158,12 @@ class HookSink(Protocol):
 
     # Instead of these, for a call that is not nested, where a backend knows the framework names of its nodes early:
 
-    def passes_over(self, kinds: frozenset[str], alike: Hashable = None) -> bool:
+    def passes_over(self, kinds: frozenset[str], alike: Hashable = None, watched: bool = False) -> bool:
         """Whether nothing can be of interest in a call whose nodes have these names. Asked at its begin, often: hand in
-        the same set again for the same kinds; ``alike``: see ``BackwardCall``. True: ``brief_begin`` and ``brief_end``
-        tell of it, and nothing else; if it turns out later that it is looked into all the same (an exception,
-        ``breakpoint()`` in a node), the methods above come too."""
+        the same set again for the same kinds; ``alike``: see ``BackwardCall``; ``watched``: the backend looks for
+        gradients that are not finite itself, and hands the call over with ``backward_begin`` where it comes to one.
+        True: ``brief_begin`` and ``brief_end`` tell of it, and nothing else; if it turns out later that it is looked
+        into all the same (an exception, ``breakpoint()`` in a node), the methods above come too."""
 
     def brief_begin(self, call: BriefCall) -> None: ...
 

@@ -150,6 +150,7 @@ class HookCall:
     norm_before: float | None = None
     target: int = 0  # id of the tensor or module that it is registered on, where that lives on: a leaf, a module
     alive: int = 0  # hooks of the same code that are registered there now
+    error: BaseException | None = None  # it raised: then there is neither ``before`` nor ``after``
 
 
 @dataclass(slots=True)

@@ -13,6 +13,8 @@ from typing import Any, ClassVar
 from adbg.engine import live_objects
 from adbg.engine.outside import own
 
+_MOST_MET = 10_000  # modules that are remembered as met
+
 
 class SeenModules(abc.ABC):
     """Modules that are part of no other, as far as they were seen. ``kind`` is the framework's class of modules."""
@@ -22,6 +24,7 @@ class SeenModules(abc.ABC):
     def __init__(self) -> None:
         self._roots: list[weakref.ref[Any]] = []
         self._names: dict[int, tuple[weakref.ref[Any], str]] = {}
+        self._met: dict[int, weakref.ref[Any]] = {}
         self._scanned = False
 
     @abc.abstractmethod
@@ -44,6 +47,16 @@ class SeenModules(abc.ABC):
             self._roots = [known for known in self._roots if known() is not None]
             self._roots.append(weakref.ref(root))
         self._prune()
+
+    def meet(self, module: Any) -> None:
+        """An outermost module runs. Where the extension takes the stacks it tells of modules that make nodes, and of no
+        other: a frozen part, or one that runs without gradients, is told here while its forwards are watched."""
+        known = self._met.get(id(module))
+        if known is None or known() is not module:
+            if len(self._met) >= _MOST_MET:
+                self._met = {}
+            self._met[id(module)] = weakref.ref(module)
+            self._learn(module)
 
     def parameter_name(self, tensor: Any) -> str | None:
         """The name of a parameter of a module seen so far, None for any other tensor."""

@@ -68,6 +68,7 @@ class PaddleBackend(FrameworkBackend):
 
     name: ClassVar[str] = "paddle"
     clearing: ClassVar[str] = "clear_grad()"
+    rate_of: ClassVar[str] = "{}.get_lr()"
     uses = private.USES
     limits = _LIMITS
     _framework: ClassVar[Any] = paddle

@@ -76,6 +76,10 @@ class PaddleCall(PaddleGraph, BackwardCall):
             self._hooks = PaddleHooks(self, self._sink, self._entry_point)
         return self._hooks
 
+    @property
+    def only_screened(self) -> bool:  # type: ignore[override]
+        return self._hooks is not None and self._hooks.screen.alone
+
     def hook(self, plan: HookPlan) -> int:
         return self.hooks.hook(plan)
 

@@ -21,7 +21,8 @@ from adbg.engine.backends.common.tracebacks import clean_text, strip_own
 from adbg.engine.backends.paddle import private
 from adbg.engine.backends.paddle.call import PaddleCall
 from adbg.engine.backends.paddle.failures import described
-from adbg.engine.backends.paddle.graph import PYLAYER, Services, root_tensors, surveyed
+from adbg.engine.backends.paddle.graph import PYLAYER, Services, root_addresses, root_tensors, surveyed
+from adbg.engine.backends.paddle.native.brief import watched
 from adbg.engine.backends.paddle.native.later import LateChecks
 from adbg.engine.backends.paddle.open import Open, Threads, flag, given
 from adbg.engine.backends.paddle.tensors import is_tensor
@@ -81,8 +82,12 @@ class EngineEntry:
 
     def top(self) -> PaddleCall | None:
         """The call whose nodes run on this thread now; None where it is none of ours."""
+        opened = self.innermost()
+        return opened.call if opened is not None else None
+
+    def innermost(self) -> Open | None:
         running = self._threads.mine.open
-        return running[-1].call if running else None
+        return running[-1] if running else None
 
     def roots(self) -> Sequence[Any]:
         """The tensors that the calls under way on this thread began at."""
@@ -217,7 +222,7 @@ class EngineEntry:
     def _report(self, opened: Open) -> None:
         if self._passes_over(opened):
             return
-        call = self._realize(opened)
+        call = self.realize(opened)
         sink = self._sink
         if call is not None and sink is not None:
             opened.begun = True
@@ -231,10 +236,11 @@ class EngineEntry:
         if sink is None or opened.partial or len(self._threads.mine.open) > 1:
             return False
         try:
-            survey = opened.survey = surveyed(root_tensors(given(opened, 0, "tensors", "outputs")))
+            roots = root_addresses(root_tensors(given(opened, 0, "tensors", "outputs")))
+            survey = opened.survey = surveyed(roots)
             if survey is None or survey.kinds is None or survey.roots is None:
                 return False
-            if not sink.passes_over(survey.kinds, survey.alike):
+            if not sink.passes_over(survey.kinds, survey.alike) and not watched(self, sink, opened, roots):
                 return False
             line = self._services.stacks.frames.live_line(opened.frame)
             place = (line.file, line.line) if line is not None else ("", 0)
@@ -258,7 +264,7 @@ class EngineEntry:
             self._threads.mine.open.remove(opened)
             self._close(opened)
 
-    def _realize(self, opened: Open) -> PaddleCall | None:
+    def realize(self, opened: Open) -> PaddleCall | None:
         """The call as the sink sees it, with those around it. Never raises: a call that cannot be described runs."""
         if opened.call is not None or opened.passing or self._sink is None:
             return opened.call
@@ -266,7 +272,7 @@ class EngineEntry:
         place = state.open.index(opened)
         outer = state.open[place - 1] if place else None
         try:
-            parent = self._realize(outer) if outer is not None else None
+            parent = self.realize(outer) if outer is not None else None
             roots = given(opened, 0, "tensors", "outputs")
             call = PaddleCall(
                 self,
@@ -297,6 +303,9 @@ class EngineEntry:
             if call is not None:
                 call.finish()
             state.passing = 0
+        if opened.watch is not None:
+            watch, opened.watch = opened.watch, None
+            watch.end()
         opened.call = None
         opened.args, opened.kwargs, opened.frame, opened.entry = (), {}, None, None
         if not state.open:
@@ -334,7 +343,7 @@ class EngineEntry:
             return aborted
         if not opened.begun and (state.reported or by_handler(error) or not isinstance(error, Exception)):
             return None
-        call = self._realize(opened)
+        call = self.realize(opened)
         if call is not None:
             state.reported = True
             call.origin = state.origin
@@ -354,7 +363,7 @@ class EngineEntry:
             return None
         for around in state.open:
             around.frame = around.frame or around.entry
-        call = self._realize(opened)
+        call = self.realize(opened)
         if call is None:
             return None
         inside = len(state.customs) > sum(bool(around.custom) for around in state.open)  # its own, not one around it
@@ -399,7 +408,7 @@ class EngineEntry:
         try:
             opened.returned = (printed, described(result))
             if result is None or (isinstance(result, (tuple, list)) and any(value is None for value in result)):
-                call = self._realize(opened)
+                call = self.realize(opened)
                 if call is not None:
                     call.hooks.watch_undefined(printed, key)
         except own(Exception):  # knowing less about a PyLayer is no reason to hurt the backward

@@ -120,7 +120,7 @@ class PaddleGraph(WalkedGraph):
     def survey(self) -> Survey | None:
         """The graph as Paddle counts it, without a walk; None where that is not possible, or a walk was made."""
         if not self._surveyed and not self._nodes:
-            self.take_survey(surveyed(self._root_tensors))
+            self.take_survey(surveyed(root_addresses(self._root_tensors)))
         return self._survey
 
     def take_survey(self, survey: Survey | None) -> None:
@@ -399,17 +399,19 @@ class PaddleGraph(WalkedGraph):
         return (key for key in self.order() if names[key] == printed)
 
 
-def surveyed(tensors: Sequence[Any]) -> Survey | None:
-    """The graph below the nodes of ``tensors`` (see ``root_tensors``), as Paddle counts it."""
+def surveyed(roots: Sequence[int]) -> Survey | None:
+    """The graph below the nodes at ``roots`` (see ``root_addresses``), as Paddle counts it."""
     counted = census()
+    return counted.survey(roots) if counted is not None and roots else None
+
+
+def root_addresses(tensors: Sequence[Any]) -> Sequence[int]:
+    """Of the nodes of ``tensors`` (see ``root_tensors``), each once; () where one cannot be told."""
     native = symbols.native()
-    if counted is None or native is None:
-        return None
-    if len(tensors) == 1:
-        root = native.leaf_node(tensors[0])
-        return counted.survey((root,)) if root else None
-    roots = dict.fromkeys(map(native.leaf_node, tensors))
-    return counted.survey(list(roots)) if 0 not in roots else None
+    if native is None or not tensors:
+        return ()
+    roots = tuple(dict.fromkeys([native.leaf_node(tensor) for tensor in tensors]))
+    return roots if 0 not in roots else ()
 
 
 def root_tensors(tensors: Sequence[Any]) -> list[Any]:

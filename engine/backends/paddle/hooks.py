@@ -88,10 +88,10 @@ class PaddleHooks(Hooks):
         self._handing: list[Any] | None = None
         self._custom: int | None = None  # the PyLayer that has just returned
         self._pending: int | None = None  # an accumulate node whose end is still to be reported
-        self._screen = NativeScreen()
+        self.screen = NativeScreen()
 
     def hook(self, plan: HookPlan) -> int:
-        return self.hooked if self._screen.takes(self, plan) else super().hook(plan)
+        return self.hooked if self.screen.takes(self, plan) else super().hook(plan)
 
     def _takes_nothing(self, plan: HookPlan) -> bool:
         """The usual case of a plan by name: nothing in this graph has one, and no PyLayer is there to be followed."""
@@ -223,7 +223,7 @@ class PaddleHooks(Hooks):
 
     def clear(self) -> None:
         """The call is over: no hook and no tensor is kept."""
-        self._screen.stop()
+        self.screen.stop()
         self.unhook()
         self.flags = []
         self._outs.clear()

@@ -9,6 +9,7 @@ from typing import Any
 
 from adbg.engine.backends.paddle.call import PaddleCall
 from adbg.engine.backends.paddle.native.census import Survey
+from adbg.engine.backends.paddle.native.watch import NativeWatch
 
 
 class Open:
@@ -16,7 +17,7 @@ class Open:
 
     __slots__ = (
         "args", "begun", "brief", "call", "custom", "entry", "frame", "kwargs", "number", "partial", "passing",
-        "returned", "survey",
+        "returned", "survey", "watch",
     )  # fmt: skip
 
     def __init__(
@@ -34,6 +35,7 @@ class Open:
         self.returned: tuple[str, Any] | None = None  # what the last PyLayer in it gave back
         self.frame: Any = None
         self.survey: Survey | None = None
+        self.watch: NativeWatch | None = None  # while the extension alone looks at its gradients
         self.brief = 0  # perf_counter_ns of its begin, where it was reported in short
 
 

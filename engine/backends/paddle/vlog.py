@@ -172,7 +172,10 @@ class PaddleVlog(NativeVlog):
     @property
     def loud(self) -> bool:
         held = self._held
-        return any(self._levels() if held is None else held) or any(self._modules.values())
+        for level in self._variables if held is None else ():
+            if level.value:
+                return True
+        return bool(held and any(held)) or any(self._modules.values())
 
     @property
     def logging(self) -> bool:

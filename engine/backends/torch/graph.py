@@ -25,7 +25,6 @@ from adbg.engine.backends.torch import saved as torch_saved
 from adbg.engine.backends.torch.native.stacks import NativeTrace
 from adbg.engine.backends.torch.native.walk import SHARED_TYPE, CoreWalk
 from adbg.engine.backends.torch.order import execution_order
-from adbg.engine.backends.torch.overwritten import overwritten
 from adbg.engine.backends.torch.services import Services, is_compiled, no_stack, node_name, slot_meta
 from adbg.engine.backends.torch.stacks import ForwardTrace
 from adbg.engine.backends.torch.touched import SMALL
@@ -330,7 +329,7 @@ class TorchGraph(WalkedGraph):
         if value.state is not ValueState.CORRUPTED:
             return value
         try:
-            who, line = overwritten(self, key, value)
+            who, line = torch_saved.overwritten(self, key, value)
         except own(Exception):  # who wrote is more than torch says: knowing less is no reason to fail
             return value
         return replace(value, note="; ".join(filter(None, (value.note, who))), writer=line)

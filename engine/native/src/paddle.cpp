@@ -102,12 +102,6 @@ std::mutex switching;
 
 // ---- the walk. A thread's own tables, kept from walk to walk.
 
-uint64_t mix(uint64_t value) {
-  value = (value ^ (value >> 32)) * 0x9E3779B97F4A7C15ull;
-  value = (value ^ (value >> 29)) * 0xBF58476D1CE4E5B9ull;
-  return value ^ (value >> 32);
-}
-
 class Set {  // of addresses, emptied in one step
  public:
   void clear() {
@@ -331,6 +325,7 @@ PyMethodDef paddle_methods[] = {
     {"paddle_watch_start", paddle_watch_start, METH_VARARGS,
      "(addresses of roots, classes that are left to Python, callback) -> nodes that are watched, 0: Python must"},
     {"paddle_watch_stop", paddle_watch_stop, METH_NOARGS, "() -> addresses of the nodes that ran on this thread"},
+    {"paddle_watch_end", paddle_watch_end, METH_NOARGS, "() -> None: the same, where nobody asks which nodes ran"},
     {"paddle_watch_probe", paddle_watch_probe, METH_NOARGS,
      "() -> (bytes of the first incoming slot, tensors looked at, found bad, left to Python) since the last call"},
     {"paddle_end", end, METH_NOARGS, "put everything of libpaddle's back"},

@@ -19,6 +19,12 @@ struct PaddleLayout {
 };
 extern PaddleLayout paddle_layout;
 
+inline uint64_t mix(uint64_t value) {
+  value = (value ^ (value >> 32)) * 0x9E3779B97F4A7C15ull;
+  value = (value ^ (value >> 29)) * 0xBF58476D1CE4E5B9ull;
+  return value ^ (value >> 32);
+}
+
 inline void* class_of(const void* node) {  // its virtual table
   void* table;
   memcpy(&table, node, sizeof table);
@@ -55,6 +61,7 @@ bool read_addresses(PyObject* sequence, std::vector<void*>& into);
 PyObject* paddle_watch_begin(PyObject*, PyObject* arguments);
 PyObject* paddle_watch_start(PyObject*, PyObject* arguments);
 PyObject* paddle_watch_stop(PyObject*, PyObject*);
+PyObject* paddle_watch_end(PyObject*, PyObject*);
 PyObject* paddle_watch_probe(PyObject*, PyObject*);
 void paddle_watch_restore();
 

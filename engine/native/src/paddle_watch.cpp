@@ -236,11 +236,66 @@ bool stand_in(void* table) {  // under the lock
 
 enum : uint8_t { kIn = 1, kOut = 2, kRan = 4, kFed = 8 };
 
+// The nodes of one call, in the order in which they were met; found by address. Emptied in one step, and its memory is
+// kept from call to call.
+class Nodes {
+ public:
+  struct Node {
+    void* address;
+    uint8_t bits;
+  };
+  std::vector<Node> all;
+
+  void clear() {
+    all.clear();
+    if (places_.empty()) places_.resize(256);
+    if (++turn_ == 0) {
+      places_.assign(places_.size(), {});
+      turn_ = 1;
+    }
+  }
+  Node* find(const void* address) {
+    if (places_.empty()) return nullptr;
+    const Place& there = places_[place_of(address)];
+    return there.turn == turn_ ? &all[there.index] : nullptr;
+  }
+  // Whether it was not there.
+  bool add(void* address, uint8_t bits, uint8_t again) {
+    Place& there = places_[place_of(address)];
+    if (there.turn == turn_) {
+      all[there.index].bits |= bits | again;
+      return false;
+    }
+    there = {turn_, static_cast<uint32_t>(all.size())};
+    all.push_back({address, bits});
+    if (all.size() * 2 > places_.size()) grow();
+    return true;
+  }
+
+ private:
+  struct Place {
+    uint32_t turn = 0, index = 0;
+  };
+  size_t place_of(const void* address) const {
+    const size_t mask = places_.size() - 1;
+    size_t at = mix(reinterpret_cast<uint64_t>(address)) & mask;
+    while (places_[at].turn == turn_ && all[places_[at].index].address != address) at = (at + 1) & mask;
+    return at;
+  }
+  void grow() {
+    const size_t size = places_.size() * 2;
+    places_.assign(size, {});
+    turn_ = 1;
+    for (uint32_t i = 0; i < all.size(); i++) places_[place_of(all[i].address)] = {turn_, i};
+  }
+  std::vector<Place> places_;
+  uint32_t turn_ = 0;
+};
+
 struct Watch {
   bool on = false;
   PyObject* callback = nullptr;
-  std::unordered_map<void*, uint8_t> nodes;  // reused from call to call
-  std::vector<void*> order;
+  Nodes nodes;
 };
 Watch& mine() {
   static thread_local Watch watch;
@@ -305,11 +360,10 @@ void* our_call(void* result, void* node, void* gradients, bool create_graph, boo
   const Call real = reinterpret_cast<Call>(real_of(class_of(node)));
   Watch& watch = mine();
   if (!watch.on) return real(result, node, gradients, create_graph, is_new_grad);
-  const auto found = watch.nodes.find(node);
-  if (found == watch.nodes.end() || found->second & kRan)
-    return real(result, node, gradients, create_graph, is_new_grad);
-  const uint8_t bits = found->second;
-  found->second |= kRan;
+  Nodes::Node* const found = watch.nodes.find(node);
+  if (!found || found->bits & kRan) return real(result, node, gradients, create_graph, is_new_grad);
+  const uint8_t bits = found->bits;
+  found->bits |= kRan;
   if (!probed.load(std::memory_order_relaxed)) {
     char *slots, *begin, *end;
     memcpy(&slots, gradients, 8);
@@ -365,57 +419,60 @@ PyObject* paddle_watch_start(PyObject*, PyObject* arguments) {
   if (!read_addresses(roots, starts) || !read_addresses(left, python)) return nullptr;
   Watch& watch = mine();
   if (watch.on) return PyLong_FromLong(0);  // of a call around this one
-  watch.nodes.clear();
-  watch.order.clear();
+  Nodes& nodes = watch.nodes;
+  nodes.clear();
   bool plain = true;
-  auto add = [&](void* node, uint8_t bits) {
-    auto [place, fresh] = watch.nodes.try_emplace(node, bits);
-    if (fresh) watch.order.push_back(node);
-    else place->second |= bits | kIn;  // several gradients are summed in it
-  };
-  for (void* root : starts) add(root, kIn);
-  for (size_t i = 0; plain && i < watch.order.size(); i++) {
-    void* node = watch.order[i];
+  for (void* root : starts) nodes.add(root, kIn, 0);
+  for (size_t i = 0; plain && i < nodes.all.size(); i++) {
+    void* const node = nodes.all[i].address;
     bool several = false;
-    const uint32_t slots =
-        each_edge(node, &several, [&](void* producer, uint64_t, uint64_t) { add(producer, 0); });
+    const uint32_t slots = each_edge(node, &several, [&](void* producer, uint64_t, uint64_t) {
+      nodes.add(producer, 0, kIn);  // met again: several gradients are summed in it
+    });
     uint64_t hooks = 0;
     if (hooks_offset) memcpy(&hooks, static_cast<char*>(node) + hooks_offset, 8);
     for (void* table : python) plain = plain && class_of(node) != table;
     plain = plain && !several && hooks == 0;
-    watch.nodes[node] |= slots ? kOut : kIn;
+    nodes.all[i].bits |= slots ? kOut : kIn;
   }
   if (plain) {
     std::lock_guard<std::mutex> held(switching);
     void* last = nullptr;
-    for (void* node : watch.order) {
-      if (class_of(node) == last) continue;
-      last = class_of(node);
+    for (const Nodes::Node& node : nodes.all) {
+      if (class_of(node.address) == last) continue;
+      last = class_of(node.address);
       plain = plain && stand_in(last);
     }
   }
   if (!plain) {
-    watch.nodes.clear();
+    nodes.clear();
     return PyLong_FromLong(0);
   }
   Py_INCREF(callback);
   Py_XSETREF(watch.callback, callback);
   watch.on = true;
-  return PyLong_FromSize_t(watch.order.size());
+  return PyLong_FromSize_t(nodes.all.size());
 }
 
 PyObject* paddle_watch_stop(PyObject*, PyObject*) {
   Watch& watch = mine();
   watch.on = false;
   PyObject* ran = PyList_New(0);
-  for (auto& [node, bits] : watch.nodes) {
-    if (!(bits & kRan) || !ran) continue;
-    PyObject* address = PyLong_FromVoidPtr(node);
+  for (const Nodes::Node& node : watch.nodes.all) {
+    if (!(node.bits & kRan) || !ran) continue;
+    PyObject* address = PyLong_FromVoidPtr(node.address);
     if (!address || PyList_Append(ran, address) != 0) Py_CLEAR(ran);
     Py_XDECREF(address);
   }
   Py_CLEAR(watch.callback);
   return ran;
+}
+
+PyObject* paddle_watch_end(PyObject*, PyObject*) {
+  Watch& watch = mine();
+  watch.on = false;
+  Py_CLEAR(watch.callback);
+  Py_RETURN_NONE;
 }
 
 PyObject* paddle_watch_probe(PyObject*, PyObject*) {

@@ -41,7 +41,7 @@ class Finding:
     message: Annotated[str, "one sentence: what is wrong, with its cause"]
     node: FoundAt | None = None
     backward: Annotated[int | None, "number of the backward call, counted from 1"] = None
-    iteration: Annotated[int | None, "outermost backward calls begun so far"] = None
+    iteration: Annotated[int | None, "iteration of the training loop, counted from 1"] = None
     forward: Annotated[SourceLine | None, "the line that made the node"] = None
     cause: Annotated[Cause | None, "the line to change; null where only the node is known"] = None
     evidence: Annotated[list[str], "values, stacks and nodes that prove it, a line each"] = field(default_factory=list)
@@ -72,12 +72,12 @@ class DiagnosisEnds:
     """The program ends, or diagnosis was switched off."""
 
     examined: list[Examined] = field(default_factory=list)
-    iterations: int = 0  # outermost backward calls that were watched
+    iterations: int = 0  # of the training loop, that were watched
 
 
 @dataclass(frozen=True, slots=True)
 class DiagnosisBody:
-    """What is known so far. ``iterations``: outermost backward calls that were watched."""
+    """What is known so far. ``iterations`` of the training loop that were watched."""
 
     on: bool = False
     findings: list[Finding] = field(default_factory=list)

@@ -269,13 +269,13 @@ class BreakpointTable:
             armed.plan = self._plan([spec for _, spec in armed.rules])
         return armed.plan
 
-    def passing(self, alone: bool) -> tuple[Callable[[str], bool] | None, HookPlan | None]:
+    def passing(self, alone: bool) -> tuple[Callable[[str], bool] | None, HookPlan | None, bool]:
         """See ``PassedOver.look_for``; ``alone``: nothing but breakpoints asks for nodes."""
-        armed = self._armed
-        more = not alone or armed.values or armed.by_index or armed.in_some_calls
-        if more or armed.by_phase[Phase.BEGIN] or armed.by_phase[Phase.END]:
-            return None, None
-        return (None, self.plan()) if armed.slow else (self.plan().name, None)
+        armed, phases = self._armed, self._armed.by_phase
+        if not alone or armed.by_index or armed.in_some_calls or phases[Phase.BEGIN] or phases[Phase.END]:
+            return None, None, False
+        plan, values = self.plan(), bool(armed.values)
+        return (None, plan, values) if armed.slow else (plan.name, None, values)
 
     def _plan(self, specs: Sequence[Spec]) -> HookPlan:
         plan = plan_for(specs)

@@ -154,6 +154,31 @@ class Reports(Watch):
         return self._told("end", call, key, ins, outs)
 
 
+class Briefly(Reports):
+    """Nothing is of interest but bad gradients, and a call is told in short where the extension looks for them."""
+
+    def __init__(self, edit: float | None = None) -> None:
+        super().__init__(edit)
+        self.course: list[str] = []
+
+    def passes_over(self, kinds: frozenset[str], alike: Any = None, watched: bool = False) -> bool:
+        return watched
+
+    def brief_begin(self, call: Any) -> None:
+        self.course.append(f"brief {call.nodes}")
+
+    def brief_end(self, number: int, us: float, error: BaseException | None) -> None:
+        self.course.append("brief end")
+
+    def backward_begin(self, call: BackwardCall) -> None:
+        self.course.append("begin")
+        super().backward_begin(call)
+
+    def backward_end(self, call: BackwardCall, error: BaseException | None) -> None:
+        self.course.append("end")
+        super().backward_end(call, error)
+
+
 def zero_in_sqrt(dtype: str = "float32") -> tuple[Any, Any]:
     x = leaf(0.0, 4.0, dtype=dtype)
     return x, (paddle.sqrt(x * 1.0) * 3.0).sum()
@@ -229,18 +254,25 @@ def case_watch() -> dict[str, Any]:
     module = cores.core().module  # type: ignore[union-attr]
     for name, make in MAKERS.items():
         for edit in (None, 7.0):
-            found = []
-            for way in (contextlib.nullcontext, python_only):
-                watch = Reports(edit)
+            found: list[Any] = []
+            courses: list[Any] = []
+            for kind, way in (
+                (Reports, contextlib.nullcontext),
+                (Reports, python_only),
+                (Briefly, contextlib.nullcontext),
+            ):
+                watch = kind(edit)
                 with watching(watch), way():
                     make()[1].backward()  # classes that are new are left to Python
                     watch.told.clear()
+                    del getattr(watch, "course", [])[:]
                     module.paddle_watch_probe()
                     x, loss = make()
                     loss.backward()
                 looked = module.paddle_watch_probe()[1]
                 found.append([watch.told, json.dumps(x.grad.numpy().tolist()), looked > 0])
-            answers[f"{name} {edit}"] = found
+                courses.append(getattr(watch, "course", None))
+            answers[f"{name} {edit}"] = [*found, courses[-1]]
     return answers
 
 
@@ -249,20 +281,26 @@ class Aborts(Reports):
         raise KeyboardInterrupt
 
 
+class BrieflyAborts(Briefly):
+    def _told(self, *args: Any) -> Any:
+        raise KeyboardInterrupt
+
+
 def case_abort() -> dict[str, Any]:
     """What the user does at a stop (kill, Ctrl-C) comes out of ``backward`` as it went in: in front of other nodes, and
     at the last one."""
     raised, reached = [], []
-    with watching(Aborts()):
-        for make in (zero_in_sqrt, leaf_overflows) * 2:
-            x, loss = make()
-            try:
-                loss.backward()
-            except BaseException as error:
-                raised.append(type(error).__name__)
-            reached.append(x.grad is not None)
-        x, loss = finite()
-        loss.backward()
+    for kind in (Aborts, BrieflyAborts):
+        with watching(kind()):
+            for make in (zero_in_sqrt, leaf_overflows) * 2:
+                x, loss = make()
+                try:
+                    loss.backward()
+                except BaseException as error:
+                    raised.append(type(error).__name__)
+                reached.append(x.grad is not None)
+            x, loss = finite()
+            loss.backward()
     return {
         "raised": raised,
         "reached": reached,

@@ -65,7 +65,7 @@ def flat(values: Any) -> list[float]:
 
 def test_the_watch_tells_what_the_arithmetic_says(answers: dict[str, Any]) -> None:
     for name, (told, gradient) in EXPECTED.items():
-        native, _ = answers["watch"][f"{name} None"]
+        native, *_ = answers["watch"][f"{name} None"]
         last = [] if name == "finite" else [["begin", "GradNodeAccumulation", [True], []]]
         assert native[0] == told + last
         assert flat(json.loads(native[1])) == pytest.approx(flat(gradient))
@@ -73,10 +73,16 @@ def test_the_watch_tells_what_the_arithmetic_says(answers: dict[str, Any]) -> No
 
 def test_the_watch_tells_what_the_python_hooks_tell(answers: dict[str, Any]) -> None:
     """Reports and edits; and it was C++ that looked, where that is possible."""
-    for name, (native, python) in answers["watch"].items():
-        assert native[:2] == python[:2], name
+    for name, (native, python, brief, course) in answers["watch"].items():
+        assert native[:2] == python[:2] == brief[:2], name
         assert native[2] == (name.split()[0] not in IN_PYTHON) and not python[2], name
         assert name.endswith("None") or len(native[0]) <= 1  # what was edited is finite from there on
+        if name.split()[0] in IN_PYTHON:
+            assert course == ["begin", "end"], name
+        elif native[0]:  # nothing is made of the call before there is something to tell
+            assert course[0].startswith("brief ") and course[1:] == ["begin", "end", "brief end"], name
+        else:
+            assert course == [course[0], "brief end"] and course[0].startswith("brief "), name
 
 
 def test_everything_is_put_back(answers: dict[str, Any]) -> None:
@@ -86,7 +92,7 @@ def test_everything_is_put_back(answers: dict[str, Any]) -> None:
 
 def test_what_ends_a_stop_ends_the_backward_and_nothing_else(answers: dict[str, Any]) -> None:
     told = answers["abort"]
-    assert told["raised"] == ["KeyboardInterrupt"] * 4 and told["reached"] == [False, True] * 2
+    assert told["raised"] == ["KeyboardInterrupt"] * 8 and told["reached"] == [False, True] * 4
     assert told["grad_mode"] and told["later"] == [2.0, 2.0]
 
 
@@ -158,3 +164,45 @@ backend.uninstall()
     stack, doctor = done.stdout.splitlines()[-2:]
     assert stack == "['<module>'] False"
     assert "the sky is green" in doctor and "Python hooks" in doctor
+
+
+def test_a_watch_beside_breakpoints_that_take_nothing(extension: Path, tmp_path: Path) -> None:
+    """Breakpoints by name, line and module with a watch: calls are passed over until a gradient is not finite, and the
+    stop is the one of the Python hooks, at the node that the arithmetic names."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        """
+import os, paddle
+from paddle import nn
+from adbg.engine.backends.paddle.call import PaddleCall
+made, real = [], PaddleCall.__init__
+def counted(self, *args, **kwargs):
+    made.append(step)
+    real(self, *args, **kwargs)
+PaddleCall.__init__ = counted
+paddle.seed(0)
+net = nn.Linear(3, 3)
+x = paddle.ones([1, 3])
+x.stop_gradient = False
+for step in range(8):
+    loss = (paddle.sqrt(x * (0.0 if step == 6 else 1.0)) + net(x) * 0.5).sum()
+    loss.backward()
+    net.clear_gradients()
+print("looked into:", made)
+"""
+    )
+    told = []
+    for way in (str(extension), "0"):
+        options = ["-b", "NoSuchNode", "-b", "nowhere.py:10", "-b", "module:no.such", "-b", "nonfinite"]
+        command = [sys.executable, "-m", "adbg", "run", "--batch", *options]
+        env = {**os.environ, "ADBG_NATIVE": way, "OMP_NUM_THREADS": "1"}
+        done = run([*command, script], cwd=tmp_path, env=env, limit=110)
+        assert done.status == 0, str(done)
+        told.append(done)
+    native, python = (each.stdout.splitlines() for each in told)
+    assert [line for line in native if "looked into" not in line] == [
+        line for line in python if "looked into" not in line
+    ], f"{told[0]}\n{told[1]}"
+    assert any("SqrtGradNode" in line for line in native) and not any("MatmulGradNode" in line for line in native)
+    (calls,) = (line.partition(": ")[2] for line in native if line.startswith("looked into"))
+    assert json.loads(calls)[0] == 0 and 6 in json.loads(calls) and not {2, 3, 4, 5} & {*json.loads(calls)}, calls

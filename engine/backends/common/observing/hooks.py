@@ -67,6 +67,12 @@ class ToldHook:
             return self._hook(*args)
         except BaseException as error:
             strip_own(error)
+            watcher = self._told.watcher
+            if watcher is not None:
+                with suppress(Exception):
+                    watcher.hook(
+                        HookCall(self._what, self._hook, None, None, False, self._registered, self._on, error=error)
+                    )
             raise
 
     def _is_measured(self) -> bool:

@@ -14,6 +14,7 @@ from adbg.engine.backends.common.observing.stand_ins import StandIns
 from adbg.engine.backends.common.user_files import FrameFilter
 from adbg.engine.types import SourceLine
 
+Meet = Callable[[Any], None]
 _MOST = 20_000  # modules of which it is kept where their mode was set
 
 
@@ -32,9 +33,14 @@ class ModuleCalls(Tap):
     setters: ClassVar[tuple[str, ...]] = ("train", "eval")
 
     def __init__(
-        self, frames: FrameFilter, stand_ins: StandIns, unseen: Callable[[], AbstractContextManager[Any]]
+        self,
+        frames: FrameFilter,
+        meet: Meet,
+        stand_ins: StandIns,
+        unseen: Callable[[], AbstractContextManager[Any]],
     ) -> None:
         self._frames = frames
+        self._meet = meet
         self._stand_ins = stand_ins
         self._unseen = unseen
         self._inside = _Inside()
@@ -67,6 +73,7 @@ class ModuleCalls(Tap):
             call = self._call(args, frame)
             watcher = self._watcher
             if watcher is not None:
+                self._meet(args[0])
                 with self._unseen():
                     watcher.module_begin(call)
         except BaseException:  # its end is not told then

@@ -37,6 +37,7 @@ class Passes:
     uses: list[int] = field(default_factory=list)  # places of operators that were given a plain number
     numbers: dict[tuple[str, str], float] = field(default_factory=dict)
     changed: dict[tuple[str, str], float] = field(default_factory=dict)  # by the first pass
+    rows_within: list[Row] = field(default_factory=list)  # of the first pass, where ``rows`` are its results
 
     def begin(self, inputs: tuple[float, ...]) -> None:
         self.count += 1

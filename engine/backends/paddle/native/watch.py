@@ -59,6 +59,10 @@ class NativeWatch:
         ran: list[int] = self._module.paddle_watch_stop()
         return ran
 
+    def end(self) -> None:
+        """``stop``, where nobody asks."""
+        self._module.paddle_watch_end()
+
     # ---- checks
 
     def _run(self, root: Any, found: Found, gradient: Any = None) -> int:

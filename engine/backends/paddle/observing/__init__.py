@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from adbg.engine.backends.base import Tap
+from adbg.engine.backends.common.observing.module_calls import Meet
 from adbg.engine.backends.common.user_files import FrameFilter
 from adbg.engine.backends.paddle.observing.functions import FunctionsTap
 from adbg.engine.backends.paddle.observing.hooks import HooksTap
@@ -14,13 +15,14 @@ from adbg.engine.backends.paddle.observing.recomputes import RecomputesTap
 from adbg.engine.backends.paddle.observing.steps import StepsTap
 
 
-def taps(frames: FrameFilter) -> Sequence[Tap]:
-    """One of each, none put in. ``frames`` finds the user's lines."""
+def taps(frames: FrameFilter, meet: Meet) -> Sequence[Tap]:
+    """One of each, none put in. ``frames`` finds the user's lines; ``meet`` hears of modules that run."""
+    operators = OperatorTap()
     return (
         StepsTap(frames),
-        ModulesTap(frames),
+        ModulesTap(frames, meet),
         FunctionsTap(frames),
         HooksTap(frames),
-        RecomputesTap(frames),
-        OperatorTap(),
+        RecomputesTap(frames, operators),
+        operators,
     )

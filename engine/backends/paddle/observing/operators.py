@@ -49,6 +49,7 @@ class OperatorTap(Tap):
         self._compilers: list[_Place] = []
         self._inside = _Inside()
         self.watcher: Watcher | None = None
+        self.listeners: list[Callable[[OperatorCall], None]] = []  # told before the watcher: a recomputed region's pass
         self.thread = 0
         self.problem = ""
 
@@ -119,6 +120,8 @@ class OperatorTap(Tap):
             with suppress(Exception):
                 frame = sys._getframe(3)
                 call.lines = self._lines(frame)
+                for each in self.listeners:
+                    each(call)
                 watcher.operator(call)
         finally:
             self._inside.telling = False

@@ -1,7 +1,9 @@
-"""Regions of ``paddle.distributed.fleet.utils.recompute``: the results of both passes."""
+"""Regions of ``paddle.distributed.fleet.utils.recompute``: the results of both passes; where these differ, also the
+first operator that did, as far as operators are told."""
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from collections.abc import Callable
@@ -9,12 +11,13 @@ from typing import Any
 
 import paddle
 
-from adbg.engine.backends.base import Need, Tap, Watcher
-from adbg.engine.backends.common.observing.recomputes import Listening, Passes, Region
+from adbg.engine.backends.base import Need, OperatorCall, RecomputeCall, Tap, Watcher
+from adbg.engine.backends.common.observing.recomputes import MOST, Listening, Passes, Region, Row, same
 from adbg.engine.backends.common.observing.stand_ins import disguised
 from adbg.engine.backends.common.tracebacks import strip_own
 from adbg.engine.backends.common.user_files import FrameFilter
 from adbg.engine.backends.paddle import private, tensors
+from adbg.engine.backends.paddle.observing.operators import OperatorTap
 from adbg.engine.outside import DISGUISED, suppress
 
 _MODULES = (
@@ -26,8 +29,9 @@ _MODULES = (
 class RecomputesTap(Tap):
     need = Need.RECOMPUTES
 
-    def __init__(self, frames: FrameFilter) -> None:
+    def __init__(self, frames: FrameFilter, operators: OperatorTap) -> None:
         self._frames = frames
+        self._operators = operators
         self._listening = Listening()
         self._put: list[tuple[Any, Any, Any]] = []
         self.codes: set[Any] = set()
@@ -68,12 +72,38 @@ class RecomputesTap(Tap):
         if self._listening.watcher is None:
             return run()
         passes.begin(tuple([tensors.norm(each) for each in args if tensors.is_tensor(each)]))
-        result = run()
+        rows: list[Row] = []
+
+        def note(call: OperatorCall) -> None:
+            if call.results and call.error is None and len(rows) < MOST and not call.name.startswith("empty"):
+                line = call.lines[0] if call.lines else None
+                rows.append((call.name, tensors.norm(call.results[0]), line))
+
+        self._operators.listeners.append(note)
+        try:
+            result = run()
+        finally:
+            self._operators.listeners.remove(note)
+        if passes.count == 1:
+            passes.rows_within = rows
+        elif passes.count == 2:
+            passes.tell = functools.partial(self._tell, passes, rows)
         results = result if isinstance(result, (tuple, list)) else (result,)
         for place, each in enumerate(results):
             if tensors.is_tensor(each):
                 passes.row(f"result {place}", tensors.norm(each), None)
         return result
+
+    def _tell(self, passes: Passes, rows: list[Row], call: RecomputeCall) -> None:
+        """A result differs: because of the first operator that does. What is told of both passes may not be the same
+        calls (stand-ins come and go): then it is not known which."""
+        for place, (first, second) in enumerate(zip(passes.rows_within, rows)):
+            if first[0] != second[0]:
+                break
+            if not same(first[1], second[1]):
+                call.place, call.first, call.second, call.at = place, first[:2], second[:2], second[2] or first[2]
+                break
+        self._listening.tell(call)
 
 
 def _recompute(tap: RecomputesTap, original: Callable[..., Any]) -> Callable[..., Any]:

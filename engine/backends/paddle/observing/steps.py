@@ -99,7 +99,7 @@ class StepsTap(Tap):
         if id(optimizer) in self._inside.calls:
             return None
         self._inside.calls.add(id(optimizer))
-        self._tell("step", optimizer, line)
+        self._tell("step", optimizer, line, scheduler=_scheduler_of(optimizer))
         return optimizer, line
 
     def _stepped(self, told: Any, result: Any, error: BaseException | None) -> None:
@@ -153,6 +153,11 @@ def _held(optimizer: Any) -> tuple[Any, ...]:
     held = getattr(optimizer, "_parameter_list", None) or ()
     tensors = (each for entry in held for each in (entry["params"] if isinstance(entry, dict) else (entry,)))
     return tuple(value for value in tensors if isinstance(value, paddle.Tensor))
+
+
+def _scheduler_of(optimizer: Any) -> Any:
+    rate = getattr(optimizer, "_learning_rate", None)
+    return rate if isinstance(rate, LRScheduler) else None
 
 
 def _rates(optimizer: Any) -> tuple[float, ...]:

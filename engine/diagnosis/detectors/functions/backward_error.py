@@ -6,10 +6,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from adbg.engine.backends.base import FunctionCall
+from adbg.engine.backends.base import FunctionCall, HookCall
 from adbg.engine.diagnosis.detector import Detector, Need, detector
 from adbg.engine.diagnosis.detectors.functions.derivatives import argument_name, result_line
 from adbg.engine.diagnosis.values import is_users, line_in, steps_of
+from adbg.engine.graph.index import index_of
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.session.running_call import Running
 from adbg.engine.types import SourceLine
@@ -23,7 +24,7 @@ _EXPECTED = re.compile(r"expected (\(.*?\)), got (.*?)(?:;|$)")
 _PART = re.compile(r"\w+ \[[^\]]*\]|None|undefined")
 
 
-@detector("backward-error", "function-contract")
+@detector("backward-error", "function-contract", "missing-gradient")
 class BackwardError(Detector):
     """A backward raised an exception: the node that failed, the forward line that made it, and, of a custom function
     (autograd.Function, PyLayer) or a hook, the line that raised it or that gave back a gradient of the wrong number,
@@ -34,18 +35,43 @@ class BackwardError(Detector):
     Cost: a call per run of a custom function.
     """
 
-    needs = Need.FUNCTIONS
+    needs = Need.FUNCTIONS | Need.HOOKS
 
     def __init__(self, facts: Any) -> None:
         super().__init__(facts)
         self._last: tuple[type, str] | None = None  # the custom function whose backward ran last, and what it gave
+        self._gave_none: dict[type, list[int]] = {}  # places of arguments that it gave None for, of those that need one
+        self._needed: dict[type, list[int]] = {}
+        self._hook: tuple[str, SourceLine | None, str] | None = (
+            None  # that raised: frameworks may only pass on its text
+        )
         self._lines: dict[type, SourceLine | None] = {}
 
     def function(self, call: FunctionCall) -> None:
+        backend = self.facts.backend
         if call.phase == "forward":
             self._lines[call.function] = call.line
+            tensors = [at for at, each in enumerate(call.arguments) if backend.is_tensor(each)]
+            self._needed[call.function] = [at for at in tensors if backend.meta(call.arguments[at]).requires_grad]
         elif call.error is None:
             self._last = call.function, self._described(call.results)
+            given = call.results if isinstance(call.results, (tuple, list)) else (call.results,)
+            places = self._needed.get(call.function, [])
+            self._gave_none[call.function] = [at for at in places if at < len(given) and given[at] is None]
+
+    def hook(self, call: HookCall) -> None:
+        if call.error is None:
+            return
+        frames = [frame for frame, _ in steps_of(call.error) if is_users(frame)]
+        if frames:
+            name = getattr(frames[0].f_code, "co_qualname", frames[0].f_code.co_name)
+            text = self.facts.backend.error_text(call.error)
+            self._hook = name, line_in(call.error, frames[-1]), text
+
+    def backward_begin(self, running: Running) -> None:
+        if len(running.chain) == 1:
+            self._hook = None
+            self._gave_none.clear()
 
     def _described(self, results: Any) -> str:
         each = results if isinstance(results, (tuple, list)) else (results,)
@@ -67,7 +93,12 @@ class BackwardError(Detector):
         key = suspects[0][0] if suspects else None
         node, forward = self.facts.node(call, key) if key is not None else (None, None)
         evidence = [text.strip()[:500], *[why[:500] for _, why in suspects[:1]]]
-        found = self._raised(call.original_error(error), text) or self._contract(call, key, text, evidence)
+        found = (
+            self._raised(call.original_error(error), text)
+            or self._of_hook(text)
+            or self._contract(call, key, text, evidence)
+            or self._starved(call, key)
+        )
         name = node.unique_name if node is not None else "a node"
         if found is not None:
             kind, cause, message, confidence = found
@@ -81,6 +112,9 @@ class BackwardError(Detector):
                 cause=self.facts.cause(cause), evidence=evidence, next=["b error", f"b {name}" if node else "b error"],
             )
         )  # fmt: skip
+
+    def at_error(self, running: Running, error: BaseException) -> None:
+        self.backward_end(running, error)
 
     def _raised(self, error: BaseException, told: str) -> tuple[str, SourceLine | None, str, float] | None:
         """By code of the user's that the engine called."""
@@ -99,6 +133,32 @@ class BackwardError(Detector):
         owner = getattr(inside[0].f_code, "co_qualname", where)
         text = told.strip().split("\n", 1)[0][:200]
         return "backward-error", line, f"{owner} raised in backward: {text}", 0.92
+
+    def _of_hook(self, text: str) -> tuple[str, SourceLine | None, str, float] | None:
+        """A hook raised, and the framework made a message of it."""
+        if self._hook is None:
+            return None
+        name, line, raised = self._hook
+        return (
+            "backward-error",
+            line,
+            f"{name} raised in backward: {raised.split(chr(10), 1)[0][:200] or text[:200]}",
+            0.92,
+        )
+
+    def _starved(self, call: Any, key: int | None) -> tuple[str, SourceLine | None, str, float] | None:
+        """An operator got no gradient to run on, for a custom function gave None for what it made."""
+        if key is None or call.is_custom(key):
+            return None
+        for consumer, _ in index_of(call).consumers(call, key):
+            name = call.describe(consumer).name if call.is_custom(consumer) else ""
+            for function, places in self._gave_none.items():
+                if name and function.__name__ in name and places:
+                    argument = argument_name(function, places[0])
+                    told = f"{function.__name__}.backward returns None as the gradient of {argument}, and "
+                    told += f"{call.describe(key).unique_name}, which made it, cannot run without one"
+                    return "missing-gradient", result_line(function, places[0]), told, 0.93
+        return None
 
     def _contract(
         self, call: Any, key: int | None, text: str, evidence: list[str]

@@ -15,6 +15,13 @@ from adbg.engine.diagnosis.source import function_named, inside
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.types import SourceLine
 
+_WRITERS = frozenset({"set_value", "copy_"})
+_FILLERS = frozenset({"append", "extend", "insert", "update", "setdefault"})
+_VIEWS = frozenset({
+    "view", "reshape", "flatten", "squeeze", "unsqueeze", "transpose", "permute", "t", "narrow", "select", "detach",
+    "view_as", "expand", "unbind", "data",
+})  # fmt: skip
+
 
 @detector("function-input-overwritten", "function-keeps-output")
 class Contract(Detector):
@@ -60,15 +67,14 @@ class Contract(Detector):
             )  # fmt: skip
         kept = getattr(call.context, "__dict__", None)
         for attribute, value in list(kept.items()) if isinstance(kept, dict) else ():
-            held = value if isinstance(value, (tuple, list)) else (value,)
-            if any(backend.is_tensor(each) and any(each is result for result in results) for each in held):
+            if any(backend.is_tensor(each) and any(each is result for result in results) for each in _held(value)):
+                filled = _line_with(call.function, functools.partial(_fills, attribute))
                 self._tell(
                     call, "function-keeps-output", "warning", 0.88, attribute,
                     f"{name}.forward keeps its own result as ctx.{attribute}: the result and its node keep each "
-                    f"other, and "
-                    "the graph is never freed; use ctx.save_for_backward",
-                    [f"ctx.{attribute} is what forward returned"],
-                    _line_with(call.function, functools.partial(_sets, attribute)),
+                    "other, and the graph is never freed; use ctx.save_for_backward",
+                    [f"ctx.{attribute} {'holds' if filled is not None else 'is'} what forward returned"],
+                    filled or _line_with(call.function, functools.partial(_sets, attribute)),
                 )  # fmt: skip
 
     def _tell(
@@ -100,26 +106,71 @@ def _line_with(function: type, wanted: Any) -> SourceLine | None:
     return SourceLine(found[0][1], min(found)[0], "forward") if found else None
 
 
-def _writes_to(function: type, name: str) -> SourceLine | None:
+def _writes_to(function: type, argument: str) -> SourceLine | None:
+    """Where forward writes into an argument, or into a view that it made of it."""
+    names = {argument}
+    for _, node in sorted(_nodes(function), key=lambda each: getattr(each[1], "lineno", 0)):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and _is_view(node.value, names):
+            names.add(node.targets[0].id)
+
     def wanted(node: ast.AST) -> bool:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            method = node.func.attr
-            return method.endswith("_") and not method.startswith("_") and _base(node.func.value) == name
+        if isinstance(node, ast.Call):
+            return any(_base(each) in names for each in _written(node))
         targets = (
             node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
         )
         return any(
-            _base(each) == name and (isinstance(each, ast.Subscript) or isinstance(node, ast.AugAssign))
+            _base(each) in names and (isinstance(each, ast.Subscript) or isinstance(node, ast.AugAssign))
             for each in targets
         )
 
     return _line_with(function, wanted)
 
 
+def _written(call: ast.Call) -> list[ast.expr]:
+    """What a call writes into, as far as its source says: ``x.add_(1)``, ``F.relu_(x)``, ``F.relu(x, inplace=True)``,
+    ``torch.div(x, y, out=x)``."""
+    keywords = {each.arg: each.value for each in call.keywords}
+    found = [keywords["out"]] if "out" in keywords else []
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    told = keywords.get("inplace")
+    if (name.endswith("_") and not name.endswith("__")) or name in _WRITERS or getattr(told, "value", None) is True:
+        found += [*([call.func.value] if isinstance(call.func, ast.Attribute) else []), *call.args[:1]]
+    return found
+
+
+def _is_view(value: ast.expr, names: set[str]) -> bool:
+    while isinstance(value, (ast.Subscript, ast.Attribute, ast.Call)):
+        if isinstance(value, ast.Call):
+            if not isinstance(value.func, ast.Attribute) or value.func.attr not in _VIEWS:
+                return False
+            value = value.func
+        value = value.value
+    return isinstance(value, ast.Name) and value.id in names
+
+
 def _base(expression: ast.expr) -> str:
     while isinstance(expression, (ast.Subscript, ast.Attribute)):
         expression = expression.value
     return expression.id if isinstance(expression, ast.Name) else ""
+
+
+def _held(value: Any) -> list[Any]:
+    """What an attribute holds, one container deep."""
+    if isinstance(value, dict):
+        return list(value.values())
+    return list(value) if isinstance(value, (tuple, list)) else [value]
+
+
+def _fills(attribute: str, node: ast.AST) -> bool:
+    """``ctx.cache["y"] = y``, ``ctx.kept.append(y)``."""
+    if isinstance(node, ast.Assign):
+        found = [each.value for each in node.targets if isinstance(each, ast.Subscript)]
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _FILLERS:
+        found = [node.func.value]
+    else:
+        return False
+    return any(isinstance(each, ast.Attribute) and each.attr == attribute for each in found)
 
 
 def _sets(attribute: str, node: ast.AST) -> bool:

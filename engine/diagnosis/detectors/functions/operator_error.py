@@ -39,7 +39,12 @@ _DTYPES = re.compile(
     r"dtype|scalar type|data type|data_type|expected .*(Long|Float|Double|Half|Int)|not implemented for", re.I
 )
 _MOST = 200  # nodes that are looked at
+_LEAF = re.compile(
+    r"leaf Variable that requires grad (?:is being|has been) used in an in-place|"
+    r"Leaf (?:Var|Tensor) .*doesn't stop gradient can't use inplace", re.S | re.I
+)  # fmt: skip
 _NOT_SCALAR = "grad can be implicitly created only for scalar outputs"
+_BACKWARDS = ("run_backward", "run_partial_grad", "_run_backward", "_engine_run_backward")
 _NO_GRAPH = "does not require grad and does not have a grad_fn"
 
 
@@ -57,6 +62,7 @@ class OperatorError(Detector):
         super().__init__(facts)
         self._told: set[tuple[int, type, str]] = set()
         self._no_graph: dict[tuple[int, type, str], int] = {}  # number of the backward that raised it
+        self._failed: tuple[type, int] | None = None  # what the last backward raised, and in which iteration
         self._ended = False
 
     def applied(self) -> bool:
@@ -69,6 +75,10 @@ class OperatorError(Detector):
             self._no_graph[named(error, running.backend)] = running.call.number
         else:
             self._told.add(named(error, running.backend))
+            self._failed = type(error), self.facts.iteration
+
+    def at_error(self, running: Running, error: BaseException) -> None:
+        self.backward_end(running, error)
 
     def uncaught(self, error: BaseException) -> None:
         self._ended = True
@@ -90,6 +100,9 @@ class OperatorError(Detector):
         operands = self._operands(steps[-1]) or (self._operands(steps[place]) if place < len(steps) - 1 else [])
         seen = self._operands(steps[place])
         if not operands and not seen:
+            return
+        # Paddle may change the text of what a hook raised on its way out of the backward.
+        if self._failed == (type(error), self.facts.iteration) and _operator(steps) in _BACKWARDS:
             return
         self._tell(error, steps, place, line, text, operands or seen, seen)
 
@@ -120,6 +133,13 @@ class OperatorError(Detector):
         found = self._cause(error, steps, place, text, operands, seen)
         if found is not None:
             cause, why = found
+        elif _LEAF.search(text):
+            written = (seen or operands)[0][0]
+            why, confidence = (
+                f"{written} is a leaf that takes gradients, and is written to while autograd records",
+                0.95,
+            )
+            why += ": do that under no_grad()"
         elif _NO_GRAPH in text:
             confidence = 0.6
         shown = " and ".join(f"{name} {self._meta(value)}" for name, value in operands[:3])
@@ -134,7 +154,7 @@ class OperatorError(Detector):
         facts.tell(
             Finding(
                 0, "operator-error", "error", confidence, message, forward=line, cause=facts.cause(cause),
-                evidence=evidence, next=[f"bl {line.file}:{line.line}", "post-mortem: locals"],
+                evidence=evidence, next=["adbg run SCRIPT", "info locals"],
             )
         )  # fmt: skip
 
@@ -174,6 +194,9 @@ class OperatorError(Detector):
                         f"{name} is {shape}, no single number" if _NOT_SCALAR in text else f"{name} has no graph",
                     )
             return None
+        if "device" in text.lower():
+            wide = [pair for step in steps[place + 1 :] for pair in self._operands(step)]
+            operands = _distinct([*wide, *operands, *seen])
         wrong = self._other_kind(text, operands, inputs)
         if wrong is not None:
             name, value, why = wrong
@@ -245,7 +268,8 @@ class OperatorError(Detector):
     def _layer(self, steps: list[Step], place: int) -> tuple[SourceLine, str] | None:
         """The line that made the module of the framework's whose forward failed, in the class that holds it."""
         failed = next(
-            (holder for holder in (_self(frame) for frame, _ in reversed(steps[place + 1 :])) if holder), None
+            (holder for holder in (_self(frame) for frame, _ in reversed(steps[place + 1 :])) if holder is not None),
+            None,
         )
         if failed is None or not hasattr(failed, "training"):
             return None

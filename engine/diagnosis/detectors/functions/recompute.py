@@ -30,14 +30,14 @@ class RecomputeDiffers(Detector):
     restored (preserve_rng_state=False, Python's or NumPy's own), state that the first pass changed, another mode. On
     PyTorch also a number that each pass changes and that the region computes with, where no operator differs.
 
-    Evidence: the first operator (on Paddle the first result) whose value differs between the two passes, with both
-    norms; or the attribute, with its values behind both passes.
+    Evidence: the first operator whose value differs between the two passes, with both norms; or the attribute, with its
+    values behind both passes.
     Mistaken for: kernels that are not deterministic differ by less than 1e-4 and are not told; counters that no
     operator is given are not told.
     Cost: the norm of each result of a checkpointed region, in the sampled iterations.
     """
 
-    sampled = Need.RECOMPUTES
+    sampled = Need.RECOMPUTES | Need.OPERATORS
 
     def recompute(self, call: RecomputeCall) -> None:
         facts = self.facts
@@ -71,7 +71,7 @@ class RecomputeDiffers(Detector):
                     f"second pass: {call.second[0]}, norm {call.second[1]:.8g}",
                     f"{call.place} results before it are the same in both passes",
                 ],
-                next=["b '*Checkpoint*'", f"bl {cause.file}:{cause.line}"] if cause is not None else [],
+                next=["b '*Checkpoint*'", f"b {cause.file}:{cause.line}"] if cause is not None else [],
             )
         )  # fmt: skip
 
@@ -89,7 +89,7 @@ class RecomputeDiffers(Detector):
                     f"{call.first[0]} in the first pass: norm {call.first[1]:.8g}; the second pass ended before it, "
                     "or came to the same",
                 ],
-                next=[f"bl {call.at.file}:{call.at.line}"] if call.at is not None else [],
+                next=[f"b {call.at.file}:{call.at.line}"] if call.at is not None else [],
             )
         )  # fmt: skip
 

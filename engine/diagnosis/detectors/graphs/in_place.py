@@ -167,6 +167,9 @@ class InPlace(Detector):
         else:
             self._by_saved(running, with_versions[0])
 
+    def at_error(self, running: Running, error: BaseException) -> None:
+        self.backward_end(running, error)
+
     def _by_saved(self, running: Running, key: int) -> None:
         """The framework shows the saved tensor: whose memory it is says who wrote there."""
         call = running.call

@@ -27,7 +27,8 @@ _MADE = {
     "softmax": "probabilities", "softmax_": "probabilities", "sigmoid": "probabilities", "sigmoid_": "probabilities",
     "log_softmax": "log-probabilities", "logsigmoid": "log-probabilities",
 }  # fmt: skip
-_AXIS = frozenset({"mean", "sum", "max", "min", "amax", "amin", "std", "var", "norm", "logsumexp", "prod", "median"})
+_AXIS = frozenset({"mean", "sum", "max", "min", "amax", "amin", "std", "var", "norm", "logsumexp", "prod", "median",
+                   "p_norm", "frobenius_norm", "vector_norm"})  # fmt: skip
 _ALIGNED = frozenset({"sub", "subtract", "div", "divide", "truediv", "mul", "multiply"})
 _MOST = 4000
 
@@ -265,8 +266,9 @@ class Promoted(Detector):
 def _axis_of(call: OperatorCall) -> int | None:
     """The one axis that a reduction is told."""
     given = call.keywords.get("dim", call.keywords.get("axis"))
-    if given is None and len(call.arguments) > 1:
-        given = call.arguments[1]
+    place = 2 if "norm" in call.name else 1  # behind the order of the norm
+    if given is None and len(call.arguments) > place:
+        given = call.arguments[place]
     if isinstance(given, (list, tuple)) and len(given) == 1:
         given = given[0]
     return given if isinstance(given, int) and not isinstance(given, bool) else None

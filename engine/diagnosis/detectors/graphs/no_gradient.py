@@ -20,6 +20,7 @@ from adbg.engine.session.running_call import Running
 from adbg.engine.types import SourceLine
 
 _OFF = re.compile(r"no_grad|inference_mode|set_grad_enabled\(\s*False|enable_grad\(\s*False")
+_AGAIN = re.compile(r"\b(?:recompute|checkpoint|checkpoint_sequential)\(")
 _STOPPED = re.compile(r"stop_gradient\s*=\s*True|requires_grad\s*=\s*False|detach_\(")
 _EARLY = 8  # it is told at that iteration, and at the end
 _ROUNDED = 2  # looks at a gradient that is exactly zero
@@ -352,6 +353,11 @@ class NoGradient(Detector):
     def _words(self, cut: Cut) -> str:
         at = place(self._cause(cut))
         if cut.why == UNRECORDED:
+            if _checkpointed(cut) is not None:
+                return (
+                    f"what {at} checkpoints is given nothing that needs a gradient, so its result has none: with "
+                    "use_reentrant=False its parameters get theirs"
+                )
             return f"{at} computes under no_grad what they depend on"
         if cut.hidden is not None:
             return f"what {place(cut.hidden)} made was told to carry no gradient ({at})"
@@ -361,12 +367,21 @@ class NoGradient(Detector):
         """The line to change: where gradients were switched off, where that can be seen in the source."""
         line = line_of(cut.lines)
         if cut.why == UNRECORDED:
-            return next((found for each in cut.lines if (found := _switch(each)) is not None), line)
+            switch = next((found for each in cut.lines if (found := _switch(each)) is not None), None)
+            return switch or _checkpointed(cut) or line
         if cut.hidden is not None and line is not None:
             for at in range(line.line, 0, -1) if cut.hidden.file == line.file else ():
                 if _STOPPED.search(linecache.getline(line.file, at).partition("#")[0]):
                     return SourceLine(line.file, at, line.function)
         return line
+
+
+def _checkpointed(cut: Cut) -> SourceLine | None:
+    """The call of a checkpoint that runs a line under no_grad, where no switch can be seen in the source."""
+    if any(_switch(each) is not None for each in cut.lines):
+        return None
+    called = (each for each in cut.lines[1:] if _AGAIN.search(linecache.getline(each.file, each.line)))
+    return next(called, None)
 
 
 def _switch(line: SourceLine) -> SourceLine | None:

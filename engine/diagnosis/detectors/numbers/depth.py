@@ -93,6 +93,10 @@ class Depth(Detector):
                 self._acts[op] = (sum(factors), len(factors), _place(running, own[0]))
 
     def _judge(self, running: Running, op: str, nodes: list[Size]) -> None:
+        # The branches of a sum get the same gradient: h @ w + x @ u is one step of depth, not two.
+        nodes = [size for place, size in enumerate(nodes) if not place or size.entering != nodes[place - 1].entering]
+        if len(nodes) < LEAST:
+            return
         norms = [size.entering for size in nodes]
         way = _way(norms)
         chain = self._chains.setdefault(op, _Chain())

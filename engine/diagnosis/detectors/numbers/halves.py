@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from adbg.engine.diagnosis.detector import Detector, detector
+from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, detector
 from adbg.engine.diagnosis.detectors.numbers import values
 from adbg.engine.diagnosis.detectors.numbers.singular import plain_name
 from adbg.engine.diagnosis.detectors.numbers.sizes import FLAT, GATES, Place, size_of
@@ -13,6 +13,7 @@ from adbg.engine.protocol.messages import Finding, FoundAt
 from adbg.engine.session.running_call import Visit
 from adbg.engine.types import SourceLine
 
+_SMALL = 1e-4  # of numbers that an operator is given
 _LOST = 0.3  # share of elements that become 0
 _PICKS = {"index", "select", "slice", "embedding", "gather", "nativedropout", "dropout", "unfold", "convolution"}
 _CASTS = (".half(", "float16", ".to(", "astype", ".cast(", "fp16")
@@ -43,14 +44,20 @@ class HalfUnderflow(Detector):
     """
 
     gradients = True
+    sampled = Need.OPERATORS
 
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
+        self._small: set[tuple[str, int]] = set()  # lines that multiply float16 by a number that is small, and not 0
         self._lost: dict[Place, _Lost] = {}
         self._seen: set[int] = set()  # iterations with half nodes
 
     def applied(self) -> bool:
         return bool(self._seen)
+
+    def operator(self, call: OperatorCall) -> None:
+        if call.lines and any(type(each) is float and 0 < abs(each) < _SMALL for each in call.arguments):
+            self._small.add((call.lines[0].file, call.lines[0].line))
 
     def node_end(self, visit: Visit) -> None:
         backend = self.facts.backend
@@ -90,9 +97,10 @@ class HalfUnderflow(Detector):
         ]
         if left > values.NORMAL["f16"] or any(backend.norm(value) == 0 for value in operands):
             return
-        if not cast and not operands and peak > 1e-2:  # a factor of exactly 0 cannot be told from a small one
-            return
         info = call.describe(visit.key)
+        small = info.forward is not None and (info.forward.file, info.forward.line) in self._small
+        if not cast and not operands and peak > 1e-2 and not small:  # a factor of 0 cannot be told from a small one
+            return
         place = Place(plain_name(info.name), info.unique_name, info.module, info.forward)
         lost = self._lost.setdefault(place, _Lost(order=visit.index))
         lost.iterations.append(self.facts.iteration)

@@ -12,6 +12,7 @@ from adbg.engine.diagnosis.detectors.numbers import saved, values
 from adbg.engine.diagnosis.detectors.numbers.ledger import Ledger, Made
 from adbg.engine.diagnosis.detectors.numbers.origins import Origins
 from adbg.engine.diagnosis.detectors.numbers.steps import Steps
+from adbg.engine.diagnosis.detectors.numbers.stopped import AtStop, BeforeWatch
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.graph.forward_origin import reached_from
 from adbg.engine.graph.index import index_of
@@ -66,12 +67,17 @@ class NonFinite(Detector):
         self._skipped_losses: list[Made] = []  # not finite, and a backward came behind that was not theirs
         self._spent = 0.0
         self._hidden = not facts.backend.capabilities.saved_tensors
+        self._stopped = AtStop(facts)
+        self._before = BeforeWatch(facts)
 
     # ---- the forward
 
     def operator(self, call: OperatorCall) -> None:
         if call.error is not None or self._told or (self._steps.inside and not self.facts.sampled):
             return  # an optimizer's operators go through all parameters many times
+        self._before.ask()
+        if self._before.found:
+            return
         begun = time.perf_counter()
         in_backward = call.in_backward or bool(self._calls)  # Paddle does not tell
         made = self._ledger.look(call, in_backward)
@@ -101,6 +107,7 @@ class NonFinite(Detector):
                 self._origins.function = call.function
 
     def optimizer(self, event: OptimizerEvent) -> None:
+        self._before.ask()
         self._steps.note(event, self.facts.iteration)
         self.facts.stepping = self._steps.inside
 
@@ -114,6 +121,11 @@ class NonFinite(Detector):
             return
         self._ledger.backward.clear()
         self._origins.function = None
+        self._before.ask()
+        if not self._told and self._before.still():
+            here.told = True
+            self._told.append(self.facts.tell(self._before.finding(running.call.number)))
+            return
         backend = self.facts.backend
         for value in running.call.root_values():
             if not backend.is_tensor(value):
@@ -302,19 +314,13 @@ class NonFinite(Detector):
             self._tell(finding)
 
     def at_stop(self, point: PausedPoint) -> None:
-        graph, key, backend = point.graph, point.key, self.facts.backend
-        if graph is None or key is None or not point.grad_inputs or not point.grad_outputs:
+        if self._told or point.backend is not self.facts.backend:
             return
-        outs = point.grad_outputs
-        roots = graph.root_values() if hasattr(graph, "root_values") else ()
-        if any(any(values.bad(backend, each)) for each in roots):
-            return  # the forward made it: no backward did
-        if any(any(values.bad(backend, each)) for each in outs):
-            return
-        if any(any(values.bad(backend, each)) for each in point.grad_inputs):
-            made = saved.made_here(backend, graph, key, outs, point.grad_inputs)
-            if not made.spoilt:
-                self.facts.tell(self._origins.of_node(graph, key, made))
+        found = self._stopped.judge(point, self._origins.of_node)
+        if found is not None and found.severity == "warning":
+            self.facts.tell(found)  # of float16: what a scaler makes of it is not known yet
+        elif found is not None:
+            self._tell(found)
 
     def end(self) -> None:
         if self._told:

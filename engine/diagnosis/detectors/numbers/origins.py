@@ -42,6 +42,12 @@ class Origins:
                     why += ", and 0 * inf is NaN: a mask behind an operator does not keep its derivative away"
         masks = self._masks(call, key) if made.masked else []
         evidence += masks
+        if made.masked and why:
+            safe = singular.plain_name(at.name or "the operator")
+            evidence.append(
+                f"mask what goes in, not only what comes out: {safe}(where(mask, x, 1)), then where(mask, …, 0); or "
+                "multiply no mask, and select the rows first"
+            )
         what = "overflows" if made.overflow else "makes NaN or infinity of finite gradients"
         message = f"the backward of {self._line_words(forward, name)} {what}" + (f": {why}" if why else "")
         shown = [f"b {name} after"] + ([f"p {made.expression}"] if made.expression else [])
@@ -133,6 +139,9 @@ class Origins:
         if source.kind == "parameter":
             return self.of_parameter(source.name, source.evidence, forward)
         words = self._line_words(forward, at.unique_name)
+        made = self._ledger.like(*source.value) if source.value is not None else None
+        if made is not None and made.origin().line not in (None, forward):
+            return self.of_made(made.origin(), call)
         if source.kind == "data":
             message = f"the data is not finite already: it enters at {words}"
         elif source.kind == "operator":

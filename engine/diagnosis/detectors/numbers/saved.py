@@ -32,6 +32,7 @@ class Source:
     name: str = ""
     evidence: list[str] = field(default_factory=list)
     sure: bool = True
+    value: tuple[str, int, int] | None = None  # of data: shape and dtype, NaN, infinite elements
 
 
 def usable(graph: Graph, key: int) -> Sequence[SavedValue]:
@@ -100,7 +101,9 @@ def _made_by(backend: Backend, call: BackwardCall, key: int, saved: SavedValue, 
         place = found.first_bad() if found is not None else None
         if found is not None and place is not None:
             told.append(f"{saved.name}{values.index_text(place, found.shape)} is {values.plain(found.flat[place])}")
-        return Source("data", key, name=saved.name, evidence=told)
+        nan, inf = backend.nonfinite(saved.value)
+        what = values.shape_text(backend, saved.value)
+        return Source("data", key, name=saved.name, evidence=told, value=(what, nan, inf))
     return Source("", key, evidence=told, sure=False)
 
 

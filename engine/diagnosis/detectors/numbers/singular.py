@@ -25,6 +25,9 @@ def plain_name(name: str) -> str:
     return _ALIASES.get(word, word)
 
 
+_TINY = 1.2e-38  # the smallest normal float32: 1 / x of what is below may be infinite, 1 / x**2 is
+
+
 def made_in_backward(op: str, incoming: float | None, operands: Mapping[str, float], exponent: str) -> str:
     """Why the derivative of ``op`` is not finite: ``operands`` are what it saved at the place, by name."""
     self, result, other = operands.get("self"), operands.get("result"), operands.get("other")
@@ -35,6 +38,10 @@ def made_in_backward(op: str, incoming: float | None, operands: Mapping[str, flo
         why = "rsqrt(x) and its derivative are infinite at x = 0"
     elif op in ("log", "log2", "log10", "reciprocal") and (self == 0 or operands.get("result") == math.inf):
         why = f"the derivative of {op}(x) is infinite at x = 0"
+    elif op in ("log", "log2", "log10", "reciprocal", "sqrt", "rsqrt") and self is not None and 0 < abs(self) < _TINY:
+        why = f"the derivative of {op}(x) is beyond the largest number at x = {plain(self)}: x has all but underflown"
+    elif op == "div" and other is not None and 0 < abs(other) < _TINY:
+        why = f"it divides by {plain(other)}, which has all but underflown"
     elif op == "log1p" and self == -1:
         why = "the derivative of log1p(x) is infinite at x = -1"
     elif op == "div" and other == 0:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from adbg.engine.diagnosis.detector import OptimizerEvent, detector
 from adbg.engine.diagnosis.detectors.training.loop import LoopDetector, norms
-from adbg.engine.diagnosis.detectors.training.source import between, place
+from adbg.engine.diagnosis.detectors.training.source import between, place, uncalled
 from adbg.engine.diagnosis.ledger import Held, Moment, Optimizer
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.session.running_call import Running
@@ -32,20 +33,33 @@ class ZeroGrad(LoopDetector):
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
         self._told: dict[int, int] = {}  # optimizer -> id of the finding
-        self._rows: dict[int, int] = {}  # most steps in a row
+        self._seen: dict[int, int] = {}  # steps that used gradients of earlier ones, as far as they were followed
 
     def happens(self, event: OptimizerEvent, optimizer: Optimizer | None) -> None:
         if event.what == "stepped" and optimizer is not None:
             most = max((held.stale for held in optimizer.held), default=0)
+            if optimizer.at_once:
+                self._seen[optimizer.key] = self._seen.get(optimizer.key, 0) + (most > 0)
             if most >= 2 and optimizer.key not in self._told:
                 self._tell(optimizer, most, 0.95)
-            self._rows[optimizer.key] = max(most, self._rows.get(optimizer.key, 0))
 
     def end(self) -> None:
         for key, optimizer in self.ledger.optimizers.items():
             most = max((held.stale for held in optimizer.held), default=0)
             if key not in self._told and most == 1 and optimizer.steps == 2:
                 self._tell(optimizer, 1, 0.75)
+            elif key in self._told and most >= 2:
+                self._goes_on(optimizer)
+
+    def _goes_on(self, optimizer: Optimizer) -> None:
+        """It was told after two steps, and none that was followed since was another."""
+        told = self.facts.findings.get(self._told[optimizer.key])
+        seen, steps = self._seen[optimizer.key], optimizer.steps
+        if told is None or seen <= 2 or seen < optimizer.followed - 1:
+            return
+        looked = f"so it was at all {seen} steps that were followed, of {steps}"
+        message = told.message.rpartition(" add up over ")[0] + f" add up over {steps} steps, the whole run"
+        self.facts.tell(replace(told, message=message, evidence=[*told.evidence, looked]))
 
     def _tell(self, optimizer: Optimizer, most: int, confidence: float) -> None:
         stale = [held for held in optimizer.held if held.stale]
@@ -53,7 +67,12 @@ class ZeroGrad(LoopDetector):
         names = self.facts.some([held.name for held in stale])
         zeroed = [moment for moment in self.ledger.moments if moment.what == "zeroed"]
         what = self.facts.backend.clearing
-        if not zeroed:
+        line, forgotten = optimizer.step_line, None
+        if not zeroed and line is not None:
+            forgotten = uncalled(line.file, what.partition("(")[0])
+        if forgotten is not None:
+            text = f"gradients are never cleared ({what} is named but not called: its parentheses are missing)"
+        elif not zeroed:
             text = f"gradients are never cleared ({what} is never called)"
         elif len(stale) < len(received):
             text = f"{what} does not reach all parameters that {optimizer.kind} steps"
@@ -65,8 +84,8 @@ class ZeroGrad(LoopDetector):
         evidence.append(f"each backward began with the gradient that the last step had used, {most} times in a row")
         finding = Finding(
             0, "zero-grad", "error", confidence,
-            f"{text}: gradients of {names} add up over {most + 1} iterations",
-            cause=self.facts.cause(optimizer.step_line), evidence=evidence, next=_show(stale),
+            f"{text}: gradients of {names} add up over {most + 1} steps",
+            cause=self.facts.cause(forgotten or line), evidence=evidence, next=_show(stale),
         )  # fmt: skip
         self._told[optimizer.key] = self.facts.tell(finding)
 
@@ -127,13 +146,16 @@ class LostGradients(LoopDetector):
             kind, line = "cleared-gradients", zeroed[-1].line
             text = f"{what} clears the gradients of {which} between backward and the step: nothing is stepped"
         else:
-            kind, line = "dropped-gradients", between(backward, step, _CLEARS) or step
+            kind, line = "dropped-gradients", between(backward, step, _CLEARS, self._clearing()) or step
             text = f"the gradients of {which} are thrown away between backward and the step: nothing is stepped"
         if backward is not None:
             evidence.append(f"backward was called in {place(backward)}, the step in {place(step)}")
         self.facts.tell(
             Finding(0, kind, "error", confidence, text, cause=self.facts.cause(line), evidence=evidence, next=_show([]))
         )
+
+    def _clearing(self) -> set[SourceLine | None]:
+        return {moment.line for moment in self.ledger.moments if moment.what == "zeroed"}
 
 
 @detector("twice-backward")
@@ -259,4 +281,4 @@ def _after(backward: SourceLine | None, step: SourceLine | None) -> bool:
 
 def _show(held: list[Held]) -> list[str]:
     """A gradient at the end of each backward."""
-    return ["b backward-end", *(f"b param:{each.name} after" for each in held[:1] if each.named)]
+    return ["b backward-end", *(f"b param:{each.path} after" for each in held[:1] if each.path)]

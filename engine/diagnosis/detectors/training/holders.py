@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from adbg.engine.diagnosis.detector import detector
+from adbg.engine.diagnosis.detector import OptimizerEvent, detector
 from adbg.engine.diagnosis.detectors.training.loop import LoopDetector, norms
-from adbg.engine.diagnosis.detectors.training.source import assigned, place, uncalled
+from adbg.engine.diagnosis.detectors.training.source import place, uncalled
 from adbg.engine.diagnosis.ledger import Held, Optimizer
+from adbg.engine.diagnosis.source import assigned
 from adbg.engine.outside import suppress
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.session.running_call import Running
@@ -23,13 +24,15 @@ if TYPE_CHECKING:
 _MOST_NODES = 20_000  # a larger graph is not searched for leaves
 
 
-@detector("no-step")
+@detector("no-step", "no-backward")
 class NoStep(LoopDetector):
-    """An optimizer that never steps, though backward gives its parameters gradients in every iteration.
+    """An optimizer that never steps, though backward gives its parameters gradients in every iteration; or one that
+    steps though no backward was ever called.
 
-    Evidence: how many backwards there were, and that the weights are what they were at the first.
+    Evidence: how many backwards there were, and that the weights are what they were at the first; how many steps there
+    were, and that none of what the optimizer holds had a gradient at any.
     Mistaken for: a program that updates its weights by hand, or only wants gradients: told only where an optimizer was
-    made for the very parameters and nothing else changed them.
+    made for the very parameters and nothing else changed them. Gradients that are assigned (evolution strategies).
     Cost: one norm of each weight at the first backward and at the end.
     """
 
@@ -37,6 +40,12 @@ class NoStep(LoopDetector):
         super().__init__(facts)
         self._first: dict[int, float] = {}  # id of a tensor -> norm of the weight
         self._failed = False
+        self._empty: dict[int, int] = {}  # steps at which nothing that an optimizer holds had a gradient
+
+    def happens(self, event: OptimizerEvent, optimizer: Optimizer | None) -> None:
+        if event.what == "step" and optimizer is not None and not self.facts.iteration:
+            bare = all(held.at_step is None for held in optimizer.held)
+            self._empty[optimizer.key] = self._empty.get(optimizer.key, 0) + 1 if bare else -(1 << 40)
 
     def begins(self, running: Running) -> None:
         if self.ledger.backwards == 1:
@@ -49,7 +58,11 @@ class NoStep(LoopDetector):
         self._failed = True
 
     def end(self) -> None:
-        if self._failed or self.ledger.backwards < 3:
+        if self._failed:
+            return
+        if not self.facts.iteration:
+            self._tell_no_backward()
+        if self.ledger.backwards < 3:
             return
         stepped = {id(held.ref()) for each in self.ledger.optimizers.values() if each.steps for held in each.held}
         for optimizer in self.ledger.optimizers.values():
@@ -57,6 +70,24 @@ class NoStep(LoopDetector):
             ids = {id(held.ref()) for held in given}
             if not optimizer.steps and given and not ids & stepped and not self._changed(given):
                 self._tell(optimizer, given)
+
+    def _tell_no_backward(self) -> None:
+        for key, steps in self._empty.items():
+            optimizer = self.ledger.optimizers.get(key)
+            if steps < 3 or optimizer is None or optimizer.step_line is None:
+                continue
+            forgotten = uncalled(optimizer.step_line.file, "backward")
+            why = "it is named but not called: its parentheses are missing" if forgotten else "backward() is missing"
+            names = self.facts.some([held.name for held in optimizer.held])
+            self.facts.tell(
+                Finding(
+                    0, "no-backward", "error", 0.92 if forgotten else 0.85,
+                    f"{optimizer.kind} steps and no backward was ever called ({why}): {names} are not trained",
+                    cause=self.facts.cause(forgotten or optimizer.step_line),
+                    evidence=[f"{steps} steps in {place(optimizer.step_line)}, none of its "
+                              f"{len(optimizer.held)} tensors had a gradient at any"],
+                )
+            )  # fmt: skip
 
     def _changed(self, given: list[Held]) -> bool:
         norm = self.facts.backend.norm
@@ -96,6 +127,7 @@ class Leaf:
     seen: set[int] = field(default_factory=set)  # iterations
     norms: list[float] = field(default_factory=list)
     cleared: bool = False  # a backward found it without a gradient, after it had one
+    path: str = ""  # the name as commands take it
     last: bool = False  # every backward came to it behind all that are optimized: it is upstream of those
     with_steps: bool = False
 
@@ -158,7 +190,8 @@ class NotOptimized(LoopDetector):
                 return None
             norm = self.facts.backend.norm(tensor)
             name, shape = self.facts.name_of(tensor), self.facts.shape(tensor)
-            known = Leaf(weakref.ref(tensor), name, shape, norm, "Param" in type(tensor).__name__)
+            title = self.ledger.title(tensor, name) if name else ""
+            known = Leaf(weakref.ref(tensor), title, shape, norm, "Param" in type(tensor).__name__, path=name)
             self._leaves[id(tensor)] = known
         return known
 
@@ -223,7 +256,11 @@ class NotOptimized(LoopDetector):
         """What it holds, never got a gradient, and is in no module any more."""
         names = {id(value) for _, value in self.facts.backend.parameters()}
         shapes = {leaf.shape for leaf in found}
-        loose = [held for held in optimizer.held if not held.total and not held.frozen and id(held.ref()) not in names]
+        loose = [
+            held for held in optimizer.held
+            if not held.total and not held.frozen and id(held.ref()) not in names
+            and (tensor := held.ref()) is not None and not self.facts.backend.has_graph(tensor)  # non-leaf-gradient
+        ]  # fmt: skip
         # A layer is often replaced by one with another number of outputs; then all of them have to be found again.
         if sorted(len(held.shape) for held in loose) == sorted(len(leaf.shape) for leaf in found):
             return loose
@@ -244,7 +281,7 @@ class NotOptimized(LoopDetector):
             Finding(
                 0, "stale-parameters", "error", 0.93,
                 f"{names} were replaced after {optimizer.kind} was made: it steps the old ones, which nothing uses",
-                cause=self.facts.cause(optimizer.made), evidence=evidence, next=[f"b param:{leaves[0].name} after"],
+                cause=self.facts.cause(optimizer.made), evidence=evidence, next=_show(leaves),
             )
         )  # fmt: skip
 
@@ -274,13 +311,12 @@ class NotOptimized(LoopDetector):
         elif all(leaf.last for leaf in found) or self._evaluated(found) or not any(h.named for h in optimizer.held):
             confidence, severity = 0.45, "note"
             why = "; if they are meant to be frozen, tell it by requires_grad/stop_gradient, which also saves time"
-        first = next((leaf.name for leaf in found if leaf.name), "")
         get, them = ("gets", "it") if len(found) == 1 else ("get", "them")
         self._found.append(
             Finding(
                 0, "not-optimized", severity, confidence,
                 f"{names} {get} gradients in every iteration, and no optimizer holds {them}{why}",
-                cause=self.facts.cause(line), evidence=evidence, next=[f"b param:{first} after"] if first else [],
+                cause=self.facts.cause(line), evidence=evidence, next=_show(found),
             )
         )  # fmt: skip
 
@@ -320,43 +356,9 @@ class NotOptimized(LoopDetector):
         return None
 
 
-@detector("frozen-in-optimizer")
-class Frozen(LoopDetector):
-    """A tensor that an optimizer holds and that takes no gradient (requires_grad=False, stop_gradient=True).
-
-    Evidence: it took none at any step.
-    Mistaken for: layers that are frozen on purpose, given to the optimizer with the rest: parameters of a module are
-    told as a note.
-    Cost: none.
-    """
-
-    def end(self) -> None:
-        statistics = {id(value) for _, value in self.facts.backend.buffers()}
-        for optimizer in self.ledger.optimizers.values():
-            frozen = [held for held in optimizer.held if held.frozen and held.frozen == optimizer.steps]
-            frozen = [held for held in frozen if id(held.ref()) not in statistics]
-            if optimizer.steps < 2 or not frozen:
-                continue
-            plain = [held for held in frozen if not held.named]
-            shown = plain or frozen
-            names = self.facts.some([held.name for held in shown])
-            flag = "stop_gradient=True" if self.facts.backend.name == "paddle" else "requires_grad=False"
-            whole = len(frozen) == len(optimizer.held)
-            if plain:
-                severity, confidence = "error", 0.9
-                text = f"{names} (no parameter of a module) have {flag}: {optimizer.kind} never changes them"
-            elif whole:
-                severity, confidence = "error", 0.9
-                text = f"all that {optimizer.kind} holds has {flag}: it never changes anything"
-            else:
-                severity, confidence = "note", 0.3
-                text = f"{optimizer.kind} holds {names} with {flag}: they stay as they are, which is right if frozen"
-            self.facts.tell(
-                Finding(
-                    0, "frozen-in-optimizer", severity, confidence, text, cause=self.facts.cause(optimizer.made),
-                    evidence=[f"{held.name} {held.shape}: {flag} at all {held.frozen} steps" for held in shown[:4]],
-                )
-            )  # fmt: skip
+def _show(leaves: list[Leaf]) -> list[str]:
+    first = next((leaf.path for leaf in leaves if leaf.path), "")
+    return ["b backward-end", *([f"b param:{first} after"] if first else [])]
 
 
 def _ids_in(value: Any, depth: int) -> Iterator[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from adbg.engine.diagnosis.detector import Detector, ModuleCall, Need, OptimizerEvent
-from adbg.engine.diagnosis.ledger import Ledger, Optimizer, accumulates
+from adbg.engine.diagnosis.ledger import Held, Ledger, Optimizer, Seen, accumulates
 from adbg.engine.session.running_call import Running
 
 if TYPE_CHECKING:
@@ -59,6 +59,36 @@ class LoopDetector(Detector):
             if self.ledger.feeder is self:
                 self.ledger.module_begin(call)
             self.forward(call)
+
+
+def rate_commands(detector: LoopDetector, optimizer: Optimizer | None) -> list[str]:
+    """Commands at a stop that show the learning rate of an optimizer; None: the one that steps most."""
+    ledger = detector.ledger
+    chosen = optimizer or max(ledger.optimizers.values(), key=lambda each: each.steps, default=None)
+    name = chosen.variable.visible_at(ledger.backward_line) if chosen is not None else ""
+    asked = f"p {detector.facts.backend.rate_of.format(name)}"
+    return ["b backward-end", asked] if name else ["b backward-end"]
+
+
+def weight_commands(detector: LoopDetector, held: Held) -> list[str]:
+    """A weight at the end of each backward: it should be another one each time."""
+    seen = detector.ledger.owner(held.ref())
+    name = seen.variable.visible_at(detector.ledger.backward_line) if seen is not None else ""
+    return ["b backward-end", f'p norm(dict({name}.named_parameters())["{held.path}"])'] if name and held.path else [
+        "b backward-end"
+    ]  # fmt: skip
+
+
+def mode_commands(detector: LoopDetector, seen: Seen) -> list[str]:
+    name = seen.variable.visible_at(detector.ledger.backward_line)
+    return ["b backward-end", f"p {name}.training"] if name else ["b backward-end"]
+
+
+def gradient_commands(detector: LoopDetector) -> list[str]:
+    """Where the first gradient that a step uses is complete."""
+    held = (each for optimizer in detector.ledger.optimizers.values() for each in optimizer.held)
+    path = next((each.path for each in held if each.path and each.total), "")
+    return ["b backward-end", f"b param:{path} after"] if path else ["b backward-end"]
 
 
 def norms(values: list[float | None] | list[float]) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import collections
 from dataclasses import dataclass
+from threading import get_ident
 from typing import TYPE_CHECKING
 
-from adbg.engine.diagnosis.detector import ModuleCall, OptimizerEvent, detector
-from adbg.engine.diagnosis.detectors.training.loop import LoopDetector
-from adbg.engine.diagnosis.detectors.training.source import place
+from adbg.engine.diagnosis.detector import ModuleCall, Need, OperatorCall, OptimizerEvent, detector
+from adbg.engine.diagnosis.detectors.training.loop import LoopDetector, mode_commands
+from adbg.engine.diagnosis.detectors.training.source import dropping, place, uncalled
 from adbg.engine.diagnosis.ledger import Optimizer, Seen
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.session.running_call import Running
@@ -16,6 +17,8 @@ from adbg.engine.types import SourceLine
 
 if TYPE_CHECKING:
     from adbg.engine.diagnosis.facts import Facts
+
+_LISTEN = 2  # forwards of a module in evaluation mode whose operators are looked at
 
 
 @dataclass(slots=True)
@@ -45,12 +48,15 @@ class _Looks:
 @detector("wrong-mode")
 class WrongMode(LoopDetector):
     """A model with Dropout or BatchNorm that is trained in evaluation mode (eval() without a train() behind it), or
-    evaluated in training mode.
+    evaluated in training mode; or one whose evaluation drops at random all the same: ``F.dropout(x)`` leaves
+    ``training`` at its default, True, and ``scaled_dot_product_attention(dropout_p=0.1)`` knows no mode.
 
-    Evidence: the mode of the outermost module at its forwards, and where it was set.
-    Mistaken for: a frozen backbone (only what steps is looked at), Monte-Carlo dropout (not told where train() is
-    called for it), a generator that runs without gradients for its discriminator (not told: a backward follows).
-    Cost: a function around the outermost module's call, 1 us.
+    Evidence: the mode of the outermost module at its forwards, and where it was set; of a dropout its arguments.
+    Mistaken for: ``training=True`` that is written out (not told), a frozen backbone (only what steps is looked at),
+    Monte-Carlo dropout (not told where train() is called for it), a generator that runs without gradients for its
+    discriminator (not told: a backward follows).
+    Cost: a function around the outermost module's call, 1 us; a look at each operator in two of its forwards in
+    evaluation mode.
     """
 
     def __init__(self, facts: Facts) -> None:
@@ -59,13 +65,20 @@ class WrongMode(LoopDetector):
         self._looks: dict[tuple[int, str, int], _Looks] = {}
         self._told: set[int] = set()
         self._backwards: dict[int, int] = collections.defaultdict(int)
+        self._listened = collections.Counter[int]()  # forwards in evaluation whose operators were looked at
+        self._listening: Seen | None = None
+        self._dropping: set[SourceLine] = set()
+        self._learning: set[int] = set()  # ids of parameters that stepped after a forward in training mode
+        self._thread = 0  # of the last backward
 
     def applied(self) -> bool:
-        return any(seen.regular for seen in self.ledger.modules.values())
+        return bool(self._listened) or any(seen.regular for seen in self.ledger.modules.values())
 
     def forward(self, call: ModuleCall) -> None:
         key = id(call.module)
         seen = self.ledger.modules.get(key)
+        if seen is not None and not call.training and seen.parameters & self._learning:
+            self._listen(key, seen)
         if seen is None or not seen.regular:
             return
         if call.grad_mode:
@@ -79,7 +92,50 @@ class WrongMode(LoopDetector):
             looks.pending += 1
             looks.deliberate = looks.deliberate or (before is not None and before.number != call.mode_number)
 
+    # ---- dropout that knows no mode
+
+    def _listen(self, key: int, seen: Seen) -> None:
+        """Have the operators of this forward told."""
+        if self._listened[key] < _LISTEN and get_ident() == self._thread:
+            self._listened[key] += 1
+            self._listening = seen
+            self.needs |= Need.OPERATORS
+            self.facts.other_needs = True
+
+    def _deaf(self) -> None:
+        if self._listening is not None:
+            self._listening = None
+            self.needs &= ~Need.OPERATORS
+            self.facts.other_needs = True
+
+    def module_end(self, call: ModuleCall) -> None:
+        self._deaf()
+
+    def operator(self, call: OperatorCall) -> None:
+        seen = self._listening
+        if seen is None or not call.lines or not ("dropout" in call.name or "attention" in call.name):
+            return
+        line = call.lines[0]
+        if line in self._dropping or not _drops(call) or (text := dropping(line.file, line.line)) is None:
+            return
+        self._dropping.add(line)
+        self.facts.tell(
+            Finding(
+                0, "wrong-mode", "warning", 0.85,
+                f"{seen.kind} drops at random in evaluation too: `{text}` does not follow its mode "
+                "(training=self.training is missing)",
+                cause=self.facts.cause(line),
+                evidence=[
+                    f"{call.name} dropped elements in a forward of {seen.kind} with training=False",
+                    "it was trained in training mode before",
+                ],
+                next=mode_commands(self, seen),
+            )
+        )  # fmt: skip
+
     def begins(self, running: Running) -> None:
+        self._thread = get_ident()
+        self._deaf()  # where a forward raised
         for looks in self._looks.values():
             looks.pending = 0  # made for this backward, as far as one can tell
 
@@ -94,6 +150,9 @@ class WrongMode(LoopDetector):
     def happens(self, event: OptimizerEvent, optimizer: Optimizer | None) -> None:
         if event.what != "stepped" or optimizer is None:
             return
+        if optimizer.steps <= 2:
+            for seen in self.ledger.modules.values():
+                self._learning.update(seen.parameters if seen.training else ())
         ids: set[int] | None = None
         for key, known in self._trained.items():
             if not known.modes:
@@ -128,12 +187,16 @@ class WrongMode(LoopDetector):
             evidence.append(f"the {known.in_training} steps before were made in training mode")
         if known.mode_line is not None:
             evidence.append(f"its mode was set last in {place(known.mode_line)}")
+        forgotten = uncalled(known.mode_line.file, "train") if known.mode_line is not None else None
+        missing = "train is named but not called: its parentheses are missing"
+        why = missing if forgotten else "eval() without a train() behind it"
         self.facts.tell(
             Finding(
                 0, "wrong-mode", "warning", 0.85 if known.in_training else 0.8,
                 f"{seen.kind} is trained in evaluation mode: its {seen.regular} does not act as in training "
-                "(eval() without a train() behind it)",
-                cause=self.facts.cause(known.mode_line or known.line), evidence=evidence,
+                f"({why})",
+                cause=self.facts.cause(forgotten or known.mode_line or known.line), evidence=evidence,
+                next=mode_commands(self, seen),
             )
         )  # fmt: skip
 
@@ -143,17 +206,33 @@ class WrongMode(LoopDetector):
         for (module, _, _), looks in self._looks.items():
             if module != key or not looks.groups or looks.deliberate or looks.line == known.line:
                 continue
+            forgotten = uncalled(looks.line.file, "eval") if looks.line is not None else None
+            why = "eval is named but not called: its parentheses are missing" if forgotten else "no eval() before it"
             seldom = looks.groups * 2 <= known.ever
             self.facts.tell(
                 Finding(
                     0, "wrong-mode", "warning" if seldom else "note", 0.75 if seldom else 0.45,
                     f"{seen.kind} is evaluated in training mode: its {seen.regular} acts as in training "
-                    "(no eval() before it)",
-                    cause=self.facts.cause(looks.line),
+                    f"({why})",
+                    cause=self.facts.cause(forgotten or looks.line),
                     evidence=[
                         f"{looks.calls} forwards without gradients and with training=True in {place(looks.line)}, "
                         f"beside {known.ever} steps",
                     ],
+                    next=mode_commands(self, seen),
                 )
             )  # fmt: skip
             return
+
+
+def _drops(call: OperatorCall) -> bool:
+    """Whether it left elements out: ``training`` of torch's function, ``is_test`` of Paddle's operator, or an attention
+    with a probability."""
+    if "attention" in call.name:
+        given = call.keywords.get("dropout_p", call.arguments[4] if len(call.arguments) > 4 else 0)
+        return isinstance(given, (int, float)) and given > 0
+    if "training" in call.keywords:
+        return call.keywords["training"] is True and call.keywords.get("p", 0.5) != 0
+    if len(call.arguments) > 3:
+        return call.arguments[3] is False and call.arguments[2] != 0
+    return len(call.arguments) == 3 and call.arguments[2] is True

@@ -6,9 +6,9 @@ import ast
 import linecache
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 
-from adbg.engine.outside import suppress
+from adbg.engine.diagnosis.source import tree_of
 from adbg.engine.types import SourceLine
 
 
@@ -17,13 +17,17 @@ def place(line: SourceLine | None) -> str:
     return f"{os.path.basename(line.file)}:{line.line}" if line is not None else "a line that is not known"
 
 
-def between(first: SourceLine | None, last: SourceLine | None, pattern: str) -> SourceLine | None:
-    """The only line that matches ``pattern`` between two lines of one file; else the only one of the file."""
+def between(
+    first: SourceLine | None, last: SourceLine | None, pattern: str, but: Collection[SourceLine | None] = ()
+) -> SourceLine | None:
+    """The only line that matches ``pattern`` between two lines of one file; else the only one of the file, without
+    those that are known to be something else."""
     if first is None or last is None:
         return None
     wanted = re.compile(pattern)
     text = linecache.getlines(first.file)
-    every = [number for number, line in enumerate(text, 1) if wanted.search(line.partition("#")[0])]
+    known = {line.line for line in but if line is not None and line.file == first.file}
+    every = [at for at, line in enumerate(text, 1) if at not in known and wanted.search(line.partition("#")[0])]
     inside = [number for number in every if first.file == last.file and first.line < number < last.line]
     found = inside if inside else every
     if len(found) != 1:
@@ -31,35 +35,72 @@ def between(first: SourceLine | None, last: SourceLine | None, pattern: str) -> 
     return SourceLine(first.file, found[0], _function(first.file, found[0]))
 
 
-def uncalled(file: str, name: str) -> SourceLine | None:
-    """A statement ``anything.name`` without parentheses."""
+def uncalled(file: str, name: str, of: Collection[str] = ()) -> SourceLine | None:
+    """A statement ``anything.name`` without parentheses; of the variables or attributes ``of`` alone, where given."""
     for node in _statements(file):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Attribute) and node.value.attr == name:
-            return SourceLine(file, node.lineno, _function(file, node.lineno))
+        value = node.value if isinstance(node, ast.Expr) else None
+        if not isinstance(value, ast.Attribute) or value.attr != name:
+            continue
+        if not of or ast.unparse(value.value).rpartition(".")[2] in of:
+            return SourceLine(file, value.lineno, _function(file, value.lineno))
     return None
 
 
-def assigned(file: str, attribute: str, kind: str = "") -> SourceLine | None:
-    """Where ``self.attribute = …`` stands, in class ``kind``."""
+_FREEZES = re.compile(
+    r"requires_grad\s*=\s*False|requires_grad_\(\s*(requires_grad\s*=\s*)?False|stop_gradient\s*=\s*True"
+    r"|trainable\s*=\s*False"
+)
+
+
+def freezing(files: Iterable[str], names: Iterable[str]) -> SourceLine | None:
+    """The line that freezes tensors of those names ("backbone.0.weight"): the only one that freezes anything, else the
+    only one that, with the loop around it, mentions a part of such a name."""
+    parts = {part for name in names for part in name.split(".") if part.isidentifier()} - {"weight", "bias"}
+    found, fitting = [], []
+    for file in files:
+        lines = linecache.getlines(file)
+        for number, line in enumerate(lines, 1):
+            if _FREEZES.search(line.partition("#")[0]):
+                found.append((file, number))
+                if parts & set(re.findall(r"[A-Za-z_]\w*", _with_loop(file, number, line))):
+                    fitting.append((file, number))
+    chosen = found if len(found) == 1 else fitting
+    return SourceLine(*chosen[0], _function(*chosen[0])) if len(chosen) == 1 else None
+
+
+def _with_loop(file: str, number: int, line: str) -> str:
+    """A line and the head of the innermost ``for`` around it."""
+    heads = [
+        ast.unparse(node.iter) for node in _statements(file)
+        if isinstance(node, ast.For) and node.lineno <= number <= (node.end_lineno or 0)
+    ]  # fmt: skip
+    return f"{line} {heads[-1]}" if heads else line
+
+
+def dropping(file: str, line: int) -> str | None:
+    """The call of a dropout function at a line that says nothing of a mode: "F.dropout(x)". None where it does, and for
+    methods of ``self``, which are modules."""
     for node in _statements(file):
-        if isinstance(node, ast.ClassDef) and (not kind or node.name == kind):
-            for inner in ast.walk(node):
-                targets = inner.targets if isinstance(inner, ast.Assign) else []
-                if isinstance(inner, ast.AnnAssign):
-                    targets = [inner.target]
-                if any(isinstance(target, ast.Attribute) and target.attr == attribute for target in targets):
-                    return SourceLine(file, inner.lineno, _function(file, inner.lineno))  # type: ignore[attr-defined]
+        if not isinstance(node, ast.Call) or not node.lineno <= line <= (node.end_lineno or 0):
+            continue
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        text = ast.unparse(node)
+        if not (name.endswith("dropout") or name[:-2].endswith("dropout") or name == "scaled_dot_product_attention"):
+            continue
+        if text.startswith("self.") or "training" in text or (name.startswith("dropout") and len(node.args) > 2):
+            continue
+        return text
     return None
 
 
-def _tree(file: str) -> ast.Module | None:
-    with suppress(SyntaxError, ValueError, RecursionError):
-        return ast.parse("".join(linecache.getlines(file)))
-    return None
+def named(file: str, pattern: str) -> bool:
+    """Whether the pattern is anywhere in the code of a file."""
+    wanted = re.compile(pattern)
+    return any(wanted.search(line.partition("#")[0]) for line in linecache.getlines(file))
 
 
 def _statements(file: str) -> Iterator[ast.AST]:
-    tree = _tree(file)
+    tree = tree_of(file)
     return ast.walk(tree) if tree is not None else iter(())
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from adbg.engine.diagnosis.detector import OptimizerEvent, detector
-from adbg.engine.diagnosis.detectors.training.loop import LoopDetector
+from adbg.engine.diagnosis.detectors.training.loop import LoopDetector, rate_commands, weight_commands
 from adbg.engine.diagnosis.detectors.training.source import between
 from adbg.engine.diagnosis.ledger import Held, Optimizer
 from adbg.engine.outside import own
@@ -36,7 +36,8 @@ class _Weights:
     unmoved: int = 0  # steps in a row that changed no bit, of finite gradients that are not zero
     looked: int = 0
     told: bool = False
-    small: int = 0  # the finding that says it of very small gradients
+    still: int = 0  # the finding that says so
+    small: bool = False  # and its gradients are very small
 
 
 @detector("lost-update")
@@ -109,6 +110,7 @@ class LostUpdate(LoopDetector):
                         f"hash of {optimizer.held[at].name}: {known.before[at]:08x} before the step, "
                         f"{known.after[at]:08x} after it, {now[at]:08x} before the next" for at in undone[:3]
                     ],
+                    next=weight_commands(self, optimizer.held[undone[0]]),
                 )
             )  # fmt: skip
 
@@ -147,16 +149,19 @@ class LostUpdate(LoopDetector):
                     f"{self.facts.backend.norm(held.ref()):.3g}, the same bits after 3 steps in a row"
                     for held in shown[:3]
                 ],
+                next=[*weight_commands(self, shown[0]), *rate_commands(self, optimizer)[1:]],
             )
         )  # fmt: skip
-        if max(held.at_step or 0.0 for held in shown) < _VANISHED:
-            known.small = told
+        known.still = told
+        known.small = max(held.at_step or 0.0 for held in shown) < _VANISHED
 
     def end(self) -> None:
-        """Gradients that vanish on their way, and then change nothing: one finding."""
-        cause = next((each.id for each in self.facts.findings.values() if each.kind == "vanishing"), None)
+        """Gradients that vanish on their way, and then change nothing: one finding. Those that explode have a user
+        choose a rate at which nothing moves."""
+        causes = {each.kind: each.id for each in self.facts.findings.values()}
         for known in self._weights.values():
-            told = self.facts.findings.get(known.small)
+            told = self.facts.findings.get(known.still)
+            cause = causes.get("exploding", causes.get("vanishing") if known.small else None)
             if told is not None and cause is not None:
                 self.facts.tell(replace(told, severity="warning", victim_of=cause))
 
@@ -219,6 +224,7 @@ class LargeUpdate(LoopDetector):
                     f"(learning rate {rate:g}), until the loss is not finite",
                     cause=self.facts.cause(optimizer.made),
                     evidence=[f"norm of the weights over the last steps: {shown}", "the loss is not finite now"],
+                    next=[*weight_commands(self, optimizer.held[0]), *rate_commands(self, optimizer)[1:]],
                 )
             )  # fmt: skip
 

@@ -28,7 +28,7 @@ class Brief(Watch):
         self.errors: list[BaseException | None] = []
         self.times: list[float] = []
 
-    def passes_over(self, kinds: frozenset[str], alike: Hashable = None) -> bool:
+    def passes_over(self, kinds: frozenset[str], alike: Hashable = None, watched: bool = False) -> bool:
         self.kinds.append(kinds)
         return self.wanted not in kinds
 

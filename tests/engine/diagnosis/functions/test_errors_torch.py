@@ -74,6 +74,32 @@ net = nn.Linear(3, 4)
 loss = (net(torch.randn(2, 3)) - 1).pow(2)  # CAUSE
 loss.backward()
 """
+# Weights that are written to while autograd records.
+LEAF = """
+def init(w):
+    for i in range(3):
+        w[i] = float(i)  # CAUSE
+w = torch.zeros(3, requires_grad=True)
+init(w)
+"""
+STEP = """
+net = nn.Linear(3, 1)
+for _ in range(2):
+    net(torch.ones(4, 3)).pow(2).mean().backward()
+    for p in net.parameters():
+        p -= 0.1 * p.grad  # CAUSE
+"""
+# Another device; of those that are here, the one without data.
+DEVICE = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 2)
+    def forward(self, x):
+        x = x.to("meta")  # CAUSE
+        return self.fc(x)
+Net()(torch.ones(3, 4)).sum().backward()
+"""
 OWN = """
 class Act(torch.autograd.Function):
     @staticmethod
@@ -158,6 +184,7 @@ Norm.apply(torch.randn(3, requires_grad=True)).backward()
     [
         ("operator-error", LAYER), ("operator-error", DTYPE), ("operator-error", FOLDED),
         ("operator-error", FOLDED_OPERATOR), ("operator-error", TARGETS), ("operator-error", NOT_SCALAR),
+        ("operator-error", LEAF), ("operator-error", STEP), ("operator-error", DEVICE),
         ("backward-error", OWN), ("backward-error", HOOK), ("backward-error", INDEX),
         ("function-contract", SHAPE), ("function-contract", COUNT), ("function-contract", TYPE),
     ],

@@ -62,6 +62,51 @@ trainer = Trainer()
 for _ in range(8):
     trainer.step(paddle.randn([2, 3]))
 """
+GROWS_AVERAGE = """
+other, average = nn.Linear(3, 4), paddle.zeros([4])
+for _ in range(8):
+    y = other(paddle.randn([5, 3])).mean(0)
+    average = 0.9 * average + 0.1 * y  # CAUSE
+    (y - average).pow(2).sum().backward(retain_graph=True)
+    other.clear_gradients()
+"""
+GROWS_QUEUE = """
+class Memory(nn.Layer):
+    def __init__(self, slots):
+        super().__init__()
+        self.write, self.bank = nn.Linear(3, 4), [paddle.zeros([2, 4])] * slots
+    def forward(self, x):
+        seen = paddle.stack(self.bank).mean(0)
+        self.bank = [*self.bank[1:], paddle.tanh(self.write(x) + seen)]  # CAUSE
+        return self.bank[-1]
+memory = Memory(3)
+for _ in range(10):
+    loss = memory(paddle.randn([2, 3])).pow(2).mean()
+    memory.clear_gradients()
+    loss.backward(retain_graph=True)
+"""
+ADDED = """
+running = 0.0
+for step in range(16):
+    loss = F.mse_loss(net(paddle.randn([2, 3])), paddle.zeros([2, 4]))
+    opt.clear_grad()
+    loss.backward()
+    opt.step()
+    running += loss  # CAUSE
+"""
+CACHED = """
+class Recorder:
+    def __init__(self):
+        self.outputs = {}
+    def note(self, step, value):
+        self.outputs[step] = value  # CAUSE
+recorder = Recorder()
+for step in range(16):
+    out = net(paddle.randn([2, 3]))
+    recorder.note(step, out)
+    loss = out.pow(2).mean()
+    opt.clear_grad(); loss.backward(); opt.step()
+"""
 APPENDED = """
 losses = []
 for _ in range(14):
@@ -115,7 +160,8 @@ for each in (truncated, kept, accumulate, adversarial):
     ("kind", "program"),
     [
         ("second-backward", HIDDEN), ("second-backward", SUMMED), ("second-backward", ADVERSARIAL),
-        ("graph-grows", GROWS), ("graph-kept", APPENDED),
+        ("graph-grows", GROWS), ("graph-kept", APPENDED), ("graph-grows", GROWS_AVERAGE),
+        ("graph-grows", GROWS_QUEUE), ("graph-kept", ADDED), ("graph-kept", CACHED),
     ],
 )  # fmt: skip
 def test_the_line_that_joins_or_keeps_is_named(tmp_path: Path, kind: str, program: str) -> None:

@@ -94,6 +94,21 @@ for _ in range(8):
     (y - average).pow(2).sum().backward(retain_graph=True)
     net.zero_grad()
 """
+GROWS_QUEUE = """
+class Memory(nn.Module):
+    def __init__(self, slots):
+        super().__init__()
+        self.write, self.bank = nn.Linear(3, 4), [torch.zeros(2, 4)] * slots
+    def forward(self, x):
+        seen = torch.stack(self.bank).mean(0)
+        self.bank = [*self.bank[1:], torch.tanh(self.write(x) + seen)]  # CAUSE
+        return self.bank[-1]
+memory = Memory(3)
+for _ in range(10):
+    loss = memory(torch.randn(2, 3)).pow(2).mean()
+    memory.zero_grad()
+    loss.backward(retain_graph=True)
+"""
 APPENDED = """
 def main():
     net = nn.Linear(3, 4); opt = torch.optim.SGD(net.parameters(), 0.1)
@@ -136,7 +151,7 @@ for step in range(16):
     [
         ("second-backward", HIDDEN), ("second-backward", SUMMED), ("second-backward", ONCE),
         ("second-backward", ADVERSARIAL), ("second-backward", SHARED),
-        ("graph-grows", GROWS), ("graph-grows", GROWS_AVERAGE),
+        ("graph-grows", GROWS), ("graph-grows", GROWS_AVERAGE), ("graph-grows", GROWS_QUEUE),
         ("graph-kept", APPENDED), ("graph-kept", ADDED), ("graph-kept", CACHED),
     ],
 )  # fmt: skip

@@ -174,6 +174,42 @@ net = nn.Sequential(nn.Linear(3, 4), Scale(4))
 net(torch.ones(2, 3)).mean().backward()
 """
 
+# A loss that leaves NaN out; what computes its gradients does not.
+SUMMED = """
+import torch, torch.nn as nn
+def rows():
+    x = torch.randn(8, 3)
+    x[2, 1] = float("nan")  # CAUSE
+    return x
+torch.manual_seed(0)
+net, x = nn.Linear(3, 1), rows()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(3):
+    loss = net(x).squeeze(1).nansum()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+# A softmax by hand: a probability is left that is no normal number any more.
+TINY = """
+import torch, torch.nn as nn
+torch.manual_seed(0)
+net = nn.Linear(8, 3)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+def nll(logits, y):
+    e = logits.exp()
+    p = e / e.sum(1, keepdim=True)
+    return -p[torch.arange(len(y)), y].log().mean()  # CAUSE
+y = torch.tensor([0, 1, 2, 0])
+for step in range(3):
+    x = torch.randn(4, 8) * (1 if step < 2 else 400)
+    loss = nll(net(x.clamp(-60, 60)), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
 HEALTHY = """
 import torch, torch.nn as nn
 torch.manual_seed(0)
@@ -228,9 +264,10 @@ print(y.grad.sum().item())
     [
         (DISTANCE, "infinite at x = 0"), (MASKED, "0 * inf"), (LOG_OF_ZERO, "log of 0"), (BATCH, "data"),
         (RATE, "diverges"), (HALF, "float16"), (ATTENTION, "masked"), (FUNCTION, "its own backward"),
-        (STD, "single element"), (WEIGHTS, "0 / 0"),
+        (STD, "single element"), (WEIGHTS, "0 / 0"), (SUMMED, "NaN among its arguments"), (TINY, "all but underflown"),
     ],
-    ids=["distance", "masked", "log", "batch", "rate", "half", "attention", "function", "std", "weights"],
+    ids=["distance", "masked", "log", "batch", "rate", "half", "attention", "function", "std", "weights", "summed",
+         "tiny"],
 )  # fmt: skip
 def test_names_the_line(tmp_path: Path, program: str, why: str) -> None:
     first = check_found(tmp_path, program, "nonfinite", status=1)

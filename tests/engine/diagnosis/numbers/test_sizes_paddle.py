@@ -148,6 +148,84 @@ for _ in range(3):
         each.clear_gradients()
 """
 
+LOOP = """
+import paddle, paddle.nn as nn
+class Linear(nn.Layer):
+    def __init__(self, width):
+        super().__init__()
+        self.recurrent = self.create_parameter([width, width], default_initializer=nn.initializer.Normal(std=1.0))
+        self.inner, self.head = nn.Linear(3, width), nn.Linear(width, 1)
+    def forward(self, xs):
+        h = paddle.zeros([xs.shape[1], 16])
+        for x in xs:
+            h = paddle.matmul(h, self.recurrent) + self.inner(x)  # CAUSE
+        return self.head(h)
+paddle.seed(0)
+net = Linear(16)
+optimizer = paddle.optimizer.SGD(1e-20, parameters=net.parameters())
+for _ in range(3):
+    loss = net(paddle.randn([20, 4, 3])).abs().mean()
+    optimizer.clear_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+# Each block adds what it makes to what it gets, and makes too much.
+BLOCKS = """
+import paddle, paddle.nn as nn, paddle.nn.functional as F
+class Block(nn.Layer):
+    def __init__(self, width):
+        super().__init__()
+        self.conv = nn.Conv1D(width, width, 3, padding=1, weight_attr=nn.initializer.Normal(std=1.0))
+    def forward(self, x):
+        return x + F.leaky_relu(self.conv(x))  # CAUSE
+paddle.seed(0)
+body = nn.LayerList([Block(24) for _ in range(10)])
+head = nn.Linear(24, 2)
+for _ in range(3):
+    x = paddle.randn([4, 24, 12])
+    for block in body:
+        x = block(x)
+    loss = F.cross_entropy(head(x.mean(-1)) * 1e-9, paddle.to_tensor([0, 1, 0, 1]))
+    loss.backward()
+    body.clear_gradients()
+"""
+
+# The weights are kept in float16.
+FACTOR = """
+import paddle
+class Model(paddle.nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.weight = self.create_parameter([64], dtype="float16")
+    def forward(self, x):
+        scaled = paddle.scale(self.weight, 2e-8)  # CAUSE
+        return scaled.astype("float32") + x
+paddle.seed(0)
+model = Model()
+for _ in range(3):
+    model(paddle.ones([64])).sum().backward()
+    print(model.weight.grad.astype("float32").abs().sum().item())
+"""
+
+# Only the head is computed in float16, and its loss is weighted down.
+PART = """
+import paddle, paddle.nn as nn
+paddle.seed(0)
+body, head = nn.Linear(8, 16), nn.Linear(16, 4)
+optimizer = paddle.optimizer.SGD(0.1, parameters=[*body.parameters(), *head.parameters()])
+def embed(x):
+    h = paddle.tanh(body(x))
+    return h.cast("float16")
+for _ in range(4):
+    h = embed(paddle.randn([64, 8]))
+    out = head(h.cast("float32"))  # CAUSE
+    loss = 1e-6 * out.square().mean()
+    optimizer.clear_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
 CAST = """
 import paddle
 weight = paddle.create_parameter([64], "float32", default_initializer=paddle.nn.initializer.Constant(1.0))
@@ -213,12 +291,15 @@ CASES = [
     (DEAD, "zero-gradient", "dead"), (SATURATED, "zero-gradient", "saturated"),
     (ROUNDED, "rounded-gradient", "everywhere"), (SIGMOIDS, "vanishing", "sigmoid"), (RECURRENT, "vanishing", "tanh"),
     (EXPLODING, "exploding", "mm"), (CAST, "half-underflow", "float16"),
+    (LOOP, "exploding", "mm"), (BLOCKS, "exploding", "conv"), (FACTOR, "half-underflow", "float16"),
+    (PART, "half-underflow", "float16"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("program", "kind", "why"), CASES,
-    ids=["dead", "saturated", "rounded", "sigmoids", "recurrent", "exploding", "cast"],
+    ids=["dead", "saturated", "rounded", "sigmoids", "recurrent", "exploding", "cast", "loop", "blocks", "factor",
+         "part"],
 )  # fmt: skip
 def test_names_the_line(tmp_path: Path, program: str, kind: str, why: str) -> None:
     first = check_found(tmp_path, program, kind)

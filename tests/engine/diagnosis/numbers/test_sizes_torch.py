@@ -141,6 +141,50 @@ for _ in range(3):
     blocks.zero_grad()
 """
 
+LOOP = """
+import torch, torch.nn as nn
+class Linear(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.recurrent = nn.Parameter(torch.randn(width, width))
+        self.inner, self.head = nn.Linear(3, width), nn.Linear(width, 1)
+    def forward(self, xs):
+        h = torch.zeros(xs.shape[1], 16)
+        for x in xs:
+            h = h @ self.recurrent + self.inner(x)  # CAUSE
+        return self.head(h)
+torch.manual_seed(0)
+net = Linear(16)
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-20)
+for _ in range(3):
+    loss = net(torch.randn(20, 4, 3)).abs().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+# Each block adds what it makes to what it gets, and makes too much.
+BLOCKS = """
+import torch, torch.nn as nn, torch.nn.functional as F
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.conv = nn.Conv1d(width, width, 3, padding=1)
+        nn.init.normal_(self.conv.weight, std=1.0)
+    def forward(self, x):
+        return x + F.leaky_relu(self.conv(x))  # CAUSE
+torch.manual_seed(0)
+body = nn.ModuleList([Block(24) for _ in range(10)])
+head = nn.Linear(24, 2)
+for _ in range(3):
+    x = torch.randn(4, 24, 12)
+    for block in body:
+        x = block(x)
+    loss = F.cross_entropy(head(x.mean(-1)) * 1e-9, torch.tensor([0, 1, 0, 1]))
+    loss.backward()
+    body.zero_grad()
+"""
+
 UNSCALED = """
 import torch, torch.nn as nn
 torch.manual_seed(0)
@@ -242,6 +286,7 @@ print(loss.item())
 CASES = [
     (DEAD, "zero-gradient", "dead"), (SATURATED, "zero-gradient", "saturated"),
     (ROUNDED, "rounded-gradient", "everywhere"), (SIGMOIDS, "vanishing", "sigmoid"), (RECURRENT, "vanishing", "tanh"),
+    (LOOP, "exploding", "mm"), (BLOCKS, "exploding", "conv"),
     (EXPLODING, "exploding", "mm"), (UNSCALED, "half-underflow", "scaler"), (CAST, "half-underflow", "float16"),
     (SMALL_FACTOR, "half-underflow", "mul"),
 ]  # fmt: skip
@@ -249,7 +294,8 @@ CASES = [
 
 @pytest.mark.parametrize(
     ("program", "kind", "why"), CASES,
-    ids=["dead", "saturated", "rounded", "sigmoids", "recurrent", "exploding", "unscaled", "cast", "small factor"],
+    ids=["dead", "saturated", "rounded", "sigmoids", "recurrent", "loop", "blocks", "exploding", "unscaled", "cast",
+         "small factor"],
 )  # fmt: skip
 def test_names_the_line(tmp_path: Path, program: str, kind: str, why: str) -> None:
     first = check_found(tmp_path, program, kind)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 pytest.importorskip("paddle")
 
-from support.diagnosing import check_found
+from support.diagnosing_many import Run, diagnose_each
+
+pytestmark = pytest.mark.xdist_group("training-gradients-paddle")
 
 HEAD = """
 import paddle
@@ -158,24 +158,7 @@ for step in range(3):
 }
 
 
-@pytest.mark.parametrize("program", ZERO_GRAD.values(), ids=ZERO_GRAD)
-def test_gradients_that_are_not_cleared(tmp_path: Path, program: str) -> None:
-    finding = check_found(tmp_path, HEAD + program, "zero-grad")
-    assert finding["severity"] == "error" and finding["confidence"] >= 0.9
-
-
-@pytest.mark.parametrize(("kind", "program"), LOST.values(), ids=LOST)
-def test_gradients_that_are_gone_at_the_step(tmp_path: Path, kind: str, program: str) -> None:
-    check_found(tmp_path, HEAD + program, kind)
-
-
-@pytest.mark.parametrize("program", TWICE.values(), ids=TWICE)
-def test_a_loss_run_backward_twice(tmp_path: Path, program: str) -> None:
-    check_found(tmp_path, HEAD + program, "twice-backward")
-
-
-def test_losses_that_are_not_divided_are_a_note(tmp_path: Path) -> None:
-    program = """
+UNDIVIDED = """
 model = nn.Linear(6, 1)
 optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters())
 for epoch in range(3):
@@ -185,5 +168,31 @@ for epoch in range(3):
             optimizer.step()
             optimizer.clear_grad()
 """
-    finding = check_found(tmp_path, HEAD + program, "undivided")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    programs = ZERO_GRAD | TWICE | {name: program for name, (_, program) in LOST.items()} | {"undivided": UNDIVIDED}
+    programs = {name: HEAD + program for name, program in programs.items()}
+    return diagnose_each("paddle", tmp_path_factory.mktemp("programs"), programs)
+
+
+@pytest.mark.parametrize("name", ZERO_GRAD)
+def test_gradients_that_are_not_cleared(runs: dict[str, Run], name: str) -> None:
+    finding = runs[name].first("zero-grad")
+    assert finding["severity"] == "error" and finding["confidence"] >= 0.9
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_gradients_that_are_gone_at_the_step(runs: dict[str, Run], name: str) -> None:
+    runs[name].first(LOST[name][0])
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_a_loss_run_backward_twice(runs: dict[str, Run], name: str) -> None:
+    runs[name].first("twice-backward")
+
+
+def test_losses_that_are_not_divided_are_a_note(runs: dict[str, Run]) -> None:
+    finding = runs["undivided"].first("undivided")
     assert finding["severity"] == "note" and finding["confidence"] < 0.5

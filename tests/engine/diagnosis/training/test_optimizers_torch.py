@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 pytest.importorskip("torch")
 
-from support.diagnosing import check_found, diagnose, findings, line_of
+from support.diagnosing_many import Run, diagnose_each
+
+pytestmark = pytest.mark.xdist_group("training-optimizers-torch")
 
 HEAD = """
 import copy
@@ -124,8 +124,8 @@ for _ in range(5):
         "frozen-in-optimizer",
         """
 model = nn.Linear(6, 1)
-scale = torch.ones(1)
-optimizer = torch.optim.SGD([*model.parameters(), scale], lr=0.01)  # CAUSE
+scale = torch.ones(1)  # CAUSE
+optimizer = torch.optim.SGD([*model.parameters(), scale], lr=0.01)
 for _ in range(4):
     optimizer.zero_grad()
     nn.functional.mse_loss(model(x) * scale, y).backward()
@@ -336,14 +336,8 @@ for epoch in range(3):
 }
 
 
-@pytest.mark.parametrize(("kind", "program"), HELD.values(), ids=HELD)
-def test_what_an_optimizer_holds(tmp_path: Path, kind: str, program: str) -> None:
-    check_found(tmp_path, HEAD + program, kind)
-
-
 REPLACED = (
-    HEAD
-    + """
+    """
 model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)  # CAUSE
 model[2] = nn.Linear(8, 1)
@@ -351,10 +345,7 @@ model[2] = nn.Linear(8, 1)
     + LOOP
 )
 
-
-DYING = (
-    HEAD
-    + """
+DYING = """
 def main():
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)  # CAUSE
@@ -366,31 +357,39 @@ def main():
 
 main()
 """
-)
+
+OF_KIND = HELD | RATES | UPDATES | {name: ("wrong-mode", program) for name, program in MODES.items()}
 
 
-def test_a_model_that_dies_with_main_is_judged_before(tmp_path: Path) -> None:
-    check_found(tmp_path, DYING, "stale-parameters", "--only", "not-optimized,stale-parameters")
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    programs = {name: program for name, (_, program) in OF_KIND.items()} | {"replaced": REPLACED, "dying": DYING}
+    programs = {name: HEAD + program for name, program in programs.items()}
+    return diagnose_each("torch", tmp_path_factory.mktemp("programs"), programs)
 
 
-def test_what_follows_from_a_replaced_layer_is_not_told_beside_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", OF_KIND)
+def test_the_bug_and_its_line(runs: dict[str, Run], name: str) -> None:
+    kind = OF_KIND[name][0]
+    if kind == "large-update":  # of a loss that overflows "nonfinite" is read first, with it under that: the same line
+        runs[name].names(kind)
+    else:
+        runs[name].first(kind)
+
+
+def test_a_model_that_dies_with_main_is_judged_before(runs: dict[str, Run]) -> None:
+    runs["dying"].first("stale-parameters")
+
+
+def test_what_follows_from_a_replaced_layer_is_not_told_beside_it(runs: dict[str, Run]) -> None:
     """The old one gets no gradient, and no optimizer holds the new one: one finding, also with another shape."""
-    told = [each for each in findings(diagnose(tmp_path, REPLACED)) if each["severity"] != "note"]
-    assert [(each["kind"], each["cause"]["line"]) for each in told] == [("stale-parameters", line_of(REPLACED))]
+    run = runs["replaced"]
+    run.first("stale-parameters")
+    assert len(run.above_notes()) == 1, str(run)
 
 
-@pytest.mark.parametrize(("kind", "program"), RATES.values(), ids=RATES)
-def test_rates_schedulers_and_clipping(tmp_path: Path, kind: str, program: str) -> None:
-    check_found(tmp_path, HEAD + program, kind)
-
-
-@pytest.mark.parametrize(("kind", "program"), UPDATES.values(), ids=UPDATES)
-def test_steps_that_are_lost_or_too_large(tmp_path: Path, kind: str, program: str) -> None:
-    # Of a loss that overflows "nonfinite" is read first, with "large-update" under it: both name that line.
-    options = ("--only", kind) if kind == "large-update" else ()
-    check_found(tmp_path, HEAD + program, kind, *options)
-
-
-@pytest.mark.parametrize("program", MODES.values(), ids=MODES)
-def test_modes(tmp_path: Path, program: str) -> None:
-    check_found(tmp_path, HEAD + program, "wrong-mode")
+def test_commands_show_what_was_found(runs: dict[str, Run]) -> None:
+    """What they name is there where they stop; tried at a prompt in ``test_shown``."""
+    for name, (kind, _) in (RATES | UPDATES).items():
+        finding = next(each for each in runs[name].every if each["kind"] == kind)
+        assert finding["next"][0] == "b backward-end" and len(finding["next"]) > 1, str(runs[name])

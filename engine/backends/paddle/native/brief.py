@@ -1,0 +1,57 @@
+"""A call that is told in short although gradients that are not finite are looked for: the extension alone looks, and
+nothing is made for the call while all are finite.
+
+At the first gradient that is not finite (or cannot be read there) the call is looked into after all: it is made, told
+of, and goes on as one that ``screen`` watched from its begin. Runs on the thread of the call.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from adbg.engine.backends.base import HookSink
+from adbg.engine.backends.common.shield import aborting
+from adbg.engine.backends.paddle.graph import COMPILED
+from adbg.engine.backends.paddle.native.core import core
+from adbg.engine.outside import own
+
+if TYPE_CHECKING:
+    from adbg.engine.backends.paddle.entry import EngineEntry
+    from adbg.engine.backends.paddle.open import Open
+
+
+def watched(entry: EngineEntry, sink: HookSink, opened: Open, roots: Sequence[int]) -> bool:
+    """Whether nothing but gradients that are not finite is of interest in a call, and the extension looks for them from
+    now on, until ``opened.watch`` is ended. ``roots``: addresses of the nodes that it begins at."""
+    noted, survey = core(), opened.survey
+    watch = noted.watch if noted is not None else None
+    if watch is None or survey is None or survey.kinds is None or not survey.kinds.isdisjoint(COMPILED):
+        return False
+    if not sink.passes_over(survey.kinds, survey.alike, watched=True):
+        return False
+    if not watch.start(roots, functools.partial(aborting, entry.abort, _found, entry, sink, opened)):
+        return False
+    opened.watch = watch
+    return True
+
+
+def _found(
+    entry: EngineEntry, sink: HookSink, opened: Open, address: int, outgoing: list[Any] | None, incoming: list[Any]
+) -> list[Any] | None:
+    """See ``NativeWatch.start``."""
+    if entry.innermost() is not opened or opened.watch is None:
+        return None
+    try:
+        call = entry.realize(opened)
+    except own(Exception):
+        call = None
+    watch, opened.watch = opened.watch, None
+    if call is None:
+        watch.end()
+        return None
+    opened.begun = True
+    call.hooks.screen.adopt(watch)
+    sink.backward_begin(call)
+    return call.hooks.screen.found(call.hooks, address, outgoing, incoming)

@@ -1,0 +1,213 @@
+"""Layers of which most units are dead or saturated for all of the data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from adbg.engine.diagnosis.detector import Detector, detector
+from adbg.engine.diagnosis.detectors.numbers import values
+from adbg.engine.diagnosis.detectors.numbers.singular import plain_name
+from adbg.engine.diagnosis.detectors.numbers.sizes import Place, size_of
+from adbg.engine.diagnosis.facts import Facts
+from adbg.engine.protocol.messages import Finding, FoundAt
+from adbg.engine.session.running_call import Running, Visit
+
+_STOP = {"relu", "threshold", "relu6"}
+_SATURATE = {"sigmoid", "tanh", "hardsigmoid"}
+_SATURATED = {"sigmoid": 0.0025, "hardsigmoid": 0.0025, "tanh": 0.01}  # 1 % of its largest derivative
+_ROWS_LAST = {"mm", "addmm", "linear", "layernorm", "nativelayernorm", "rmsnorm"}
+_ROWS_FIRST = {
+    "convolution", "conv1d", "conv2d", "conv3d", "mkldnnconvolution", "cudnnconvolution", "batchnorm",
+    "nativebatchnorm", "cudnnbatchnorm", "groupnorm", "nativegroupnorm", "depthwiseconv2d", "convtranspose2d",
+    "conv2dtranspose",
+}  # fmt: skip
+_VIEWS = {"view", "reshape", "unsafeview", "reshapealiasbackward", "reshapealias", "squeeze", "unsqueeze", "tocopy"}
+_FEWEST = 8  # units of a layer
+_MOST = 256  # units of a layer that are looked at
+_ELEMENTS = 1 << 21  # that are read in one iteration: 20 ms
+_ROWS = 32  # of data that a unit has to have met, in two looks or more, and was never alive in
+_SHARE = 0.75  # of the units, for a warning; half of them for a note
+
+
+@dataclass(slots=True)
+class _Unit:
+    alive: int = 0  # the last iteration in which it passed a gradient on
+    rows: int = 0  # met since
+    looks: int = 0
+
+
+@dataclass(slots=True)
+class _Layer:
+    op: str
+    place: Place
+    first: int
+    units: dict[int, _Unit] = field(default_factory=dict)
+    shares: list[tuple[int, float]] = field(default_factory=list)  # (iteration, of its units dead in that batch)
+    backward: int = 0
+    size: int = 0
+    layer: str = ""
+
+
+@detector("dead-units", "saturated-units")
+class DeadUnits(Detector):
+    """A layer of which most units are dead: their ReLU gives 0 for every row of every batch that was looked at, so that
+    they learn nothing and add nothing; since which iteration. "saturated-units": the same of sigmoid and tanh, of whose
+    derivative less than 1 % is left.
+
+    Evidence: per unit, the gradients that flow into the activation and what leaves it; shares by iteration.
+    Mistaken for: hinge losses and masks, which are behind no layer, and units that get no gradient, are not counted.
+    Layers of less than 8 units are not looked at. Where all units are dead from the start zero-gradient tells. Half of
+    the units of a deep network without normalisation may be dead by its initialisation: up to three quarters a note.
+    Cost: in sampled iterations two copies of the gradients at these activations, up to 2 million elements in all.
+    """
+
+    gradients = True
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self._layers: dict[str, _Layer] = {}
+        self._left = 0
+
+    def applied(self) -> bool:
+        return bool(self._layers)
+
+    def backward_begin(self, running: Running) -> None:
+        if len(running.chain) == 1:
+            self._left = _ELEMENTS
+
+    def node_end(self, visit: Visit) -> None:
+        if not self.facts.sampled or len(visit.running.chain) > 1 or not visit.ins or not visit.outs:
+            return
+        size = size_of(visit)
+        if (size.op not in _STOP and size.op not in _SATURATE) or not size.entering or size.elements > self._left:
+            return
+        axis, layer = _fed_by(visit)
+        if not axis:
+            return
+        self._left -= size.elements
+        backend = self.facts.backend
+        entering, leaving = (values.numbers(backend, each) for each in (visit.outs[0], visit.ins[0]))
+        if entering is None or leaving is None or entering.shape != leaving.shape or len(leaving.shape) < 2:
+            return
+        at = 1 if axis == "first" else len(leaving.shape) - 1
+        count = leaving.shape[at]
+        if count >= _FEWEST:
+            self._look(visit, size.op, layer, (entering.flat, leaving.flat), leaving.shape, at)
+
+    def _look(self, visit: Visit, op: str, layer: str, flats: tuple[Any, Any], shape: tuple[int, ...], at: int) -> None:
+        call, iteration = visit.running.call, self.facts.iteration
+        info = call.describe(visit.key)
+        place = Place(op, info.unique_name, info.module, info.forward)
+        known = self._layers.setdefault(info.unique_name, _Layer(op, place, iteration))
+        known.backward, known.size, known.layer = call.number, shape[at], layer
+        limit = 0.0 if op in _STOP else _SATURATED[op]
+        met = dead = 0
+        for number in range(0, shape[at], -(-shape[at] // _MOST)):
+            came, left = (_of_unit(flat, shape, at, number) for flat in flats)
+            rows = sum(1 for each in came if each)
+            if not rows:
+                continue
+            unit = known.units.setdefault(number, _Unit())
+            met += 1
+            if any(left) if not limit else any(abs(b) > limit * abs(a) for a, b in zip(came, left)):
+                unit.alive, unit.rows, unit.looks = iteration, 0, 0
+            else:
+                dead += 1
+                unit.rows += rows
+                unit.looks += 1
+        if met:
+            known.shares.append((iteration, dead / met))
+
+    def end(self) -> None:
+        for known in self._layers.values():
+            dead = [each for each in known.units.values() if each.looks >= 2 and each.rows >= _ROWS]
+            share = len(dead) / len(known.units) if known.units else 0.0
+            since = max((each.alive for each in dead), default=0)
+            if share <= 0.5 or len(known.units) < _FEWEST or (share == 1 and not since and known.op in _STOP):
+                continue
+            self._tell(known, len(dead), share, since)
+
+    def _tell(self, known: _Layer, count: int, share: float, since: int) -> None:
+        place, stops = known.place, known.op in _STOP
+        what = "dead" if stops else "saturated"
+        begun = "in every iteration that was looked at"
+        if since:
+            after = next((when for when, part in known.shares if when > since), since + 1)
+            when = str(after) if after == since + 1 else f"{since + 1} to {after}"
+            begun = f"since iteration {when} (the last of them passed a gradient on in iteration {since})"
+        text = Facts.text_of(place.forward) if place.forward is not None else ""
+        where = f"`{text}` ({place.unique})" if text and len(text) < 90 else place.unique
+        half = share < _SHARE
+        why = (
+            "it gives 0 for every row, so what feeds them gets no gradient" if stops
+            else "less than 1 % of its derivative is left for every row"
+        )  # fmt: skip
+        evidence = [
+            f"iteration {when}: {part:.0%} of the units are {what} for the whole batch"
+            for when, part in known.shares[-6:]
+        ]
+        evidence.append(f"{count} of {len(known.units)} units that were looked at (of {known.size}) are {what} {begun}")
+        if known.layer:
+            evidence.append(f"they are fed by {known.layer}")
+        evidence.append(
+            "a bias far below 0, a learning rate that threw them there, or inputs that are not normalised do that"
+            if stops else "weights or inputs that are too large do that"
+        )  # fmt: skip
+        if half:
+            evidence.append("a deep network without normalisation begins so: whether its loss falls decides")
+        self.facts.tell(Finding(
+            id=0, kind="dead-units" if stops else "saturated-units", severity="warning",
+            confidence=0.45 if half else 0.8 if stops else 0.65,
+            message=f"{share:.0%} of the units at {where} are {what} {begun}: {why}",
+            node=FoundAt(place.op, place.unique, place.module, None), backward=known.backward, forward=place.forward,
+            cause=self.facts.cause(place.forward), evidence=evidence, next=[f"b {place.unique} after"],
+        ))  # fmt: skip
+
+
+def _of_unit(flat: Sequence[float], shape: tuple[int, ...], at: int, number: int) -> Sequence[float]:
+    """All that one unit has: its place on axis ``at``."""
+    inner = 1
+    for each in shape[at + 1 :]:
+        inner *= each
+    if inner == 1:
+        return flat[number :: shape[at]]
+    block = shape[at] * inner
+    found: list[float] = []
+    for begin in range(number * inner, len(flat), block):
+        found.extend(flat[begin : begin + inner])
+    return found
+
+
+def _is_parameter(call: Any, key: int) -> bool:
+    """As it is, or in another shape: Paddle adds the bias of a convolution so."""
+    if not call.is_accumulate(key) and plain_name(call.name(key)) in _VIEWS:
+        key = next((edge.to for edge in call.edges(key) if edge.to is not None), key)
+    return bool(call.is_accumulate(key))
+
+
+def _fed_by(visit: Visit) -> tuple[str, str]:
+    """("last" or "first", name) of the layer whose result the activation is given: on which axis its units lie; ("",
+    "") where it is given something else, as in a hinge loss."""
+    call, key = visit.running.call, visit.key
+    for _ in range(4):
+        edges = [edge.to for edge in call.edges(key) if edge.to is not None]
+        if not edges:
+            return "", ""
+        key = edges[0]
+        op = plain_name(call.name(key))
+        if op in ("add", "addn"):  # a bias
+            inner = [edge.to for edge in call.edges(key) if edge.to is not None]
+            plain = [each for each in inner if not _is_parameter(call, each)]
+            if len(plain) != 1 or len(inner) == 1:
+                return "", ""
+            key = plain[0]
+            op = plain_name(call.name(key))
+        axis = "last" if op in _ROWS_LAST else "first" if op in _ROWS_FIRST else ""
+        if axis:
+            info = call.describe(key)
+            return axis, f"{info.unique_name}" + (f" of {info.module}" if info.module else "")
+        if op not in _VIEWS:
+            break
+    return "", ""

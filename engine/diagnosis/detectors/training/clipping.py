@@ -1,0 +1,140 @@
+"""Where gradients are clipped, and whether that acts."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from adbg.engine.diagnosis.detector import OptimizerEvent, detector
+from adbg.engine.diagnosis.detectors.training.loop import LoopDetector, gradient_commands
+from adbg.engine.diagnosis.detectors.training.source import place
+from adbg.engine.diagnosis.ledger import Optimizer
+from adbg.engine.protocol.messages import Finding
+from adbg.engine.session.running_call import Running
+from adbg.engine.types import SourceLine
+
+if TYPE_CHECKING:
+    from adbg.engine.diagnosis.facts import Facts
+
+_NEAR = 100  # a limit that many times larger than every norm limits nothing
+
+
+@detector("clipping-order")
+class Clipping(LoopDetector):
+    """Gradients that are clipped where it has no effect: before backward has made them, after the step has used them,
+    or of nothing at all; that are clipped while a gradient scaler still has them multiplied, so that the limit is as
+    many times too small; and, as a note, clipping that acts at every step, or whose limit is never come near.
+
+    Evidence: the order of backward, clipping and step in several iterations; the norms that were clipped, and those
+    that the step used.
+    Mistaken for: a norm that is only measured (an infinite limit: not told), gradients that the program changes itself
+    between clipping and step by another factor each time (not told).
+    Cost: none.
+    """
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self._since: list[str] = []  # what happened since the last backward
+        self._useful = False  # a clip came between backward and step
+        self._late = 0
+        self._line: SourceLine | None = None
+        self._step: SourceLine | None = None
+        self._before = False  # the clip came before anything was stepped since it ran
+        self._acts: list[bool] = []
+        self._norms: list[float] = []
+        self._empty = 0
+        self._fresh = False
+        self._clipped: dict[int, float] = {}  # id of a tensor -> norm of its gradient as clipping left it
+        self._factors: list[float] = []  # by which gradients were divided between clipping and step
+        self._limits: list[float] = []
+
+    def begins(self, running: Running) -> None:
+        self._fresh = True  # gradients that no step has used
+        self._clipped.clear()
+
+    def happens(self, event: OptimizerEvent, optimizer: Optimizer | None) -> None:
+        if event.what == "step" and optimizer is not None and self._clipped:
+            self._compare(optimizer)
+        elif event.what == "stepped":
+            self._fresh = False
+            self._step = event.line
+        elif event.what == "clipped" and event.limit is not None and math.isfinite(event.limit):
+            if self._fresh:
+                self._useful = True
+                self._keep()
+            else:
+                self._late += 1
+            if self._line is None or not self._fresh:
+                self._line = event.line
+            if event.norm is not None and self._fresh:
+                self._acts.append(event.norm > event.limit)
+                self._norms.append(event.norm)
+                self._limits.append(event.limit)
+                self._empty += event.norm == 0 and self._gave()
+
+    def _keep(self) -> None:
+        if self.ledger.close and len(self._factors) < 10:
+            held = [each for optimizer in self.ledger.optimizers.values() for each in optimizer.held]
+            norms = {id(each.ref()): self.ledger.norm(each) for each in held}
+            self._clipped = {key: norm for key, norm in norms.items() if norm and math.isfinite(norm)}
+
+    def _compare(self, optimizer: Optimizer) -> None:
+        """A gradient scaler divides all gradients by the same number, before the optimizer's own step."""
+        factors = [
+            self._clipped[key] / held.at_step for held in optimizer.held
+            if held.at_step and (key := id(held.ref())) in self._clipped
+        ]  # fmt: skip
+        if factors and min(factors) >= 2 and max(factors) < min(factors) * 1.01:
+            self._factors.append(sum(factors) / len(factors))
+        elif factors:
+            self._factors.append(1.0)
+
+    def _gave(self) -> bool:
+        return any(held.ended for each in self.ledger.optimizers.values() for held in each.held)
+
+    def end(self) -> None:
+        stepped = sum(each.steps for each in self.ledger.optimizers.values())
+        if self._late >= 2 and not self._useful and stepped:
+            backward = self.ledger.backward_line
+            text = "gradients are clipped outside of backward and step: each step uses them unclipped"
+            evidence = [
+                f"clipping in {place(self._line)} ran {self._late} times, each time with no backward between the last "
+                "step and it",
+                f"backward is called in {place(backward)}, the step in {place(self._step)}",
+            ]
+            self._tell("error", 0.92, text, evidence)
+        elif len(self._factors) >= 2 and min(self._factors) >= 2:
+            self._tell_scaled()
+        elif self._empty >= 2 and self._empty == len(self._norms):
+            text = "clipping is given no gradients (an iterator that was used up before?): it does nothing"
+            self._tell("error", 0.9, text, [f"norm 0 at all {self._empty} calls, while gradients are not zero"])
+        elif len(self._acts) >= 10 and all(self._acts):
+            shown = ", ".join(f"{norm:.3g}" for norm in self._norms[-5:])
+            text = f"clipping acts at every one of {len(self._acts)} steps: it sets the size of the steps, not a limit"
+            self._tell("note", 0.3, text, [f"norms before it: {shown}"])
+        elif len(self._acts) >= 10 and max(self._norms) * _NEAR < min(self._limits):
+            text = f"clipping never acts: no gradient comes within a {_NEAR}th of its limit"
+            evidence = [f"largest norm of {len(self._norms)}: {max(self._norms):.3g}, limit {min(self._limits):.3g}"]
+            self._tell("note", 0.2, text, evidence)
+
+    def _tell_scaled(self) -> None:
+        by = self._factors[-1]
+        shown = ", ".join(f"{factor:.6g}" for factor in self._factors[-4:])
+        evidence = [f"between clipping and step each gradient was divided by the same number: {shown}"]
+        if self._limits:
+            last = self._norms[-1]
+            evidence.append(f"norm before clipping {last:.4g}, of the true gradient {last / by:.4g}: the limit of "
+                            f"{self._limits[-1]:.4g} is one of {self._limits[-1] / by:.3g}")  # fmt: skip
+        self._tell(
+            "error", 0.9,
+            f"gradients are clipped while they are still multiplied by the loss scale ({by:.6g}): unscale_() of the "
+            "scaler has to come before", evidence,
+        )  # fmt: skip
+
+    def _tell(self, severity: str, confidence: float, text: str, evidence: list[Any]) -> None:
+        self.facts.tell(
+            Finding(
+                0, "clipping-order", severity, confidence, text, cause=self.facts.cause(self._line), evidence=evidence,
+                next=gradient_commands(self),
+            )
+        )  # fmt: skip

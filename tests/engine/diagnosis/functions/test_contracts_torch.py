@@ -1,0 +1,171 @@
+"""Custom functions on torch that write into what they are given, or keep what they made; and some that may."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.diagnosing import check_found, check_healthy
+
+HEAD = """
+import torch, torch.nn as nn, torch.nn.functional as F
+from torch.autograd import Function
+torch.manual_seed(3)
+net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+opt = torch.optim.SGD(net.parameters(), 0.01)
+def train(run):
+    for _ in range(5):
+        loss = run(torch.randn(5, 4)).pow(2).mean()
+        opt.zero_grad(); loss.backward(); opt.step()
+"""
+# By the framework's own function, told to work in place.
+RELU = """
+class Gate(Function):
+    @staticmethod
+    def forward(ctx, x, slope):
+        kept = F.relu(x, inplace=True)  # CAUSE
+        ctx.save_for_backward(kept > 0)
+        ctx.slope = slope
+        return kept * slope
+    @staticmethod
+    def backward(ctx, grad):
+        positive, = ctx.saved_tensors
+        return grad * positive * ctx.slope, None
+train(lambda x: net[2](Gate.apply(net[0](x), 0.5)))
+"""
+# A part of it, and of the second argument.
+ROW = """
+class Reset(Function):
+    @staticmethod
+    def forward(ctx, weight, hidden):
+        hidden[0] = 0.0  # CAUSE
+        out = hidden @ weight.t()
+        ctx.save_for_backward(weight, hidden)
+        return out
+    @staticmethod
+    def backward(ctx, grad):
+        weight, hidden = ctx.saved_tensors
+        return grad.t() @ hidden, grad @ weight
+class Model(nn.Module):
+    def forward(self, x):
+        hidden = torch.tanh(net[0](x)) * 1.0
+        return Reset.apply(net[2].weight, hidden)
+train(Model())
+"""
+OUT = """
+class Normalise(Function):
+    @staticmethod
+    def forward(ctx, x):
+        size = x.norm(dim=1, keepdim=True) + 1
+        torch.div(x, size, out=x)  # CAUSE
+        ctx.save_for_backward(size)
+        return x * 1
+    @staticmethod
+    def backward(ctx, grad):
+        size, = ctx.saved_tensors
+        return grad / size
+def run(x):
+    h = net[0](x).detach().requires_grad_()
+    return Normalise.apply(h * 1.0).sum(1) + net(x).squeeze(1)
+train(run)
+"""
+PAIR = """
+class SoftPlus(Function):
+    @staticmethod
+    def forward(ctx, x):
+        e = x.exp()
+        result = (1 + e).log()
+        ctx.state = (e, result)  # CAUSE
+        return result
+    @staticmethod
+    def backward(ctx, grad):
+        e, _ = ctx.state
+        return grad * e / (1 + e)
+train(lambda x: SoftPlus.apply(net(x)))
+"""
+SETUP = """
+class Sigmoid(Function):
+    @staticmethod
+    def forward(x):
+        return 1 / (1 + (-x).exp())
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.output = output  # CAUSE
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ctx.output * (1 - ctx.output)
+class Model(nn.Module):
+    def forward(self, x):
+        return Sigmoid.apply(net(x))
+train(Model())
+"""
+DICTIONARY = """
+class Attention(Function):
+    @staticmethod
+    def forward(ctx, scores):
+        weights = scores.softmax(-1)
+        ctx.cache = {}
+        ctx.cache["weights"] = weights  # CAUSE
+        return weights
+    @staticmethod
+    def backward(ctx, grad):
+        weights = ctx.cache["weights"]
+        return weights * (grad - (grad * weights).sum(-1, keepdim=True))
+train(lambda x: Attention.apply(net[0](x)))
+"""
+HEALTHY = """
+class AddOne(Function):
+    # says that it writes
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mark_dirty(x)
+        return x.add_(1)
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+class Norm(Function):
+    # running statistics, and a buffer of its own
+    @staticmethod
+    def forward(ctx, x, mean):
+        mean.mul_(0.9).add_(x.detach().mean(0), alpha=0.1)
+        work = torch.empty_like(x)
+        work.copy_(x).sub_(mean)
+        ctx.shape = x.shape
+        return work.clone()
+    @staticmethod
+    def backward(ctx, grad):
+        return grad, None
+class Exp(Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = x.exp()
+        ctx.save_for_backward(y)
+        ctx.mask = y > 1
+        ctx.size = {"n": y.numel()}
+        return y
+    @staticmethod
+    def backward(ctx, grad):
+        y, = ctx.saved_tensors
+        return grad * y
+mean = torch.zeros(8)
+train(lambda x: net[2](Exp.apply(Norm.apply(AddOne.apply(net[0](x) * 1.0), mean).tanh())))
+with torch.no_grad():
+    print(Exp.apply(torch.ones(2)).tolist(), mean.norm().item())
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "program"),
+    [
+        ("function-input-overwritten", RELU), ("function-input-overwritten", ROW),
+        ("function-input-overwritten", OUT), ("function-keeps-output", PAIR), ("function-keeps-output", SETUP),
+        ("function-keeps-output", DICTIONARY),
+    ],
+    ids=["relu", "row", "out", "pair", "setup", "dictionary"],
+)  # fmt: skip
+def test_the_line_is_named(tmp_path: Path, kind: str, program: str) -> None:
+    check_found(tmp_path, HEAD + program, kind)
+
+
+def test_functions_that_may_write_and_keep(tmp_path: Path) -> None:
+    check_healthy(tmp_path, HEAD + HEALTHY)

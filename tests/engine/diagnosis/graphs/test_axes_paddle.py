@@ -1,0 +1,159 @@
+"""Broadcasts along another axis than was meant, silent promotions, on Paddle; and others that are meant."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("paddle")
+
+from support.diagnosing import check_found, check_healthy, findings
+
+NORMS = """
+    import paddle
+    import paddle.nn as nn
+
+    class Cosine(nn.Layer):
+        def __init__(self, width):
+            super().__init__()
+            self.weight = self.create_parameter([width, width])
+
+        def forward(self, x):
+            length = self.weight.norm(axis=1)  # CAUSE
+            unit = self.weight / length
+            return x @ unit.t()
+
+    paddle.seed(0)
+    net = Cosine(5)
+    optimizer = paddle.optimizer.SGD(0.1, parameters=net.parameters())
+    for _ in range(3):
+        loss = (net(paddle.randn([7, 5])) - 1).square().mean()
+        optimizer.clear_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+SHARES = """
+    import paddle
+    import paddle.nn as nn
+
+    paddle.seed(0)
+    query, key = nn.Linear(6, 6), nn.Linear(6, 6)
+    optimizer = paddle.optimizer.Adam(parameters=[*query.parameters(), *key.parameters()])
+
+    def attend(x):
+        scores = paddle.matmul(query(x), key(x), transpose_y=True)
+        scores = scores - scores.max(axis=-1, keepdim=True)
+        weights = scores.exp()
+        total = paddle.sum(weights, axis=-1)  # CAUSE
+        return (weights / total) @ x
+
+    for _ in range(3):
+        loss = attend(paddle.randn([4, 4, 6])).square().mean()
+        optimizer.clear_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+CLASS_WEIGHTS = """
+    import numpy as np
+    import paddle
+    import paddle.nn as nn
+    import paddle.nn.functional as F
+
+    paddle.seed(0)
+    counts = np.array([10, 20, 70])
+    weights = paddle.to_tensor(counts.sum() / counts)
+    net = nn.Linear(4, 3)
+    optimizer = paddle.optimizer.SGD(0.01, parameters=net.parameters())
+    for _ in range(3):
+        y = paddle.to_tensor([0, 1, 2, 2])
+        each = F.cross_entropy(net(paddle.randn([4, 4])), y, reduction="none")
+        loss = (each * weights[y]).mean()  # CAUSE
+        optimizer.clear_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+TARGETS = """
+    import numpy as np
+    import paddle
+    import paddle.nn as nn
+
+    class Regression(nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+
+        def error(self, x, y):
+            difference = self.body(x).squeeze(1) - y  # CAUSE
+            return difference.abs().mean()
+
+    paddle.seed(0)
+    np.random.seed(0)
+    model = Regression()
+    optimizer = paddle.optimizer.Adam(parameters=model.parameters())
+    for _ in range(3):
+        loss = model.error(paddle.randn([8, 3]), paddle.to_tensor(np.random.rand(8)))
+        optimizer.clear_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+TABLE = """
+    import numpy as np
+    import paddle
+
+    weight = paddle.create_parameter([3], "float32")
+    data = paddle.to_tensor(np.arange(3.0))
+    for _ in range(3):
+        loss = (weight * data).sum()  # CAUSE
+        loss.backward()
+        weight.clear_gradient()
+"""
+
+HEALTHY = """
+    import numpy as np
+    import paddle
+    import paddle.nn as nn
+
+    paddle.seed(0)
+    # Rows that are centred and scaled with keepdim, columns without; a graph that is divided by the degrees of both.
+    net = nn.Linear(6, 6)
+    optimizer = paddle.optimizer.SGD(0.01, parameters=net.parameters())
+    table = paddle.to_tensor(np.linspace(0, 1, 6))
+    for _ in range(3):
+        h = net(paddle.randn([6, 6]))
+        rows = (h - h.mean(1, keepdim=True)) / (h.std(1, keepdim=True) + 1)
+        columns = (h - h.mean(0)) / (h.std(0) + 1)
+        best = h.max(axis=1)
+        near = paddle.exp(-(h - h.t()).square())
+        degree = near.sum(0)
+        graph = near / degree.sqrt()[:, None] / degree.sqrt()[None, :]
+        soft = h - paddle.logsumexp(h, axis=1)[:, None]
+        exact = (h.astype("float64") + table).astype("float32")
+        scaled = h * np.float64(0.5) + float(table[3]) * 2.0
+        loss = rows.square().mean() + columns.square().mean() + best.mean() + graph.mean() + soft.mean()
+        loss = loss + exact.mean() + scaled.mean()
+        optimizer.clear_grad()
+        loss.backward()
+        optimizer.step()
+        print(loss.item(), loss.dtype)
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("wrong-axis", NORMS), ("wrong-axis", SHARES), ("promoted", CLASS_WEIGHTS), ("promoted", TARGETS),
+        ("promoted", TABLE),
+    ],
+    ids=["norms", "shares", "class weights", "targets", "table"],
+)  # fmt: skip
+def test_the_line_is_noted(tmp_path, kind, text):
+    assert check_found(tmp_path, text, kind)["severity"] == "note"
+
+
+def test_axes_and_types_that_are_meant(tmp_path):
+    assert not [
+        each for each in findings(check_healthy(tmp_path, HEALTHY)) if each["kind"] in ("wrong-axis", "promoted")
+    ]
