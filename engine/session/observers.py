@@ -103,8 +103,8 @@ class Observer:
 
     def node_events(self, running: Running, batch: NodeBatch) -> None:
         """Nodes of a call, hooked or not, that ran since the last batch: told at its end, in front of ``release`` of
-        others, and when a thread stops. No node is told where ``running.collected`` is False: the backend could not write them down,
-        and ``plan`` may ask for hooks instead. It need not hook every node where that is True."""
+        others, and when a thread stops. None is told where ``running.collected`` is False: the backend could not write
+        them down, and ``plan`` may ask for hooks instead."""
 
     # ---- stops
 

@@ -172,7 +172,7 @@ def test_order_and_norms_are_those_of_torchs_hooks(dtype: Any) -> None:
             loss.backward()
     assert watch.can[1:] == [True, True]
     agree(watch.rows(3), told.seen[-len(watch.batches[3]) :], watch.walls[3])
-    assert len(watch.batches[3]) == len(set(row.index for row in watch.batches[3])) > 25
+    assert len(watch.batches[3]) == len({row.index for row in watch.batches[3]}) > 25
     assert watch.twins[2] == watch.twins[3] is not None
 
 
@@ -193,7 +193,7 @@ def test_results_are_those_without_it() -> None:
 
 
 def test_what_changes_a_gradient_in_between_is_seen() -> None:
-    """Hooks on tensors and parameters, in place, past the counter of changes, and a new tensor: the norm is that of what
+    """Hooks on tensors and parameters, in place past the counter of changes and a new tensor: the norm is that of what
     the node was given, also where the memory is that of a gradient that was read before."""
     watch = Written()
     weight = torch.linspace(1, 2, 4096).requires_grad_()
