@@ -211,7 +211,7 @@ PyMethodDef torch_methods[] = {
     {"torch_screening", torch_screening, METH_O, "(change) -> how many screened calls run"},
     {"torch_events", torch_events, METH_O, "(on) -> \"\", or why nodes cannot be written down"},
     {"torch_events_donor", torch_events_donor, METH_VARARGS, "(node, pre hooks) -> whether its hook can be called"},
-    {"torch_events_begin", torch_events_begin, METH_VARARGS, "(walk, most) -> what the others take, or None"},
+    {"torch_events_begin", torch_events_begin, METH_VARARGS, "(walk, tensor, most) -> what the others take, or None"},
     {"torch_events_take", torch_events_take, METH_VARARGS, "(events, walk, positions) -> (rows, lost, shapes)"},
     {"torch_events_end", torch_events_end, METH_VARARGS, "(events, walk): the backward is over"},
     {"torch_alike", torch_alike, METH_O, "(walk) -> a number, or None"},

@@ -381,12 +381,14 @@ PyObject* torch_events(PyObject*, PyObject* on) {
 }
 
 PyObject* torch_events_begin(PyObject*, PyObject* arguments) {
-  PyObject* walk;
+  PyObject *walk, *tensor;
   Py_ssize_t most;
-  if (!PyArg_ParseTuple(arguments, "On", &walk, &most)) return nullptr;
+  if (!PyArg_ParseTuple(arguments, "OOn", &walk, &tensor, &most)) return nullptr;
   const Walked* walked = walked_of(walk);
   if (!walked) return nullptr;
   if (!executing.on() || most < 0) Py_RETURN_NONE;
+  void* impl = tensor_behind(tensor);
+  if (!impl || !is_plain(impl)) Py_RETURN_NONE;
   try {
     auto watched = std::make_shared<Watched>(walked->nodes.size(), static_cast<size_t>(most));
     for (void* node : walked->nodes) hook_put(node, hook);

@@ -9,8 +9,8 @@ namespace adbg {
 
 // torch_events(on) -> "" or why not. On: the engine's functions are ours; off: they are torch's again.
 PyObject* torch_events(PyObject*, PyObject* on);
-// torch_events_begin(walk, most) -> capsule, or None. The next backward that this thread begins is written down: `most`
-// nodes of it at most.
+// torch_events_begin(walk, tensor, most) -> capsule, or None. The next backward that this thread begins is written down:
+// `most` nodes of it at most. `tensor`: what it begins at, which must be dense and on the CPU.
 PyObject* torch_events_begin(PyObject*, PyObject* arguments);
 // torch_events_take(capsule, walk, positions) -> (bytes, lost, shapes): what came since the last time, in the order of
 // begins. `positions`: bytes, a uint32 for each key. A row has 32 bytes: see backends/base/events.py. `shapes`: a number

@@ -98,6 +98,11 @@ Seen read_tensor(void** tensor, View& view) {
 
 bool tensors_ready() { return keys_at >= 0; }
 
+bool is_plain(void* tensor) {
+  const uint64_t keys = at_offset<uint64_t>(tensor, keys_at);
+  return (keys & plain_keys) && !(keys & ~plain_keys);
+}
+
 uint32_t shape_of(void** tensor) {
   int64_t dims = 0, *sizes = nullptr;
   int32_t type = 0;

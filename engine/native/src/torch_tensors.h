@@ -27,6 +27,8 @@ enum class Seen { undefined, floats, integers, unknown };  // unknown: not on th
 // `view` is filled for floats, and valid while the tensor is.
 Seen read_tensor(void** tensor, View& view);
 bool tensors_ready();
+// Whether it is dense, on the CPU, and no subclass's with a dispatch of its own.
+bool is_plain(void* tensor);
 // A number for its sizes and the type of its elements, never 0.
 uint32_t shape_of(void** tensor);
 

@@ -443,8 +443,8 @@ def test_wrong_arguments_are_python_errors(native: Any) -> None:
     root = (x * 2 + x).sum().grad_fn
     walk = backend._core.walk([root])
     for call in (
-        lambda: native.torch_events_begin(None, 3),
-        lambda: native.torch_events_begin(walk, "x"),
+        lambda: native.torch_events_begin(None, x, 3),
+        lambda: native.torch_events_begin(walk, x, "x"),
         lambda: native.torch_events_take(walk, walk, b""),
         lambda: native.torch_events_take(None, walk, b""),
         lambda: native.torch_events_end(None, None),

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from adbg.engine.backends.torch import tensors
+from adbg.engine.backends.torch import private, tensors
 from adbg.engine.backends.torch.native import screen
 from adbg.engine.backends.torch.native.core import Core, apart
 from adbg.engine.backends.torch.native.walk import CoreWalk
@@ -73,25 +73,38 @@ class Written:
 
 def begin(core: Core, walk: CoreWalk, outputs: tuple[Any, ...], most: int = MOST) -> Written | None:
     """Write down what the next backward of this thread does. None: it cannot be done."""
-    if "events" in core.failed or not screen.possible(core, outputs):
+    if "events" in core.failed:
         return None
     module = core.module
     try:
-        if not _donors:
-            _donors.append(apart(_donor, module))
-        why = module.torch_events(True) if _donors[0] else "no hook of torch's was found that calls Python"
-        if why:
-            core.failed["events"] = why
+        if not core.events_on and not _switch_on(core, outputs):
             return None
-        events = module.torch_events_begin(walk.raw, most)
+        tensor = outputs[0] if outputs else None
+        if type(tensor) is not torch.Tensor or private.function_depth() or screen.compiled():
+            return None
+        events = module.torch_events_begin(walk.raw, tensor, most)
         return Written(core, walk, events, _alike(core, walk)) if events is not None else None
     except own(Exception) as error:
         core.failed["events"] = f"{type(error).__name__}: {error}"
         return None
 
 
+def _switch_on(core: Core, outputs: tuple[Any, ...]) -> bool:
+    """Checks are made with the first tensor of the program's that they can be made with."""
+    if not screen.possible(core, outputs):
+        return False
+    if not _donors:
+        _donors.append(apart(_donor, core.module))
+    why = core.module.torch_events(True) if _donors[0] else "no hook of torch's was found that calls Python"
+    if why:
+        core.failed["events"] = why
+    core.events_on = not why
+    return core.events_on
+
+
 def put_back(core: Core) -> None:
     """The engine's functions are torch's own again; calls that run are not followed any more."""
+    core.events_on = False
     if core.module is not None:
         core.module.torch_events(False)
 

@@ -73,8 +73,7 @@ def abandon(core: Core) -> None:
 
 def possible(core: Core, outputs: tuple[Any, ...]) -> bool:
     """Checks are made with the first tensor of the program's that they can be made with; none is made for them."""
-    compiled: Any = sys.modules.get("torch._dynamo.compiled_autograd")
-    if getattr(compiled, "compiled_autograd_enabled", False) or "screen" in core.failed:
+    if compiled() or "screen" in core.failed:
         return False
     tensor = outputs[0] if outputs else None
     if type(tensor) is not torch.Tensor or tensor.device.type != "cpu" or tensor.layout is not torch.strided:
@@ -94,6 +93,11 @@ def possible(core: Core, outputs: tuple[Any, ...]) -> bool:
     except own(Exception) as error:
         core.failed["screen"] = f"{type(error).__name__}: {error}"
         return False
+
+
+def compiled() -> bool:
+    """Whether backwards run compiled: there are no hooks of C++ then."""
+    return bool(getattr(sys.modules.get("torch._dynamo.compiled_autograd"), "compiled_autograd_enabled", False))
 
 
 def _donor(module: Any) -> bool:
