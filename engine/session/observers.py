@@ -44,6 +44,9 @@ class Observer:
     #: cost more than a small node.
     timing = False
 
+    #: It writes something between two nodes: while it is active no node is told in batches.
+    between = False
+
     @property
     def collects(self) -> bool:
         """False: not told ``node_events`` now. Asked by ``Session.rearm``, like ``active``."""
@@ -182,7 +185,8 @@ class Notify:
             heard = timing if timing and event in _OF_NODES else listening
             calls = (getattr(observer, event) for observer in heard if getattr(type(observer), event) is not silent)
             setattr(self, event, tuple(calls))
-        wanted = [observer for observer in listening if observer.collects and not timing]
+        alone = timing or any(observer.between for observer in listening)
+        wanted = [observer for observer in listening if observer.collects and not alone]
         self.node_events = tuple(
             [each.node_events for each in wanted if type(each).node_events is not Observer.node_events]
         )

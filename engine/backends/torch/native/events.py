@@ -34,14 +34,14 @@ class Written:
         self._core = core
         self._walk = walk
         self._events = events
-        self._alike = alike
+        self.kin = alike
         self._shapes = 0
         self._count = 0
 
     @property
     def twin(self) -> Hashable:
         """See ``BackwardCall.twin``."""
-        return (self._alike, self._shapes, self._count) if self._alike is not None else None
+        return (self.kin, self._shapes, self._count) if self.kin is not None else None
 
     def take(self, order: Callable[[], Sequence[int]], partial: bool) -> NodeBatch:
         """What came since the last time. ``order``: of execution; ``partial``: it follows from more than the graph."""
@@ -55,16 +55,16 @@ class Written:
     def _places(self, order: Callable[[], Sequence[int]], partial: bool) -> bytes:
         """By key, the position in the order. The order of a graph of 600 nodes takes 150 us: it is remembered."""
         known = self._core.places
-        if not partial and self._alike in known:
-            return known[self._alike]
+        if not partial and self.kin in known:
+            return known[self.kin]
         positions = array("I", bytes(4 * self._walk.size))
         for index, key in enumerate(order(), 1):
             positions[key] = index
         found = positions.tobytes()
-        if not partial and self._alike is not None:
+        if not partial and self.kin is not None:
             if len(known) >= _REMEMBERED:
                 known.clear()
-            known[self._alike] = found
+            known[self.kin] = found
         return found
 
     def end(self) -> None:
