@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -15,6 +14,7 @@
 
 #include "slots.h"
 #include "torch_nodes.h"
+#include "torch_norms.h"
 #include "torch_screen.h"
 #include "torch_stacks.h"
 #include "torch_tensors.h"
@@ -26,7 +26,7 @@ namespace {
 const char* const kLibraries[] = {"libtorch", nullptr};
 const char* const kCapsule = "adbg._native.events";
 
-enum : uint16_t { kHasNorm = 1, kNonfinite = 2, kFailed = 4 };
+constexpr uint16_t kFailed = 4;  // beside those of a Figure
 
 struct Event {
   void* node;
@@ -71,40 +71,6 @@ uint64_t now() {
   return static_cast<uint64_t>(time.tv_sec) * 1000000000u + static_cast<uint64_t>(time.tv_nsec);
 }
 
-// Norms that were taken on this thread: most gradients pass through several nodes (an addition, a view), and are read
-// once. A gradient is known by where it lies and by the counter of its changes, which is held: no other one can have it.
-struct Known {
-  static constexpr size_t kPlaces = 64;
-  struct Entry {
-    void* counter = nullptr;
-    const void* data;
-    int64_t count;
-    uint32_t number;
-    double squares;
-  };
-  Entry entries[kPlaces];
-  bool any = false;
-  Entry& at(void* counter, const void* data) {
-    const uint64_t mixed = (reinterpret_cast<uint64_t>(counter) >> 4) ^ (reinterpret_cast<uint64_t>(data) >> 6);
-    return entries[mixed * 0x9E3779B97F4A7C15ull >> 58];
-  }
-  void put(Entry& entry, const Changes& changes, const View& view, double squares) {
-    if (entry.counter != changes.counter) {
-      hold_counter(changes.counter);
-      if (entry.counter) drop_counter(entry.counter);
-    }
-    entry = {changes.counter, view.data, view.count, changes.number, squares};
-    any = true;
-  }
-  void clear() {
-    if (!any) return;
-    any = false;
-    for (Entry& entry : entries)
-      if (void* counter = std::exchange(entry.counter, nullptr)) drop_counter(counter);
-  }
-  ~Known() { clear(); }
-};
-
 struct Frame;
 struct Thread {
   Frame* innermost = nullptr;
@@ -113,7 +79,7 @@ struct Thread {
   Shared watched;
   Shared next;  // of the backward that this thread is about to begin
   uint16_t number = 0;
-  Known known;
+  Norms norms;
 };
 thread_local Thread mine;
 
@@ -122,9 +88,7 @@ struct Frame {
   Watched* watched;  // nullptr: of a backward that is not written down
   Frame* outer;
   uint64_t begin, end;
-  double norm;
-  uint32_t shape;
-  uint16_t flags;
+  Figure figure;
 };
 
 Watched* watched_of(void* task) {
@@ -141,59 +105,6 @@ Watched* watched_of(void* task) {
   return here.watched.get();
 }
 
-// ---- the norm of what flows in
-
-constexpr int64_t kShared = 512;  // elements from which on looking it up is quicker than reading it
-
-bool read_squares(const View& view, bool together, double& squares) {
-  if (view.dense || together) squares = squares_of(view.kind, view.data, view.count);
-  else return squares_strided(view.kind, view.data, view.sizes, view.strides, view.dims, squares);
-  return true;
-}
-
-bool any_bad(const View& view, bool together) {
-  bool found = false;
-  if (view.dense || together) return any_nonfinite(view.kind, view.data, view.count);
-  return any_nonfinite_strided(view.kind, view.data, view.sizes, view.strides, view.dims, found) && found;
-}
-
-// Of the first that is defined. False where Python must be asked.
-bool measure(const Tensors& gradients, Frame& frame) {
-  for (void* const& each : gradients) {
-    void** tensor = const_cast<void**>(&each);
-    View view;
-    const Seen seen = read_tensor(tensor, view);
-    if (seen == Seen::undefined) continue;
-    if (seen != Seen::floats) return false;
-    frame.shape = shape_of(tensor);
-    double squares = 0;
-    if (view.count > 0) {
-      const bool together = !view.dense && lies_together(view.sizes, view.strides, view.dims);
-      const Changes changes = changes_of(*tensor);
-      if ((view.dense || together) && view.count >= kShared && changes.counter) {
-        Known::Entry& entry = mine.known.at(changes.counter, view.data);
-        if (entry.counter == changes.counter && entry.data == view.data && entry.count == view.count &&
-            entry.number == changes.number) {
-          squares = entry.squares;
-        } else {
-          read_squares(view, together, squares);
-          mine.known.put(entry, changes, view, squares);
-        }
-      } else if (!read_squares(view, together, squares)) {
-        return false;
-      }
-      if (!std::isfinite(squares)) {
-        if (any_bad(view, together)) frame.flags |= kNonfinite;
-        else return false;  // doubles whose squares overflow
-      }
-    }
-    frame.norm = std::sqrt(squares);
-    frame.flags |= kHasNorm;
-    return true;
-  }
-  return true;
-}
-
 // Stands last in the nodes' lists, behind the hooks that the script put there: it sees what the node will be given.
 class EventHook {
  public:
@@ -201,7 +112,7 @@ class EventHook {
   virtual Tensors call(const Tensors& gradients) {
     Tensors& given = const_cast<Tensors&>(gradients);  // torch puts what is returned in its place: no copy is made
     Frame* frame = mine.innermost;
-    if (frame && frame->watched && !measure(given, *frame)) return ask_python(gradients);
+    if (frame && frame->watched && !mine.norms.measure(given, frame->figure)) return ask_python(gradients);
     return std::move(given);
   }
   virtual void compiled(void*) const {}
@@ -237,7 +148,7 @@ using Execute = void* (*)(void*, void*, void*, void*, void*);
 // A node runs: what it did is written as it is left, by an exception too.
 struct Visit {
   Frame frame;
-  Visit(void* node, Watched* watched) : frame{node, watched, mine.innermost, 0, 0, 0.0, 0, 0} {
+  Visit(void* node, Watched* watched) : frame{node, watched, mine.innermost, 0, 0, {}} {
     mine.innermost = &frame;
     if (watched) frame.begin = now();
   }
@@ -247,10 +158,11 @@ struct Visit {
     if (!frame.end) {
       if (whole) return;  // its gradient was asked for, and it did not run
       frame.end = now();
-      frame.flags |= kFailed;
+      frame.figure.flags |= kFailed;
     }
     if (!mine.number) mine.number = static_cast<uint16_t>(threads.fetch_add(1) + 1);
-    frame.watched->write({frame.node, frame.begin, frame.end, frame.norm, frame.shape, frame.flags, mine.number});
+    const Figure& figure = frame.figure;
+    frame.watched->write({frame.node, frame.begin, frame.end, figure.norm, figure.shape, figure.flags, mine.number});
   }
   bool whole = false;
 };
@@ -285,9 +197,9 @@ void evaluate(void* engine, void* task, void* node, void* inputs, void* queue) {
   const Shared held = watched ? mine.watched : nullptr;  // a nested backward puts another one there
   Visit visit(node, watched);
   const bool only = only_torch(node);
-  if (!only) mine.known.clear();
+  if (!only) mine.norms.clear();
   real(engine, task, node, inputs, queue);
-  if (!only) mine.known.clear();
+  if (!only) mine.norms.clear();
   visit.whole = true;
 }
 
@@ -320,7 +232,7 @@ void* execute(void* result, void* engine, void* task, void* root, void* inputs) 
       if (mine.innermost) return;
       mine.watched.reset();
       mine.task = nullptr;
-      mine.known.clear();
+      mine.norms.clear();
     }
   } bound(*static_cast<void**>(task), watched);
   return real(result, engine, task, root, inputs);
@@ -491,8 +403,9 @@ PyObject* torch_events_figure(PyObject*, PyObject* arguments) {
   if (!PyArg_ParseTuple(arguments, "dp", &norm, &nonfinite)) return nullptr;
   Frame* frame = mine.innermost;
   if (frame && frame->watched) {
-    frame->norm = norm;
-    frame->flags = static_cast<uint16_t>(frame->flags | kHasNorm | (nonfinite ? kNonfinite : 0));
+    Figure& figure = frame->figure;
+    figure.norm = norm;
+    figure.flags = static_cast<uint16_t>(figure.flags | kHasNorm | (nonfinite ? kNonfinite : 0));
   }
   Py_RETURN_NONE;
 }
