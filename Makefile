@@ -128,6 +128,7 @@ bench:
 	@$(call environment,paddle,dev); "$$python" tests/bench/run_bench.py --framework paddle
 	@$(call environment,torch,dev); "$$python" tests/bench/bench_profilers.py
 	@$(call environment,torch,dev); "$$python" tests/bench/bench_diagnose.py
+	@$(call environment,paddle,dev); "$$python" tests/bench/bench_diagnose.py --framework paddle
 	@$(call environment,paddle,dev); "$$python" tests/bench/bench_profilers.py --framework paddle
 	@$(call environment,torch,dev); "$$python" tests/bench/bench_log.py
 	@$(call environment,torch,dev); "$$python" -m tests.bench.bench_attach

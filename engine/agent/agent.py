@@ -98,8 +98,10 @@ def start(
     agent.serve(sock, hello=True)
     if not agent.configured.wait(patience):
         print(f"adbg: the front end said nothing for {patience:.0f} s: running on, nothing armed", file=sys.stderr)
-    elif agent.profiling is not None:
-        agent.profiling.program_starts()
+    else:
+        if agent.profiling is not None:
+            agent.profiling.program_starts()
+        agent.diagnosing.program_starts()
     return agent
 
 

@@ -69,6 +69,15 @@ class Diagnosing:
         self._agent.event(event)
         self._agent.record.note_diagnosis(event)
 
+    def program_starts(self) -> None:
+        """On the main thread, before the script goes on. A child asks for a front end as it imports a framework: that
+        is there already, and nothing of it has run."""
+        if self._now is not None:
+            try:
+                self._now.program_starts()
+            except own(Exception) as defect:
+                self._agent.session.problems.defect("diagnosis did not begin", defect)
+
     def program_ends(self, error: BaseException | None) -> None:
         """On the main thread, ``error`` if that ends it."""
         if self._now is None:

@@ -123,10 +123,13 @@ class RunRecord:
         if self.recorder is not None:
             self.recorder.update_info(process_groups=[to_json(group) for group in groups], rank=rank)
 
-    def note_diagnosis(self, event: p.Found | p.DiagnosisEnds) -> None:
-        """A finding, told anew under its id, or what each detector came to."""
+    def note_diagnosis(self, event: p.Found | p.RankFacts | p.DiagnosisEnds) -> None:
+        """A finding, told anew under its id, facts to be compared with those of other ranks, or what each detector
+        came to."""
         if self.recorder is not None:
-            kind, id = ("finding", str(event.finding.id)) if isinstance(event, p.Found) else ("diagnosis", "")
+            kind, id = ("rank-facts" if isinstance(event, p.RankFacts) else "diagnosis"), ""
+            if isinstance(event, p.Found):
+                kind, id = "finding", str(event.finding.id)
             self.recorder.artifact(kind, id, json.dumps(to_json(event)))
 
     def look_again(self) -> None:

@@ -101,7 +101,7 @@ class Diagnosis(Observer):
         self._late = False
 
     def backend_added(self, backend: Backend) -> None:
-        of = _OfBackend(Facts(backend, self._found, self.deep), self._classes, self._failed)
+        of = _OfBackend(Facts(backend, self._found, self.deep, self._send), self._classes, self._failed)
         self._of[backend.name] = of
         if not self._late:
             of.watch()
@@ -173,6 +173,12 @@ class Diagnosis(Observer):
             self._close(list(self._of.values()))
         else:
             self._stopping = True
+
+    def program_starts(self) -> None:
+        """On the thread that will run the script: what is imported already is watched from here on."""
+        for of in self._of.values():
+            if not of.watching and not self._over:
+                of.watch()
 
     def program_ends(self, error: BaseException | None) -> None:
         """On the main thread, ``error`` if that ends it. Once."""
@@ -359,6 +365,7 @@ class _OfBackend(Watcher):
                     why, applied = each.why_not(), each.applied()
                 except own(Exception) as error:
                     why = f"it failed: {type(error).__name__}: {error}"
+            why = why or self.taps.why_not(each.needs | each.sampled)
             for kind in each.kinds:
                 result = "finding" if kind in told else "could not look" if why else "clear"
                 if result == "clear" and not applied:

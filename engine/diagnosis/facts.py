@@ -11,7 +11,7 @@ from typing import Any
 from adbg.engine.backends.base import Backend, Graph
 from adbg.engine.diagnosis.rounds import Rounds
 from adbg.engine.outside import suppress
-from adbg.engine.protocol.messages import Cause, Finding, FoundAt
+from adbg.engine.protocol.messages import Cause, Finding, FoundAt, RankFacts
 from adbg.engine.types import SourceLine
 
 _ASKED_AGAIN = 100  # times that names are looked up anew before the first backward
@@ -29,10 +29,18 @@ class Facts:
         other_needs: a detector changed its ``needs`` as a module began or ended: they count from here on.
         deep: every iteration is sampled, and detectors may compute more.
         findings: told so far, by id.
+        share: for the front end, which compares it with what other ranks tell.
     """
 
-    def __init__(self, backend: Backend, send: Callable[[Finding], None], deep: bool = False) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        send: Callable[[Finding], None],
+        deep: bool = False,
+        share: Callable[[RankFacts], None] = lambda _: None,
+    ) -> None:
         self.backend = backend
+        self.share = share
         self.deep = deep
         self.iteration = self.before = 0
         self.rounds = Rounds()

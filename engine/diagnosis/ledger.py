@@ -11,13 +11,13 @@ from __future__ import annotations
 import collections
 import math
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from adbg.engine.backends.base import ModuleCall, OptimizerEvent
 from adbg.engine.diagnosis.facts import Facts
-from adbg.engine.diagnosis.variables import Variable, variable_of
+from adbg.engine.diagnosis.variables import UNKNOWN, Variable, variable_of
 from adbg.engine.outside import suppress
 from adbg.engine.session.running_call import Running
 from adbg.engine.types import SourceLine
@@ -84,7 +84,7 @@ class Optimizer:
     blind: bool = True
     first_rate: float | None = None
     rates: list[tuple[float, float]] = field(default_factory=list)
-    variable: Variable = Variable()  # where it steps first
+    variable: Variable = UNKNOWN  # where it steps first
 
 
 @dataclass(slots=True, eq=False)
@@ -96,7 +96,8 @@ class Seen:
     parameters: frozenset[int]  # ids
     training: bool
     regular: str  # the kind of a part that works otherwise in evaluation: Dropout, BatchNorm; "" for none
-    variable: Variable = Variable()  # where it was called first
+    variable: Variable = UNKNOWN  # where it was called first
+    means: dict[str, float] = field(default_factory=dict)  # BatchNorm with frozen weights: norm of its mean, first seen
 
 
 class Ledger:
@@ -240,12 +241,15 @@ class Ledger:
         module = call.module
         ids: frozenset[int] = frozenset()
         regular = ""
+        means: dict[str, float] = {}
         with suppress(Exception):  # a property of the user's that raises
             ids = frozenset(map(id, module.parameters()))
             every = module.modules() if hasattr(module, "modules") else module.sublayers(include_self=True)
             regular = next((name for each in every if (name := _regular(each))), "")
-        variable = variable_of(module, call.line) if ids else Variable()
-        return Seen(weakref.ref(module), type(module).__name__, ids, call.training, regular, variable)
+            if call.training:
+                means = {path: self.facts.backend.norm(mean) for path, mean in _frozen_means(module)}
+        variable = variable_of(module, call.line) if ids else UNKNOWN
+        return Seen(weakref.ref(module), type(module).__name__, ids, call.training, regular, variable, means)
 
     # ---- questions
 
@@ -263,6 +267,13 @@ class Ledger:
         tensor = held.ref()
         gradient = self.facts.backend.gradient_of(tensor) if tensor is not None else None
         return self.facts.backend.norm(gradient) if gradient is not None else None
+
+    def statistics(self, seen: Seen) -> Iterator[tuple[str, float, float]]:
+        """(path, norm of the running mean as it was first seen, and now) of BatchNorm with frozen weights."""
+        with suppress(Exception):
+            for path, mean in _frozen_means(seen.ref()):
+                if path in seen.means:
+                    yield path, seen.means[path], self.facts.backend.norm(mean)
 
     def owner(self, tensor: Any) -> Seen | None:
         """The largest outermost module that holds a parameter."""
@@ -290,3 +301,19 @@ def _regular(module: Any) -> str:
         probability = getattr(module, "p", 1)
         return kind if not isinstance(probability, (int, float)) or probability > 0 else ""
     return kind if "BatchNorm" in kind else ""
+
+
+def _frozen_means(module: Any) -> Iterator[tuple[str, Any]]:
+    """(path, running mean) of each BatchNorm in training mode whose own weights take no gradient."""
+    parts = module.named_modules() if hasattr(module, "named_modules") else module.named_sublayers(include_self=True)
+    for path, part in parts:
+        if "BatchNorm" not in type(part).__name__ or not part.training:
+            continue
+        weights = [value for value in (getattr(part, "weight", None), getattr(part, "bias", None)) if value is not None]
+        mean = getattr(part, "running_mean", getattr(part, "_mean", None))
+        if mean is not None and weights and all(_takes_none(value) for value in weights):
+            yield path, mean
+
+
+def _takes_none(tensor: Any) -> bool:
+    return getattr(tensor, "requires_grad", True) is False or getattr(tensor, "stop_gradient", False) is True

@@ -24,9 +24,12 @@ Step = tuple[types.FrameType, int]  # a frame of a traceback, and the instructio
 
 def is_users(frame: types.FrameType) -> bool:
     """Code that the user wrote: no framework's, no library's."""
-    file = frame.f_code.co_filename
-    library = f"{os.sep}site-packages{os.sep}" in file or os.path.abspath(file).startswith(_LIBRARIES)
-    return owner_of(frame, framework_roots()) == USER and not library
+    return owner_of(frame, framework_roots()) == USER and not is_library(frame.f_code.co_filename)
+
+
+def is_library(file: str) -> bool:
+    """Installed, or Python's own."""
+    return f"{os.sep}site-packages{os.sep}" in file or os.path.abspath(file).startswith(_LIBRARIES)
 
 
 def steps_of(error: BaseException) -> list[Step]:

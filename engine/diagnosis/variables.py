@@ -19,7 +19,7 @@ def frame_at(line: SourceLine | None) -> types.FrameType | None:
     """The innermost running function of this thread that is at ``line`` now."""
     frame: types.FrameType | None = sys._getframe(1) if line is not None else None
     while frame is not None and line is not None:
-        if frame.f_lineno == line.line and frame.f_code.co_filename == line.file:
+        if frame.f_lineno == line.line and line.file in (file := frame.f_code.co_filename, os.path.abspath(file)):
             return frame
         frame = frame.f_back
     return None
@@ -46,6 +46,9 @@ class Variable:
         return self.name if same else ""
 
 
+UNKNOWN = Variable()
+
+
 def variable_of(value: Any, line: SourceLine | None) -> Variable:
     """A variable of the function at ``line`` that is ``value``, an attribute of its ``self``, or a global one."""
     with suppress(Exception):
@@ -53,7 +56,7 @@ def variable_of(value: Any, line: SourceLine | None) -> Variable:
         if frame is not None:
             name = next((name for name, each in _seen(frame) if each is value), "")
             return Variable(name, line, frame.f_globals.get(name) is value)
-    return Variable()
+    return UNKNOWN
 
 
 def made_at(value: Any, line: SourceLine | None) -> SourceLine | None:

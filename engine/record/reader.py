@@ -13,7 +13,7 @@ from typing import Any
 from adbg.engine.errors import CommandError
 from adbg.engine.node_batch import NodeBatch
 from adbg.engine.protocol.codec import from_json
-from adbg.engine.protocol.messages import Collective, DiagnosisEnds, Finding, Found
+from adbg.engine.protocol.messages import Collective, DiagnosisEnds, Finding, Found, RankFacts
 from adbg.engine.record import files as runfiles
 from adbg.engine.record.collectives import read_collectives
 from adbg.engine.record.files import labels
@@ -256,6 +256,11 @@ class RunReader:
             elif kind == "diagnosis":
                 end = from_json(DiagnosisEnds, json.loads(text), "diagnosis")
         return list(found.values()), end
+
+    def rank_facts(self) -> list[RankFacts]:
+        """What diagnosis told for a comparison with other ranks."""
+        texts = [text for _, _, kind, _, text in self.artifacts() if kind == "rank-facts"]
+        return [from_json(RankFacts, json.loads(text), "rank-facts") for text in texts]
 
     def log_index(self, after: int = 0) -> list[tuple[int, int, int]]:
         """(seq, offset, length) of the VLOG records that adbg wrote itself, and of the ranges that the framework wrote

@@ -1,9 +1,11 @@
-"""What diagnosis costs a training step, beside torch's detect_anomaly. No test, and nothing fails when it is slow.
+"""What diagnosis costs a training step, beside what the framework has itself. No test; nothing fails if it is slow.
 
-    python tests/bench/bench_diagnose.py [--rounds N] [--seconds S] [--model NAME]...
+    python tests/bench/bench_diagnose.py [--framework paddle] [--rounds N] [--seconds S] [--model NAME]...
 
 CPU time of a step over that of plain Python, stacks of the forward included, medians of interleaved rounds, one thread.
-"between": an iteration that is not sampled, as all but a few are; "sampled": one that is, and every one with --deep.
+"own": the framework's own check (torch's detect_anomaly, Paddle's FLAGS_check_nan_inf). "first second": an iteration
+that is not sampled, while every operator's result is still looked at for NaN; "steady": the same behind that second, as
+nearly all iterations of a run are; "sampled": one that is, and every one with --deep.
 """
 
 from __future__ import annotations
@@ -12,12 +14,12 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
-import torch
-from bench_models import MODELS, make
+from workload import Workload
 
-from adbg.engine.backends.torch.backend import TorchBackend
+from adbg.engine.diagnosis.detectors.numbers.nonfinite import NonFinite
 from adbg.engine.diagnosis.diagnosis import Diagnosis
 from adbg.engine.session.session import Session
 
@@ -32,23 +34,29 @@ class _Silent:
 class Bench:
     """One session for all modes: what is armed differs."""
 
-    def __init__(self) -> None:
+    def __init__(self, backend: Any) -> None:
         self.session = Session(_Silent())
         self.session.set_filters([])
         self.session.attach()
-        self.backend = TorchBackend()
-        self.session.add_backend(self.backend)
+        self.session.add_backend(backend)
 
     @contextmanager
-    def diagnosis(self, deep: bool, step: Callable[[], None]) -> Iterator[None]:
+    def diagnosis(self, step: Callable[[], None], deep: bool = False, spent: bool = False) -> Iterator[None]:
+        """``spent``: what may be spent on operators between sampled iterations is."""
         self.session.set_stacks(True)  # as `adbg diagnose` has it
         made = Diagnosis(self.session, lambda event: None, deep=deep, running=True)
         self.session.observe(made)
         made.began()
         step()  # it begins behind this one
         for of in made._of.values():
+            for each in of._all:
+                if isinstance(each, NonFinite):
+                    # A round is shorter than a second, and the machine may be busy: the row says which half it is.
+                    each._spent = 1e9 if spent else -1e9
             of.facts.iteration = 0 if deep else BETWEEN
             of.ended()
+        if spent:
+            step()  # the last in which they are looked at
         yield
         made.stop(here=True)
         self.session.unobserve(made)
@@ -63,17 +71,21 @@ def seconds_of(step: Callable[[], None], count: int) -> float:
     return (time.thread_time() - before) / count
 
 
-def measure(name: str, rounds: int, seconds: float) -> dict[str, float]:
+def measure(
+    backend: Any, make: Callable[[str], Workload], own: Callable[[], AbstractContextManager[Any]],
+    name: str, rounds: int, seconds: float,
+) -> dict[str, float]:  # fmt: skip
     """Ratios by mode."""
-    bench, step = Bench(), make(name).step
+    bench, step = Bench(backend), make(name).step
     plain = min(seconds_of(step, 3) for _ in range(3))
     count = max(2, min(20, int(seconds / plain)))
-    modes = {
+    modes: dict[str, Callable[[], AbstractContextManager[Any]]] = {
         "plain": nullcontext,
         "plain again": nullcontext,
-        "detect_anomaly": lambda: torch.autograd.set_detect_anomaly(True),
-        "between": lambda: bench.diagnosis(False, step),
-        "sampled": lambda: bench.diagnosis(True, step),
+        "own": own,
+        "first second": lambda: bench.diagnosis(step),
+        "steady": lambda: bench.diagnosis(step, spent=True),
+        "sampled": lambda: bench.diagnosis(step, deep=True),
     }
     times: dict[str, list[float]] = {mode: [] for mode in modes}
     for _ in range(rounds):
@@ -89,17 +101,44 @@ def measure(name: str, rounds: int, seconds: float) -> dict[str, float]:
     }
 
 
+def _torch() -> tuple[Any, Any, Callable[[str], Workload], Callable[[], AbstractContextManager[Any]]]:
+    import torch
+    from bench_models import MODELS, make
+
+    from adbg.engine.backends.torch.backend import TorchBackend
+
+    torch.set_num_threads(1)
+    return TorchBackend(), MODELS, make, lambda: torch.autograd.set_detect_anomaly(True)
+
+
+def _paddle() -> tuple[Any, Any, Callable[[str], Workload], Callable[[], AbstractContextManager[Any]]]:
+    import paddle
+    from bench_paddle_models import MODELS, make
+
+    from adbg.engine.backends.paddle.backend import PaddleBackend
+
+    @contextmanager
+    def checked() -> Iterator[None]:
+        paddle.set_flags({"FLAGS_check_nan_inf": 1})
+        yield
+        paddle.set_flags({"FLAGS_check_nan_inf": 0})
+
+    paddle.set_num_threads(1) if hasattr(paddle, "set_num_threads") else None
+    return PaddleBackend(), MODELS, make, checked
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="What diagnosis costs a training step.")
+    parser.add_argument("--framework", choices=("torch", "paddle"), default="torch")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=0.1, help="of plain training per mode and round")
-    parser.add_argument("--model", action="append", choices=sorted(MODELS), help="default: all")
+    parser.add_argument("--model", action="append", help="default: all")
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    for number, name in enumerate(options.model or MODELS):
-        found = measure(name, options.rounds, options.seconds)
+    backend, models, make, own = _paddle() if options.framework == "paddle" else _torch()
+    for number, name in enumerate(options.model or models):
+        found = measure(backend, make, own, name, options.rounds, options.seconds)
         if not number:
-            print(f"{'':20}" + "".join(f"{mode:>16}" for mode in found))
+            print(f"{options.framework:20}" + "".join(f"{mode:>16}" for mode in found))
         print(f"{name:20}" + "".join(f"{ratio:16.2f}" for ratio in found.values()), flush=True)
 
 

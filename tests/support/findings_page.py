@@ -22,6 +22,7 @@ FAMILIES = {
     "graphs": "Graphs: tensors that are overwritten, cut off, kept",
     "numbers": "Numbers",
     "functions": "Custom functions, hooks, errors",
+    "ranks": "Several ranks",
 }
 HEAD = """<!-- made by: python tests/support/findings_page.py -->
 # What it finds
@@ -42,6 +43,18 @@ under it. The script's results are the same as without adbg, to the bit.
 
 Cheap looks are taken in every iteration. Those that cost more (every operator, every gradient) are taken in iterations
 1 to 3, 8, 16, 32 and so on; with `--deep` in each one, and the script is run twice to see whether it repeats itself.
+
+At a stop that you came to without it (`adbg run -b nan train.py`, an exception), `diagnose` judges what lies there: the
+gradients, what the node and those below it saved, the frames of the exception. Where the cause lies in a forward that
+nobody watched, it says so, as a note, and which command watches it. In a program that runs (`adbg attach PID`),
+`diagnose start` begins behind the next backward, `diagnose` tells what was found so far, `diagnose stop` ends it; until
+then forward lines are kept.
+
+The ranks of a job (`adbg diagnose -- torchrun train.py`) tell what they find, and facts that are compared here; the
+same finding of several ranks is one, and a rank that lost its connection follows from what ended the other one.
+
+While operators are watched, a traceback that goes through `Tensor.backward` shows three more frames of PyTorch's own
+(`handle_torch_function`): they are really on the stack.
 """
 
 

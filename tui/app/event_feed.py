@@ -284,7 +284,7 @@ class EventFeed:
     def _found(self, event: events.Found) -> None:
         if event.what != "changed" and event.finding.victim_of is None:
             style = "bad" if event.finding.severity == "error" else "warn"
-            self.main.say(told_line(event.finding, event.what, event.process.info.rank), style)
+            self.main.say(told_line(event.finding, event.what, event.rank), style)
 
     def _profile_ended(self, event: events.ProfileEnded) -> None:
         self.main.say(state_text(event.state, prompt=True), "dim" if is_whole(event.state) else "warn")

@@ -159,7 +159,7 @@ class TextWriter(Writer):
 
     def found(self, event: events.Found) -> None:
         if event.what != "changed" and event.finding.victim_of is None:
-            self._lines(self._err, "stderr", told_line(event.finding, event.what, event.process.info.rank))
+            self._lines(self._err, "stderr", told_line(event.finding, event.what, event.rank))
 
     def diagnosed(self, findings: Findings) -> None:
         rows = findings.ranked()
@@ -279,7 +279,7 @@ class JsonWriter(Writer):
         self._complain("\n".join(growth_lines(growth)))
 
     def found(self, event: events.Found) -> None:
-        self._put(lines.finding_line(event.finding, event.process.info.rank, event.process.number))
+        self._put(lines.finding_line(event.finding, event.rank, event.process.number))
 
     def diagnosed(self, findings: Findings) -> None:
         self._put(lines.diagnosis_line(findings))

@@ -182,6 +182,12 @@ class Found:
     process: Process
     finding: Finding
     what: str = "told"  # or "changed", "taken back"
+    of_job: bool = False  # several ranks show it together, and this one was the last to tell its part
+
+    @property
+    def rank(self) -> int | None:
+        """Whose it is, where it is one's."""
+        return None if self.of_job else self.process.info.rank
 
 
 @dataclass(frozen=True, slots=True)

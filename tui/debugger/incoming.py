@@ -193,6 +193,9 @@ class Incoming:
         elif isinstance(body, protocol.Found):
             if what := self.findings.add(process, body.finding):
                 tell(events.Found(process, body.finding, what))
+        elif isinstance(body, protocol.RankFacts):
+            for finding, what in self.findings.compare(process, body):
+                tell(events.Found(process, finding, what, of_job=True))
         elif isinstance(body, protocol.DiagnosisEnds):
             self.findings.ended(process, body)
             tell(events.DiagnosisEnded(process))

@@ -57,9 +57,9 @@ def cause_text(cause: Cause) -> str:
     return f"{where} in {cause.function}" if cause.function else where
 
 
-def finding_lines(row: Ranked, width: int, whole: bool = True) -> list[FindingLine]:
+def finding_lines(row: Ranked, width: int, whole: bool = True, keys: bool = False) -> list[FindingLine]:
     """One finding: what is wrong, which line to change, what proves it, what shows it. ``whole``: evidence and
-    commands too."""
+    commands too. ``keys``: commands are numbered, by the key that runs each."""
     finding, number = row.finding, row.number
     style = {"error": "bad", "warning": "warn"}.get(finding.severity, "")
     place = place_of(finding)
@@ -85,7 +85,7 @@ def finding_lines(row: Ranked, width: int, whole: bool = True) -> list[FindingLi
     for i, proof in enumerate(finding.evidence):
         add("" if i else "evidence", proof)
     for i, command in enumerate(finding.next):
-        add("" if i else "next", command, style="dim")
+        add("" if i else "next", f"{i + 1}  {command}" if keys else command, style="dim")
     for other in row.also:
         at = place_of(other)
         where = f" ({file_text(at.file)}:{at.line})" if at is not None and at != place else ""
@@ -135,10 +135,11 @@ def count_text(rows: Sequence[Ranked]) -> str:
 
 
 def headline(rows: Sequence[Ranked], examined: Sequence[Examined], ended: bool) -> str:
-    """The count, and where none is no all-clear, why: the program was killed, or detectors failed."""
+    """The count, and where none is no all-clear, why: the program ended without a word, or detectors failed."""
     counts = count_text(rows)
     if not ended:
-        return f"cut short: {counts if rows else 'nothing was told'} until the program was killed; more may be there"
+        told = counts if rows else "nothing was told"
+        return f"cut short: {told} until the program ended without a word (a signal, os._exit); more may be there"
     failed = len({row.kind for row in examined if row.result == "could not look"})
     kinds = f"{failed} kind{'s' * (failed > 1)} of findings could not be looked for"
     if failed and not rows and not any(row.result == "clear" for row in examined):
@@ -150,7 +151,7 @@ def examined_lines(examined: Sequence[Examined], iterations: int, ended: bool, f
     """What could not be looked at, a line a reason, then what was. ``ended``: said so by the program, or by a stop of
     diagnosis."""
     if not ended:
-        return ["what was looked at is not known: the program ended without a word (a signal, os._exit)"]
+        return ["what was looked at is not known: the program did not come to its end"]
     seen = f"{iterations} iteration{'s' * (iterations != 1)}"
     clear = [row.kind for row in examined if row.result == "clear"]
     away = [row.kind for row in examined if row.result == "not applicable"]

@@ -52,7 +52,8 @@ class OptimizerEvent:
     """``what``: "made", "step" (about to), "stepped", "zeroed" (zero_grad returned; of a module: no optimizer),
     "clipped" (gradients of ``tensors`` were clipped by the framework's own function: ``norm`` before, ``limit``; no
     tensors: it was given an iterator), "scheduler" (a learning-rate scheduler was made), "scheduled" (one stepped),
-    "loaded" (a module's weights were written from a state dict)."""
+    "loaded" (a module's weights were written from a state dict; ``missing``: names of the module's that were not in it,
+    ``unexpected``: names in it that the module has not)."""
 
     what: str
     optimizer: Any  # None where none is known
@@ -63,6 +64,8 @@ class OptimizerEvent:
     limit: float | None = None
     scheduler: Any = None
     frozen: Sequence[int] = ()  # places in ``tensors`` of those that take no gradient
+    missing: Sequence[str] = ()
+    unexpected: Sequence[str] = ()
 
 
 @dataclass(slots=True)
@@ -197,9 +200,11 @@ class Watcher:
 
 class Tap(abc.ABC):
     """One need, served by standing in for something of the framework's. ``put_in`` and ``take_out`` run on a thread of
-    the program between two of its statements; after ``take_out`` everything of the framework's is as it was."""
+    the program between two of its statements; after ``take_out`` everything of the framework's is as it was.
+    ``problem``: why it tells nothing any more in this process, "" where it does."""
 
     need: Need
+    problem: str = ""
 
     @abc.abstractmethod
     def put_in(self, watcher: Watcher) -> None: ...
@@ -224,6 +229,10 @@ class Observation:
         for tap in self._taps:
             served |= tap.need
         return served
+
+    def why_not(self, needs: Need) -> str:
+        """Why some of ``needs`` is not told, or no longer; "" where all is."""
+        return next((tap.problem for tap in self._taps if tap.problem and tap.need & needs), "")
 
     def want(self, needs: Need) -> None:
         """Have exactly the taps in that serve ``needs``."""

@@ -57,6 +57,27 @@ class Found:
     finding: Finding
 
 
+@event("adbg/rankFacts")
+@dataclass(frozen=True, slots=True)
+class RankFacts:
+    """What one rank of a job tells of itself, for a front end to compare with what the others tell. ``what``:
+    "iteration" (it is over, its steps are done) or "end" (the program ends, or is no longer watched)."""
+
+    what: str
+    world: Annotated[int, "ranks of the job"]
+    iteration: Annotated[int, "outermost backward calls begun so far"]
+    parameters: Annotated[dict[str, str], "by name: a hash of all bytes, ? where they cannot be read"]
+    gradients: Annotated[dict[str, str], "by name, as the last step used them: a hash, empty where there was none"]
+    rates: list[float] = field(default_factory=list)  # learning rates of that step
+    backward: Annotated[Cause | None, "the line that called backward"] = None
+    step: Annotated[Cause | None, "the line of the step"] = None
+    loop: Annotated[Cause | None, "the innermost loop around the call of backward"] = None
+    uses: Annotated[dict[str, Cause], "of parameters without a gradient: the line that would use them"] = field(
+        default_factory=dict
+    )
+    failed: Annotated[str, "what backward, or the program, raised"] = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Examined:
     """What one detector came to: ``result`` is "finding", "clear", "not applicable" or "could not look" (``why``)."""

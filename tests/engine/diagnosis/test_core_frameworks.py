@@ -201,15 +201,71 @@ def test_a_record_alone_shows_where_nan_began(tmp_path: Path) -> None:
     assert text.status == 0 and "no node was recorded" in text.stdout, str(text)
 
 
-@pytest.mark.torch
-def test_two_runs_that_differ_and_two_that_do_not(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    same = "for x in rows():\n    opt.zero_grad()\n    train([x])\n"
-    outcome = diagnosed(tmp_path, "torch", same, "--deep", "--only", "run-differs")
+REPEATED = {
+    "seeds": """
+import random
+train([x * (1 + random.random() * (i == 2)) for i, x in enumerate(rows())])  # LATER
+""",
+    "the order of a set": """
+names = {f"part {n}" for n in range(9)}
+shares = dict(zip(names, range(9)))
+for i, x in enumerate(rows()):
+    opt.clear_grad() if hasattr(opt, "clear_grad") else opt.zero_grad()
+    train([x * (1 + shares["part 3"] + 0.1 * shares["part 5"]) if i >= 2 else x])
+""",
+    "a generator without a seed": """
+import numpy as np
+def noisy(x):
+    return x + float(np.random.default_rng().normal())
+class Noise:
+    def __init__(self, rows):
+        self.rows = rows
+    def __iter__(self):
+        for i, x in enumerate(self.rows):
+            yield noisy(x) if i == 2 else x
+train(Noise(rows()))
+""",
+}
+SAME = """
+import numpy as np, random
+random.seed(0)
+np.random.seed(0)
+for x in rows():
+    opt.clear_grad() if hasattr(opt, "clear_grad") else opt.zero_grad()
+    train([x * random.random() + float(np.random.rand())])
+"""
+
+
+@on_frameworks()
+def test_two_runs_that_do_not_differ(framework: str, tmp_path: Path) -> None:
+    outcome = diagnosed(tmp_path, framework, SAME, "--deep", "--only", "run-differs")
     assert outcome.status == 0 and not findings(outcome) and outcome.program_output.count("\n") == 6, str(outcome)
-    other = "import random\ntrain([x * (1 + random.random() * (i == 2)) for i, x in enumerate(rows())])  # LATER\n"
-    outcome = diagnosed(tmp_path, "torch", other, "--deep", "--only", "run-differs")
+
+
+@on_frameworks()
+@pytest.mark.parametrize("what", REPEATED)
+def test_two_runs_that_differ(framework: str, tmp_path: Path, what: str) -> None:
+    outcome = diagnosed(tmp_path, framework, REPEATED[what], "--deep", "--only", "run-differs")
     (found,) = findings(outcome)
     assert (found["kind"], found["severity"], found["backward"]) == ("run-differs", "warning", 3), str(outcome)
     assert found["node"]["unique_name"] and "2 backward calls before are the same" in found["evidence"][1]
-    assert outcome.program_output.count("\n") == 1, "the second run is not heard"
+    lines = 6 if what == "the order of a set" else 1
+    assert outcome.program_output.count("\n") == lines, "the second run is not heard"
+
+
+@on_frameworks()
+def test_what_a_compiled_program_does_not_show(framework: str, tmp_path: Path) -> None:
+    """Operators are not watched from there on: that is said of every kind that needs them, and is no all-clear."""
+    compiled = {
+        "torch": "net = torch.compile(net, backend='eager')",
+        "paddle": "net = paddle.jit.to_static(net)",
+    }
+    outcome = diagnosed(tmp_path, framework, f"{compiled[framework]}\ntrain(rows())")
+    check(outcome)
+    (end,) = outcome.of("diagnosis")
+    rows = {row["kind"]: row for row in end["examined"]}
+    assert rows["zero-grad"]["result"] == "finding", str(outcome)
+    for kind in ("loss-broadcast", "loss-input"):  # they need nothing else
+        assert rows[kind]["result"] == "could not look" and "compiles" in rows[kind]["why"], str(rows[kind])
+    text = adbg("diagnose", "--only", "loss-broadcast", tmp_path / "train.py", cwd=tmp_path)
+    assert "1 kind of findings could not be looked for" in text.stderr and "compiles" in text.stderr, str(text)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from support.app_driver import Driver, drive
 
@@ -41,7 +43,7 @@ def test_a_list_what_proves_it_and_where_it_is(size: tuple[int, int]) -> None:
         await app.press("f8")
         text = await app.shows(
             "Findings", "2 findings: 1 error, 1 warning", "error   test_findings_sc", "zero-grad  optimizer.zero",
-            "change    ", "norms 1.2, 2.3, 3.5, 4.1", "next      p grad", "1 other kind of findings",
+            "change    ", "norms 1.2, 2.3, 3.5, 4.1", "next      1  p grad", "1 other kind of findings", "so far",
         )  # fmt: skip
         assert asked == ["start", "state"] and max(len(line) for line in text.splitlines()) <= size[0]
         await app.press("j")
@@ -66,6 +68,24 @@ def test_one_that_comes_later_is_shown_and_none_is_said() -> None:
         await app.press("f8")
         assert len(app.app.screen_stack) == 1
         await app.shows("error of rank 0: zero-grad: optimizer.zero_grad()")
+
+    drive(WIDE, body)
+
+
+def test_a_next_command_is_run_by_its_number() -> None:
+    """One of the prompt's runs there; one of a shell is copied, and the screen stays; any other number does nothing."""
+
+    async def body(app: Driver) -> None:
+        told = replace(FIRST, next=["p 40 + 2", "adbg diagnose --deep SCRIPT"])
+        app.agent.do_diagnose = lambda _: protocol.DiagnosisBody(True, [told])  # type: ignore[attr-defined]
+        await app.press("f8")
+        await app.shows("1  p 40 + 2", "2  adbg diagnose")
+        await app.press("9", "2")
+        await app.until(lambda: app.app.clipboard == "adbg diagnose --deep SCRIPT", "it is copied")
+        assert isinstance(app.app.screen, FindingsScreen)
+        await app.press("1")
+        await app.until(lambda: not isinstance(app.app.screen, FindingsScreen), "the main screen")
+        await app.shows("p 40 + 2")
 
     drive(WIDE, body)
 

@@ -138,7 +138,7 @@ def test_what_was_looked_at() -> None:
         "nothing there to look at: b",
     ]
     assert "no backward was called" in examined_lines(examined[:2], 0, True, False)[0]
-    assert "without a word" in examined_lines([], 0, False, True)[0]
+    assert "did not come to its end" in examined_lines([], 0, False, True)[0]
 
 
 def test_no_headline_reads_as_all_clear_where_it_is_not() -> None:
@@ -147,7 +147,7 @@ def test_no_headline_reads_as_all_clear_where_it_is_not() -> None:
     assert headline([], [clear, failed], True) == "nothing found, and 1 kind of findings could not be looked for"
     assert headline([], [failed], True) == "1 kind of findings could not be looked for"
     killed = headline([], [], False)
-    assert killed.startswith("cut short") and "nothing found" not in killed
+    assert killed.startswith("cut short") and "os._exit" in killed and "nothing found" not in killed
     assert "1 finding" in headline(rows(made(1)), [], False)
 
 

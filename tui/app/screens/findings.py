@@ -19,7 +19,7 @@ from adbg.tui.app.lines.line_panel import LinePanel
 from adbg.tui.app.messages import Read
 from adbg.tui.debugger.findings.store import Findings
 from adbg.tui.text.cells import Spans, elide, fit
-from adbg.tui.text.findings import FindingLine, Ranked, count_text, examined_lines, finding_lines, place_of
+from adbg.tui.text.findings import FindingLine, Ranked, count_text, examined_lines, finding_lines, headline, place_of
 from adbg.tui.text.formatting import file_text
 
 EVERY = 0.5  # seconds between two looks at what was told meanwhile
@@ -96,7 +96,7 @@ class FindingText(LinePanel):
 
     def _make(self) -> None:
         width = max(self.size.width - 1, 20)
-        found = finding_lines(self._row, width) if self._row is not None else []
+        found = finding_lines(self._row, width, keys=True) if self._row is not None else []
         rest = [FindingLine(part, "dim") for note in self._notes for part in wrap(note, width)]
         self._lines = [*found, *([FindingLine("")] if found and rest else []), *rest]
         self.lines_changed()
@@ -113,26 +113,32 @@ class FindingText(LinePanel):
         return [(elide(line.text, width), line.style if line.style in theme.STYLES else "string")]
 
 
-class FindingsScreen(ModalScreen["Ranked | None"]):
-    """Returns the finding that was chosen with enter. ``question`` has the program look, and says why it cannot."""
+class FindingsScreen(ModalScreen["Ranked | str | None"]):
+    """Returns the finding that was chosen with enter, or the command that was chosen by its number. ``question`` has
+    the program look, and says why it cannot; ``alive``: whether it may tell more."""
 
     BINDINGS = [
         Binding("escape,q,f8", "leave", "Back", show=False),
         Binding("r", "again", "Look again", show=False),
         Binding("y", "yank", "Copy", show=False),
+        *(Binding(str(key), f"follow({key})", f"Next command {key}", show=False) for key in range(1, 10)),
     ]
 
-    def __init__(self, findings: Findings, ask: Ask, question: Callable[[], Answer]) -> None:
+    def __init__(
+        self, findings: Findings, ask: Ask, question: Callable[[], Answer], alive: Callable[[], bool] = lambda: True
+    ) -> None:
         super().__init__()
         self._findings = findings
         self._ask = ask
         self._question = question
+        self._alive = alive
+        self._drawn = ""
         self._head = Static("", id="findings-head")
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="frame full") as box:
             box.border_title = "Findings"
-            box.border_subtitle = Content("⏎ node, line and value · r look again · y copy · esc back")
+            box.border_subtitle = Content("⏎ node, line, value · 1-9 run a next · r look again · y copy · esc back")
             yield self._head
             yield FindingsList(id="findings-list")
             yield FindingText(id="findings-text")
@@ -159,14 +165,37 @@ class FindingsScreen(ModalScreen["Ranked | None"]):
     def _renew(self, anew: bool = False) -> None:
         """Draw what is known now."""
         changed = self._list.show(self._findings.ranked())
-        if not changed and not anew:
+        head = self._headline()
+        if not changed and not anew and head == self._drawn:
             return
+        self._drawn = head
         rows = self._list.rows
-        self._head.update(theme.styled([(f" {count_text(rows)}", "bold")]))
-        height = max(3, min(len(rows) + 1, self.size.height // 2 - 3))
+        self._head.update(theme.styled([(f" {head}", "bold")]))
+        height = max(1 if rows else 3, min(len(rows), self.size.height // 2 - 3))
         self._list.styles.height = height
         self._list.refresh()
         self._tell()
+
+    def _headline(self) -> str:
+        """The count; while the program runs it may find more, and where it was cut short that is said."""
+        rows, findings = self._list.rows, self._findings
+        if self._alive():
+            return f"{count_text(rows)} so far"
+        if findings.told_end or rows:
+            return headline(rows, findings.examined(), findings.told_end)
+        return count_text(rows)
+
+    def action_follow(self, number: int) -> None:
+        """Run that one of the next commands; one of a shell is copied."""
+        row = self._list.selected
+        commands = row.finding.next if row is not None else []
+        if not 1 <= number <= len(commands):
+            self.app.bell()
+        elif commands[number - 1].startswith("adbg "):
+            self.app.copy_to_clipboard(commands[number - 1])
+            self.notify(f"copied, for a shell: {commands[number - 1]}", timeout=4, markup=False)
+        else:
+            self.dismiss(commands[number - 1])
 
     def _tell(self) -> None:
         findings = self._findings

@@ -35,6 +35,7 @@ class OtherScreens(TypeAhead[int]):
     lookups: Lookups
     feed: Any  # the app's EventFeed, which is above this room
     reader: Any  # its StopReader, likewise
+    runner: Any  # its CommandRunner, likewise
 
     def action_screen(self, name: str) -> None:
         """ "help", "output", "threads", "memory", "findings", "profile"."""
@@ -93,8 +94,11 @@ def _findings(app: OtherScreens) -> None:
     """What is wrong. The finding that is chosen is shown in all panels: node, value, and the line to change."""
     debugger, main = app.debugger, app.main
 
-    def chosen(row: Ranked | None) -> None:
+    def chosen(row: Ranked | str | None) -> None:
         if row is None:
+            return
+        if isinstance(row, str):
+            app.runner.run(row)
             return
         place, name = place_of(row.finding), row.finding.node and row.finding.node.unique_name
 
@@ -116,7 +120,8 @@ def _findings(app: OtherScreens) -> None:
         else:
             show(0)
 
-    app.push_screen(FindingsScreen(debugger.findings, app.lookups.ask, partial(look_again, debugger)), chosen)
+    screen = FindingsScreen(debugger.findings, app.lookups.ask, partial(look_again, debugger), lambda: debugger.alive)
+    app.push_screen(screen, chosen)
 
 
 def _profile(app: OtherScreens) -> None:

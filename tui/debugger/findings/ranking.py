@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from adbg.engine.protocol.messages import Examined, Finding
+from adbg.tui.debugger.findings.job import is_lost
 from adbg.tui.text.findings import Ranked
 
 _SEVERITIES = ("error", "warning", "note")
@@ -27,7 +28,7 @@ def ranked(told: Iterable[Told]) -> list[Ranked]:
     What was taken back (confidence 0) is left out, and a consequence (``victim_of``) goes under its cause. The same
     finding of several processes is one with their ranks; two of one line are one, the lesser under the other. Order:
     notes behind all else, errors before warnings; then the earlier iteration, forward before backward, the higher
-    confidence.
+    confidence. That a rank lost its connection to another one follows from what ended the other.
     """
     alive = {(each.process, each.finding.id): each for each in told if each.finding.confidence > 0}
     groups: dict[object, list[Told]] = {}
@@ -49,6 +50,11 @@ def ranked(told: Iterable[Told]) -> list[Ranked]:
             if line is not None:
                 of_line[line] = key
             tops[key] = Ranked(0, first.finding, first.process, _ranks(group))
+    for key in [key for key in tops if is_lost(groups[key][0].finding)]:
+        others = [each for each in tops if each != key and _ends_others(groups[each][0], groups[key])]
+        if others:
+            under[key] = min(others, key=lambda each: _order(groups[each][0].finding))
+            del tops[key]
     for key, cause in under.items():
         seen = {key}
         while cause in under and cause not in seen:  # of a cause that was folded itself
@@ -84,6 +90,12 @@ def _root(told: Told, alive: dict[tuple[int, int], Told]) -> tuple[int, int]:
         seen.add(cause)
         here = alive[told.process, cause]
     return told.process, here.finding.id
+
+
+def _ends_others(told: Told, lost: list[Told]) -> bool:
+    """Whether it can have ended the rank that those waited for."""
+    elsewhere = told.rank is None or told.rank not in {each.rank for each in lost}
+    return told.finding.severity == "error" and elsewhere and not is_lost(told.finding)
 
 
 def _ranks(group: list[Told]) -> tuple[int, ...]:

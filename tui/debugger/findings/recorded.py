@@ -6,10 +6,11 @@ import contextlib
 from collections.abc import Collection
 from pathlib import Path
 
-from adbg.engine.protocol.messages import DiagnosisEnds, Examined, Finding, FoundAt
+from adbg.engine.protocol.messages import DiagnosisEnds, Examined, Finding, FoundAt, RankFacts
 from adbg.engine.record.files import labels
 from adbg.engine.record.reader import NodeEvent, RecordedBackward, RunReader
 from adbg.engine.types import GraphRow
+from adbg.tui.debugger.findings.job import Job
 from adbg.tui.debugger.findings.ranking import Told, merged, ranked
 from adbg.tui.text.findings import Ranked
 
@@ -25,9 +26,11 @@ class RecordedFindings:
         self.told: list[Told] = []
         self._ends: list[DiagnosisEnds] = []
         self.live = False
+        self._facts: list[tuple[int, RankFacts]] = []
         for number, label in enumerate(labels(folder), 1):
             with contextlib.closing(RunReader(folder, label)) as reader:
                 self._read(number, reader)
+        self._compare()
 
     def _read(self, number: int, reader: RunReader) -> None:
         findings, end = reader.diagnosis()
@@ -39,6 +42,14 @@ class RecordedFindings:
             findings, end = judge(reader)
         self.told += [Told(number, rank, finding) for finding in findings if self._wanted(finding.kind)]
         self._ends += [end] if end is not None else []
+        self._facts += [(rank, facts) for facts in reader.rank_facts()] if rank is not None else []
+
+    def _compare(self) -> None:
+        """What the ranks told of themselves, in the order of their iterations."""
+        job, last = Job(), {}
+        for rank, facts in sorted(self._facts, key=lambda each: (each[1].what == "end", each[1].iteration, each[0])):
+            last.update({finding.id: finding for finding in job.add(rank, facts)})
+        self.told += [Told(0, None, finding) for finding in last.values() if self._wanted(finding.kind)]
 
     def _wanted(self, kind: str) -> bool:
         return not self._only or kind in self._only

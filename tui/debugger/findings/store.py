@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 
-from adbg.engine.protocol.messages import DiagnosisBody, DiagnosisEnds, Examined, Finding
+from adbg.engine.protocol.messages import DiagnosisBody, DiagnosisEnds, Examined, Finding, RankFacts
+from adbg.tui.debugger.findings.job import Job
 from adbg.tui.debugger.findings.ranking import Told, merged, ranked
 from adbg.tui.debugger.process import Process
 from adbg.tui.text.findings import Ranked
@@ -18,19 +19,30 @@ class Findings:
         self._lock = threading.Lock()
         self._told: dict[tuple[int, int], Told] = {}
         self._ends: dict[int, DiagnosisEnds] = {}
+        self._job = Job()
 
     def begin(self) -> None:
         """The program starts."""
         with self._lock:
             self._told.clear()
             self._ends.clear()
+            self._job = Job()
+
+    def compare(self, process: Process, facts: RankFacts) -> list[tuple[Finding, str]]:
+        """What several ranks show together, and what is new of it, as ``add`` says it. They are findings of no rank."""
+        with self._lock:
+            found = self._job.add(process.info.rank or 0, facts)
+            told = [(each, self._note((0, each.id), Told(process.number, None, each))) for each in found]
+        return [(finding, what) for finding, what in told if what]
 
     def add(self, process: Process, finding: Finding) -> str:
         """What is new of it: "told", "changed", "taken back"; "" where nothing is."""
-        key = process.number, finding.id
         with self._lock:
-            before = self._told.get(key)
-            self._told[key] = Told(process.number, process.info.rank, finding)
+            return self._note((process.number, finding.id), Told(process.number, process.info.rank, finding))
+
+    def _note(self, key: tuple[int, int], told: Told) -> str:
+        before, finding = self._told.get(key), told.finding
+        self._told[key] = told
         if before is not None and before.finding == finding:
             return ""
         if finding.confidence <= 0:

@@ -76,7 +76,7 @@ class OperatorTap(Tap):
                 setattr(owner, name, original)
 
     def compiles(self) -> None:
-        self.problem = "the program compiles functions (to_static)"
+        self.problem = "operators are not seen where the program compiles functions (to_static)"
         self.take_out()
 
     # ---- on the program's threads

@@ -92,7 +92,9 @@ class StepsTap(Tap):
         self._tell("zeroed", None, told[1], tuple(told[0].parameters()))
 
     def _loaded(self, told: Any, result: Any, error: BaseException | None) -> None:
-        self._tell("loaded", None, told[1], tuple(told[0].parameters()))
+        pair = result if isinstance(result, tuple) and len(result) == 2 else ((), ())  # names of no use to either side
+        missing, unexpected = (tuple(map(str, each)) for each in pair)
+        self._tell("loaded", None, told[1], tuple(told[0].parameters()), missing=missing, unexpected=unexpected)
 
     def _step_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any], frame: types.FrameType) -> Any:
         optimizer, line = args[0], self._frames.live_line(frame)

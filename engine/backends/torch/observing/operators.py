@@ -118,7 +118,7 @@ class OperatorTap(Tap):
 
         @functools.wraps(theirs)
         def compile(*args: Any, **kwargs: Any) -> Any:
-            self.problem = "the program compiles (torch.compile)"
+            self.problem = "operators are not seen where the program compiles (torch.compile)"
             self.take_out()
             try:
                 return theirs(*args, **kwargs)

@@ -98,7 +98,8 @@ class StepsTap(Tap):
         self._tell("zeroed", None, told[1], tuple(told[0].parameters()))
 
     def _loaded(self, told: Any, result: Any, error: BaseException | None) -> None:
-        self._tell("loaded", None, told[1], tuple(told[0].parameters()))
+        missing, unexpected = (tuple(getattr(result, name, ())) for name in ("missing_keys", "unexpected_keys"))
+        self._tell("loaded", None, told[1], tuple(told[0].parameters()), missing=missing, unexpected=unexpected)
 
     def _step_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if not _is_compiling() and not capturing():

@@ -35,6 +35,7 @@ _GOT = re.compile(
 )
 _TURNS = re.compile(r"\.(permute|transpose|t|swapaxes|moveaxis|T|mT|movedim)\b|\b(transpose|permute)\(")
 _FOLDS = re.compile(r"\.(?:view|reshape)\(\s*\[?-1\s*,|reshape\(\s*\w+\s*,\s*\[?-1\s*,")
+_RESHAPES = re.compile(r"\b(?:view|reshape|flatten|unflatten|rearrange|expand|resize)\w*\(")
 _DTYPES = re.compile(
     r"dtype|scalar type|data type|data_type|expected .*(Long|Float|Double|Half|Int)|not implemented for", re.I
 )
@@ -213,6 +214,11 @@ class OperatorError(Detector):
                 folded = self._folded(value)
                 if folded is not None:
                     return folded, f"{name} becomes {self._meta(value)} by line {folded.line}"
+        batched = self._batch_changed(
+            steps, place, error, inputs or [each for each in operands if not facts.name_of(each[1])]
+        )
+        if batched is not None:
+            return batched
         layer = self._layer(steps, place)
         if layer is not None:
             line, name = layer
@@ -241,6 +247,27 @@ class OperatorError(Detector):
             release = getattr(graph, "release", None)
             if release is not None:
                 release()
+        return None
+
+    def _batch_changed(
+        self, steps: list[Step], place: int, error: Exception, operands: list[tuple[str, Any]]
+    ) -> tuple[SourceLine, str] | None:
+        """The line that gave an operand another number of rows than the batch has, which the data in the user's
+        functions agrees on: ``view(batch_size, -1)`` at the last batch, which is smaller."""
+        backend = self.facts.backend
+        tensors = [
+            value for frame, _ in steps[: place + 1] if is_users(frame) for _, value in tensor_locals(backend, frame)
+        ]
+        data = [each for each in tensors if not backend.has_graph(each) and not self.facts.name_of(each)]
+        shapes = [backend.meta(each).shape for each in data]
+        rows = {shape[0] for shape in shapes if shape}
+        if len(rows) != 1 or len(shapes) < 2:
+            return None
+        for name, value in operands:
+            shape = backend.meta(value).shape
+            line = self._made(steps, place, name, value, error) if shape and shape[0] not in rows else None
+            if line is not None and _RESHAPES.search(self.facts.text_of(line)):
+                return line, f"{name} becomes {self._meta(value)} at line {line.line}, of a batch of {rows.pop()}"
         return None
 
     def _other_kind(

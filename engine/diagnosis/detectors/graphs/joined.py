@@ -116,6 +116,8 @@ class _Joining(Detector):
         for line in reversed(shared):
             names = assigned_on(line.file, line.line)
             kept = [name for name in names if "." in name or "[" in name]
+            if not kept and (stored := _stored(line, names)) is not None:
+                return stored
             if kept or (names and (line.file, line.function) in running):
                 return line, (kept or names)[-1]
         return shared[-1], ""
@@ -134,6 +136,24 @@ def _above(call: BackwardCall, key: int) -> set[int]:
             if each not in found:
                 found.add(each)
                 todo.append(each)
+    return found
+
+
+def _stored(line: SourceLine, names: Sequence[str]) -> tuple[SourceLine, str] | None:
+    """Where the same function then gives one of ``names`` to what outlives the call, and what that is: the last such
+    line, as in ``out, state = self.cell(x, state)`` and below it ``self.state = state``."""
+    scope, found = scope_at(line.file, line.line), None
+    for node in sorted(inside(scope) if scope is not None else (), key=lambda node: getattr(node, "lineno", 0)):
+        if (
+            not isinstance(node, ast.Assign)
+            or node.lineno <= line.line
+            or not isinstance(node.value, (ast.Name, ast.Tuple))
+        ):
+            continue
+        given = {each.id for each in ast.walk(node.value) if isinstance(each, ast.Name)}
+        kept = [each for each in node.targets if isinstance(each, (ast.Attribute, ast.Subscript))]
+        if kept and given & set(names):
+            found = SourceLine(line.file, node.lineno, line.function), ast.unparse(kept[0])
     return found
 
 

@@ -100,7 +100,8 @@ class GraphKept(Detector):
                 id, "graph-kept", "error" if sure else "warning", 0.93 if sure else 0.86, message,
                 cause=facts.cause(line),
                 evidence=evidence, next=["why alive", "info memory"],
-                iteration=since, victim_of=grown.id if grown is not None and nodes else None,
+                # Memory is lost from then on, but nothing is wrong yet: what makes results wrong comes first.
+                iteration=iteration if sure else since, victim_of=grown.id if grown is not None and nodes else None,
             )
         )  # fmt: skip
         self._told[name] = (id, since)

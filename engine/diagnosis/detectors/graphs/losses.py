@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import weakref
-from dataclasses import dataclass
 from typing import Any
 
 from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, detector
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, shape
+from adbg.engine.diagnosis.detectors.graphs.marks import Marked, Marks
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.protocol.messages import Finding
-from adbg.engine.types import SourceLine
 
 _DIFFERENCES = frozenset({"sub", "subtract", "rsub", "mul", "multiply", "add", "square_error_cost", "dist"})
 _PAIRED = frozenset({
@@ -27,42 +25,12 @@ _MADE = {
     "softmax": "probabilities", "softmax_": "probabilities", "sigmoid": "probabilities", "sigmoid_": "probabilities",
     "log_softmax": "log-probabilities", "logsigmoid": "log-probabilities",
 }  # fmt: skip
-_AXIS = frozenset({"mean", "sum", "max", "min", "amax", "amin", "std", "var", "norm", "logsumexp", "prod", "median",
-                   "p_norm", "frobenius_norm", "vector_norm"})  # fmt: skip
-_ALIGNED = frozenset({"sub", "subtract", "div", "divide", "truediv", "mul", "multiply"})
-_MOST = 4000
 
 
-@dataclass(slots=True)
-class Marked:
-    """What a tensor is: an outer difference, or the result of a softmax."""
-
-    ref: Any
-    what: str
-    name: str
-    line: SourceLine | None
-
-
-class _Marks:
-    def __init__(self) -> None:
-        self._known: dict[int, Marked] = {}
-
-    def of(self, value: Any) -> Marked | None:
-        known = self._known.get(id(value))
-        return known if known is not None and known.ref() is value else None
-
-    def put(self, value: Any, what: str, name: str, line: SourceLine | None) -> None:
-        if len(self._known) > _MOST:
-            self._known = {key: each for key, each in self._known.items() if each.ref() is not None}
-        self._known[id(value)] = Marked(weakref.ref(value), what, name, line)
-
-
-@detector("loss-broadcast", "wrong-axis")
+@detector("loss-broadcast")
 class LossBroadcast(Detector):
     """A prediction of shape (N, 1) meets a target of shape (N,): the difference is N x N, every prediction against
     every target, and the mean of that is no loss; training then finds the mean of all targets.
-    "wrong-axis": what was reduced over one axis without keepdim meets its source, and a broadcast lines it up with
-    another one; seen where sizes are equal, for else it raises.
     Evidence: the shapes of both, of what came out, and the line that reduced it.
     Mistaken for: distances between all pairs; these are taken between tensors of one rank, or are not reduced at once.
     Cost: in sampled iterations a look at the shapes of each operator's operands.
@@ -72,15 +40,13 @@ class LossBroadcast(Detector):
 
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
-        self._outer = _Marks()
-        self._reduced = _Marks()
+        self._outer = Marks()
 
     def operator(self, call: OperatorCall) -> None:
         if call.error is not None or not call.results or not call.operands:
             return
         name = plain(call.name)
         result = call.results[0]
-        self._axis(call, name, result)
         for operand in call.operands:
             known = self._outer.of(operand)
             if known is None:
@@ -104,33 +70,6 @@ class LossBroadcast(Detector):
             self._tell(Marked(None, what, call.name, line_of(call.lines)), call)
         else:
             self._outer.put(result, what, call.name, line_of(call.lines))
-
-    def _axis(self, call: OperatorCall, name: str, result: Any) -> None:
-        if name in _AXIS:
-            source = shape(call.operands[0])
-            axis = _axis_of(call)
-            if axis is not None and axis % max(len(source), 1) != 0 and 1 <= len(shape(result)) < len(source):
-                self._reduced.put(result, repr(source), call.name, line_of(call.lines))
-        elif name in _ALIGNED and len(call.operands) == 2:
-            for one, other in (call.operands, call.operands[::-1]):
-                known = self._reduced.of(one)
-                if known is not None and known.what == repr(shape(other)) == repr(shape(result)):
-                    self._tell_axis(known, one, call)
-
-    def _tell_axis(self, known: Marked, reduced: Any, call: OperatorCall) -> None:
-        facts, line = self.facts, line_of(call.lines)
-        message = (
-            f"{call.name} at {place(line)} lines up what {known.name} reduced over another axis: keepdim is missing"
-        )
-        evidence = [
-            f"{known.name} at {place(known.line)} made {shape(reduced)} of {known.what}, without the axis it reduced",
-            f"{call.name} lines it up with the last axis of {known.what}, which is another one of the same size",
-            "whether the other axis is meant decides it, as in the normalisation of a symmetric matrix",
-        ]
-        facts.tell(
-            Finding(0, "wrong-axis", "note", 0.45, message, None, None, facts.iteration + 1, line,
-                    facts.cause(known.line), evidence, [f"b {place(line)}", "info node"])
-        )  # fmt: skip
 
     def _related(self, first: Any, second: Any) -> bool:
         where = self.facts.backend.storages
@@ -164,7 +103,7 @@ class LossInput(Detector):
 
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
-        self._marks = _Marks()
+        self._marks = Marks()
 
     def operator(self, call: OperatorCall) -> None:
         if call.error is not None or not call.operands:
@@ -261,17 +200,6 @@ class Promoted(Detector):
             Finding(0, "promoted", "note", 0.45, message, None, None, facts.iteration + 1, line, facts.cause(line),
                     evidence, [f"b {place(line)}"])
         )  # fmt: skip
-
-
-def _axis_of(call: OperatorCall) -> int | None:
-    """The one axis that a reduction is told."""
-    given = call.keywords.get("dim", call.keywords.get("axis"))
-    place = 2 if "norm" in call.name else 1  # behind the order of the norm
-    if given is None and len(call.arguments) > place:
-        given = call.arguments[place]
-    if isinstance(given, (list, tuple)) and len(given) == 1:
-        given = given[0]
-    return given if isinstance(given, int) and not isinstance(given, bool) else None
 
 
 def _one(value: Any) -> bool:

@@ -129,7 +129,7 @@ class Silent:
 
     def by_writes(self, running: Running, uses: list[Use], writes: list[Write]) -> None:
         """``writes`` through another counter than the one of what ``uses`` saved."""
-        suspects = [write for write in writes if any(self._behind(use, write) for use in uses if use.when < write.when)]
+        suspects = self._behind(uses, writes)
         if not suspects:
             return
         if self._hidden(running):
@@ -143,14 +143,20 @@ class Silent:
                     self._report(running, key, write, f"saved {name}")
                     break
 
-    def _behind(self, use: Use, write: Write) -> bool:
-        """Whether ``write`` changed the memory of something that ``use`` took or made, and its version did not move."""
-        for where, version, ref in (*use.takes, *use.makes):
-            if where & write.where:
-                value = ref()
-                if value is None or self.facts.backend.version_of(value) == version:
-                    return True
-        return False
+    def _behind(self, uses: list[Use], writes: list[Write]) -> list[Write]:
+        """Those that changed the memory of something that an earlier use took or made, whose version did not move."""
+        at: dict[int, list[tuple[int, int | None, Any]]] = {}
+        for use in uses if writes else ():
+            for where, version, ref in (*use.takes, *use.makes):
+                for address in where:
+                    at.setdefault(address, []).append((use.when, version, ref))
+        version_of, found = self.facts.backend.version_of, []
+        for write in writes:
+            for when, version, ref in (each for address in write.where for each in at.get(address, ())):
+                if when < write.when and ((value := ref()) is None or version_of(value) == version):
+                    found.append(write)
+                    break
+        return found
 
     def _by_nodes(self, running: Running, uses: list[Use], suspects: list[Write]) -> None:
         """The framework hides what is saved: operators are known by their node, and what they save by their name."""

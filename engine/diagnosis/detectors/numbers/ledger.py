@@ -24,7 +24,8 @@ _MAKERS = {"full", "full_like", "tensor", "to_tensor", "as_tensor", "new_full", 
 @dataclass(slots=True)
 class Made:
     """A tensor that is not finite. ``kind``: "operator" (made here of finite operands, or passed on from ``parents``),
-    "parameter", "data" (it came from outside), "constant" (infinities that the program wrote there: a mask)."""
+    "parameter", "gradient" (of parameter ``name``), "data" (it came from outside), "constant" (infinities that the
+    program wrote there: a mask)."""
 
     kind: str
     name: str
@@ -159,6 +160,8 @@ class Ledger:
         name = self._facts.name_of(operand)
         meta = backend.meta(operand)
         kind = "parameter" if name else "data"
+        if kind == "data" and (of := self._gradient_of(operand)):
+            kind, name = "gradient", of
         if kind == "data" and not nan and self._only_negative(operand):
             kind = "constant"
         made = Made(kind, name or call.name, call.lines, nan, inf, meta.numel, values.shape_text(backend, operand))
@@ -170,6 +173,15 @@ class Ledger:
             made.evidence.append(f"element {where} is {values.plain(found.flat[place])}" if where else "it is a scalar")
         self._keep(operand, made)
         return made
+
+    def _gradient_of(self, operand: Any) -> str:
+        """The parameter whose ``.grad`` it is, or a part of; "" for none."""
+        here = set(self._places(operand))
+        for name, parameter in self._facts.backend.parameters() if here else ():
+            gradient = self._facts.backend.gradient_of(parameter)
+            if gradient is not None and not here.isdisjoint(self._places(gradient)):
+                return name
+        return ""
 
     def _only_negative(self, operand: Any) -> bool:
         found = values.stats(self._facts.backend, operand)

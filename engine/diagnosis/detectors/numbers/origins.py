@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from adbg.engine.backends.base import OptimizerEvent
 from adbg.engine.diagnosis.detectors.numbers import own_backward, saved, singular, values
 from adbg.engine.diagnosis.detectors.numbers.ledger import Ledger, Made
 from adbg.engine.diagnosis.detectors.numbers.steps import Steps
@@ -109,6 +110,11 @@ class Origins:
             )
         elif made.kind == "constant":
             message = f"{made.name} gives {made.why or 'infinities'}, which reach the loss"
+        elif made.kind == "gradient":
+            place = Facts.text_of(made.line) if made.line is not None else made.name
+            message = (
+                f"the gradient of {made.name} is not finite as `{place}` uses it, and no operator made it so: {what}"
+            )
         else:
             place = Facts.text_of(made.line) if made.line is not None else made.name
             message = f"the data is not finite already: {what} enter at `{place}`"
@@ -183,6 +189,30 @@ class Origins:
         return Finding(
             id=0, kind="nonfinite", severity="error", confidence=0.85, message=message, node=FoundAt(parameter=name),
             forward=used, cause=self._facts.cause(step.made or step.line), evidence=[*evidence, *self._steps.text()],
+        )  # fmt: skip
+
+    def of_gradient(self, name: str, gradient: Any, event: OptimizerEvent) -> Finding:
+        """It was finite as backward ended, and is not as a step begins."""
+        counts = values.bad(self._facts.backend, gradient)
+        told = [f".grad of {name} {values.shape_text(self._facts.backend, gradient)}: {values.counted(*counts)}"]
+        what = values.shape_text(self._facts.backend, gradient)
+        made = self._ledger.of(gradient) or self._ledger.like(what, *counts)
+        first = made.origin() if made is not None else None
+        line = first.line if first is not None and first.kind == "operator" else None
+        if first is not None and "clip_grad" in first.name:  # NaN comes out where it went in
+            told.append(f"{first.name} passes it on")
+            line = None
+        message = f"the gradient of {name} is made not finite between backward and step"
+        if first is not None and line is not None:
+            message += f", in `{Facts.text_of(line)}`" + (f": {first.why}" if first.why else "")
+            told += [*first.evidence, *self._stack(first.lines)]
+        told.append("no node of the backward gave a gradient that is not finite")
+        if event.line is not None:
+            told.append(f"the step that uses it is at {event.line.file}:{event.line.line}")
+        return Finding(
+            id=0, kind="nonfinite", severity="error", confidence=0.93 if line is not None else 0.8, message=message,
+            node=FoundAt(parameter=name), forward=event.line, cause=self._facts.cause(line), evidence=told,
+            next=[f"b param:{name} after"],
         )  # fmt: skip
 
     def _of_step(self, made: Made) -> Finding | None:

@@ -10,18 +10,22 @@ from typing import Any
 from adbg.engine.outside import suppress
 from adbg.engine.types import SourceLine
 
+_UNWRITTEN = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"}
 _CALLS = {"sqrt", "rsqrt", "log", "log2", "log10", "log1p", "reciprocal", "div", "divide", "exp", "acos", "asin"}
 
 
 def suspect(function: Any) -> tuple[SourceLine | None, bool]:
-    """The only line of ``function.backward`` that divides or takes a root, a logarithm or an exponential, and True;
-    else the line of its ``def``, and False. None where there is no source."""
+    """The only line of ``function.backward`` that takes memory in which nothing was written, or where there is none,
+    that divides or takes a root, a logarithm or an exponential, and True; else the line of its ``def``, and False. None
+    where there is no source."""
     with suppress(Exception):
         backward = inspect.unwrap(function.backward)
         source, first = inspect.getsourcelines(backward)
         file = inspect.getsourcefile(backward) or backward.__code__.co_filename
         tree = ast.parse(textwrap.dedent("".join(source)))
-        lines = {node.lineno + first - 1 for node in ast.walk(tree) if isinstance(node, ast.expr) and _singular(node)}
+        expressions = [node for node in ast.walk(tree) if isinstance(node, ast.expr)]
+        unwritten = {node.lineno + first - 1 for node in expressions if _called(node) in _UNWRITTEN}
+        lines = unwritten or {node.lineno + first - 1 for node in expressions if _singular(node)}
         body = next(node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
         sure = len(lines) == 1
         return SourceLine(file, lines.pop() if sure else body.lineno + first - 1, backward.__name__), sure
@@ -34,8 +38,12 @@ def _singular(node: ast.expr) -> bool:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
         power = node.right
         return isinstance(power, ast.UnaryOp) or (isinstance(power, ast.Constant) and power.value not in (1, 2, 3, 4))
-    if isinstance(node, ast.Call):
-        called = node.func
-        name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
-        return name in _CALLS
-    return False
+    return _called(node) in _CALLS
+
+
+def _called(node: ast.expr) -> str:
+    """The last name of what a call calls; "" for anything else."""
+    if not isinstance(node, ast.Call):
+        return ""
+    called = node.func
+    return called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""

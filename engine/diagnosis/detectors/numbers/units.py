@@ -58,8 +58,9 @@ class DeadUnits(Detector):
 
     Evidence: per unit, the gradients that flow into the activation and what leaves it; shares by iteration.
     Mistaken for: hinge losses and masks, which are behind no layer, and units that get no gradient, are not counted.
-    Layers of less than 8 units are not looked at. Where all units are dead from the start zero-gradient tells. Half of
-    the units of a deep network without normalisation may be dead by its initialisation: up to three quarters a note.
+    Of a layer of less than 8 units all have to be dead. Where all units are dead from the start zero-gradient tells.
+    Half of the units of a deep network without normalisation may be dead by its initialisation: up to three quarters a
+    note.
     Cost: in sampled iterations two copies of the gradients at these activations, up to 2 million elements in all.
     """
 
@@ -93,7 +94,7 @@ class DeadUnits(Detector):
             return
         at = 1 if axis == "first" else len(leaving.shape) - 1
         count = leaving.shape[at]
-        if count >= _FEWEST:
+        if count >= _FEWEST or size.op in _STOP:
             self._look(visit, size.op, layer, (entering.flat, leaving.flat), leaving.shape, at)
 
     def _look(self, visit: Visit, op: str, layer: str, flats: tuple[Any, Any], shape: tuple[int, ...], at: int) -> None:
@@ -125,7 +126,11 @@ class DeadUnits(Detector):
             dead = [each for each in known.units.values() if each.looks >= 2 and each.rows >= _ROWS]
             share = len(dead) / len(known.units) if known.units else 0.0
             since = max((each.alive for each in dead), default=0)
-            if share <= 0.5 or len(known.units) < _FEWEST or (share == 1 and not since and known.op in _STOP):
+            # Of a few units all have to be dead, in three looks: nothing passes them any more.
+            few = len(known.units) < _FEWEST
+            if share <= 0.5 or (few and (share < 1 or min(each.looks for each in dead) < 3)):
+                continue
+            if share == 1 and not since and known.op in _STOP:
                 continue
             self._tell(known, len(dead), share, since)
 
@@ -159,7 +164,7 @@ class DeadUnits(Detector):
             evidence.append("a deep network without normalisation begins so: whether its loss falls decides")
         self.facts.tell(Finding(
             id=0, kind="dead-units" if stops else "saturated-units", severity="warning",
-            confidence=0.45 if half else 0.8 if stops else 0.65,
+            confidence=0.45 if half else (0.9 if share == 1 else 0.8) if stops else 0.65,
             message=f"{share:.0%} of the units at {where} are {what} {begun}: {why}",
             node=FoundAt(place.op, place.unique, place.module, None), backward=known.backward, forward=place.forward,
             cause=self.facts.cause(place.forward), evidence=evidence, next=[f"b {place.unique} after"],

@@ -263,6 +263,7 @@ class Undivided(LoopDetector):
                     "step is that many times larger; right if the learning rate was chosen for it",
                     cause=self.facts.cause(lines[-1]),
                     evidence=[f"backwards from this line before the last steps: {', '.join(map(str, last))}"],
+                    next=["b backward-end"],
                 )
             )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import weakref
 from collections.abc import Iterator
@@ -32,7 +33,8 @@ class NoStep(LoopDetector):
     Evidence: how many backwards there were, and that the weights are what they were at the first; how many steps there
     were, and that none of what the optimizer holds had a gradient at any.
     Mistaken for: a program that updates its weights by hand, or only wants gradients: told only where an optimizer was
-    made for the very parameters and nothing else changed them. Gradients that are assigned (evolution strategies).
+    made for the very parameters and nothing else changed them. A gradient scaler that left all steps out, for their
+    gradients were not finite. Gradients that are assigned (evolution strategies).
     Cost: one norm of each weight at the first backward and at the end.
     """
 
@@ -67,6 +69,8 @@ class NoStep(LoopDetector):
         stepped = {id(held.ref()) for each in self.ledger.optimizers.values() if each.steps for held in each.held}
         for optimizer in self.ledger.optimizers.values():
             given = [held for held in optimizer.held if held.total >= 3 and held.ref() is not None]
+            if not all(math.isfinite(held.ended or 0.0) for held in given):
+                continue  # a gradient scaler leaves its steps out
             ids = {id(held.ref()) for held in given}
             if not optimizer.steps and given and not ids & stepped and not self._changed(given):
                 self._tell(optimizer, given)
@@ -149,6 +153,7 @@ class NotOptimized(LoopDetector):
         self._told = False
         self._found: list[Finding] = []  # what would be told if the program ended now
         self._old: frozenset[int] = frozenset()  # ids of stale tensors of that
+        self._until = 4  # iteration up to which every backward is looked at
 
     def begins(self, running: Running) -> None:
         for leaf in self._leaves.values():
@@ -159,7 +164,8 @@ class NotOptimized(LoopDetector):
     def ends(self, running: Running) -> None:
         call = running.call
         iteration = self.facts.iteration
-        if self._told or not (self.facts.sampled or iteration <= 4) or call.truncated or call.count() > _MOST_NODES:
+        sampled = self.facts.sampled or iteration <= self._until
+        if self._told or not sampled or call.truncated or call.count() > _MOST_NODES:
             return
         owned = {id(held.ref()) for each in self.ledger.optimizers.values() for held in each.held}
         stepping = {id(held.ref()) for each in self.ledger.optimizers.values() if each.steps for held in each.held}
@@ -191,6 +197,8 @@ class NotOptimized(LoopDetector):
             norm = self.facts.backend.norm(tensor)
             name, shape = self.facts.name_of(tensor), self.facts.shape(tensor)
             title = self.ledger.title(tensor, name) if name else ""
+            # The model may be another one from here on (fine-tuning behind a pre-training): three looks are wanted.
+            self._until = max(self._until, self.facts.iteration + 2)
             known = Leaf(weakref.ref(tensor), title, shape, norm, "Param" in type(tensor).__name__, path=name)
             self._leaves[id(tensor)] = known
         return known

@@ -49,7 +49,8 @@ class _Looks:
 class WrongMode(LoopDetector):
     """A model with Dropout or BatchNorm that is trained in evaluation mode (eval() without a train() behind it), or
     evaluated in training mode; or one whose evaluation drops at random all the same: ``F.dropout(x)`` leaves
-    ``training`` at its default, True, and ``scaled_dot_product_attention(dropout_p=0.1)`` knows no mode.
+    ``training`` at its default, True, and ``scaled_dot_product_attention(dropout_p=0.1)`` knows no mode. As a note:
+    BatchNorm with frozen weights whose statistics follow the new data, for it runs in training mode.
 
     Evidence: the mode of the outermost module at its forwards, and where it was set; of a dropout its arguments.
     Mistaken for: ``training=True`` that is written out (not told), a frozen backbone (only what steps is looked at),
@@ -160,15 +161,15 @@ class WrongMode(LoopDetector):
             if ids is None:
                 frozen = set(event.frozen)
                 ids = {id(tensor) for at, tensor in enumerate(event.tensors) if at not in frozen}
-            seen = self.ledger.modules.get(key)
-            if seen is None or not seen.parameters & ids:
+            trained = self.ledger.modules.get(key)
+            if trained is None or not trained.parameters & ids:
                 continue
             known.ever += 1
             known.in_training += True in known.modes
             known.row = 0 if True in known.modes else known.row + 1
             known.modes.clear()
             if known.row == 3 and key not in self._told:
-                self._tell_eval(key, seen, known)
+                self._tell_eval(key, trained, known)
 
     def end(self) -> None:
         for key, known in self._trained.items():
@@ -179,6 +180,9 @@ class WrongMode(LoopDetector):
                 self._tell_eval(key, seen, known)
             self._close(key)
             self._tell_looks(key, seen, known)
+        for seen in self.ledger.modules.values():
+            if seen.means and any(optimizer.steps >= 2 for optimizer in self.ledger.optimizers.values()):
+                self._tell_statistics(seen)
 
     def _tell_eval(self, key: int, seen: Seen, known: _Trained) -> None:
         self._told.add(key)
@@ -196,6 +200,24 @@ class WrongMode(LoopDetector):
                 f"{seen.kind} is trained in evaluation mode: its {seen.regular} does not act as in training "
                 f"({why})",
                 cause=self.facts.cause(forgotten or known.mode_line or known.line), evidence=evidence,
+                next=mode_commands(self, seen),
+            )
+        )  # fmt: skip
+
+    def _tell_statistics(self, seen: Seen) -> None:
+        """Of BatchNorm whose own weights take no gradient."""
+        changed = [(path, before, now) for path, before, now in self.ledger.statistics(seen) if before != now]
+        if not changed:
+            return
+        names = self.facts.some([path for path, _, _ in changed])
+        self.facts.tell(
+            Finding(
+                0, "wrong-mode", "note", 0.45,
+                f"{names} of {seen.kind}: the weights are frozen, the running statistics are not, for it runs in "
+                "training mode; right if they are meant to follow the new data, else eval() of these layers",
+                cause=self.facts.cause(seen.variable.line),
+                evidence=[f"norm of the running mean of {path}: {before:.4g}, at the end {now:.4g}"
+                          for path, before, now in changed[:3]],
                 next=mode_commands(self, seen),
             )
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Learning rates."""
+"""Learning rates that train nothing."""
 
 from __future__ import annotations
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from support.diagnosing import check_found, check_healthy
+from support.diagnosing_many import Run, diagnose_each
 
 HEAD = """
 import torch, torch.nn as nn, torch.nn.functional as F
@@ -154,18 +152,25 @@ with torch.no_grad():
 """
 
 
-@pytest.mark.parametrize(
-    ("kind", "program"),
-    [
-        ("function-input-overwritten", RELU), ("function-input-overwritten", ROW),
-        ("function-input-overwritten", OUT), ("function-keeps-output", PAIR), ("function-keeps-output", SETUP),
-        ("function-keeps-output", DICTIONARY),
-    ],
-    ids=["relu", "row", "out", "pair", "setup", "dictionary"],
-)  # fmt: skip
-def test_the_line_is_named(tmp_path: Path, kind: str, program: str) -> None:
-    check_found(tmp_path, HEAD + program, kind)
+CASES: list[tuple[str, str]] = [
+    ("function-input-overwritten", RELU), ("function-input-overwritten", ROW),
+    ("function-input-overwritten", OUT), ("function-keeps-output", PAIR), ("function-keeps-output", SETUP),
+    ("function-keeps-output", DICTIONARY),
+]  # fmt: skip
 
 
-def test_functions_that_may_write_and_keep(tmp_path: Path) -> None:
-    check_healthy(tmp_path, HEAD + HEALTHY)
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    programs = {f"{kind} {number}": HEAD + program for number, (kind, program) in enumerate(CASES)}
+    programs["healthy"] = HEAD + HEALTHY
+    return diagnose_each("torch", tmp_path_factory.mktemp("programs"), programs)
+
+
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_the_line_is_named(runs: dict[str, Run], number: int) -> None:
+    kind = CASES[number][0]
+    runs[f"{kind} {number}"].first(kind)
+
+
+def test_functions_that_may_write_and_keep(runs: dict[str, Run]) -> None:
+    runs["healthy"].healthy()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.diagnosing import check_found
+from support.diagnosing_many import Run, diagnose_each
 
 HEAD = """
 import torch, torch.nn as nn
@@ -174,16 +175,23 @@ y.pow(2).sum().backward()
 """
 
 
-@pytest.mark.parametrize(
-    ("kind", "program"),
-    [
-        ("wrong-derivative", FACTOR), ("wrong-derivative", TERM), ("wrong-derivative", ONE_INPUT),
-        ("uninitialised", UNWRITTEN), ("uninitialised", UNWRITTEN_ROWS), ("uninitialised", UNWRITTEN_LAST),
-        ("missing-gradient", NONE), ("missing-gradient", NONE_FIRST), ("missing-gradient", NONE_SOMETIMES),
-    ],
-)  # fmt: skip
-def test_the_line_of_the_backward_is_named(tmp_path: Path, kind: str, program: str) -> None:
-    check_found(tmp_path, HEAD + program, kind, status=1)
+CASES: list[tuple[str, str]] = [
+    ("wrong-derivative", FACTOR), ("wrong-derivative", TERM), ("wrong-derivative", ONE_INPUT),
+    ("uninitialised", UNWRITTEN), ("uninitialised", UNWRITTEN_ROWS), ("uninitialised", UNWRITTEN_LAST),
+    ("missing-gradient", NONE), ("missing-gradient", NONE_FIRST), ("missing-gradient", NONE_SOMETIMES),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    programs = {f"{kind} {number}": HEAD + program for number, (kind, program) in enumerate(CASES)}
+    return diagnose_each("torch", tmp_path_factory.mktemp("programs"), programs)
+
+
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_the_line_of_the_backward_is_named(runs: dict[str, Run], number: int) -> None:
+    kind = CASES[number][0]
+    runs[f"{kind} {number}"].first(kind)
 
 
 def test_the_factor_is_told(tmp_path: Path) -> None:

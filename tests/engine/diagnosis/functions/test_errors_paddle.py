@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from support.diagnosing import check_found
+from support.diagnosing_many import Run, diagnose_each
 
 HEAD = """
 import numpy as np, paddle, paddle.nn as nn, paddle.nn.functional as F
@@ -128,15 +126,20 @@ train(run)
 """
 
 
-@pytest.mark.parametrize(
-    ("kind", "program"),
-    [
-        ("operator-error", FOLDED), ("operator-error", LEAF), ("operator-error", STEP), ("backward-error", HOOK),
-        ("backward-error", INDEX), ("gradient-hook", NAN), ("hooks-pile-up", PILE_LOG),
-        ("hooks-pile-up", PILE_FUNCTION), ("recompute-differs", GENERATOR), ("recompute-differs", STATE),
-    ],
-    ids=["folded", "leaf", "step", "hook", "index", "nan", "pile of objects", "pile of functions", "generator",
-         "state"],
-)  # fmt: skip
-def test_the_line_is_named(tmp_path: Path, kind: str, program: str) -> None:
-    check_found(tmp_path, HEAD + program, kind)
+CASES: list[tuple[str, str]] = [
+    ("operator-error", FOLDED), ("operator-error", LEAF), ("operator-error", STEP), ("backward-error", HOOK),
+    ("backward-error", INDEX), ("gradient-hook", NAN), ("hooks-pile-up", PILE_LOG),
+    ("hooks-pile-up", PILE_FUNCTION), ("recompute-differs", GENERATOR), ("recompute-differs", STATE),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    programs = {f"{kind} {number}": HEAD + program for number, (kind, program) in enumerate(CASES)}
+    return diagnose_each("paddle", tmp_path_factory.mktemp("programs"), programs)
+
+
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_the_line_is_named(runs: dict[str, Run], number: int) -> None:
+    kind = CASES[number][0]
+    runs[f"{kind} {number}"].first(kind)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from support.diagnosing import check_found
+from support.diagnosing_many import Run, diagnose_each
 
 HEAD = """
 import torch, torch.nn as nn, torch.nn.functional as F, numpy as np
@@ -179,16 +177,22 @@ Norm.apply(torch.randn(3, requires_grad=True)).backward()
 """
 
 
-@pytest.mark.parametrize(
-    ("kind", "program"),
-    [
-        ("operator-error", LAYER), ("operator-error", DTYPE), ("operator-error", FOLDED),
-        ("operator-error", FOLDED_OPERATOR), ("operator-error", TARGETS), ("operator-error", NOT_SCALAR),
-        ("operator-error", LEAF), ("operator-error", STEP), ("operator-error", DEVICE),
-        ("backward-error", OWN), ("backward-error", HOOK), ("backward-error", INDEX),
-        ("function-contract", SHAPE), ("function-contract", COUNT), ("function-contract", TYPE),
-    ],
-)  # fmt: skip
-def test_the_line_to_change_is_named(tmp_path: Path, kind: str, program: str) -> None:
-    found = check_found(tmp_path, HEAD + program, kind, status=1)
-    assert found["confidence"] >= 0.8, found
+CASES: list[tuple[str, str]] = [
+    ("operator-error", LAYER), ("operator-error", DTYPE), ("operator-error", FOLDED),
+    ("operator-error", FOLDED_OPERATOR), ("operator-error", TARGETS), ("operator-error", NOT_SCALAR),
+    ("operator-error", LEAF), ("operator-error", STEP), ("operator-error", DEVICE),
+    ("backward-error", OWN), ("backward-error", HOOK), ("backward-error", INDEX),
+    ("function-contract", SHAPE), ("function-contract", COUNT), ("function-contract", TYPE),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    programs = {f"{kind} {number}": HEAD + program for number, (kind, program) in enumerate(CASES)}
+    return diagnose_each("torch", tmp_path_factory.mktemp("programs"), programs)
+
+
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_the_line_to_change_is_named(runs: dict[str, Run], number: int) -> None:
+    kind = CASES[number][0]
+    runs[f"{kind} {number}"].first(kind)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from support.diagnosing import check_found, check_healthy
+from support.diagnosing_many import Run, diagnose_each
 
 HEAD = """
 import random, paddle, paddle.nn as nn, paddle.nn.functional as F
@@ -208,18 +206,26 @@ print(paddle.rand([2]).tolist())
 """
 
 
-@pytest.mark.parametrize(
-    ("kind", "program"),
-    [
-        ("wrong-derivative", FACTOR), ("wrong-derivative", TERM), ("uninitialised", UNWRITTEN),
-        ("missing-gradient", NONE), ("operator-error", LAYER), ("operator-error", DTYPE),
-        ("function-contract", SHAPE), ("backward-error", OWN), ("gradient-hook", ZERO), ("gradient-hook", SCALED),
-        ("hooks-pile-up", PILE), ("recompute-differs", UNRESTORED),
-    ],
-)  # fmt: skip
-def test_the_line_to_change_is_named(tmp_path: Path, kind: str, program: str) -> None:
-    check_found(tmp_path, HEAD + program, kind)
+CASES: list[tuple[str, str]] = [
+    ("wrong-derivative", FACTOR), ("wrong-derivative", TERM), ("uninitialised", UNWRITTEN),
+    ("missing-gradient", NONE), ("operator-error", LAYER), ("operator-error", DTYPE),
+    ("function-contract", SHAPE), ("backward-error", OWN), ("gradient-hook", ZERO), ("gradient-hook", SCALED),
+    ("hooks-pile-up", PILE), ("recompute-differs", UNRESTORED),
+]  # fmt: skip
 
 
-def test_functions_hooks_and_regions_as_they_are_meant(tmp_path: Path) -> None:
-    check_healthy(tmp_path, HEAD + HEALTHY)
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    programs = {f"{kind} {number}": HEAD + program for number, (kind, program) in enumerate(CASES)}
+    programs["healthy"] = HEAD + HEALTHY
+    return diagnose_each("paddle", tmp_path_factory.mktemp("programs"), programs)
+
+
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_the_line_to_change_is_named(runs: dict[str, Run], number: int) -> None:
+    kind = CASES[number][0]
+    runs[f"{kind} {number}"].first(kind)
+
+
+def test_functions_hooks_and_regions_as_they_are_meant(runs: dict[str, Run]) -> None:
+    runs["healthy"].healthy()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from support.diagnosing import check_found
+from support.diagnosing_many import Run, diagnose_each
 
 HEAD = """
 import random, torch, torch.nn as nn, torch.nn.functional as F
@@ -135,15 +133,22 @@ train(lambda x: Clamp.apply(net(x)))
 """
 
 
-@pytest.mark.parametrize(
-    ("kind", "program"),
-    [
-        ("gradient-hook", ZERO), ("gradient-hook", NAN), ("gradient-hook", SCALED),
-        ("hooks-pile-up", PILE), ("hooks-pile-up", PILE_LOG), ("hooks-pile-up", PILE_MODULE),
-        ("recompute-differs", UNRESTORED), ("recompute-differs", PYTHON_RANDOM), ("recompute-differs", STATE),
-        ("recompute-differs", COUNTED),
-        ("function-keeps-output", KEEPS), ("function-input-overwritten", OVERWRITES),
-    ],
-)  # fmt: skip
-def test_the_line_is_named(tmp_path: Path, kind: str, program: str) -> None:
-    check_found(tmp_path, HEAD + program, kind)
+CASES: list[tuple[str, str]] = [
+    ("gradient-hook", ZERO), ("gradient-hook", NAN), ("gradient-hook", SCALED),
+    ("hooks-pile-up", PILE), ("hooks-pile-up", PILE_LOG), ("hooks-pile-up", PILE_MODULE),
+    ("recompute-differs", UNRESTORED), ("recompute-differs", PYTHON_RANDOM), ("recompute-differs", STATE),
+    ("recompute-differs", COUNTED),
+    ("function-keeps-output", KEEPS), ("function-input-overwritten", OVERWRITES),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    programs = {f"{kind} {number}": HEAD + program for number, (kind, program) in enumerate(CASES)}
+    return diagnose_each("torch", tmp_path_factory.mktemp("programs"), programs)
+
+
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_the_line_is_named(runs: dict[str, Run], number: int) -> None:
+    kind = CASES[number][0]
+    runs[f"{kind} {number}"].first(kind)

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from support.diagnosing import check_found, check_healthy, findings
+from support.diagnosing_many import Run, diagnose_each
 
 # Rows of a square matrix are meant to have norm 1: without keepdim the norms are lined up with the columns.
 NORMS = """
@@ -133,16 +133,22 @@ HEALTHY = """
 """
 
 
-@pytest.mark.parametrize(
-    ("kind", "text"),
-    [("wrong-axis", NORMS), ("wrong-axis", SHARES), ("promoted", CLASS_WEIGHTS), ("promoted", TARGETS)],
-    ids=["norms", "shares", "class weights", "targets"],
-)
-def test_the_line_is_noted(tmp_path, kind, text):
-    assert check_found(tmp_path, text, kind)["severity"] == "note"
+CASES = [("wrong-axis", NORMS), ("wrong-axis", SHARES), ("promoted", CLASS_WEIGHTS), ("promoted", TARGETS)]
 
 
-def test_axes_and_types_that_are_meant(tmp_path):
-    assert not [
-        each for each in findings(check_healthy(tmp_path, HEALTHY)) if each["kind"] in ("wrong-axis", "promoted")
-    ]
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    programs = {f"{kind} {number}": program for number, (kind, program) in enumerate(CASES)}
+    programs["healthy"] = HEALTHY
+    return diagnose_each("torch", tmp_path_factory.mktemp("programs"), programs)
+
+
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_the_line_is_noted(runs: dict[str, Run], number: int) -> None:
+    kind = CASES[number][0]
+    assert runs[f"{kind} {number}"].first(kind)["severity"] == "note"
+
+
+def test_axes_and_types_that_are_meant(runs: dict[str, Run]) -> None:
+    runs["healthy"].healthy()
+    assert not [each for each in runs["healthy"].told if each["kind"] in ("wrong-axis", "promoted")]

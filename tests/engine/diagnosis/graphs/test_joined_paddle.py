@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from support.diagnosing import check_found, check_healthy
+from support.diagnosing_many import Run, diagnose_each
 
 HEAD = """
 import collections, paddle, paddle.nn as nn, paddle.nn.functional as F
@@ -156,17 +154,25 @@ for each in (truncated, kept, accumulate, adversarial):
 """
 
 
-@pytest.mark.parametrize(
-    ("kind", "program"),
-    [
-        ("second-backward", HIDDEN), ("second-backward", SUMMED), ("second-backward", ADVERSARIAL),
-        ("graph-grows", GROWS), ("graph-kept", APPENDED), ("graph-grows", GROWS_AVERAGE),
-        ("graph-grows", GROWS_QUEUE), ("graph-kept", ADDED), ("graph-kept", CACHED),
-    ],
-)  # fmt: skip
-def test_the_line_that_joins_or_keeps_is_named(tmp_path: Path, kind: str, program: str) -> None:
-    check_found(tmp_path, HEAD + program, kind)
+CASES: list[tuple[str, str]] = [
+    ("second-backward", HIDDEN), ("second-backward", SUMMED), ("second-backward", ADVERSARIAL),
+    ("graph-grows", GROWS), ("graph-kept", APPENDED), ("graph-grows", GROWS_AVERAGE),
+    ("graph-grows", GROWS_QUEUE), ("graph-kept", ADDED), ("graph-kept", CACHED),
+]  # fmt: skip
 
 
-def test_what_is_carried_on_as_it_should_be(tmp_path: Path) -> None:
-    check_healthy(tmp_path, HEAD + HEALTHY)
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    programs = {f"{kind} {number}": HEAD + program for number, (kind, program) in enumerate(CASES)}
+    programs["healthy"] = HEAD + HEALTHY
+    return diagnose_each("paddle", tmp_path_factory.mktemp("programs"), programs)
+
+
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_the_line_that_joins_or_keeps_is_named(runs: dict[str, Run], number: int) -> None:
+    kind = CASES[number][0]
+    runs[f"{kind} {number}"].first(kind)
+
+
+def test_what_is_carried_on_as_it_should_be(runs: dict[str, Run]) -> None:
+    runs["healthy"].healthy()

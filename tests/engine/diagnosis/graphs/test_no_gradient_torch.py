@@ -312,5 +312,6 @@ def test_an_optimizer_is_given_what_is_no_leaf(tmp_path):
 
 
 def test_cuts_that_are_meant(tmp_path):
-    told = {each["kind"] for each in findings(check_healthy(tmp_path, HEALTHY))}
-    assert told <= {"wrong-derivative"}  # the note that Sign is a straight-through estimator
+    told = findings(check_healthy(tmp_path, HEALTHY))
+    assert [(each["kind"], each["severity"]) for each in told] == [("wrong-derivative", "note")], told
+    assert "Sign passes a gradient" in told[0]["message"] and "straight-through" in told[0]["message"]

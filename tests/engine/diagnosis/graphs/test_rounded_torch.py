@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from support.diagnosing import check_found, check_healthy, findings
+from support.diagnosing_many import Run, diagnose_each
 
 SIGNS = """
     import torch
@@ -135,14 +135,24 @@ HEALTHY = """
 """
 
 
-@pytest.mark.parametrize(
-    ("kind", "text"),
-    [("rounded-gradient", SIGNS), ("rounded-gradient", BINS), ("non-leaf-gradient", MOVED), ("no-gradient", REENTRANT)],
-    ids=["signs", "bins", "moved", "reentrant"],
-)
-def test_the_line_is_named(tmp_path, kind, text):
-    check_found(tmp_path, text, kind, status=1)
+CASES = [
+    ("rounded-gradient", SIGNS), ("rounded-gradient", BINS), ("non-leaf-gradient", MOVED), ("no-gradient", REENTRANT),
+]  # fmt: skip
 
 
-def test_rounding_and_gradients_that_are_meant(tmp_path):
-    assert not findings(check_healthy(tmp_path, HEALTHY))
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    programs = {f"{kind} {number}": program for number, (kind, program) in enumerate(CASES)}
+    programs["healthy"] = HEALTHY
+    return diagnose_each("torch", tmp_path_factory.mktemp("programs"), programs)
+
+
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_the_line_is_named(runs: dict[str, Run], number: int) -> None:
+    kind = CASES[number][0]
+    runs[f"{kind} {number}"].first(kind)
+
+
+def test_rounding_and_gradients_that_are_meant(runs: dict[str, Run]) -> None:
+    runs["healthy"].healthy()
+    assert not runs["healthy"].told

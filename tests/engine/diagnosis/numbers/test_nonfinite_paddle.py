@@ -9,7 +9,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from support.diagnosing import check_found, check_healthy, diagnose, findings
+from support.diagnosing import diagnose, findings
+from support.diagnosing_many import Run, diagnose_each
 
 pytest.importorskip("paddle")
 
@@ -168,6 +169,24 @@ net = nn.Sequential(nn.Linear(3, 4), Scale(4))
 net(paddle.ones([2, 3])).mean().backward()
 """
 
+# Gradients are divided by their norm, which is 0 once no row is left to learn from.
+NORMALISED = """
+import paddle, paddle.nn as nn
+paddle.seed(0)
+net = nn.Linear(3, 1)
+optimizer = paddle.optimizer.SGD(0.1, parameters=net.parameters())
+def normalise():
+    for p in net.parameters():
+        p.grad = p.grad / p.grad.norm()  # CAUSE
+for step in range(6):
+    x = paddle.randn([8, 3])
+    loss = (net(x) - 1).clip(min=50 if step == 4 else -99).pow(2).sum()
+    optimizer.clear_grad()
+    loss.backward()
+    normalise()
+    optimizer.step()
+"""
+
 HEALTHY = """
 import paddle
 import paddle.nn as nn
@@ -209,22 +228,29 @@ print(y.grad.sum().item())
 """
 
 
-@pytest.mark.parametrize(
-    ("program", "why"),
-    [
-        (DISTANCE, "at 0"), (MASKED, "0 * inf"), (LOG_OF_ZERO, "log of 0"), (BATCH, "data"), (RATE, "diverges"),
-        (ATTENTION, "masked"), (LAYER, "its own backward"), (DIVISION, "0 / 0"), (WEIGHTS, "0 / 0"),
-    ],
-    ids=["distance", "masked", "log", "batch", "rate", "attention", "layer", "division", "weights"],
-)  # fmt: skip
-def test_names_the_line(tmp_path: Path, program: str, why: str) -> None:
-    first = check_found(tmp_path, program, "nonfinite", status=1)
-    assert why in first["message"] + " ".join(first["evidence"]), first
+CASES = [
+    (DISTANCE, "at 0"), (MASKED, "0 * inf"), (LOG_OF_ZERO, "log of 0"), (BATCH, "data"), (RATE, "diverges"),
+    (ATTENTION, "masked"), (LAYER, "its own backward"), (DIVISION, "0 / 0"), (WEIGHTS, "0 / 0"),
+    (NORMALISED, "between backward and step"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    programs = {str(number): each[0] for number, each in enumerate(CASES)} | {"healthy": HEALTHY}
+    return diagnose_each("paddle", tmp_path_factory.mktemp("programs"), programs)
+
+
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_names_the_line(runs: dict[str, Run], number: int) -> None:
+    _, why = CASES[number]
+    first = runs[str(number)].first("nonfinite")
+    assert why in (first["message"] + " ".join(first["evidence"])), first
     assert first["confidence"] >= 0.8
 
 
-def test_healthy_programs_get_no_finding(tmp_path: Path) -> None:
-    check_healthy(tmp_path, HEALTHY)
+def test_healthy_programs_get_no_finding(runs: dict[str, Run]) -> None:
+    runs["healthy"].healthy()
 
 
 def test_paddles_own_check_names_the_same_operator(tmp_path: Path) -> None:

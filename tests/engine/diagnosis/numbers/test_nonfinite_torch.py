@@ -9,7 +9,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from support.diagnosing import check_found, check_healthy, diagnose, findings, line_of
+from support.diagnosing import diagnose, findings, line_of
+from support.diagnosing_many import Run, diagnose_each
 from support.dialled import Dialled
 
 pytest.importorskip("torch")
@@ -210,6 +211,25 @@ for step in range(3):
     optimizer.step()
 """
 
+# Gradients are divided by the number of rows, of which there may be none.
+AVERAGED = """
+import torch, torch.nn as nn
+torch.manual_seed(0)
+net = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+def finish(count):
+    for p in net.parameters():
+        p.grad /= count  # CAUSE
+    optimizer.step()
+    optimizer.zero_grad()
+for step in range(6):
+    x = torch.randn(8, 3)
+    rows = x[x[:, 0] > (9 if step == 4 else 0)]
+    loss = (net(rows) - 1).pow(2).sum()
+    loss.backward()
+    finish(len(rows))
+"""
+
 HEALTHY = """
 import torch, torch.nn as nn
 torch.manual_seed(0)
@@ -259,24 +279,30 @@ print(y.grad.sum().item())
 """
 
 
-@pytest.mark.parametrize(
-    ("program", "why"),
-    [
-        (DISTANCE, "infinite at x = 0"), (MASKED, "0 * inf"), (LOG_OF_ZERO, "log of 0"), (BATCH, "data"),
-        (RATE, "diverges"), (HALF, "float16"), (ATTENTION, "masked"), (FUNCTION, "its own backward"),
-        (STD, "single element"), (WEIGHTS, "0 / 0"), (SUMMED, "NaN among its arguments"), (TINY, "all but underflown"),
-    ],
-    ids=["distance", "masked", "log", "batch", "rate", "half", "attention", "function", "std", "weights", "summed",
-         "tiny"],
-)  # fmt: skip
-def test_names_the_line(tmp_path: Path, program: str, why: str) -> None:
-    first = check_found(tmp_path, program, "nonfinite", status=1)
-    assert why in first["message"] + " ".join(first["evidence"]), first
+CASES = [
+    (DISTANCE, "infinite at x = 0"), (MASKED, "0 * inf"), (LOG_OF_ZERO, "log of 0"), (BATCH, "data"),
+    (RATE, "diverges"), (HALF, "float16"), (ATTENTION, "masked"), (FUNCTION, "its own backward"),
+    (STD, "single element"), (WEIGHTS, "0 / 0"), (SUMMED, "NaN among its arguments"), (TINY, "all but underflown"),
+    (AVERAGED, "between backward and step"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    programs = {str(number): each[0] for number, each in enumerate(CASES)} | {"healthy": HEALTHY}
+    return diagnose_each("torch", tmp_path_factory.mktemp("programs"), programs)
+
+
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_names_the_line(runs: dict[str, Run], number: int) -> None:
+    _, why = CASES[number]
+    first = runs[str(number)].first("nonfinite")
+    assert why in (first["message"] + " ".join(first["evidence"])), first
     assert first["confidence"] >= 0.8
 
 
-def test_healthy_programs_get_no_finding(tmp_path: Path) -> None:
-    check_healthy(tmp_path, HEALTHY)
+def test_healthy_programs_get_no_finding(runs: dict[str, Run]) -> None:
+    runs["healthy"].healthy()
 
 
 def test_anomaly_mode_names_the_same_nodes(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from support.diagnosing import check_found, check_healthy, findings
+from support.diagnosing import check_found
+from support.diagnosing_many import Run, diagnose_each
 
 pytest.importorskip("torch")
 
@@ -190,11 +191,16 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("program", "kind", "why"), CASES, ids=["biases", "thrown", "channels", "pixels", "gates", "weights"]
-)
-def test_names_the_layer(tmp_path: Path, program: str, kind: str, why: str) -> None:
-    first = check_found(tmp_path, program, kind)
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    programs = {str(number): each[0] for number, each in enumerate(CASES)} | {"healthy": HEALTHY}
+    return diagnose_each("torch", tmp_path_factory.mktemp("programs"), programs)
+
+
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_names_the_layer(runs: dict[str, Run], number: int) -> None:
+    _, kind, why = CASES[number]
+    first = runs[str(number)].first(kind)
     assert why in (first["message"] + " ".join(first["evidence"])).lower(), first
 
 
@@ -207,6 +213,7 @@ def test_as_many_are_dead_as_the_activations_say(tmp_path: Path) -> None:
     assert f"{said} of 64 units" in " ".join(told["evidence"]), told
 
 
-def test_layers_that_work(tmp_path: Path) -> None:
-    told = findings(check_healthy(tmp_path, HEALTHY))
+def test_layers_that_work(runs: dict[str, Run]) -> None:
+    runs["healthy"].healthy()
+    told = runs["healthy"].told
     assert not [each for each in told if each["kind"] in ("dead-units", "saturated-units")]

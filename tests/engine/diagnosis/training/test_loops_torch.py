@@ -299,6 +299,18 @@ for batch, _ in pairs * 2:
 """,
 }
 
+SKIPPED = """
+model = nn.Linear(6, 1)
+nn.init.constant_(model.weight, 1e-3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**125)
+for batch, target in pairs:
+    optimizer.zero_grad()
+    scaler.scale(F.l1_loss(model(batch * 1e3), target)).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+
 HEALTHY = {
     "evolution strategies": """
 model = net()
@@ -370,7 +382,7 @@ Gan().fit()
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    programs = {name: HEAD + program for name, program in (PROGRAMS | HEALTHY).items()}
+    programs = {name: HEAD + program for name, program in (PROGRAMS | HEALTHY | {"skipped": SKIPPED}).items()}
     return diagnose_each("torch", tmp_path_factory.mktemp("programs"), programs)
 
 
@@ -392,3 +404,8 @@ def test_names_say_whose_they_are_and_iterations_are_those_of_the_loop(runs: dic
     assert run.iterations == 20, "each with two backwards"
     assert "add up over 20 steps" in found["message"], str(run)
     assert runs["two networks, each cleared by its own"].iterations == 20, "two backwards of one line, called from two"
+
+
+def test_a_scaler_that_leaves_all_steps_out_forgets_none(runs: dict[str, Run]) -> None:
+    """What is not finite is another finding."""
+    assert {each["kind"] for each in runs["skipped"].above_notes()} <= {"nonfinite"}, str(runs["skipped"])

@@ -1,0 +1,35 @@
+"""What the detectors of graphs remember of a tensor, for as long as it lives."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+from adbg.engine.types import SourceLine
+
+_MOST = 4000
+
+
+@dataclass(slots=True)
+class Marked:
+    """What a tensor is: an outer difference, or the result of a softmax."""
+
+    ref: Any
+    what: str
+    name: str
+    line: SourceLine | None
+
+
+class Marks:
+    def __init__(self) -> None:
+        self._known: dict[int, Marked] = {}
+
+    def of(self, value: Any) -> Marked | None:
+        known = self._known.get(id(value))
+        return known if known is not None and known.ref() is value else None
+
+    def put(self, value: Any, what: str, name: str, line: SourceLine | None) -> None:
+        if len(self._known) > _MOST:
+            self._known = {key: each for key, each in self._known.items() if each.ref() is not None}
+        self._known[id(value)] = Marked(weakref.ref(value), what, name, line)

@@ -1,0 +1,62 @@
+"""The line of a model's forward that uses one of its parameters, read from the source of its class."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import Any
+
+from adbg.engine.diagnosis.source import function_named
+from adbg.engine.diagnosis.values import is_library
+from adbg.engine.types import SourceLine
+
+
+def use_of(root: Any, name: str) -> SourceLine | None:
+    """Of parameter ``name`` ("encoder.0.weight") of a module: the line in one of the user's classes on the way to it
+    that uses it, or the part that holds it; one under an ``if`` first. None where no such class uses it by name."""
+    found = None
+    holder = root
+    parts = name.split(".")
+    if parts[0] != "module" and (inner := _part(root, "module")) is not None and _part(root, parts[0]) is None:
+        holder = inner  # a wrapper, which the name leaves out
+    for part in parts:
+        for line, conditional in _uses(type(holder), part):
+            if conditional:
+                return line
+            found = line
+        holder = _part(holder, part)
+        if holder is None:
+            break
+    return found
+
+
+def _part(holder: Any, name: str) -> Any:
+    for kept in ("_modules", "_sub_layers"):
+        parts = getattr(holder, "__dict__", {}).get(kept)
+        if isinstance(parts, dict) and name in parts:
+            return parts[name]
+    return None
+
+
+def _uses(kind: type, name: str) -> Iterator[tuple[SourceLine, bool]]:
+    """(line, whether it is under an ``if``) of ``self.name`` in the methods of a class of the user's."""
+    for each in (each for base in kind.__mro__ for each in vars(base).values()):
+        code = getattr(each, "__code__", None)
+        if code is None or code.co_name == "__init__" or is_library(code.co_filename):
+            continue
+        method = function_named(code.co_filename, code.co_firstlineno)
+        if method is not None:
+            for line, conditional in _inside(method, name, False):
+                yield SourceLine(code.co_filename, line, method.name), conditional
+
+
+def _inside(node: ast.AST, name: str, conditional: bool) -> Iterator[tuple[int, bool]]:
+    for each in ast.iter_child_nodes(node):
+        if isinstance(each, ast.Attribute) and each.attr == name and _is_self(each.value):
+            yield each.lineno, conditional
+        under = isinstance(node, (ast.If, ast.IfExp)) and each is not node.test
+        yield from _inside(each, name, conditional or under)
+
+
+def _is_self(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == "self"

@@ -1,0 +1,79 @@
+"""A softmax along one axis, of which elements are picked along another; and what looks like it."""
+
+from __future__ import annotations
+
+import pytest
+from support.diagnosing import check_found, check_healthy, findings
+
+START = """
+    import torch
+    import torch.nn as nn
+    import torch.nn.functional as F
+
+    torch.manual_seed(0)
+    net = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    x = torch.randn(6, 5, 4)
+    tags = torch.arange(30).view(6, 5) % 3
+
+    {how}
+
+    for _ in range(3):
+        optimizer.zero_grad()
+        value = loss(net(x))
+        value.backward()
+        optimizer.step()
+        print(value.item())
+"""
+
+
+def program(how: str) -> str:
+    return START.format(how=how.strip("\n").replace("\n", "\n    "))
+
+
+TOKENS = program("""
+def loss(out):
+    scores = out.log_softmax(1)  # CAUSE
+    picked = (-scores).gather(2, tags.unsqueeze(-1))
+    return picked.mean()
+""")
+
+BATCH = program("""
+class Criterion(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.normalise = nn.LogSoftmax(dim=0)
+    def forward(self, out, y):
+        flat = self.normalise(out.flatten(0, 1))  # CAUSE
+        return F.nll_loss(flat, y.flatten())
+criterion = Criterion()
+loss = lambda out: criterion(out, tags)
+""")
+
+CHANCES = program("""
+def chances(out):
+    return F.softmax(out, dim=0)  # CAUSE
+def loss(out):
+    return -torch.take_along_dim(chances(out).clamp(min=1e-6).log(), tags[..., None], dim=-1).mean()
+""")
+
+MEANT = program("""
+def loss(out):
+    scores = F.log_softmax(out, dim=-1)
+    usual = -scores.gather(-1, tags.unsqueeze(-1)).mean() + F.nll_loss(scores.transpose(1, 2), tags)
+    last = torch.full((6, 1, 1), 4).expand(6, 1, 3)
+    repeated = torch.tensor([0, 1, 2, 3, 4, 0]).view(6, 1, 1).repeat(1, 1, 3)
+    slots = F.softmax(out, dim=1)
+    slots = slots / slots.sum(2, keepdim=True)
+    some = scores.gather(1, last).mean() + scores.gather(1, repeated).mean()
+    return usual + some + slots.gather(2, tags[..., None]).mean()
+""")
+
+
+@pytest.mark.parametrize("text", [TOKENS, BATCH, CHANCES], ids=["tokens", "batch", "chances"])
+def test_a_softmax_along_another_axis_than_its_classes(tmp_path, text):
+    check_found(tmp_path, text, "wrong-axis", status=0)
+
+
+def test_picks_that_are_meant(tmp_path):
+    assert not findings(check_healthy(tmp_path, MEANT))

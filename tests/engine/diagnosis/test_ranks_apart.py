@@ -1,0 +1,167 @@
+"""Two real ranks over gloo that go apart, each for another reason; and two that stay together. What the front end
+compares is what each rank tells of itself: no collective is added to the program's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.diagnosing import check_commands, findings, line_of
+from support.frameworks import on_frameworks, only
+from support.job import free_port, torchrun
+from support.program import Outcome, adbg, debuggee
+
+HEAD = {
+    "torch": """
+import os, sys
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as Wrap
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+Base, Linear = torch.nn.Module, torch.nn.Linear
+SGD = lambda parameters, rate: torch.optim.SGD(parameters, lr=rate)
+rows = lambda *shape: torch.randn(*shape)
+seed, clear = torch.manual_seed, "zero_grad"
+""",
+    "paddle": """
+import os, sys
+import paddle, paddle.distributed as dist
+from paddle import DataParallel as Wrap
+dist.init_parallel_env()
+Base, Linear = paddle.nn.Layer, paddle.nn.Linear
+SGD = lambda parameters, rate: paddle.optimizer.SGD(rate, parameters=parameters)
+rows = lambda *shape: paddle.randn(shape)
+seed, clear = paddle.seed, "clear_grad"
+""",
+}
+BODY = """
+rank = dist.get_rank()
+seed(0)
+
+class Net(Base):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = Linear(4, 4), Linear(4, 4)
+
+    def forward(self, x, both):
+        h = self.a(x)
+        if both:
+            h = h + self.b(h)  # BRANCH
+        return h
+
+net = Net()
+model = Wrap(net)
+opt = SGD(model.parameters(), RATE)
+seed(7 + rank)
+data = [rows(6, 4) for _ in range(COUNT)]
+for x in data:  # LOOP
+    loss = (model(x, BOTH) ** 2).mean()
+    getattr(opt, clear)()
+    loss.backward()
+    opt.step()  # STEP
+print(f"RANK {rank} {float(net.a.weight.sum()):.9f}", flush=True)
+"""
+#: what RATE, COUNT and BOTH are: the bug
+UNUSED = {"RATE": "0.1", "COUNT": "4", "BOTH": "rank == 0 or x is not data[2]"}
+UNEVEN = {"RATE": "0.1", "COUNT": "(4, 3)[rank]", "BOTH": "True"}
+RATES = {"RATE": "(0.1, 0.2)[rank]", "COUNT": "4", "BOTH": "True"}
+HEALTHY = {"RATE": "0.1", "COUNT": "4", "BOTH": "True"}
+
+LAUNCHER = """
+import os, subprocess, sys
+port, script = int(sys.argv[1]), sys.argv[2]
+places = [f"127.0.0.1:{port + 1 + n}" for n in range(2)]
+told = {"PADDLE_TRAINERS_NUM": "2", "PADDLE_TRAINER_ENDPOINTS": ",".join(places), "PADDLE_DISTRI_BACKEND": "gloo"}
+told["PADDLE_MASTER"] = f"127.0.0.1:{port}"
+ranks = [subprocess.Popen([sys.executable, script], env={**os.environ, **told, "PADDLE_TRAINER_ID": str(n),
+         "PADDLE_CURRENT_ENDPOINT": places[n]}) for n in range(2)]
+first = [rank.wait() for rank in ranks]
+sys.exit(max(abs(each) for each in first))
+"""
+
+
+def job(folder: Path, framework: str, bug: dict[str, str], *options: str) -> tuple[str, list[str]]:
+    """The text of the script, and the command that starts two ranks of it."""
+    text = (HEAD[framework] + textwrap.dedent(BODY)).lstrip()
+    for name, value in bug.items():
+        text = text.replace(name, value) if name != "BOTH" else text.replace("(x, BOTH)", f"(x, {value})")
+    script, launcher = folder / "train.py", folder / "launch.py"
+    script.write_text(text)
+    if framework == "torch":
+        return text, torchrun(2, script)
+    launcher.write_text(LAUNCHER)
+    return text, [sys.executable, str(launcher), str(free_port()), str(script)]
+
+
+def diagnosed(folder: Path, framework: str, bug: dict[str, str]) -> tuple[str, list[dict[str, Any]], Outcome]:
+    text, command = job(folder, framework, bug)
+    record = ["--run-dir", str(folder / "record")]
+    outcome = adbg("diagnose", "--json", "--timeout", "70", *record, "--", *command, cwd=folder, limit=150)
+    return text, [each for each in findings(outcome) if each["severity"] != "note"], outcome
+
+
+def check(found: list[dict[str, Any]], kind: str, line: int | None, outcome: Outcome) -> dict[str, Any]:
+    """It is the only one: what the other rank ran into is folded under it."""
+    assert [each["kind"] for each in found] == [kind], str(outcome)
+    assert found[0]["severity"] == "error" and (line is None or found[0]["cause"]["line"] == line), str(outcome)
+    check_commands(found[0])
+    return found[0]
+
+
+@on_frameworks()
+def test_a_branch_that_one_rank_does_not_take(framework: str, tmp_path: Path) -> None:
+    """The wrapper raises on that rank, in its next forward, and says which parameters only by number, or not at all."""
+    text, found, outcome = diagnosed(tmp_path, framework, UNUSED)
+    one = check(found, "unused-in-rank", line_of(text, "# BRANCH"), outcome)
+    assert "b.weight and " in one["message"] and "b.bias" in one["message"], str(one)
+    assert "rank 1" in one["message"] and one["iteration"] == 3, str(one)
+
+
+@on_frameworks()
+def test_learning_rates_that_differ(framework: str, tmp_path: Path) -> None:
+    """The same gradients, and other steps."""
+    text, found, outcome = diagnosed(tmp_path, framework, RATES)
+    one = check(found, "drifted-parameters", line_of(text, "# STEP"), outcome)
+    assert "0.1 on rank 0, 0.2 on rank 1" in one["message"], str(one)
+    assert outcome.program_output.count("RANK") == 2, str(outcome)
+    again = adbg("diagnose", "--json", tmp_path / "record")
+    told = [each for each in findings(again) if each["severity"] != "note"]
+    assert [(each["kind"], each["message"]) for each in told] == [(one["kind"], one["message"])], str(again)
+
+
+@on_frameworks()
+def test_ranks_that_stay_together(framework: str, tmp_path: Path) -> None:
+    """Nothing is told; and each rank ends with the weights of a run without adbg, to nine digits of their sum."""
+    _, found, outcome = diagnosed(tmp_path, framework, HEALTHY)
+    assert not found and outcome.status == 0, str(outcome)
+    _, command = job(tmp_path, framework, HEALTHY)
+    plain = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env={**os.environ})
+    witness = sorted(line for line in plain.stdout.splitlines() if line.startswith("RANK"))
+    told = sorted(line for line in outcome.program_output.splitlines() if line.startswith("RANK"))
+    assert told == witness and len(witness) == 2, f"{plain}\n{outcome}"
+    (end,) = outcome.of("diagnosis")
+    assert {"drifted-parameters", "uneven-batches"} <= {row["kind"] for row in end["examined"]}, str(end)
+
+
+@only("torch", "a rank of Paddle that waits for one that ended is aborted by gloo, and tells nothing")
+def test_a_rank_with_fewer_batches(tmp_path: Path) -> None:
+    text, found, outcome = diagnosed(tmp_path, "torch", UNEVEN)
+    one = check(found, "uneven-batches", line_of(text, "# LOOP"), outcome)
+    assert "rank 1 ended after 3 iterations" in one["message"] and "rank 0" in one["message"], str(one)
+
+
+@pytest.mark.paddle
+def test_a_weight_that_one_rank_changes(tmp_path: Path) -> None:
+    """The debuggee's own hashes say which one it was."""
+    pytest.importorskip("paddle")
+    words = ["diagnose", "--json", debuggee("paddle_diverging"), str(tmp_path), str(free_port())]
+    outcome = adbg(*words, limit=150)
+    found = [each for each in findings(outcome) if each["severity"] != "note"]
+    one = check(found, "drifted-parameters", None, outcome)
+    assert "2.weight;" in one["message"] and "the same gradients" in one["message"], str(one)
+    assert "behind backward 2" in one["message"], str(one)

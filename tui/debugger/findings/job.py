@@ -1,0 +1,203 @@
+"""What the ranks of a job tell of themselves, compared: parameters that drift apart, a gradient that only some ranks
+have, a rank that ends early. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from adbg.engine.names import ranks_text
+from adbg.engine.protocol.messages import Finding, FoundAt, RankFacts
+
+OWN = 10_000  # ids of what is found here begin behind: processes count theirs from 1
+_LOST = re.compile(
+    r"(?:closed|reset) by (?:the )?(?:remote )?peer|Connection (?:closed|reset|refused)|Broken pipe|Timed out waiting"
+    r"|remote (?:worker|process)",
+    re.I,
+)
+_RAISED = ("backward-error", "operator-error")
+
+
+def is_lost(finding: Finding) -> bool:
+    """An exception of a rank that waited for another one, which was gone."""
+    return finding.kind in _RAISED and any(_LOST.search(each) for each in (finding.message, *finding.evidence))
+
+
+class Job:
+    """Facts of all ranks so far."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, dict[int, RankFacts]] = {}  # iteration -> rank -> facts
+        self._ends: dict[int, RankFacts] = {}
+        self._same: dict[str, int] = {}  # parameter -> the last iteration in which all ranks had the same
+        self._found: dict[str, Finding] = {}  # by kind
+
+    def add(self, rank: int, facts: RankFacts) -> list[Finding]:
+        """What is new, or to be told anew, with the id that each kind has here; confidence 0: taken back."""
+        if facts.what == "end":
+            self._ends[rank] = facts
+            return self._news(self._uneven(facts.world))
+        known = self._of.setdefault(facts.iteration, {})
+        known[rank] = facts
+        for old in sorted(self._of)[:-8]:
+            del self._of[old]
+        if len(known) < facts.world:
+            return []
+        return self._news(self._compared(facts.iteration, dict(sorted(known.items()))))
+
+    def _news(self, found: Iterable[Finding]) -> list[Finding]:
+        news = [each for each in found if self._found.get(each.kind) != each]
+        for each in news:
+            self._found[each.kind] = each
+        return news
+
+    # ---- one iteration of all ranks
+
+    def _compared(self, iteration: int, known: Mapping[int, RankFacts]) -> Iterable[Finding]:
+        names = [
+            name for name in next(iter(known.values())).parameters if all(name in f.parameters for f in known.values())
+        ]
+        differ = [name for name in names if len({facts.parameters[name] for facts in known.values()}) > 1]
+        unused = [name for name in names if _some_have(name, known)]
+        before = dict(self._same)
+        self._same.update(dict.fromkeys((name for name in names if name not in differ), iteration))
+        told = self._found.get("drifted-parameters")
+        if told is not None and told.confidence > 0 and not differ:
+            yield _taken_back(told)  # averaged from time to time: they were to differ in between
+            if (other := self._found.get("unused-in-rank")) is not None and other.confidence > 0:
+                yield _taken_back(other)
+        if told is not None or not differ:
+            return
+        drifted = [name for name in differ if name in before]
+        alike = [name for name in differ if _same_gradient(name, known)]
+        unused = [name for name in unused if name in differ]
+        if unused:
+            yield self._unused(iteration, known, unused)
+        if drifted:
+            found = self._drifted(iteration, known, drifted, before[drifted[0]])
+            yield replace(found, victim_of=OWN + 2) if drifted[0] in unused else found
+        elif alike and len(alike) == len(differ):
+            yield self._never_same(iteration, known, alike)
+
+    @staticmethod
+    def _drifted(iteration: int, known: Mapping[int, RankFacts], names: Sequence[str], since: int) -> Finding:
+        first = names[0]
+        one = next(iter(known.values()))
+        when = f"behind backward {since + 1}" + (f" and before {iteration + 1}" if iteration > since + 1 else "")
+        when = f"behind backward {since + 1}" + (f" and before {iteration + 1}" if iteration > since + 1 else "")
+        evidence = [
+            f"{first} was the same on all {len(known)} ranks as backward {since + 1} began, to the bit",
+            _hashes(first, known),
+        ]
+        alike = _same_gradient(first, known)
+        rates = {rank: tuple(facts.rates) for rank, facts in known.items()}
+        if alike and len(set(rates.values())) > 1:
+            why = "the learning rates differ: " + ", ".join(
+                f"{_rates(each)} on rank {rank}" for rank, each in rates.items()
+            )
+        elif alike:
+            why = "the steps used the same gradients, so that a step, or what was written besides, differs"
+        else:
+            why = "the steps used different gradients: they are not averaged over the ranks any more"
+        evidence.append(f"{_some(names)} differ{'s' * (len(names) == 1)} now; {why}")
+        return Finding(
+            OWN + 1, "drifted-parameters", "error", 0.9 if not alike or len(set(rates.values())) > 1 else 0.8,
+            f"parameters drift apart between ranks {when}: {_some(names)}; {why}",
+            FoundAt(parameter=first), iteration=iteration, cause=one.step if alike else one.backward, evidence=evidence,
+            next=[f"rank diff params '{first}'", f"b param:{first} after"],
+        )  # fmt: skip
+
+    @staticmethod
+    def _never_same(iteration: int, known: Mapping[int, RankFacts], names: Sequence[str]) -> Finding:
+        return Finding(
+            OWN + 1, "drifted-parameters", "error", 0.85,
+            f"ranks did not begin with the same weights: {_some(names)} differ{'s' * (len(names) == 1)} in iteration "
+            f"{iteration} already, while all ranks use the same gradients; broadcast them from one rank, or seed all "
+            "alike",
+            FoundAt(parameter=names[0]), iteration=iteration,
+            evidence=[
+                _hashes(names[0], known),
+                f"the gradient of {names[0]} is the same on all {len(known)} ranks, to the bit",
+            ],
+            next=[f"rank diff params '{names[0]}'"],
+        )  # fmt: skip
+
+    @staticmethod
+    def _unused(iteration: int, known: Mapping[int, RankFacts], names: Sequence[str]) -> Finding:
+        first = names[0]
+        without = [rank for rank, facts in known.items() if not facts.gradients.get(first)]
+        used = next((facts.uses.get(first) for facts in known.values() if first in facts.uses), None)
+        where = f": `{used.text}` did not run there" if used is not None else ""
+        others = [rank for rank in known if rank not in without]
+        evidence = [
+            f"the step of iteration {iteration} found a gradient of {first} on {_ranks(others)}, and none on "
+            f"{_ranks(without)}",
+            _hashes(first, known),
+        ]
+        return Finding(
+            OWN + 2, "unused-in-rank", "error", 0.9,
+            f"{_some(names)} got no gradient on {_ranks(without)} in iteration {iteration}, and one on the "
+            f"other ranks{where}: the ranks now hold different weights",
+            FoundAt(parameter=first), iteration=iteration, cause=used, evidence=evidence,
+            next=[f"rank diff grads '{first}'", f"b param:{first}"],
+        )  # fmt: skip
+
+    # ---- the end
+
+    def _uneven(self, world: int) -> Iterable[Finding]:
+        ends = dict(sorted(self._ends.items()))
+        if len(ends) < world:
+            return
+        counts = {rank: facts.iteration for rank, facts in ends.items()}
+        least, most = min(counts.values()), max(counts.values())
+        early = [rank for rank, count in counts.items() if count == least and not ends[rank].failed]
+        waited = [rank for rank, count in counts.items() if count > least and _LOST.search(ends[rank].failed)]
+        if least == most or not early or not waited:
+            return
+        facts = ends[waited[0]]
+        yield Finding(
+            OWN + 3, "uneven-batches", "error", 0.92,
+            f"{_ranks(early)} ended after {least} iterations, while {_ranks(waited)} began iteration "
+            f"{counts[waited[0]]} and waited for it: the ranks have different numbers of batches",
+            None, iteration=counts[waited[0]], cause=facts.loop or facts.backward,
+            evidence=[
+                "iterations: " + ", ".join(f"{count} on rank {rank}" for rank, count in sorted(counts.items())),
+                f"rank {waited[0]}: {facts.failed}",
+            ],
+            next=["rank", "why hang"],
+        )  # fmt: skip
+
+
+def _taken_back(finding: Finding) -> Finding:
+    return replace(finding, severity="note", confidence=0.0)
+
+
+def _some_have(name: str, known: Mapping[int, RankFacts]) -> bool:
+    have = [bool(facts.gradients[name]) for facts in known.values() if name in facts.gradients]
+    return len(have) == len(known) and any(have) and not all(have)
+
+
+def _same_gradient(name: str, known: Mapping[int, RankFacts]) -> bool:
+    found = {facts.gradients.get(name, "") for facts in known.values()}
+    return len(found) == 1 and not found & {"", "?"}
+
+
+def _ranks(ranks: Iterable[int]) -> str:
+    each = list(ranks)
+    return f"rank{'s' * (len(each) > 1)} {ranks_text(each)}"
+
+
+def _hashes(name: str, known: Mapping[int, RankFacts]) -> str:
+    shown = ", ".join(f"{facts.parameters[name][:8]} on rank {rank}" for rank, facts in sorted(known.items())[:4])
+    return f"hash of {name}: {shown}" + (" ..." if len(known) > 4 else "")
+
+
+def _rates(rates: Sequence[float]) -> str:
+    return ", ".join(f"{each:g}" for each in rates) or "unknown"
+
+
+def _some(names: Sequence[str], most: int = 3) -> str:
+    if len(names) > most:
+        return f"{', '.join(names[:most])} and {len(names) - most} more"
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
