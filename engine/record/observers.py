@@ -53,7 +53,7 @@ class Recording(Observer):
     def plan(self, running: Running) -> HookPlan | None:
         if not self.every:
             return None
-        if running.collected and running.call.kin() in self._kin:
+        if running.collected and running.call.twin(shapes=False) in self._kin:
             self._batched.add(running.call.number)
             return None
         return HookPlan(every=True)
@@ -98,7 +98,7 @@ class Recording(Observer):
     def release(self, running: Running, error: BaseException | None) -> None:
         if self.every:
             self._record_graph(running, whole=error is None)
-            kin = running.call.kin()
+            kin = running.call.twin(shapes=False)
             if kin is not None and error is None:
                 if len(self._kin) >= MOST_TWINS:
                     self._kin.clear()
@@ -118,7 +118,7 @@ class Recording(Observer):
     def _as_before(self, running: Running) -> bool:
         """Whether the record has the graph already: a training script's are the same in each iteration, and one of 600
         nodes takes 60 ms to write."""
-        twin = running.call.twin()
+        twin = running.call.twin(shapes=True)
         if twin is None:
             return False
         number = running.call.number

@@ -117,14 +117,10 @@ class BackwardCall(Graph):
         inside it."""
         return None
 
-    def kin(self) -> Hashable:
-        """Of a call whose nodes are collected: equal for two whose graphs have the same nodes, stacks, edges and leaves,
-        whatever the shapes. None: it is not known."""
-        return None
-
-    def twin(self) -> Hashable:
-        """Behind the end of a call whose nodes were collected: equal for two calls of whose graphs the same can be
-        told, row by row, stacks and shapes included. None: it is not known."""
+    def twin(self, shapes: bool) -> Hashable:
+        """Of a call whose nodes are collected: equal for two whose graphs have the same nodes, stacks, edges and leaves.
+        ``shapes``: behind its end, and those of the gradients too: all that can be told of the graph, row by row. None:
+        it is not known."""
         return None
 
     def failed_nodes(self, error: BaseException) -> Sequence[tuple[int, str]]:

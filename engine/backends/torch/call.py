@@ -88,11 +88,10 @@ class TorchCall(TorchGraph, BackwardCall):
     def collected(self) -> NodeBatch | None:
         return self._events.take(self.order, bool(self._wanted)) if self._events is not None else None
 
-    def kin(self) -> Hashable:
-        return self._events.kin if self._events is not None and not self._wanted else None
-
-    def twin(self) -> Hashable:
-        return self._events.twin if self._events is not None and not self._wanted else None
+    def twin(self, shapes: bool) -> Hashable:
+        if self._events is None or self._wanted:
+            return None
+        return self._events.twin if shapes else self._events.kin
 
     def finish(self) -> None:
         """The call is over: no hook, no node, no tensor is kept."""

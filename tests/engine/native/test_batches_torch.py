@@ -1,4 +1,4 @@
-"""Who is told in batches: observers, the record and whoever looks at a stop. Beside runs with hooks in Python, and torch."""
+"""Who is told in batches: observers, the record and whoever looks at a stop. Beside hooks in Python, and torch."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_an_observer_is_told_of_every_node_without_a_hook(core: Any, monkeypatch
     batches = Batches()
     with watched(monkeypatch, core, batches) as session:
         train(model(), 3)
-        by_call = {number: batch for number, batch in batches.told}
+        by_call = dict(batches.told)
         sizes = [len(batch) for batch in by_call.values()]
         assert sizes[-2:] == [2, 14] and batches.visits == 0  # the inner call ends first
         told = len(batches.told)

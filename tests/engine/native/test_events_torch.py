@@ -107,7 +107,7 @@ class Written(Watch):
         batch = call.collected()
         if batch is not None:
             self.batches[call.number] = batch
-            self.twins[call.number] = call.twin()
+            self.twins[call.number] = call.twin(shapes=True)
         super().backward_end(call, error)
 
     def rows(self, number: int) -> list[tuple[str, NodeRow]]:

@@ -40,7 +40,7 @@ class Written:
 
     @property
     def twin(self) -> Hashable:
-        """See ``BackwardCall.twin``."""
+        """See ``BackwardCall.twin``, with shapes; ``kin`` is that without."""
         return (self.kin, self._shapes, self._count) if self.kin is not None else None
 
     def take(self, order: Callable[[], Sequence[int]], partial: bool) -> NodeBatch:
