@@ -118,9 +118,9 @@ class BackwardCall(Graph):
         return None
 
     def twin(self, shapes: bool) -> Hashable:
-        """Of a call whose nodes are collected: equal for two whose graphs have the same nodes, stacks, edges and leaves.
-        ``shapes``: behind its end, and those of the gradients too: all that can be told of the graph, row by row. None:
-        it is not known."""
+        """Of a call whose nodes are collected: equal for two whose graphs have the same nodes, stacks, edges and
+        leaves. ``shapes``: behind its end, and those of the gradients too: all that can be told of the graph, row by
+        row. None: it is not known."""
         return None
 
     def failed_nodes(self, error: BaseException) -> Sequence[tuple[int, str]]:
