@@ -55,7 +55,7 @@ demo-paddle:
 # The extension, for the Python that was found, where there is a compiler: it is used then. Nothing is said where there
 # is none, or no Python.h: the Python hooks do all of it. Compiles what changed.
 define built
-{ command -v g++ >/dev/null && "$$python" setup.py --quiet build_ext --inplace --build-temp build/native >/dev/null 2>&1 || true; }
+{ { command -v g++ || command -v c++; } >/dev/null && "$$python" setup.py --quiet build_ext --inplace --build-temp build/native >/dev/null 2>&1 || true; }
 endef
 
 # All of it runs even when an early part fails.
@@ -96,14 +96,21 @@ native-sanitized:
 	@$(call environment,torch,dev); ADBG_BUILD_NATIVE=sanitized "$$python" setup.py --quiet build_ext \
 		--build-temp build/native-sanitized --build-lib build/native-sanitized/lib
 
+# Assignments in front of a Python whose extension is that one. Its loader does not see where libpaddle has its own
+# libraries, and libpaddle frees with delete what it has from malloc: neither is the extension's.
+define sanitized
+LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" ASAN_OPTIONS=$(1) UBSAN_OPTIONS=halt_on_error=1 PYTHONMALLOC=malloc \
+ADBG_NATIVE="$$(find "$$PWD/build/native-sanitized/lib" -name '_native*.so' | head -1)"
+endef
+
 test-native: native native-sanitized
 	@status=0; export ADBG_NATIVE=1; $(call environment,torch,dev,profilers); \
 	"$$python" -m pytest -n $(JOBS) --dist loadgroup tests/engine/native tests/engine/backends $(PYTEST) || status=1; \
-	sanitized=$$(find "$$PWD/build/native-sanitized/lib" -name '_native*.so' | head -1); \
-	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
-	PYTHONMALLOC=malloc ADBG_NATIVE="$$sanitized" "$$python" -m pytest tests/engine/native -k "not process_ends" || status=1; \
+	$(call sanitized,detect_leaks=0) "$$python" -m pytest tests/engine/native -k "not process_ends" || status=1; \
 	$(call environment,paddle,dev,profilers); \
 	"$$python" -m pytest -n $(JOBS) --dist loadgroup -m paddle tests/engine/native tests/engine/backends $(PYTEST) || status=1; \
+	LD_LIBRARY_PATH=$$("$$python" -c 'import importlib.util as u, os; print(os.path.dirname(u.find_spec("paddle").origin))')/libs \
+	$(call sanitized,detect_leaks=0:alloc_dealloc_mismatch=0) "$$python" -m pytest -m paddle tests/engine/native || status=1; \
 	exit $$status
 
 # What passes only on an idle machine shows here: hours for all of it, minutes with PYTEST="FILE" or "-k WORD".

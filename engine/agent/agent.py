@@ -199,10 +199,10 @@ class Agent:
         if client is not None and client.initialized:
             client.event(body, droppable)
 
-    def event_later(self, make: Callable[[], Sequence[Any]]) -> None:
+    def event_later(self, make: Callable[[], Sequence[Any]], calm: bool = False) -> None:
         client = self.client
         if client is not None and client.initialized:
-            client.event_later(make)
+            client.event_later(make, calm)
 
     def look_again(self) -> None:
         """A spawned child may have learnt its rank since it began, and records from its first backward on."""

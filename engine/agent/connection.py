@@ -82,11 +82,14 @@ class Connection:
             self._closing = self._last
             self._wake.notify()
 
-    def send_later(self, make: Callable[[], list[Message]]) -> None:
+    def send_later(self, make: Callable[[], list[Message]], calm: bool = False) -> None:
         """Call ``make`` on the writer thread, at once or within PAUSE seconds where there is much of it, and send what
-        it returns. One is pending at most."""
+        it returns. One is pending at most. ``calm``: nobody waits for it, PAUSE seconds are soon enough (at each
+        wake-up the writer takes 0.1 to 0.2 ms of CPU time beside a training step: 4% of one of 4 ms)."""
         if self._later is None:
             with self._lock:
+                if calm:
+                    self._due = max(self._due, time.monotonic() + PAUSE)
                 self._later = make
                 self._wake.notify()
 

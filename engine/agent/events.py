@@ -26,7 +26,7 @@ class Client(Protocol):
 
     def event(self, body: Any, droppable: bool = False) -> None: ...
 
-    def event_later(self, make: Callable[[], Sequence[Any]]) -> None: ...
+    def event_later(self, make: Callable[[], Sequence[Any]], calm: bool = False) -> None: ...
 
 
 class Events(Observer):
@@ -59,7 +59,7 @@ class Events(Observer):
             self._told.discard(number)
             run = run._replace(told=True)
         self._queue.add(run)
-        self._client.event_later(self._queue.take)
+        self._client.event_later(self._queue.take, number > FIRST)
 
     # ---- calls and nodes
 

@@ -80,7 +80,9 @@ def _attribute_made(value: Any, frame: types.FrameType) -> SourceLine | None:
         inner = getattr(holder, "__dict__", None)
         if type(inner) is not dict or isinstance(holder, (type, types.ModuleType)):
             continue
-        name = next((name for name, each in list(inner.items()) if each is value), "")
+        kept = inner.get("_buffers")
+        every = {**inner, **kept} if isinstance(kept, dict) else inner
+        name = next((name for name, each in list(every.items()) if each is value), "")
         code = getattr(type(holder).__init__, "__code__", None)
         if name and code is not None:
             return assigned(os.path.abspath(code.co_filename), name, type(holder).__name__)

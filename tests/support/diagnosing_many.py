@@ -154,7 +154,7 @@ def _run(script: Path) -> BaseException | None:
     except SystemExit:
         return None
     except BaseException as error:
-        print(f"{type(error).__name__}: {error}")
+        print(type(error).__name__)  # Paddle's text has more of its own stack while nodes keep theirs
         return error
     return None
 

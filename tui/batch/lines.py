@@ -217,7 +217,11 @@ class Finding(Line):
     more evidence; with `confidence` 0 when it turned out otherwise."""
 
     TYPE = "finding"
-    id: Annotated[int, "counts from 1 in its process; the same again replaces the one before"]
+    id: Annotated[
+        int,
+        "counts from 1 in its process, from 10001 what a comparison of ranks found; "
+        "the same again replaces the one before",
+    ]
     kind: Annotated[str, "`zero-grad`, `nonfinite`, …: docs/findings.md"]
     severity: Annotated[str, "`error` (certainly wrong), `warning` (probably), `note`"]
     confidence: Annotated[float, "0 to 1; below 0.5 it is a note and says what would decide it; 0: taken back"]

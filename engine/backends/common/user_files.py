@@ -50,10 +50,23 @@ class FrameFilter:
 
     def live_line(self, frame: types.FrameType | None) -> SourceLine | None:
         """The innermost user line of a running Python stack."""
+        frame = self.live_frame(frame)
+        if frame is None:
+            return None
+        return SourceLine(self._known[frame.f_code.co_filename] or "", frame.f_lineno, frame.f_code.co_name)
+
+    def live_place(self, frame: types.FrameType | None) -> tuple[str, int]:
+        """Its file and line alone, ("", 0) for none: asked at every backward."""
+        frame = self.live_frame(frame)
+        return (self._known[frame.f_code.co_filename] or "", frame.f_lineno) if frame is not None else ("", 0)
+
+    def live_frame(self, frame: types.FrameType | None) -> types.FrameType | None:
+        """The innermost frame of the user's."""
+        known = self._known
         while frame is not None:
-            file = self.user_file(frame.f_code.co_filename)
-            if file is not None:
-                return SourceLine(file, frame.f_lineno, frame.f_code.co_name)
+            file = frame.f_code.co_filename
+            if (known[file] if file in known else self.user_file(file)) is not None:
+                return frame
             frame = frame.f_back
         return None
 

@@ -34,7 +34,6 @@ from adbg.engine.backends.paddle.modules import Modules
 from adbg.engine.backends.paddle.native import symbols
 from adbg.engine.backends.paddle.native.census import census
 from adbg.engine.backends.paddle.native.census import leave as leave_census
-from adbg.engine.backends.paddle.native.contexts import contexts_alive
 from adbg.engine.backends.paddle.native.core import abandon_core, core, native_lines
 from adbg.engine.backends.paddle.native.grad_fn import node_of
 from adbg.engine.backends.paddle.native.later import CALLERS, LateChecks
@@ -213,7 +212,7 @@ class PaddleBackend(FrameworkBackend):
                     yield f"{type(optimizer).__name__} parameters[{place}]", value
 
     def custom_contexts(self) -> Iterable[tuple[str, Sequence[Any]]]:
-        return contexts_alive()
+        return private.contexts_alive()
 
     def made_so_far(self) -> int | None:
         return self.backward_count

@@ -242,11 +242,10 @@ class EngineEntry:
                 return False
             if not sink.passes_over(survey.kinds, survey.alike) and not watched(self, sink, opened, roots):
                 return False
-            line = self._services.stacks.frames.live_line(opened.frame)
-            place = (line.file, line.line) if line is not None else ("", 0)
-            ident = threading.get_ident()
+            file, line = self._services.stacks.frames.live_place(opened.frame)
+            ident, iteration = threading.get_ident(), self.iteration
             sink.brief_begin(
-                BriefCall(opened.number, survey.count, survey.roots, "backward", self.iteration, ident, *place)
+                BriefCall(opened.number, survey.count, survey.roots, "backward", iteration, ident, file, line)
             )
         except own(Exception):
             return False

@@ -5,7 +5,7 @@ What libpaddle exports to C alone is in ``native``. Looked up on the thread that
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import paddle
@@ -13,6 +13,7 @@ from paddle.autograd import py_layer as _py_layer
 from paddle.base import core
 from paddle.distributed.communication import group as _group
 
+from adbg.engine import live_objects
 from adbg.engine.backends.common.private_use import PrivateUses
 
 USES = PrivateUses()
@@ -43,3 +44,13 @@ def set_has_grad(on: bool) -> None:
         _set_has_grad(on)
     else:
         paddle.set_grad_enabled(on)
+
+
+def contexts_alive() -> Iterator[tuple[str, Sequence[Any]]]:
+    """(name of the PyLayer, what ``save_for_backward`` was given) of every context of a PyLayer. Paddle keeps them in
+    its nodes and shows them to nobody: they are found among the objects that Python's garbage collector follows (32-40
+    ms of 123,000 objects). Which node each is of cannot be told from outside."""
+    for each in live_objects.of_kind(_py_layer.PyLayerContext):
+        saved = each.container
+        if isinstance(saved, (tuple, list)):
+            yield type(each).__name__.removesuffix("_backward"), saved

@@ -22,7 +22,7 @@ from adbg.engine.backends.torch.creations import Creations
 from adbg.engine.backends.torch.entry import EngineEntry
 from adbg.engine.backends.torch.graph import TorchGraph
 from adbg.engine.backends.torch.modules import Modules
-from adbg.engine.backends.torch.native import events, screen
+from adbg.engine.backends.torch.native import events, listing, screen
 from adbg.engine.backends.torch.native.core import Core
 from adbg.engine.backends.torch.native.stacks import NativeStacks
 from adbg.engine.backends.torch.services import Services, node_name, root_nodes
@@ -44,7 +44,8 @@ _LIMITS = (
     ("compiled autograd", "works while armed, but torch compiles the hooks too, recompiles and logs that it does"),
     (
         "deep graphs",
-        "a walk is capped at 30,000 nodes, less where deep graphs walked before are alive; the rest runs, unseen",
+        "without the native core a walk is capped at 30,000 nodes, less where deep graphs walked before are alive; the "
+        "rest runs, unseen",
     ),
     (
         "device threads",
@@ -109,6 +110,7 @@ class TorchBackend(FrameworkBackend):
         if self._core.module is not None:
             screen.abandon(self._core)
             self._core.module.torch_abandon()
+            listing.abandon(self._core)
         self._creations = Creations(self._stacks)
         self._stacks.abandon()
         self.uninstall()
@@ -132,7 +134,7 @@ class TorchBackend(FrameworkBackend):
         return isinstance(value, torch.Tensor)
 
     def node_address(self, value: Any) -> int | None:
-        return id(value) if isinstance(value, torch.autograd.graph.Node) else None
+        return self._core.address(value) if isinstance(value, torch.autograd.graph.Node) else None
 
     def made_so_far(self) -> int | None:
         return private.next_sequence() if private.next_sequence is not None else None

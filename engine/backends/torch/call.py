@@ -58,7 +58,7 @@ class TorchCall(TorchGraph, BackwardCall):
         self._sink = sink
         self._hooks: TorchHooks | None = None  # made with the first plan, dropped at the end: it holds this call
         self._events: events.Written | None = None
-        self._root_names = tuple(dict.fromkeys(node_name(root) for root in roots))
+        self._root_names = root_names(roots)
 
     @property
     def root_names(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -142,12 +142,22 @@ class Arguments:
     _NAMES = ("tensors", "grad_tensors", "keep_graph", "create_graph", "inputs", "allow_unreachable", "accumulate_grad")
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        given = dict(zip(self._NAMES, args, strict=False))
-        given.update(kwargs)
-        self.outputs = _sequence(given.get("tensors"))
-        self.create_graph = bool(given.get("create_graph", False))
-        self.inputs = _sequence(given.get("inputs"))
-        self.accumulate = bool(given.get("accumulate_grad", False))
+        if len(args) == 5:  # as torch itself calls it
+            outputs, _, _, create_graph, inputs = args
+            accumulate = kwargs.get("accumulate_grad", False)
+        else:
+            given = dict(zip(self._NAMES, args, strict=False))
+            given.update(kwargs)
+            outputs, create_graph, inputs = given.get("tensors"), given.get("create_graph", False), given.get("inputs")
+            accumulate = given.get("accumulate_grad", False)
+        self.outputs = _sequence(outputs)
+        self.create_graph = bool(create_graph)
+        self.inputs = _sequence(inputs)
+        self.accumulate = bool(accumulate)
+
+
+def root_names(roots: Sequence[Any]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(node_name(root) for root in roots))
 
 
 def _sequence(value: Any) -> tuple[Any, ...]:

@@ -23,6 +23,7 @@ from adbg.engine.backends.common.tracebacks import strip_own
 from adbg.engine.backends.torch import private
 from adbg.engine.backends.torch.call import Arguments, TorchCall
 from adbg.engine.backends.torch.hooking import HookRegistration
+from adbg.engine.backends.torch.native.survey import Survey, Surveyor
 from adbg.engine.backends.torch.services import Services, root_nodes
 from adbg.engine.backends.torch.stacks import FrameFilter
 from adbg.engine.frames import local
@@ -43,7 +44,10 @@ class Begun:
     """A call of the engine between its begin and its end, held by the frame that runs it alone. ``call`` is None while
     nobody needed one. ``task`` and ``node``: the graph task that it is nested in, and the node that began it there."""
 
-    __slots__ = ("args", "brief", "call", "ended", "grad_mode", "kwargs", "node", "number", "task", "thread")
+    __slots__ = (
+        "args", "brief", "call", "ended", "grad_mode", "kwargs", "node", "number", "survey", "task",
+        "thread",
+    )  # fmt: skip
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], number: int, task: int) -> None:
         self.args = args
@@ -55,6 +59,7 @@ class Begun:
         self.call: TorchCall | None = None
         self.ended = False  # its end was reported, or is being reported
         self.grad_mode = private.grad_mode()
+        self.survey: Survey | None = None
         self.brief = 0  # perf_counter_ns of its begin, where it was reported in short
 
 
@@ -78,6 +83,7 @@ class EngineEntry:
         self._ours: Any = None
         self.codes: set[types.CodeType] = set()  # of the functions that stand in for torch's
         self._registration = HookRegistration()
+        self._surveyor = Surveyor(services, frames)
 
     # ---- in and out
 
@@ -156,11 +162,29 @@ class EngineEntry:
     def _report(self, sink: HookSink, begun: Begun, frame: types.FrameType) -> None:
         if self.open and begun.task == -1:
             self._prune(frame)
-        parent, key = self._parent(begun.task) if begun.task != -1 else (None, None)
+        outermost = begun.task == -1
+        if outermost and self._in_short(sink, begun, self._surveyor.passed(sink, begun, frame, self.iteration)):
+            return
+        parent, key = self._parent(begun.task) if not outermost else (None, None)
         call = begun.call = self._make(sink, begun, parent, key, frame)
-        if call is not None and not self._passed_over(sink, begun, call):
-            self.open.append(call)
-            sink.backward_begin(call)
+        if call is None:
+            return
+        if outermost and (brief := self._surveyor.passed_by_walk(sink, begun, call, self.iteration)) is not None:
+            begun.call = None
+            call.finish()
+            self._in_short(sink, begun, brief)
+            return
+        self.open.append(call)
+        sink.backward_begin(call)
+
+    @staticmethod
+    def _in_short(sink: HookSink, begun: Begun, brief: BriefCall | None) -> bool:
+        """Report a call that is passed over; False where it is not."""
+        if brief is None:
+            return False
+        sink.brief_begin(brief)
+        begun.brief = perf_counter_ns()
+        return True
 
     def _prune(self, frame: types.FrameType | None) -> None:
         """Close what an interrupt left open on this thread, where it came while a call was being closed."""
@@ -172,26 +196,6 @@ class EngineEntry:
         here = threading.get_ident()
         for call in [call for call in self.open if call.thread == here and call not in running]:
             self._drop(call)
-
-    def _passed_over(self, sink: HookSink, begun: Begun, call: TorchCall) -> bool:
-        """Whether nothing in this call is of interest: then it is reported in short, and let go of."""
-        if begun.task != -1 or call.create_graph:
-            return False
-        try:
-            kinds = call.kinds()
-            if kinds is None or call.truncated or not sink.passes_over(kinds):
-                return False
-            nodes = call.count()
-        except own(Exception):  # the whole way, which says what is wrong
-            return False
-        line = call.location
-        place = (line.file, line.line) if line is not None else ("", 0)
-        brief = BriefCall(call.number, nodes, call.root_names, call.entry, self.iteration, call.thread, *place)
-        begun.call = None
-        call.finish()
-        sink.brief_begin(brief)
-        begun.brief = perf_counter_ns()
-        return True
 
     def end(self, begun: Begun | None, result: Any) -> None:
         if begun is None:
@@ -220,19 +224,18 @@ class EngineEntry:
         """What a whole backward did not retain cannot be run again: remember how old it was."""
         args, kwargs = begun.args, begun.kwargs
         keep = args[2] if len(args) > 2 else kwargs.get("keep_graph", False)
-        if begun.task == -1 and not keep and args:
+        if begun.task != -1 or keep:
+            return
+        if begun.survey is not None:
+            self._services.note_number(begun.survey.last)
+        elif args:
             with suppress(Exception):  # knowing less about old graphs is no reason to hurt the program
                 self._services.note_root(args[0])
 
     def _forget_parents(self, tensors: Sequence[Any]) -> None:
         """Of what was made inside a backward and now begins one, or is the result of one with ``create_graph``."""
         with suppress(Exception):
-            self._services.forget_parents(
-                [
-                    private.attribute_grad_fn(root) if isinstance(root, torch.Tensor) else getattr(root, "node", None)
-                    for root in tensors
-                ]
-            )
+            self._services.forget_parents(tensors)
 
     def _end_brief(self, begun: Begun, error: BaseException | None) -> None:
         sink, since = self._sink, begun.brief

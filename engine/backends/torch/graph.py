@@ -142,7 +142,8 @@ class TorchGraph(WalkedGraph):
         return list(dict.fromkeys(self.far.roots())) if self.far is not None else super().roots()
 
     def names(self) -> Sequence[str]:
-        return sorted({self.name(key) for key in range(self.size())})
+        names = self.far.names() if self.far is not None else None
+        return sorted(names if names is not None else {self.name(key) for key in range(self.size())})
 
     def held(self, key: int) -> Any:
         """The node, as far as the graph was walked, without a walk: asked by other threads. None: it was not, or was
@@ -164,6 +165,7 @@ class TorchGraph(WalkedGraph):
         far, self._far = self._far, None
         self._drop_nodes()
         if far is not None:
+            far.reclaim()
             far.release()
 
     def all_edges(self) -> list[tuple[tuple[Any, int], ...]]:
@@ -373,9 +375,12 @@ class TorchGraph(WalkedGraph):
 
     def node(self, key: int) -> Any:
         far = self.far
-        if far is not None and 0 <= key < far.size and not self._nodes and self._handed < SMALL:
-            self._handed += 1
-            return far.node(key)
+        if far is not None and 0 <= key < far.size and not self._nodes:
+            if self._handed >= SMALL and (left := far.reclaim()) is not None:  # what nobody has any more is no burden
+                self._handed = left
+            if self._handed < SMALL:
+                self._handed += 1
+                return far.node(key)
         nodes = self._nodes or self.walk()
         if not 0 <= key < len(nodes):
             if far is not None and 0 <= key < far.size:
@@ -385,6 +390,9 @@ class TorchGraph(WalkedGraph):
                 )
             raise BackendError(f"no node {key} in this graph", "a graph can be asked only while its backward runs")
         return nodes[key]
+
+    def address(self, key: int) -> int:
+        return self.far.address(key) if self.far is not None else self._services.core.address(self.node(key))
 
     def is_accumulate(self, key: int) -> bool:
         return self.name(key) == ACCUMULATE

@@ -38,19 +38,30 @@ class Services:
 
     def note_root(self, roots: Sequence[Any]) -> None:
         """A backward from these tensors ended well and retained nothing (0.4 us)."""
-        known = self.last_roots
-        thread = get_ident()
         for root in roots:
             node = private.attribute_grad_fn(root) if isinstance(root, torch.Tensor) else None
             number = private.sequence(node) if node is not None else None
-            if number is not None and number > known.get(thread, -1):
-                if len(known) >= _MOST_THREADS:
-                    known.clear()
-                known[thread] = number
+            if number is not None:
+                self.note_number(number)
 
-    def forget_parents(self, roots: Sequence[Any]) -> None:
-        """See ``Stacks.forget_parents``. It touches nodes, so it is counted among the walks."""
-        roots = [root for root in roots if root is not None]
+    def note_number(self, number: int) -> None:
+        """The same of a root's number."""
+        known = self.last_roots
+        thread = get_ident()
+        if number > known.get(thread, -1):
+            if len(known) >= _MOST_THREADS:
+                known.clear()
+            known[thread] = number
+
+    def forget_parents(self, tensors: Sequence[Any]) -> None:
+        """See ``Stacks.forget_parents``; of tensors or GradientEdges. It touches nodes, so it is counted among the
+        walks."""
+        roots: list[Any] = []
+        for root in tensors:
+            tensor = isinstance(root, torch.Tensor)
+            node = private.attribute_grad_fn(root) if tensor else getattr(root, "node", None)
+            if node is not None:
+                roots.append(node)
         if not roots:
             return
         with self.touched.lock:

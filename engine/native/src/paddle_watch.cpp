@@ -213,12 +213,14 @@ bool write_entry(void** at, void* value) {
 using Call = void* (*)(void* result, void* node, void* gradients, bool create_graph, bool is_new_grad);
 void* our_call(void* result, void* node, void* gradients, bool create_graph, bool is_new_grad);
 
+void* entry_of(void* table) { return __atomic_load_n(static_cast<void**>(table) + call_index, __ATOMIC_SEQ_CST); }
+
 bool stand_in(void* table) {  // under the lock
   auto found = classes.find(table);
   if (found == classes.end()) {
     if (classes.size() * 2 >= kKnown) return false;
     void** at = static_cast<void**>(table) + call_index;
-    void* real = __atomic_load_n(at, __ATOMIC_SEQ_CST);
+    void* real = entry_of(table);
     if (!real || real == reinterpret_cast<void*>(our_call)) return false;
     found = classes.emplace(table, Class{at, real}).first;
     uint32_t index = known_index(table);
@@ -300,6 +302,35 @@ struct Watch {
 Watch& mine() {
   static thread_local Watch watch;
   return watch;
+}
+
+// All nodes below `starts`, and ours in the tables of their classes. False: something in the graph is Python's.
+bool meet_all(Nodes& nodes, const std::vector<void*>& starts, const std::vector<void*>& python) {
+  nodes.clear();
+  for (void* root : starts)
+    if (root) nodes.add(root, kIn, 0);
+  bool ours = true;
+  for (size_t i = 0; i < nodes.all.size(); i++) {
+    void* const node = nodes.all[i].address;
+    bool several = false;
+    const uint32_t slots = each_edge(node, &several, [&](void* producer, uint64_t, uint64_t) {
+      nodes.add(producer, 0, kIn);  // met again: several gradients are summed in it
+    });
+    uint64_t hooks = 0;
+    if (hooks_offset) memcpy(&hooks, static_cast<char*>(node) + hooks_offset, 8);
+    if (several || hooks) return false;
+    void* const table = class_of(node);
+    for (void* left : python)
+      if (table == left) return false;
+    ours = ours && entry_of(table) == reinterpret_cast<void*>(our_call);
+    nodes.all[i].bits |= slots ? kOut : kIn;
+  }
+  if (!ours) {
+    std::lock_guard<std::mutex> held(switching);
+    for (const Nodes::Node& node : nodes.all)
+      if (!stand_in(class_of(node.address))) return false;
+  }
+  return !nodes.all.empty();
 }
 
 PyObject* listed(const void* slots) {
@@ -419,39 +450,19 @@ PyObject* paddle_watch_start(PyObject*, PyObject* arguments) {
   if (!read_addresses(roots, starts) || !read_addresses(left, python)) return nullptr;
   Watch& watch = mine();
   if (watch.on) return PyLong_FromLong(0);  // of a call around this one
-  Nodes& nodes = watch.nodes;
-  nodes.clear();
-  bool plain = true;
-  for (void* root : starts) nodes.add(root, kIn, 0);
-  for (size_t i = 0; plain && i < nodes.all.size(); i++) {
-    void* const node = nodes.all[i].address;
-    bool several = false;
-    const uint32_t slots = each_edge(node, &several, [&](void* producer, uint64_t, uint64_t) {
-      nodes.add(producer, 0, kIn);  // met again: several gradients are summed in it
-    });
-    uint64_t hooks = 0;
-    if (hooks_offset) memcpy(&hooks, static_cast<char*>(node) + hooks_offset, 8);
-    for (void* table : python) plain = plain && class_of(node) != table;
-    plain = plain && !several && hooks == 0;
-    nodes.all[i].bits |= slots ? kOut : kIn;
-  }
-  if (plain) {
-    std::lock_guard<std::mutex> held(switching);
-    void* last = nullptr;
-    for (const Nodes::Node& node : nodes.all) {
-      if (class_of(node.address) == last) continue;
-      last = class_of(node.address);
-      plain = plain && stand_in(last);
+  try {
+    if (!meet_all(watch.nodes, starts, python)) {
+      watch.nodes.clear();
+      return PyLong_FromLong(0);
     }
-  }
-  if (!plain) {
-    nodes.clear();
-    return PyLong_FromLong(0);
+  } catch (const std::bad_alloc&) {
+    watch.nodes.clear();
+    return PyErr_NoMemory();
   }
   Py_INCREF(callback);
   Py_XSETREF(watch.callback, callback);
   watch.on = true;
-  return PyLong_FromSize_t(nodes.all.size());
+  return PyLong_FromSize_t(watch.nodes.all.size());
 }
 
 PyObject* paddle_watch_stop(PyObject*, PyObject*) {

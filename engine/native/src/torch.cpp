@@ -14,7 +14,10 @@
 #include "frames.h"
 #include "slots.h"
 #include "torch_events.h"
+#include "torch_graph.h"
+#include "torch_hooks.h"
 #include "torch_nodes.h"
+#include "torch_objects.h"
 #include "torch_screen.h"
 #include "torch_stacks.h"
 #include "torch_tensors.h"
@@ -91,8 +94,15 @@ struct Accumulate {
 };
 Accumulate* accumulates = nullptr;
 
-Accumulate& accumulate_at(void* node) {  // one place each: another parameter's may take it, and is told apart
-  return accumulates[(reinterpret_cast<uint64_t>(node) >> 4) * 0x9E3779B97F4A7C15ull >> 48];
+// One of four places each: others may have taken them all, and are told apart. `make`: one to write to.
+Accumulate* accumulate_at(void* node, bool make) {
+  const uint64_t hash = (reinterpret_cast<uint64_t>(node) >> 4) * 0x9E3779B97F4A7C15ull >> 48;
+  Accumulate* four = accumulates + (hash & ~uint64_t{3});
+  for (int i = 0; i < 4; i++)
+    if (four[i].node.load(std::memory_order_acquire) == node) return &four[i];
+  for (int i = 0; make && i < 4; i++)
+    if (!four[i].node.load(std::memory_order_relaxed)) return &four[i];
+  return make ? &four[hash & 3] : nullptr;
 }
 
 uint64_t increment();
@@ -116,9 +126,9 @@ uint64_t increment() {
 
 void make_accumulate(void* node, void* tensor) {
   reinterpret_cast<MakeAccumulate>(accumulate.real())(node, tensor);
-  Accumulate& place = accumulate_at(node);
-  place.stack.store(capture(), std::memory_order_relaxed);
-  place.node.store(node, std::memory_order_release);
+  Accumulate* place = accumulate_at(node, true);
+  place->stack.store(capture(), std::memory_order_relaxed);
+  place->node.store(node, std::memory_order_release);
 }
 
 }  // namespace
@@ -127,8 +137,8 @@ uint32_t stack_number(void* node) {
   if (!accumulates) return 0;
   const uint64_t number = sequence_of(node);
   if (number == UINT64_MAX) {
-    Accumulate& place = accumulate_at(node);
-    return place.node.load(std::memory_order_acquire) == node ? place.stack.load(std::memory_order_relaxed) : 0;
+    const Accumulate* place = accumulate_at(node, false);
+    return place ? place->stack.load(std::memory_order_relaxed) : 0;
   }
   const uint64_t thread = thread_of(node);
   const uint32_t place = static_cast<uint32_t>(number) & (kNumbers - 1);
@@ -183,6 +193,8 @@ PyObject* torch_stack_number(PyObject*, PyObject* object) {
   return PyLong_FromUnsignedLong(node && accumulates ? stack_number(node) : 0);
 }
 
+PyObject* torch_address(PyObject*, PyObject* object) { return PyLong_FromVoidPtr(node_behind(object)); }
+
 PyObject* torch_interposed(PyObject*, PyObject*) {
   PyObject* list = PyList_New(0);
   for (const Interposed* each : {&sequence, &accumulate}) {
@@ -205,7 +217,12 @@ PyObject* torch_abandon(PyObject*, PyObject*) {
 PyMethodDef torch_methods[] = {
     {"torch_layout", torch_layout, METH_O, "([(node, thread id), ...]) -> whether number and thread were found"},
     {"torch_edges", torch_edges, METH_O, "([node, ...]) -> whether their edges were found in memory"},
+    {"torch_leaves", torch_leaves, METH_O, "([(accumulate node, tensor), ...]) -> whether tensors were found in nodes"},
     {"torch_walk", torch_walk, METH_O, "([root, ...]) -> Walk, or None where nodes cannot be read"},
+    {"torch_survey", torch_survey, METH_O, "([root, ...]) -> (nodes, types, alike, alike, number), or None"},
+    {"torch_objects", torch_objects, METH_O, "(type) -> whether Python objects of nodes can be taken back"},
+    {"torch_hooking", torch_hooking, METH_VARARGS, "(node, pre hooks, post hooks) -> whether nodes can be hooked"},
+    {"torch_hooked", torch_hooked, METH_O, "(change) -> how many calls with hooked nodes run"},
     {"torch_donor", torch_donor, METH_VARARGS, "(node, pre hooks, post hooks) -> whether lists of hooks were found"},
     {"torch_tensors", torch_tensors, METH_VARARGS, "(tensor, keys, elements, address) -> whether tensors can be read"},
     {"torch_screening", torch_screening, METH_O, "(change) -> how many screened calls run"},
@@ -222,6 +239,7 @@ PyMethodDef torch_methods[] = {
     {"torch_thread", torch_thread, METH_NOARGS, "() -> torch's number of this thread"},
     {"torch_stacks", torch_stacks, METH_O, "(on) -> \"\", or why the stacks cannot be taken"},
     {"torch_stack_number", torch_stack_number, METH_O, "(node) -> the number of its stack, 0 where it has none"},
+    {"torch_address", torch_address, METH_O, "(node) -> where it lies, 0 where that is not known"},
     {"torch_interposed", torch_interposed, METH_NOARGS, "() -> [(symbol, whether it is interposed now, slots)]"},
     {nullptr, nullptr, 0, nullptr}};
 

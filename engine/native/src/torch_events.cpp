@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "slots.h"
+#include "torch_graph.h"
 #include "torch_nodes.h"
 #include "torch_norms.h"
 #include "torch_screen.h"
@@ -256,13 +257,13 @@ uint64_t mix(uint64_t hash, uint64_t value) {
   return hash ^ (hash >> 29);
 }
 
-bool parse(PyObject* arguments, const char* format, Shared*& watched, const Walked*& walked, PyObject** more = nullptr) {
+bool parse(PyObject* arguments, const char* format, Shared*& watched, const Graph*& walked, PyObject** more = nullptr) {
   PyObject *capsule, *walk;
   if (more ? !PyArg_ParseTuple(arguments, format, &capsule, &walk, more)
            : !PyArg_ParseTuple(arguments, format, &capsule, &walk))
     return false;
   watched = from_capsule(capsule);
-  walked = watched ? walked_of(walk) : nullptr;
+  walked = watched ? graph_in(walk) : nullptr;
   return walked != nullptr;
 }
 
@@ -296,14 +297,14 @@ PyObject* torch_events_begin(PyObject*, PyObject* arguments) {
   PyObject *walk, *tensor;
   Py_ssize_t most;
   if (!PyArg_ParseTuple(arguments, "OOn", &walk, &tensor, &most)) return nullptr;
-  const Walked* walked = walked_of(walk);
+  const Graph* walked = graph_in(walk);
   if (!walked) return nullptr;
   if (!executing.on() || most < 0) Py_RETURN_NONE;
   void* impl = tensor_behind(tensor);
   if (!impl || !is_plain(impl)) Py_RETURN_NONE;
   try {
     auto watched = std::make_shared<Watched>(walked->nodes.size(), static_cast<size_t>(most));
-    for (void* node : walked->nodes) hook_put(node, hook);
+    for (void* node : walked->nodes) front_put(node, hook);
     watched->hooked = true;
     begun++;
     mine.next = watched;
@@ -316,7 +317,7 @@ PyObject* torch_events_begin(PyObject*, PyObject* arguments) {
 
 PyObject* torch_events_take(PyObject*, PyObject* arguments) {
   Shared* watched;
-  const Walked* walked;
+  const Graph* walked;
   PyObject* positions;
   if (!parse(arguments, "OOS", watched, walked, &positions)) return nullptr;
   if (static_cast<size_t>(PyBytes_GET_SIZE(positions)) != walked->nodes.size() * 4) {
@@ -349,7 +350,7 @@ PyObject* torch_events_take(PyObject*, PyObject* arguments) {
   size_t count = 0;
   uint64_t shapes = 0;
   for (const Event& event : events) {
-    const uint32_t key = walked->find(event.node);
+    const uint32_t key = walked->keys.find(event.node);
     if (key == UINT32_MAX) continue;  // one that the engine put in front of several roots
     Row row{key, 0, event.begin, event.norm, static_cast<float>(event.end - event.begin) / 1000.0f, event.flags,
             event.thread};
@@ -363,20 +364,20 @@ PyObject* torch_events_take(PyObject*, PyObject* arguments) {
 
 PyObject* torch_events_end(PyObject*, PyObject* arguments) {
   Shared* watched;
-  const Walked* walked;
+  const Graph* walked;
   if (!parse(arguments, "OO", watched, walked)) return nullptr;
   if (mine.next == *watched) mine.next.reset();  // the engine did not begin
   if (std::exchange((*watched)->hooked, false)) {
     if (begun) begun--;
     // Where another one runs, its thread may be reading these very lists: the hook stays, and does nothing.
     if (!begun)
-      for (void* node : walked->nodes) hook_take(node, hook);
+      for (void* node : walked->nodes) front_take(node, hook);
   }
   Py_RETURN_NONE;
 }
 
 PyObject* torch_alike(PyObject*, PyObject* walk) {
-  const Walked* walked = walked_of(walk);
+  const Graph* walked = graph_in(walk);
   if (!walked) return nullptr;
   const std::vector<void*>& nodes = walked->nodes;
   if (leaf_at < 0 || nodes.empty()) Py_RETURN_NONE;
@@ -390,7 +391,7 @@ PyObject* torch_alike(PyObject*, PyObject* walk) {
     char* const* bounds = &at_offset<char*>(node, node_layout.edges);
     for (char* edge = bounds[0]; edge < bounds[1]; edge += node_layout.edge_bytes) {
       void* below = *reinterpret_cast<void**>(edge);
-      hash = mix(hash, below ? walked->find(below) : UINT64_MAX);
+      hash = mix(hash, below ? walked->keys.find(below) : UINT64_MAX);
       hash = mix(hash, *reinterpret_cast<uint32_t*>(edge + node_layout.edge_bytes - 8));
     }
   }

@@ -28,7 +28,9 @@ bool told_sequence(PyObject* object, uint64_t& number) {
 
 template <class T>
 bool read_value(const void* base, int offset, T& value) {
-  return read_safely(static_cast<const char*>(base) + offset, &value, sizeof value);
+  // A number, as `base` may be any: pointers must not wrap.
+  const uintptr_t at = reinterpret_cast<uintptr_t>(base) + static_cast<uintptr_t>(static_cast<intptr_t>(offset));
+  return read_safely(reinterpret_cast<const void*>(at), &value, sizeof value);
 }
 
 void* wrapped_by(PyObject* object, int at) {
@@ -181,6 +183,40 @@ PyObject* torch_edges(PyObject*, PyObject* nodes) {
       if (!std::all_of(known.begin(), known.end(), fits)) continue;
       node_layout.edges = offset;
       node_layout.edge_bytes = bytes;
+      Py_RETURN_TRUE;
+    }
+  Py_RETURN_FALSE;
+}
+
+PyObject* torch_leaves(PyObject*, PyObject* pairs) {
+  if (!PyList_Check(pairs)) {
+    PyErr_SetString(PyExc_TypeError, "a list of (node, tensor)");
+    return nullptr;
+  }
+  if (node_layout.leaf >= 0) Py_RETURN_TRUE;
+  std::vector<std::pair<void*, PyObject*>> known;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(pairs); i++) {
+    PyObject *node, *tensor, *pair = PyList_GET_ITEM(pairs, i);
+    if (!PyTuple_Check(pair)) {
+      PyErr_SetString(PyExc_TypeError, "(node, tensor)");
+      return nullptr;
+    }
+    if (!PyArg_ParseTuple(pair, "OO", &node, &tensor)) return nullptr;
+    if (void* behind = node_behind(node)) known.emplace_back(behind, tensor);
+  }
+  if (known.size() < 2) Py_RETURN_FALSE;
+  for (int in_object : {16, 24})
+    for (int at = 128; at < kMostBytes; at += 8) {
+      std::vector<void*> leaves;
+      for (const auto& [node, tensor] : known) {
+        void *impl = nullptr, *word = nullptr;
+        if (Py_TYPE(tensor)->tp_basicsize < in_object + 8 || !read_value(tensor, in_object, impl) || !impl ||
+            !read_value(node, at, word) || word != impl || std::count(leaves.begin(), leaves.end(), impl))
+          break;
+        leaves.push_back(impl);
+      }
+      if (leaves.size() < known.size()) continue;
+      node_layout.leaf = at;
       Py_RETURN_TRUE;
     }
   Py_RETURN_FALSE;

@@ -15,6 +15,7 @@ struct NodeLayout {
   int sequence = -1;   // uint64_t sequence_nr_
   int thread = -1;     // uint64_t thread_id_
   int edges = -1;      // std::vector<Edge> next_edges_
+  int leaf = -1;       // in an accumulate node: the TensorImpl of its parameter
   int edge_bytes = 0;  // 16 where an Edge has an intrusive_ptr, 24 with a shared_ptr
 };
 extern NodeLayout node_layout;
@@ -30,5 +31,7 @@ void* node_behind(PyObject* object);
 PyObject* torch_layout(PyObject*, PyObject* samples);
 // torch_edges([node, ...]): finds the edges by nodes whose next_functions are known. True where they were found.
 PyObject* torch_edges(PyObject*, PyObject* nodes);
+// torch_leaves([(accumulate node, its tensor)]): finds where they have it, by two at least. True where it was found.
+PyObject* torch_leaves(PyObject*, PyObject* pairs);
 
 }  // namespace adbg

@@ -84,8 +84,9 @@ class PostHook {
 PreHook* const pre_hook = new (::operator new(sizeof(PreHook))) PreHook;
 PostHook* const post_hook = new (::operator new(sizeof(PostHook))) PostHook;
 
-// Where in `node` a list of one hook lies whose dict is `dict`; the hook itself.
-int find_list(void* node, PyObject* dict, void*& hook) {
+}  // namespace
+
+int find_hook(void* node, PyObject* dict, void*& hook) {
   for (int at = 16; at < 400; at += 8) {
     void *bounds[3], *first = nullptr, *held = nullptr;
     if (!read_safely(static_cast<char*>(node) + at, bounds, sizeof bounds)) return -1;
@@ -97,6 +98,8 @@ int find_list(void* node, PyObject* dict, void*& hook) {
   }
   return -1;
 }
+
+namespace {
 
 // The hooks of tensors lie in front of an std::unordered_map, which lies in front of the hooks of nodes. An empty map has
 // one bucket of its own.
@@ -112,12 +115,12 @@ int find_tensor_hooks(void* node) {
   return map && !words[0] && !words[1] && !words[2] ? at : -1;
 }
 
-bool function_of(void* hook, void*& function) {
+}  // namespace
+
+bool called_of_hook(void* hook, void*& function) {
   void** table = nullptr;
   return read_safely(hook, &table, 8) && read_safely(table + 2, &function, 8) && function;
 }
-
-}  // namespace
 
 PyObject* torch_donor(PyObject*, PyObject* arguments) {
   PyObject *object, *pre, *post;
@@ -125,9 +128,9 @@ PyObject* torch_donor(PyObject*, PyObject* arguments) {
   if (pre_at >= 0) Py_RETURN_TRUE;
   void *node = node_behind(object), *first, *second, *first_call, *second_call;
   if (!node) Py_RETURN_FALSE;
-  const int before = find_list(node, pre, first), after = find_list(node, post, second);
+  const int before = find_hook(node, pre, first), after = find_hook(node, post, second);
   if (before < 0 || after < 0 || before == after) Py_RETURN_FALSE;
-  if (!function_of(first, first_call) || !function_of(second, second_call)) Py_RETURN_FALSE;
+  if (!called_of_hook(first, first_call) || !called_of_hook(second, second_call)) Py_RETURN_FALSE;
   Py_INCREF(object);
   donor_pre = first;
   donor_post = second;
@@ -143,7 +146,7 @@ PyObject* torch_events_donor(PyObject*, PyObject* arguments) {
   PyObject *object, *pre;
   if (!PyArg_ParseTuple(arguments, "OO", &object, &pre)) return nullptr;
   void *node = node_behind(object), *first;
-  if (!node || !call_pre || find_list(node, pre, first) != pre_at) Py_RETURN_FALSE;
+  if (!node || !call_pre || find_hook(node, pre, first) != pre_at) Py_RETURN_FALSE;
   if (!donor_ask) {
     Py_INCREF(object);
     donor_ask = first;
@@ -181,12 +184,12 @@ void screen_put(void* node, bool before, bool after) {
   }
 }
 
-void hook_put(void* node, void* hook) {
+void front_put(void* node, void* hook) {
   Tensors& hooks = at_offset<Tensors>(node, pre_at);
   if (std::find(hooks.begin(), hooks.end(), hook) == hooks.end()) hooks.push_back(hook);
 }
 
-void hook_take(void* node, void* hook) {
+void front_take(void* node, void* hook) {
   Tensors& hooks = at_offset<Tensors>(node, pre_at);
   hooks.erase(std::remove(hooks.begin(), hooks.end(), hook), hooks.end());
 }

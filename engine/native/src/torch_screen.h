@@ -20,8 +20,8 @@ bool screen_ready();
 void screen_put(void* node, bool before, bool after);
 void screen_take(void* node);
 // The same of a hook in front of a node, which must have the virtual functions that torch's hooks have.
-void hook_put(void* node, void* hook);
-void hook_take(void* node, void* hook);
+void front_put(void* node, void* hook);
+void front_take(void* node, void* hook);
 // Whether hooks of the script's, in Python or C++, may run around this node: others than `hook` and those put above.
 // True where it cannot be told.
 bool others_hook(void* node, void* hook);
@@ -29,5 +29,10 @@ bool others_hook(void* node, void* hook);
 // torch_events_donor(node, pre hooks): whose Python hook `ask_python` calls.
 PyObject* torch_events_donor(PyObject*, PyObject* arguments);
 std::vector<void*> ask_python(const std::vector<void*>& gradients);
+
+// Where in `node` a list of one hook lies whose dict is `dict`, and the hook; -1 where there is none.
+int find_hook(void* node, PyObject* dict, void*& hook);
+// What torch calls a hook by.
+bool called_of_hook(void* hook, void*& function);
 
 }  // namespace adbg

@@ -5,24 +5,33 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-#include <cstdint>
-#include <vector>
-
 namespace adbg {
 
 // torch_walk(roots) -> Walk, or None where nodes cannot be read. The Walk holds the roots, and so all nodes below.
 PyObject* torch_walk(PyObject*, PyObject* roots);
 
-// What other parts ask of a Walk; nullptr with an exception set where the object is none, or was released.
-struct Walked {
-  std::vector<void*> nodes;  // by key, in breadth-first order
-  virtual ~Walked() {}
-  virtual uint32_t find(void* node) const = 0;  // its key; UINT32_MAX for a node that is not in the graph
-};
-const Walked* walked_of(PyObject* walk);
+struct Graph;
 
-// The Python object of a node, made where there was none. nullptr with an exception set.
-PyObject* object_of(void* node);
+struct Walk {
+  PyObject_HEAD
+  PyObject* roots;  // list: what keeps the nodes alive
+  Graph* graph;
+};
+
+// The same of any object: nullptr with an exception where it is no Walk, too.
+Graph* graph_in(PyObject* object);
+// Of a Walk; nullptr with an exception where it was released.
+Graph* graph_of(PyObject* self);
+// Whether `number` is a key of the graph; with an exception where it is none.
+bool key_of(Graph* graph, PyObject* number, size_t& key);
+
+// Its methods that put hooks into the nodes, and take them out.
+PyObject* walk_screen(PyObject* self, PyObject* wanted);
+PyObject* walk_unscreen(PyObject* self, PyObject*);
+PyObject* walk_hook(PyObject* self, PyObject* arguments);
+PyObject* walk_hook_all(PyObject* self, PyObject* after);
+PyObject* walk_unhook(PyObject* self, PyObject*);
+PyObject* walk_running(PyObject* self, PyObject*);
 
 // Adds the type Walk to the module. -1 with an exception set.
 int add_walk_type(PyObject* module);

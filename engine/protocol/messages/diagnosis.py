@@ -34,7 +34,11 @@ class Finding:
     """One finding. ``id`` counts from 1 in a process; a finding that is told again under its id (more evidence, another
     severity) takes the place of the one before."""
 
-    id: Annotated[int, "counts from 1 in this process; told again under the same number, it replaces the one before"]
+    id: Annotated[
+        int,
+        "counts from 1 in this process; told again under the same number, it replaces the one before; from 10001 on: "
+        "of no process, made by comparing what ranks tell",
+    ]
     kind: Annotated[str, "the detector's name: zero-grad, nonfinite, in-place, ..."]
     severity: Annotated[str, "error, warning or note"]
     confidence: Annotated[float, "0 to 1; below 0.5 it is a note and says what would decide it"]

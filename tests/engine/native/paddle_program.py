@@ -357,7 +357,7 @@ def case_errors() -> dict[str, Any]:
     for name, arguments in {
         "paddle_begin": [(0, 0, 0, 0), (880, 8, 8, 0), (880, -8, 200, 0), (7, 8, 200, 0)],
         "paddle_watch_begin": [(0, 16, 64, 1, 2, 3, 4, 0), (2, 16, 4096, 1, 2, 3, 4, 0), (2, -1, 64, 1, 2, 3, 4, 0)],
-        "paddle_watch_start": [((), (), None), (("x",), (), print), (None, (), print)],
+        "paddle_watch_start": [((), (), None), (("x",), (), print), (None, (), print), ((1 << 80,), (), print)],
         "paddle_survey": [("x",), (7,)],
         "paddle_mark": [("x",), (1 << 80,)],
     }.items():
@@ -367,7 +367,10 @@ def case_errors() -> dict[str, Any]:
                 raised.append(f"{name}{each}: nothing")
             except (LookupError, TypeError, OverflowError, ValueError):
                 continue
-    return {"raised_nothing": raised, "null": module.paddle_mark(0), "empty": module.paddle_survey(())[0]}
+    begun = [module.paddle_watch_start(roots, (), print) for roots in ((), (0,))]
+    begun.append(len(module.paddle_watch_stop()))
+    found = {"null": module.paddle_mark(0), "empty": module.paddle_survey(())[0], "begun": begun}
+    return {"raised_nothing": raised, **found}
 
 
 def main() -> None:

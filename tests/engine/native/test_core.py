@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import os
 import random
 import struct
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.program import ROOT, run
 
 from adbg.engine.native import load
 
@@ -153,3 +155,15 @@ def test_wrong_arguments_are_python_errors(core: Any) -> None:
     ):
         with pytest.raises((TypeError, ValueError, OverflowError)):
             call()
+
+
+def test_it_is_used_where_it_is_built_unless_told_not_to(extension: Path) -> None:
+    """By the word of the module: where it was loaded from."""
+    program = "from adbg.engine.native import load; module, why = load.core(); print(module and module.__file__, why)"
+    built = next(iter((ROOT / "adbg").glob(f"_native.{sys.implementation.cache_tag}*.so")), None)
+    for value, expected in (("", built), ("1", built), (str(extension), extension), ("0", None)):
+        done = run([sys.executable, "-c", program], cwd=ROOT, env={**os.environ, load.VARIABLE: value})
+        assert done.status == 0, str(done)
+        told, _, why = done.stdout.strip().partition(" ")
+        assert told == str(expected), str(done)
+        assert (why == f"{load.VARIABLE}=0") == (value == "0") and (not why) == (expected is not None), str(done)

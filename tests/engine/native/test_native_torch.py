@@ -281,7 +281,7 @@ class Sink:
     def node_begin(self, *a): pass
     def node_end(self, *a): pass
     def backward_end(self, *a): pass
-    def passes_over(self, kinds): return False
+    def passes_over(self, kinds, alike=None): return False
 
 backend = TorchBackend(); backend.prepare(False)
 assert backend._core.module is not None, backend._core.why

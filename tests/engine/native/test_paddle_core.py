@@ -101,7 +101,7 @@ def test_a_forked_child_goes_on(answers: dict[str, Any]) -> None:
 
 
 def test_values_that_are_none_raise(answers: dict[str, Any]) -> None:
-    assert answers["errors"] == {"raised_nothing": [], "null": [0, 0], "empty": 0}
+    assert answers["errors"] == {"raised_nothing": [], "null": [0, 0], "empty": 0, "begun": [0, 0, 0]}
 
 
 def test_python_may_end_while_a_thread_makes_nodes(extension: Path) -> None:

@@ -18,6 +18,8 @@ from adbg.engine.outside import own
 
 _NODES = 4  # on each of two threads
 _NEAR = 64
+#: Nodes; a number for the set of their types; two for what else makes graphs alike; highest number of a root, or -1.
+Told = tuple[int, int, int, int, int]
 
 
 class Core:
@@ -31,6 +33,7 @@ class Core:
         self.events_on = False  # the engine's functions are ours
         self.leaf = False  # where an accumulate node has its tensor is known
         self.places: dict[Any, bytes] = {}  # by graph, the place of each node in its order: see ``events.py``
+        self._leaves: bool | None = None
         self._tries = 20  # graphs of one node or two do not show where edges are
         if self.module is not None:
             self.module.torch_thread()  # torch numbers threads as they ask: this one before those of the check
@@ -60,12 +63,43 @@ class Core:
                     self.failed["walk"] = "edges do not lie in memory as they are taken to"
                 return None
             self._edges = True
+            if not apart(_objects, self.module):
+                self.failed["objects"] = "Python objects of nodes cannot be taken back"
         try:
-            return self.module.torch_walk(roots)
+            walk = self.module.torch_walk(roots)
+            if self._leaves is None:
+                self._find_leaves(walk)
+            return walk
         except own(Exception) as error:
             self._edges = False
             self.failed["walk"] = f"{type(error).__name__}: {error}"
             return None
+
+    def _find_leaves(self, walk: Any) -> None:
+        """Where accumulate nodes have their tensors, by the first graph with several of them."""
+        keys = walk.keys(bytes(kind.__name__ == "AccumulateGrad" for kind in walk.types()))[:_NODES]
+        if len(keys) > 1:
+            nodes = [walk.node(key) for key in keys]
+            self._leaves = self.module.torch_leaves([(node, node.variable) for node in nodes])
+            if not self._leaves:
+                self.failed["survey"] = "accumulate nodes do not hold their tensors where they are taken to"
+
+    def address(self, node: Any) -> int:
+        """A number that no other node alive has. Not that of its Python object, which may be another one tomorrow."""
+        where: int = 0 if self.module is None or self.layout() else self.module.torch_address(node)
+        return where or id(node)
+
+    def survey(self, roots: list[Any]) -> Told | None:
+        """What is said of the graph below these nodes, 20 ns a node; None where nothing can be."""
+        if self.module is None or not self._edges or not self._leaves:
+            return None
+        try:
+            found: Told | None = self.module.torch_survey(roots)
+        except own(Exception) as error:
+            self._edges = False
+            self.failed["walk"] = f"{type(error).__name__}: {error}"
+            return None
+        return found
 
     def lines(self) -> list[tuple[str, str, str]]:
         """(status, what, detail) for ``adbg doctor``: stacks are switched on and off for it."""
@@ -90,6 +124,10 @@ def _near(roots: list[Any]) -> list[Any]:
             if below is not None and below not in nodes and len(nodes) < _NEAR:
                 nodes.append(below)
     return nodes
+
+
+def _objects(module: Any) -> bool:
+    return bool(module.torch_objects(getattr(torch._C, "_functions").UndefinedGrad))  # noqa: B009
 
 
 def _samples(module: Any) -> list[tuple[Any, int]]:

@@ -26,6 +26,7 @@ class CoreWalk:
         self.size = len(walk)
         self.kind: Callable[[int], int] = walk.kind
         self.node: Callable[[int], Any] = walk.node
+        self.address: Callable[[int], int] = walk.address
         self.stack: Callable[[int], int] = walk.stack
         self.stacks: Callable[[], list[int]] = walk.stacks
         self.kinds_by_key: Callable[[], list[int]] = walk.kinds
@@ -34,6 +35,11 @@ class CoreWalk:
         self.producers: Callable[[], list[tuple[int, ...]]] = walk.producers
         self.screen: Callable[[bytes], bool] = walk.screen
         self.unscreen: Callable[[], None] = walk.unscreen
+        self.hook: Callable[[int, bool, bool], bool] = walk.hook
+        self.hook_all: Callable[[bool], bool] = walk.hook_all
+        self.unhook: Callable[[], None] = walk.unhook
+        self.running: Callable[[], int | None] = walk.running
+        self.reclaim: Callable[[], int | None] = walk.reclaim
         self.roots: Callable[[], list[int]] = walk.roots
 
     def release(self) -> None:
@@ -45,6 +51,10 @@ class CoreWalk:
         if any(kind.__name__ == SHARED_TYPE or issubclass(kind, custom) for kind in self.types):
             return None
         return frozenset(self._names)
+
+    def names(self) -> set[str] | None:
+        """Of all nodes; None where they must be asked of the nodes one by one."""
+        return None if SHARED_TYPE in self._names else set(self._names)
 
     def type_of(self, key: int) -> type:
         kind: int = self._walk.kind(key)

@@ -151,7 +151,7 @@ class InPlace(Detector):
         if uses and writes:
             self._silent.by_writes(running, uses, writes)
         if self._silent:
-            self._silent.by_arrays(running)
+            self._silent.by_arrays(running, uses)
 
     def backward_end(self, running: Running, error: BaseException | None) -> None:
         if error is None:

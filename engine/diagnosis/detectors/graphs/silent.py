@@ -44,6 +44,7 @@ class Shared:
     digest: int  # of its bytes when an operator took it last
     version: int | None
     used: bool = False
+    span: tuple[int, int] = (0, 0)
 
 
 class Silent:
@@ -59,7 +60,7 @@ class Silent:
         if digest is not None:
             version = self.facts.backend.version_of(value)
             for at in where:
-                self._shared[at] = Shared(where, line_of(call.lines), ref, digest, version)
+                self._shared[at] = Shared(where, line_of(call.lines), ref, digest, version, span=span_of(value))
 
     @staticmethod
     def shares(call: OperatorCall) -> Any:
@@ -81,6 +82,8 @@ class Silent:
         for at in where:
             shared = self._shared.get(at)
             held = shared.ref() if shared is not None else None
+            if held is None and shared is not None and span_of(value) == shared.span:
+                held = value  # the tensor that the array was made of is gone
             if shared is not None and held is not None:
                 digest = self._digest(held)
                 if digest is not None:
@@ -103,14 +106,15 @@ class Silent:
                 return found
         return None
 
-    def by_arrays(self, running: Running) -> None:
+    def by_arrays(self, running: Running, uses: list[Use]) -> None:
         """Bytes that changed since an operator took them, while no version moved."""
+        dead = {at: each for at, each in self._shared.items() if each.ref() is None}
+        self._by_saved(running, dead, uses)
+        for at in dead:
+            del self._shared[at]
         for at, shared in tuple(self._shared.items()):
             value = shared.ref()
-            if value is None:
-                del self._shared[at]
-                continue
-            if not shared.used or self.facts.backend.version_of(value) != shared.version:
+            if value is None or not shared.used or self.facts.backend.version_of(value) != shared.version:
                 continue
             if self._digest(value) == shared.digest:
                 continue
@@ -118,12 +122,41 @@ class Silent:
             key = next((key for key, _, lies, _ in self._saved(running) if at in lies), None)
             if key is None and running.call.order() and not self._hidden(running):
                 continue
-            line = _writing(shared.line)
-            message = f"an array that shares the memory of a tensor is written at {place(line)}, behind autograd's back"
-            proof = (
-                f"the bytes of the tensor changed between the operator that saved it and backward {running.call.number}"
+            self._tell_array(running, key, shared)
+
+    def _tell_array(self, running: Running, key: int | None, shared: Shared) -> None:
+        line = _writing(shared.line)
+        message = f"an array that shares the memory of a tensor is written at {place(line)}, behind autograd's back"
+        if line == shared.line:
+            message = (
+                f"the array made at {place(line)} shares the memory of a tensor, and is written behind autograd's back"
             )
-            self._tell(running, key, line, message, [proof, f"the array was made at {place(shared.line)}"], 0.85)
+        proof = f"the bytes of the tensor changed between the operator that saved it and backward {running.call.number}"
+        self._tell(running, key, line, message, [proof, f"the array was made at {place(shared.line)}"], 0.85)
+
+    def _by_saved(self, running: Running, shared: dict[int, Shared], uses: list[Use]) -> None:
+        """The tensor that the array was made of is gone (``x.detach().numpy()``): its memory is that of what a node
+        saved."""
+        known = {at for use in uses if shared for where, _, _ in (*use.takes, *use.makes) for at in where}
+        asked = {at: each for at, each in shared.items() if at in known}
+        if not asked or self._hidden(running):
+            return
+        call, version_of = running.call, self.facts.backend.version_of
+        for key in call.order():
+            for each in () if call.is_accumulate(key) else call.saved(key):
+                if (
+                    each.value is None
+                    or each.state is not ValueState.OK
+                    or not self.facts.backend.is_tensor(each.value)
+                ):
+                    continue
+                for at, _ in self.facts.backend.storages(each.value):
+                    found = asked.get(at)
+                    if found is None or span_of(each.value) != found.span or version_of(each.value) != found.version:
+                        continue
+                    if self._digest(each.value) != found.digest:
+                        self._tell_array(running, key, found)
+                        return
 
     # ---- writes of operators
 

@@ -119,11 +119,16 @@ class NonFinite(Detector):
     def _before_step(self, event: OptimizerEvent) -> None:
         """What backward gave was finite, as it was looked at: what is not now was made so since."""
         backend = self.facts.backend
+        found: Finding | None = None
         for tensor in event.tensors[:: -(-len(event.tensors) // _GRADIENTS) or 1]:
             gradient = backend.gradient_of(tensor)
             if gradient is not None and not math.isfinite(backend.norm(gradient)) and any(backend.nonfinite(gradient)):
-                self._tell(self._origins.of_gradient(self.facts.name_of(tensor) or "a tensor", gradient, event))
-                return
+                here = self._origins.of_gradient(self.facts.name_of(tensor) or "a tensor", gradient, event)
+                found = here if found is None or here.cause is not None else found
+                if found.cause is not None:
+                    break
+        if found is not None:
+            self._tell(found)
 
     # ---- a backward
 

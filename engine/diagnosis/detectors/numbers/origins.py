@@ -212,8 +212,13 @@ class Origins:
         return Finding(
             id=0, kind="nonfinite", severity="error", confidence=0.93 if line is not None else 0.8, message=message,
             node=FoundAt(parameter=name), forward=event.line, cause=self._facts.cause(line), evidence=told,
-            next=[f"b param:{name} after"],
+            next=[f"b param:{name} after"], victim_of=self._of_hook(),
         )  # fmt: skip
+
+    def _of_hook(self) -> int | None:
+        """A finding that a hook of the program's made gradients so."""
+        told = self._facts.findings.values()
+        return next((each.id for each in told if each.kind == "gradient-hook" and each.severity == "error"), None)
 
     def _of_step(self, made: Made) -> Finding | None:
         """An operator of an optimizer's step made it, of gradients that were finite."""

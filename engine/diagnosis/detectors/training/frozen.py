@@ -41,7 +41,8 @@ class Frozen(LoopDetector):
                     self._made[id(event.tensors[at])] = line
 
     def end(self) -> None:
-        statistics = {id(value) for _, value in self.facts.backend.buffers()}
+        # Paddle keeps the running statistics of BatchNorm as parameters; a tensor of the user's in a Layer is a buffer
+        statistics = {id(value) for _, value in self.facts.backend.buffers() if "Param" in type(value).__name__}
         for optimizer in self.ledger.optimizers.values():
             frozen = [held for held in optimizer.held if held.frozen and held.frozen == optimizer.steps]
             frozen = [held for held in frozen if id(held.ref()) not in statistics]

@@ -16,7 +16,7 @@ from adbg.engine.types import SourceLine
 if TYPE_CHECKING:
     from adbg.engine.diagnosis.facts import Facts
 
-_CLEARS = r"\.grad\s*=(?!=)|\.grad\.(zero_|fill_|mul_|copy_)|clear_grad|zero_grad"
+_CLEARS = r"\.grad\s*=(?!=)|\.grad\.(zero_|fill_|mul_|copy_|scale_|set_value)|clear_grad|zero_grad"
 
 
 @detector("zero-grad")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from support.diagnosing import check_found
 from support.diagnosing_many import Run, diagnose_each
 
 HEAD = """
@@ -194,6 +191,6 @@ def test_the_line_of_the_backward_is_named(runs: dict[str, Run], number: int) ->
     runs[f"{kind} {number}"].first(kind)
 
 
-def test_the_factor_is_told(tmp_path: Path) -> None:
-    found = check_found(tmp_path, HEAD + FACTOR, "wrong-derivative")
+def test_the_factor_is_told(runs: dict[str, Run]) -> None:
+    found = runs["wrong-derivative 0"].first("wrong-derivative")
     assert "0.5 times" in found["message"], found

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("paddle")
 
-from support.diagnosing_many import Run, diagnose_each
+from support.diagnosing import check_found, check_healthy, findings
 
 NORMS = """
     import paddle
@@ -141,25 +141,19 @@ HEALTHY = """
 """
 
 
-CASES: list[tuple[str, str]] = [
-    ("wrong-axis", NORMS), ("wrong-axis", SHARES), ("promoted", CLASS_WEIGHTS), ("promoted", TARGETS),
-    ("promoted", TABLE),
-]  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("wrong-axis", NORMS), ("wrong-axis", SHARES), ("promoted", CLASS_WEIGHTS), ("promoted", TARGETS),
+        ("promoted", TABLE),
+    ],
+    ids=["norms", "shares", "class weights", "targets", "table"],
+)  # fmt: skip
+def test_the_line_is_noted(tmp_path, kind, text):
+    assert check_found(tmp_path, text, kind)["severity"] == "note"
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    programs = {f"{kind} {number}": program for number, (kind, program) in enumerate(CASES)}
-    programs["healthy"] = HEALTHY
-    return diagnose_each("paddle", tmp_path_factory.mktemp("programs"), programs)
-
-
-@pytest.mark.parametrize("number", range(len(CASES)))
-def test_the_line_is_noted(runs: dict[str, Run], number: int) -> None:
-    kind = CASES[number][0]
-    assert runs[f"{kind} {number}"].first(kind)["severity"] == "note"
-
-
-def test_axes_and_types_that_are_meant(runs: dict[str, Run]) -> None:
-    runs["healthy"].healthy()
-    assert not [each for each in runs["healthy"].told if each["kind"] in ("wrong-axis", "promoted")]
+def test_axes_and_types_that_are_meant(tmp_path):
+    assert not [
+        each for each in findings(check_healthy(tmp_path, HEALTHY)) if each["kind"] in ("wrong-axis", "promoted")
+    ]

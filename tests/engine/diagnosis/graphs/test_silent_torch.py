@@ -76,6 +76,28 @@ ARRAY = """
         weight.grad = None
 """
 
+PLOTTED = """
+    import torch
+    import torch.nn as nn
+
+    class Plot:
+        def __init__(self):
+            self.ranges = []
+
+        def add(self, values):
+            values -= values.min()
+            self.ranges.append(values.max())
+
+    torch.manual_seed(0)
+    plot, hidden, out = Plot(), nn.Linear(3, 4), nn.Linear(4, 1)
+    for step in range(4):
+        middle = torch.tanh(hidden(torch.randn(6, 3)))
+        loss = out(middle).square().mean()
+        if step == 1:
+            plot.add(middle.detach().numpy())  # CAUSE
+        loss.backward()
+"""
+
 HEALTHY = """
     import numpy as np
     import torch
@@ -95,6 +117,7 @@ HEALTHY = """
         cache.data[step] = x[0]
         loss = net(x).square().mean() + (cache[: step + 1] @ net[0].weight.T).square().mean()
         loss.backward()
+        print(net[0].weight.detach().numpy().mean())
         batch += 1
         for parameter in net.parameters():
             parameter.data -= 0.01 * parameter.grad
@@ -114,7 +137,7 @@ HEALTHY = """
 """
 
 
-@pytest.mark.parametrize("text", [DATA, WEIGHTS, ARRAY], ids=["data", "weights", "array"])
+@pytest.mark.parametrize("text", [DATA, WEIGHTS, ARRAY, PLOTTED], ids=["data", "weights", "array", "plotted"])
 def test_behind_autograds_back(tmp_path, text):
     found = check_found(tmp_path, text, "silent-overwrite", status=1)
     assert found["cause"]["line"] == line_of(text)

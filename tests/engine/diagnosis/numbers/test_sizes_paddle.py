@@ -8,8 +8,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from support.diagnosing import diagnose, findings, line_of
-from support.diagnosing_many import Run, diagnose_each
+from support.diagnosing import check_found, check_healthy, diagnose, findings, line_of
 
 pytest.importorskip("paddle")
 
@@ -297,16 +296,13 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    programs = {str(number): each[0] for number, each in enumerate(CASES)} | {"healthy": HEALTHY}
-    return diagnose_each("paddle", tmp_path_factory.mktemp("programs"), programs)
-
-
-@pytest.mark.parametrize("number", range(len(CASES)))
-def test_names_the_line(runs: dict[str, Run], number: int) -> None:
-    _, kind, why = CASES[number]
-    first = runs[str(number)].first(kind)
+@pytest.mark.parametrize(
+    ("program", "kind", "why"), CASES,
+    ids=["dead", "saturated", "rounded", "sigmoids", "recurrent", "exploding", "cast", "loop", "blocks", "factor",
+         "part"],
+)  # fmt: skip
+def test_names_the_line(tmp_path: Path, program: str, kind: str, why: str) -> None:
+    first = check_found(tmp_path, program, kind)
     assert why in (first["message"] + " ".join(first["evidence"])).lower(), first
 
 
@@ -316,8 +312,8 @@ def test_what_follows_from_vanishing_gradients_is_not_told_beside_them(tmp_path:
     assert [(each["kind"], each["cause"]["line"]) for each in told] == [("vanishing", line_of(IN_A_ROW))]
 
 
-def test_healthy_programs_get_no_finding(runs: dict[str, Run]) -> None:
-    runs["healthy"].healthy()
+def test_healthy_programs_get_no_finding(tmp_path: Path) -> None:
+    check_healthy(tmp_path, HEALTHY)
 
 
 def test_what_is_said_to_be_zero_is_zero(tmp_path: Path) -> None:

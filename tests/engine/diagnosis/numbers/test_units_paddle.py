@@ -179,7 +179,7 @@ fit(Gated(), paddle.randn([8, 32, 8]), lambda net, x: net(x).pow(2).mean())
 CASES = [
     (BIASES, "dead-units", "every iteration"), (THROWN, "dead-units", "since iteration"),
     (CHANNELS, "dead-units", "conv2d"), (PIXELS, "saturated-units", "too large"),
-    (GATES, "saturated-units", "gradient"), (WEIGHTS, "saturated-units", "derivative"),
+    (GATES, "saturated-units", "derivative"), (WEIGHTS, "saturated-units", "derivative"),
 ]  # fmt: skip
 
 

@@ -78,7 +78,7 @@ def update(batch, target):
 for batch, target in pairs:
     update(batch, target)
 """,
-    "dropped-gradients: filled with a factor of 0": """
+    "dropped-gradients: multiplied by nothing": """
 class Loop:
     warmup = 0
 
@@ -91,7 +91,7 @@ class Loop:
         loss = F.smooth_l1_loss(self.model(batch), target)
         loss.backward()
         for parameter in self.model.parameters():
-            parameter.grad.fill_(self.warmup)  # CAUSE
+            parameter.grad.set_value(parameter.grad * self.warmup)  # CAUSE
         self.optimizer.step()
 
 loop = Loop()

@@ -1,0 +1,88 @@
+// The graph below some roots of torch's, in plain vectors. Under the GIL, where nothing else is said.
+#pragma once
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace adbg {
+
+constexpr uint32_t kNoKey = UINT32_MAX;
+
+// Open addressing from a node to its key. Emptied without a pass over its places.
+class Keys {
+ public:
+  explicit Keys(size_t power = 10) : mask_((size_t{1} << power) - 1), places_(mask_ + 1) {}
+  // The key of `node`; `next` is put in where it has none, and `added` says so.
+  uint32_t put(void* node, uint32_t next, bool& added) {
+    if (used_ * 2 > mask_) grow();
+    Place& place = places_[at(node)];
+    added = place.age != age_;
+    if (added) {
+      place = {node, next, age_};
+      used_++;
+    }
+    return place.key;
+  }
+  uint32_t find(void* node) const {
+    const Place& place = places_[at(node)];
+    return place.age == age_ ? place.key : kNoKey;
+  }
+  void clear() {
+    used_ = 0;
+    if (++age_ == 0) places_.assign(mask_ + 1, Place{}), age_ = 1;
+  }
+
+ private:
+  struct Place {
+    void* node = nullptr;
+    uint32_t key = 0;
+    uint32_t age = 0;  // another than the present one: nothing is here
+  };
+  size_t at(void* node) const {
+    size_t index = ((reinterpret_cast<uint64_t>(node) >> 4) * 0x9E3779B97F4A7C15ull >> 20) & mask_;
+    while (places_[index].age == age_ && places_[index].node != node) index = (index + 1) & mask_;
+    return index;
+  }
+  void grow() {
+    std::vector<Place> old(2 * (mask_ + 1));
+    old.swap(places_);
+    mask_ = places_.size() - 1;
+    for (const Place& place : old)
+      if (place.age == age_) places_[at(place.node)] = place;
+  }
+  size_t mask_, used_ = 0;
+  uint32_t age_ = 1;
+  std::vector<Place> places_;
+};
+
+struct Graph {
+  std::vector<void*> nodes;          // by key, in breadth-first order
+  std::vector<uint16_t> kinds;       // by key: index into `types`
+  std::vector<uint32_t> first;       // by key: where its edges begin in `below`; one more at the end
+  std::vector<uint32_t> below;       // keys, kNoKey for an edge that leads nowhere
+  std::vector<uint32_t> slots;       // of `below`, beside it
+  std::vector<uint32_t> roots;       // keys, one for each that was given
+  std::vector<PyTypeObject*> types;  // strong
+  std::vector<uint32_t> lent;        // keys of nodes whose Python object was made for this walk
+  std::vector<uint32_t> hooked;      // keys of nodes that call Python
+  bool all_hooked = false;
+  Keys keys;
+};
+
+// Walks from these nodes. False with an exception set.
+bool follow(Graph& graph, PyObject* roots);
+void free_graph(Graph* graph);
+
+// Keys in the order in which the engine runs the graph.
+std::vector<uint32_t> order_of(const Graph& graph);
+
+// torch_survey(roots) -> (nodes, a number for the set of their types, two for all that makes two graphs alike, the
+// highest number of a root or -1): sums over types, stacks and accumulate nodes. None where a node tells its type by its
+// Python object alone.
+PyObject* torch_survey(PyObject*, PyObject* roots);
+
+}  // namespace adbg
