@@ -42,6 +42,7 @@ from adbg.engine.log.node_log import NodeLog
 from adbg.engine.outside import own
 from adbg.engine.protocol import messages as p
 from adbg.engine.protocol.rendezvous import SessionConfig, peer_of
+from adbg.engine.session.collecting import Collector
 from adbg.engine.session.observers import Observer
 from adbg.engine.session.post_mortem import stop_at_uncaught, uncaught
 from adbg.engine.session.session import Session
@@ -140,6 +141,7 @@ class Agent:
         session.known_rank = self._known_rank
         node_log = NodeLog(self.log_levels, self.record.place_log)
         unmatched = UnmatchedBreakpoints(session, self)
+        session.observe(Collector(lambda: session.notify))
         session.observe(_LateFacts(self), self.ledger, self.captures, self.events, unmatched, self.log_levels)
         session.observe(node_log, self.aids, self.ranks, self.digests)
         self.memory = MemoryWatch(session, self.event)

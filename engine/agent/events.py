@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any, Protocol
 
 from adbg.engine.agent.event_queue import EventQueue
+from adbg.engine.node_batch import NodeBatch
 from adbg.engine.protocol import messages as p
 from adbg.engine.session.observers import Observer
 from adbg.engine.session.post_mortem import error_text
@@ -14,6 +16,7 @@ from adbg.engine.session.stop_point import PausedPoint
 from adbg.engine.types import BriefCall, BriefRun, StopReason
 
 FIRST = 100  # calls of a process whose begin is told at once
+MOST_ROWS = 20_000  # of a call whose nodes were written down, 50 bytes each on the wire
 LONG = 20_000.0  # us: the begin of calls that take that long is told at once
 _DAP_REASON = {StopReason.ERROR: "exception", StopReason.NAN: "exception", StopReason.INF: "exception"}
 
@@ -85,6 +88,14 @@ class Events(Observer):
         queue = self._queue
         queue.node(visit.running.call.number, visit.index, visit.us, visit.norm, visit.nonfinite)
         self._client.event_later(queue.take)
+
+    def node_events(self, running: Running, batch: NodeBatch) -> None:
+        """The rest of a call in which a thread stopped, whose graph somebody may be looking at; what ran before a
+        stop is asked for there."""
+        state = running.state
+        if state.looked_at and not state.stopped_ns:
+            nodes = [p.NodeRan(each.index, each.us, each.norm, each.nonfinite) for each in islice(batch, MOST_ROWS)]
+            self._later(p.NodesRan(running.call.number, nodes))
 
     def backward_end(self, running: Running, us: float, error: BaseException | None) -> None:
         call = running.call

@@ -23,6 +23,8 @@ class NodeLog(Observer):
         place: (offset, length) of bytes that a framework wrote into the VLOG file since the last event.
     """
 
+    between = True
+
     def __init__(self, levels: LogLevels, place: Callable[[int, int], None]) -> None:
         self._levels = levels
         self._narrator = levels.narrator

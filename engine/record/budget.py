@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import sqlite3
 
+from adbg.engine.node_batch import ROW
 from adbg.engine.outside import suppress
 
 LIMIT = 2 << 30  # bytes of one process
@@ -21,7 +22,7 @@ KEPT_COLLECTIVES = 20_000  # newest rows of the ledger that outlive the calls of
 KEPT_STOPS = 10_000  # newest stops that outlive the calls they belong to
 _PARTS = 64  # of what is kept, one goes at a time: a second's work at most
 _HOLE = 16 << 20  # a log loses its beginning in pieces of this size
-_TABLES = {"node": "backward", "edge": "backward", "node_event": "seq", "log": "seq", "artifact": "seq"}
+_BY_SEQ = ("node_event", "nodes_ran", "log", "artifact")
 
 
 def used(db: sqlite3.Connection) -> int:
@@ -40,15 +41,19 @@ def prune(db: sqlite3.Connection) -> int:
         return int(last + 1)
     seq_first, seq_last = db.execute(
         "SELECT min(low), max(high) FROM (SELECT min(seq) AS low, max(seq) AS high FROM node_event"
-        " UNION ALL SELECT min(seq), max(seq) FROM log)"
+        " UNION ALL SELECT min(seq), max(last) FROM nodes_ran UNION ALL SELECT min(seq), max(seq) FROM log)"
     ).fetchone()
     cut = first + max(1, (last - first) // _PARTS) if last > first else first
     seq = db.execute("SELECT seq FROM backward WHERE number >= ? ORDER BY number LIMIT 1", (cut,)).fetchone()
     seq_cut = seq[0] if seq and last > first else 0
     if seq_first is not None and seq_cut <= seq_first:  # one call has it all, or no call was seen
         seq_cut = seq_first + max(1, (seq_last - seq_first) // _PARTS)
-    for table, column in _TABLES.items():
-        db.execute(f"DELETE FROM {table} WHERE {column} < ?", (cut if column == "backward" else seq_cut,))
+    for table in _BY_SEQ:
+        db.execute(f"DELETE FROM {table} WHERE seq < ?", (seq_cut,))
+    db.execute("DELETE FROM same_graph WHERE backward < ?", (cut,))
+    for table in ("node", "edge"):
+        kept = "SELECT source FROM same_graph"  # of calls that stay
+        db.execute(f"DELETE FROM {table} WHERE backward < ? AND backward NOT IN ({kept})", (cut,))
     db.execute("DELETE FROM backward WHERE number < ?", (cut,))
     db.execute(
         "DELETE FROM stop WHERE seq < ? AND seq < (SELECT seq FROM stop ORDER BY seq DESC LIMIT 1 OFFSET ?)",
@@ -62,7 +67,8 @@ def _drop_graph(db: sqlite3.Connection) -> bool:
     """The graph of the only call, where it is more than its events and its log: whole, since part of a graph would tell
     of no node behind it."""
     nodes, edges, events, logged = (_count(db, table) for table in ("node", "edge", "node_event", "log"))
-    if nodes + edges <= events + logged:
+    packed = db.execute("SELECT coalesce(sum(length(rows)), 0) FROM nodes_ran").fetchone()[0] // ROW.size
+    if nodes + edges <= events + packed + logged:
         return False
     db.execute("DELETE FROM edge")
     db.execute("DELETE FROM node")

@@ -14,12 +14,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-SCHEMA = 3  # 1: an edge's slot was its place in the list, ``to_slot`` and null edges were not kept; 2: no collectives
+# 1: an edge's slot was its place in the list, ``to_slot`` and null edges were not kept; 2: no collectives; 3: neither
+# nodes_ran nor same_graph
+SCHEMA = 4
 
 # Times are seconds since the epoch, ``idx`` counts from 1 in execution order, ``us`` are microseconds. One counter
 # numbers ``seq`` over node_event, stop, log, artifact and both ends of a backward: sorting by it gives what happened in
 # order. An edge leads from output ``slot`` of a node to input ``to_slot`` of node ``to_idx``; that is NULL where no
-# gradient is needed, or the producer does not run in this call.
+# gradient is needed, or the producer does not run in this call. ``nodes_ran`` has the events of many nodes in one row,
+# packed as ``backends.base.events.ROW``: both phases of each, numbered from seq to last; ``epoch`` is the time at 0 ns.
+# A call in ``same_graph`` has the nodes and edges of call ``source``.
 TABLES = """
 CREATE TABLE IF NOT EXISTS backward (number INTEGER PRIMARY KEY, seq INTEGER, time REAL, entry TEXT, depth INTEGER,
     parent INTEGER, parent_idx INTEGER, thread INTEGER, iteration INTEGER, nodes INTEGER, roots TEXT, file TEXT,
@@ -31,6 +35,9 @@ CREATE TABLE IF NOT EXISTS edge (backward INTEGER, idx INTEGER, slot INTEGER, to
     PRIMARY KEY (backward, idx, slot)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS node_event (seq INTEGER PRIMARY KEY, time REAL, backward INTEGER, idx INTEGER, phase TEXT,
     us REAL, norm, nonfinite INTEGER);
+CREATE TABLE IF NOT EXISTS nodes_ran (seq INTEGER PRIMARY KEY, last INTEGER, backward INTEGER, epoch REAL, rows BLOB,
+    lost INTEGER);
+CREATE TABLE IF NOT EXISTS same_graph (backward INTEGER PRIMARY KEY, source INTEGER);
 CREATE TABLE IF NOT EXISTS stack (id INTEGER PRIMARY KEY, frames TEXT);
 CREATE TABLE IF NOT EXISTS stop (seq INTEGER PRIMARY KEY, time REAL, backward INTEGER, idx INTEGER, reason TEXT,
     phase TEXT, body TEXT);

@@ -5,12 +5,13 @@ Called under the turn, the brief calls on any thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from adbg.engine.backends.base import Backend, HookPlan
 from adbg.engine.graph.index import index_of
+from adbg.engine.node_batch import NodeBatch
 from adbg.engine.outside import own
 from adbg.engine.protocol.messages import BreakpointState
 from adbg.engine.record.journal import Journal
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 MOST_NODES = 20_000  # of one graph in the record: 0.2 s when the program continues
 PAGE = 1000
+MOST_TWINS = 256  # graphs that are told apart
 
 
 class Recording(Observer):
@@ -32,6 +34,11 @@ class Recording(Observer):
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
+        self._twins: dict[Hashable, int] = {}  # by ``BackwardCall.twin``, the call that has the rows
+        # The first call with a graph has hooks, whose nodes the crash journal knows one by one; those like it are taken
+        # in batches, ten times as fast.
+        self._kin: set[Hashable] = set()
+        self._batched: set[int] = set()  # calls under way that are
         self._graphs: set[int] = set()  # calls under way whose graph is recorded
         self.every = False
 
@@ -39,12 +46,21 @@ class Recording(Observer):
     def arms(self) -> bool:
         return self.every
 
+    @property
+    def collects(self) -> bool:
+        return self.every
+
     def plan(self, running: Running) -> HookPlan | None:
-        return HookPlan(every=True) if self.every else None
+        if not self.every:
+            return None
+        if running.collected and running.call.twin(shapes=False) in self._kin:
+            self._batched.add(running.call.number)
+            return None
+        return HookPlan(every=True)
 
     def backward_begin(self, running: Running) -> None:
         call = running.call
-        if self.every:
+        if self.every and call.number not in self._batched:
             call.read_all_stacks()  # the journal wants each node's line, the graph all of them at the end
         file, line = (call.location.file, call.location.line) if call.location else ("", 0)
         self._recorder.backward_begin(
@@ -63,18 +79,32 @@ class Recording(Observer):
             ago=(perf_counter_ns() - running.state.started_ns) / 1e9,
         )
 
+    def node_events(self, running: Running, batch: NodeBatch) -> None:
+        if running.call.number in self._batched:
+            self._recorder.node_events(running.call.number, batch.rows, batch.lost)
+
     def node_begin(self, visit: Visit) -> None:
         number = visit.running.call.number
+        if number in self._batched:
+            return
         self._recorder.node_event(number, visit.index, "before", None, visit.norm, visit.nonfinite)
 
     def node_end(self, visit: Visit) -> None:
         number = visit.running.call.number
+        if number in self._batched:
+            return
         self._recorder.node_event(number, visit.index, "after", visit.us, visit.norm, visit.nonfinite)
 
     def release(self, running: Running, error: BaseException | None) -> None:
         if self.every:
-            self.resumed(running)
+            self._record_graph(running, whole=error is None)
+            kin = running.call.twin(shapes=False)
+            if kin is not None and error is None:
+                if len(self._kin) >= MOST_TWINS:
+                    self._kin.clear()
+                self._kin.add(kin)
         self._graphs.discard(running.call.number)
+        self._batched.discard(running.call.number)
 
     def backward_end(self, running: Running, us: float, error: BaseException | None) -> None:
         self._recorder.backward_end(running.call.number, us, error_text(error))
@@ -83,11 +113,32 @@ class Recording(Observer):
         self._recorder.brief(run)
 
     def resumed(self, running: Running) -> None:
-        """Record the graph of a call in which the program stopped, once."""
+        self._record_graph(running, whole=False)
+
+    def _as_before(self, running: Running) -> bool:
+        """Whether the record has the graph already: a training script's are the same in each iteration, and one of 600
+        nodes takes 60 ms to write."""
+        twin = running.call.twin(shapes=True)
+        if twin is None:
+            return False
+        number = running.call.number
+        known = self._twins.get(twin)
+        if known is not None and self._recorder.same_graph(number, known):
+            return True
+        if len(self._twins) >= MOST_TWINS:
+            self._twins.clear()
+        self._twins[twin] = number
+        return False
+
+    def _record_graph(self, running: Running, whole: bool) -> None:
+        """Record the graph of a call in which the program stopped, once; ``whole``: it is over."""
         call = running.call
         if call.number in self._graphs or not self._recorder.recording:
             return
         self._graphs.add(call.number)
+        if whole and self._as_before(running):
+            return
+        call.read_all_stacks()
         index = index_of(call)
         position: Any = index.position.get  # None for None
         for first in range(1, min(index.total, MOST_NODES) + 1, PAGE):
@@ -107,7 +158,8 @@ class Recording(Observer):
 
     def detach(self) -> None:
         self.every = False
-        self._graphs.clear()
+        for kept in (self._graphs, self._twins, self._kin, self._batched):
+            kept.clear()
 
 
 class CrashNotes(Observer):

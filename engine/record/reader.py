@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from adbg.engine.errors import CommandError
+from adbg.engine.node_batch import NodeBatch
 from adbg.engine.protocol.codec import from_json
 from adbg.engine.protocol.messages import Collective, DiagnosisEnds, Finding, Found, RankFacts
 from adbg.engine.record import files as runfiles
@@ -71,6 +72,8 @@ class RunReader:
         self.label = label or found[0]
         self._path = runfiles.events_path(self.run_dir, self.label)
         self._db = self._connect()
+        known = self._db.execute("SELECT name FROM sqlite_master WHERE name IN ('nodes_ran', 'same_graph')").fetchall()
+        self._packs = len(known) == 2  # from schema 4 on
 
     def _connect(self) -> sqlite3.Connection:
         """Read-only. A process that was killed in the middle of a transaction left a journal that undoes it, which only
@@ -126,20 +129,28 @@ class RunReader:
         found = self._db.execute("SELECT us, error FROM backward WHERE number=?", (number,)).fetchone()
         whole = bool(found and found[0] is not None and not found[1])
         last = start + count - 1
+        source = self._source(number)
         edges: dict[int, list[int]] = {}
         for index, to in self._db.execute(
             "SELECT idx, to_idx FROM edge WHERE backward=? AND idx BETWEEN ? AND ? AND to_idx IS NOT NULL"
             " ORDER BY idx, slot",
-            (number, start, last),
+            (source, start, last),
         ):
             edges.setdefault(index, []).append(to)
         ran = self._ran(number, start, last)
         rows = self._db.execute(
             "SELECT idx, key, name, unique_name, accumulate, parameter, module, file, line, function, shape, dtype,"
             " custom, compiled FROM node WHERE backward=? AND idx BETWEEN ? AND ? ORDER BY idx",
-            (number, start, last),
+            (source, start, last),
         )
         return [_graph_row(row, edges.get(row[0], ()), ran.get(row[0]), whole) for row in rows]
+
+    def _source(self, number: int) -> int:
+        """The call whose nodes and edges are those of ``number``."""
+        if not self._packs:
+            return number
+        row = self._db.execute("SELECT source FROM same_graph WHERE backward=?", (number,)).fetchone()
+        return int(row[0]) if row else number
 
     def edges(self, number: int) -> dict[int, tuple[Edge, ...]]:
         """The edges of a call's recorded nodes, by key, as its graph had them; a producer that did not run is left out
@@ -152,7 +163,7 @@ class RunReader:
             " JOIN node ON node.backward = edge.backward AND node.idx = edge.idx"
             " LEFT JOIN node AS producer ON producer.backward = edge.backward AND producer.idx = edge.to_idx"
             " WHERE edge.backward=? ORDER BY edge.idx, edge.slot",
-            (number,),
+            (self._source(number),),
         ):
             found.setdefault(key, []).append(Edge(slot, to, into))
         return {key: tuple(edges) for key, edges in found.items()}
@@ -189,15 +200,34 @@ class RunReader:
             f"SELECT seq, time, backward, idx, phase, us, norm, nonfinite FROM node_event WHERE {where} ORDER BY seq",
             values,
         )
-        return [
+        found = [
             NodeEvent(seq, when, backward, index, phase, us, None if norm is None else float(norm), bool(nonfinite))
             for seq, when, backward, index, phase, us, norm, nonfinite in rows
         ]
+        packed = self._packed_events(number, after)
+        return sorted([*found, *packed], key=lambda event: event.seq) if packed else found
+
+    def _packed_events(self, number: int, after: int) -> list[NodeEvent]:
+        """Those that were written down many in a row."""
+        if not self._packs:
+            return []
+        query = "SELECT seq, backward, epoch, rows FROM nodes_ran WHERE last > ? AND (? IN (0, backward)) ORDER BY seq"
+        found = []
+        for seq, backward, epoch, rows in self._db.execute(query, (after, number)):
+            for row in NodeBatch(rows):
+                begin, facts = epoch + row.begin_ns / 1e9, (row.norm, row.nonfinite)
+                found.append(NodeEvent(seq, begin, backward, row.index, "before", None, *facts))
+                if not row.failed:
+                    end = begin + row.us / 1e6
+                    found.append(NodeEvent(seq + 1, end, backward, row.index, "after", row.us, *facts))
+                seq += 2
+        return [event for event in found if event.seq > after]
 
     def forward_stack(self, number: int, index: int) -> list[SourceLine]:
         """Innermost first; [] when none was recorded."""
         row = self._db.execute(
-            "SELECT frames FROM node JOIN stack ON stack.id = node.stack WHERE backward=? AND idx=?", (number, index)
+            "SELECT frames FROM node JOIN stack ON stack.id = node.stack WHERE backward=? AND idx=?",
+            (self._source(number), index),
         ).fetchone()
         return [SourceLine(*frame) for frame in json.loads(row[0])] if row else []
 

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from adbg.engine.flag import Flag
+from adbg.engine.node_batch import ROW
 from adbg.engine.outside import own, suppress
 from adbg.engine.protocol.codec import to_json
 from adbg.engine.protocol.messages import Collective
@@ -33,6 +34,7 @@ from adbg.engine.types import BriefRun, GraphRow, NodeStop, SourceLine
 BATCH = 500  # rows per transaction: 0.7 us a row in sqlite, against 10 us one by one
 GATHER = 0.05  # seconds
 MAX_LOGS = 20_000  # waiting entries above which log records are dropped, and counted
+MAX_BATCHES = 2000  # the same for batches of nodes
 MAX_EVENTS = 200_000  # the same for node events; everything else is never dropped
 
 Problem = Callable[[str], None]
@@ -195,6 +197,24 @@ class Recorder:
             self._dropped += 1
             return
         self._put(("node_event", next(self._seq), time.time(), backward, index, phase, us, norm, nonfinite))
+
+    def node_events(self, backward: int, rows: bytes, lost: int = 0) -> None:
+        """Both phases of many nodes: ``rows`` of a ``NodeBatch``. One row of the record, and one number for each."""
+        count = len(rows) // ROW.size
+        if len(self._queue) > MAX_BATCHES:
+            self._dropped += count
+            return
+        first = next(self._seq)
+        last = next(itertools.islice(self._seq, max(0, 2 * count - 2), None)) if count else first
+        epoch = time.time() - time.perf_counter_ns() / 1e9
+        self._put(("nodes_ran", first, last, backward, epoch, rows, lost))
+
+    def same_graph(self, number: int, source: int) -> bool:
+        """Call ``number`` has the graph of call ``source``, which was handed in; False where that is gone by now."""
+        if self._writer is None or source < self._writer.first:
+            return False
+        self._put(("same_graph", number, source))
+        return True
 
     def stop(self, stop: NodeStop) -> None:
         self._put(("stop", next(self._seq), time.time(), stop), urgent=True)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from adbg.engine.descriptors import Own, high_numbers, lifted, never_freed, numbered, on_file
+from adbg.engine.node_batch import ROW
 from adbg.engine.record import budget
 from adbg.engine.record import files as runfiles
 from adbg.engine.types import SourceLine
@@ -28,6 +29,8 @@ _WIDTH = {
     "node": 16,
     "edge": 5,
     "node_event": 8,
+    "nodes_ran": 6,
+    "same_graph": 2,
     "stack": 2,
     "stop": 7,
     "artifact": 5,
@@ -44,6 +47,7 @@ class RunWriter:
         """``limit``: bytes that may be kept, 0 for any number."""
         self._limit = limit // 2
         self._since = 0  # rows written since the size was asked for
+        self.first = 0  # the first call that is still whole, once some went
         self.run_dir = Path(run_dir)
         self.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.label = runfiles.claim_label(self.run_dir, rank)
@@ -68,7 +72,7 @@ class RunWriter:
         self.check()
         self._db.execute("BEGIN IMMEDIATE")
         try:
-            pruned = self._prune(sum(map(len, rows.values())))
+            pruned = self._prune(sum(map(len, rows.values())) + _packed(rows.get("nodes_ran", ())))
             if self._new_stacks:
                 self._db.executemany(_INSERT["stack"], self._new_stacks)
             for table, values in rows.items():
@@ -80,6 +84,7 @@ class RunWriter:
             self._db.execute("COMMIT")
             self._new_stacks = []
             if pruned:
+                self.first = pruned
                 self.update_info({"pruned": pruned})
         except BaseException:
             if all(own.ours for own in self._own) and self._has_journal():
@@ -141,6 +146,11 @@ class RunWriter:
             with contextlib.suppress(sqlite3.Error):
                 self._db.close()
         self._vlog.close()
+
+
+def _packed(rows: Sequence[tuple[Any, ...]]) -> int:
+    """Nodes in rows of ``nodes_ran``: one takes as much room as a row of its own."""
+    return sum(len(row[4]) for row in rows) // ROW.size
 
 
 def _open_database(path: Path) -> tuple[sqlite3.Connection, list[Own]]:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from adbg.engine.backends.base import Backend, HookPlan
+from adbg.engine.node_batch import NodeBatch
 from adbg.engine.protocol.messages import BreakpointState
 from adbg.engine.session.running_call import Running, Visit
 from adbg.engine.session.stop_point import PausedPoint
@@ -42,6 +43,14 @@ class Observer:
     #: It measures the time of nodes: while it is active nobody else is told of them, and no norm is taken, which would
     #: cost more than a small node.
     timing = False
+
+    #: It writes something between two nodes: while it is active no node is told in batches.
+    between = False
+
+    @property
+    def collects(self) -> bool:
+        """False: not told ``node_events`` now. Asked by ``Session.rearm``, like ``active``."""
+        return True
 
     # ---- a backward call
 
@@ -92,6 +101,13 @@ class Observer:
 
     def node_passed(self, visit: Visit) -> None:
         """Behind the stop, if there was one: ``ins`` are the gradients as they are passed on, edits included."""
+
+    # ---- all nodes, in batches
+
+    def node_events(self, running: Running, batch: NodeBatch) -> None:
+        """Nodes of a call, hooked or not, that ran since the last batch: told at its end, in front of ``release`` of
+        others, and when a thread stops. None is told where ``running.collected`` is False: the backend could not write
+        them down, and ``plan`` may ask for hooks instead."""
 
     # ---- stops
 
@@ -149,6 +165,7 @@ class Notify:
     node_leave: tuple[Any, ...]
     node_end: tuple[Any, ...]
     node_passed: tuple[Any, ...]
+    node_events: tuple[Any, ...]
     before_stop: tuple[Any, ...]
     stopped: tuple[Any, ...]
     resumed: tuple[Any, ...]
@@ -168,3 +185,8 @@ class Notify:
             heard = timing if timing and event in _OF_NODES else listening
             calls = (getattr(observer, event) for observer in heard if getattr(type(observer), event) is not silent)
             setattr(self, event, tuple(calls))
+        alone = timing or any(observer.between for observer in listening)
+        wanted = [observer for observer in listening if observer.collects and not alone]
+        self.node_events = tuple(
+            [each.node_events for each in wanted if type(each).node_events is not Observer.node_events]
+        )

@@ -18,7 +18,8 @@ class Running:
     """A call between its begin and its end, and the calls around it (``chain``, outermost first, itself last)."""
 
     __slots__ = (
-        "_edges", "_given", "_told", "_untold", "backend", "begun", "call", "chain", "family", "inner", "leaves",
+        "_edges", "_given", "_told", "_untold", "backend", "begun", "call", "chain", "collected", "family", "inner",
+        "leaves",
         "may_hit", "received", "screened", "serial", "spoilt", "state", "thread",
     )  # fmt: skip
 
@@ -41,6 +42,7 @@ class Running:
         self._told: dict[int, dict[int, tuple[int, int]]] = {}
         self._untold: set[int] = set()  # consumers of which that is to be brought up to date
         self._edges: dict[int, tuple[bool, tuple[int | None, ...]]] = {}  # see ``_below``
+        self.collected = False  # its nodes are written down: observers are told by ``node_events``
         self.screened = False  # all its gradients are looked at since it began
         self.thread: int = self.chain[0].call.thread
         self.may_hit: Callable[[str], bool] | None = None  # breakpoints can take nodes of that name; None: any node

@@ -34,6 +34,7 @@ class CallState:
     position: int = 0  # index of the current node, or of the last one seen, 0 at begin
     started_ns: int = 0
     parked_ns: int = 0  # that its thread stood at stops that are over
+    looked_at: bool = False  # a thread stopped while it ran
     stopped_ns: int = 0  # when the stop began at which it stands; 0 at none
     _index: dict[int, int] | None = None
 

@@ -15,6 +15,7 @@ import json
 import os
 import random
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -25,6 +26,8 @@ from workload import Workload
 from adbg.engine.agent import agent as agents
 from adbg.engine.protocol import messages as p
 from adbg.engine.protocol.rendezvous import read_config
+from adbg.engine.record.observers import Recording
+from adbg.engine.record.recorder import Recorder
 
 SETTLE = 0.05  # seconds
 SLOW = {"DebugMode", "vlog 6 adbg", "vlog 6 file"}  # modes whose turns have an eighth of the steps
@@ -51,6 +54,20 @@ def make_modes(agent: agents.Agent) -> dict[str, Mode]:
             session.detach()
 
     @contextlib.contextmanager
+    def recording() -> Iterator[None]:
+        with tempfile.TemporaryDirectory() as folder:
+            recorder = Recorder.open(folder)
+            every = Recording(recorder)
+            every.every = True
+            session.observe(every)
+            try:
+                with attached():
+                    yield
+            finally:
+                session.unobserve(every)
+                recorder.close()
+
+    @contextlib.contextmanager
     def anomaly(check_nan: bool) -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -64,6 +81,7 @@ def make_modes(agent: agents.Agent) -> dict[str, Mode]:
         "breakpoint": lambda: attached("NoSuchNodeAnywhere"),
         "stacks": lambda: attached(stacks=True),
         "nan watch": lambda: attached("nonfinite"),
+        "record": recording,
         "anomaly, no check": lambda: anomaly(False),
         "anomaly": lambda: anomaly(True),
         "DebugMode": DebugMode,

@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import Any
 
 # Asked for: a ratio that a mode may cost on a (tiny, medium) model. The others are there to compare with.
-ASKED = {"unarmed": (1.02, 1.02), "breakpoint": (1.10, 1.03), "stacks": (1.40, 1.06), "nan watch": (2.0, 1.25)}
+ASKED = {
+    "unarmed": (1.02, 1.02),
+    "breakpoint": (1.10, 1.03),
+    "stacks": (1.40, 1.06),
+    "nan watch": (2.0, 1.25),
+    "record": (1.10, 1.02),
+}
 ASKED_MS = {"evaluate": 1.0, "import adbg": 10.0, "adbg --help": 150.0}
 TITLES = {
     "plain again": "plain Python, a second time (noise)",
@@ -21,6 +27,7 @@ TITLES = {
     "anomaly, no check": "`detect_anomaly(check_nan=False)`",
     "anomaly": "`detect_anomaly()`",
     "nan watch": "all nodes watched for NaN and Inf",
+    "record": "`record`: every node that runs, in the run directory",
     "DebugMode": "torch's `DebugMode`",
 }
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from adbg.engine.backends.base.graph import Graph
+from adbg.engine.node_batch import NodeBatch
 from adbg.engine.types import BriefCall, NodeInfo, SourceLine
 
 
@@ -105,6 +106,22 @@ class BackwardCall(Graph):
     @abc.abstractmethod
     def contributions(self, key: int) -> tuple[Sequence[Part], str]:
         """Parts of the summed gradients flowing into ``key`` as far as they were kept, and why some are missing."""
+
+    def collect(self) -> bool:
+        """Have written down of every node still to run when it began and ended, and the norm of what flowed into it,
+        without a hook in Python: asked once, at the begin. False: the backend, or this call, has no way to."""
+        return False
+
+    def collected(self) -> NodeBatch | None:
+        """What was written down since the last time; None where nothing is. On the call's thread, or on one parked
+        inside it."""
+        return None
+
+    def twin(self, shapes: bool) -> Hashable:
+        """Of a call whose nodes are collected: equal for two whose graphs have the same nodes, stacks, edges and
+        leaves. ``shapes``: behind its end, and those of the gradients too: all that can be told of the graph, row by
+        row. None: it is not known."""
+        return None
 
     def failed_nodes(self, error: BaseException) -> Sequence[tuple[int, str]]:
         """After an exception: (key, evidence) of the nodes that may have failed, most likely first. Works without any

@@ -22,7 +22,7 @@ from adbg.engine.backends.torch.creations import Creations
 from adbg.engine.backends.torch.entry import EngineEntry
 from adbg.engine.backends.torch.graph import TorchGraph
 from adbg.engine.backends.torch.modules import Modules
-from adbg.engine.backends.torch.native import listing, screen
+from adbg.engine.backends.torch.native import events, listing, screen
 from adbg.engine.backends.torch.native.core import Core
 from adbg.engine.backends.torch.native.stacks import NativeStacks
 from adbg.engine.backends.torch.services import Services, node_name, root_nodes
@@ -109,10 +109,15 @@ class TorchBackend(FrameworkBackend):
         self._services.touched.abandon()
         if self._core.module is not None:
             screen.abandon(self._core)
+            self._core.module.torch_abandon()
             listing.abandon(self._core)
         self._creations = Creations(self._stacks)
         self._stacks.abandon()
         self.uninstall()
+
+    def uninstall(self) -> None:
+        super().uninstall()
+        events.put_back(self._core)
 
     def prepare(self, late: bool) -> None:
         super().prepare(late)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,8 +12,10 @@ from adbg.engine.backends.common.hooking import HAS_POST, Parts
 from adbg.engine.backends.torch.failures import flowed_in, suspects
 from adbg.engine.backends.torch.graph import TorchGraph
 from adbg.engine.backends.torch.hooks import TorchHooks
+from adbg.engine.backends.torch.native import events
 from adbg.engine.backends.torch.native.core import Core
 from adbg.engine.backends.torch.services import Services, node_name
+from adbg.engine.node_batch import NodeBatch
 from adbg.engine.types import SourceLine
 
 if TYPE_CHECKING:
@@ -55,6 +57,7 @@ class TorchCall(TorchGraph, BackwardCall):
         self._entry_point = entry_point
         self._sink = sink
         self._hooks: TorchHooks | None = None  # made with the first plan, dropped at the end: it holds this call
+        self._events: events.Written | None = None
         self._root_names = root_names(roots)
 
     @property
@@ -76,8 +79,25 @@ class TorchCall(TorchGraph, BackwardCall):
             hooks = self._hooks = TorchHooks(self, self._sink, self._entry_point, self.task)
         return hooks.hook(plan)
 
+    def collect(self) -> bool:
+        far = self.far
+        if self._events is None and far is not None:
+            self._events = events.begin(self.core, far, self._outputs)
+        return self._events is not None
+
+    def collected(self) -> NodeBatch | None:
+        return self._events.take(self.order, bool(self._wanted)) if self._events is not None else None
+
+    def twin(self, shapes: bool) -> Hashable:
+        if self._events is None or self._wanted:
+            return None
+        return self._events.twin if shapes else self._events.kin
+
     def finish(self) -> None:
         """The call is over: no hook, no node, no tensor is kept."""
+        written, self._events = self._events, None
+        if written is not None:
+            written.end()
         hooks = self._hooks
         if hooks is not None:
             hooks.unhook()

@@ -13,12 +13,14 @@
 
 #include "frames.h"
 #include "slots.h"
+#include "torch_events.h"
 #include "torch_graph.h"
 #include "torch_hooks.h"
 #include "torch_nodes.h"
 #include "torch_objects.h"
 #include "torch_screen.h"
 #include "torch_stacks.h"
+#include "torch_tensors.h"
 #include "torch_walk.h"
 
 namespace adbg {
@@ -205,6 +207,11 @@ PyObject* torch_interposed(PyObject*, PyObject*) {
   return list;
 }
 
+PyObject* torch_abandon(PyObject*, PyObject*) {
+  events_abandon();
+  Py_RETURN_NONE;
+}
+
 }  // namespace
 
 PyMethodDef torch_methods[] = {
@@ -219,6 +226,16 @@ PyMethodDef torch_methods[] = {
     {"torch_donor", torch_donor, METH_VARARGS, "(node, pre hooks, post hooks) -> whether lists of hooks were found"},
     {"torch_tensors", torch_tensors, METH_VARARGS, "(tensor, keys, elements, address) -> whether tensors can be read"},
     {"torch_screening", torch_screening, METH_O, "(change) -> how many screened calls run"},
+    {"torch_events", torch_events, METH_O, "(on) -> \"\", or why nodes cannot be written down"},
+    {"torch_events_donor", torch_events_donor, METH_VARARGS, "(node, pre hooks) -> whether its hook can be called"},
+    {"torch_events_begin", torch_events_begin, METH_VARARGS, "(walk, tensor, most) -> what the others take, or None"},
+    {"torch_events_take", torch_events_take, METH_VARARGS, "(events, walk, positions) -> (rows, lost, shapes)"},
+    {"torch_events_end", torch_events_end, METH_VARARGS, "(events, walk): the backward is over"},
+    {"torch_alike", torch_alike, METH_O, "(walk) -> a number, or None"},
+    {"torch_events_figure", torch_events_figure, METH_VARARGS, "(norm, nonfinite) of what flows into this node"},
+    {"torch_leaf", torch_leaf, METH_VARARGS, "(accumulate node, its tensor) -> whether it lies where it is looked for"},
+    {"torch_events_interposed", torch_events_interposed, METH_NOARGS, "() -> as torch_interposed, of the engine's"},
+    {"torch_abandon", torch_abandon, METH_NOARGS, "in a forked child: calls of other threads never end"},
     {"torch_thread", torch_thread, METH_NOARGS, "() -> torch's number of this thread"},
     {"torch_stacks", torch_stacks, METH_O, "(on) -> \"\", or why the stacks cannot be taken"},
     {"torch_stack_number", torch_stack_number, METH_O, "(node) -> the number of its stack, 0 where it has none"},
@@ -229,6 +246,7 @@ PyMethodDef torch_methods[] = {
 void torch_restore() {
   sequence.restore();
   accumulate.restore();
+  events_restore();
 }
 
 }  // namespace adbg

@@ -2,80 +2,34 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <vector>
 
 #include "numbers.h"
-#include "slots.h"
 #include "torch_nodes.h"
+#include "torch_tensors.h"
 
 namespace adbg {
 namespace {
 
-using Tensors = std::vector<void*>;  // at::Tensor is one pointer to its TensorImpl
-const char* const kLibrary[] = {"libtorch_cpu", nullptr};
-
-// ---- numbers of a tensor, by torch's stable C functions
-
-using ToPointer = int32_t (*)(void*, void**);
-using ToNumber = int32_t (*)(void*, int64_t*);
-using ToNumbers = int32_t (*)(void*, int64_t**);
-using ToKind = int32_t (*)(void*, int32_t*);
-using ToTruth = int32_t (*)(void*, bool*);
-ToPointer data_of = nullptr;
-ToNumber count_of = nullptr, dims_of = nullptr;
-ToNumbers sizes_of = nullptr, strides_of = nullptr;
-ToKind type_of = nullptr, device_of = nullptr;
-ToTruth dense_of = nullptr, defined_of = nullptr;
-std::atomic<void*> undefined{nullptr};  // the one TensorImpl of all undefined tensors: None in Python
-
-int keys_at = -1;              // in a TensorImpl: uint64_t of its DispatchKeySet
-uint64_t plain_keys = 0;       // those of a dense tensor on the CPU
 std::atomic<int> screening{0};
 
-template <class F>
-bool find(F& function, const char* symbol) {
-  function = reinterpret_cast<F>(find_symbol(symbol, kLibrary));
-  return function != nullptr;
-}
-
-// c10::ScalarType
-bool kind_of(int32_t type, Kind& kind) {
-  switch (type) {
-    case 5: kind = Kind::f16; return true;
-    case 6: kind = Kind::f32; return true;
-    case 7: kind = Kind::f64; return true;
-    case 15: kind = Kind::bf16; return true;
-  }
-  return false;
-}
+// ---- what a list of gradients comes to
 
 enum class Answer { finite, bad, unknown };
 
 Answer look_at(void** tensor) {
-  if (*tensor == undefined.load(std::memory_order_relaxed)) return Answer::finite;
-  const uint64_t keys = at_offset<uint64_t>(*tensor, keys_at);
-  bool defined = true;
-  if (!(keys & plain_keys) || keys & ~plain_keys) {
-    if (defined_of(tensor, &defined) || defined) return Answer::unknown;
-    undefined.store(*tensor, std::memory_order_relaxed);
-    return Answer::finite;
+  View view;
+  switch (read_tensor(tensor, view)) {
+    case Seen::undefined: return Answer::finite;
+    case Seen::unknown: return Answer::unknown;
+    case Seen::integers: return Answer::finite;
+    case Seen::floats: break;
   }
-  int32_t type = -1, device = -1;
-  Kind kind;
-  int64_t count = 0;
-  void* data = nullptr;
-  bool dense = false;
-  if (device_of(tensor, &device) || device != 0 || type_of(tensor, &type)) return Answer::unknown;
-  if (!kind_of(type, kind)) return type >= 0 && type <= 4 ? Answer::finite : Answer::unknown;  // integers are finite
-  if (count_of(tensor, &count) || count < 0) return Answer::unknown;
-  if (count == 0) return Answer::finite;
-  if (data_of(tensor, &data) || !data || dense_of(tensor, &dense)) return Answer::unknown;
-  if (dense) return any_nonfinite(kind, data, count) ? Answer::bad : Answer::finite;
-  int64_t dims = 0, *sizes = nullptr, *strides = nullptr;
+  if (view.count == 0) return Answer::finite;
+  if (view.dense) return any_nonfinite(view.kind, view.data, view.count) ? Answer::bad : Answer::finite;
   bool found = false;
-  if (dims_of(tensor, &dims) || sizes_of(tensor, &sizes) || strides_of(tensor, &strides) ||
-      !any_nonfinite_strided(kind, data, sizes, strides, dims, found))
-    return Answer::unknown;
+  if (!any_nonfinite_strided(view.kind, view.data, view.sizes, view.strides, view.dims, found)) return Answer::unknown;
   return found ? Answer::bad : Answer::finite;
 }
 
@@ -94,10 +48,11 @@ bool all_finite(Tensors& tensors) {
 // Those of torch's own hooks that call Python, taken over from the donor: what a bad gradient is handed on to.
 using CallPre = Tensors (*)(void* self, const Tensors& gradients);
 using CallPost = Tensors (*)(void* self, const Tensors& outputs, const Tensors& inputs);
-void *donor_pre = nullptr, *donor_post = nullptr;
+void *donor_pre = nullptr, *donor_post = nullptr, *donor_ask = nullptr;
 CallPre call_pre = nullptr;
 CallPost call_post = nullptr;
 int pre_at = -1, post_at = -1;  // std::vector<std::unique_ptr<hook>> in a node
+int on_tensors_at = -1;         // the same of the hooks of the tensor that a node made; -1 where it was not found
 
 // One of each, for all nodes; a node that is freed deletes its hooks, and these are not there to be deleted.
 class PreHook {
@@ -144,6 +99,24 @@ int find_hook(void* node, PyObject* dict, void*& hook) {
   return -1;
 }
 
+namespace {
+
+// The hooks of tensors lie in front of an std::unordered_map, which lies in front of the hooks of nodes. An empty map has
+// one bucket of its own.
+int find_tensor_hooks(void* node) {
+  constexpr int kMap = 56, kList = 24;
+  const int at = pre_at - kMap - kList;
+  void* words[(kMap + kList) / 8];
+  float load = 0;
+  if (at < 0 || !read_safely(static_cast<char*>(node) + at, words, sizeof words)) return -1;
+  memcpy(&load, &words[7], sizeof load);
+  const bool map = words[3] == static_cast<char*>(node) + pre_at - 8 && words[4] == reinterpret_cast<void*>(1) &&
+                   !words[5] && !words[6] && load == 1.0f;
+  return map && !words[0] && !words[1] && !words[2] ? at : -1;
+}
+
+}  // namespace
+
 bool called_of_hook(void* hook, void*& function) {
   void** table = nullptr;
   return read_safely(hook, &table, 8) && read_safely(table + 2, &function, 8) && function;
@@ -165,40 +138,24 @@ PyObject* torch_donor(PyObject*, PyObject* arguments) {
   call_post = reinterpret_cast<CallPost>(second_call);
   pre_at = before;
   post_at = after;
+  on_tensors_at = find_tensor_hooks(node);
   Py_RETURN_TRUE;
 }
 
-PyObject* torch_tensors(PyObject*, PyObject* arguments) {
-  PyObject* object;
-  unsigned long long keys, address;
-  long long elements;
-  if (!PyArg_ParseTuple(arguments, "OKLK", &object, &keys, &elements, &address)) return nullptr;
-  if (keys_at >= 0) return PyBool_FromLong(!(keys & ~plain_keys));
-  if (!find(data_of, "aoti_torch_get_data_ptr") || !find(count_of, "aoti_torch_get_numel") ||
-      !find(dims_of, "aoti_torch_get_dim") || !find(sizes_of, "aoti_torch_get_sizes") ||
-      !find(strides_of, "aoti_torch_get_strides") || !find(type_of, "aoti_torch_get_dtype") ||
-      !find(device_of, "aoti_torch_get_device_type") || !find(dense_of, "aoti_torch_is_contiguous") ||
-      !find(defined_of, "aoti_torch_is_defined"))
-    Py_RETURN_FALSE;
-  for (int in_object : {16, 24}) {
-    void* impl = nullptr;
-    if (Py_TYPE(object)->tp_basicsize < in_object + 8) continue;
-    if (!read_safely(reinterpret_cast<char*>(object) + in_object, &impl, 8)) continue;
-    for (int at = 16; at < 256; at += 8) {
-      uint64_t word = 0;
-      if (!read_safely(static_cast<char*>(impl) + at, &word, 8)) break;
-      if (word != keys) continue;
-      int64_t count = -1;
-      int32_t device = -1;
-      void* data = nullptr;
-      if (count_of(&impl, &count) || device_of(&impl, &device) || data_of(&impl, &data)) Py_RETURN_FALSE;
-      if (count != elements || device != 0 || reinterpret_cast<uint64_t>(data) != address) Py_RETURN_FALSE;
-      plain_keys = keys;
-      keys_at = at;
-      Py_RETURN_TRUE;
-    }
+PyObject* torch_events_donor(PyObject*, PyObject* arguments) {
+  PyObject *object, *pre;
+  if (!PyArg_ParseTuple(arguments, "OO", &object, &pre)) return nullptr;
+  void *node = node_behind(object), *first;
+  if (!node || !call_pre || find_hook(node, pre, first) != pre_at) Py_RETURN_FALSE;
+  if (!donor_ask) {
+    Py_INCREF(object);
+    donor_ask = first;
   }
-  Py_RETURN_FALSE;
+  Py_RETURN_TRUE;
+}
+
+Tensors ask_python(const Tensors& gradients) {
+  return donor_ask ? call_pre(donor_ask, gradients) : std::move(const_cast<Tensors&>(gradients));
 }
 
 PyObject* torch_screening(PyObject*, PyObject* change) {
@@ -214,7 +171,7 @@ PyObject* torch_screening(PyObject*, PyObject* change) {
   return PyLong_FromLong(std::max(0, now + static_cast<int>(by)));
 }
 
-bool screen_ready() { return pre_at >= 0 && keys_at >= 0; }
+bool screen_ready() { return pre_at >= 0 && tensors_ready(); }
 
 void screen_put(void* node, bool before, bool after) {
   if (before) {
@@ -225,6 +182,25 @@ void screen_put(void* node, bool before, bool after) {
     Tensors& hooks = at_offset<Tensors>(node, post_at);
     if (std::find(hooks.begin(), hooks.end(), post_hook) == hooks.end()) hooks.push_back(post_hook);
   }
+}
+
+void front_put(void* node, void* hook) {
+  Tensors& hooks = at_offset<Tensors>(node, pre_at);
+  if (std::find(hooks.begin(), hooks.end(), hook) == hooks.end()) hooks.push_back(hook);
+}
+
+void front_take(void* node, void* hook) {
+  Tensors& hooks = at_offset<Tensors>(node, pre_at);
+  hooks.erase(std::remove(hooks.begin(), hooks.end(), hook), hooks.end());
+}
+
+bool others_hook(void* node, void* hook) {
+  if (on_tensors_at < 0 || !at_offset<Tensors>(node, on_tensors_at).empty()) return true;
+  for (void* each : at_offset<Tensors>(node, pre_at))
+    if (each != hook && each != pre_hook) return true;
+  for (void* each : at_offset<Tensors>(node, post_at))
+    if (each != post_hook) return true;
+  return false;
 }
 
 void screen_take(void* node) {

@@ -5,14 +5,13 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <vector>
+
 namespace adbg {
 
 // torch_donor(node, pre hooks, post hooks): takes over how torch calls Python hooks from a node that has one of each;
 // the arguments are the dicts that hold them. True where the lists of hooks were found in the node. Kept for good.
 PyObject* torch_donor(PyObject*, PyObject* arguments);
-// torch_tensors(tensor, raw keys, elements, address): finds where tensors keep their dispatch keys, by one of the
-// program's that is dense, on the CPU and of a float type. True where it was found, and torch's functions agree.
-PyObject* torch_tensors(PyObject*, PyObject* arguments);
 // torch_screening(change): +1 as a screened backward begins, -1 as it ends. Returns how many there are.
 PyObject* torch_screening(PyObject*, PyObject* change);
 
@@ -20,6 +19,16 @@ PyObject* torch_screening(PyObject*, PyObject* change);
 bool screen_ready();
 void screen_put(void* node, bool before, bool after);
 void screen_take(void* node);
+// The same of a hook in front of a node, which must have the virtual functions that torch's hooks have.
+void front_put(void* node, void* hook);
+void front_take(void* node, void* hook);
+// Whether hooks of the script's, in Python or C++, may run around this node: others than `hook` and those put above.
+// True where it cannot be told.
+bool others_hook(void* node, void* hook);
+
+// torch_events_donor(node, pre hooks): whose Python hook `ask_python` calls.
+PyObject* torch_events_donor(PyObject*, PyObject* arguments);
+std::vector<void*> ask_python(const std::vector<void*>& gradients);
 
 // Where in `node` a list of one hook lies whose dict is `dict`, and the hook; -1 where there is none.
 int find_hook(void* node, PyObject* dict, void*& hook);

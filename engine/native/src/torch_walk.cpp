@@ -356,6 +356,12 @@ PyObject* torch_walk(PyObject*, PyObject* roots) {
   return nullptr;
 }
 
+Graph* graph_in(PyObject* object) {
+  if (walk_type && PyObject_TypeCheck(object, walk_type)) return graph_of(object);
+  PyErr_SetString(PyExc_TypeError, "no walk");
+  return nullptr;
+}
+
 int add_walk_type(PyObject* module) {
   if (!walk_type) walk_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&walk_spec));
   if (!walk_type) return -1;

@@ -18,6 +18,8 @@ struct Walk {
   Graph* graph;
 };
 
+// The same of any object: nullptr with an exception where it is no Walk, too.
+Graph* graph_in(PyObject* object);
 // Of a Walk; nullptr with an exception where it was released.
 Graph* graph_of(PyObject* self);
 // Whether `number` is a key of the graph; with an exception where it is none.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import struct
 from pathlib import Path
 
 import pytest
@@ -156,3 +157,33 @@ def test_a_file_system_without_holes_ends_the_record(tmp_path: Path, monkeypatch
     recorder.close()
     assert len(problems) == 1 and "this file system keeps no holes" in problems[0]
     assert os.path.getsize(tmp_path / "run" / "vlog-r0.log") < 3 * LIMIT
+
+
+def test_packed_nodes_and_graphs_that_were_written_once(tmp_path: Path) -> None:
+    """The graph that later calls refer to stays as long as one of them does; a call that no graph is left for is told
+    so, and hands its own in."""
+    problems: list[str] = []
+    recorder = Recorder.open(tmp_path / "run", 0, problems.append, LIMIT)
+    rows = b"".join(struct.pack("<IIQdfHH", 10 + n, n, 1000 * n, float(n), 1.0, 1, 1) for n in (1, 2, 3)) * 20
+    handed = 0
+    for number in range(1, 6001):
+        recorder.backward_begin(number, nodes=3, roots=["A"], file="/me/train.py", line=88, iteration=number)
+        recorder.node_events(number, rows)
+        known = handed and recorder.same_graph(number, handed)
+        if not known:
+            handed = number
+            recorder.graph(number, ROWS, {1: STACK}, EDGES)
+        recorder.backward_end(number, 10.0)
+        if number % 200 == 0:
+            assert recorder.flush(20)
+    recorder.close()
+    assert problems == [] and on_disk(tmp_path / "run") < 2 * LIMIT
+    reader = RunReader(tmp_path / "run")
+    calls = [call.number for call in reader.backwards()]
+    assert calls == list(range(calls[0], 6001)) and 100 < len(calls) < 6000
+    for number in (calls[0], calls[len(calls) // 2], 6000):
+        assert [row.name for row in reader.graph(number)] == [row.name for row in ROWS]
+        assert reader.forward_stack(number, 1) == STACK and reader.edges(number)
+        assert [(event.index, event.norm) for event in reader.events(number)][:4] == [(1, 1), (1, 1), (2, 2), (2, 2)]
+    whole = [event.seq for event in reader.events()]
+    assert whole == sorted(set(whole)) and len(whole) == 120 * len(calls)

@@ -127,7 +127,7 @@ def test_files_are_private_and_named_as_the_design_says(recorder: Recorder) -> N
     assert {path.stat().st_mode & 0o777 for path in run.iterdir()} == {0o600}
     assert run.stat().st_mode & 0o777 == 0o700
     info = json.loads((run / "run.json").read_text())
-    assert info["argv"] == ["train.py", "--lr", "1"] and info["schema"] == 3 and info["ended"] >= info["started"]
+    assert info["argv"] == ["train.py", "--lr", "1"] and info["schema"] == 4 and info["ended"] >= info["started"]
 
 
 def test_run_json_follows_the_run(recorder: Recorder) -> None:

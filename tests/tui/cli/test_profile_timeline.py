@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import sqlite3
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from support.program import adbg
+from support.record_samples import nodes_ran
 
 SCRIPT = {
     "torch": """
@@ -40,11 +40,7 @@ def test_nodes_records_and_iterations_on_one_time_line(tmp_path: Path, framework
     by_kind: dict[str, list[dict]] = {}
     for event in events:
         by_kind.setdefault(str(event.get("cat")), []).append(event)
-    record = sqlite3.connect(f"file:{run}/events-r0.sqlite?mode=ro", uri=True)
-    took = record.execute(
-        "SELECT unique_name, us FROM node_event JOIN node USING (backward, idx) WHERE phase = 'after'"
-    ).fetchall()
-    record.close()
+    took = [(name, us) for _, _, name, us in nodes_ran(run)]
     assert sorted(row["name"] for row in by_kind["node"]) == sorted(name for name, _ in took) and len(took) >= 9
     assert sum(row["dur"] for row in by_kind["node"]) == pytest.approx(sum(us for _, us in took), abs=1)
     assert [row["name"] for row in by_kind["iteration"]] == ["iteration 1", "iteration 2", "iteration 3"]

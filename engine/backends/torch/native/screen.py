@@ -41,7 +41,7 @@ _donors: list[Any] = []  # kept for good: their hooks are called
 
 def begin(core: Core, walk: CoreWalk, hooks: Screened, outputs: tuple[Any, ...]) -> bool:
     """Watch a call from its begin on; False: the Python hooks must. Under the GIL."""
-    if not _possible(core, outputs):
+    if not possible(core, outputs):
         return False
     custom = torch.autograd.function.BackwardCFunction
     if not walk.screen(bytes(issubclass(kind, custom) for kind in walk.types)):
@@ -71,10 +71,9 @@ def abandon(core: Core) -> None:
         core.module.torch_screening(-1)
 
 
-def _possible(core: Core, outputs: tuple[Any, ...]) -> bool:
+def possible(core: Core, outputs: tuple[Any, ...]) -> bool:
     """Checks are made with the first tensor of the program's that they can be made with; none is made for them."""
-    compiled: Any = sys.modules.get("torch._dynamo.compiled_autograd")
-    if getattr(compiled, "compiled_autograd_enabled", False) or "screen" in core.failed:
+    if compiled() or "screen" in core.failed:
         return False
     tensor = outputs[0] if outputs else None
     if type(tensor) is not torch.Tensor or tensor.device.type != "cpu" or tensor.layout is not torch.strided:
@@ -94,6 +93,11 @@ def _possible(core: Core, outputs: tuple[Any, ...]) -> bool:
     except own(Exception) as error:
         core.failed["screen"] = f"{type(error).__name__}: {error}"
         return False
+
+
+def compiled() -> bool:
+    """Whether backwards run compiled: there are no hooks of C++ then."""
+    return bool(getattr(sys.modules.get("torch._dynamo.compiled_autograd"), "compiled_autograd_enabled", False))
 
 
 def _donor(module: Any) -> bool:

@@ -20,7 +20,7 @@ class CoreWalk:
     """See above. ``types``: the Python types of the nodes, by kind."""
 
     def __init__(self, walk: Any) -> None:
-        self._walk = walk
+        self._walk = self.raw = walk
         self.types: Sequence[type] = walk.types()
         self._names = [kind.__name__ for kind in self.types]
         self.size = len(walk)

@@ -1,0 +1,36 @@
+// What every node of a watched backward did, written down without Python: when it began and ended, and the norm of what
+// flowed into it.
+#pragma once
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+namespace adbg {
+
+// torch_events(on) -> "" or why not. On: the engine's functions are ours; off: they are torch's again.
+PyObject* torch_events(PyObject*, PyObject* on);
+// torch_events_begin(walk, tensor, most) -> capsule, or None. The next backward that this thread begins is written down:
+// `most` nodes of it at most. `tensor`: what it begins at, which must be dense and on the CPU.
+PyObject* torch_events_begin(PyObject*, PyObject* arguments);
+// torch_events_take(capsule, walk, positions) -> (bytes, lost, shapes): what came since the last time, in the order of
+// begins. `positions`: bytes, a uint32 for each key. A row has 32 bytes: see backends/base/events.py. `shapes`: a number
+// for the shapes of the gradients by key; that of several batches is their sum.
+PyObject* torch_events_take(PyObject*, PyObject* arguments);
+// torch_events_end(capsule, walk): it is over.
+PyObject* torch_events_end(PyObject*, PyObject* arguments);
+// torch_alike(walk) -> a number: equal for graphs with nodes of the same types and leaves, made by the same stacks in the
+// same order, with the same edges. None where that cannot be told.
+PyObject* torch_alike(PyObject*, PyObject* walk);
+// torch_events_figure(norm, nonfinite): of the gradient that a Python hook was given, for the node that runs here.
+PyObject* torch_events_figure(PyObject*, PyObject* arguments);
+// torch_leaf(node, tensor): finds where an accumulate node has its tensor. True where it was found.
+PyObject* torch_leaf(PyObject*, PyObject* arguments);
+
+// torch_events_interposed() -> [(symbol, whether it is interposed now, slots)]
+PyObject* torch_events_interposed(PyObject*, PyObject*);
+// Puts everything back. Any thread, also without Python.
+void events_restore();
+// In a forked child: calls of other threads never end.
+void events_abandon();
+
+}  // namespace adbg

@@ -1,0 +1,51 @@
+// The norm of the gradient that flows into a node. Most gradients pass through several nodes (an addition, a view): each
+// is read once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "torch_tensors.h"
+
+namespace adbg {
+
+enum : uint16_t { kHasNorm = 1, kNonfinite = 2 };
+
+struct Figure {
+  double norm = 0;
+  uint32_t shape = 0;  // a hash of the gradient's sizes and type; 0 where there was none
+  uint16_t flags = 0;
+};
+
+// Those that were taken on one thread. A gradient is known by where it lies and by the counter of its changes, which is
+// held: no other one can have it. What writes without being counted must be followed by `clear`.
+class Norms {
+ public:
+  Norms() = default;
+  Norms(const Norms&) = delete;
+  Norms& operator=(const Norms&) = delete;
+  ~Norms() { clear(); }
+
+  // Of the first that is defined. False where it cannot be read in memory.
+  bool measure(const Tensors& gradients, Figure& figure);
+  void clear();
+
+ private:
+  static constexpr size_t kPlaces = 64;
+  struct Entry {
+    void* counter = nullptr;
+    const void* data;
+    int64_t count;
+    uint32_t number;
+    Kind kind;
+    double squares;
+  };
+  Entry& at(void* counter, const void* data);
+  void put(Entry& entry, const Changes& changes, const View& view, double squares);
+  bool squares(const View& view, bool together, const Changes& changes, double& found);
+
+  Entry entries_[kPlaces];
+  bool any_ = false;
+};
+
+}  // namespace adbg
