@@ -252,6 +252,12 @@ def test_wrong_layouts_and_objects_are_refused(native: Any) -> None:
         (native.torch_layout, [1, 2, 3, 4]),
         (native.torch_edges, None),
         (native.torch_walk, None),
+        (native.torch_survey, None),
+        (native.torch_leaves, None),
+        (native.torch_objects, 3),
+        (native.torch_hooking, 3),
+        (native.torch_hooked, 5),
+        (native.torch_hooked, "x"),
         (native.torch_screening, 5),
         (native.torch_screening, "x"),
     ):
@@ -259,8 +265,9 @@ def test_wrong_layouts_and_objects_are_refused(native: Any) -> None:
             call(wrong)
     walk = native.torch_walk(nodes[:1])
     for wrong in (-1, 1 << 70, 999_999, "x"):
-        with pytest.raises((IndexError, OverflowError, TypeError)):
-            walk.node(wrong)
+        for ask in (walk.node, walk.address, lambda key: walk.hook(key, True, True)):
+            with pytest.raises((IndexError, OverflowError, TypeError)):
+                ask(wrong)
     for method in (walk.keys, walk.into, walk.places, walk.screen):
         with pytest.raises(ValueError):
             method(b"")
