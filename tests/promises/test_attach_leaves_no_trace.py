@@ -26,7 +26,7 @@ STAYS = {
     rf"read folder {re.escape(str(ROOT))}/(adbg|engine)(/.*)?: .*": "Python's list of folders that it has looked into",
     rf"read folder {re.escape(sys.base_prefix)}/lib/python[\d.]+(/.*)?: .*": "its own too",
     r"atexit: \d+ -> \d+": "two functions that do nothing while there is no agent, once a process",
-    r"mapped \S*/lib-dynload/\S+ \S+: '\(absent\)' -> \d": "Python unloads no extension module",
+    r"mapped \S*/(?:lib-dynload/|adbg/_native)\S+ \S+: '\(absent\)' -> \d": "Python unloads no extension module",
     r"attributes of \S+: RemovableHandle\.next_id: .*": "torch counts the module hooks that were ever registered",
 }
 
