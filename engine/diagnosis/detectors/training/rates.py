@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from adbg.engine.diagnosis.detector import OptimizerEvent, detector
 from adbg.engine.diagnosis.detectors.training.loop import LoopDetector, rate_commands
-from adbg.engine.diagnosis.detectors.training.source import place
+from adbg.engine.diagnosis.detectors.training.source import dividing, place
 from adbg.engine.diagnosis.ledger import Optimizer
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.types import SourceLine
@@ -54,6 +54,10 @@ class ZeroRate(LoopDetector):
         evidence = [f"the rate was 0 at all {steps} steps; {optimizer.first_rate} as the optimizer was made"]
         if by_scheduler:
             evidence.append(f"the scheduler was made in {place(scheduler)} and stepped {self._scheduled.total()} times")
+            divides = dividing(scheduler)
+            if divides is not None:
+                line = divides
+                evidence.append(f"its function divides integers, in {place(line)}: {self.facts.text_of(line)}")
         self.facts.tell(
             Finding(
                 0, "zero-learning-rate", "error", 0.92,

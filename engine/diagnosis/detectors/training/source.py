@@ -111,3 +111,24 @@ def _function(file: str, line: int) -> str:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.lineno <= line <= (node.end_lineno or 0):
             found = node.name
     return found
+
+
+def dividing(scheduler: SourceLine | None) -> SourceLine | None:
+    """The only integer division (``step // warmup``) of the function of this file that the scheduler made there is
+    given."""
+    tree = tree_of(scheduler.file) if scheduler is not None else None
+    if tree is None or scheduler is None:
+        return None
+    given: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and node.lineno <= scheduler.line <= (node.end_lineno or node.lineno):
+            values = [*node.args, *(each.value for each in node.keywords)]
+            given |= {
+                ast.unparse(each).rpartition(".")[2] for each in values if isinstance(each, (ast.Name, ast.Attribute))
+            }
+    found = {
+        inner.lineno
+        for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in given
+        for inner in ast.walk(node) if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.FloorDiv)
+    }  # fmt: skip
+    return SourceLine(scheduler.file, found.pop(), "") if len(found) == 1 else None

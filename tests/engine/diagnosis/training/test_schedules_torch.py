@@ -32,6 +32,14 @@ def fit(model, optimizer, after=lambda: None, epochs=3):
 """
 
 PROGRAMS = {
+    "zero-learning-rate: a warm-up of integers": """
+def warm(step):
+    return min(1, step // 1000)  # CAUSE
+model = net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lr_lambda=warm)
+fit(model, optimizer, scheduler.step)
+""",
     "zero-learning-rate: a rate that integer division made": """
 epochs, warm = 3, 10
 model = net()
