@@ -6,6 +6,7 @@ No tensor is kept: results are known by a weak reference, and by where they lie.
 from __future__ import annotations
 
 import math
+import os
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import Any
 
 from adbg.engine.backends.base import OperatorCall
 from adbg.engine.diagnosis.detectors.numbers import singular, values
+from adbg.engine.diagnosis.detectors.numbers.holders import holder_of_bad_data
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.outside import suppress
 from adbg.engine.types import SourceLine
@@ -38,6 +40,7 @@ class Made:
     evidence: list[str] = field(default_factory=list)
     parents: tuple[Made, ...] = ()
     iteration: int = 0
+    held: SourceLine | None = None  # of data: the line that gave its holder the array
 
     @property
     def line(self) -> SourceLine | None:
@@ -63,6 +66,7 @@ class Ledger:
         self._by_place: dict[tuple[int, int], Made] = {}
         self._edges: dict[tuple[str, int], tuple[int, str]] = {}  # line -> iteration, an operand at such a place
         self._recent: dict[tuple[str, int], Made] = {}  # by line: what was not finite there last
+        self._searched = False  # for the holder of bad data: once
         self.backward: list[Made] = []  # made while this backward runs, by Python code in it
 
     def of(self, tensor: Any) -> Made | None:
@@ -171,6 +175,12 @@ class Ledger:
         if found is not None and place is not None:
             where = values.index_text(place, found.shape)
             made.evidence.append(f"element {where} is {values.plain(found.flat[place])}" if where else "it is a scalar")
+        if kind == "data" and not self._searched:
+            self._searched = True
+            holder = holder_of_bad_data(backend)
+            if holder is not None:
+                what, made.held = holder
+                made.evidence.append(f"{what}, given to it in {os.path.basename(made.held.file)}:{made.held.line}")
         self._keep(operand, made)
         return made
 

@@ -123,7 +123,7 @@ class Origins:
         return Finding(
             id=0, kind="nonfinite", severity="error", confidence=0.95 if made.nan or made.why else 0.9, message=message,
             node=node, backward=call.number if call is not None else None, forward=made.line,
-            cause=self._facts.cause(made.line), evidence=evidence,
+            cause=self._facts.cause(made.held or made.line), evidence=evidence,
             next=[f"b {node.unique_name}"] if node is not None else [],
         )  # fmt: skip
 

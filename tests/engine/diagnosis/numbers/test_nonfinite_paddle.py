@@ -228,8 +228,44 @@ print(y.grad.sum().item())
 """
 
 
+TABLE = """
+import numpy as np
+import paddle
+from paddle import nn
+from paddle.io import DataLoader, Dataset
+
+paddle.seed(0)
+
+
+class Stations(Dataset):
+    def __init__(self):
+        super().__init__()
+        raw = np.random.default_rng(0).normal(size=(40, 4))
+        raw[9, 2] = np.nan
+        self.table = raw.astype("float32")  # CAUSE
+
+    def __getitem__(self, index):
+        return self.table[index, :3], self.table[index, 3:]
+
+    def __len__(self):
+        return len(self.table)
+
+
+def main():
+    loader, net = DataLoader(Stations(), batch_size=8, num_workers=0), nn.Linear(3, 1)
+    for x, y in loader:
+        loss = (net(x) - y).square().mean()
+        loss.backward()
+        net.clear_gradients()
+
+
+main()
+"""
+
+
 CASES = [
-    (DISTANCE, "at 0"), (MASKED, "0 * inf"), (LOG_OF_ZERO, "log of 0"), (BATCH, "data"), (RATE, "diverges"),
+    (DISTANCE, "at 0"), (MASKED, "0 * inf"), (LOG_OF_ZERO, "log of 0"), (BATCH, "data"),
+    (TABLE, "Stations.table"), (RATE, "diverges"),
     (ATTENTION, "masked"), (LAYER, "its own backward"), (DIVISION, "0 / 0"), (WEIGHTS, "0 / 0"),
     (NORMALISED, "between backward and step"),
 ]  # fmt: skip

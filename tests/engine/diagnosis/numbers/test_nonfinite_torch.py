@@ -279,8 +279,48 @@ print(y.grad.sum().item())
 """
 
 
+TABLE = """
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, Subset
+
+torch.manual_seed(0)
+
+
+class Stations(Dataset):
+    def __init__(self):
+        raw = np.random.default_rng(0).normal(size=(40, 4))
+        raw[9, 2] = np.inf
+        self.names = ["a", "b"]
+        self.table = raw.astype("float32")  # CAUSE
+
+    def __getitem__(self, index):
+        return self.table[index, :3], self.table[index, 3:]
+
+    def __len__(self):
+        return len(self.table)
+
+
+class Trainer:
+    def __init__(self):
+        self.loader = DataLoader(Subset(Stations(), range(40)), batch_size=8)
+        self.net = nn.Linear(3, 1)
+
+    def fit(self):
+        for x, y in self.loader:
+            loss = (self.net(x) - y).square().mean()
+            self.net.zero_grad()
+            loss.backward()
+
+
+Trainer().fit()
+"""
+
+
 CASES = [
     (DISTANCE, "infinite at x = 0"), (MASKED, "0 * inf"), (LOG_OF_ZERO, "log of 0"), (BATCH, "data"),
+    (TABLE, "Stations.table"),
     (RATE, "diverges"), (HALF, "float16"), (ATTENTION, "masked"), (FUNCTION, "its own backward"),
     (STD, "single element"), (WEIGHTS, "0 / 0"), (SUMMED, "NaN among its arguments"), (TINY, "all but underflown"),
     (AVERAGED, "between backward and step"),

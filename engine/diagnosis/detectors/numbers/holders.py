@@ -1,0 +1,84 @@
+"""Whose array NaN in a batch comes from: an attribute of a data set that the variables of running functions lead to."""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from array import array
+from collections.abc import Iterator
+from typing import Any
+
+from adbg.engine.backends.base import Backend
+from adbg.engine.diagnosis.detectors.numbers import values
+from adbg.engine.diagnosis.source import assigned
+from adbg.engine.diagnosis.values import is_library, is_users
+from adbg.engine.frames import forget_stack, locals_of
+from adbg.engine.outside import suppress
+from adbg.engine.types import SourceLine
+
+_MOST = 500  # objects that are looked at
+_DEPTH = 4  # from a variable: a trainer, its loader, a subset, the data set
+_LARGEST = values.MOST  # elements of an array
+
+
+def holder_of_bad_data(backend: Backend) -> tuple[str, SourceLine] | None:
+    """("Stations.table, 3 NaN or infinite of 800 elements", the line that assigns it) of the first such attribute; None
+    where none is found. Reads arrays on the thread that it is called on: once a finding."""
+    try:
+        for owner in _owners():
+            for name, value in tuple(vars(owner).items()):
+                bad, count = _bad_in(backend, value)
+                line = assigned(_file_of(type(owner)), name, type(owner).__name__) if bad else None
+                if line is not None:
+                    return f"{type(owner).__name__}.{name}, {bad:,} NaN or infinite of {count:,} elements", line
+    finally:
+        forget_stack()
+    return None
+
+
+def _owners() -> Iterator[Any]:
+    """Objects of the user's classes that variables lead to, the nearest first, and what loaders read from."""
+    frame: types.FrameType | None = sys._getframe(1)
+    found: list[tuple[Any, int]] = []
+    while frame is not None:
+        if is_users(frame):
+            found += [(value, 0) for value in locals_of(frame).values()]
+        frame = frame.f_back
+    seen: set[int] = set()
+    while found and len(seen) < _MOST:
+        value, depth = found.pop(0)
+        if id(value) in seen or isinstance(value, (type, types.ModuleType, types.FunctionType)):
+            continue
+        seen.add(id(value))
+        inner = getattr(value, "__dict__", None)
+        if type(inner) is not dict:
+            continue
+        own = bool(_file_of(type(value)))
+        if own:
+            yield value
+        if depth < _DEPTH:
+            wanted = tuple(inner.values()) if own else (inner.get("dataset"),)
+            found += [(each, depth + 1) for each in wanted if each is not None]
+
+
+def _file_of(kind: type) -> str:
+    """The file of a class of the user's; "" of any other."""
+    module = sys.modules.get(kind.__module__)
+    file = getattr(module, "__file__", None)
+    return os.path.abspath(file) if file and not is_library(file) and kind.__module__ != "builtins" else ""
+
+
+def _bad_in(backend: Backend, value: Any) -> tuple[int, int]:
+    """(elements that are not finite, elements) of an array of numpy or a tensor; (0, 0) of anything else."""
+    if type(value).__module__ == "numpy" and type(value).__name__ == "ndarray":
+        kind = getattr(value.dtype, "char", "")
+        if kind not in "fd" or not 0 < value.size <= _LARGEST or value.dtype.byteorder not in "=|":
+            return 0, 0
+        numbers: Any = array(kind)
+        with suppress(Exception):
+            numbers.frombytes(value.tobytes())
+    else:
+        found = values.numbers(backend, value)
+        numbers = found.flat if found is not None and found.dtype in values.LARGEST else ()
+    return sum(1 for each in numbers if each - each != 0), len(numbers)
