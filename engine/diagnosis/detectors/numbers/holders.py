@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import types
@@ -22,16 +23,19 @@ _DEPTH = 4  # from a variable: a trainer, its loader, a subset, the data set
 _LARGEST = values.MOST  # elements of an array
 
 
-def holder_of_bad_data(backend: Backend) -> tuple[str, SourceLine] | None:
-    """("Stations.table, 3 NaN or infinite of 800 elements", the line that assigns it) of the first such attribute; None
-    where none is found. Reads arrays on the thread that it is called on: once a finding."""
+def holder_of_bad_data(backend: Backend, nan: bool) -> tuple[str, SourceLine] | None:
+    """("Stations.table, 3 NaN of 800 elements", the line that assigns it) of the first attribute with a NaN, or with an
+    infinity that is no mask's; None where none is found. Reads arrays on the thread that it is called on: once run."""
     try:
         for owner in _owners():
             for name, value in tuple(vars(owner).items()):
-                bad, count = _bad_in(backend, value)
+                bad, count = _bad_in(backend, value, nan)
                 line = assigned(_file_of(type(owner)), name, type(owner).__name__) if bad else None
                 if line is not None:
-                    return f"{type(owner).__name__}.{name}, {bad:,} NaN or infinite of {count:,} elements", line
+                    return (
+                        f"{type(owner).__name__}.{name}, {bad:,} {'NaN' if nan else 'infinite'} of {count:,} elements",
+                        line,
+                    )
     finally:
         forget_stack()
     return None
@@ -69,8 +73,8 @@ def _file_of(kind: type) -> str:
     return os.path.abspath(file) if file and not is_library(file) and kind.__module__ != "builtins" else ""
 
 
-def _bad_in(backend: Backend, value: Any) -> tuple[int, int]:
-    """(elements that are not finite, elements) of an array of numpy or a tensor; (0, 0) of anything else."""
+def _bad_in(backend: Backend, value: Any, nan: bool) -> tuple[int, int]:
+    """(elements that are NaN, or plus infinity; elements) of an array of numpy or a tensor; (0, 0) of anything else."""
     if type(value).__module__ == "numpy" and type(value).__name__ == "ndarray":
         kind = getattr(value.dtype, "char", "")
         if kind not in "fd" or not 0 < value.size <= _LARGEST or value.dtype.byteorder not in "=|":
@@ -81,4 +85,6 @@ def _bad_in(backend: Backend, value: Any) -> tuple[int, int]:
     else:
         found = values.numbers(backend, value)
         numbers = found.flat if found is not None and found.dtype in values.LARGEST else ()
-    return sum(1 for each in numbers if each - each != 0), len(numbers)
+    if nan:
+        return sum(1 for each in numbers if each != each), len(numbers)
+    return sum(1 for each in numbers if each == math.inf), len(numbers)

@@ -21,6 +21,7 @@ from adbg.engine.types import SourceLine
 
 _MOST = 5_000  # results that are remembered
 _MAKERS = {"full", "full_like", "tensor", "to_tensor", "as_tensor", "new_full", "fill_", "masked_fill", "where"}
+_TAKERS = {"tensor", "to_tensor", "as_tensor"}
 
 
 @dataclass(slots=True)
@@ -140,6 +141,8 @@ class Ledger:
             self._explain(made, call, result, before)
         if parents and not nan and all(each.kind == "constant" for each in parents):
             made.kind = "constant"  # a mask that was moved, or added to something
+        if made.kind == "data":
+            self._find_holder(made)
         if made.kind == "constant":
             made.parents = ()  # no chain over all iterations of a table that is written to
         self._keep(result, made)
@@ -175,14 +178,20 @@ class Ledger:
         if found is not None and place is not None:
             where = values.index_text(place, found.shape)
             made.evidence.append(f"element {where} is {values.plain(found.flat[place])}" if where else "it is a scalar")
-        if kind == "data" and not self._searched:
-            self._searched = True
-            holder = holder_of_bad_data(backend)
-            if holder is not None:
-                what, made.held = holder
-                made.evidence.append(f"{what}, given to it in {os.path.basename(made.held.file)}:{made.held.line}")
+        if kind == "data":
+            self._find_holder(made)
         self._keep(operand, made)
         return made
+
+    def _find_holder(self, made: Made) -> None:
+        """Whose array it was, for the first that is not finite."""
+        if self._searched:
+            return
+        self._searched = True
+        holder = holder_of_bad_data(self._facts.backend, bool(made.nan))
+        if holder is not None:
+            what, made.held = holder
+            made.evidence.append(f"{what}, given to it in {os.path.basename(made.held.file)}:{made.held.line}")
 
     def _gradient_of(self, operand: Any) -> str:
         """The parameter whose ``.grad`` it is, or a part of; "" for none."""
@@ -201,8 +210,11 @@ class Ledger:
         """Of a result that is not finite although all operands are, masks set aside: why."""
         scalars = _scalars(call)
         if not made.nan and (any(map(math.isinf, scalars)) or (not operands and call.name in _MAKERS)):
-            made.kind = "constant"
-            return
+            # An array that is taken over whole is data; a mask has minus infinity, and a best loss is one number.
+            taken = call.name in _TAKERS and made.numel > 1 and not self._only_negative(result)
+            made.kind = "data" if taken else "constant"
+            if not taken:
+                return
         if call.name.startswith("empty"):
             made.kind, made.why = "constant", "memory that nothing was written to"
             return
