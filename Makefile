@@ -78,7 +78,7 @@ test-paddle:
 
 # What the extension does in the place of the Python hooks, done by these, as where there is no compiler. With none here
 # the two parts above were just that.
-DECIDE = tests/engine/backends tests/engine/session tests/promises/test_nan_from_inf.py tests/promises/test_names_by_frame.py
+DECIDE = tests/engine/backends tests/promises/test_nan_from_inf.py tests/promises/test_names_by_frame.py
 test-hooks:
 	@ls adbg/_native*.so >/dev/null 2>&1 || { echo "no extension here: the tests ran with the Python hooks"; exit 0; }; \
 	status=0; export ADBG_NATIVE=0; \
