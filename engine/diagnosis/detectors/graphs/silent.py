@@ -50,7 +50,8 @@ class Shared:
 class Silent:
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
-        self._shared: dict[int, Shared] = {}
+        self._arrays: dict[int, SourceLine | None] = {}  # memory that arrays share -> where that was made
+        self._shared: dict[tuple[int, tuple[int, int]], Shared] = {}  # by memory, and which part of it
 
     # ---- arrays that share memory
 
@@ -59,8 +60,10 @@ class Silent:
         digest = self._digest(value)
         if digest is not None:
             version = self.facts.backend.version_of(value)
+            span = span_of(value)
             for at in where:
-                self._shared[at] = Shared(where, line_of(call.lines), ref, digest, version, span=span_of(value))
+                self._arrays[at] = line_of(call.lines)
+                self._shared[at, span] = Shared(where, line_of(call.lines), ref, digest, version, span=span)
 
     @staticmethod
     def shares(call: OperatorCall) -> Any:
@@ -71,24 +74,18 @@ class Silent:
 
     def took(self, value: Any, where: frozenset[int], line: SourceLine | None) -> None:
         """An operator that makes a node took what lies there."""
-        if not where <= self._shared.keys() and _is_foreign(value):
-            digest = self._digest(value)
-            if digest is not None:
-                made = _sharing(line)
-                version = self.facts.backend.version_of(value)
-                foreign = Shared(where, made, weakref.ref(value), digest, version, True)
-                self._shared.update(dict.fromkeys(where, foreign))
-            return
-        for at in where:
-            shared = self._shared.get(at)
-            held = shared.ref() if shared is not None else None
-            if held is None and shared is not None and span_of(value) == shared.span:
-                held = value  # the tensor that the array was made of is gone
-            if shared is not None and held is not None:
-                digest = self._digest(held)
-                if digest is not None:
-                    shared.digest, shared.used = digest, True
-                    shared.version = self.facts.backend.version_of(held)
+        if not where <= self._arrays.keys():
+            if not _is_foreign(value):
+                return
+            self._arrays.update(dict.fromkeys(where, _sharing(line)))
+        digest = self._digest(value)
+        if digest is not None:
+            # Only the part that was taken: another part of a ring of buffers may be filled meanwhile.
+            span, version = span_of(value), self.facts.backend.version_of(value)
+            for at in where:
+                self._shared[at, span] = Shared(
+                    where, self._arrays[at], weakref.ref(value), digest, version, True, span
+                )
 
     def __bool__(self) -> bool:
         return bool(self._shared)
@@ -108,18 +105,19 @@ class Silent:
 
     def by_arrays(self, running: Running, uses: list[Use]) -> None:
         """Bytes that changed since an operator took them, while no version moved."""
-        dead = {at: each for at, each in self._shared.items() if each.ref() is None}
+        dead = {key: each for key, each in self._shared.items() if each.ref() is None}
         self._by_saved(running, dead, uses)
-        for at in dead:
-            del self._shared[at]
-        for at, shared in tuple(self._shared.items()):
+        for key in dead:
+            del self._shared[key]
+        for (at, _), shared in tuple(self._shared.items()):
             value = shared.ref()
             if value is None or not shared.used or self.facts.backend.version_of(value) != shared.version:
                 continue
             if self._digest(value) == shared.digest:
                 continue
             shared.used = False
-            key = next((key for key, _, lies, _ in self._saved(running) if at in lies), None)
+            saved = self._saved(running)
+            key = next((key for key, _, lies, span in saved if at in lies and _overlap(span, shared.span)), None)
             if key is None and running.call.order() and not self._hidden(running):
                 continue
             self._tell_array(running, key, shared)
@@ -134,25 +132,21 @@ class Silent:
         proof = f"the bytes of the tensor changed between the operator that saved it and backward {running.call.number}"
         self._tell(running, key, line, message, [proof, f"the array was made at {place(shared.line)}"], 0.85)
 
-    def _by_saved(self, running: Running, shared: dict[int, Shared], uses: list[Use]) -> None:
+    def _by_saved(self, running: Running, shared: dict[tuple[int, tuple[int, int]], Shared], uses: list[Use]) -> None:
         """The tensor that the array was made of is gone (``x.detach().numpy()``): its memory is that of what a node
         saved."""
         known = {at for use in uses if shared for where, _, _ in (*use.takes, *use.makes) for at in where}
-        asked = {at: each for at, each in shared.items() if at in known}
+        asked = {key: each for key, each in shared.items() if key[0] in known}
         if not asked or self._hidden(running):
             return
-        call, version_of = running.call, self.facts.backend.version_of
+        call, backend = running.call, self.facts.backend
         for key in call.order():
             for each in () if call.is_accumulate(key) else call.saved(key):
-                if (
-                    each.value is None
-                    or each.state is not ValueState.OK
-                    or not self.facts.backend.is_tensor(each.value)
-                ):
+                if each.value is None or each.state is not ValueState.OK or not backend.is_tensor(each.value):
                     continue
-                for at, _ in self.facts.backend.storages(each.value):
-                    found = asked.get(at)
-                    if found is None or span_of(each.value) != found.span or version_of(each.value) != found.version:
+                for at, _ in backend.storages(each.value):
+                    found = asked.get((at, span_of(each.value)))
+                    if found is None or backend.version_of(each.value) != found.version:
                         continue
                     if self._digest(each.value) != found.digest:
                         self._tell_array(running, key, found)
