@@ -132,6 +132,7 @@ class Diagnosis(Observer):
         if of is None or of.at_work:
             return
         if len(running.chain) == 1 and of.next_iteration(running, self.iterations):
+            of.facts.at_backward = True
             self._close([of])
         of.tell("backward_begin", running)
 

@@ -46,6 +46,7 @@ class Facts:
         self.rounds = Rounds()
         self.sampled = True
         self.stepping = self.other_needs = False
+        self.at_backward = False  # it ends between a forward and its backward: as many iterations were asked for
         self.findings: dict[int, Finding] = {}
         self._send = send
         self._ids: Callable[[], int] = itertools.count(1).__next__

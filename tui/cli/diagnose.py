@@ -94,8 +94,9 @@ def recorded(target: Sequence[str]) -> Path | None:
     from adbg.engine.record.runs import find_run
 
     word = target[0]
-    if len(target) > 1 or os.path.isfile(word) or word.endswith((".py", ".pyz")):
+    if len(target) > 1 or os.path.isfile(word):
         return None
+    script = word.endswith((".py", ".pyz"))  # a run is named after its script: 20261122-1841-train.py
     if os.path.isdir(word):
         if os.path.exists(os.path.join(word, "__main__.py")):
             return None
@@ -105,6 +106,8 @@ def recorded(target: Sequence[str]) -> Path | None:
     try:
         return find_run(word)
     except CommandError as error:
+        if script:
+            return None
         raise CommandError(f"no such file, and {error.message}", error.hint) from None
 
 

@@ -139,7 +139,7 @@ def test_so_many_iterations_and_kinds(framework: str, tmp_path: Path) -> None:
 
 @on_frameworks()
 def test_a_recorded_run_says_it_again(framework: str, tmp_path: Path) -> None:
-    folder = tmp_path / "recorded"
+    folder = tmp_path / "20261122-184100-train.py"  # as runs are named
     live = diagnosed(tmp_path, framework, "train(rows())", "--run-dir", str(folder))
     again = adbg("diagnose", "--json", folder, cwd=tmp_path)
     assert again.status == 1 and again.of("finding")[-1] == live.of("finding")[-1], f"{live}{again}"

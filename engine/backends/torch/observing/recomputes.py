@@ -20,7 +20,9 @@ from adbg.engine.backends.torch import tensors
 from adbg.engine.outside import DISGUISED, suppress
 
 _is_compiling = torch.compiler.is_compiling
-_UNWRITTEN = frozenset(("empty", "empty_like", "new_empty", "empty_strided"))
+# What the first hold means nothing. ``detach`` is what the hooks of checkpoint do to what a custom function saves, in
+# the second pass alone.
+_LEFT_OUT = frozenset(("empty", "empty_like", "new_empty", "empty_strided", "detach"))
 
 
 class RecomputesTap(Tap):
@@ -84,7 +86,7 @@ class _Log(TorchFunctionMode):
         with suppress(Exception):
             name = getattr(func, "__name__", "")
             first = result[0] if isinstance(result, (tuple, list)) and result else result
-            if isinstance(first, torch.Tensor) and name not in _UNWRITTEN and not name.startswith("__get"):
+            if isinstance(first, torch.Tensor) and name not in _LEFT_OUT and not name.startswith("__get"):
                 line = self._frames.live_line(sys._getframe(1))
                 number = any(type(each) in (int, float) for each in args)
                 self._passes.row(name, tensors.norm(first), line, number)

@@ -73,11 +73,12 @@ class WrongAxis(Detector):
             axis = _axis_of(call, _PICKS[name])
             if axis is not None and axis % rank != int(known.what) and self._varies(call.operands[1], int(known.what)):
                 self._tell_picked(known, call, axis % rank, 0.85)
-        elif name == "nll_loss" and int(known.what) != 1:
+        elif name == "nll_loss" and int(known.what) != 1 and self._varies(call.operands[1], 0):
             self._tell_picked(known, call, 1, 0.92)
 
     def _varies(self, index: Any, axis: int) -> bool:
-        """Whether it picks other places for other elements of that axis; of an expanded index all are the same."""
+        """Whether it picks other places for other elements of that axis: of an expanded index all are the same. Not
+        where each picks its own place: the pairs of a contrastive loss are meant so along both axes."""
         if len(shape(index)) <= axis or shape(index)[axis] < 2:
             return False
         found = values.numbers(self.facts.backend, index)
@@ -87,6 +88,8 @@ class WrongAxis(Detector):
         for size in found.shape[axis + 1 :]:
             inner *= size
         block = inner * found.shape[axis]
+        if all(each == at % block // inner for at, each in enumerate(found.flat)):
+            return False
         return any(found.flat[at] != found.flat[at - at % block + at % inner] for at in range(len(found.flat)))
 
     def _tell_picked(self, known: Marked, call: OperatorCall, axis: int, sure: float) -> None:

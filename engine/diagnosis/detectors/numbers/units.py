@@ -92,6 +92,8 @@ class DeadUnits(Detector):
         entering, leaving = (values.numbers(backend, each) for each in (visit.outs[0], visit.ins[0]))
         if entering is None or leaving is None or entering.shape != leaving.shape or len(leaving.shape) < 2:
             return
+        if entering.first_bad() is not None or leaving.first_bad() is not None:
+            return  # behind a NaN nothing is dead or saturated
         at = 1 if axis == "first" else len(leaving.shape) - 1
         count = leaving.shape[at]
         if count >= _FEWEST or size.op in _STOP:

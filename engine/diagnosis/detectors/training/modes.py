@@ -172,6 +172,8 @@ class WrongMode(LoopDetector):
                 self._tell_eval(key, trained, known)
 
     def end(self) -> None:
+        for looks in self._looks.values() if self.facts.at_backward else ():
+            looks.pending = 0  # as ``begins``
         for key, known in self._trained.items():
             seen = self.ledger.modules.get(key)
             if seen is None:
