@@ -80,6 +80,9 @@ class RankFacts:
         default_factory=dict
     )
     failed: Annotated[str, "what backward, or the program, raised"] = ""
+    constant: Annotated[list[str], "parameters with one value in all elements: equal on ranks that share nothing"] = (
+        field(default_factory=list)
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,9 @@ from support.frameworks import on_frameworks, only
 from support.job import free_port, torchrun
 from support.program import Outcome, adbg, debuggee
 
+from adbg.engine.record.files import labels
+from adbg.engine.record.reader import RunReader
+
 HEAD = {
     "torch": """
 import os, sys
@@ -146,6 +149,63 @@ def test_ranks_that_stay_together(framework: str, tmp_path: Path) -> None:
     assert told == witness and len(witness) == 2, f"{plain}\n{outcome}"
     (end,) = outcome.of("diagnosis")
     assert {"drifted-parameters", "uneven-batches"} <= {row["kind"] for row in end["examined"]}, str(end)
+
+
+PARTS = """
+import torch, torch.nn.functional as F, torch.distributed as dist
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(100 + rank)
+
+class Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        total = x.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+class Part(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.norm = torch.nn.Linear(8, 16), torch.nn.LayerNorm(16)
+        self.down = torch.nn.Linear(16, 4, bias=False)
+        torch.nn.init.zeros_(self.up.bias)
+
+    def forward(self, x):
+        return Sum.apply(self.down(F.gelu(self.norm(self.up(x)))))
+
+net = Part()
+opt = torch.optim.Adam(net.parameters(), 1e-2)
+data = torch.Generator().manual_seed(0)
+for _ in range(9):
+    x = torch.randn(32, 8, generator=data)
+    loss = F.cross_entropy(net(x), x[:, :4].argmax(1))
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+print("RANK", rank, flush=True)
+"""
+
+
+@only("torch", "what is told of constant parameters is the same for both; values: test_findings_of_ranks.py")
+def test_ranks_with_parts_of_a_model(tmp_path: Path) -> None:
+    """Tensor parallel: on both ranks the bias begins with zeros, the norm with ones and zeros. No note is told either.
+    That they are the same in the beginning is what adbg recorded."""
+    script = tmp_path / "train.py"
+    script.write_text(PARTS.lstrip())
+    record = tmp_path / "record"
+    outcome = adbg("diagnose", "--json", "--run-dir", record, "--", *torchrun(2, script), cwd=tmp_path, limit=150)
+    told = [each for each in findings(outcome) if each["kind"] in ("drifted-parameters", "unused-in-rank")]
+    assert not told and outcome.program_output.count("RANK") == 2, str(outcome)
+    begins = [each for label in labels(record) for each in RunReader(record, label).rank_facts()]
+    begins = [each for each in begins if each.iteration == 0]
+    assert [sorted(each.constant) for each in begins] == [["norm.bias", "norm.weight", "up.bias"]] * 2, str(begins)
+    assert len({each.parameters["up.bias"] for each in begins}) == 1
 
 
 @only("torch", "a rank of Paddle that waits for one that ended is aborted by gloo, and tells nothing")

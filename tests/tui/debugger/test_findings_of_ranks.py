@@ -42,6 +42,65 @@ def test_by_a_step_and_by_the_beginning() -> None:
     assert both(Job(), facts(1, "a", "g0"), facts(1, "b", "g1")) == [], "ranks with parts of their own"
 
 
+def shards(iteration: int, tag: str, constant: tuple[str, ...] = (), **same: str) -> RankFacts:
+    """Of a rank with parts of its own; what is in ``same`` is on all ranks."""
+    parameters = {"up.weight": f"u{tag}{iteration}", "up.bias": f"b{tag}{iteration}", "norm": f"n{iteration}", **same}
+    gradients = {"up.weight": f"gu{tag}", "up.bias": f"gb{tag}", "norm": "gn"}
+    return facts(iteration, "", parameters=parameters, gradients=gradients, constant=list(constant))
+
+
+def test_parts_of_a_model_are_no_copies() -> None:
+    """Tensor parallel: a bias begins with zeros on both ranks, a norm is the same throughout. Pipeline: stages of one
+    class, norms begin with ones."""
+    job = Job()
+    begin = {"constant": ("up.bias", "norm"), "up.bias": "zeros", "norm": "ones"}
+    assert both(job, shards(0, "0", **begin), shards(0, "1", **begin)) == []  # type: ignore[arg-type]
+    assert [both(job, shards(n, "0"), shards(n, "1")) for n in (1, 2, 3)] == [[], [], []]
+    job = Job()
+    both(job, shards(0, "0", **begin), shards(0, "1", **begin))  # type: ignore[arg-type]
+    assert both(job, shards(1, "0", norm="n0"), shards(1, "1", norm="n1")) == []
+    job = Job()  # both with one seed: all begin the same
+    both(job, *[replace(shards(0, ""), gradients={})] * 2)
+    (found,) = both(job, shards(1, "0"), shards(1, "1"))
+    assert found.severity == "note"
+
+
+def test_zeros_are_copies_where_all_the_rest_is() -> None:
+    job = Job()
+    begin = {"constant": ("up.bias", "norm"), "up.bias": "zeros", "norm": "ones"}
+    both(job, shards(0, "", **begin), shards(0, "", **begin))  # type: ignore[arg-type]
+    both(job, shards(1, ""), shards(1, ""))
+    (found,) = both(job, shards(2, "0", norm="n0"), shards(2, "1", norm="n1"))
+    assert found.severity == "error" and "up.weight, up.bias and norm" in found.message
+    job = Job()
+    only = {"parameters": {"w": "zeros"}, "constant": ["w"]}
+    both(job, facts(0, "", "g0", **only), facts(0, "", "g1", **only))
+    assert both(job, facts(1, "a", "g0"), facts(1, "b", "g1")) == [], "nothing but zeros was the same"
+
+
+def test_ranks_that_never_used_the_same_gradients() -> None:
+    """Local SGD: an average every ten steps, none of which is looked at."""
+    job = Job()
+    both(job, facts(0, "a", "", gradients={}), facts(0, "a", "", gradients={}))
+    (found,) = both(job, facts(1, "b", "g0"), facts(1, "c", "g1"))
+    assert found.severity == "note" and "local SGD" in found.message and "any more" not in str(found)
+    assert [both(job, facts(n, f"{n}b", "g0"), facts(n, f"{n}c", "g1")) for n in (2, 3, 8)] == [[], [], []]
+    (gone,) = both(job, facts(16, "f", "g0"), facts(16, "f", "g1"))
+    assert gone.confidence == 0
+
+
+def test_a_parameter_that_the_average_leaves_out() -> None:
+    job = Job()
+    names = ("a", "b", "c", "d")
+    both(job, *[facts(0, "", parameters=dict.fromkeys(names, "0"), gradients={})] * 2)
+    one, other = ({**dict.fromkeys(names, "1"), "d": each} for each in "xy")
+    grads = [{**dict.fromkeys(names, "g"), "d": each} for each in "xy"]
+    (found,) = both(
+        job, facts(1, "", parameters=one, gradients=grads[0]), facts(1, "", parameters=other, gradients=grads[1])
+    )
+    assert found.severity == "error" and "backward 1: d;" in found.message
+
+
 def test_a_gradient_that_one_rank_has() -> None:
     job = Job()
     both(job, facts(1, "a"), facts(1, "a"))

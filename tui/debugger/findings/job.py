@@ -16,6 +16,11 @@ _LOST = re.compile(
     r"|remote (?:worker|process)",
     re.I,
 )
+NOT_ANY_MORE = "the steps used different gradients: they are not averaged over the ranks any more"
+NEVER = (
+    "the steps used different gradients, as they always did: right where parameters are averaged from time to time "
+    "(local SGD) or ranks hold parts of a model, else the gradients have to be averaged (DistributedDataParallel)"
+)
 _RAISED = ("backward-error", "operator-error")
 
 
@@ -31,6 +36,7 @@ class Job:
         self._of: dict[int, dict[int, RankFacts]] = {}  # iteration -> rank -> facts
         self._ends: dict[int, RankFacts] = {}
         self._same: dict[str, int] = {}  # parameter -> the last iteration in which all ranks had the same
+        self._averaged: set[str] = set()  # parameters whose gradient was once the same on all ranks
         self._found: dict[str, Finding] = {}  # by kind
 
     def add(self, rank: int, facts: RankFacts) -> list[Finding]:
@@ -61,7 +67,8 @@ class Job:
         differ = [name for name in names if len({facts.parameters[name] for facts in known.values()}) > 1]
         unused = [name for name in names if _some_have(name, known)]
         before = dict(self._same)
-        self._same.update(dict.fromkeys((name for name in names if name not in differ), iteration))
+        self._same.update(dict.fromkeys(_replicated(known, names, differ), iteration))
+        self._averaged |= {name for name in names if _same_gradient(name, known)}
         told = self._found.get("drifted-parameters")
         if told is not None and told.confidence > 0 and not differ:
             yield _taken_back(told)  # averaged from time to time: they were to differ in between
@@ -71,20 +78,28 @@ class Job:
             return
         drifted = [name for name in differ if name in before]
         alike = [name for name in differ if _same_gradient(name, known)]
-        unused = [name for name in unused if name in differ]
+        unused = [name for name in unused if name in drifted] if self._averaged else []
         if unused:
             yield self._unused(iteration, known, unused)
-        if drifted:
+        if len(drifted) == len(differ):  # else the ranks hold parts of their own
             found = self._drifted(iteration, known, drifted, before[drifted[0]])
-            yield replace(found, victim_of=OWN + 2) if drifted[0] in unused else found
+            if unused:
+                yield replace(found, victim_of=OWN + 2) if drifted[0] in unused else found
+            else:
+                yield found if self._were_averaged(drifted, known) else _apart(found)
         elif alike and len(alike) == len(differ):
             yield self._never_same(iteration, known, alike)
+
+    def _were_averaged(self, names: Sequence[str], known: Mapping[int, RankFacts]) -> bool:
+        """Their gradients were the same once, or those of nearly all others are: one was left out. Of two tensor
+        parallel ranks with one seed about half of the gradients are the same: norms, and biases behind a reduction."""
+        having = {name for facts in known.values() for name, each in facts.gradients.items() if each}
+        return any(name in self._averaged for name in names) or len(having & self._averaged) * 4 >= len(having) * 3 > 0
 
     @staticmethod
     def _drifted(iteration: int, known: Mapping[int, RankFacts], names: Sequence[str], since: int) -> Finding:
         first = names[0]
         one = next(iter(known.values()))
-        when = f"behind backward {since + 1}" + (f" and before {iteration + 1}" if iteration > since + 1 else "")
         when = f"behind backward {since + 1}" + (f" and before {iteration + 1}" if iteration > since + 1 else "")
         evidence = [
             f"{first} was the same on all {len(known)} ranks as backward {since + 1} began, to the bit",
@@ -99,7 +114,7 @@ class Job:
         elif alike:
             why = "the steps used the same gradients, so that a step, or what was written besides, differs"
         else:
-            why = "the steps used different gradients: they are not averaged over the ranks any more"
+            why = NOT_ANY_MORE
         evidence.append(f"{_some(names)} differ{'s' * (len(names) == 1)} now; {why}")
         return Finding(
             OWN + 1, "drifted-parameters", "error", 0.9 if not alike or len(set(rates.values())) > 1 else 0.8,
@@ -171,6 +186,25 @@ class Job:
 
 def _taken_back(finding: Finding) -> Finding:
     return replace(finding, severity="note", confidence=0.0)
+
+
+def _apart(finding: Finding) -> Finding:
+    """No gradient of theirs was ever the same: perhaps nothing is to average them (local SGD, parts of a model)."""
+    return replace(
+        finding, severity="note", confidence=0.4,
+        message=finding.message.replace(NOT_ANY_MORE, NEVER),
+        evidence=[each.replace(NOT_ANY_MORE, NEVER) for each in finding.evidence],
+    )  # fmt: skip
+
+
+def _replicated(known: Mapping[int, RankFacts], names: Sequence[str], differ: Sequence[str]) -> list[str]:
+    """Parameters that each rank has a copy of. Those of one value, as biases of zeros, are only where all the rest is:
+    ranks that share nothing begin with them too."""
+    same = [name for name in names if name not in differ]
+    constant = {name for facts in known.values() for name in facts.constant}
+    telling = [name for name in same if name not in constant]
+    whole = len(same) == max(len(facts.parameters) for facts in known.values())
+    return same if telling and whole else telling
 
 
 def _some_have(name: str, known: Mapping[int, RankFacts]) -> bool:

@@ -41,8 +41,9 @@ class RanksApart(Detector):
 
     Evidence: hashes of every parameter and of the gradients that each step used, of the same iteration of each rank,
     compared by the front end; how many iterations each rank ran.
-    Mistaken for: jobs whose ranks hold different parts of a model (parameters that always differ, with different
-    gradients, are not told), and averaging every few steps (parameters that are the same again later: taken back).
+    Mistaken for: jobs whose ranks hold different parts of a model (told is only where all that differs was the same
+    before; biases of zeros and scales of ones are no evidence), and averaging every few steps (a note where no rank
+    ever had the gradient of another; taken back when parameters are the same again).
     Cost: nothing in a job of one process; else a hash of up to 256 MB of parameters and gradients in iterations 1 to 3,
     8, 16, 32 and so on. No collective is run.
     """
@@ -85,14 +86,14 @@ class RanksApart(Detector):
         if event.what != "step" or not self._looks() or not self._many():
             return
         if self._step is None:  # what the ranks began with
-            self._share("iteration", self._hashed(), self.facts.before + self.facts.iteration - 1)
+            self._share("iteration", *self._hashed(), self.facts.before + self.facts.iteration - 1)
         self._step = replace(event, optimizer=None, tensors=())  # nothing is kept alive
         backend = self.facts.backend
         left = _MOST
         for name, parameter in self._weights():
             if left > 0 and backend.meta(parameter).requires_grad:
                 gradient = backend.gradient_of(parameter)
-                self._gradients[name], size = self._hash(gradient) if self._has(gradient) else ("", 0)
+                self._gradients[name], size, _ = self._hash(gradient) if self._has(gradient) else ("", 0, False)
                 left -= size
 
     def _weights(self) -> list[tuple[str, Any]]:
@@ -108,23 +109,26 @@ class RanksApart(Detector):
 
     def iteration_end(self) -> None:
         if self._looks() and not self._failed and self._many():  # a step that did not take place is none to compare
-            self._share("iteration", self._hashed(), self.facts.before + self.facts.iteration)
+            self._share("iteration", *self._hashed(), self.facts.before + self.facts.iteration)
         self._gradients = {}
 
     def end(self) -> None:
         if self._many():
-            self._share("end", {}, self.facts.before + self.facts.iteration)
+            self._share("end", {}, [], self.facts.before + self.facts.iteration)
 
-    def _hashed(self) -> dict[str, str]:
+    def _hashed(self) -> tuple[dict[str, str], list[str]]:
+        """By name; and the names of those with one value in all elements."""
         left = _MOST
         found: dict[str, str] = {}
+        constant: list[str] = []
         for name, parameter in self._weights():
             if left > 0:
-                found[name], size = self._hash(parameter)
+                found[name], size, alike = self._hash(parameter)
+                constant += [name] * alike
                 left -= size
-        return found
+        return found, constant
 
-    def _share(self, what: str, parameters: dict[str, str], iteration: int) -> None:
+    def _share(self, what: str, parameters: dict[str, str], constant: list[str], iteration: int) -> None:
         facts, step = self.facts, self._step
         facts.share(
             RankFacts(
@@ -139,6 +143,7 @@ class RanksApart(Detector):
                 loop=facts.cause(_loop_around(self._line)),
                 uses={name: used for name in self._without() if (used := facts.cause(self._use(name))) is not None},
                 failed=self._failed,
+                constant=constant,
             )
         )
 
@@ -149,19 +154,26 @@ class RanksApart(Detector):
         """Zeros are none: Paddle clears gradients to them."""
         return gradient is not None and self.facts.backend.norm(gradient) != 0
 
-    def _hash(self, tensor: Any) -> tuple[str, int]:
-        """Of all its bytes, and how many they are; ("?", 0) where they cannot be read."""
-        found, size = hashlib.blake2b(digest_size=8), 0
-
-        def put(piece: memoryview) -> None:
-            nonlocal size
-            size += piece.nbytes
-            found.update(piece)
-
+    def _hash(self, tensor: Any) -> tuple[str, int, bool]:
+        """Of all its bytes, how many they are, and whether all elements are the same; ("?", 0, False) where they
+        cannot be read."""
+        backend = self.facts.backend
+        found, size, constant, first = hashlib.blake2b(digest_size=8), 0, True, b""
         with suppress(Exception):
-            self.facts.backend.feed_bits(tensor, put)
-            return found.hexdigest(), size
-        return "?", 0
+            meta = backend.meta(tensor)
+            width = max(1, meta.nbytes // max(1, meta.numel))
+
+            def put(piece: memoryview) -> None:
+                nonlocal size, constant, first
+                size += piece.nbytes
+                found.update(piece)
+                if constant:
+                    first = first or bytes(piece[:width])
+                    constant = _repeats(piece, first)
+
+            backend.feed_bits(tensor, put)
+            return found.hexdigest(), size, constant
+        return "?", 0, False
 
     # ---- an exception of the wrapper's
 
@@ -210,6 +222,12 @@ class RanksApart(Detector):
         """The line of the forward that uses a parameter."""
         root = self._root()
         return use_of(root, name) if root is not None else None
+
+
+def _repeats(piece: memoryview, element: bytes) -> bool:
+    """Bytes that are nothing but one element again and again. Weights that are not end at the first few."""
+    few = bytes(piece[:256])
+    return few == (element * 256)[: len(few)] and bytes(piece) == element * (len(piece) // len(element))
 
 
 def _environment(*names: str) -> int:
