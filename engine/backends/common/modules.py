@@ -48,14 +48,18 @@ class SeenModules(abc.ABC):
             self._roots.append(weakref.ref(root))
         self._prune()
 
-    def meet(self, module: Any) -> None:
-        """An outermost module runs. Where the extension takes the stacks it tells of modules that make nodes, and of no
-        other: a frozen part, or one that runs without gradients, is told here while its forwards are watched."""
+    def meet(self, module: Any, inner: bool) -> None:
+        """A module runs. Where the extension takes the stacks it tells of modules that make nodes, and of no other: a
+        frozen part, or one that runs without gradients, is told here while its forwards are watched. ``inner``: inside
+        another one, which may not know of it: it lies in a plain list there."""
         known = self._met.get(id(module))
-        if known is None or known() is not module:
-            if len(self._met) >= _MOST_MET:
-                self._met = {}
-            self._met[id(module)] = weakref.ref(module)
+        if known is not None and known() is module:
+            return
+        if len(self._met) >= _MOST_MET:
+            self._met = {}
+        self._met[id(module)] = weakref.ref(module)
+        own_parameters = [each for each in module._parameters.values() if each is not None] if inner else []
+        if not inner or any(self.parameter_name(each) is None for each in own_parameters):
             self._learn(module)
 
     def parameter_name(self, tensor: Any) -> str | None:

@@ -12,9 +12,10 @@ from typing import Any, ClassVar
 from adbg.engine.backends.base import ModuleCall, Need, Tap, Watcher
 from adbg.engine.backends.common.observing.stand_ins import StandIns
 from adbg.engine.backends.common.user_files import FrameFilter
+from adbg.engine.outside import suppress
 from adbg.engine.types import SourceLine
 
-Meet = Callable[[Any], None]
+Meet = Callable[[Any, bool], None]  # a module that runs, and whether it does so inside another one
 _MOST = 20_000  # modules of which it is kept where their mode was set
 
 
@@ -68,12 +69,14 @@ class ModuleCalls(Tap):
         inside = self._inside
         inside.modules += 1
         if inside.modules > 1:
+            with suppress(Exception):
+                self._meet(args[0], True)
             return inside
         try:
             call = self._call(args, frame)
             watcher = self._watcher
             if watcher is not None:
-                self._meet(args[0])
+                self._meet(args[0], False)
                 with self._unseen():
                     watcher.module_begin(call)
         except BaseException:  # its end is not told then
