@@ -13,7 +13,7 @@ import math
 import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from adbg.engine.backends.base import ModuleCall, OptimizerEvent
 from adbg.engine.diagnosis.facts import Facts
@@ -275,6 +275,13 @@ class Ledger:
                 if path in seen.means:
                     yield path, seen.means[path], self.facts.backend.norm(mean)
 
+    def only_frozen(self, seen: Seen) -> bool:
+        """Whether all that is in evaluation mode, and works otherwise in it, is BatchNorm with frozen weights."""
+        with suppress(Exception):
+            every = [part for _, part in _parts(seen.ref()) if not part.training and _regular(part)]
+            return bool(every) and all(map(_frozen_norm, every))
+        return False
+
     def owner(self, tensor: Any) -> Seen | None:
         """The largest outermost module that holds a parameter."""
         holding = [seen for seen in self.modules.values() if id(tensor) in seen.parameters]
@@ -305,14 +312,21 @@ def _regular(module: Any) -> str:
 
 def _frozen_means(module: Any) -> Iterator[tuple[str, Any]]:
     """(path, running mean) of each BatchNorm in training mode whose own weights take no gradient."""
-    parts = module.named_modules() if hasattr(module, "named_modules") else module.named_sublayers(include_self=True)
-    for path, part in parts:
-        if "BatchNorm" not in type(part).__name__ or not part.training:
-            continue
-        weights = [value for value in (getattr(part, "weight", None), getattr(part, "bias", None)) if value is not None]
+    for path, part in _parts(module):
         mean = getattr(part, "running_mean", getattr(part, "_mean", None))
-        if mean is not None and weights and all(_takes_none(value) for value in weights):
+        if mean is not None and part.training and _frozen_norm(part):
             yield path, mean
+
+
+def _parts(module: Any) -> Iterable[tuple[str, Any]]:
+    """(path, module) of a module and all within it."""
+    parts = module.named_modules() if hasattr(module, "named_modules") else module.named_sublayers(include_self=True)
+    return cast("Iterable[tuple[str, Any]]", parts)
+
+
+def _frozen_norm(part: Any) -> bool:
+    weights = [value for value in (getattr(part, "weight", None), getattr(part, "bias", None)) if value is not None]
+    return "BatchNorm" in type(part).__name__ and bool(weights) and all(_takes_none(value) for value in weights)
 
 
 def _takes_none(tensor: Any) -> bool:

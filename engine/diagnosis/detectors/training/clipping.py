@@ -28,7 +28,8 @@ class Clipping(LoopDetector):
     Evidence: the order of backward, clipping and step in several iterations; the norms that were clipped, and those
     that the step used.
     Mistaken for: a norm that is only measured (an infinite limit: not told), gradients that the program changes itself
-    between clipping and step by another factor each time (not told).
+    between clipping and step by another factor each time, another optimizer that steps before the clipping (not
+    told).
     Cost: none.
     """
 
@@ -49,7 +50,7 @@ class Clipping(LoopDetector):
         self._limits: list[float] = []
 
     def begins(self, running: Running) -> None:
-        self._fresh = True  # gradients that no step has used
+        self._fresh = True  # no optimizer stepped since
         self._clipped.clear()
 
     def happens(self, event: OptimizerEvent, optimizer: Optimizer | None) -> None:
@@ -59,18 +60,27 @@ class Clipping(LoopDetector):
             self._fresh = False
             self._step = event.line
         elif event.what == "clipped" and event.limit is not None and math.isfinite(event.limit):
-            if self._fresh:
+            fresh = self._fresh or self._waits(event)
+            if fresh:
                 self._useful = True
                 self._keep()
-            else:
+            elif self.ledger.close:  # else nobody looked which gradients came
                 self._late += 1
-            if self._line is None or not self._fresh:
+            if self._line is None or not fresh:
                 self._line = event.line
-            if event.norm is not None and self._fresh:
+            if event.norm is not None and fresh:
                 self._acts.append(event.norm > event.limit)
                 self._norms.append(event.norm)
                 self._limits.append(event.limit)
                 self._empty += event.norm == 0 and self._gave()
+
+    def _waits(self, event: OptimizerEvent) -> bool:
+        """Whether one of its tensors has a gradient that its own optimizer is still to use, whatever other optimizers
+        stepped since. Of an iterator nobody knows what is in it: any tensor of an optimizer then."""
+        given = set(map(id, event.tensors))
+        held = [each for optimizer in self.ledger.optimizers.values() for each in optimizer.held]
+        known = [each for each in held if id(each.ref()) in given]
+        return any(each.received and each.ref() is not None for each in known or held)
 
     def _keep(self) -> None:
         if self.ledger.close and len(self._factors) < 10:

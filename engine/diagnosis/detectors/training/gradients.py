@@ -248,6 +248,8 @@ class Undivided(LoopDetector):
         self._means += all("mean" in name or "loss" in name or "entropy" in name for name in names)
 
     def happens(self, event: OptimizerEvent, optimizer: Optimizer | None) -> None:
+        if event.what == "zeroed":  # within step(closure), too: what came before is in no step's gradient
+            self._lines, self._means = [], 0
         if event.what != "step" or self._told or not self._lines:
             return
         lines, means, self._lines, self._means = self._lines, self._means, [], 0

@@ -32,6 +32,7 @@ class _Trained:
     ever: int = 0  # steps that it took at all
     in_training: int = 0  # of these in training mode
     number: int = 0  # ``ModuleCall.mode_number`` as it was trained last
+    meant: bool = False  # all that evaluation changes in it is BatchNorm with frozen weights
 
 
 @dataclass(slots=True)
@@ -54,6 +55,7 @@ class WrongMode(LoopDetector):
 
     Evidence: the mode of the outermost module at its forwards, and where it was set; of a dropout its arguments.
     Mistaken for: ``training=True`` that is written out (not told), a frozen backbone (only what steps is looked at),
+    BatchNorm that is frozen, weights and statistics, in a model without Dropout (not told),
     Monte-Carlo dropout (not told where train() is called for it), a generator that runs without gradients for its
     discriminator (not told: a backward follows).
     Cost: a function around the outermost module's call, 1 us; a look at each operator in two of its forwards in
@@ -168,6 +170,8 @@ class WrongMode(LoopDetector):
             known.in_training += True in known.modes
             known.row = 0 if True in known.modes else known.row + 1
             known.modes.clear()
+            if known.row == 2:
+                known.meant = self.ledger.only_frozen(trained)
             if known.row == 3 and key not in self._told:
                 self._tell_eval(key, trained, known)
 
@@ -187,6 +191,8 @@ class WrongMode(LoopDetector):
                 self._tell_statistics(seen)
 
     def _tell_eval(self, key: int, seen: Seen, known: _Trained) -> None:
+        if known.meant:
+            return
         self._told.add(key)
         evidence = [f"{known.row} steps in a row were made of forwards with training=False, in {place(known.line)}"]
         if known.in_training:

@@ -10,6 +10,7 @@ from adbg.engine.diagnosis.detectors.training.loop import LoopDetector
 from adbg.engine.diagnosis.detectors.training.source import place
 from adbg.engine.diagnosis.ledger import Optimizer
 from adbg.engine.protocol.messages import Finding
+from adbg.engine.session.running_call import Running
 from adbg.engine.types import SourceLine
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ class Remade(LoopDetector):
     begins at nothing each time.
 
     Evidence: how many were made in that line for the same tensors, and that each stepped once.
-    Mistaken for: optimizers without a state (plain SGD: not told), one per task or phase, which steps more than once
-    (not told).
+    Mistaken for: optimizers without a state (plain SGD: not told), one per task or phase, which steps more than once,
+    or runs its closure more than once in its step (LBFGS; not told).
     Cost: none.
     """
 
@@ -43,13 +44,19 @@ class Remade(LoopDetector):
         super().__init__(facts)
         self._lines: dict[SourceLine, _Line] = {}
         self._told: set[SourceLine] = set()
+        self._within = 0  # backwards since a step began
+
+    def begins(self, running: Running) -> None:
+        self._within += 1
 
     def happens(self, event: OptimizerEvent, optimizer: Optimizer | None) -> None:
         if optimizer is None or optimizer.made is None:
             return
         known = self._lines.get(optimizer.made)
-        if event.what == "stepped" and known is not None:
-            known.steps += 1
+        if event.what == "step":
+            self._within = 0
+        elif event.what == "stepped" and known is not None:
+            known.steps += max(1, self._within)  # one step(closure) of LBFGS is up to 20 iterations with its state
         elif event.what == "made" and _has_state(event.optimizer):
             held = frozenset(map(id, event.tensors))
             if known is None or known.held != held:

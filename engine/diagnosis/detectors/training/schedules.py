@@ -55,6 +55,9 @@ class ScheduleOrder(LoopDetector):
                         self._tell(key, line, "between backward and the optimizer's step", 0.85, event.line)
             self._pending.clear()
             self._stepped = self._since = True
+        elif event.what == "stepped":  # step(closure): backward ran within it
+            self._pending.clear()
+            self._since = True
         elif event.what == "scheduled":
             self._scheduled(event)
 

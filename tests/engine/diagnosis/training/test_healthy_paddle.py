@@ -138,11 +138,48 @@ def two_losses():
         optimizer.step()
     show(body)
 
+def clipped_behind_another_step():
+    body, head = net(), net()
+    ob, oh = paddle.optimizer.Adam(0.01, parameters=body.parameters()), paddle.optimizer.SGD(0.01, parameters=head.parameters())
+    for _ in range(4):
+        ob.clear_grad()
+        oh.clear_grad()
+        (body(x) + head(x) - y).pow(2).mean().backward()
+        ob.step()
+        nn.utils.clip_grad_norm_(head.parameters(), 1.0)
+        oh.step()
+    show(head)
+
+def one_for_each_task():
+    model = net()
+    def evaluate():
+        optimizer.clear_grad()
+        loss = (model(x) - y).pow(2).mean()
+        loss.backward()
+        return loss
+    for _ in range(6):
+        optimizer = paddle.optimizer.LBFGS(parameters=model.parameters(), max_iter=3)
+        optimizer.step(evaluate)
+    show(model)
+
 accumulation(), adversaries(), by_hand(), cleared_by_hand(), closure(), physics(), skipped_batches(), sharpness()
 two_losses()
+clipped_behind_another_step(), one_for_each_task()
 """
 
 MODELS = """
+def frozen_norms():
+    model = net(nn.BatchNorm1D(8))
+    for p in model[1].parameters():
+        p.stop_gradient = True
+    model.eval()
+    optimizer = paddle.optimizer.SGD(0.1, parameters=[*model[0].parameters(), *model[3].parameters()])
+    for _ in range(4):
+        optimizer.clear_grad()
+        model(x).pow(2).mean().backward()
+        optimizer.step()
+    show(model)
+
 def frozen_backbone():
     backbone, head = net(nn.BatchNorm1D(8)), nn.Linear(1, 1)
     backbone.eval()
@@ -250,6 +287,7 @@ def rows():
     show(table)
 
 frozen_backbone(), head_alone(), perceptual(), averaged(), scaled(), resumed(), learned_to_learn(), rows()
+frozen_norms()
 """
 
 

@@ -136,11 +136,62 @@ def two_losses():
         optimizer.step()
     show(body)
 
+def clipped_behind_another_step():
+    body, head = net(), net()
+    ob, oh = torch.optim.Adam(body.parameters(), 0.01), torch.optim.SGD(head.parameters(), 0.01)
+    for _ in range(4):
+        ob.zero_grad()
+        oh.zero_grad()
+        (body(x) + head(x) - y).pow(2).mean().backward()
+        ob.step()
+        nn.utils.clip_grad_norm_(head.parameters(), 1.0)
+        oh.step()
+    show(head)
+
+def scheduled_behind_a_closure():
+    for optim in (lambda p: torch.optim.LBFGS(p, max_iter=3), lambda p: torch.optim.SGD(p, lr=0.1)):
+        model = net()
+        optimizer = optim(model.parameters())
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+        def evaluate():
+            optimizer.zero_grad()
+            loss = (model(x) - y).pow(2).mean()
+            loss.backward()
+            return loss
+        for _ in range(4):
+            optimizer.step(evaluate)
+            scheduler.step()
+        show(model)
+
+def one_for_each_task():
+    model = net()
+    def evaluate():
+        optimizer.zero_grad()
+        loss = (model(x) - y).pow(2).mean()
+        loss.backward()
+        return loss
+    for _ in range(6):
+        optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
+        optimizer.step(evaluate)
+    show(model)
+
 accumulation(), adversaries(), by_hand(), cleared_by_hand(), closure(), physics(), skipped_batches(), sharpness()
 two_losses()
+clipped_behind_another_step(), scheduled_behind_a_closure(), one_for_each_task()
 """
 
 MODELS = """
+def frozen_norms():
+    model = net(nn.BatchNorm1d(8))
+    model[1].requires_grad_(False)
+    model.eval()
+    optimizer = torch.optim.SGD([*model[0].parameters(), *model[3].parameters()], 0.1)
+    for _ in range(4):
+        optimizer.zero_grad()
+        model(x).pow(2).mean().backward()
+        optimizer.step()
+    show(model)
+
 def frozen_backbone():
     backbone, head = net(nn.BatchNorm1d(8)), nn.Linear(1, 1)
     backbone.requires_grad_(False).eval()
@@ -246,6 +297,7 @@ def rows():
     show(table)
 
 frozen_backbone(), head_alone(), perceptual(), averaged(), scaled(), resumed(), learned_to_learn(), rows()
+frozen_norms()
 """
 
 
