@@ -176,6 +176,61 @@ def test_order_and_norms_are_those_of_torchs_hooks(dtype: Any) -> None:
     assert watch.twins[2] == watch.twins[3] is not None
 
 
+class Given(torch.autograd.Function):
+    """Its backward hands on the gradient that it was given, laid out as it is."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, gradient: Any) -> Any:
+        ctx.gradient = gradient
+        return x.sum()
+
+    @staticmethod
+    def backward(ctx: Any, _: Any) -> Any:
+        return ctx.gradient, None
+
+
+LAYOUTS: dict[str, Callable[[Any], Any]] = {  # of 60,000 elements
+    "every other": lambda flat: flat[::2],
+    "one of four": lambda flat: flat.view(-1, 4)[:, 1],
+    "columns, transposed": lambda flat: flat.view(300, 200)[:, ::3].t(),
+    "long rows, transposed": lambda flat: flat.view(10, 6000)[:, 1:5999].t(),
+    "short rows": lambda flat: flat.view(-1, 10)[:, 2:9],
+    "three dimensions": lambda flat: flat.view(20, 30, 100)[::2, 1::4, ::3].permute(2, 0, 1),
+    "expanded": lambda flat: flat[5000:9000:4, None].expand(1000, 5),
+    "expanded between": lambda flat: flat[::3].view(50, 1, 400).expand(50, 3, 400),
+    "one, expanded": lambda flat: flat[7].expand(40, 30),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_every_layout_is_read_where_it_lies_and_nothing_beside_it(dtype: Any) -> None:
+    gradients = []
+    for layout in LAYOUTS.values():
+        used = layout(torch.arange(60_000)).unique()
+        memory = torch.full((60_000,), float("nan"), dtype=dtype)
+        memory[used] = torch.linspace(-2, 3, len(used), dtype=dtype)
+        gradients.append(layout(memory))
+    for bad in (False, True):
+        watch, strides = Written(), []
+        for gradient in gradients if bad else ():
+            gradient[(-1,) * gradient.dim()] = float("inf")
+        with watching(watch):
+            for _ in range(3):
+                strides.clear()
+                middles = [torch.ones(gradient.shape, dtype=dtype, requires_grad=True) * 2 for gradient in gradients]
+                loss = sum(map(Given.apply, middles, gradients))
+                for middle in middles:
+                    middle.grad_fn.register_prehook(lambda grads, seen=strides: seen.append(grads[0].stride()))
+                told = Told(loss.grad_fn)
+                loss.backward()
+        assert sorted(strides) == sorted(gradient.stride() for gradient in gradients), "handed on as they are"
+        rows = watch.rows(3)
+        read = [row for name, row in rows if name.startswith("MulBackward0")]
+        assert len(read) == len(gradients) and [row.nonfinite for row in read] == [bad] * len(read)
+        if not bad:
+            agree(rows, told.seen[-len(rows) :], watch.walls[3])
+
+
 def test_results_are_those_without_it() -> None:
     def train(net: Any) -> list[Any]:
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
