@@ -107,8 +107,8 @@ class Silent:
         """Bytes that changed since an operator took them, while no version moved."""
         dead = {key: each for key, each in self._shared.items() if each.ref() is None}
         self._by_saved(running, dead, uses)
-        for key in dead:
-            del self._shared[key]
+        for gone in dead:
+            del self._shared[gone]
         for (at, _), shared in tuple(self._shared.items()):
             value = shared.ref()
             if value is None or not shared.used or self.facts.backend.version_of(value) != shared.version:
