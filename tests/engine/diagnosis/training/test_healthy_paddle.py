@@ -140,7 +140,8 @@ def two_losses():
 
 def clipped_behind_another_step():
     body, head = net(), net()
-    ob, oh = paddle.optimizer.Adam(0.01, parameters=body.parameters()), paddle.optimizer.SGD(0.01, parameters=head.parameters())
+    ob = paddle.optimizer.Adam(0.01, parameters=body.parameters())
+    oh = paddle.optimizer.SGD(0.01, parameters=head.parameters())
     for _ in range(4):
         ob.clear_grad()
         oh.clear_grad()
