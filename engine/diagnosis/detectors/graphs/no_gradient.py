@@ -13,14 +13,13 @@ from typing import Any
 from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, OptimizerEvent, detector
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place
 from adbg.engine.diagnosis.detectors.graphs.flow import UNRECORDED, Cut, Flow, Known
+from adbg.engine.diagnosis.detectors.graphs.switches import checkpointed, switch
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.frames import locals_of
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.session.running_call import Running
 from adbg.engine.types import SourceLine
 
-_OFF = re.compile(r"no_grad|inference_mode|set_grad_enabled\(\s*False|enable_grad\(\s*False")
-_AGAIN = re.compile(r"\b(?:recompute|checkpoint|checkpoint_sequential)\(")
 _STOPPED = re.compile(r"stop_gradient\s*=\s*True|requires_grad\s*=\s*False|detach_\(")
 _EARLY = 8  # it is told at that iteration, and at the end
 _ROUNDED = 2  # looks at a gradient that is exactly zero
@@ -36,6 +35,7 @@ class Held:
     used: SourceLine | None
     born: SourceLine | None
     maker: Known | None  # of what is no leaf
+    owned: int  # id of the tensor; 0 where no optimizer holds it
 
 
 @detector("no-gradient", "rounded-gradient", "non-leaf-gradient")
@@ -45,7 +45,8 @@ class NoGradient(Detector):
     "rounded-gradient": the way to the loss goes through round, floor or sign, whose derivative is 0.
     "non-leaf-gradient": an optimizer holds, or the script reads .grad of, what an operator made of a parameter.
     Evidence: the parameters, the call behind which their values go on and their gradients do not.
-    Mistaken for: a part that is trained later than the program ran; target networks are in no optimizer.
+    Mistaken for: a part that is trained later than the program ran (a note where its optimizer never stepped); target
+    networks are in no optimizer.
     Cost: in sampled iterations a look at each operator's operands.
     """
 
@@ -67,6 +68,9 @@ class NoGradient(Detector):
         self._held: dict[int, Held] = {}
         self._searched: list[tuple[str, weakref.ref[Any]]] | None = None  # what optimizers hold; None: look again
         self._optimizers: dict[int, int] = {}  # id -> of the ids of what it holds
+        self._stepping: set[int] = set()  # of the ids of what optimizers that stepped hold
+        self._moved: set[int] = set()  # these ids
+        self._missing: list[weakref.ref[Any]] = []  # what had no gradient in the last iteration that was looked at
 
     def optimizer(self, event: OptimizerEvent) -> None:
         """One that was made, or holds other tensors than before, is to be found again."""
@@ -76,6 +80,20 @@ class NoGradient(Detector):
         if event.what == "made" or self._optimizers.get(id(event.optimizer)) != holds:
             self._optimizers[id(event.optimizer)] = holds
             self._searched = None
+        if event.what == "step":
+            if holds not in self._stepping:
+                self._stepping.add(holds)
+                self._moved.update(map(id, event.tensors))
+            if self._missing:
+                self._given_since()
+
+    def _given_since(self) -> None:
+        """A part that is trained each fifth time may get its gradient in no iteration that is looked at."""
+        values = [value for ref in self._missing if (value := ref()) is not None]
+        for value in values:
+            leaf = self._flow.leaf(value)
+            if leaf is not None and value.is_leaf and self.facts.backend.gradient_of(value) is not None:
+                self._given |= 1 << leaf.place
 
     def applied(self) -> bool:
         return self._seen
@@ -135,6 +153,8 @@ class NoGradient(Detector):
                     self._zero[leaf.place].append(rounds)
                 else:
                     self._nonzero |= bit
+        places = {each.place for each in self._held.values() if not self._given >> each.place & 1}
+        self._missing = [leaf.ref for leaf in self._flow.leaves.values() if leaf.place in places]
 
     def _look(self) -> None:
         """At what optimizers hold: at the end of the program the tensors are gone."""
@@ -144,6 +164,7 @@ class NoGradient(Detector):
             self._searched = found
         alive = [(where, value) for where, ref in self._searched if (value := ref()) is not None]
         held = [(value, facts.name_of(value) or where) for where, value in alive]
+        owned = bool(held)
         if not held:
             leaves = [(leaf.ref(), leaf) for leaf in flow.leaves.values() if leaf.used is not None]
             held = [
@@ -155,7 +176,9 @@ class NoGradient(Detector):
             if value.requires_grad:
                 leaf = flow.add_leaf(value, None)
                 maker = flow.of(value) if not value.is_leaf else None
-                self._held[leaf.place] = Held(name, leaf.place, leaf.used, leaf.born, maker)
+                self._held[leaf.place] = Held(
+                    name, leaf.place, leaf.used, leaf.born, maker, id(value) if owned else 0
+                )  # fmt: skip
 
     def _no_graph(self, running: Running, error: BaseException) -> None:
         """Backward of something that has no graph at all."""
@@ -185,7 +208,7 @@ class NoGradient(Detector):
 
     def iteration_end(self) -> None:
         if self.facts.iteration == _EARLY:
-            self._judge()
+            self._judge(early=True)
         for key, (id, bits) in tuple(self._told.items()):
             if self._given & bits:
                 self.facts.take_back(id)
@@ -195,7 +218,7 @@ class NoGradient(Detector):
         if self.facts.iteration and self._seen and not self._failed:
             self._judge()
 
-    def _judge(self) -> None:
+    def _judge(self, early: bool = False) -> None:
         groups: dict[tuple[Any, ...], list[Held]] = defaultdict(list)
         kept: dict[tuple[Any, ...], Cut | None] = {}
         for held in self._held.values():
@@ -205,13 +228,17 @@ class NoGradient(Detector):
                 proof = f"{held.name} of an optimizer is that tensor, and its .grad is None"
                 self._non_leaf(held.maker, proof, held.name)
                 continue
+            idle = held.owned != 0 and held.owned not in self._moved  # it may be trained later
+            if idle and early:
+                continue
+            idle = idle and bool(self._moved)
             cut = self._lost_at(held.place)
             if cut is not None:
-                key: tuple[Any, ...] = ("cut", cut.name, cut.lines[:1])
+                key: tuple[Any, ...] = (idle, "cut", cut.name, cut.lines[:1])
             else:
                 if held.used is None and held.born is None:
                     held.born = self._sibling_born(held)
-                key = ("unused", held.used or held.born)
+                key = (idle, "unused", held.used or held.born)
             groups[key].append(held)
             kept[key] = cut
         for key, members in groups.items():
@@ -257,8 +284,9 @@ class NoGradient(Detector):
             f"{cut.name} at {place(line_of(cut.lines))}: values of {names} go in, no gradient comes back",
         ]
         evidence += [f"called from {place(line)}" for line in cut.lines[1:3]]
+        severity, confidence = ("error", 0.92) if not key[0] else _idle(evidence)
         told = facts.tell(
-            Finding(0, "no-gradient", "error", 0.92, f"{names} {verb}: {self._words(cut)}", None, None, None,
+            Finding(0, "no-gradient", severity, confidence, f"{names} {verb}: {self._words(cut)}", None, None, None,
                     line_of(cut.lines), facts.cause(cause), evidence, _next(cause))
         )  # fmt: skip
         self._note(key, told, members)
@@ -279,9 +307,10 @@ class NoGradient(Detector):
             message += "it" if one else "them"
             if line is not None:
                 evidence.append(f"made at {place(line)}, in an optimizer, and in no forward of the sampled iterations")
+        severity, confidence = ("warning", 0.65) if not key[0] else _idle(evidence)
         told = facts.tell(
-            Finding(0, "no-gradient", "warning", 0.65, message, None, None, None, line, facts.cause(line), evidence,
-                    ["info params"])
+            Finding(0, "no-gradient", severity, confidence, message, None, None, None, line, facts.cause(line),
+                    evidence, ["info params"])
         )  # fmt: skip
         self._note(key, told, members)
 
@@ -353,7 +382,7 @@ class NoGradient(Detector):
     def _words(self, cut: Cut) -> str:
         at = place(self._cause(cut))
         if cut.why == UNRECORDED:
-            if _checkpointed(cut) is not None:
+            if checkpointed(cut) is not None:
                 return (
                     f"what {at} checkpoints is given nothing that needs a gradient, so its result has none: with "
                     "use_reentrant=False its parameters get theirs"
@@ -367,8 +396,8 @@ class NoGradient(Detector):
         """The line to change: where gradients were switched off, where that can be seen in the source."""
         line = line_of(cut.lines)
         if cut.why == UNRECORDED:
-            switch = next((found for each in cut.lines if (found := _switch(each)) is not None), None)
-            return switch or _checkpointed(cut) or line
+            off = next((found for each in cut.lines if (found := switch(each)) is not None), None)
+            return off or checkpointed(cut) or line
         if cut.hidden is not None and line is not None:
             for at in range(line.line, 0, -1) if cut.hidden.file == line.file else ():
                 if _STOPPED.search(linecache.getline(line.file, at).partition("#")[0]):
@@ -376,46 +405,10 @@ class NoGradient(Detector):
         return line
 
 
-def _checkpointed(cut: Cut) -> SourceLine | None:
-    """The call of a checkpoint that runs a line under no_grad, where no switch can be seen in the source."""
-    if any(_switch(each) is not None for each in cut.lines):
-        return None
-    called = (each for each in cut.lines[1:] if _AGAIN.search(linecache.getline(each.file, each.line)))
-    return next(called, None)
-
-
-def _switch(line: SourceLine) -> SourceLine | None:
-    """The ``with no_grad():`` around a line, or the decorator of its function."""
-    text = linecache.getline(line.file, line.line)
-    depth = len(text) - len(text.lstrip())
-    if _OFF.search(text.partition("#")[0]):
-        return line
-    for at in range(line.line - 1, 0, -1):
-        text = linecache.getline(line.file, at)
-        bare = text.strip()
-        if not bare:
-            continue
-        inner = len(text) - len(text.lstrip())
-        code = text.partition("#")[0]
-        if inner < depth or (inner == depth and bare.startswith("@")):
-            if _OFF.search(code):
-                return SourceLine(line.file, at, line.function)
-            depth = inner
-            if bare.startswith(("def ", "async def ")):
-                return _decorator(line, at, inner)
-        elif inner == depth and re.search(r"set_grad_enabled\(\s*False", code):
-            return SourceLine(line.file, at, line.function)
-    return None
-
-
-def _decorator(line: SourceLine, at: int, depth: int) -> SourceLine | None:
-    for above in range(at - 1, 0, -1):
-        text = linecache.getline(line.file, above)
-        if not text.strip().startswith("@") or len(text) - len(text.lstrip()) != depth:
-            return None
-        if _OFF.search(text.partition("#")[0]):
-            return SourceLine(line.file, above, line.function)
-    return None
+def _idle(evidence: list[str]) -> tuple[str, float]:
+    """Severity and confidence where the optimizer never stepped, while others did."""
+    evidence.append("their optimizer has not stepped yet, while another one has: right if they are trained later")
+    return "note", 0.4
 
 
 def _bits_of(bits: int) -> Iterator[int]:

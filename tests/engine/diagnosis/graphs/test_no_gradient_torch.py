@@ -271,6 +271,29 @@ HEALTHY = """
 """
 
 
+SELDOM = """
+    import torch, torch.nn as nn
+    torch.manual_seed(0)
+    seldom, later, judge = nn.Linear(2, 3), nn.Sequential(nn.Linear(2, 3)), nn.Linear(3, 1)
+    for_seldom, for_later, for_judge = (torch.optim.Adam(each.parameters()) for each in (seldom, later, judge))
+    for step in range(12):
+        with torch.no_grad():
+            fake = seldom(torch.randn(5, 2)) + later(torch.randn(5, 2))
+        for_judge.zero_grad()
+        (judge(fake).tanh().mean() - judge(torch.randn(5, 3)).tanh().mean()).backward()
+        for_judge.step()
+        if step % 5 == 4:
+            (-judge(seldom(torch.randn(5, 2))).mean()).backward()
+            for_seldom.step()
+            for_seldom.zero_grad()
+        if step >= 100:
+            (-judge(later(torch.randn(5, 2))).mean()).backward()
+            for_later.step()
+            for_later.zero_grad()
+    print(sum(each.weight.abs().sum().item() for each in (seldom, later[0], judge)))
+"""
+
+
 def test_values_go_through_numpy(tmp_path):
     found = check_found(tmp_path, DETACHED, "no-gradient", status=1)
     assert "encoder.weight" in found["message"]
@@ -315,3 +338,10 @@ def test_cuts_that_are_meant(tmp_path):
     told = findings(check_healthy(tmp_path, HEALTHY))
     assert [(each["kind"], each["severity"]) for each in told] == [("wrong-derivative", "note")], told
     assert "Sign passes a gradient" in told[0]["message"] and "straight-through" in told[0]["message"]
+
+
+def test_parts_that_are_trained_seldom_or_later(tmp_path):
+    """A generator that is trained each fifth time, and one whose optimizer has not stepped yet: a note at the end."""
+    told = findings(check_healthy(tmp_path, SELDOM))
+    assert [(each["kind"], each["severity"]) for each in told] == [("no-gradient", "note")], told
+    assert told[0]["message"].startswith("0.weight and 0.bias") and "not stepped yet" in told[0]["evidence"][-1], told
