@@ -60,7 +60,9 @@ def _loop() -> list[int]:
 def test_what_a_loop_does_is_told_and_all_is_put_back() -> None:
     before = _owned()
     told = Told()
-    observation = Observation(observing.taps(FrameFilter(os.path.dirname(paddle.__file__)), lambda module: None), told)
+    observation = Observation(
+        observing.taps(FrameFilter(os.path.dirname(paddle.__file__)), lambda module, inner: None), told
+    )
     observation.want(Need.STEPS | Need.MODULES)
     lines = _loop()
     observation.close()

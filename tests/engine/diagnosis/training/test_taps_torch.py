@@ -69,7 +69,7 @@ def _loop() -> list[int]:
 def test_what_a_loop_does_is_told_and_all_is_put_back() -> None:
     before = _owned()
     told = Told()
-    observation = Observation(observing.taps(FrameFilter("/nowhere"), lambda module: None), told)
+    observation = Observation(observing.taps(FrameFilter("/nowhere"), lambda module, inner: None), told)
     observation.want(Need.STEPS | Need.MODULES)
     _loop()
     observation.close()
@@ -86,7 +86,9 @@ def test_what_a_loop_does_is_told_and_all_is_put_back() -> None:
 
 def test_lines_are_those_of_the_calls() -> None:
     told = Told()
-    observation = Observation(observing.taps(FrameFilter(os.path.dirname(torch.__file__)), lambda module: None), told)
+    observation = Observation(
+        observing.taps(FrameFilter(os.path.dirname(torch.__file__)), lambda module, inner: None), told
+    )
     observation.want(Need.STEPS | Need.MODULES)
     try:
         lines = _loop()
@@ -99,7 +101,7 @@ def test_a_step_may_be_compiled_meanwhile() -> None:
     model = torch.nn.Linear(3, 2)
     before = _owned()
     told = Told()
-    observation = Observation(observing.taps(FrameFilter("/nowhere"), lambda module: None), told)
+    observation = Observation(observing.taps(FrameFilter("/nowhere"), lambda module, inner: None), told)
     observation.want(Need.STEPS | Need.MODULES)
     try:
         compiled = torch.compile(model, backend="eager", fullgraph=True)
