@@ -233,7 +233,6 @@ PyMethodDef torch_methods[] = {
     {"torch_events_end", torch_events_end, METH_VARARGS, "(events, walk): the backward is over"},
     {"torch_alike", torch_alike, METH_O, "(walk) -> a number, or None"},
     {"torch_events_figure", torch_events_figure, METH_VARARGS, "(norm, nonfinite) of what flows into this node"},
-    {"torch_leaf", torch_leaf, METH_VARARGS, "(accumulate node, its tensor) -> whether it lies where it is looked for"},
     {"torch_events_interposed", torch_events_interposed, METH_NOARGS, "() -> as torch_interposed, of the engine's"},
     {"torch_abandon", torch_abandon, METH_NOARGS, "in a forked child: calls of other threads never end"},
     {"torch_thread", torch_thread, METH_NOARGS, "() -> torch's number of this thread"},

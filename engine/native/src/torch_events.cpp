@@ -247,8 +247,6 @@ void free_capsule(PyObject* capsule) {
 
 Shared* from_capsule(PyObject* capsule) { return static_cast<Shared*>(PyCapsule_GetPointer(capsule, kCapsule)); }
 
-int leaf_at = -1;  // in an accumulate node: its tensor
-
 void before_fork() { tasks_lock.lock(); }
 void after_fork() { tasks_lock.unlock(); }
 
@@ -380,13 +378,13 @@ PyObject* torch_alike(PyObject*, PyObject* walk) {
   const Graph* walked = graph_in(walk);
   if (!walked) return nullptr;
   const std::vector<void*>& nodes = walked->nodes;
-  if (leaf_at < 0 || nodes.empty()) Py_RETURN_NONE;
+  if (node_layout.leaf < 0 || nodes.empty()) Py_RETURN_NONE;
   const uint64_t first = sequence_of(nodes[0]);
   uint64_t hash = nodes.size();
   for (void* node : nodes) {
     const uint64_t number = sequence_of(node);
     hash = mix(hash, *static_cast<uint64_t*>(node));  // its type, by the table of its functions
-    hash = mix(hash, number == UINT64_MAX ? at_offset<uint64_t>(node, leaf_at) : first - number);
+    hash = mix(hash, number == UINT64_MAX ? at_offset<uint64_t>(node, node_layout.leaf) : first - number);
     hash = mix(hash, stack_number(node));
     char* const* bounds = &at_offset<char*>(node, node_layout.edges);
     for (char* edge = bounds[0]; edge < bounds[1]; edge += node_layout.edge_bytes) {
@@ -409,18 +407,6 @@ PyObject* torch_events_figure(PyObject*, PyObject* arguments) {
     figure.flags = static_cast<uint16_t>(figure.flags | kHasNorm | (nonfinite ? kNonfinite : 0));
   }
   Py_RETURN_NONE;
-}
-
-PyObject* torch_leaf(PyObject*, PyObject* arguments) {
-  PyObject *object, *tensor;
-  if (!PyArg_ParseTuple(arguments, "OO", &object, &tensor)) return nullptr;
-  void *node = node_behind(object), *impl = tensor_behind(tensor), *word = nullptr;
-  if (!node || !impl) Py_RETURN_FALSE;
-  for (int at = 64; leaf_at < 0 && at < 512; at += 8) {
-    if (!read_safely(static_cast<char*>(node) + at, &word, 8)) break;
-    if (word == impl) leaf_at = at;
-  }
-  return PyBool_FromLong(leaf_at >= 0 && at_offset<void*>(node, leaf_at) == impl);
 }
 
 PyObject* torch_events_interposed(PyObject*, PyObject*) {

@@ -13,7 +13,7 @@ PyObject* torch_events(PyObject*, PyObject* on);
 // `most` nodes of it at most. `tensor`: what it begins at, which must be dense and on the CPU.
 PyObject* torch_events_begin(PyObject*, PyObject* arguments);
 // torch_events_take(capsule, walk, positions) -> (bytes, lost, shapes): what came since the last time, in the order of
-// begins. `positions`: bytes, a uint32 for each key. A row has 32 bytes: see backends/base/events.py. `shapes`: a number
+// begins. `positions`: bytes, a uint32 for each key. A row has 32 bytes: see engine/node_batch.py. `shapes`: a number
 // for the shapes of the gradients by key; that of several batches is their sum.
 PyObject* torch_events_take(PyObject*, PyObject* arguments);
 // torch_events_end(capsule, walk): it is over.
@@ -23,9 +23,6 @@ PyObject* torch_events_end(PyObject*, PyObject* arguments);
 PyObject* torch_alike(PyObject*, PyObject* walk);
 // torch_events_figure(norm, nonfinite): of the gradient that a Python hook was given, for the node that runs here.
 PyObject* torch_events_figure(PyObject*, PyObject* arguments);
-// torch_leaf(node, tensor): finds where an accumulate node has its tensor. True where it was found.
-PyObject* torch_leaf(PyObject*, PyObject* arguments);
-
 // torch_events_interposed() -> [(symbol, whether it is interposed now, slots)]
 PyObject* torch_events_interposed(PyObject*, PyObject*);
 // Puts everything back. Any thread, also without Python.

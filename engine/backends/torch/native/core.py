@@ -31,7 +31,6 @@ class Core:
         self._layout: bool | None = None
         self._edges: bool | None = None
         self.events_on = False  # the engine's functions are ours
-        self.leaf = False  # where an accumulate node has its tensor is known
         self.places: dict[Any, bytes] = {}  # by graph, the place of each node in its order: see ``events.py``
         self._leaves: bool | None = None
         self._tries = 20  # graphs of one node or two do not show where edges are

@@ -83,7 +83,7 @@ def begin(core: Core, walk: CoreWalk, outputs: tuple[Any, ...], most: int = MOST
         if type(tensor) is not torch.Tensor or private.function_depth() or screen.compiled():
             return None
         events = module.torch_events_begin(walk.raw, tensor, most)
-        return Written(core, walk, events, _alike(core, walk)) if events is not None else None
+        return Written(core, walk, events, module.torch_alike(walk.raw)) if events is not None else None
     except own(Exception) as error:
         core.failed["events"] = f"{type(error).__name__}: {error}"
         return None
@@ -107,17 +107,6 @@ def put_back(core: Core) -> None:
     core.events_on = False
     if core.module is not None:
         core.module.torch_events(False)
-
-
-def _alike(core: Core, walk: CoreWalk) -> int | None:
-    if not core.leaf:
-        key = next(iter(walk.named("AccumulateGrad".__eq__)), None)
-        if key is None:
-            return None
-        node = walk.node(key)
-        core.leaf = bool(core.module.torch_leaf(node, node.variable))
-    found: int | None = core.module.torch_alike(walk.raw) if core.leaf else None
-    return found
 
 
 def _donor(module: Any) -> bool:

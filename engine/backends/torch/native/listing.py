@@ -10,22 +10,20 @@ The functions here run on the engine's threads.
 
 from __future__ import annotations
 
-import sys
 from typing import Any, Protocol
 
 import torch
 
-from adbg.engine.backends.torch import private
+from adbg.engine.backends.torch.native import screen
 from adbg.engine.backends.torch.native.core import Core, apart
+from adbg.engine.backends.torch.native.running import Hooks, RunningCalls
 from adbg.engine.backends.torch.native.walk import CoreWalk
 
 Gradients = tuple[Any, ...]
 
 
-class Listed(Protocol):
+class Listed(Hooks, Protocol):
     """The hooks of a call that has some in lists."""
-
-    task: int | None
 
     def running_key(self) -> int | None: ...
 
@@ -33,17 +31,14 @@ class Listed(Protocol):
 
     def after(self, key: int, grad_inputs: Gradients, grad_outputs: Gradients) -> Gradients | None: ...
 
-    def is_mine(self, key: int) -> bool: ...
 
-
-_listed: list[Listed] = []  # the calls that run, the latest last
+_listed: RunningCalls[Listed] = RunningCalls("torch_hooked", lambda hooks: hooks.running_key())
 _donors: list[Any] = []  # kept for good: their hooks are called
 
 
 def begin(core: Core, hooks: Listed) -> bool:
     """Whether nodes of this call's graph can be hooked so. Under the GIL."""
-    compiled: Any = sys.modules.get("torch._dynamo.compiled_autograd")
-    if core.module is None or getattr(compiled, "compiled_autograd_enabled", False):
+    if core.module is None or screen.compiled():
         return False
     if not _donors:
         _donors.append(apart(_donor, core.module))
@@ -51,29 +46,18 @@ def begin(core: Core, hooks: Listed) -> bool:
             core.failed["hooks"] = "the lists of hooks were not found in a node"
     if not _donors[0]:
         return False
-    if not any(each is hooks for each in _listed):
-        _listed.append(hooks)
-        core.module.torch_hooked(1)
+    _listed.add(core, hooks)
     return True
 
 
 def end(core: Core, walk: CoreWalk | None, hooks: Listed) -> None:
-    """The call is over. The hooks stay in its nodes, and do nothing, where another call runs that may share them: its
-    thread may be reading these very lists."""
-    place = next((place for place, each in enumerate(_listed) if each is hooks), None)
-    if place is None:
-        return
-    del _listed[place]
-    core.module.torch_hooked(-1)
-    if walk is not None and not _listed:
+    """The call is over."""
+    if _listed.remove(core, hooks) and walk is not None:
         walk.unhook()
 
 
 def abandon(core: Core) -> None:
-    """In a forked child, where the calls of other threads never end."""
-    while _listed:
-        _listed.pop()
-        core.module.torch_hooked(-1)
+    _listed.abandon(core)
 
 
 def _donor(module: Any) -> bool:
@@ -83,20 +67,10 @@ def _donor(module: Any) -> bool:
 
 
 def _before(grad_outputs: Gradients) -> Gradients | None:
-    task = private.task_id()
-    for hooks in reversed(_listed):
-        if hooks.task is None or hooks.task == task:
-            key = hooks.running_key()
-            if key is not None and hooks.is_mine(key):
-                return hooks.before(key, grad_outputs)
-    return None
+    found = _listed.of_node()
+    return found[0].before(found[1], grad_outputs) if found is not None else None
 
 
 def _after(grad_inputs: Gradients, grad_outputs: Gradients) -> Gradients | None:
-    task = private.task_id()
-    for hooks in reversed(_listed):
-        if hooks.task is None or hooks.task == task:
-            key = hooks.running_key()
-            if key is not None and hooks.is_mine(key):
-                return hooks.after(key, grad_inputs, grad_outputs)
-    return None
+    found = _listed.of_node()
+    return found[0].after(found[1], grad_inputs, grad_outputs) if found is not None else None

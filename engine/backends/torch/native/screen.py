@@ -15,27 +15,24 @@ import torch
 
 from adbg.engine.backends.torch import private
 from adbg.engine.backends.torch.native.core import Core, apart
+from adbg.engine.backends.torch.native.running import Hooks, RunningCalls
 from adbg.engine.backends.torch.native.walk import CoreWalk
 from adbg.engine.outside import own
 
 Gradients = tuple[Any, ...]
 
 
-class Screened(Protocol):
+class Screened(Hooks, Protocol):
     """The hooks of a call that is watched."""
 
-    task: int | None
-
     def key_of(self, node: Any) -> int | None: ...
-
-    def is_mine(self, key: int) -> bool: ...
 
     def bad_before(self, key: int, grad_outputs: Gradients) -> Gradients | None: ...
 
     def bad_after(self, key: int, grad_inputs: Gradients, grad_outputs: Gradients) -> Gradients | None: ...
 
 
-_watched: list[Screened] = []  # the calls that run, the latest last
+_watched: RunningCalls[Screened] = RunningCalls("torch_screening", lambda hooks: hooks.key_of(private.current_node()))
 _donors: list[Any] = []  # kept for good: their hooks are called
 
 
@@ -46,29 +43,18 @@ def begin(core: Core, walk: CoreWalk, hooks: Screened, outputs: tuple[Any, ...])
     custom = torch.autograd.function.BackwardCFunction
     if not walk.screen(bytes(issubclass(kind, custom) for kind in walk.types)):
         return False
-    if not any(each is hooks for each in _watched):
-        _watched.append(hooks)
-        core.module.torch_screening(1)
+    _watched.add(core, hooks)
     return True
 
 
 def end(core: Core, walk: CoreWalk | None, hooks: Screened) -> None:
-    """The call is over. The hooks stay in its nodes, and do nothing, where another call runs that may share them: its
-    thread may be reading these very lists."""
-    place = next((place for place, each in enumerate(_watched) if each is hooks), None)
-    if place is None:
-        return
-    del _watched[place]
-    core.module.torch_screening(-1)
-    if walk is not None and not _watched:
+    """The call is over."""
+    if _watched.remove(core, hooks) and walk is not None:
         walk.unscreen()
 
 
 def abandon(core: Core) -> None:
-    """In a forked child, where the calls of other threads never end."""
-    while _watched:
-        _watched.pop()
-        core.module.torch_screening(-1)
+    _watched.abandon(core)
 
 
 def possible(core: Core, outputs: tuple[Any, ...]) -> bool:
@@ -106,23 +92,11 @@ def _donor(module: Any) -> bool:
     return bool(module.torch_donor(node, before.hooks_dict_ref(), after.hooks_dict_ref()))
 
 
-def _find(hooks: Screened) -> int | None:
-    if hooks.task is not None and hooks.task != private.task_id():
-        return None
-    return hooks.key_of(private.current_node())
-
-
 def _before(grad_outputs: Gradients) -> Gradients | None:
-    for hooks in reversed(_watched):
-        key = _find(hooks)
-        if key is not None and hooks.is_mine(key):
-            return hooks.bad_before(key, grad_outputs)
-    return None
+    found = _watched.of_node()
+    return found[0].bad_before(found[1], grad_outputs) if found is not None else None
 
 
 def _after(grad_inputs: Gradients, grad_outputs: Gradients) -> Gradients | None:
-    for hooks in reversed(_watched):
-        key = _find(hooks)
-        if key is not None and hooks.is_mine(key):
-            return hooks.bad_after(key, grad_inputs, grad_outputs)
-    return None
+    found = _watched.of_node()
+    return found[0].bad_after(found[1], grad_inputs, grad_outputs) if found is not None else None
