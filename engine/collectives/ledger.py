@@ -195,6 +195,11 @@ class Ledger(Observer):
     def backward_end(self, running: Running, us: float, error: BaseException | None) -> None:
         self._left(running.call.thread, running.call.number)
 
+    patient = True
+
+    def impatient(self) -> bool:
+        return self.since is not None
+
     def brief_begin(self, call: BriefCall) -> None:
         self._entered(call.thread, call.number)
 

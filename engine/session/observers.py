@@ -9,7 +9,7 @@ by ``Session.rearm``. An observer that is not active, or that does not override 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from adbg.engine.backends.base import Backend, HookPlan
@@ -17,7 +17,7 @@ from adbg.engine.node_batch import NodeBatch
 from adbg.engine.protocol.messages import BreakpointState
 from adbg.engine.session.running_call import Running, Visit
 from adbg.engine.session.stop_point import PausedPoint
-from adbg.engine.types import BriefCall, BriefRun
+from adbg.engine.types import BriefCall, BriefRun, BriefRuns
 
 
 class Observer:
@@ -52,6 +52,13 @@ class Observer:
         """False: not told ``node_events`` now. Asked by ``Session.rearm``, like ``active``."""
         return True
 
+    #: What it hears of calls in short may come up to 50 ms late and together, by ``brief_runs`` in place of
+    #: ``brief_begin`` and ``brief_end``; ``before_backward`` is told of one call in 50 ms then. Asked by ``rearm``.
+    patient = False
+
+    #: 24 bytes for a crash report: number, begin and end of the call in short that runs (or of the last one).
+    cell: memoryview | None = None
+
     # ---- a backward call
 
     def needs_calls(self) -> bool:
@@ -82,6 +89,16 @@ class Observer:
         """Such a call is looked into all the same: an exception, or a stop in a node's own Python code."""
 
     def brief_end(self, run: BriefRun) -> None: ...
+
+    def impatient(self) -> bool:
+        """Asked, on any thread, at the begin of a call: True has it told at once although this one is patient."""
+        return False
+
+    def brief_runs(self, runs: BriefRuns) -> None:
+        """Calls that ran, told later. Any thread."""
+
+    def brief_waiting(self, gather: Callable[[], None]) -> None:
+        """Such calls wait: ``gather`` has them told. Called behind the first of them, on its thread."""
 
     # ---- a hooked node, in this order; a stop may come behind node_begin and behind node_end
 
@@ -144,6 +161,7 @@ class Observer:
         """In a forked child: let go without waiting for a lock, whose holder may be a thread that is not here."""
 
 
+_IN_SHORT = ("before_backward", "brief_begin", "brief_end")
 _OF_NODES = frozenset(("node_begin", "node_enter", "node_leave", "node_end", "node_passed"))
 
 
@@ -159,6 +177,9 @@ class Notify:
     brief_begin: tuple[Any, ...]
     looked_into: tuple[Any, ...]
     brief_end: tuple[Any, ...]
+    impatient: tuple[Any, ...]
+    brief_runs: tuple[Any, ...]
+    brief_waiting: tuple[Any, ...]
     node_begin: tuple[Any, ...]
     node_enter: tuple[Any, ...]
     node_warned: tuple[Any, ...]
@@ -175,6 +196,7 @@ class Notify:
     quiet: tuple[Any, ...]
 
     measures = True  # the norms of gradients are wanted
+    patient = False  # calls in short may be told later
 
     def __init__(self, observers: Iterable[Observer] = ()) -> None:
         listening = [observer for observer in observers if observer.active]
@@ -185,6 +207,13 @@ class Notify:
             heard = timing if timing and event in _OF_NODES else listening
             calls = (getattr(observer, event) for observer in heard if getattr(type(observer), event) is not silent)
             setattr(self, event, tuple(calls))
+        #: Whom to ask whether a call must be told at once.
+        self.hurries: tuple[Any, ...] = (*self.needs_calls, *self.impatient)
+        self.cells: tuple[memoryview, ...] = tuple([each.cell for each in listening if each.cell is not None])
+        self.patient = all(
+            each.patient or all(getattr(type(each), event) is getattr(Observer, event) for event in _IN_SHORT)
+            for each in listening
+        )
         alone = timing or any(observer.between for observer in listening)
         wanted = [observer for observer in listening if observer.collects and not alone]
         self.node_events = tuple(

@@ -64,5 +64,28 @@ PyObject* paddle_watch_stop(PyObject*, PyObject*);
 PyObject* paddle_watch_end(PyObject*, PyObject*);
 PyObject* paddle_watch_probe(PyObject*, PyObject*);
 void paddle_watch_restore();
+// Watch the graph below `starts` on this thread; the number of its nodes, 0 where something in it is Python's. May throw
+// bad_alloc.
+size_t paddle_watch_on(const std::vector<void*>& starts, PyObject* callback);
+void paddle_watch_off();
+
+// A graph in few words: its nodes, a sum over its classes and those of the roots, two over all that makes graphs alike.
+struct Surveyed {
+  size_t nodes;
+  uint64_t kinds, first, second;
+};
+Surveyed paddle_survey_of(const std::vector<void*>& roots);  // may throw bad_alloc
+
+// The way into the engine.
+PyObject* paddle_entry_make(PyObject*, PyObject* arguments);
+PyObject* paddle_entry_begin(PyObject*, PyObject* arguments);
+PyObject* paddle_entry_mode(PyObject*, PyObject* arguments);
+PyObject* paddle_entry_learn(PyObject*, PyObject* arguments);
+PyObject* paddle_entry_running(PyObject*, PyObject*);
+PyObject* paddle_entry_open(PyObject*, PyObject*);
+PyObject* paddle_entry_take(PyObject*, PyObject*);
+PyObject* paddle_entry_count(PyObject*, PyObject* which);
+PyObject* paddle_entry_pass(PyObject*, PyObject* by);
+PyObject* paddle_entry_spent(PyObject*, PyObject*);
 
 }  // namespace adbg

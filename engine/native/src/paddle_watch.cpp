@@ -413,6 +413,24 @@ void* our_call(void* result, void* node, void* gradients, bool create_graph, boo
   return result;
 }
 
+size_t watch_on(const std::vector<void*>& starts, const std::vector<void*>& python, PyObject* callback) {
+  Watch& watch = mine();
+  if (watch.on) return 0;  // of a call around this one
+  try {
+    if (!meet_all(watch.nodes, starts, python)) {
+      watch.nodes.clear();
+      return 0;
+    }
+  } catch (const std::bad_alloc&) {
+    watch.nodes.clear();
+    throw;
+  }
+  Py_INCREF(callback);
+  Py_XSETREF(watch.callback, callback);
+  watch.on = true;
+  return watch.nodes.all.size();
+}
+
 }  // namespace
 
 PyObject* paddle_watch_begin(PyObject*, PyObject* arguments) {
@@ -448,21 +466,21 @@ PyObject* paddle_watch_start(PyObject*, PyObject* arguments) {
   }
   std::vector<void*> starts, python;
   if (!read_addresses(roots, starts) || !read_addresses(left, python)) return nullptr;
-  Watch& watch = mine();
-  if (watch.on) return PyLong_FromLong(0);  // of a call around this one
   try {
-    if (!meet_all(watch.nodes, starts, python)) {
-      watch.nodes.clear();
-      return PyLong_FromLong(0);
-    }
+    return PyLong_FromSize_t(watch_on(starts, python, callback));
   } catch (const std::bad_alloc&) {
-    watch.nodes.clear();
     return PyErr_NoMemory();
   }
-  Py_INCREF(callback);
-  Py_XSETREF(watch.callback, callback);
-  watch.on = true;
-  return PyLong_FromSize_t(watch.nodes.all.size());
+}
+
+size_t paddle_watch_on(const std::vector<void*>& starts, PyObject* callback) {
+  return call_index ? watch_on(starts, {}, callback) : 0;
+}
+
+void paddle_watch_off() {
+  Watch& watch = mine();
+  watch.on = false;
+  Py_CLEAR(watch.callback);
 }
 
 PyObject* paddle_watch_stop(PyObject*, PyObject*) {
@@ -480,9 +498,7 @@ PyObject* paddle_watch_stop(PyObject*, PyObject*) {
 }
 
 PyObject* paddle_watch_end(PyObject*, PyObject*) {
-  Watch& watch = mine();
-  watch.on = false;
-  Py_CLEAR(watch.callback);
+  paddle_watch_off();
   Py_RETURN_NONE;
 }
 

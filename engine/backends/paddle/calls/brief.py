@@ -31,13 +31,13 @@ def watched(entry: EngineEntry, sink: HookSink, opened: Open, roots: Sequence[in
         return False
     if not sink.passes_over(survey.kinds, survey.alike, watched=True):
         return False
-    if not watch.start(roots, functools.partial(aborting, entry.abort, _found, entry, sink, opened)):
+    if not watch.start(roots, functools.partial(aborting, entry.abort, found, entry, sink, opened)):
         return False
     opened.watch = watch
     return True
 
 
-def _found(
+def found(
     entry: EngineEntry, sink: HookSink, opened: Open, address: int, outgoing: list[Any] | None, incoming: list[Any]
 ) -> list[Any] | None:
     """See ``NativeWatch.start``."""
