@@ -9,6 +9,7 @@ by ``Session.rearm``. An observer that is not active, or that does not override 
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -56,6 +57,12 @@ class Observer:
     #: ``brief_begin`` and ``brief_end``; ``before_backward`` is told of one call in 50 ms then. Asked by ``rearm``.
     patient = False
 
+    @property
+    def zeros(self) -> Sequence[ctypes.c_int32] | None:
+        """Numbers that are 0 while ``needs_calls`` answers False, and while nothing must be told at once although this
+        observer is patient; as they are until ``rearm``. None: ``needs_calls`` must be asked."""
+        return None
+
     #: 24 bytes for a crash report: number, begin and end of the call in short that runs (or of the last one).
     cell: memoryview | None = None
 
@@ -89,10 +96,6 @@ class Observer:
         """Such a call is looked into all the same: an exception, or a stop in a node's own Python code."""
 
     def brief_end(self, run: BriefRun) -> None: ...
-
-    def impatient(self) -> bool:
-        """Asked, on any thread, at the begin of a call: True has it told at once although this one is patient."""
-        return False
 
     def brief_runs(self, runs: BriefRuns) -> None:
         """Calls that ran, told later. Any thread."""
@@ -177,7 +180,6 @@ class Notify:
     brief_begin: tuple[Any, ...]
     looked_into: tuple[Any, ...]
     brief_end: tuple[Any, ...]
-    impatient: tuple[Any, ...]
     brief_runs: tuple[Any, ...]
     brief_waiting: tuple[Any, ...]
     node_begin: tuple[Any, ...]
@@ -207,8 +209,10 @@ class Notify:
             heard = timing if timing and event in _OF_NODES else listening
             calls = (getattr(observer, event) for observer in heard if getattr(type(observer), event) is not silent)
             setattr(self, event, tuple(calls))
-        #: Whom to ask whether a call must be told at once.
-        self.hurries: tuple[Any, ...] = (*self.needs_calls, *self.impatient)
+        zeros = [(each, each.zeros) for each in listening]
+        self.zeros: tuple[ctypes.c_int32, ...] = tuple([zero for _, found in zeros for zero in found or ()])
+        known = {each for each, found in zeros if found is not None}
+        self.hurries: tuple[Any, ...] = tuple([asks for asks in self.needs_calls if asks.__self__ not in known])
         self.cells: tuple[memoryview, ...] = tuple([each.cell for each in listening if each.cell is not None])
         self.patient = all(
             each.patient or all(getattr(type(each), event) is getattr(Observer, event) for event in _IN_SHORT)

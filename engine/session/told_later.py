@@ -8,7 +8,8 @@ end's events, within 50 ms.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import ctypes
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from adbg.engine.outside import own
@@ -36,11 +37,18 @@ class ToldLater:
     def cell(self) -> memoryview | None:
         return next((cell for cell in self._session.notify.cells), None)
 
-    def hurried(self) -> bool:
+    @property
+    def zeros(self) -> Sequence[ctypes.c_int32]:
+        return self._session.notify.zeros
+
+    @property
+    def asks(self) -> Sequence[Callable[[], bool]]:
+        locked = self._session.turn.locked
+        return (locked, self._hurried) if self._session.notify.hurries else (locked,)
+
+    def _hurried(self) -> bool:
         session = self._session
         try:
-            if session.turn.taken or not session.attached:
-                return True
             for asks in session.notify.hurries:
                 if asks():
                     return True

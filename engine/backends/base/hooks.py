@@ -17,6 +17,7 @@ Cost contract: while ``arm(False)`` the wrapper passes straight through (one att
 from __future__ import annotations
 
 import abc
+import ctypes
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -182,6 +183,8 @@ class LateSink(Protocol):
     Attributes:
         patient: calls in short may be told later.
         cell: 24 writable bytes for number (u64), begin and end (f64, epoch; 0.0 while it runs) of such a call, or None.
+        zeros: numbers one of which is not 0 where a call must be told at once.
+        asks: functions one of which says True then.
     """
 
     @property
@@ -190,8 +193,11 @@ class LateSink(Protocol):
     @property
     def cell(self) -> memoryview | None: ...
 
-    def hurried(self) -> bool:
-        """Asked at the begin of each such call: True, it must be told at once."""
+    @property
+    def zeros(self) -> Sequence[ctypes.c_int32]: ...
+
+    @property
+    def asks(self) -> Sequence[Callable[[], bool]]: ...
 
     def told_later(self, take: Callable[[], Iterable[BriefRuns]]) -> None:
         """``take``, on any thread, returns the calls that ran since the last time."""

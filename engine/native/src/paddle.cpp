@@ -337,8 +337,8 @@ PyMethodDef paddle_methods[] = {
      "(type of tensors, offset of a tensor's autograd record, of the node in that, class of accumulate nodes, functions:"
      " (error, grad mode) -> what to raise, the watch's callback, () -> grad mode; calls and iterations so far)"},
     {"paddle_entry_mode", paddle_entry_mode, METH_VARARGS,
-     "(0: all in Python, 1: nothing is armed, 2: calls may be passed over; () -> whether somebody wants to be told at once,"
-     " () called where calls wait to be taken, 24 bytes or None); what was learnt is forgotten"},
+     "(0: all in Python, 1: nothing is armed, 2: calls may be passed over; functions that say whether a call must be told"
+     " at once, words that are 0 otherwise, () called where calls wait to be taken, 24 bytes or None); what was learnt is forgotten"},
     {"paddle_entry_learn", paddle_entry_learn, METH_VARARGS,
      "(nodes, kinds, (first, second), all of these count, a watch is on, names of the roots, file, line): such calls are of"
      " no interest; of the call that runs on this thread"},

@@ -39,7 +39,8 @@ struct Object {  // a reference that is let go of by `clear` alone: never as the
 };
 
 Mode mode = kSlow;
-Object hurry, wake, ended, found, has_grad, stop_gradient, tensor_type;
+Object asks, wake, ended, found, has_grad, stop_gradient, tensor_type;
+std::vector<Py_buffer> zeros;  // four bytes each: 0 while no call must be told at once
 Py_buffer cell;  // number, begin and end of the call that runs, for a crash report
 int64_t meta_at = -1, node_at = -1;
 void* accumulate_class = nullptr;
@@ -206,17 +207,33 @@ bool is_true(PyObject* object) {  // of a plain bool; anything else counts as tr
   return object != Py_False;
 }
 
+// Whether a call must be told at once. -1 with an exception of the script's.
+int hurried() {
+  for (const Py_buffer& zero : zeros) {
+    int32_t value;
+    memcpy(&value, zero.buf, 4);
+    if (value) return 1;
+  }
+  PyObject* held = asks.held;
+  Py_INCREF(held);
+  int found = 0;
+  for (Py_ssize_t i = 0; !found && i < PyTuple_GET_SIZE(held); i++) {
+    PyObject* answer = PyObject_CallNoArgs(PyTuple_GET_ITEM(held, i));
+    found = !answer ? -1 : answer != Py_False;
+    Py_XDECREF(answer);
+  }
+  Py_DECREF(held);
+  return found;
+}
+
 // Whether the call may be run without Python; fills in what is written down of it. -1 with an exception of the script's.
 int plain(PyObject* const* arguments, Py_ssize_t count, Current& current, std::vector<void*>& nodes) {
   if (!roots_of(arguments, count, nodes)) return 0;
   if (mode == kUnarmed) return 1;
   const uint64_t time = now(CLOCK_MONOTONIC);
   if (last_number < kFirst || was_long || time - last_slow > kBetween || runs.size() >= kMostRuns) return 0;
-  PyObject* hurries = PyObject_CallNoArgs(hurry.held);
-  if (!hurries) return -1;
-  const bool waits = hurries == Py_False;
-  Py_DECREF(hurries);
-  if (!waits || mode != kArmed) return 0;
+  const int hurries = hurried();
+  if (hurries || mode != kArmed) return hurries < 0 ? -1 : 0;
   const Surveyed told = paddle_survey_of(nodes);
   const Verdict* verdict = verdict_of(told);
   if (!verdict) return 0;
@@ -383,11 +400,12 @@ PyObject* paddle_entry_begin(PyObject*, PyObject* arguments) {
 
 PyObject* paddle_entry_mode(PyObject*, PyObject* arguments) {
   int wanted;
-  PyObject *hurries, *wakes, *bytes;
-  if (!PyArg_ParseTuple(arguments, "iOOO", &wanted, &hurries, &wakes, &bytes)) return nullptr;
+  PyObject *ask, *words, *wakes, *bytes;
+  if (!PyArg_ParseTuple(arguments, "iO!O!OO", &wanted, &PyTuple_Type, &ask, &PyTuple_Type, &words, &wakes, &bytes))
+    return nullptr;
   if (wanted < kSlow || wanted > kArmed || (wanted != kSlow && meta_at < 0) ||
-      (wanted == kArmed && (!PyCallable_Check(hurries) || !PyCallable_Check(wakes)))) {
-    PyErr_SetString(PyExc_ValueError, "0: the slow way, 1: nothing is armed, 2: with two functions; after paddle_entry_begin");
+      (wanted == kArmed && !PyCallable_Check(wakes))) {
+    PyErr_SetString(PyExc_ValueError, "0: the slow way, 1: nothing is armed, 2: with a function; after paddle_entry_begin");
     return nullptr;
   }
   Py_buffer given{};
@@ -399,11 +417,24 @@ PyObject* paddle_entry_mode(PyObject*, PyObject* arguments) {
       return nullptr;
     }
   }
+  std::vector<Py_buffer> taken;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(words); i++) {
+    Py_buffer word{};
+    const bool got = PyObject_GetBuffer(PyTuple_GET_ITEM(words, i), &word, PyBUF_SIMPLE) == 0;
+    if (got) taken.push_back(word);
+    if (got && word.len == 4) continue;
+    if (got) PyErr_SetString(PyExc_ValueError, "four bytes each");
+    for (Py_buffer& each : taken) PyBuffer_Release(&each);
+    if (given.obj) PyBuffer_Release(&given);
+    return nullptr;
+  }
   mode = static_cast<Mode>(wanted);
+  taken.swap(zeros);
+  for (Py_buffer& each : taken) PyBuffer_Release(&each);
   Py_buffer before = cell;
   cell = given;
   if (before.obj) PyBuffer_Release(&before);
-  hurry.set(hurries);
+  asks.set(ask);
   wake.set(wakes);
   last_slow = 0;
   forget_learnt();

@@ -97,9 +97,9 @@ class Quick:
             armed: Any = sink if self._mode == _ARMED else None
             if armed is not None:
                 armed.told_later(self.runs)
-                self._module.paddle_entry_mode(_ARMED, armed.hurried, armed.waiting, armed.cell)
+                self._module.paddle_entry_mode(_ARMED, tuple(armed.asks), tuple(armed.zeros), armed.waiting, armed.cell)
             else:
-                self._module.paddle_entry_mode(self._mode, None, None, None)
+                self._module.paddle_entry_mode(self._mode, (), (), None, None)
 
     # ---- numbers
 
