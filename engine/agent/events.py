@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any, Protocol
 
+from adbg.engine.agent.connection import PAUSE
 from adbg.engine.agent.event_queue import EventQueue
 from adbg.engine.node_batch import NodeBatch
 from adbg.engine.protocol import messages as p
@@ -15,6 +16,7 @@ from adbg.engine.session.running_call import Running, Visit
 from adbg.engine.session.stop_point import PausedPoint
 from adbg.engine.types import BriefCall, BriefRun, BriefRuns, StopReason
 
+CALM = 0.25  # seconds: so late calls may be told that a backend ran without a word
 FIRST = 100  # calls of a process whose begin is told at once
 MOST_ROWS = 20_000  # of a call whose nodes were written down, 50 bytes each on the wire
 LONG = 20_000.0  # us: the begin of calls that take that long is told at once
@@ -26,7 +28,7 @@ class Client(Protocol):
 
     def event(self, body: Any, droppable: bool = False) -> None: ...
 
-    def event_later(self, make: Callable[[], Sequence[Any]], calm: bool = False) -> None: ...
+    def event_later(self, make: Callable[[], Sequence[Any]], calm: float = 0.0) -> None: ...
 
 
 class Events(Observer):
@@ -60,7 +62,7 @@ class Events(Observer):
             self._told.discard(number)
             run = run._replace(told=True)
         self._queue.add(run)
-        self._client.event_later(self._gathered, number > FIRST)
+        self._client.event_later(self._gathered, PAUSE if number > FIRST else 0.0)
 
     patient = True
 
@@ -70,7 +72,7 @@ class Events(Observer):
     def brief_waiting(self, gather: Callable[[], None]) -> None:
         if gather not in self._gather:
             self._gather = (*self._gather, gather)
-        self._client.event_later(self._gathered, True)
+        self._client.event_later(self._gathered, CALM)
 
     def _gathered(self) -> Sequence[Any]:
         for gather in self._gather:

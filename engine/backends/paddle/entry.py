@@ -89,7 +89,6 @@ class EngineEntry:
 
     def _quicken(self) -> None:
         """The extension's function in front of ours, where it is there and has passed its checks."""
-        original: Any
         for place, (owner, name, original, ours) in enumerate(self._replaced):
             if owner is private.eager and isinstance(ours, FunctionType) and getattr(owner, name, None) is ours:
                 made = self._quick.function(ours, original, name == "run_partial_grad")

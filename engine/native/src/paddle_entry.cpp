@@ -17,7 +17,7 @@
 namespace adbg {
 namespace {
 
-constexpr uint64_t kBetween = 50000000;  // ns: so often a call goes the slow way, where observers have their say
+constexpr uint64_t kBetween = 250000000; // ns: so often a call goes the slow way, where observers have their say
 constexpr double kLong = 20000;          // us: a call behind one that takes longer goes it too
 constexpr uint64_t kFirst = 100;         // and the first ones of a process
 constexpr size_t kMostRuns = 4096, kMostKnown = 1024, kMostPlaces = 1024, kMostSpent = 256, kMostRoots = 8;
