@@ -152,5 +152,5 @@ class Events(Observer):
 
     def flush(self) -> None:
         """Send what waits for the next batch: something comes that must be told after it."""
-        for body in self._queue.take():
+        for body in self._gathered():
             self._client.event(body, droppable=True)

@@ -53,7 +53,7 @@ class Observer:
         """False: not told ``node_events`` now. Asked by ``Session.rearm``, like ``active``."""
         return True
 
-    #: What it hears of calls in short may come up to a quarter of a second late and together, by ``brief_runs`` in place of
+    #: What it hears of calls in short may come up to 0.25 s late and together, by ``brief_runs`` in place of
     #: ``brief_begin`` and ``brief_end``; ``before_backward`` is told of four calls a second then. Asked by ``rearm``.
     patient = False
 

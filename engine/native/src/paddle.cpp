@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "frames.h"
+#include "paddle_events.h"
 #include "paddle_graph.h"
 #include "slots.h"
 
@@ -174,7 +175,7 @@ struct Walk {
       kinds_sum += mix(reinterpret_cast<uint64_t>(kind) + 1);
     }
     const uint32_t count = each_edge(node, nullptr, [this](void* producer, uint64_t, uint64_t) { add(producer); });
-    // A node without slots accumulates into a leaf, and is the leaf's own: which leaf it is matters.
+    // A node that feeds none accumulates into a leaf, and is the leaf's own: which leaf it is matters.
     const Mark mark = mark_of(node);
     const uint64_t one = mix(reinterpret_cast<uint64_t>(kind)) ^ mix(mark.stack + 0x51ull);
     const uint64_t leaf = count ? 0 : mix(reinterpret_cast<uint64_t>(node)) + mix(mark.order + 7);
@@ -296,6 +297,12 @@ PyObject* end(PyObject*, PyObject*) {
 
 PaddleLayout paddle_layout;
 
+uint32_t paddle_stack_of(void* node, uint64_t& order) {
+  const Mark found = mark_of(node);
+  order = found.order;
+  return found.stack;
+}
+
 Surveyed paddle_survey_of(const std::vector<void*>& roots) {
   Walk& found = walk();
   found.follow(roots);
@@ -350,6 +357,13 @@ PyMethodDef paddle_methods[] = {
     {"paddle_entry_count", paddle_entry_count, METH_O, "(1: another call, 2: iteration, 0) -> (calls, iterations)"},
     {"paddle_entry_pass", paddle_entry_pass, METH_O, "(1, -1 or 0: none): calls on this thread that only pass through"},
     {"paddle_entry_spent", paddle_entry_spent, METH_NOARGS, "() -> [(weak tensor, its node)]: roots that were used up"},
+    {"paddle_events_begin", paddle_events_begin, METH_VARARGS,
+     "(addresses of roots, most, ask) -> (capsule, number of nodes, alike) or None: this call is written down; `ask(tensor)"
+     "` -> (norm, whether it is not finite) of what cannot be read here"},
+    {"paddle_events_take", paddle_events_take, METH_VARARGS,
+     "(capsule, positions) -> (rows, lost, shapes): what came since the last time; see engine/node_batch.py"},
+    {"paddle_events_nodes", paddle_events_nodes, METH_O, "(capsule) -> addresses of its nodes, by key"},
+    {"paddle_events_end", paddle_events_end, METH_O, "(capsule): it is over"},
     {"paddle_end", end, METH_NOARGS, "put everything of libpaddle's back"},
     {nullptr, nullptr, 0, nullptr}};
 

@@ -356,6 +356,8 @@ PyMethodDef slow_method = {"run_partial_grad", reinterpret_cast<PyCFunction>(rei
 
 }  // namespace
 
+int paddle_depth() { return here().depth; }
+
 PyObject* paddle_entry_make(PyObject*, PyObject* arguments) {
   PyObject *slow, *real;
   int partial;

@@ -2,7 +2,7 @@
 
 ``core.eager.run_backward`` is a function of the extension's then, with ours behind it. It takes a call by itself while
 nothing is armed, and where one just like it was found to have nothing of interest: what that takes (a survey of the
-graph, the line that called, the watch) costs 6 us, 60 in Python in a step of small operators, whose caches are cold.
+graph, the line that called, the watch) costs 6 us, 60 in Python in a step of small operators with its cold caches.
 Whatever is not plain goes to ours: nested calls, ``paddle.grad``, the first hundred calls of a process, four a second.
 Where something needs such a call after all (an exception, a PyLayer, a stop at a Python line), it is made known as if it
 had been told in short at its begin.

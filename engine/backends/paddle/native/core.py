@@ -58,6 +58,8 @@ class NativeCore:
         self._version = SHOWN.version
         call = getattr(paddle.nn.Layer.__call__, "__code__", None)
         module.modules(call, "_sub_layers")
+        self.events_problem = ""  # why nodes are not written down
+        self.places: dict[int, bytes] = {}  # see ``calls.written``
         self.leaf_class = 0  # address of the virtual table of accumulate nodes
         self._check()
         self.watch: NativeWatch | None = None
@@ -232,6 +234,8 @@ def native_lines() -> Sequence[DoctorLine]:
     lines = [DoctorLine("ok", "native core", f"stacks, Layers, the forward's order and graphs; interposes {where}")]
     if noted.watch is not None:
         lines.append(DoctorLine("ok", "native watch", "finite gradients of the CPU are looked at in C++"))
+        if noted.events_problem:
+            lines.append(DoctorLine("limit", "native node events", f"Python hooks: {noted.events_problem}"))
     else:
         lines.append(DoctorLine("limit", "native watch", f"the Python hooks look: {noted.watch_problem}"))
     return lines
