@@ -7,8 +7,8 @@ and passed on (its arguments are kept on the thread, for a post-mortem).
 
 from __future__ import annotations
 
+import functools
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 from types import FrameType, FunctionType
@@ -19,15 +19,14 @@ from adbg.engine.backends.common.shield import surely
 from adbg.engine.backends.common.tracebacks import clean_text, strip_own
 from adbg.engine.backends.paddle import private
 from adbg.engine.backends.paddle.call import PaddleCall
-from adbg.engine.backends.paddle.calls.brief import watched
+from adbg.engine.backends.paddle.calls.brief import passes_over
+from adbg.engine.backends.paddle.calls.custom import custom_function
 from adbg.engine.backends.paddle.calls.quick import Quick
-from adbg.engine.backends.paddle.failures import described
-from adbg.engine.backends.paddle.graph import PYLAYER, Services, root_addresses, root_tensors, surveyed
+from adbg.engine.backends.paddle.graph import Services
 from adbg.engine.backends.paddle.native.later import LateChecks
 from adbg.engine.backends.paddle.open import Open, Thread, Threads, flag, given
 from adbg.engine.backends.paddle.tensors import is_tensor
 from adbg.engine.outside import by_handler, own
-from adbg.engine.types import BriefCall
 
 Run = Callable[..., Any]
 _INTERRUPTED = "(External) KeyboardInterrupt"  # what Paddle makes of a Ctrl-C in a hook
@@ -45,7 +44,7 @@ class EngineEntry:
         self.sink: HookSink | None = None
         self._kept: list[Any] = []
         self._replaced: list[tuple[Any, str, Any, Any]] = []  # (owner, name, original, ours)
-        self._quick = Quick(self)
+        self.quick = Quick(self)
 
     @property
     def armed(self) -> bool:
@@ -54,7 +53,7 @@ class EngineEntry:
     @armed.setter
     def armed(self, on: bool) -> None:
         self._armed = on
-        self._quick.settle()
+        self.quick.settle()
 
     @property
     def tick(self) -> Callable[[bool], None] | None:
@@ -64,38 +63,38 @@ class EngineEntry:
     @tick.setter
     def tick(self, tell: Callable[[bool], None] | None) -> None:
         self._tick = tell
-        self._quick.settle()
+        self.quick.settle()
 
     @property
     def count(self) -> int:
-        return self._quick.counts()[0]
+        return self.quick.counts()[0]
 
     @property
     def iteration(self) -> int:
-        return self._quick.counts()[1]
+        return self.quick.counts()[1]
 
     # ---- in and out
 
     def install(self, sink: HookSink) -> None:
         self.sink = sink
         if self._replaced:
-            self._quick.settle()
+            self.quick.settle()
             return
         self._put(private.eager, "run_backward", lambda run: self._entry_function(run, False))
         self._put(private.eager, "run_partial_grad", lambda run: self._entry_function(run, True))
         if private.py_layer_backward is not None:
-            self._put(private.py_layer_backward, "backward", self._custom_function)
+            self._put(private.py_layer_backward, "backward", functools.partial(custom_function, self))
         self._quicken()
 
     def _quicken(self) -> None:
         """The extension's function in front of ours, where it is there and has passed its checks."""
         for place, (owner, name, original, ours) in enumerate(self._replaced):
             if owner is private.eager and isinstance(ours, FunctionType) and getattr(owner, name, None) is ours:
-                made = self._quick.function(ours, original, name == "run_partial_grad")
+                made = self.quick.function(ours, original, name == "run_partial_grad")
                 if made is not None:
                     setattr(owner, name, made)
                     self._replaced[place] = (owner, name, original, made)
-        self._quick.settle()
+        self.quick.settle()
 
     def _put(self, owner: Any, name: str, make: Callable[[Run], Run]) -> None:
         original = getattr(owner, name, None)
@@ -109,7 +108,7 @@ class EngineEntry:
         on."""
         self.sink = None
         self.armed = False
-        self._quick.leave()
+        self.quick.leave()
         for owner, name, original, ours in self._replaced:
             if getattr(owner, name, None) is ours:
                 setattr(owner, name, original)
@@ -129,32 +128,24 @@ class EngineEntry:
     def mine(self) -> Thread:
         """What runs on this thread. A call that the extension began by itself is made known here."""
         state = self._threads.mine
-        opened = self._quick.opened()
+        opened = self.quick.opened()
         if opened is not None:
             self._prune(opened.entry)
-            self._outermost(state)
+            state.clear()
             state.open.append(opened)
             state.quick = opened
-            self._quick.tell(opened)
+            self.quick.tell(opened)
         return state
-
-    @staticmethod
-    def _outermost(state: Thread) -> None:
-        state.origin, state.abort, state.reported = None, None, False
-        state.customs.clear()
 
     def roots(self) -> Sequence[Any]:
         """The tensors that the calls under way on this thread began at."""
         found = (each.args[0] if each.args else each.kwargs.get("tensors", ()) for each in self.mine().open)
         return [root for roots in found for root in (roots if isinstance(roots, (tuple, list)) else (roots,))]
 
-    def enter_passing(self) -> None:
-        self.mine().passing += 1
-        self._quick.passing(1)
-
-    def leave_passing(self) -> None:
-        self._threads.mine.passing -= 1
-        self._quick.passing(-1)
+    def pass_through(self, by: int) -> None:
+        """1: calls on this thread only pass from now on; -1: no more."""
+        self.mine().passing += by
+        self.quick.passing(by)
 
     def answer(self, outputs: Sequence[Any]) -> list[Any]:
         """``outputs`` as a post hook returns them. Paddle 3.3.1 never gives back its reference to what a post hook
@@ -287,16 +278,16 @@ class EngineEntry:
             opened.passing = True
             state.open.append(opened)
             return opened
-        number = self._quick.next_number()
+        number = self.quick.next_number()
         if not state.open:
-            self._quick.next_iteration()
+            self.quick.next_iteration()
             if self._tick is not None:
                 self._tick(True)
-            self._outermost(state)
+            state.clear()
         opened = Open(entry, args, kwargs, partial, number, state.customs[-1] if state.customs else "")
         state.open.append(opened)
+        self.quick.hand_over()
         if self._armed:
-            self._quick.hand_over()
             opened.frame = sys._getframe(2)
             grad_mode = private.has_grad()
             try:
@@ -310,7 +301,7 @@ class EngineEntry:
         return opened
 
     def _report(self, opened: Open) -> None:
-        if self._passes_over(opened):
+        if len(self._threads.mine.open) == 1 and passes_over(self, opened):
             return
         call = self.realize(opened)
         sink = self.sink
@@ -318,31 +309,6 @@ class EngineEntry:
             opened.begun = True
             sink.backward_begin(call)
             call.hooks.start()
-
-    def _passes_over(self, opened: Open) -> bool:
-        """Whether nothing in this call is of interest: then it is reported in short, and nothing is made for it (half
-        the cost of one that is looked into and has no node of interest)."""
-        sink = self.sink
-        if sink is None or opened.partial or len(self._threads.mine.open) > 1:
-            return False
-        try:
-            roots = root_addresses(root_tensors(given(opened, 0, "tensors", "outputs")))
-            survey = opened.survey = surveyed(roots)
-            if survey is None or survey.kinds is None or survey.roots is None:
-                return False
-            looking = not sink.passes_over(survey.kinds, survey.alike)
-            if looking and not watched(self, sink, opened, roots):
-                return False
-            file, line = self.services.stacks.frames.live_place(opened.frame)
-            ident, iteration = threading.get_ident(), self.iteration
-            sink.brief_begin(
-                BriefCall(opened.number, survey.count, survey.roots, "backward", iteration, ident, file, line)
-            )
-            self._quick.learn(survey, looking, file, line)
-        except own(Exception):
-            return False
-        opened.brief = perf_counter_ns()
-        return True
 
     def _prune(self, frame: FrameType | None) -> None:
         """Calls that a Ctrl-C took out of ``run_backward`` between two instructions, and that never ended here: what
@@ -394,7 +360,7 @@ class EngineEntry:
             if call is not None:
                 call.finish()
             state.passing = 0
-            self._quick.passing(0)
+            self.quick.passing(0)
         if opened.watch is not None:
             watch, opened.watch = opened.watch, None
             watch.end()
@@ -460,47 +426,3 @@ class EngineEntry:
             return None
         inside = len(state.customs) > sum(bool(around.custom) for around in state.open)  # its own, not one around it
         return call, call.hooks.custom_key(state.customs[-1]) if inside else None
-
-    # ---- around the backward of every PyLayer
-
-    def _custom_function(self, original: Run) -> Run:
-        def backward(ctx: Any, *args: Any) -> Any:
-            state = self.mine()
-            opened = state.open[-1] if state.open else None
-            if opened is None or opened.passing or self.sink is None:
-                return original(ctx, *args)
-            printed = PYLAYER + type(ctx).__name__.removesuffix("_backward")
-            call = opened.call
-            key = call.hooks.custom_key(printed) if call is not None else None
-            state.customs.append(printed)
-            try:
-                if call is not None and key is not None:
-                    args = call.hooks.custom_begin(key, args) or args
-                result = original(ctx, *args)
-            except BaseException as error:
-                if state.origin is None and state.abort is None:
-                    state.origin = error
-                strip_own(error)
-                raise
-            finally:
-                state.customs.pop()
-            state.origin = None  # it got over whatever was raised inside
-            return self._custom_end(opened, printed, key, result, args)
-
-        return backward
-
-    def _custom_end(self, opened: Open, printed: str, key: int | None, result: Any, args: tuple[Any, ...]) -> Any:
-        call = opened.call
-        if call is not None and key is None:  # a stop at a Python line inside had the call made meanwhile
-            key = call.hooks.custom_key(printed)
-        if call is not None and key is not None:
-            result = call.hooks.custom_end(key, result, args)
-        try:
-            opened.returned = (printed, described(result))
-            if result is None or (isinstance(result, (tuple, list)) and any(value is None for value in result)):
-                call = self.realize(opened)
-                if call is not None:
-                    call.hooks.watch_undefined(printed, key)
-        except own(Exception):  # knowing less about a PyLayer is no reason to hurt the backward
-            return result
-        return result

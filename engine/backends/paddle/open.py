@@ -62,6 +62,11 @@ class Thread:
         self.reported = False
         self.answer: list[Any] = []
 
+    def clear(self) -> None:
+        """An outermost call begins."""
+        self.origin, self.abort, self.reported = None, None, False
+        self.customs.clear()
+
 
 class Threads(threading.local):
     """One look-up a call: each attribute of a local costs as much as three of an object."""

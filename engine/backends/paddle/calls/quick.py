@@ -4,8 +4,8 @@
 nothing is armed, and where one just like it was found to have nothing of interest: what that takes (a survey of the
 graph, the line that called, the watch) costs 6 us, 60 in Python in a step of small operators with its cold caches.
 Whatever is not plain goes to ours: nested calls, ``paddle.grad``, the first hundred calls of a process, four a second.
-Where something needs such a call after all (an exception, a PyLayer, a stop at a Python line), it is made known as if it
-had been told in short at its begin.
+Where something needs such a call after all (an exception, a PyLayer, a stop at a Python line), it is made known as if
+it had been told in short at its begin.
 
 Runs on the threads that call backward; ``settle`` also on the reader thread.
 """
@@ -178,10 +178,9 @@ class Quick:
 
     def hand_over(self) -> None:
         """Something is about to be told: what waits comes before it."""
-        if self._mode == _ARMED and (sink := self._entry.sink) is not None:
-            gather: Callable[[], None] | None = getattr(sink, "gather", None)
-            if gather is not None:
-                gather()
+        gather: Callable[[], None] | None = getattr(self._entry.sink, "gather", None)
+        if self._module is not None and gather is not None:
+            gather()
 
     def runs(self) -> list[BriefRuns]:
         """Any thread."""
