@@ -65,7 +65,7 @@ class Quick:
                 noted.leaf_class,
                 self._entry.quick_ended,
                 functools.partial(aborting, self._entry.abort, self._found),
-                private.has_grad,
+                private.quick_has_grad,
                 *self._counts,
             )
         except own(LookupError):
