@@ -103,16 +103,16 @@ int find_hook(void* node, PyObject* dict, void*& hook) {
 
 namespace {
 
-// The hooks of tensors lie in front of an std::unordered_map, which lies in front of the hooks of nodes. An empty map has
-// one bucket of its own.
+// The hooks of tensors lie between those in front of a node and an std::unordered_map, behind which are those behind the
+// node. An empty map has one bucket of its own.
 int find_tensor_hooks(void* node) {
-  constexpr int kMap = 56, kList = 24;
-  const int at = pre_at - kMap - kList;
-  void* words[(kMap + kList) / 8];
+  constexpr int kList = 24, kMap = 56;
+  const int at = pre_at + kList;
+  void* words[(kList + kMap) / 8];
   float load = 0;
-  if (at < 0 || !read_safely(static_cast<char*>(node) + at, words, sizeof words)) return -1;
+  if (post_at != at + kList + kMap || !read_safely(static_cast<char*>(node) + at, words, sizeof words)) return -1;
   memcpy(&load, &words[7], sizeof load);
-  const bool map = words[3] == static_cast<char*>(node) + pre_at - 8 && words[4] == reinterpret_cast<void*>(1) &&
+  const bool map = words[3] == static_cast<char*>(node) + post_at - 8 && words[4] == reinterpret_cast<void*>(1) &&
                    !words[5] && !words[6] && load == 1.0f;
   return map && !words[0] && !words[1] && !words[2] ? at : -1;
 }

@@ -33,8 +33,10 @@ class Watch final : public Followed {
     if (!over_.load(std::memory_order_relaxed) && !norms().all_finite(gradients)) {
       const bool hooked = screened_after(run.node);
       hand_over();
-      if (!hooked && screened_after(run.node)) {  // too late for the engine to see that hook
+      // The engine would call a hook that came while the node ran without what flowed in.
+      if (!hooked && screened_after(run.node)) {
         Tensors given = ask_after(gradients, run.kept);
+        screen_take(run.node);
         gradients.swap(given);
         drop_tensors(given);
       }

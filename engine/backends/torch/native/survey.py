@@ -57,7 +57,7 @@ class Surveyor:
         self._hand_over = hand_over
         self._names: dict[int, frozenset[str]] = {}
         self._watching = False
-        self._handed_over: set[Hashable] = set()
+        self._handed_over: set[tuple[int, ...]] = set()
 
     def passed(self, sink: HookSink, begin: Begin, frame: types.FrameType) -> Facts | None:
         """How to report a call that is passed over, 12 us; None: it must be looked into, or the extension is not
@@ -101,7 +101,7 @@ class Surveyor:
         """Have the gradients of this call looked at in C++, whose nodes get no hook: the first one that is not finite
         hands it over."""
         core = self._services.core
-        if survey.alike in self._handed_over or private.function_depth() or private.dispatch_depth():
+        if survey.told[:2] in self._handed_over or private.function_depth() or private.dispatch_depth():
             return False
         if private.profiling() or "watch" in core.failed or not events.ready(core, outputs):
             return False
@@ -112,13 +112,14 @@ class Surveyor:
         return bool(core.module.torch_watch_next(outputs[0]))
 
     def handed_over(self, roots: Sequence[Any]) -> None:
-        """A call with such a graph is not watched so again: it may well come to the same each time."""
+        """A call with as many nodes of the same types is not watched so again: it may well come to the same each
+        time."""
         survey = self._survey(list(roots))
         if survey is None:
             return
         if len(self._handed_over) >= _MOST:
             self._handed_over.clear()
-        self._handed_over.add(survey.alike)
+        self._handed_over.add(survey.told[:2])
 
     def _survey(self, roots: list[Any]) -> Survey | None:
         """None without the extension, and where a node must be asked for its type."""
