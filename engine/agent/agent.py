@@ -199,7 +199,7 @@ class Agent:
         if client is not None and client.initialized:
             client.event(body, droppable)
 
-    def event_later(self, make: Callable[[], Sequence[Any]], calm: bool = False) -> None:
+    def event_later(self, make: Callable[[], Sequence[Any]], calm: float = 0.0) -> None:
         client = self.client
         if client is not None and client.initialized:
             client.event_later(make, calm)

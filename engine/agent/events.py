@@ -15,6 +15,7 @@ from adbg.engine.session.running_call import Running, Visit
 from adbg.engine.session.stop_point import PausedPoint
 from adbg.engine.types import BriefCall, BriefRun, StopReason
 
+CALM = 0.2  # seconds, for calls that were not looked into: each time costs 0.5 ms of CPU time beside the program
 FIRST = 100  # calls of a process whose begin is told at once
 MOST_ROWS = 20_000  # of a call whose nodes were written down, 50 bytes each on the wire
 LONG = 20_000.0  # us: the begin of calls that take that long is told at once
@@ -26,7 +27,7 @@ class Client(Protocol):
 
     def event(self, body: Any, droppable: bool = False) -> None: ...
 
-    def event_later(self, make: Callable[[], Sequence[Any]], calm: bool = False) -> None: ...
+    def event_later(self, make: Callable[[], Sequence[Any]], calm: float = 0.0) -> None: ...
 
 
 class Events(Observer):
@@ -61,7 +62,7 @@ class Events(Observer):
             self._told.discard(number)
             run = run._replace(told=True)
         self._queue.add(run)
-        self._client.event_later(self._take, number > FIRST)
+        self._client.event_later(self._take, CALM if number > FIRST else 0.0)
 
     def brief_later(self) -> bool:
         return True
