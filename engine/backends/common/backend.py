@@ -43,12 +43,8 @@ class Entry(Protocol):
 
     armed: bool
     tick: Callable[[bool], None] | None
-
-    @property
-    def count(self) -> int: ...
-
-    @property
-    def iteration(self) -> int: ...
+    count: int
+    iteration: int
 
     def install(self, sink: HookSink) -> None: ...
 
