@@ -146,9 +146,6 @@ class PaddleBackend(FrameworkBackend):
         symbols.leave()
         leave_census()
 
-    def tell_brief(self, last: bool = False) -> None:
-        self._entry.quick.tell_ran(last)
-
     def abandon(self) -> None:
         self._flags.abandon()
         self._stacks.abandon()

@@ -286,7 +286,7 @@ class EngineEntry:
             state.clear()
         opened = Open(entry, args, kwargs, partial, number, state.customs[-1] if state.customs else "")
         state.open.append(opened)
-        self.quick.tell_ran(False)
+        self.quick.hand_over()
         if self._armed:
             opened.frame = sys._getframe(2)
             grad_mode = private.has_grad()
@@ -384,10 +384,7 @@ class EngineEntry:
         sink, begun = self.sink, opened.brief
         opened.brief = 0
         if sink is not None:
-            us = (perf_counter_ns() - begun) / 1000
-            sink.brief_end(opened.number, us, error)
-            if error is None and opened.call is None:
-                self.quick.learn(opened, us)
+            sink.brief_end(opened.number, (perf_counter_ns() - begun) / 1000, error)
 
     def _failed(self, opened: Open, error: BaseException) -> BaseException | None:
         """An exception is leaving the engine: report it once. Returns what the user's abort was, if it was one."""

@@ -16,8 +16,8 @@ class Open:
     """One call of the engine on this thread's stack. ``call`` is None until it is needed."""
 
     __slots__ = (
-        "args", "began", "begun", "brief", "call", "custom", "entry", "facts", "frame", "kwargs", "number", "partial",
-        "passing", "returned", "survey", "watch", "watched",
+        "args", "begun", "brief", "call", "custom", "entry", "facts", "frame", "kwargs", "number", "partial", "passing",
+        "returned", "survey", "watch",
     )  # fmt: skip
 
     def __init__(
@@ -41,9 +41,7 @@ class Open:
         self.returned: tuple[str, Any] | None = None  # what the last PyLayer in it gave back
         self.frame: Any = None
         self.survey: Survey | None = None
-        self.watched = False  # and gradients that are not finite are looked for
-        self.began = 0.0  # epoch
-        #: Nodes, names of roots, file and line, where it is told in short.
+        #: Nodes, names of roots, file and line, where the extension began it and it is told in short.
         self.facts: tuple[int, tuple[str, ...], str, int] | None = None
         self.watch: NativeWatch | None = None  # while the extension alone looks at its gradients
         self.brief = 0  # perf_counter_ns of its begin, where it was reported in short

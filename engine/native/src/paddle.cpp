@@ -343,15 +343,15 @@ PyMethodDef paddle_methods[] = {
     {"paddle_entry_begin", paddle_entry_begin, METH_VARARGS,
      "(type of tensors, offset of a tensor's autograd record, of the node in that, class of accumulate nodes, functions:"
      " (error, grad mode) -> what to raise, the watch's callback, () -> grad mode; calls and iterations so far)"},
-    {"paddle_entry_mode", paddle_entry_mode, METH_O,
-     "(0: all in Python, 1: nothing is armed, 2: calls may be passed over); what was allowed is forgotten"},
-    {"paddle_entry_forbid", paddle_entry_forbid, METH_NOARGS, "(): the next call is Python's"},
-    {"paddle_entry_allow", paddle_entry_allow, METH_VARARGS,
-     "(nodes, kinds, (first, second), whether all of these count, a watch is on, names of the roots, file, line, 24 bytes"
-     " or None): calls like the one that ends on this thread may be passed over without a word"},
+    {"paddle_entry_mode", paddle_entry_mode, METH_VARARGS,
+     "(0: all in Python, 1: nothing is armed, 2: calls may be passed over; functions that say whether a call must be told"
+     " at once, words that are 0 otherwise, () called where calls wait to be taken, 24 bytes or None); what was learnt is forgotten"},
+    {"paddle_entry_learn", paddle_entry_learn, METH_VARARGS,
+     "(nodes, kinds, (first, second), all of these count, a watch is on, names of the roots, file, line): such calls are of"
+     " no interest; of the call that runs on this thread"},
     {"paddle_entry_running", paddle_entry_running, METH_NOARGS, "() -> a call runs here that Python does not know"},
     {"paddle_entry_open", paddle_entry_open, METH_NOARGS,
-     "() -> (arguments, number, iteration, begin in ns, in seconds, frame, nodes, roots, (file, line), watched) of it, once; or None"},
+     "() -> (arguments, number, iteration, begin in ns, frame, nodes, roots, (file, line), watched) of it, once; or None"},
     {"paddle_entry_take", paddle_entry_take, METH_NOARGS,
      "() -> [(number, nodes, roots, iteration, thread, (file, line), begins, us)]: calls that ran since, alike ones together"},
     {"paddle_entry_count", paddle_entry_count, METH_O, "(1: another call, 2: iteration, 0) -> (calls, iterations)"},

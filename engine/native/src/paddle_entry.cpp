@@ -17,8 +17,9 @@
 namespace adbg {
 namespace {
 
-constexpr double kLong = 20000;   // us: a call behind one that takes longer goes the slow way
-constexpr uint64_t kFirst = 100;  // and so do the first ones of a process
+constexpr uint64_t kBetween = 250000000; // ns: so often a call goes the slow way, where observers have their say
+constexpr double kLong = 20000;          // us: a call behind one that takes longer goes it too
+constexpr uint64_t kFirst = 100;         // and the first ones of a process
 constexpr size_t kMostRuns = 4096, kMostKnown = 1024, kMostPlaces = 1024, kMostSpent = 256, kMostRoots = 8;
 
 enum Mode : int { kSlow = 0, kUnarmed = 1, kArmed = 2 };
@@ -38,8 +39,8 @@ struct Object {  // a reference that is let go of by `clear` alone: never as the
 };
 
 Mode mode = kSlow;
-Object ended, found, has_grad, stop_gradient, tensor_type;
-bool allowed = false;  // to pass over calls without a word: until Python forbids it
+Object asks, wake, ended, found, has_grad, stop_gradient, tensor_type;
+std::vector<Py_buffer> zeros;  // four bytes each: 0 while no call must be told at once
 Py_buffer cell;  // number, begin and end of the call that runs, for a crash report
 int64_t meta_at = -1, node_at = -1;
 void* accumulate_class = nullptr;
@@ -48,7 +49,8 @@ std::unordered_map<uint32_t, PyObject*> places;  // by stack: (file, line)
 
 // ---- calls
 
-uint64_t last_number = 0, last_iteration = 0;
+uint64_t last_number = 0, last_iteration = 0, last_slow = 0;
+bool was_long = false;
 
 struct Run {  // one that was written down
   uint64_t number, iteration, thread;
@@ -205,24 +207,46 @@ bool is_true(PyObject* object) {  // of a plain bool; anything else counts as tr
   return object != Py_False;
 }
 
-// Whether the call may be run without Python; fills in what is written down of it.
-bool plain(PyObject* const* arguments, Py_ssize_t count, Current& current, std::vector<void*>& nodes) {
-  if (!roots_of(arguments, count, nodes)) return false;
-  if (mode == kUnarmed) return true;
-  if (!allowed || last_number < kFirst || runs.size() >= kMostRuns) return false;
+// Whether a call must be told at once. -1 with an exception of the script's.
+int hurried() {
+  for (const Py_buffer& zero : zeros) {
+    int32_t value;
+    memcpy(&value, zero.buf, 4);
+    if (value) return 1;
+  }
+  PyObject* held = asks.held;
+  Py_INCREF(held);
+  int found = 0;
+  for (Py_ssize_t i = 0; !found && i < PyTuple_GET_SIZE(held); i++) {
+    PyObject* answer = PyObject_CallNoArgs(PyTuple_GET_ITEM(held, i));
+    found = !answer ? -1 : answer != Py_False;
+    Py_XDECREF(answer);
+  }
+  Py_DECREF(held);
+  return found;
+}
+
+// Whether the call may be run without Python; fills in what is written down of it. -1 with an exception of the script's.
+int plain(PyObject* const* arguments, Py_ssize_t count, Current& current, std::vector<void*>& nodes) {
+  if (!roots_of(arguments, count, nodes)) return 0;
+  if (mode == kUnarmed) return 1;
+  const uint64_t time = now(CLOCK_MONOTONIC);
+  if (last_number < kFirst || was_long || time - last_slow > kBetween || runs.size() >= kMostRuns) return 0;
+  const int hurries = hurried();
+  if (hurries || mode != kArmed) return hurries < 0 ? -1 : 0;
   const Surveyed told = paddle_survey_of(nodes);
   const Verdict* verdict = verdict_of(told);
-  if (!verdict) return false;
+  if (!verdict) return 0;
   const auto place = places.find(capture());
-  if (place == places.end()) return false;
+  if (place == places.end()) return 0;
   current.nodes = static_cast<uint32_t>(told.nodes);
   Py_INCREF(current.roots = verdict->roots);
   Py_INCREF(current.place = place->second);
   if (verdict->watched) {
-    if (!paddle_watch_on(nodes, found.held)) return false;
+    if (!paddle_watch_on(nodes, found.held)) return 0;
     current.watched = true;
   }
-  return true;
+  return 1;
 }
 
 void let_go(Current& current) {
@@ -233,7 +257,7 @@ void let_go(Current& current) {
 
 void write_down(Current& current, uint64_t end) {
   const double us = static_cast<double>(end - current.begin) / 1000.0;
-  allowed = allowed && us <= kLong;
+  was_long = us > kLong;
   runs.push_back({current.number, current.iteration, static_cast<uint64_t>(PyThread_get_thread_ident()), current.began,
                   us, current.nodes, current.roots, current.place});
   current.roots = current.place = nullptr;
@@ -283,7 +307,11 @@ PyObject* quick_call(PyObject* real, PyObject* const* arguments, Py_ssize_t coun
   if (armed) {
     const double time = static_cast<double>(now(CLOCK_REALTIME)) / 1e9;
     write_cell(16, &time);
+    const bool first = runs.empty();
     write_down(current, end);
+    PyObject* told = first ? PyObject_CallNoArgs(wake.held) : Py_None;
+    if (!told) Py_CLEAR(result);
+    else if (first) Py_DECREF(told);
   }
   let_go(current);
   return result;
@@ -298,12 +326,21 @@ PyObject* entry(PyObject* self, PyObject* const* arguments, Py_ssize_t count, Py
   }
   Current current{};
   std::vector<void*> nodes;
+  int quick;
   try {
-    if (plain(arguments, count, current, nodes)) return quick_call(real, arguments, count, current);
+    quick = plain(arguments, count, current, nodes);
+    if (!quick && mode == kArmed) {
+      last_slow = now(CLOCK_MONOTONIC);
+      was_long = false;
+      thread.stack = capture();
+      if (places.count(thread.stack)) thread.stack = 0;
+    }
   } catch (const std::bad_alloc&) {
+    quick = 0;
   }
+  if (quick == 1) return quick_call(real, arguments, count, current);
   let_go(current);
-  thread.stack = mode == kArmed ? capture() : 0;
+  if (quick < 0) return nullptr;
   return slow_call(slow, arguments, static_cast<size_t>(count), nullptr);
 }
 
@@ -363,53 +400,69 @@ PyObject* paddle_entry_begin(PyObject*, PyObject* arguments) {
   Py_RETURN_NONE;
 }
 
-PyObject* paddle_entry_mode(PyObject*, PyObject* wanted) {
-  const long value = PyLong_AsLong(wanted);
-  if (value == -1 && PyErr_Occurred()) return nullptr;
-  if (value < kSlow || value > kArmed || (value != kSlow && meta_at < 0)) {
-    PyErr_SetString(PyExc_ValueError, "0: the slow way, 1: nothing is armed, 2: something is; after paddle_entry_begin");
+PyObject* paddle_entry_mode(PyObject*, PyObject* arguments) {
+  int wanted;
+  PyObject *ask, *words, *wakes, *bytes;
+  if (!PyArg_ParseTuple(arguments, "iO!O!OO", &wanted, &PyTuple_Type, &ask, &PyTuple_Type, &words, &wakes, &bytes))
+    return nullptr;
+  if (wanted < kSlow || wanted > kArmed || (wanted != kSlow && meta_at < 0) ||
+      (wanted == kArmed && !PyCallable_Check(wakes))) {
+    PyErr_SetString(PyExc_ValueError, "0: the slow way, 1: nothing is armed, 2: with a function; after paddle_entry_begin");
     return nullptr;
   }
-  allowed = false;
-  mode = static_cast<Mode>(value);
+  Py_buffer given{};
+  if (bytes != Py_None) {
+    if (PyObject_GetBuffer(bytes, &given, PyBUF_WRITABLE) != 0) return nullptr;
+    if (given.len != 24) {
+      PyBuffer_Release(&given);
+      PyErr_SetString(PyExc_ValueError, "24 bytes");
+      return nullptr;
+    }
+  }
+  std::vector<Py_buffer> taken;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(words); i++) {
+    Py_buffer word{};
+    const bool got = PyObject_GetBuffer(PyTuple_GET_ITEM(words, i), &word, PyBUF_SIMPLE) == 0;
+    if (got) taken.push_back(word);
+    if (got && word.len == 4) continue;
+    if (got) PyErr_SetString(PyExc_ValueError, "four bytes each");
+    for (Py_buffer& each : taken) PyBuffer_Release(&each);
+    if (given.obj) PyBuffer_Release(&given);
+    return nullptr;
+  }
+  mode = static_cast<Mode>(wanted);
+  taken.swap(zeros);
+  for (Py_buffer& each : taken) PyBuffer_Release(&each);
+  Py_buffer before = cell;
+  cell = given;
+  if (before.obj) PyBuffer_Release(&before);
+  asks.set(ask);
+  wake.set(wakes);
+  last_slow = 0;
   forget_learnt();
   Py_RETURN_NONE;
 }
 
-PyObject* paddle_entry_forbid(PyObject*, PyObject*) {
-  allowed = false;
-  Py_RETURN_NONE;
-}
-
-PyObject* paddle_entry_allow(PyObject*, PyObject* arguments) {
+PyObject* paddle_entry_learn(PyObject*, PyObject* arguments) {
   unsigned long long nodes, kinds, first, second;
-  int alike, watched, line;
-  PyObject *roots, *file, *notes;
-  if (!PyArg_ParseTuple(arguments, "KK(KK)ppO!UiO", &nodes, &kinds, &first, &second, &alike, &watched, &PyTuple_Type,
-                        &roots, &file, &line, &notes))
+  int alike, watched;
+  PyObject *roots, *file;
+  int line;
+  if (!PyArg_ParseTuple(arguments, "KK(KK)ppO!Ui", &nodes, &kinds, &first, &second, &alike, &watched, &PyTuple_Type, &roots,
+                        &file, &line))
     return nullptr;
   if (mode != kArmed) Py_RETURN_NONE;
-  Py_buffer given{};
-  if (notes != Py_None && PyObject_GetBuffer(notes, &given, PyBUF_WRITABLE) != 0) return nullptr;
-  if (given.obj && given.len != 24) {
-    PyBuffer_Release(&given);
-    PyErr_SetString(PyExc_ValueError, "24 bytes");
-    return nullptr;
-  }
-  Py_buffer before = cell;
-  cell = given;
-  if (before.obj) PyBuffer_Release(&before);
   if (verdicts.size() >= kMostKnown || places.size() >= kMostPlaces) forget_learnt();
   Thread& thread = here();
   try {
     const Surveyed told{static_cast<size_t>(nodes), kinds, first, second};
     if (verdicts.emplace(key_of(told, alike != 0), Verdict{roots, watched != 0}).second) Py_INCREF(roots);
-    if (thread.stack && !places.count(thread.stack)) {
+    if (thread.stack) {
       PyObject* place = Py_BuildValue("(Oi)", file, line);
       if (!place) return nullptr;
       if (!places.emplace(thread.stack, place).second) Py_DECREF(place);
+      thread.stack = 0;
     }
-    allowed = true;
   } catch (const std::bad_alloc&) {
     return PyErr_NoMemory();
   }
@@ -431,8 +484,8 @@ PyObject* paddle_entry_open(PyObject*, PyObject*) {
     PyTuple_SET_ITEM(arguments, i, current->arguments[i]);
   }
   PyObject* answer = Py_BuildValue(
-      "(NKKKdOIOOO)", arguments, static_cast<unsigned long long>(current->number),
-      static_cast<unsigned long long>(current->iteration), static_cast<unsigned long long>(current->begin), current->began,
+      "(NKKKOIOOO)", arguments, static_cast<unsigned long long>(current->number),
+      static_cast<unsigned long long>(current->iteration), static_cast<unsigned long long>(current->begin),
       current->frame ? current->frame : Py_None, current->nodes, current->roots ? current->roots : Py_None,
       current->place ? current->place : Py_None, current->watched ? Py_True : Py_False);
   if (answer) current->opened = true;

@@ -86,9 +86,8 @@ Surveyed paddle_survey_of(const std::vector<void*>& roots);  // may throw bad_al
 // The way into the engine.
 PyObject* paddle_entry_make(PyObject*, PyObject* arguments);
 PyObject* paddle_entry_begin(PyObject*, PyObject* arguments);
-PyObject* paddle_entry_mode(PyObject*, PyObject* wanted);
-PyObject* paddle_entry_forbid(PyObject*, PyObject*);
-PyObject* paddle_entry_allow(PyObject*, PyObject* arguments);
+PyObject* paddle_entry_mode(PyObject*, PyObject* arguments);
+PyObject* paddle_entry_learn(PyObject*, PyObject* arguments);
 PyObject* paddle_entry_running(PyObject*, PyObject*);
 PyObject* paddle_entry_open(PyObject*, PyObject*);
 PyObject* paddle_entry_take(PyObject*, PyObject*);

@@ -44,7 +44,7 @@ def passes_over(entry: EngineEntry, opened: Open) -> bool:
         file, line = entry.services.stacks.frames.live_place(opened.frame)
         ident, iteration = threading.get_ident(), entry.iteration
         sink.brief_begin(BriefCall(opened.number, survey.count, survey.roots, "backward", iteration, ident, file, line))
-        opened.facts, opened.watched = (survey.count, survey.roots, file, line), looking
+        entry.quick.learn(survey, looking, file, line)
     except own(Exception):
         return False
     opened.brief = perf_counter_ns()

@@ -3,8 +3,7 @@
 ``core.eager.run_backward`` is a function of the extension's then, with ours behind it. It takes a call by itself while
 nothing is armed, and where one just like it was found to have nothing of interest: what that takes (a survey of the
 graph, the line that called, the watch) costs 6 us, 60 in Python in a step of small operators with its cold caches.
-Whatever is not plain goes to ours: nested calls, ``paddle.grad``, the first hundred calls of a process, and one
-whenever the front end was told of those that ran (20 times a second).
+Whatever is not plain goes to ours: nested calls, ``paddle.grad``, the first hundred calls of a process, four a second.
 Where something needs such a call after all (an exception, a PyLayer, a stop at a Python line), it is made known as if
 it had been told in short at its begin.
 
@@ -15,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import paddle
@@ -24,10 +23,11 @@ from adbg.engine.backends.common.shield import aborting
 from adbg.engine.backends.paddle import private
 from adbg.engine.backends.paddle.calls.brief import found
 from adbg.engine.backends.paddle.native import symbols
+from adbg.engine.backends.paddle.native.census import Survey
 from adbg.engine.backends.paddle.native.core import core
 from adbg.engine.backends.paddle.open import Open
 from adbg.engine.outside import own
-from adbg.engine.types import BriefCall, BriefRun
+from adbg.engine.types import BriefCall, BriefRuns
 
 if TYPE_CHECKING:
     from adbg.engine.backends.paddle.entry import EngineEntry
@@ -45,7 +45,6 @@ class Quick:
         self._counts = [0, 0]
         self._mode = _SLOW
         self._lock = threading.Lock()
-        self._telling = threading.RLock()
 
     # ---- in and out
 
@@ -91,9 +90,16 @@ class Quick:
         with self._lock:
             if sink is None or entry.tick is not None:
                 self._mode = _SLOW
+            elif not entry.armed:
+                self._mode = _UNARMED
             else:
-                self._mode = _ARMED if entry.armed else _UNARMED
-            self._module.paddle_entry_mode(self._mode)
+                self._mode = _ARMED if getattr(sink, "patient", False) else _SLOW
+            armed: Any = sink if self._mode == _ARMED else None
+            if armed is not None:
+                armed.told_later(self.runs)
+                self._module.paddle_entry_mode(_ARMED, tuple(armed.asks), tuple(armed.zeros), armed.waiting, armed.cell)
+            else:
+                self._module.paddle_entry_mode(self._mode, (), (), None, None)
 
     # ---- numbers
 
@@ -116,23 +122,14 @@ class Quick:
 
     # ---- what Python decided
 
-    def learn(self, opened: Open, us: float) -> None:
-        """``opened`` was told in short and ends: those like it may be without a word, where nobody objects."""
-        sink: Any = self._entry.sink
-        survey = opened.survey
-        if (
-            self._mode != _ARMED
-            or survey is None
-            or survey.told is None
-            or survey.kinds is None
-            or opened.facts is None
-        ):
+    def learn(self, survey: Survey, watched: bool, file: str, line: int) -> None:
+        """The call that begins is told in short: those like it may be. ``watched``: with the extension looking for
+        gradients that are not finite."""
+        if self._mode != _ARMED or survey.told is None or survey.kinds is None:
             return
-        leave = getattr(sink, "alone", _nobody)(us)
-        if leave is not None:
-            _, roots, file, line = opened.facts
-            by_names = sink.passes_over(survey.kinds, None, opened.watched)
-            self._module.paddle_entry_allow(*survey.told, not by_names, opened.watched, roots, file, line, leave.notes)
+        sink: Any = self._entry.sink
+        by_names = sink.passes_over(survey.kinds, None, watched)
+        self._module.paddle_entry_learn(*survey.told, not by_names, watched, survey.roots, file, line)
 
     def passing(self, by: int) -> None:
         """1: what begins on this thread only passes through, -1: no more; 0: whatever was said."""
@@ -147,11 +144,11 @@ class Quick:
         module = self._module
         if module is None or not module.paddle_entry_running():
             return None
-        args, number, _, begin, began, frame, nodes, roots, place, watched = module.paddle_entry_open()
+        args, number, _, begin, frame, nodes, roots, place, watched = module.paddle_entry_open()
         opened = Open(frame, args, {}, False, number, "")
         if roots is not None:
             opened.frame = frame
-            opened.brief, opened.began = begin, began
+            opened.brief = begin
             opened.facts = (nodes, roots, *place)
         noted = core()
         if watched and noted is not None:
@@ -166,8 +163,7 @@ class Quick:
         nodes, roots, file, line = opened.facts
         ident = threading.get_ident()
         try:
-            call = BriefCall(opened.number, nodes, roots, "backward", self.counts()[1], ident, file, line)
-            sink.brief_begin(call, opened.began)
+            sink.brief_begin(BriefCall(opened.number, nodes, roots, "backward", self.counts()[1], ident, file, line))
         except own(Exception):  # nobody hears of it
             return
 
@@ -180,34 +176,17 @@ class Quick:
 
     # ---- calls that ran
 
-    def tell_ran(self, last: bool) -> None:
-        """See ``Backend.tell_brief``. Any thread; in order, also where two threads ask."""
-        sink, module = self._entry.sink, self._module
-        if module is None or sink is None:
-            return
-        if last:
-            module.paddle_entry_forbid()
-        with self._telling:
-            rows = module.paddle_entry_take()
-            if rows:
-                sink.brief_ran([run for row in rows for run in _runs(*row)])
+    def hand_over(self) -> None:
+        """Something is about to be told: what waits comes before it."""
+        gather: Callable[[], None] | None = getattr(self._entry.sink, "gather", None)
+        if self._module is not None and gather is not None:
+            gather()
 
-
-def _runs(
-    number: int,
-    nodes: int,
-    roots: tuple[str, ...],
-    iteration: int,
-    thread: int,
-    place: tuple[str, int],
-    began: tuple[float, ...],
-    us: tuple[float, ...],
-) -> list[BriefRun]:
-    return [
-        BriefRun(BriefCall(number + i, nodes, roots, "backward", iteration + i, thread, *place), began[i], False, us[i])
-        for i in range(len(us))
-    ]
-
-
-def _nobody(us: float) -> None:
-    """A sink that wants every call told as it begins."""
+    def runs(self) -> list[BriefRuns]:
+        """Any thread."""
+        if self._module is None:
+            return []
+        return [
+            BriefRuns(BriefCall(number, nodes, roots, "backward", iteration, thread, *place), began, us)
+            for number, nodes, roots, iteration, thread, place, began, us in self._module.paddle_entry_take()
+        ]
