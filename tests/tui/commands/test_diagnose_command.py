@@ -52,7 +52,7 @@ def test_the_first_one_switches_it_on_and_looks(watched: Callable[..., Watched])
     answers = detecting(session, OTHER, FOUND)
     text = session.run("diagnose").text
     assert [each.action for each in answers.asked] == ["start", "state"]
-    assert "2 findings: 1 error, 1 note" in text and text.index("gradients add up") < text.index("may overflow")
+    assert "2 findings so far: 1 error, 1 note" in text and text.index("gradients add up") < text.index("may overflow")
     assert "norms" not in text and "`diagnose N` shows" in text
     session.run("diagnose")
     assert [each.action for each in answers.asked] == ["start", "state", "state"]
@@ -69,7 +69,7 @@ def test_the_first_one_switches_it_on_and_looks(watched: Callable[..., Watched])
 def test_start_and_stop(watched: Callable[..., Watched]) -> None:
     session = watched()
     answers = detecting(session)
-    assert "nothing found; diagnosis was not on" in session.run("info findings").text
+    assert "diagnosis is not on" in session.run("info findings").text
     with pytest.raises(CommandError, match="not on"):
         session.run("diagnose stop")
     assert "looks for zero-grad" in session.run("diagnose start deep zero-grad").text

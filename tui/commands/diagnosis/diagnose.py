@@ -9,7 +9,7 @@ from adbg.engine.protocol import messages as protocol
 from adbg.engine.protocol.codec import to_json
 from adbg.tui.commands.table import CommandResult, command
 from adbg.tui.debugger.findings.kinds import check
-from adbg.tui.text.findings import Ranked, count_text, examined_lines, finding_lines, headline, list_lines
+from adbg.tui.text.findings import Progress, Ranked, count_text, examined_lines, finding_lines, headline, list_lines
 
 if TYPE_CHECKING:
     from adbg.tui.debugger.debugger import Debugger
@@ -52,15 +52,27 @@ def _look(debugger: Debugger) -> bool:
     return body.on
 
 
-def look_again(debugger: Debugger) -> str:
-    """Diagnosis is switched on where it is off, and looks; what is to be said where it has found nothing."""
-    begins = debugger.settings.diagnosis is None and debugger.alive
-    if begins:
+def look_again(debugger: Debugger) -> None:
+    """Diagnosis is switched on where it is off, and looks."""
+    if debugger.settings.diagnosis is None and debugger.alive:
         debugger.settings.diagnose(protocol.Diagnose("start"))
-    on = _look(debugger)
-    if begins:
-        return "diagnosis is on now: what it finds while the program runs is told here"
-    return "nothing found so far" if on else "diagnosis is not on: the program does not run"
+    _look(debugger)
+
+
+def progress(debugger: Debugger) -> Progress:
+    """How far it is."""
+    exited = debugger.run.exit
+    cut = exited.signal_name if exited is not None else ""
+    return debugger.findings.progress(debugger.alive, debugger.settings.diagnosis is not None, cut)
+
+
+def advice(now: Progress) -> str:
+    """What to do where nothing was found; "" where all was looked at."""
+    if now.alive and now.on:
+        return "it is told here as soon as it is certain; let the program run"
+    if now.ended and now.iterations:
+        return ""
+    return "`diagnose start`" + ("" if now.alive else ", then `restart`, watches the whole run")
 
 
 def _start(debugger: Debugger, words: list[str]) -> CommandResult:
@@ -96,22 +108,21 @@ def _one(debugger: Debugger, number: int) -> CommandResult:
 
 
 def findings_result(debugger: Debugger, only: list[str], on: bool, begins: bool = False) -> CommandResult:
-    """What was found so far, ranked; the details where it is one."""
+    """What was found so far, ranked; the details where it is one. ``begins``: diagnosis was switched on just now."""
     rows = debugger.findings.ranked()
     if only:
         rows = [row for row in rows if {row.finding.kind, *(each.kind for each in row.also)} & set(only)]
-    told = debugger.findings.told_end
-    head = headline(rows, debugger.findings.examined(), True) if told else count_text(rows)
-    if not rows and begins:
-        head = "diagnosis is on now; nothing is known so far: it tells what it finds as the program runs"
-    elif not rows:
-        head += " so far" if on else "" if told else "; diagnosis was not on (`diagnose start`)"
+    now = progress(debugger)
+    examined = [row for row in debugger.findings.examined() if not only or row.kind in only]
+    head = headline(rows, examined, now)
+    if begins:
+        head = f"diagnosis is on now; {head}"
     lines = [head, *(line.text for line in list_lines(rows, WIDTH, len(rows) == 1))]
     if len(rows) > 1:
         lines.append("`diagnose N` shows what proves it, and the commands that show it")
-    if not rows and not begins and told:
-        examined = [row for row in debugger.findings.examined() if not only or row.kind in only]
-        lines += examined_lines(examined, debugger.findings.iterations, True, False)
+    if not rows:
+        lines += [advice(now)] if advice(now) else []
+        lines += [] if begins else examined_lines(examined, now, False)
     return CommandResult("\n".join(lines), {"on": on, "findings": _values(rows)})
 
 
