@@ -66,7 +66,7 @@ def finding_lines(row: Ranked, width: int, whole: bool = True, keys: bool = Fals
     place = place_of(finding)
     ranks = f" (rank{'s' * (len(row.ranks) > 1)} {', '.join(map(str, row.ranks))})" if row.ranks else ""
     head = f"{number}. {finding.severity}  {finding.kind}{ranks}: {finding.message}"
-    lines = [FindingLine(text, style, place, number) for text in wrap(head, width, subsequent_indent="     ")]
+    lines = [FindingLine(text, style, place, number) for text in wrap(head, width, subsequent_indent="     ", break_on_hyphens=False)]
     if finding.cause is not None:
         lines.append(FindingLine(f"     {'change':<{_LABEL}}{cause_text(finding.cause)}", "bold", place, number))
         if finding.cause.text:
@@ -76,7 +76,7 @@ def finding_lines(row: Ranked, width: int, whole: bool = True, keys: bool = Fals
 
     def add(label: str, text: str, at: SourceLine | None = place, style: str = "") -> None:
         first, rest = f"     {label:<{_LABEL}}", " " * (5 + _LABEL)
-        parts = wrap(_here(text), max(20, width - len(rest)), break_long_words=False) or [""]
+        parts = wrap(_here(text), max(20, width - len(rest)), break_long_words=False, break_on_hyphens=False) or [""]
         for i, part in enumerate(parts):
             lines.append(FindingLine((rest if i else first) + part, style, at, number))
 
@@ -218,7 +218,7 @@ def examined_lines(examined: Sequence[Examined], progress: Progress, found: bool
     """What could not be looked at, a line a reason, then what was. Without a backward that is next to nothing, and no
     kind is listed as not found."""
     if not progress.known:
-        told = progress.on and progress.cut != NOBODY
+        told = progress.on and not progress.alive and progress.cut != NOBODY
         return ["what was looked at is not known: the program did not come to its end"] if told else []
     seen = iterations_text(progress.iterations)
     clear = [row.kind for row in examined if row.result == "clear"]

@@ -60,8 +60,10 @@ def test_the_first_one_switches_it_on_and_looks(watched: Callable[..., Watched])
     assert "evidence  norms 1, 2, 3" in one.text and one.value["kind"] == "zero-grad"  # type: ignore[index]
     only = session.run("diagnose nonfinite")
     assert "may overflow" in only.text and "gradients" not in only.text
-    assert "gradients add up" in session.run("info findings").text
-    for line, hint in (("diagnose 3", "1 to 2"), ("diagnose nonfinit", "closest: nonfinite")):
+    answers.findings.append(protocol.Finding(3, "nonfinite", "note", 0.4, "came later"))
+    assert "came later" in session.run("info findings").text and answers.asked[-1].action == "state"
+    answers.findings.pop()
+    for line, hint in (("diagnose 4", "1 to 3"), ("diagnose nonfinit", "closest: nonfinite")):
         with pytest.raises(CommandError, match=hint):
             session.run(line)
 
@@ -79,7 +81,7 @@ def test_start_and_stop(watched: Callable[..., Watched]) -> None:
         session.run("diagnose start")
     text = session.run("diagnose").text
     assert "nothing found so far" in text and "not found: nonfinite" in text
-    assert "off: nothing found" in session.run("diagnose stop").text
+    assert "off: nothing found, in 3 iterations" in session.run("diagnose stop").text
     assert session.debugger.settings.diagnosis is None and not answers.on
 
 

@@ -162,10 +162,7 @@ def test_no_headline_reads_as_all_clear_where_it_is_not() -> None:
     assert killed.startswith("cut short") and "os._exit" in killed and "nothing found" not in killed
     assert "1 finding" in headline(rows(made(1)), [], Progress(known=False, ended=False))
     late = Progress(4, ended=False, cut="SIGKILL")
-    assert (
-        headline([], [clear], late)
-        == "cut short by SIGKILL after 4 iterations: nothing was told; more may be there"
-    )
+    assert headline([], [clear], late) == "cut short by SIGKILL after 4 iterations: nothing was told; more may be there"
     none = Progress(known=False, ended=False, cut=NOBODY)
     assert headline([], [], none) == f"nothing was looked at: {NOBODY}" and examined_lines([], none, False) == []
     assert "was not on" in headline([], [], Progress(known=False, ended=False, on=False))

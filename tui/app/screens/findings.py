@@ -42,6 +42,7 @@ class FindingsList(LinePanel):
         super().__init__(**options)
         self.rows: list[Ranked] = []
         self._places = 0  # cells of the widest place
+        self._folds = False  # something is folded under one of them
 
     def show(self, rows: list[Ranked]) -> bool:
         """New ones; the cursor stays with its finding. Whether anything changed."""
@@ -50,6 +51,7 @@ class FindingsList(LinePanel):
         here = self.selected
         self.rows = rows
         self._places = max((len(_where(row)) for row in rows), default=0)
+        self._folds = any(row.also for row in rows)
         self.lines_changed()
         if here is not None:
             same = [i for i, row in enumerate(rows) if (row.process, row.finding.id) == (here.process, here.finding.id)]
@@ -73,7 +75,7 @@ class FindingsList(LinePanel):
             (f" {each.number:>2} ", "dim"),
             (f"{finding.severity:<8}", _STYLES.get(finding.severity, "")),
             (f"{where:<{room}}  ", "number"),
-            (f"{also:<4}" if width >= 100 else "", "dim"),
+            (f"{also:<4}" if self._folds and width >= 100 else "", "dim"),
             (f"{finding.kind}  ", "bold"),
         ]
         return fit([*head, (finding.message, "")], width)
@@ -101,9 +103,7 @@ class FindingText(LinePanel):
     def _make(self) -> None:
         width = max(self.size.width - 1, 20)
         found = finding_lines(self._row, width, keys=True) if self._row is not None else []
-        rest = [
-            FindingLine(part, "dim") for note in self._notes for part in wrap(note, width, break_on_hyphens=False)
-        ]
+        rest = [FindingLine(part, "dim") for note in self._notes for part in wrap(note, width, break_on_hyphens=False)]
         self._lines = [*found, *([FindingLine("")] if found and rest else []), *rest]
         self.lines_changed()
         self._tell()

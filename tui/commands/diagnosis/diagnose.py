@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from adbg.engine.errors import CommandError
@@ -9,7 +10,16 @@ from adbg.engine.protocol import messages as protocol
 from adbg.engine.protocol.codec import to_json
 from adbg.tui.commands.table import CommandResult, command
 from adbg.tui.debugger.findings.kinds import check
-from adbg.tui.text.findings import Progress, Ranked, count_text, examined_lines, finding_lines, headline, list_lines
+from adbg.tui.text.findings import (
+    Progress,
+    Ranked,
+    count_text,
+    examined_lines,
+    finding_lines,
+    headline,
+    iterations_text,
+    list_lines,
+)
 
 if TYPE_CHECKING:
     from adbg.tui.debugger.debugger import Debugger
@@ -84,7 +94,8 @@ def _start(debugger: Debugger, words: list[str]) -> CommandResult:
         raise CommandError("diagnosis is on already, for other things", "`diagnose stop`, then start it again")
     debugger.settings.diagnose(asked)
     what = f"looks for {', '.join(only)}" if only else "looks for everything it knows"
-    when = ", from the end of the next backward on" if debugger.alive and debugger.run.begun else ""
+    begun = debugger.run.begun or not debugger.program.launched
+    when = ", from the end of the next backward on" if begun else ""
     when = when if debugger.alive else ", once the program is started again"
     return CommandResult(f"diagnosis is on: it {what}{when}", {"on": True, "only": only, "deep": deep})
 
@@ -95,7 +106,9 @@ def _stop(debugger: Debugger) -> CommandResult:
     debugger.settings.diagnose(None)
     _look(debugger)
     rows = debugger.findings.ranked()
-    return CommandResult(f"diagnosis is off: {count_text(rows)}", {"on": False, "findings": _values(rows)})
+    many = debugger.findings.iterations
+    head = f"{count_text(rows)}, in {iterations_text(many)}" if many or rows else "no backward was watched"
+    return CommandResult(f"diagnosis is off: {head}", {"on": False, "findings": _values(rows)})
 
 
 def _one(debugger: Debugger, number: int) -> CommandResult:
@@ -105,6 +118,12 @@ def _one(debugger: Debugger, number: int) -> CommandResult:
         raise CommandError(f"no finding {number}", have)
     row = rows[number - 1]
     return CommandResult("\n".join(line.text for line in finding_lines(row, WIDTH)), _values([row])[0])
+
+
+def known_result(debugger: Debugger) -> CommandResult:
+    """``info findings``: asks the program, where diagnosis is on, and switches nothing."""
+    on = debugger.settings.diagnosis is not None
+    return findings_result(debugger, [], on and _look(debugger))
 
 
 def findings_result(debugger: Debugger, only: list[str], on: bool, begins: bool = False) -> CommandResult:
@@ -122,7 +141,8 @@ def findings_result(debugger: Debugger, only: list[str], on: bool, begins: bool 
         lines.append("`diagnose N` shows what proves it, and the commands that show it")
     if not rows:
         lines += [advice(now)] if advice(now) else []
-        lines += [] if begins else examined_lines(examined, now, False)
+        notes = [] if begins else examined_lines(examined, now, False)
+        lines += [part for each in notes for part in wrap(each, WIDTH, break_on_hyphens=False)]
     return CommandResult("\n".join(lines), {"on": on, "findings": _values(rows)})
 
 
