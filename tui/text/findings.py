@@ -66,7 +66,8 @@ def finding_lines(row: Ranked, width: int, whole: bool = True, keys: bool = Fals
     place = place_of(finding)
     ranks = f" (rank{'s' * (len(row.ranks) > 1)} {', '.join(map(str, row.ranks))})" if row.ranks else ""
     head = f"{number}. {finding.severity}  {finding.kind}{ranks}: {finding.message}"
-    lines = [FindingLine(text, style, place, number) for text in wrap(head, width, subsequent_indent="     ", break_on_hyphens=False)]
+    heads = wrap(head, width, subsequent_indent="     ", break_on_hyphens=False)
+    lines = [FindingLine(text, style, place, number) for text in heads]
     if finding.cause is not None:
         lines.append(FindingLine(f"     {'change':<{_LABEL}}{cause_text(finding.cause)}", "bold", place, number))
         if finding.cause.text:
@@ -106,23 +107,21 @@ def _here(text: str) -> str:
 def _node_text(finding: Finding) -> str:
     """The node, what made it, and when; "" where it is about none."""
     node = finding.node
-    parts = []
-    if node is not None:
-        name = node.unique_name or node.name
-        parts += [name] if name else []
-        parts += [f"of {node.parameter}"] if node.parameter else [f"of module {node.module}"] if node.module else []
-    if not parts:
+    name = node and (node.unique_name or node.name)
+    if node is None or not name:
         return ""
-    if finding.forward is not None:
-        parts.append(f"made at {place_text(finding.forward)}")
-    return ", ".join([*parts, *_when(finding)])
+    parts = [name, f"of parameter {node.parameter}" if node.parameter else f"of module {node.module}"]
+    made = [f"made at {place_text(finding.forward)}"] if finding.forward is not None else []
+    return ", ".join([*parts[: 2 if node.parameter or node.module else 1], *made, *_when(finding)])
 
 
 def _seen_text(finding: Finding) -> str:
-    """When it was seen first, and where, unless that is the line to change."""
-    forward, place = finding.forward, place_of(finding)
-    where = [] if forward is None or forward == place else [f"at {place_text(forward)}"]
-    return ", ".join([*where, *_when(finding)])
+    """Of what, when it was seen first, and where, unless that is the line to change."""
+    node, forward = finding.node, finding.forward
+    of = [f"parameter {node.parameter}"] if node is not None and node.parameter else []
+    of = of or ([f"module {node.module}"] if node is not None and node.module else [])
+    where = [] if forward is None or forward == place_of(finding) else [f"at {place_text(forward)}"]
+    return ", ".join([*of, *where, *_when(finding)])
 
 
 def _when(finding: Finding) -> list[str]:

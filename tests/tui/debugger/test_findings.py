@@ -133,6 +133,22 @@ def test_in_words() -> None:
     assert all(len(line.text) <= 60 for line in finding_lines(row, 60) if "loss" not in line.text)
 
 
+def test_what_is_about_no_node_says_when_it_was_seen() -> None:
+    """Not that its line was made in that iteration."""
+
+    def seen(finding: Finding) -> str:
+        (row,) = rows(finding)
+        return "\n".join(line.text for line in finding_lines(row, 100))
+
+    line = SourceLine("train.py", 7, "step")
+    told = made(1, line=7, iteration=8, forward=line)
+    assert "seen      in iteration 8" in seen(told) and "node" not in seen(told)
+    other = replace(told, forward=SourceLine("model.py", 3, "forward"), node=FoundAt(parameter="fc1.weight"))
+    assert "seen      parameter fc1.weight, at model.py:3 in forward, in iteration 8" in seen(other)
+    named = replace(other, node=FoundAt("A", "A#1", None, "fc1.weight"))
+    assert "node      A#1, of parameter fc1.weight, made at model.py:3 in forward, in iteration 8" in seen(named)
+
+
 def test_what_was_looked_at() -> None:
     examined = [Examined("a", "clear"), Examined("b", "not applicable"), Examined("c", "could not look", "no stacks")]
     examined += [Examined("d", "could not look", "it failed"), Examined("e", "could not look", "no stacks")]
