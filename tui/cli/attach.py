@@ -92,5 +92,5 @@ class Attach:
             return None
         picked = pick()
         if picked is None:
-            raise AdbgError("no process was picked")
+            raise AdbgError("no process was picked", "`adbg attach PID` names one")
         return picked
