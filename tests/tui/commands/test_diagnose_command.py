@@ -94,3 +94,21 @@ def test_what_comes_is_told_once(watched: Callable[..., Watched]) -> None:
     session.wait(events.Found, 2)
     assert [each.what for each in session.of(events.Found)] == ["told", "taken back"]
     assert session.debugger.findings.ranked() == []
+
+
+def test_of_a_job_every_process_says_how_far_it_is(watched: Callable[..., Watched]) -> None:
+    """The current one may be the launcher, which calls no backward; one that does not answer holds up nobody."""
+
+    def refuses(_: protocol.Diagnose) -> protocol.DiagnosisBody:
+        raise CommandError("not now", "later")
+
+    session = watched(ranks=3)
+    session.start()
+    counts = {agent.rank: count for agent, count in zip(session.program.agents, (0, 7, 0))}
+    for agent in session.program.agents:
+        told = protocol.DiagnosisBody(True, [], [protocol.Examined("nonfinite", "clear")], counts[agent.rank])
+        agent.do_diagnose = lambda _, told=told: told  # type: ignore[attr-defined]
+    session.program.agents[2].do_diagnose = refuses  # type: ignore[attr-defined]
+    current = session.debugger.current
+    assert current is not None and counts[current.info.rank or 0] == 0
+    assert "nothing found so far, in 7 iterations" in session.run("diagnose").text

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from adbg.engine.errors import CommandError
+from adbg.engine.errors import AdbgError, CommandError
 from adbg.engine.protocol import messages as protocol
 from adbg.engine.protocol.codec import to_json
 from adbg.tui.commands.table import CommandResult, command
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from adbg.tui.debugger.debugger import Debugger
 
 WIDTH = 110
+OTHERS = 2.0  # seconds for another rank to answer
 
 
 @command("diagnose", group="information", args="[KIND,… | N] | start [deep] [KIND,…] | stop", completes="diagnose")
@@ -53,12 +55,17 @@ def diagnose(debugger: Debugger, argument: str) -> CommandResult:
 
 
 def _look(debugger: Debugger) -> bool:
-    """Have the current process look, where there is one; whether diagnosis is on."""
+    """Have the current process look, where there is one; whether diagnosis is on. The others of a job are asked how far
+    they are: the current one may be its launcher. What they find comes by itself."""
     process = debugger.current
     if process is None or not process.alive:
         return False
     body: protocol.DiagnosisBody = process.client.request(protocol.Diagnose("state"), 60.0)
     debugger.findings.learn(process, body)
+    for other in debugger.processes:
+        if other is not process:
+            with contextlib.suppress(AdbgError):
+                debugger.findings.learn(other, other.client.request(protocol.Diagnose("state"), OTHERS))
     return body.on
 
 
