@@ -128,7 +128,7 @@ class Agent:
         self.record = RunRecord(session, self, config, scratch)
         self.ledger = Ledger(self._new_group)
         self.record.opened = lambda recorder: self.ledger.record_into(recorder.collective)
-        self.events = Events(self)
+        self.events = Events(self, lambda: self.session.alone.settle())
         self.digests = DigestMoments(session)
         self.profiling: Profiling | None = None  # from the first question about profiles on
         self.diagnosing = Diagnosing(self)
@@ -362,6 +362,9 @@ class _LateFacts(Observer):
             self._agent.look_again()
             self._agent.record.look_again()
             self._agent.ranks.groups.look_again()
+
+    def brief_later(self) -> bool:
+        return True
 
     def before_stop(self) -> None:
         self._agent.look_again()

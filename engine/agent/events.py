@@ -33,8 +33,10 @@ class Events(Observer):
     """The front end's events. What comes often waits in a queue for the next batch; a stop is sent at once, behind what
     waits."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, settle: Callable[[], None] = lambda: None) -> None:
+        """``settle`` has calls told that were passed over without a word."""
         self._client = client
+        self._settle = settle
         self._queue = EventQueue()
         self._told: set[int] = set()  # brief calls that run and whose begin was told
         self._long = False  # the last one took long
@@ -59,7 +61,14 @@ class Events(Observer):
             self._told.discard(number)
             run = run._replace(told=True)
         self._queue.add(run)
-        self._client.event_later(self._queue.take, number > FIRST)
+        self._client.event_later(self._take, number > FIRST)
+
+    def brief_later(self) -> bool:
+        return True
+
+    def _take(self) -> Sequence[Any]:
+        self._settle()
+        return self._queue.take()
 
     # ---- calls and nodes
 
@@ -87,7 +96,7 @@ class Events(Observer):
     def node_end(self, visit: Visit) -> None:
         queue = self._queue
         queue.node(visit.running.call.number, visit.index, visit.us, visit.norm, visit.nonfinite)
-        self._client.event_later(queue.take)
+        self._client.event_later(self._take)
 
     def node_events(self, running: Running, batch: NodeBatch) -> None:
         """The rest of a call in which a thread stopped, whose graph somebody may be looking at; what ran before a
@@ -129,9 +138,9 @@ class Events(Observer):
 
     def _later(self, body: Any) -> None:
         self._queue.add(body)
-        self._client.event_later(self._queue.take)
+        self._client.event_later(self._take)
 
     def flush(self) -> None:
         """Send what waits for the next batch: something comes that must be told after it."""
-        for body in self._queue.take():
+        for body in self._take():
             self._client.event(body, droppable=True)

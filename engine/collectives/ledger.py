@@ -201,6 +201,10 @@ class Ledger(Observer):
     def brief_end(self, run: BriefRun) -> None:
         self._left(run.call.thread, run.call.number)
 
+    def brief_later(self) -> bool:
+        """A collective wants to know in which backward it is, and there is none without a process group."""
+        return all(backend.world() is None for backend in self._backends)
+
     def _entered(self, thread: int, number: int) -> None:
         """A call may be told of twice: briefly, and as one that is looked into after all."""
         within = self.inside.setdefault(thread, [])

@@ -63,6 +63,7 @@ class Journal:
             self._map = _mapped(fd)
         finally:
             os.close(fd)
+        self.brief = self._map[BRIEF_AT:]  #: number u64, begin f64, end f64 of the last call that was not looked into
         self._next = [0, 0]
         self._faults: IO[str] | None = None
         self._faults_file: Own | None = None

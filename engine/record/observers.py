@@ -112,6 +112,9 @@ class Recording(Observer):
     def brief_end(self, run: BriefRun) -> None:
         self._recorder.brief(run)
 
+    def brief_later(self) -> bool:
+        return True
+
     def resumed(self, running: Running) -> None:
         self._record_graph(running, whole=False)
 
@@ -168,6 +171,10 @@ class CrashNotes(Observer):
     def __init__(self, journal: Journal, stacks: Callable[[], bool]) -> None:
         self._journal = journal
         self._stacks = stacks
+        self.brief_notes = journal.brief
+
+    def brief_later(self) -> bool:
+        return True
 
     def brief_begin(self, call: BriefCall) -> None:
         self._journal.brief_begin(call.number)

@@ -39,8 +39,9 @@ class BackendHooks:
     def __init__(self, session: Session, backend: Backend) -> None:
         self._session = session
         self._backend = backend
+        self.alone, self.brief_ran = session.alone.allowed, session.alone.tell
         self._running: dict[int, Running] = {}  # by id of the call, between its begin and its end
-        # Calls that were told in short, with the time of their begin, by number while they run.
+        #: Calls that were told in short, with the time of their begin, by number while they run.
         self._brief: dict[int, tuple[BriefCall, float]] = {}
         # Exceptions that were shown already: iteration (addresses are used again), address, type, text.
         self._raised: list[tuple[int, int, type, str]] = []
@@ -97,13 +98,14 @@ class BackendHooks:
     def passes_over(self, kinds: frozenset[str], alike: Hashable = None, watched: bool = False) -> bool:
         return self._session.passes_over(kinds, alike, watched)
 
-    def brief_begin(self, call: BriefCall) -> None:
+    def brief_begin(self, call: BriefCall, began: float = 0.0) -> None:
         session = self._session
         try:
             if session.attached:
+                self._backend.tell_brief()
                 for tell in session.notify.before_backward:
                     tell()
-                self._brief[call.number] = (call, time.time())
+                self._brief[call.number] = (call, began or time.time())
                 for begin in session.notify.brief_begin:
                     begin(call)
         except own(Exception) as error:

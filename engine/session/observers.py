@@ -78,6 +78,15 @@ class Observer:
 
     def brief_begin(self, call: BriefCall) -> None: ...
 
+    def brief_later(self) -> bool:
+        """Asked, on any thread, of who is told of such calls or of ``before_backward``: True where it is as well told
+        up to 50 ms later, of the ends alone."""
+        return False
+
+    #: Memory in which the last of these calls is noted as it happens, for who cannot wait: see ``Alone``. Its owner
+    #: hears of no end that is told later.
+    brief_notes: memoryview | None = None
+
     def looked_into(self, call: BriefCall) -> None:
         """Such a call is looked into all the same: an exception, or a stop in a node's own Python code."""
 
@@ -144,7 +153,12 @@ class Observer:
         """In a forked child: let go without waiting for a lock, whose holder may be a thread that is not here."""
 
 
+_OF_BRIEF = ("brief_begin", "brief_end", "before_backward")
 _OF_NODES = frozenset(("node_begin", "node_enter", "node_leave", "node_end", "node_passed"))
+
+
+def _hears(observer: Observer, event: str) -> bool:
+    return getattr(type(observer), event) is not getattr(Observer, event)
 
 
 class Notify:
@@ -185,8 +199,10 @@ class Notify:
             heard = timing if timing and event in _OF_NODES else listening
             calls = (getattr(observer, event) for observer in heard if getattr(type(observer), event) is not silent)
             setattr(self, event, tuple(calls))
+        #: Who is told of calls that are not looked into, or before all calls.
+        self.brief_heard = [each for each in listening if any(_hears(each, event) for event in _OF_BRIEF)]
+        later = (each for each in self.brief_heard if each.brief_notes is None and _hears(each, "brief_end"))
+        self.brief_ran = [each.brief_end for each in later]  # those who hear of it later
         alone = timing or any(observer.between for observer in listening)
         wanted = [observer for observer in listening if observer.collects and not alone]
-        self.node_events = tuple(
-            [each.node_events for each in wanted if type(each).node_events is not Observer.node_events]
-        )
+        self.node_events = tuple([each.node_events for each in wanted if _hears(each, "node_events")])

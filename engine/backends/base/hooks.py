@@ -19,11 +19,11 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from adbg.engine.backends.base.graph import Graph
 from adbg.engine.node_batch import NodeBatch
-from adbg.engine.types import BriefCall, NodeInfo, SourceLine
+from adbg.engine.types import BriefCall, BriefRun, NodeInfo, SourceLine
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +142,13 @@ class BackwardCall(Graph):
         return f"{type(error).__name__}: {error}"
 
 
+class Alone(NamedTuple):
+    """Leave to pass over calls without a word. ``notes``: writable memory of 24 bytes for the last one: its number
+    (u64), begin and end (f64, epoch; 0 while it runs), written as they happen; None: nobody wants them."""
+
+    notes: memoryview | None
+
+
 class HookSink(Protocol):
     """Implemented by the session. None of these may raise into the engine, save what the user asked for (kill)."""
 
@@ -166,9 +173,17 @@ class HookSink(Protocol):
         True: ``brief_begin`` and ``brief_end`` tell of it, and nothing else; if it turns out later that it is looked
         into all the same (an exception, ``breakpoint()`` in a node), the methods above come too."""
 
-    def brief_begin(self, call: BriefCall) -> None: ...
+    def brief_begin(self, call: BriefCall, began: float = 0.0) -> None:
+        """``began``: seconds since the epoch, where it is told later."""
 
     def brief_end(self, number: int, us: float, error: BaseException | None) -> None: ...
+
+    def alone(self, us: float) -> Alone | None:
+        """Asked behind the end of a call that was passed over and took ``us``: whether others just like it may be
+        without a word, to be told of by ``brief_ran`` in their order, before anything that follows them. It is over
+        with the next ``Backend.arm`` or ``Backend.tell_brief(last=True)``."""
+
+    def brief_ran(self, runs: Sequence[BriefRun]) -> None: ...
 
     # Optional: ``node_warning(call, key, grad_outputs, text)`` before a node of which the framework would die; it may
     # stop, and answers as ``node_begin`` does. It may come for a call whose begin was not reported (nothing armed).

@@ -111,6 +111,7 @@ class TorchBackend(FrameworkBackend):
             screen.abandon(self._core)
             self._core.module.torch_abandon()
             listing.abandon(self._core)
+        self._entry.calls.abandon()
         self._creations = Creations(self._stacks)
         self._stacks.abandon()
         self.uninstall()
@@ -123,6 +124,9 @@ class TorchBackend(FrameworkBackend):
         super().prepare(late)
         self._stacks.history.late = late
         self.under_way = late and in_engine(("run_backward",))
+
+    def tell_brief(self, last: bool = False) -> None:
+        self._entry.tell_brief(last)
 
     def set_stacks(self, on: bool) -> None:
         self._stacks.history.switched(on)

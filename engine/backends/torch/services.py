@@ -10,6 +10,7 @@ import torch
 
 from adbg.engine.backends.torch import private
 from adbg.engine.backends.torch.modules import Modules
+from adbg.engine.backends.torch.native.brief import Calls
 from adbg.engine.backends.torch.native.core import Core
 from adbg.engine.backends.torch.native.walk import SHARED_TYPE
 from adbg.engine.backends.torch.saved import NodeFields
@@ -35,6 +36,7 @@ class Services:
         self.touched = Ledger()
         #: By thread, the highest number of a root whose backward ended and retained nothing. Numbers grow in a thread.
         self.last_roots: dict[int, int] = {}
+        self.calls: Calls  # those that the extension passes over
 
     def note_root(self, roots: Sequence[Any]) -> None:
         """A backward from these tensors ended well and retained nothing (0.4 us)."""
@@ -52,6 +54,12 @@ class Services:
             if len(known) >= _MOST_THREADS:
                 known.clear()
             known[thread] = number
+
+    def last_root(self) -> int | None:
+        """The highest number of a root on this thread whose backward ended well and retained nothing."""
+        thread = get_ident()
+        known = (self.last_roots.get(thread), self.calls.used_up(thread))
+        return max((number for number in known if number is not None), default=None)
 
     def forget_parents(self, tensors: Sequence[Any]) -> None:
         """See ``Stacks.forget_parents``; of tensors or GradientEdges. It touches nodes, so it is counted among the
