@@ -30,7 +30,7 @@ HEAD = """<!-- made by: python tests/support/findings_page.py -->
 ```sh
 adbg diagnose train.py                       # also -m MODULE, -c CODE, -- torchrun train.py
 adbg diagnose --iterations 20 train.py       # watch 20 iterations, then the script runs on
-adbg diagnose --timeout 600 train.py         # end the script after 10 minutes: what was found until then
+adbg diagnose --timeout 600 train.py         # end it after 10 minutes (Ctrl-C: now), and list what was found
 adbg diagnose --only nonfinite,in-place --json train.py
 adbg diagnose 20261122-1841-train.py         # a recorded run: what was found in it
 ```
