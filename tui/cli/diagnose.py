@@ -97,8 +97,7 @@ def _of_script(options: argparse.Namespace, kind: str, target: list[str], only: 
 
 def recorded(target: Sequence[str]) -> Path | None:
     """The run directory that the words name; None where they are a script with its arguments."""
-    from adbg.engine.record.files import labels
-    from adbg.engine.record.runs import find_run
+    from adbg.engine.record.runs import find_run, is_run
 
     word = target[0]
     if len(target) > 1 or os.path.isfile(word):
@@ -107,7 +106,7 @@ def recorded(target: Sequence[str]) -> Path | None:
     if os.path.isdir(word):
         if os.path.exists(os.path.join(word, "__main__.py")):
             return None
-        if labels(Path(word)):
+        if is_run(word):
             return Path(word)
         raise CommandError(f"{word} is no run directory, and has no __main__.py to run", "`adbg runs` lists runs")
     try:
