@@ -60,6 +60,11 @@ def test_the_first_one_switches_it_on_and_looks(watched: Callable[..., Watched])
     assert "evidence  norms 1, 2, 3" in one.text and one.value["kind"] == "zero-grad"  # type: ignore[index]
     only = session.run("diagnose nonfinite")
     assert "may overflow" in only.text and "gradients" not in only.text
+    answers.findings.remove(OTHER)
+    session.debugger.findings.begin()
+    assert session.run("diagnose nonfinite").text.startswith("nonfinite: nothing found so far, in 3 iterations")
+    answers.findings.insert(0, OTHER)
+    session.run("diagnose")
     answers.findings.append(protocol.Finding(3, "nonfinite", "note", 0.4, "came later"))
     assert "came later" in session.run("info findings").text and answers.asked[-1].action == "state"
     answers.findings.pop()
@@ -104,11 +109,11 @@ def test_of_a_job_every_process_says_how_far_it_is(watched: Callable[..., Watche
 
     session = watched(ranks=3)
     session.start()
-    counts = {agent.rank: count for agent, count in zip(session.program.agents, (0, 7, 0))}
-    for agent in session.program.agents:
-        told = protocol.DiagnosisBody(True, [], [protocol.Examined("nonfinite", "clear")], counts[agent.rank])
-        agent.do_diagnose = lambda _, told=told: told  # type: ignore[attr-defined]
-    session.program.agents[2].do_diagnose = refuses  # type: ignore[attr-defined]
     current = session.debugger.current
-    assert current is not None and counts[current.info.rank or 0] == 0
+    assert current is not None
+    here, busy, silent = sorted(session.program.agents, key=lambda agent: agent.rank != current.rank)
+    for agent, count in ((here, 0), (busy, 7)):
+        told = protocol.DiagnosisBody(True, [], [protocol.Examined("nonfinite", "clear")], count)
+        agent.do_diagnose = lambda _, told=told: told  # type: ignore[attr-defined]
+    silent.do_diagnose = refuses  # type: ignore[attr-defined]
     assert "nothing found so far, in 7 iterations" in session.run("diagnose").text

@@ -141,6 +141,8 @@ def findings_result(debugger: Debugger, only: list[str], on: bool, begins: bool 
     now = progress(debugger)
     examined = [row for row in debugger.findings.examined() if not only or row.kind in only]
     head = headline(rows, examined, now)
+    if only and not rows:
+        head = f"{', '.join(only)}: {head}"
     if begins:
         head = f"diagnosis is on now; {head}"
     lines = [head, *(line.text for line in list_lines(rows, WIDTH, len(rows) == 1))]
