@@ -47,6 +47,7 @@ from adbg.engine.session.observers import Observer
 from adbg.engine.session.post_mortem import stop_at_uncaught, uncaught
 from adbg.engine.session.session import Session
 from adbg.engine.session.stop_point import PausedPoint
+from adbg.engine.session.told_later import Gatherer
 
 if TYPE_CHECKING:
     from adbg.profiles.control import Profiling
@@ -128,7 +129,7 @@ class Agent:
         self.record = RunRecord(session, self, config, scratch)
         self.ledger = Ledger(self._new_group)
         self.record.opened = lambda recorder: self.ledger.record_into(recorder.collective)
-        self.events = Events(self, lambda: self.session.alone.settle())
+        self.events = Events(self)
         self.digests = DigestMoments(session)
         self.profiling: Profiling | None = None  # from the first question about profiles on
         self.diagnosing = Diagnosing(self)
@@ -141,7 +142,7 @@ class Agent:
         session.known_rank = self._known_rank
         node_log = NodeLog(self.log_levels, self.record.place_log)
         unmatched = UnmatchedBreakpoints(session, self)
-        session.observe(Collector(lambda: session.notify))
+        session.observe(Gatherer(session), Collector(lambda: session.notify))
         session.observe(_LateFacts(self), self.ledger, self.captures, self.events, unmatched, self.log_levels)
         session.observe(node_log, self.aids, self.ranks, self.digests)
         self.memory = MemoryWatch(session, self.event)
@@ -199,7 +200,7 @@ class Agent:
         if client is not None and client.initialized:
             client.event(body, droppable)
 
-    def event_later(self, make: Callable[[], Sequence[Any]], calm: bool = False) -> None:
+    def event_later(self, make: Callable[[], Sequence[Any]], calm: float = 0.0) -> None:
         client = self.client
         if client is not None and client.initialized:
             client.event_later(make, calm)
@@ -351,6 +352,8 @@ class Agent:
 class _LateFacts(Observer):
     """Has the agent look, but not 3,000 times a second, at what a process learns only while it runs."""
 
+    patient = True
+
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._due = 0.0
@@ -362,9 +365,6 @@ class _LateFacts(Observer):
             self._agent.look_again()
             self._agent.record.look_again()
             self._agent.ranks.groups.look_again()
-
-    def brief_later(self) -> bool:
-        return True
 
     def before_stop(self) -> None:
         self._agent.look_again()

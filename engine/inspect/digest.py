@@ -128,9 +128,6 @@ class DigestMoments(Observer):
                 else:
                     self._answer(each, "begin", None, None)
 
-    def brief_later(self) -> bool:
-        return not self._waiting
-
     def backward_end(self, running: Running, us: float, error: BaseException | None) -> None:
         if running.call.depth == 0:
             self._ended(running.call, running.backend)

@@ -105,9 +105,6 @@ class NodeLog(Observer):
     def brief_end(self, run: BriefRun) -> None:
         self._lower_all(run.call.number)
 
-    def brief_later(self) -> bool:
-        return not self._levels.raised
-
     # ---- the framework's own records
 
     def _place_log(self) -> None:

@@ -24,6 +24,7 @@ from adbg.engine.session.post_mortem import error_text, named
 from adbg.engine.session.running_call import Running, Slots, Visit
 from adbg.engine.session.slot_text import gradients_text, slot_text
 from adbg.engine.session.stop_point import Ran
+from adbg.engine.session.told_later import ToldLater
 from adbg.engine.types import BriefCall, BriefRun, Evidence, Phase
 
 if TYPE_CHECKING:
@@ -33,15 +34,14 @@ if TYPE_CHECKING:
 _AT_NO_NODE: tuple[int | None, int, Slots, Slots | None, float | None] = (None, 0, (), None, None)
 
 
-class BackendHooks:
+class BackendHooks(ToldLater):
     """The ``HookSink`` that the session installs in ``backend``."""
 
     def __init__(self, session: Session, backend: Backend) -> None:
-        self._session = session
+        super().__init__(session)
         self._backend = backend
-        self.alone, self.brief_ran = session.alone.allowed, session.alone.tell
         self._running: dict[int, Running] = {}  # by id of the call, between its begin and its end
-        #: Calls that were told in short, with the time of their begin, by number while they run.
+        # Calls that were told in short, with the time of their begin, by number while they run.
         self._brief: dict[int, tuple[BriefCall, float]] = {}
         # Exceptions that were shown already: iteration (addresses are used again), address, type, text.
         self._raised: list[tuple[int, int, type, str]] = []
@@ -98,14 +98,13 @@ class BackendHooks:
     def passes_over(self, kinds: frozenset[str], alike: Hashable = None, watched: bool = False) -> bool:
         return self._session.passes_over(kinds, alike, watched)
 
-    def brief_begin(self, call: BriefCall, began: float = 0.0) -> None:
+    def brief_begin(self, call: BriefCall) -> None:
         session = self._session
         try:
             if session.attached:
-                self._backend.tell_brief()
                 for tell in session.notify.before_backward:
                     tell()
-                self._brief[call.number] = (call, began or time.time())
+                self._brief[call.number] = (call, time.time())
                 for begin in session.notify.brief_begin:
                     begin(call)
         except own(Exception) as error:

@@ -21,7 +21,6 @@ from adbg.engine.frames import forget_stack
 from adbg.engine.outside import own, suppress
 from adbg.engine.own_files import SHOWN
 from adbg.engine.protocol import messages as p
-from adbg.engine.session.alone import PassedAlone
 from adbg.engine.session.breakpoints.grammar import parse_spec
 from adbg.engine.session.breakpoints.matching import absent, name_test
 from adbg.engine.session.breakpoints.table import BreakpointTable, Evaluate, Hit, HitEvent
@@ -69,11 +68,11 @@ class Session:
         self.goal: Goal | None = None
         self.until: BreakpointTable | None = None
         self.attached = self.deciding = False
-        self.entry = self.pausing = self.stacks = False
+        self.entry = self.pausing = False
+        self.stacks = False
         self.backends: list[Backend] = []
         self.hooks: list[BackendHooks] = []
         self._passed_over = PassedOver()
-        self.alone = PassedAlone(self)
         self._serials = itertools.count(1)
         self._guard = threading.RLock()  # of arming: the reader and a parked thread both change it
 
@@ -124,7 +123,6 @@ class Session:
         with self._guard:
             if not self.attached:
                 return
-            self.alone.settle()
             self.attached = False
             self.goal = self.until = None
             self.entry = self.pausing = False
@@ -144,7 +142,8 @@ class Session:
                     backend.uninstall()
                 except own(Exception) as error:
                     self.problems.defect(f"{backend.name} keeps a hook", error)
-        if (parked := self.parked) is not None:
+        parked = self.parked
+        if parked is not None:
             parked.resume()
             threading.Thread(target=self._free, args=(parked,), name="adbg-release", daemon=True).start()
 
@@ -175,15 +174,16 @@ class Session:
 
     def rearm(self) -> None:
         """Work out whom to tell and what the backends must report, after any change of what could stop."""
-        self.alone.settle()
         with self._guard:
-            moving = self.goal is not None or self.until is not None or self.pausing or self.entry
-            self.deciding = self.table.armed or moving
+            self.deciding = (
+                self.table.armed or self.goal is not None or self.until is not None or self.pausing or self.entry
+            )
             self.notify = Notify(self._observers)
             self.turn.quiet = self.notify.quiet
             wanted = any(observer.arms for observer in self._observers)
             armed = self.attached and (self.deciding or wanted)
-            self._passed_over.look_for(*self.table.passing(self.attached and not moving and not wanted))
+            special = self.goal or self.until or self.pausing or self.entry or wanted
+            self._passed_over.look_for(*self.table.passing(self.attached and not special))
             for backend in self.backends:
                 backend.arm(armed)
 
@@ -215,7 +215,8 @@ class Session:
 
     def passes_over(self, kinds: frozenset[str], alike: Hashable, watched: bool) -> bool:
         """See ``HookSink``. Not while a thread is stopped: another one that comes to a backward waits for it."""
-        if not self._passed_over.possible(watched) or self.turn.taken or any(ask() for ask in self.notify.needs_calls):
+        passed = self._passed_over.possible(watched)
+        if not passed or self.turn.taken or any(needs() for needs in self.notify.needs_calls):
             return False
         return self._passed_over.holds(kinds, alike)
 
@@ -296,7 +297,6 @@ class Session:
         """Announce the stop and stay until asked to continue. The caller holds the turn."""
         self.goal = self.until = None
         self.entry = self.pausing = False
-        self.alone.settle()
         begun = time.perf_counter_ns()
         key = point.key if point.key is not None else point.around
         place = running.place(point.stop.phase, key) if running else Place(Phase.PYTHON, thread=point.thread)

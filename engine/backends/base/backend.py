@@ -96,10 +96,6 @@ class Backend(abc.ABC):
         """False: backward passes straight through, only counted (``error`` post-mortem stays: it costs a try).
         True: every call is reported. Called from the reader thread: an atomic flag."""
 
-    def tell_brief(self, last: bool = False) -> None:  # noqa: B027  (nothing to tell is right for most)
-        """Tell by ``HookSink.brief_ran`` of the calls that ran since the last time without a word; ``last``: the next
-        ones are reported as they begin. Any thread."""
-
     def watch_iterations(self, tell: Callable[[bool], None] | None, who: str = "") -> None:
         """``tell(True)`` as an outermost backward begins, ``tell(False)`` as it ends, on its thread, armed or not;
         None: no more. Each ``who`` has one. It costs a call each, where arming walks the graph."""

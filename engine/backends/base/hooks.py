@@ -17,13 +17,14 @@ Cost contract: while ``arm(False)`` the wrapper passes straight through (one att
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Hashable, Sequence
+import ctypes
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from adbg.engine.backends.base.graph import Graph
 from adbg.engine.node_batch import NodeBatch
-from adbg.engine.types import BriefCall, BriefRun, NodeInfo, SourceLine
+from adbg.engine.types import BriefCall, BriefRuns, NodeInfo, SourceLine
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,13 +143,6 @@ class BackwardCall(Graph):
         return f"{type(error).__name__}: {error}"
 
 
-class Alone(NamedTuple):
-    """Leave to pass over calls without a word. ``notes``: writable memory of 24 bytes for the last one: its number
-    (u64), begin and end (f64, epoch; 0 while it runs), written as they happen; None: nobody wants them."""
-
-    notes: memoryview | None
-
-
 class HookSink(Protocol):
     """Implemented by the session. None of these may raise into the engine, save what the user asked for (kill)."""
 
@@ -173,17 +167,43 @@ class HookSink(Protocol):
         True: ``brief_begin`` and ``brief_end`` tell of it, and nothing else; if it turns out later that it is looked
         into all the same (an exception, ``breakpoint()`` in a node), the methods above come too."""
 
-    def brief_begin(self, call: BriefCall, began: float = 0.0) -> None:
-        """``began``: seconds since the epoch, where it is told later."""
+    def brief_begin(self, call: BriefCall) -> None: ...
 
     def brief_end(self, number: int, us: float, error: BaseException | None) -> None: ...
 
-    def alone(self, us: float) -> Alone | None:
-        """Asked behind the end of a call that was passed over and took ``us``: whether others just like it may be
-        without a word, to be told of by ``brief_ran`` in their order, before anything that follows them. It is over
-        with the next ``Backend.arm`` or ``Backend.tell_brief(last=True)``."""
-
-    def brief_ran(self, runs: Sequence[BriefRun]) -> None: ...
-
+    # Optional: all of ``LateSink``.
     # Optional: ``node_warning(call, key, grad_outputs, text)`` before a node of which the framework would die; it may
     # stop, and answers as ``node_begin`` does. It may come for a call whose begin was not reported (nothing armed).
+
+
+class LateSink(Protocol):
+    """What a sink has beside ``HookSink`` for a backend that can run calls without a word and tell of them later, where
+    they would be told in short. ``Backend.arm`` follows whatever changes one of these answers.
+
+    Attributes:
+        patient: calls in short may be told later.
+        cell: 24 writable bytes for number (u64), begin and end (f64, epoch; 0.0 while it runs) of such a call, or None.
+        zeros: numbers one of which is not 0 where a call must be told at once.
+        asks: functions one of which says True then.
+    """
+
+    @property
+    def patient(self) -> bool: ...
+
+    @property
+    def cell(self) -> memoryview | None: ...
+
+    @property
+    def zeros(self) -> Sequence[ctypes.c_int32]: ...
+
+    @property
+    def asks(self) -> Sequence[Callable[[], bool]]: ...
+
+    def told_later(self, take: Callable[[], Iterable[BriefRuns]]) -> None:
+        """``take``, on any thread, returns the calls that ran since the last time."""
+
+    def waiting(self) -> None:
+        """There are some to be taken, behind the first of them."""
+
+    def gather(self) -> None:
+        """Take them now: something else is about to be told."""

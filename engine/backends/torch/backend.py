@@ -125,9 +125,6 @@ class TorchBackend(FrameworkBackend):
         self._stacks.history.late = late
         self.under_way = late and in_engine(("run_backward",))
 
-    def tell_brief(self, last: bool = False) -> None:
-        self._entry.tell_brief(last)
-
     def set_stacks(self, on: bool) -> None:
         self._stacks.history.switched(on)
         self._stacks.set(on)

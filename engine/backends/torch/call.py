@@ -20,6 +20,7 @@ from adbg.engine.backends.torch.native import events
 from adbg.engine.backends.torch.native.brief import Facts, Passed
 from adbg.engine.backends.torch.native.core import Core
 from adbg.engine.backends.torch.services import Services, node_name
+from adbg.engine.frames import local
 from adbg.engine.node_batch import NodeBatch
 from adbg.engine.types import SourceLine
 
@@ -167,14 +168,17 @@ class Begun:
         self.age = 0  # ``Calls.age`` then
 
     @classmethod
-    def passed(cls, passed: Passed, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Begun:
-        """One that was passed over, and is looked at after all."""
-        begun = cls(args, kwargs, passed.number, -1)
-        begun.thread = passed.thread
-        begun.grad_mode = passed.grad_mode
-        if passed.facts is not None:
-            begun.brief = passed.since, passed.facts
-        return begun
+    def looked_at(cls, passed: Passed, frame: types.FrameType, tell: Callable[[Passed], None]) -> Begun:
+        """One that was passed over, in this frame of ours, and is looked at after all: the first time it is told."""
+        if passed.begun is None:
+            begun = passed.begun = cls(local(frame, "args"), local(frame, "kwargs"), passed.number, -1)
+            begun.thread = passed.thread
+            begun.grad_mode = passed.grad_mode
+            if passed.facts is not None:
+                begun.brief = passed.since, passed.facts
+            tell(passed)
+        found: Begun = passed.begun
+        return found
 
 
 class Arguments:

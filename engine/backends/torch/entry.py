@@ -10,24 +10,24 @@ from __future__ import annotations
 import sys
 import threading
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
 
 import torch
 
-from adbg.engine.backends.base import Alone, HookSink
+from adbg.engine.backends.base import HookSink
 from adbg.engine.backends.common.shield import surely
 from adbg.engine.backends.torch import private
 from adbg.engine.backends.torch.call import Arguments, Begun, TorchCall, entry_function
-from adbg.engine.backends.torch.failures import mark_told, unmark_told, was_told
+from adbg.engine.backends.torch.failures import mark_told, unexpected, unmark_told
 from adbg.engine.backends.torch.hooking import HookRegistration
 from adbg.engine.backends.torch.native.brief import Calls, Facts, Passed
 from adbg.engine.backends.torch.native.survey import Surveyor
 from adbg.engine.backends.torch.services import Services, root_nodes
 from adbg.engine.backends.torch.stacks import FrameFilter
 from adbg.engine.frames import local
-from adbg.engine.outside import DISGUISED, by_handler, own, suppress
+from adbg.engine.outside import DISGUISED, own, suppress
 
 
 class _Passing(threading.local):
@@ -87,16 +87,14 @@ class EngineEntry:
         return self.calls.iteration
 
     def _decide(self) -> None:
-        """Which calls the extension may pass over, from now on: all or none."""
+        """Which calls the extension may pass over, from now on."""
         self.calls.forbid()
-        if self._sink is not None and not self._armed and self._tick is None and not self._services.core.layout():
-            self.calls.allow_all()
-
-    def tell_brief(self, last: bool) -> None:
-        if last and self._armed:
-            self.calls.forbid()
-        if self._sink is not None:
-            self.calls.tell(self._sink)
+        sink = self._sink
+        if sink is not None and self._tick is None and not self._services.core.layout():
+            if self._armed:
+                self.calls.listen(sink)
+            else:
+                self.calls.allow_all()
 
     def install(self, sink: HookSink) -> None:
         """Put our engine in. Its type is a subclass of torch's own, so that everything else of it is inherited."""
@@ -160,7 +158,7 @@ class EngineEntry:
         if task == -1 and self._tick is not None:
             self._tick(True)
         if task != -1 and self._services.stacks.by_anomaly:
-            self._forget_parents(Arguments(args, kwargs).outputs)
+            self._services.forget_parents(Arguments(args, kwargs).outputs)
         if not self._armed:
             return begun
         try:
@@ -187,15 +185,15 @@ class EngineEntry:
             call.finish()
             self._in_short(sink, begun, facts, iteration)
             return
-        self.calls.tell(sink)
+        self.calls.gather(sink)
         self.open.append(call)
         sink.backward_begin(call)
 
-    @staticmethod
-    def _in_short(sink: HookSink, begun: Begun, facts: Facts | None, iteration: int) -> bool:
+    def _in_short(self, sink: HookSink, begun: Begun, facts: Facts | None, iteration: int) -> bool:
         """Report a call that is passed over; False where it is not."""
         if facts is None:
             return False
+        self.calls.gather(sink)
         sink.brief_begin(facts.call(begun.number, iteration, begun.thread))
         begun.brief = perf_counter_ns(), facts
         return True
@@ -219,7 +217,7 @@ class EngineEntry:
         try:
             self._spend(begun)
             if self._services.stacks.by_anomaly and isinstance(result, tuple):
-                self._forget_parents(result)
+                self._services.forget_parents(result)
             if call is not None and sink is not None:
                 sink.backward_end(call, None)
         finally:
@@ -231,24 +229,19 @@ class EngineEntry:
 
     def _ended_late(self, passed: Passed, us: float) -> None:
         """One was passed over, and somebody wants to hear of each now."""
+        self._tell_passed(passed)
+        if self._sink is not None:
+            self._sink.brief_end(passed.number, us, None)
+
+    def _tell_passed(self, passed: Passed) -> None:
         sink, facts = self._sink, passed.facts
         if sink is not None and facts is not None:
-            sink.brief_begin(facts.call(passed.number, passed.iteration, passed.thread), passed.began)
-            sink.brief_end(passed.number, us, None)
+            self.calls.gather(sink)
+            sink.brief_begin(facts.call(passed.number, passed.iteration, passed.thread))
 
     def _looked_at(self, held: Any, frame: types.FrameType) -> Begun | None:
         """The call that this frame of ours runs, reported from here on where it was passed over."""
-        if held is None or isinstance(held, Begun):
-            return held
-        passed: Passed = held
-        sink, facts = self._sink, passed.facts
-        if passed.begun is None:
-            passed.begun = Begun.passed(passed, local(frame, "args"), local(frame, "kwargs"))
-            if sink is not None and facts is not None:
-                self.calls.tell(sink)
-                sink.brief_begin(facts.call(passed.number, passed.iteration, passed.thread), passed.began)
-        found: Begun = passed.begun
-        return found
+        return held if held is None or isinstance(held, Begun) else Begun.looked_at(held, frame, self._tell_passed)
 
     def _ticked(self, begun: Begun) -> None:
         if self._tick is not None and begun.task == -1:
@@ -266,11 +259,6 @@ class EngineEntry:
             with suppress(Exception):  # knowing less about old graphs is no reason to hurt the program
                 self._services.note_root(args[0])
 
-    def _forget_parents(self, tensors: Sequence[Any]) -> None:
-        """Of what was made inside a backward and now begins one, or is the result of one with ``create_graph``."""
-        with suppress(Exception):
-            self._services.forget_parents(tensors)
-
     def _end_brief(self, begun: Begun, error: BaseException | None) -> None:
         sink, brief, survey = self._sink, begun.brief, begun.survey
         begun.brief = None
@@ -280,14 +268,14 @@ class EngineEntry:
         sink.brief_end(begun.number, us, error)
         if error is None and survey is not None and survey.alike is not None and self._tick is None:
             with suppress(Exception):
-                self._pass_alone(begun.age, survey.told, brief[1], sink.alone(us))
+                self._pass_alone(begun.age, survey.told, brief[1])
 
-    def _pass_alone(self, age: int, told: Any, facts: Facts, leave: Alone | None) -> None:
+    def _pass_alone(self, age: int, told: Any, facts: Facts) -> None:
         """Have calls like this one passed over without a word, where nobody minds."""
         entry: types.FrameType | None = sys._getframe(3)
         user = self._frames.live_frame(entry)
-        if leave is not None and entry is not None and user is not None:
-            self.calls.allow(age, entry.f_code, user.f_code, told, facts, leave)
+        if entry is not None and user is not None:
+            self.calls.allow(age, entry.f_code, user.f_code, told, facts)
 
     def failed(self, held: Any, error: BaseException) -> None:
         """An exception is leaving the engine: report it (post-mortem), once however many nested calls it crosses
@@ -304,7 +292,7 @@ class EngineEntry:
                 mark_told(error)
                 if sink is not None:
                     sink.backward_end(call, error)
-            elif sink is not None and begun is not None and self._wants_post_mortem(error):
+            elif sink is not None and begun is not None and not self._passing.depth and unexpected(error):
                 parent, key = self._parent(begun.task) if begun.task != -1 else (None, None)
                 call = begun.call = self._make(sink, begun, parent, key, sys._getframe(1))
                 if call is not None:
@@ -318,11 +306,6 @@ class EngineEntry:
                 if begun.brief is not None:
                     self._end_brief(begun, error)
                 self._ticked(begun)
-
-    def _wants_post_mortem(self, error: BaseException) -> bool:
-        if self._passing.depth or by_handler(error) or not isinstance(error, Exception) or private.tracing():
-            return False
-        return not was_told(error)
 
     def _close(self, begun: Begun) -> None:
         if begun.call is not None:
@@ -393,7 +376,7 @@ class EngineEntry:
             sink, found = self._sink, self.at_hand()
             if sink is not None and found is not None:
                 self._surveyor.handed_over(found[0].root_nodes)
-                self.calls.forbid()
+                self._decide()
                 sink.backward_begin(found[0])
 
     def at_hand(self) -> tuple[TorchCall, int] | None:

@@ -13,7 +13,7 @@ from typing import Any
 from adbg.engine.backends.torch import private
 from adbg.engine.backends.torch.graph import TorchGraph
 from adbg.engine.frames import local, locals_of
-from adbg.engine.outside import suppress
+from adbg.engine.outside import by_handler, suppress
 from adbg.engine.types import ValueState
 
 _MARK = "__adbg_told__"
@@ -153,5 +153,8 @@ def unmark_told(error: BaseException) -> None:
         vars(error).pop(_MARK, None)
 
 
-def was_told(error: BaseException) -> bool:
-    return bool(vars(error).get(_MARK))
+def unexpected(error: BaseException) -> bool:
+    """Whether a post-mortem of it is wanted: not twice, and not of what a signal's handler raised."""
+    if by_handler(error) or not isinstance(error, Exception) or private.tracing():
+        return False
+    return not vars(error).get(_MARK)

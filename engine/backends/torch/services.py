@@ -17,7 +17,7 @@ from adbg.engine.backends.torch.saved import NodeFields
 from adbg.engine.backends.torch.stacks import Stacks
 from adbg.engine.backends.torch.tensors import short_dtype
 from adbg.engine.backends.torch.touched import SMALL, Ledger
-from adbg.engine.outside import own
+from adbg.engine.outside import own, suppress
 from adbg.engine.types import TensorMeta
 
 _MOST_THREADS = 256
@@ -64,18 +64,19 @@ class Services:
     def forget_parents(self, tensors: Sequence[Any]) -> None:
         """See ``Stacks.forget_parents``; of tensors or GradientEdges. It touches nodes, so it is counted among the
         walks."""
-        roots: list[Any] = []
-        for root in tensors:
-            tensor = isinstance(root, torch.Tensor)
-            node = private.attribute_grad_fn(root) if tensor else getattr(root, "node", None)
-            if node is not None:
-                roots.append(node)
-        if not roots:
-            return
-        with self.touched.lock:
-            nodes, whole = self.stacks.forget_parents(roots, self.touched.allowance(roots))
-            if len(nodes) > SMALL:
-                self.touched.record(roots, nodes, whole)
+        with suppress(Exception):  # no reason to hurt the program
+            roots: list[Any] = []
+            for root in tensors:
+                tensor = isinstance(root, torch.Tensor)
+                node = private.attribute_grad_fn(root) if tensor else getattr(root, "node", None)
+                if node is not None:
+                    roots.append(node)
+            if not roots:
+                return
+            with self.touched.lock:
+                nodes, whole = self.stacks.forget_parents(roots, self.touched.allowance(roots))
+                if len(nodes) > SMALL:
+                    self.touched.record(roots, nodes, whole)
 
 
 def node_name(node: Any) -> str:

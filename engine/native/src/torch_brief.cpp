@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "layouts.h"
+#include "listeners.h"
 #include "torch_graph.h"
 #include "torch_engine.h"
 #include "torch_nodes.h"
@@ -22,6 +23,9 @@ constexpr size_t kMostKnown = 16;   // graphs and lines
 constexpr size_t kMostFrames = 64;  // between the engine's entry and the user's line
 constexpr size_t kMostRuns = 1024;  // that wait to be told
 constexpr size_t kMostThreads = 256;
+constexpr uint64_t kFirst = 100;            // calls of a process that Python is told of at once
+constexpr int64_t kBetween = 250000000;     // ns: so often it is asked about a call all the same
+constexpr double kLong = 20000;             // us: calls behind one that took as long are told at once
 
 double epoch() {
   timespec time;
@@ -102,8 +106,9 @@ struct State {
   std::vector<Run> runs;
   std::vector<std::pair<unsigned long, long long>> lasts;  // by thread, the highest number of a root that is used up
   uint64_t age = 1;      // of what `known` was learnt under
-  Py_buffer notes{};     // where number, begin and end of the last call are written
-  bool noting = false;
+  Listeners listeners;
+  int64_t asked = 0;     // when Python was asked about a call
+  bool was_long = false;
 };
 
 struct Calls {
@@ -119,13 +124,9 @@ PyObject* part(Calls* calls, Part which) { return PyTuple_GET_ITEM(calls->parts,
 
 PyObject *str_grad_fn, *str_accumulate, *str_context;
 
-void note(State& state, unsigned long long number, double began, double ended) {
-  if (!state.noting) return;
-  char* at = static_cast<char*>(state.notes.buf);
-  const uint64_t of = number;
-  memcpy(at, &of, 8);
-  memcpy(at + 8, &began, 8);
-  memcpy(at + 16, &ended, 8);
+void let_go(Known& known) {
+  for (PyObject* code : known.codes) Py_DECREF(code);
+  Py_DECREF(known.facts);
 }
 
 void forget(Calls* calls) {
@@ -134,11 +135,8 @@ void forget(Calls* calls) {
   state.all = false;
   std::vector<Known> gone;
   gone.swap(state.known);
-  if (std::exchange(state.noting, false)) PyBuffer_Release(&state.notes);
-  for (Known& each : gone) {
-    for (PyObject* code : each.codes) Py_DECREF(code);
-    Py_DECREF(each.facts);
-  }
+  state.listeners.clear();
+  for (Known& each : gone) let_go(each);
 }
 
 // The frame above the innermost one: that is the entry's.
@@ -240,8 +238,10 @@ PyObject* facts_of(Calls* calls, bool accumulate, const Roots& roots, long long&
   }
   Frame* frame = above_entry();
   const auto here = [&](const Known& each) { return each.accumulate == accumulate && from(each, frame); };
+  if (!state.listeners.any() || calls->count < kFirst || state.was_long || monotonic() - state.asked > kBetween) return nullptr;
   if (state.runs.size() >= kMostRuns || std::none_of(state.known.begin(), state.known.end(), here)) return nullptr;
-  if (survey(roots.nodes().data(), roots.nodes().size(), found) != Surveyed::done) return nullptr;
+  if (state.listeners.hurried() || survey(roots.nodes().data(), roots.nodes().size(), found) != Surveyed::done)
+    return nullptr;
   for (const Known& each : state.known)  // again: code of the program's may have run in between
     if (here(each) && same(each.survey, found)) {
       last = found.last;
@@ -281,7 +281,7 @@ PyObject* pass(Calls* calls, PyObject* arguments, PyObject* keywords) {
   call->begun = Py_None;
   call->began = epoch();
   call->since = monotonic();
-  if (facts != Py_None) note(*calls->state, call->number, call->began, 0);
+  if (facts != Py_None) calls->state->listeners.note(call->number, call->began, 0);
   return reinterpret_cast<PyObject*>(call);
 }
 
@@ -308,6 +308,7 @@ PyObject* calls_begin(PyObject* self, PyObject* const* arguments, Py_ssize_t cou
     }
     PyErr_Clear();
   }
+  calls->state->asked = monotonic();
   return PyObject_Vectorcall(calls->begin, arguments, static_cast<size_t>(count), nullptr);
 }
 
@@ -325,13 +326,15 @@ PyObject* calls_end(PyObject* self, PyObject* const* arguments, Py_ssize_t count
   }
   State& state = *calls->state;
   const double us = static_cast<double>(monotonic() - call->since) / 1000;
+  state.was_long = us > kLong;
   try {
     spend(state, call->thread, call->last);
     if (call->facts == Py_None) Py_RETURN_NONE;
     if (call->age == state.age) {
-      note(state, call->number, call->began, epoch());
+      state.listeners.note(call->number, call->began, epoch());
       state.runs.push_back({call->number, call->iteration, call->thread, call->began, us, call->facts});
       Py_INCREF(call->facts);
+      if (state.runs.size() == 1 && !state.listeners.woken()) return nullptr;
       Py_RETURN_NONE;
     }
   } catch (const std::bad_alloc&) {
@@ -340,19 +343,19 @@ PyObject* calls_end(PyObject* self, PyObject* const* arguments, Py_ssize_t count
   return PyObject_CallFunction(calls->late, "Od", arguments[0], us);  // nobody may ask any more
 }
 
-// allow(age, entry, code, accumulate, watched, survey, facts, notes) -> whether calls like this one are passed over from now on: made by
+// allow(age, entry, code, accumulate, watched, survey, facts) -> whether calls like this one are passed over from now on: made by
 // the frames above the caller's caller out to the first one of `code`. Not where the age is another than it was then.
 PyObject* calls_allow(PyObject* self, PyObject* arguments) {
   Calls* calls = reinterpret_cast<Calls*>(self);
   State& state = *calls->state;
   unsigned long long age, types, one, other;
-  PyObject *entry, *code, *facts, *notes;
+  PyObject *entry, *code, *facts;
   int accumulate, watched;
   Py_ssize_t nodes;
-  if (!PyArg_ParseTuple(arguments, "KO!O!pp(nKKK)OO", &age, &PyCode_Type, &entry, &PyCode_Type, &code, &accumulate,
-                        &watched, &nodes, &types, &one, &other, &facts, &notes))
+  if (!PyArg_ParseTuple(arguments, "KO!O!pp(nKKK)O", &age, &PyCode_Type, &entry, &PyCode_Type, &code, &accumulate,
+                        &watched, &nodes, &types, &one, &other, &facts))
     return nullptr;
-  if (age != state.age || state.known.size() >= kMostKnown) Py_RETURN_FALSE;
+  if (age != state.age || !state.listeners.any()) Py_RETURN_FALSE;
   Known known{{}, {}, {}, accumulate != 0, watched != 0, facts};
   known.survey.nodes = static_cast<size_t>(nodes);
   known.survey.types = types;
@@ -371,14 +374,15 @@ PyObject* calls_allow(PyObject* self, PyObject* arguments) {
       found = is(frame, code);
     }
     if (!found) Py_RETURN_FALSE;
-    if (notes != Py_None && !state.noting) {
-      if (PyObject_GetBuffer(notes, &state.notes, PyBUF_WRITABLE) != 0) return nullptr;
-      if (state.notes.len < 24) {
-        PyBuffer_Release(&state.notes);
-        PyErr_SetString(PyExc_ValueError, "at least 24 bytes");
-        return nullptr;
-      }
-      state.noting = true;
+    const auto as = [&](const Known& each) {
+      return each.places == known.places && same(each.survey, known.survey) && each.accumulate == known.accumulate &&
+             each.watched == known.watched;
+    };
+    if (std::any_of(state.known.begin(), state.known.end(), as)) Py_RETURN_TRUE;
+    if (state.known.size() >= kMostKnown) {
+      Known oldest = std::move(state.known.front());
+      state.known.erase(state.known.begin());
+      let_go(oldest);
     }
     state.known.push_back(known);
   } catch (const std::bad_alloc&) {
@@ -387,6 +391,13 @@ PyObject* calls_allow(PyObject* self, PyObject* arguments) {
   for (PyObject* each : known.codes) Py_INCREF(each);
   Py_INCREF(facts);
   Py_RETURN_TRUE;
+}
+
+PyObject* calls_listen(PyObject* self, PyObject* arguments) {
+  PyObject *asks, *zeros, *wake, *cell;
+  if (!PyArg_ParseTuple(arguments, "OOOO", &asks, &zeros, &wake, &cell)) return nullptr;
+  if (!reinterpret_cast<Calls*>(self)->state->listeners.set(asks, zeros, wake, cell)) return nullptr;
+  Py_RETURN_NONE;
 }
 
 PyObject* calls_allow_all(PyObject* self, PyObject*) {
@@ -512,7 +523,8 @@ PyMethodDef calls_methods[] = {
     {"begin", as_method(calls_begin), METH_FASTCALL, "(args, kwargs) -> what `end` takes"},
     {"end", as_method(calls_end), METH_FASTCALL, "(what `begin` returned, result)"},
     {"allow", calls_allow, METH_VARARGS,
-     "(age, code of the entry, code of the user's line, accumulate, watched, survey, facts, notes) -> bool"},
+     "(age, code of the entry, code of the user's line, accumulate, watched, survey, facts) -> bool"},
+    {"listen", calls_listen, METH_VARARGS, "(asks, zeros, wake, cell): calls may be passed over; see listeners.h"},
     {"allow_all", calls_allow_all, METH_NOARGS, "all calls are passed over and not written down"},
     {"forbid", calls_forbid, METH_NOARGS, "the next call is looked at again"},
     {"take", calls_take, METH_NOARGS, "() -> [(number, iteration, thread, began, us, facts)] since the last time"},

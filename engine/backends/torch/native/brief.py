@@ -8,16 +8,15 @@ us when it is called again and again (tiny transformer). The extension decides s
 from __future__ import annotations
 
 import itertools
-import threading
 import types
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from adbg.engine.backends.base import Alone, HookSink
+from adbg.engine.backends.base import HookSink
 from adbg.engine.backends.torch import private
-from adbg.engine.types import BriefCall, BriefRun
+from adbg.engine.types import BriefCall, BriefRuns
 
 Begin = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 End = Callable[[Any, Any], None]
@@ -64,7 +63,6 @@ class Calls:
         self._native: Any = None
         self._numbers, self._iterations = itertools.count(1), itertools.count(1)
         self._count = self._iteration = 0
-        self._telling = threading.RLock()
         if module is not None:
             looking = (
                 torch.Tensor,
@@ -109,17 +107,29 @@ class Calls:
         if self._native is not None:
             self._native.allow_all()
 
-    def allow(
-        self, age: int, entry: types.CodeType, user: types.CodeType, survey: Any, facts: Facts, leave: Alone
-    ) -> None:
+    def listen(self, sink: HookSink) -> None:
+        """Calls may be passed over that are like one for which Python said so (``allow``), where the sink is a
+        ``LateSink`` and patient."""
+        if self._native is not None and getattr(sink, "patient", False):
+            late: Any = sink
+            late.told_later(self._runs)
+            self._native.listen(tuple(late.asks), tuple(late.zeros), late.waiting, late.cell)
+
+    def gather(self, sink: HookSink) -> None:
+        """Have told what ran without a word: something is told that comes after it."""
+        gather = getattr(sink, "gather", None)
+        if self._native is not None and gather is not None:
+            gather()
+
+    def allow(self, age: int, entry: types.CodeType, user: types.CodeType, survey: Any, facts: Facts) -> None:
         """Pass over calls whose graph has this ``survey`` (nodes, types and two more: ``Core.survey``), made by the
         same lines from ``entry``'s, which runs now, out to one of ``user``. Not where something was forbidden since
         ``age``."""
         accumulate = facts.entry == "backward"
-        self._native.allow(age, entry, user, accumulate, facts.watched, survey, facts, leave.notes)
+        self._native.allow(age, entry, user, accumulate, facts.watched, survey, facts)
 
     def forbid(self) -> None:
-        """The next call is looked at."""
+        """Every call is looked at."""
         if self._native is not None:
             self._native.forbid()
 
@@ -128,17 +138,22 @@ class Calls:
         if self._native is not None:
             self._native.aside += change
 
-    def tell(self, sink: HookSink) -> None:
-        """Those that ran since the last time, in order, also where two threads ask."""
-        if self._native is not None:
-            with self._telling:
-                rows = self._native.take()
-                if rows:
-                    sink.brief_ran([_run(*row) for row in rows])
+    def _runs(self) -> Sequence[BriefRuns]:
+        """Those that ran since the last time, in order."""
+        runs: list[tuple[BriefCall, Facts, list[float], list[float]]] = []
+        for number, iteration, thread, began, us, facts in self._native.take():
+            if runs:
+                first, of, begins, times = runs[-1]
+                ahead = number - first.number
+                if of is facts and first.thread == thread and ahead == len(times) == iteration - first.iteration:
+                    begins.append(began)
+                    times.append(us)
+                    continue
+            runs.append((facts.call(number, iteration, thread), facts, [began], [us]))
+        return [BriefRuns(first, tuple(begins), tuple(times)) for first, _, begins, times in runs]
 
     def abandon(self) -> None:
         """In a forked child: those that ran are the parent's to tell."""
-        self._telling = threading.RLock()
         if self._native is not None:
             self._native.forbid()
             self._native.take()
@@ -148,7 +163,3 @@ class Calls:
     def used_up(self, thread: int) -> int | None:
         """The highest number of a root whose backward was passed over and retained nothing."""
         return None if self._native is None else self._native.last(thread)
-
-
-def _run(number: int, iteration: int, thread: int, began: float, us: float, facts: Facts) -> BriefRun:
-    return BriefRun(facts.call(number, iteration, thread), began, False, us)
