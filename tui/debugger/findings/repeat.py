@@ -9,7 +9,7 @@ from adbg.engine.protocol.messages import Finding, FoundAt
 from adbg.engine.record.reader import RecordedBackward, RunReader
 from adbg.tui.debugger.findings.kinds import REPEATED
 
-_NEXT = ["adbg diagnose --deep SCRIPT again: whether it is the same node each time"]
+_NEXT = ["adbg diagnose --deep --only run-differs SCRIPT"]  # whether it is the same node each time
 
 
 def compare(first: Path, second: Path) -> Finding | None:
