@@ -50,7 +50,7 @@ class Run:
     def above_notes(self) -> list[dict[str, Any]]:
         return [each for each in self.told if each["severity"] != "note"]
 
-    def first(self, kind: str) -> dict[str, Any]:
+    def check_first(self, kind: str) -> dict[str, Any]:
         """The first finding above a note, or of all where there is none: of that kind, with the marked line."""
         told = self.above_notes() or self.told
         assert told, f"nothing was found\n{self}"
@@ -64,13 +64,13 @@ class Run:
         assert self.output == self.plain, f"another result under diagnosis\n{self}\nplain:\n{self.plain}"
         return first
 
-    def names(self, kind: str) -> dict[str, Any]:
+    def check_names(self, kind: str) -> dict[str, Any]:
         """The marked line is named as this kind too, at whatever place."""
         lines = [each["cause"]["line"] for each in self.every if each["kind"] == kind and each["cause"] is not None]
         assert lines == [line_of(self.program)], f"{kind} was expected at the marked line\n{self}"
         return next(each for each in self.every if each["kind"] == kind)
 
-    def healthy(self) -> None:
+    def check_healthy(self) -> None:
         """No finding above a note, and the same output as without adbg."""
         assert not self.above_notes(), f"a false alarm\n{self}"
         assert self.output == self.plain, f"another result under diagnosis\n{self}\nplain:\n{self.plain}"

@@ -169,8 +169,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
 @pytest.mark.parametrize("number", range(len(CASES)))
 def test_the_line_is_named(runs: dict[str, Run], number: int) -> None:
     kind = CASES[number][0]
-    runs[f"{kind} {number}"].first(kind)
+    runs[f"{kind} {number}"].check_first(kind)
 
 
 def test_functions_that_may_write_and_keep(runs: dict[str, Run]) -> None:
-    runs["healthy"].healthy()
+    runs["healthy"].check_healthy()

@@ -188,9 +188,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
 @pytest.mark.parametrize("number", range(len(CASES)))
 def test_the_line_of_the_backward_is_named(runs: dict[str, Run], number: int) -> None:
     kind = CASES[number][0]
-    runs[f"{kind} {number}"].first(kind)
+    runs[f"{kind} {number}"].check_first(kind)
 
 
 def test_the_factor_is_told(runs: dict[str, Run]) -> None:
-    found = runs["wrong-derivative 0"].first("wrong-derivative")
+    found = runs["wrong-derivative 0"].check_first("wrong-derivative")
     assert "0.5 times" in found["message"], found

@@ -195,4 +195,4 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
 @pytest.mark.parametrize("number", range(len(CASES)))
 def test_the_line_to_change_is_named(runs: dict[str, Run], number: int) -> None:
     kind = CASES[number][0]
-    runs[f"{kind} {number}"].first(kind)
+    runs[f"{kind} {number}"].check_first(kind)

@@ -146,9 +146,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
 @pytest.mark.parametrize("number", range(len(CASES)))
 def test_the_line_is_noted(runs: dict[str, Run], number: int) -> None:
     kind = CASES[number][0]
-    assert runs[f"{kind} {number}"].first(kind)["severity"] == "note"
+    assert runs[f"{kind} {number}"].check_first(kind)["severity"] == "note"
 
 
 def test_axes_and_types_that_are_meant(runs: dict[str, Run]) -> None:
-    runs["healthy"].healthy()
+    runs["healthy"].check_healthy()
     assert not [each for each in runs["healthy"].told if each["kind"] in ("wrong-axis", "promoted")]

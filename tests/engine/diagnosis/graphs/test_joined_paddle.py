@@ -171,8 +171,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
 @pytest.mark.parametrize("number", range(len(CASES)))
 def test_the_line_that_joins_or_keeps_is_named(runs: dict[str, Run], number: int) -> None:
     kind = CASES[number][0]
-    runs[f"{kind} {number}"].first(kind)
+    runs[f"{kind} {number}"].check_first(kind)
 
 
 def test_what_is_carried_on_as_it_should_be(runs: dict[str, Run]) -> None:
-    runs["healthy"].healthy()
+    runs["healthy"].check_healthy()

@@ -150,9 +150,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
 @pytest.mark.parametrize("number", range(len(CASES)))
 def test_the_line_is_named(runs: dict[str, Run], number: int) -> None:
     kind = CASES[number][0]
-    runs[f"{kind} {number}"].first(kind)
+    runs[f"{kind} {number}"].check_first(kind)
 
 
 def test_rounding_and_gradients_that_are_meant(runs: dict[str, Run]) -> None:
-    runs["healthy"].healthy()
+    runs["healthy"].check_healthy()
     assert not runs["healthy"].told

@@ -280,13 +280,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
 @pytest.mark.parametrize("number", range(len(CASES)))
 def test_names_the_line(runs: dict[str, Run], number: int) -> None:
     _, why = CASES[number]
-    first = runs[str(number)].first("nonfinite")
+    first = runs[str(number)].check_first("nonfinite")
     assert why in (first["message"] + " ".join(first["evidence"])), first
     assert first["confidence"] >= 0.8
 
 
 def test_healthy_programs_get_no_finding(runs: dict[str, Run]) -> None:
-    runs["healthy"].healthy()
+    runs["healthy"].check_healthy()
 
 
 def test_paddles_own_check_names_the_same_operator(tmp_path: Path) -> None:

@@ -302,7 +302,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
 @pytest.mark.parametrize("number", range(len(CASES)))
 def test_names_the_line(runs: dict[str, Run], number: int) -> None:
     _, kind, why = CASES[number]
-    first = runs[str(number)].first(kind)
+    first = runs[str(number)].check_first(kind)
     assert why in (first["message"] + " ".join(first["evidence"])).lower(), first
 
 
@@ -313,7 +313,7 @@ def test_what_follows_from_vanishing_gradients_is_not_told_beside_them(tmp_path:
 
 
 def test_healthy_programs_get_no_finding(runs: dict[str, Run]) -> None:
-    runs["healthy"].healthy()
+    runs["healthy"].check_healthy()
 
 
 def test_what_is_said_to_be_zero_is_zero(tmp_path: Path) -> None:

@@ -192,7 +192,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
 @pytest.mark.parametrize("number", range(len(CASES)))
 def test_names_the_layer(runs: dict[str, Run], number: int) -> None:
     _, kind, why = CASES[number]
-    first = runs[str(number)].first(kind)
+    first = runs[str(number)].check_first(kind)
     assert why in (first["message"] + " ".join(first["evidence"])).lower(), first
 
 
@@ -206,6 +206,6 @@ def test_as_many_are_dead_as_the_activations_say(tmp_path: Path) -> None:
 
 
 def test_layers_that_work(runs: dict[str, Run]) -> None:
-    runs["healthy"].healthy()
+    runs["healthy"].check_healthy()
     told = runs["healthy"].told
     assert not [each for each in told if each["kind"] in ("dead-units", "saturated-units")]

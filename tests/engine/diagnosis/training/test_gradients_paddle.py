@@ -179,20 +179,20 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
 
 @pytest.mark.parametrize("name", ZERO_GRAD)
 def test_gradients_that_are_not_cleared(runs: dict[str, Run], name: str) -> None:
-    finding = runs[name].first("zero-grad")
+    finding = runs[name].check_first("zero-grad")
     assert finding["severity"] == "error" and finding["confidence"] >= 0.9
 
 
 @pytest.mark.parametrize("name", LOST)
 def test_gradients_that_are_gone_at_the_step(runs: dict[str, Run], name: str) -> None:
-    runs[name].first(LOST[name][0])
+    runs[name].check_first(LOST[name][0])
 
 
 @pytest.mark.parametrize("name", TWICE)
 def test_a_loss_run_backward_twice(runs: dict[str, Run], name: str) -> None:
-    runs[name].first("twice-backward")
+    runs[name].check_first("twice-backward")
 
 
 def test_losses_that_are_not_divided_are_a_note(runs: dict[str, Run]) -> None:
-    finding = runs["undivided"].first("undivided")
+    finding = runs["undivided"].check_first("undivided")
     assert finding["severity"] == "note" and finding["confidence"] < 0.5

@@ -388,12 +388,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_bug_and_its_line(runs: dict[str, Run], name: str) -> None:
-    runs[name].first(name.partition(":")[0])
+    runs[name].check_first(name.partition(":")[0])
 
 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_no_false_alarm(runs: dict[str, Run], name: str) -> None:
-    runs[name].healthy()
+    runs[name].check_healthy()
 
 
 def test_names_say_whose_they_are_and_iterations_are_those_of_the_loop(runs: dict[str, Run]) -> None:

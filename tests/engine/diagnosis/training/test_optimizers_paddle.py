@@ -349,15 +349,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
 def test_the_bug_and_its_line(runs: dict[str, Run], name: str) -> None:
     kind = OF_KIND[name][0]
     if kind == "large-update":  # of a loss that overflows "nonfinite" is read first, with it under that: the same line
-        runs[name].names(kind)
+        runs[name].check_names(kind)
     else:
-        runs[name].first(kind)
+        runs[name].check_first(kind)
 
 
 def test_what_follows_from_a_replaced_layer_is_not_told_beside_it(runs: dict[str, Run]) -> None:
     """The old one gets no gradient, and no optimizer holds the new one: one finding, also with another shape."""
     run = runs["replaced"]
-    run.first("stale-parameters")
+    run.check_first("stale-parameters")
     assert len(run.above_notes()) == 1, str(run)
 
 

@@ -388,11 +388,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
 def test_the_bug_and_its_line(runs: dict[str, Run], name: str) -> None:
     kind = name.partition(":")[0]
     if kind == "large-update":  # of a loss that overflows "nonfinite" is read first, with it under that: the same line
-        runs[name].names(kind)
+        runs[name].check_names(kind)
     else:
-        runs[name].first(kind)
+        runs[name].check_first(kind)
 
 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_no_false_alarm(runs: dict[str, Run], name: str) -> None:
-    runs[name].healthy()
+    runs[name].check_healthy()
