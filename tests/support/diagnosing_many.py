@@ -17,7 +17,7 @@ import random
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from adbg.engine.protocol.codec import from_json, to_json
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.session.session import Session
 from adbg.tui.debugger.findings.ranking import Told, ranked
-from support.diagnosing import CAUSE, line_of, text_of
+from support.diagnosing import CAUSE, check_commands, line_of, text_of
 from support.patience import patience
 
 LIMIT = 300.0  # seconds for all of them
@@ -62,6 +62,7 @@ class Run:
             assert first["cause"]["line"] == line_of(self.program), f"another line is named\n{self}"
             assert first["cause"]["file"].endswith("train.py"), str(self)
         assert first["evidence"], f"nothing proves it\n{self}"
+        check_commands(first)
         if kind != "uninitialised":  # what such a program computes differs from run to run
             self._check_undisturbed()
         return first
@@ -80,6 +81,16 @@ class Run:
     def _check_undisturbed(self) -> None:
         assert self.output == self.plain, f"another result under diagnosis\n{self}\nplain:\n{self.plain}"
         assert not self.failures, f"{self.failures}\n{self}"
+
+
+def numbered(cases: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Programs by the kind that is expected first and a number: ``{"zero-grad 0": program, ...}``."""
+    return {f"{kind} {number}": program for number, (kind, program) in enumerate(cases)}
+
+
+def kind_of(name: str) -> str:
+    """The kind that is expected first of a program, with which its name begins."""
+    return name.split()[0].rstrip(":")
 
 
 def diagnose_each(framework: str, folder: Path, programs: Mapping[str, str]) -> dict[str, Run]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.diagnosing import diagnose, findings, line_of
-from support.diagnosing_many import Run, diagnose_each
+from support.diagnosing_many import Run
 
 pytest.importorskip("torch")
 
@@ -292,11 +292,7 @@ CASES = [
     (SMALL_FACTOR, "half-underflow", "mul"),
 ]  # fmt: skip
 
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    programs = {str(number): each[0] for number, each in enumerate(CASES)} | {"healthy": HEALTHY}
-    return diagnose_each("torch", tmp_path_factory.mktemp("programs"), programs)
+PROGRAMS = {str(number): each[0] for number, each in enumerate(CASES)} | {"healthy": HEALTHY}
 
 
 @pytest.mark.parametrize("number", range(len(CASES)))

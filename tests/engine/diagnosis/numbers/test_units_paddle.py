@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.diagnosing import check_found
-from support.diagnosing_many import Run, diagnose_each
+from support.diagnosing_many import Run
 
 pytest.importorskip("paddle")
 
@@ -182,11 +182,7 @@ CASES = [
     (GATES, "saturated-units", "derivative"), (WEIGHTS, "saturated-units", "derivative"),
 ]  # fmt: skip
 
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    programs = {str(number): each[0] for number, each in enumerate(CASES)} | {"healthy": HEALTHY}
-    return diagnose_each("paddle", tmp_path_factory.mktemp("programs"), programs)
+PROGRAMS = {str(number): each[0] for number, each in enumerate(CASES)} | {"healthy": HEALTHY}
 
 
 @pytest.mark.parametrize("number", range(len(CASES)))

@@ -6,9 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from support.diagnosing_many import Run, diagnose_each
-
-pytestmark = pytest.mark.xdist_group("training-gradients-torch")
+from support.diagnosing_many import Run
 
 HEAD = """
 import torch
@@ -169,12 +167,7 @@ for epoch in range(3):
             optimizer.zero_grad()
 """
 
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    programs = ZERO_GRAD | TWICE | {name: program for name, (_, program) in LOST.items()} | {"undivided": UNDIVIDED}
-    programs = {name: HEAD + program for name, program in programs.items()}
-    return diagnose_each("torch", tmp_path_factory.mktemp("programs"), programs)
+PROGRAMS = ZERO_GRAD | TWICE | {name: program for name, (_, program) in LOST.items()} | {"undivided": UNDIVIDED}
 
 
 @pytest.mark.parametrize("name", ZERO_GRAD)

@@ -6,9 +6,7 @@ import pytest
 
 pytest.importorskip("paddle")
 
-from support.diagnosing_many import Run, diagnose_each
-
-pytestmark = pytest.mark.xdist_group("training-optimizers-paddle")
+from support.diagnosing_many import Run
 
 HEAD = """
 
@@ -337,12 +335,7 @@ model[2] = nn.Linear(8, 1)
 
 OF_KIND = HELD | RATES | UPDATES | {name: ("wrong-mode", program) for name, program in MODES.items()}
 
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    programs = {name: program for name, (_, program) in OF_KIND.items()} | {"replaced": REPLACED}
-    programs = {name: HEAD + program for name, program in programs.items()}
-    return diagnose_each("paddle", tmp_path_factory.mktemp("programs"), programs)
+PROGRAMS = {name: program for name, (_, program) in OF_KIND.items()} | {"replaced": REPLACED}
 
 
 @pytest.mark.parametrize("name", OF_KIND)

@@ -6,9 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from support.diagnosing_many import Run, diagnose_each
-
-pytestmark = pytest.mark.xdist_group("training-optimizers-torch")
+from support.diagnosing_many import Run
 
 HEAD = """
 import copy
@@ -360,12 +358,7 @@ main()
 
 OF_KIND = HELD | RATES | UPDATES | {name: ("wrong-mode", program) for name, program in MODES.items()}
 
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    programs = {name: program for name, (_, program) in OF_KIND.items()} | {"replaced": REPLACED, "dying": DYING}
-    programs = {name: HEAD + program for name, program in programs.items()}
-    return diagnose_each("torch", tmp_path_factory.mktemp("programs"), programs)
+PROGRAMS = {name: program for name, (_, program) in OF_KIND.items()} | {"replaced": REPLACED, "dying": DYING}
 
 
 @pytest.mark.parametrize("name", OF_KIND)
