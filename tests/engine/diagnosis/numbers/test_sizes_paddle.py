@@ -8,7 +8,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from support.diagnosing import check_found, check_healthy, diagnose, findings, line_of
+from support.diagnosing_many import Run
 
 pytest.importorskip("paddle")
 
@@ -294,26 +294,24 @@ CASES = [
     (LOOP, "exploding", "mm"), (BLOCKS, "exploding", "conv"), (FACTOR, "half-underflow", "float16"),
     (PART, "half-underflow", "float16"),
 ]  # fmt: skip
+PROGRAMS = {str(number): each[0] for number, each in enumerate(CASES)} | {"in a row": IN_A_ROW, "healthy": HEALTHY}
 
 
-@pytest.mark.parametrize(
-    ("program", "kind", "why"), CASES,
-    ids=["dead", "saturated", "rounded", "sigmoids", "recurrent", "exploding", "cast", "loop", "blocks", "factor",
-         "part"],
-)  # fmt: skip
-def test_names_the_line(tmp_path: Path, program: str, kind: str, why: str) -> None:
-    first = check_found(tmp_path, program, kind)
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_names_the_line(runs: dict[str, Run], number: int) -> None:
+    _, kind, why = CASES[number]
+    first = runs[str(number)].check_first(kind)
     assert why in (first["message"] + " ".join(first["evidence"])).lower(), first
 
 
-def test_what_follows_from_vanishing_gradients_is_not_told_beside_them(tmp_path: Path) -> None:
+def test_what_follows_from_vanishing_gradients_is_not_told_beside_them(runs: dict[str, Run]) -> None:
     """Steps that change nothing. One line runs all layers, so the one to change is that which makes them."""
-    told = [each for each in findings(diagnose(tmp_path, IN_A_ROW)) if each["severity"] != "note"]
-    assert [(each["kind"], each["cause"]["line"]) for each in told] == [("vanishing", line_of(IN_A_ROW))]
+    runs["in a row"].check_first("vanishing")
+    assert len(runs["in a row"].above_notes()) == 1, str(runs["in a row"])
 
 
-def test_healthy_programs_get_no_finding(tmp_path: Path) -> None:
-    check_healthy(tmp_path, HEALTHY)
+def test_healthy_programs_get_no_finding(runs: dict[str, Run]) -> None:
+    runs["healthy"].check_healthy()
 
 
 def test_what_is_said_to_be_zero_is_zero(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from support.diagnosing import diagnose, findings, line_of
 from support.diagnosing_many import Run
 
 pytest.importorskip("torch")
@@ -292,7 +291,7 @@ CASES = [
     (SMALL_FACTOR, "half-underflow", "mul"),
 ]  # fmt: skip
 
-PROGRAMS = {str(number): each[0] for number, each in enumerate(CASES)} | {"healthy": HEALTHY}
+PROGRAMS = {str(number): each[0] for number, each in enumerate(CASES)} | {"in a row": IN_A_ROW, "healthy": HEALTHY}
 
 
 @pytest.mark.parametrize("number", range(len(CASES)))
@@ -302,10 +301,10 @@ def test_names_the_line(runs: dict[str, Run], number: int) -> None:
     assert why in (first["message"] + " ".join(first["evidence"])).lower(), first
 
 
-def test_what_follows_from_vanishing_gradients_is_not_told_beside_them(tmp_path: Path) -> None:
+def test_what_follows_from_vanishing_gradients_is_not_told_beside_them(runs: dict[str, Run]) -> None:
     """Steps that change nothing. One line runs all layers, so the one to change is that which makes them."""
-    told = [each for each in findings(diagnose(tmp_path, IN_A_ROW)) if each["severity"] != "note"]
-    assert [(each["kind"], each["cause"]["line"]) for each in told] == [("vanishing", line_of(IN_A_ROW))]
+    runs["in a row"].check_first("vanishing")
+    assert len(runs["in a row"].above_notes()) == 1, str(runs["in a row"])
 
 
 def test_healthy_programs_get_no_finding(runs: dict[str, Run]) -> None:
