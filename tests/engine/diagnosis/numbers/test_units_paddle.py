@@ -203,5 +203,3 @@ def test_as_many_are_dead_as_the_activations_say(tmp_path: Path) -> None:
 
 def test_layers_that_work(runs: dict[str, Run]) -> None:
     runs["healthy"].check_healthy()
-    told = runs["healthy"].told
-    assert not [each for each in told if each["kind"] in ("dead-units", "saturated-units")]
