@@ -9,7 +9,6 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from support.diagnosing import diagnose, findings
 from support.diagnosing_many import Run
 
 pytest.importorskip("paddle")
@@ -285,9 +284,9 @@ def test_healthy_programs_get_no_finding(runs: dict[str, Run]) -> None:
     runs["healthy"].check_healthy("nonfinite")
 
 
-def test_paddles_own_check_names_the_same_operator(tmp_path: Path) -> None:
+def test_paddles_own_check_names_the_same_operator(runs: dict[str, Run], tmp_path: Path) -> None:
     """FLAGS_check_nan_inf ends the program at the first operator whose result has NaN or infinities."""
-    node = findings(diagnose(tmp_path, DISTANCE))[0]["node"]["name"]
+    node = runs["0"].told[0]["node"]["name"]  # DISTANCE
     script = tmp_path / "checked.py"
     script.write_text(textwrap.dedent(DISTANCE).lstrip())
     environment = {**os.environ, "FLAGS_check_nan_inf": "1"}

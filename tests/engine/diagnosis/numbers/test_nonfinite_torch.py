@@ -9,7 +9,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from support.diagnosing import diagnose, findings, line_of
+from support.diagnosing import line_of
 from support.diagnosing_many import Run
 from support.dialled import Dialled
 
@@ -341,9 +341,9 @@ def test_healthy_programs_get_no_finding(runs: dict[str, Run]) -> None:
     runs["healthy"].check_healthy("nonfinite")
 
 
-def test_anomaly_mode_names_the_same_nodes(tmp_path: Path) -> None:
+def test_anomaly_mode_names_the_same_nodes(runs: dict[str, Run], tmp_path: Path) -> None:
     """torch's own detection stops at the first node that gives NaN: of a gradient that is infinite first, behind it."""
-    node = findings(diagnose(tmp_path, MASKED))[0]["node"]["name"]
+    node = runs["1"].told[0]["node"]["name"]  # MASKED
     script = tmp_path / "anomaly.py"
     script.write_text("import torch; torch.autograd.set_detect_anomaly(True)\n" + textwrap.dedent(MASKED).lstrip())
     plain = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)

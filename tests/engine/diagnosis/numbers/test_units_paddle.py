@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
-
 import pytest
-from support.diagnosing import check_found
 from support.diagnosing_many import Run
 
 pytest.importorskip("paddle")
@@ -192,12 +186,10 @@ def test_names_the_layer(runs: dict[str, Run], number: int) -> None:
     assert why in (first["message"] + " ".join(first["evidence"])).lower(), first
 
 
-def test_as_many_are_dead_as_the_activations_say(tmp_path: Path) -> None:
+def test_as_many_are_dead_as_the_activations_say(runs: dict[str, Run]) -> None:
     """The program's own count of units that were never above 0, without adbg."""
-    script = tmp_path / "plain.py"
-    script.write_text(textwrap.dedent(BIASES).lstrip())
-    said = int(subprocess.run([sys.executable, str(script)], capture_output=True, text=True).stdout)
-    told = check_found(tmp_path, BIASES, "dead-units")
+    said = int(runs["0"].plain.splitlines()[0])
+    told = runs["0"].check_first("dead-units")
     assert f"{said} of 64 units" in " ".join(told["evidence"]), told
 
 
