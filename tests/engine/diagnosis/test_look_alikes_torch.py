@@ -1,5 +1,6 @@
-"""What a detector has to leave alone: a program for each condition without which there would be a false alarm. Detectors
-know no framework, so torch is enough."""
+"""What a detector has to leave alone: a program for each condition without which there would be a false alarm.
+
+Detectors know no framework, so torch is enough."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ for _ in range(3):
     (weight * scale).sum().backward()
     optimizer.step()
 """,
-    # "twice-backward": the second loss lies where the first one lay, and gives the same gradients.
+    # "undivided": it is. "twice-backward": the second loss may lie where the first one lay, and gives the same gradients.
     "the same batch twice, each divided": """
 model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
