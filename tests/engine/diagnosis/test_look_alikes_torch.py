@@ -26,7 +26,7 @@ for _ in range(3):
     (weight * scale).sum().backward()
     optimizer.step()
 """,
-    # "undivided": it is. "twice-backward": the second loss may lie where the first one lay, and gives the same gradients.
+    # "undivided": it is. "twice-backward": the second loss may lie where the first lay, and gives the same gradients.
     "the same batch twice, each divided": """
 model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
