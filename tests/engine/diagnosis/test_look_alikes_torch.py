@@ -104,6 +104,56 @@ for _ in range(3):
     (1e3 * model(torch.ones(4, 8)).sum()).backward()
     model.zero_grad()
 """,
+    # "wrong-mode": its weights are frozen, too.
+    "batch norm that is frozen": """
+body, head = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8)), nn.Linear(8, 1)
+model = nn.Sequential(body, head)
+body.requires_grad_(False)
+model.eval()
+optimizer = torch.optim.SGD(head.parameters(), lr=0.01)
+for _ in range(6):
+    optimizer.zero_grad()
+    F.mse_loss(model(x), y).backward()
+    optimizer.step()
+""",
+    # "hooks-pile-up": two are no pile.
+    "a hook for each of two uses": """
+weight = nn.Parameter(torch.ones(6))
+seen = []
+for step in range(6):
+    if step < 2:
+        weight.register_hook(lambda gradient: seen.append(gradient.norm().item()))
+    (x @ weight).square().mean().backward()
+    weight.grad = None
+print(len(seen))
+""",
+    # "wrong-derivative": a function that prints is not run again.
+    "a function that says what it does": """
+class Loud(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, value):
+        print("forward of", tuple(value.shape))
+        return value * 2
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
+weight = nn.Parameter(torch.ones(6))
+for _ in range(2):
+    Loud.apply(x @ weight).square().mean().backward()
+    weight.grad = None
+""",
+    # "optimizer-remade": within its one step it has a state.
+    "an LBFGS for each stage": """
+model = nn.Linear(6, 1)
+for _ in range(6):
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)
+    def closure():
+        optimizer.zero_grad()
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+        return loss
+    optimizer.step(closure)
+""",
     # "dead-units": of a few units all have to be dead.
     "three of four units that are off": """
 first, last = nn.Linear(6, 4), nn.Linear(4, 1)

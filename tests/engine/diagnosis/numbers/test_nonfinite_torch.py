@@ -335,6 +335,8 @@ def test_names_the_line(runs: dict[str, Run], number: int) -> None:
     first = runs[str(number)].check_first("nonfinite")
     assert why in (first["message"] + " ".join(first["evidence"])), first
     assert first["confidence"] >= 0.8
+    large = [each for each in runs[str(number)].every if each["kind"] == "large-update"]
+    assert not large or why == "diverges", "the weights did not grow"
 
 
 def test_healthy_programs_get_no_finding(runs: dict[str, Run]) -> None:

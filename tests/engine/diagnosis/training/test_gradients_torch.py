@@ -112,6 +112,22 @@ for batch in x.split(4):
     loss.backward()
 """,
     ),
+    "step above backward, in another function": (
+        "step-order",
+        """
+model = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+def update():
+    optimizer.step()  # CAUSE
+
+for batch in x.split(4):
+    optimizer.zero_grad()
+    loss = model(batch).pow(2).mean()
+    update()
+    loss.backward()
+""",
+    ),
 }
 
 TWICE = {
