@@ -118,6 +118,7 @@ class Ledger:
         known = facts.shared.get(cls)
         if known is None:
             known = facts.shared[cls] = cls(facts)
+            facts.titled = known.title
         return known
 
     # ---- what detectors pass on

@@ -112,7 +112,7 @@ def _node_text(finding: Finding) -> str:
     if parts and finding.backward is not None:
         parts.append(f"in backward {finding.backward}")
     elif parts and finding.iteration is not None:
-        parts.append(f"in iteration {finding.iteration}")
+        parts.append(f"certain in iteration {finding.iteration}")  # the node, or parameter, is older
     return ", ".join(parts)
 
 

@@ -38,7 +38,103 @@ for step in range(12):
     optimizer.step()
 """
 
-PROGRAMS = {"shared line": SHARED_LINE}
+SCALER = """
+import torch, torch.nn as nn
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
+before = net[0].weight.detach().clone()
+for step in range({steps}):
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = net(torch.randn(64, 16)).pow(2).mean()
+    optimizer.zero_grad()
+    scaler.scale(loss).backward()  # CAUSE
+    scaler.step(optimizer)
+    scaler.update()
+print("never stepped" if torch.equal(before, net[0].weight) else "stepped")
+"""
+
+NOT_HELD = """
+import torch, torch.nn as nn
+torch.manual_seed(0)
+encoder, head = nn.Linear(4, 8), nn.Linear(8, 3)
+optimizer = torch.optim.SGD(encoder.parameters(), lr=0.1)  # CAUSE
+for step in range(40):
+    loss = head(encoder(torch.randn(8, 4)).tanh()).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+# The same, and from the tenth iteration on it is held: what was told by then is taken back.
+LATER = "    if step == 9:\n        optimizer.add_param_group({'params': list(head.parameters())})\n    head.zero_grad()\n"
+HELD_LATER = NOT_HELD.replace("    loss = head", f"{LATER}    loss = head")
+).replace("    loss.backward()", "    head.zero_grad()\n    loss.backward()")
+
+IN_A_LIST = """
+import torch, torch.nn as nn
+torch.manual_seed(0)
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(4, 4)
+        self.gates = [nn.Parameter(torch.ones(1)) for _ in range(3)]  # CAUSE
+    def forward(self, x):
+        x = self.body(x)
+        for gate in self.gates:
+            x = x * gate
+        return x
+def main():
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    for step in range(12):
+        loss = net(torch.randn(8, 4)).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+main()
+"""
+
+REPLACED = """
+import torch, torch.nn as nn
+torch.manual_seed(0)
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        layers = (nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 3))
+        self.body, self.unused, self.head = layers
+    def forward(self, x):
+        return self.head(self.body(x).tanh())
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)  # CAUSE
+net.head = nn.Linear(8, 5)
+for step in range(12):
+    loss = net(torch.randn(8, 4)).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+EVALUATION = """
+import torch, torch.nn as nn
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+net.eval()  # CAUSE
+for step in range(17):
+    loss = net(torch.randn(8, 4)).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+PROGRAMS = {
+    "shared line": SHARED_LINE, "scaler, short": SCALER.format(steps=5), "scaler": SCALER.format(steps=12),
+    "scaler, in the end": SCALER.format(steps=40), "scaler, hopeless": SCALER.replace("2.0**40", "2.0**100").format(
+        steps=40), "not held": NOT_HELD, "held later": HELD_LATER, "in a list": IN_A_LIST, "replaced": REPLACED,
+    "evaluation": EVALUATION,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -51,3 +147,46 @@ def test_layers_that_share_a_line_are_told_apart(runs: dict[str, Run]) -> None:
     first = run.first("nonfinite")
     assert first["node"]["module"] == run.plain.split()[0] == "layers.2"
     assert first["iteration"] == 11
+
+
+def test_a_scaler_that_skips_every_step_is_told_as_that(runs: dict[str, Run]) -> None:
+    for name, severity, steps in (("scaler, short", "note", 5), ("scaler", "warning", 12)):
+        run = runs[name]
+        first = run.first("nonfinite")
+        assert run.plain.strip() == "never stepped"
+        assert first["severity"] == severity and not [each for each in run.every if each["severity"] == "error"]
+        assert f"each of the last {steps} steps was skipped: the loss scale has not come down yet" in first["message"]
+    assert runs["scaler, in the end"].plain.strip() == "stepped"
+    runs["scaler, in the end"].healthy()
+    hopeless = runs["scaler, hopeless"].first("nonfinite")
+    assert hopeless["severity"] == "error" and "32 steps in a row were skipped" in " ".join(hopeless["evidence"])
+
+
+def test_parameters_that_nobody_holds_are_told_while_it_runs(runs: dict[str, Run]) -> None:
+    first = runs["not held"].first("not-optimized")
+    assert first["iteration"] == 6
+    assert "head.bias and head.weight" in first["message"]
+    assert "SGD stepped 40 times" in " ".join(first["evidence"]), "and told again with the whole run"
+    runs["held later"].healthy()
+
+
+def test_tensors_without_a_name_are_called_by_their_place(runs: dict[str, Run]) -> None:
+    first = runs["in a list"].first("not-optimized")
+    assert sorted(line.partition(":")[0] for line in first["evidence"][:3]) == [
+        "Net.gates[0]", "Net.gates[1]", "Net.gates[2]",
+    ]  # fmt: skip
+
+
+def test_what_was_replaced_gets_no_gradient_as_a_consequence(runs: dict[str, Run]) -> None:
+    run = runs["replaced"]
+    first = run.first("stale-parameters")
+    assert first["iteration"] == 6
+    told = {each["message"].partition(" never")[0]: each for each in run.every if each["kind"] == "no-gradient"}
+    assert told["SGD params[4] and SGD params[5]"]["victim_of"] == first["id"]
+    assert told["unused.weight and unused.bias"]["victim_of"] is None, "another matter"
+    assert [each["kind"] for each in run.told] == ["stale-parameters", "no-gradient"]
+
+
+def test_steps_in_evaluation_mode_are_counted_to_the_end(runs: dict[str, Run]) -> None:
+    first = runs["evaluation"].first("wrong-mode")
+    assert first["iteration"] == 3 and first["evidence"][0].startswith("all 17 steps were made of forwards")

@@ -165,7 +165,7 @@ class OperatorError(Detector):
         return f"{meta.dtype} {list(meta.shape) if meta.shape is not None else '?'}{where}"
 
     def _origin(self, steps: list[Step], place: int, name: str, value: Any, error: Exception) -> str:
-        parameter = self.facts.name_of(value)
+        parameter = self.facts.title_of(value)
         if parameter:
             return f": parameter {parameter}"
         line, node = made_by_node(self.facts.backend, value)

@@ -200,8 +200,9 @@ class Origins:
             forward=used, cause=self._facts.cause(step.made or step.line), evidence=[*evidence, *self._steps.text()],
         )  # fmt: skip
 
-    def of_gradient(self, name: str, gradient: Any, event: OptimizerEvent) -> Finding:
+    def of_gradient(self, tensor: Any, gradient: Any, event: OptimizerEvent) -> Finding:
         """It was finite as backward ended, and is not as a step begins."""
+        name, path = self._facts.title_of(tensor) or "a tensor", self._facts.name_of(tensor)
         counts = values.bad(self._facts.backend, gradient)
         told = [f".grad of {name} {values.shape_text(self._facts.backend, gradient)}: {values.counted(*counts)}"]
         what = values.shape_text(self._facts.backend, gradient)
@@ -221,7 +222,7 @@ class Origins:
         return Finding(
             id=0, kind="nonfinite", severity="error", confidence=0.93 if line is not None else 0.8, message=message,
             node=FoundAt(parameter=name), forward=event.line, cause=self._facts.cause(line), evidence=told,
-            next=[f"b param:{name} after"], victim_of=self._of_hook(),
+            next=[f"b param:{path} after"] if self._facts.is_named(tensor) else [], victim_of=self._of_hook(),
         )  # fmt: skip
 
     def _of_hook(self) -> int | None:

@@ -87,8 +87,8 @@ class ZeroGradient(Detector):
         for key, size in sizes.items():
             if not call.is_accumulate(key):
                 continue
-            name = call.describe(key).parameter
-            if name is None:
+            name = self.facts.leaf_at(call, key)
+            if not name:
                 continue
             leaf = self._leaves.setdefault(name, _Leaf())
             if not math.isfinite(size.entering):
