@@ -162,10 +162,10 @@ def examined_lines(examined: Sequence[Examined], iterations: int, ended: bool, f
     lines = [f"could not look for {', '.join(kinds)}: {why}" for why, kinds in reasons.items()]
     if not iterations:
         lines.append("no backward was called while it watched: only what shows without one was looked for")
-    if found and clear:
+    elif found and clear:
         lines.append(f"{len(clear)} other kind{'s' * (len(clear) > 1)} of findings were looked for in {seen}: none")
     elif clear:
         lines.append(f"looked for in {seen}, and not found: {', '.join(clear)}")
-    if away and not found:
+    if away and not found and iterations:
         lines.append(f"nothing there to look at: {', '.join(away)}")
     return lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.diagnosing import line_of
 from support.diagnosing_many import Run, diagnose_each
 
 pytest.importorskip("torch")
@@ -68,9 +69,13 @@ for step in range(40):
 """
 
 # The same, and from the tenth iteration on it is held: what was told by then is taken back.
-LATER = "    if step == 9:\n        optimizer.add_param_group({'params': list(head.parameters())})\n    head.zero_grad()\n"
-HELD_LATER = NOT_HELD.replace("    loss = head", f"{LATER}    loss = head")
-).replace("    loss.backward()", "    head.zero_grad()\n    loss.backward()")
+HELD_LATER = NOT_HELD.replace(
+    "    loss.backward()",
+    """    head.zero_grad()
+    loss.backward()
+    if step == 9:
+        optimizer.add_param_group({"params": list(head.parameters())})""",
+)
 
 IN_A_LIST = """
 import torch, torch.nn as nn
@@ -129,7 +134,21 @@ for step in range(17):
     optimizer.step()
 """
 
+HOOKS = """
+import torch
+torch.manual_seed(0)
+model = torch.nn.Linear(3, 4)
+model.weight.register_hook(lambda g: torch.where(torch.arange(3) == 1, -g, g))  # CAUSE
+model.bias.register_hook(lambda g: g.clone())
+for step in range(4):
+    model.zero_grad()
+    model(torch.randn(5, 3)).pow(2).mean().backward()
+    if step == 2:
+        print(f"{model.weight.grad[0, 1].item():.9g}")
+"""
+
 PROGRAMS = {
+    "hooks": HOOKS,
     "shared line": SHARED_LINE, "scaler, short": SCALER.format(steps=5), "scaler": SCALER.format(steps=12),
     "scaler, in the end": SCALER.format(steps=40), "scaler, hopeless": SCALER.replace("2.0**40", "2.0**100").format(
         steps=40), "not held": NOT_HELD, "held later": HELD_LATER, "in a list": IN_A_LIST, "replaced": REPLACED,
@@ -190,3 +209,12 @@ def test_what_was_replaced_gets_no_gradient_as_a_consequence(runs: dict[str, Run
 def test_steps_in_evaluation_mode_are_counted_to_the_end(runs: dict[str, Run]) -> None:
     first = runs["evaluation"].first("wrong-mode")
     assert first["iteration"] == 3 and first["evidence"][0].startswith("all 17 steps were made of forwards")
+
+
+def test_a_hook_that_keeps_the_norm_shows_an_element(runs: dict[str, Run]) -> None:
+    run = runs["hooks"]
+    (told,) = [each for each in run.every if each["kind"] == "gradient-hook"]  # none of the one that only copies
+    assert told["cause"]["line"] == line_of(HOOKS) and "the hook (a lambda) on model.weight changes" in told["message"]
+    after = run.plain.strip()
+    before = after[1:] if after.startswith("-") else "-" + after
+    assert f"element [0, 1]: {before} before the hook, {after} after it" in told["evidence"]

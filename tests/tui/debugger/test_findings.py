@@ -137,7 +137,9 @@ def test_what_was_looked_at() -> None:
         "looked for in 3 iterations, and not found: a",
         "nothing there to look at: b",
     ]
-    assert "no backward was called" in examined_lines(examined[:2], 0, True, False)[0]
+    for found in (False, True):
+        (line,) = examined_lines(examined[:2], 0, True, found)
+        assert "no backward was called" in line, "and nothing reads as if it had been looked for"
     assert "did not come to its end" in examined_lines([], 0, False, True)[0]
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from adbg.tui.debugger.debugger import Debugger
 
 WIDTH = 110
+_NOTHING_YET = "nothing is known yet: no whole iteration has run since diagnosis was switched on"
 
 
 @command("diagnose", group="information", args="[KIND,… | N] | start [deep] [KIND,…] | stop", completes="diagnose")
@@ -60,6 +61,8 @@ def look_again(debugger: Debugger) -> str:
     on = _look(debugger)
     if begins:
         return "diagnosis is on now: what it finds while the program runs is told here"
+    if on and not debugger.findings.iterations and not debugger.findings.ranked():
+        return _NOTHING_YET
     return "nothing found so far" if on else "diagnosis is not on: the program does not run"
 
 
@@ -68,9 +71,16 @@ def _start(debugger: Debugger, words: list[str]) -> CommandResult:
     only = check([kind for word in words if word != "deep" for kind in word.split(",") if kind])
     asked = protocol.Diagnose("start", only, deep)
     now = debugger.settings.diagnosis
-    if now is not None and now != asked:
+    if now is not None and (now.only, now.iterations) != (only, 0):
         raise CommandError("diagnosis is on already, for other things", "`diagnose stop`, then start it again")
+    if now is not None and now.deep:
+        asked = now
     debugger.settings.diagnose(asked)
+    if now is not None and debugger.alive:
+        text = "diagnosis is on already" + (", and looks closely in every iteration" if now.deep else "")
+        if deep and not now.deep:
+            text = "diagnosis looks closely in every iteration, from the next one on"
+        return CommandResult(text, {"on": True, "only": only, "deep": asked.deep})
     what = f"looks for {', '.join(only)}" if only else "looks for everything it knows"
     when = ", from the end of the next backward on" if debugger.alive and debugger.run.begun else ""
     when = when if debugger.alive else ", once the program is started again"
@@ -83,7 +93,8 @@ def _stop(debugger: Debugger) -> CommandResult:
     debugger.settings.diagnose(None)
     _look(debugger)
     rows = debugger.findings.ranked()
-    return CommandResult(f"diagnosis is off: {count_text(rows)}", {"on": False, "findings": _values(rows)})
+    seen = count_text(rows) if rows or debugger.findings.iterations else "no iteration was watched"
+    return CommandResult(f"diagnosis is off: {seen}", {"on": False, "findings": _values(rows)})
 
 
 def _one(debugger: Debugger, number: int) -> CommandResult:
@@ -104,6 +115,8 @@ def findings_result(debugger: Debugger, only: list[str], on: bool, begins: bool 
     head = headline(rows, debugger.findings.examined(), True) if told else count_text(rows)
     if not rows and begins:
         head = "diagnosis is on now; nothing is known so far: it tells what it finds as the program runs"
+    elif not rows and on and not debugger.findings.iterations:
+        head = _NOTHING_YET
     elif not rows:
         head += " so far" if on else "" if told else "; diagnosis was not on (`diagnose start`)"
     lines = [head, *(line.text for line in list_lines(rows, WIDTH, len(rows) == 1))]

@@ -8,7 +8,7 @@ from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.protocol.messages import Finding
 
 _TOLD = 8  # steps in a row that were skipped, and it is told
-_HOPELESS = 32  # and no scale will help: each step halves it, and float16 has 40 powers of two from its smallest number on
+_HOPELESS = 32  # and no scale will help: each of them halved it
 
 
 class Skipped:
@@ -58,6 +58,6 @@ class Skipped:
                 iteration=known.iteration if known is not None else None,
                 message=f"each of the last {self.row} steps was skipped: the loss scale has not come down yet to "
                 "where float16 holds the gradients",
-                evidence=[*first.evidence, "each skipped step makes it smaller: begin with a smaller one (the scaler's init_scale)"],
+                evidence=[*first.evidence, "each skipped step makes it smaller; init_scale can begin with less"],
             )
         )  # fmt: skip
