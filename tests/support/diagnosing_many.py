@@ -43,6 +43,8 @@ class Run:
     plain: str
     iterations: int
     problems: list[str]  # detectors that could not look
+    errors: str  # on stderr
+    plain_errors: str
 
     def __str__(self) -> str:
         return "\n".join([*map(json.dumps, self.every), "output:", self.output])
@@ -97,7 +99,10 @@ def _read(place: Path, program: str) -> Run:
     findings = [from_json(Finding, each) for each in found["findings"]]
     told = [asdict(row.finding) for row in ranked(Told(1, None, each) for each in findings)]
     output, plain = ((place / name).read_text() for name in ("diagnosed.txt", "plain.txt"))
-    return Run(program, told, found["findings"], output, plain, found["iterations"], found["problems"])
+    errors, plain_errors = ((place / name).read_text() for name in ("diagnosed.err", "plain.err"))
+    return Run(
+        program, told, found["findings"], output, plain, found["iterations"], found["problems"], errors, plain_errors
+    )
 
 
 # ---- in the process that forks

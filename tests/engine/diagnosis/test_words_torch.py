@@ -147,7 +147,41 @@ for step in range(4):
         print(f"{model.weight.grad[0, 1].item():.9g}")
 """
 
+WARNS = """
+import traceback, warnings
+import torch
+x = torch.ones(3, requires_grad=True)
+y = x * 2
+y.grad
+ones = torch.ones(2, 3)
+for _ in range(2):
+    torch.add(ones, ones, out=torch.empty(1))  # shown once, of one line
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    torch.add(ones, ones, out=torch.empty(1))
+print([(each.filename == __file__, each.lineno) for each in caught])
+with warnings.catch_warnings():
+    warnings.simplefilter("error")
+    try:
+        torch.add(ones, ones, out=torch.empty(1))
+    except UserWarning:
+        traceback.print_exc()
+torch.nn.functional.softmax(ones)
+def backward(loss):
+    try:
+        loss.backward()
+    except RuntimeError:
+        traceback.print_exc()
+backward(y)
+loss = (y * y).sum()
+backward(loss)
+backward(loss)
+backward((x * 3).sum())
+print(x.grad.tolist())
+"""
+
 PROGRAMS = {
+    "warns": WARNS,
     "hooks": HOOKS,
     "shared line": SHARED_LINE, "scaler, short": SCALER.format(steps=5), "scaler": SCALER.format(steps=12),
     "scaler, in the end": SCALER.format(steps=40), "scaler, hopeless": SCALER.replace("2.0**40", "2.0**100").format(
@@ -218,3 +252,10 @@ def test_a_hook_that_keeps_the_norm_shows_an_element(runs: dict[str, Run]) -> No
     after = run.plain.strip()
     before = after[1:] if after.startswith("-") else "-" + after
     assert f"element [0, 1]: {before} before the hook, {after} after it" in told["evidence"]
+
+
+def test_warnings_and_tracebacks_are_those_of_the_plain_run(runs: dict[str, Run]) -> None:
+    run = runs["warns"]
+    assert run.output == run.plain and "(True, 11)" in run.plain
+    assert run.plain_errors.count("Warning: ") >= 4 and run.plain_errors.count("Traceback") == 3, run.plain_errors
+    assert run.errors == run.plain_errors
