@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.diagnosing import line_of
 from support.diagnosing_many import Run, diagnose_each
 
 pytest.importorskip("paddle")
@@ -39,7 +40,68 @@ for step in range(12):
     optimizer.step()
 """
 
-PROGRAMS = {"shared line": SHARED_LINE}
+CLIPPED = """
+import paddle
+from paddle import nn
+paddle.seed(0)
+model = nn.Linear(4, 4)
+optimizer = paddle.optimizer.Adam(0.01, parameters=model.parameters(), grad_clip=nn.{clip})  # CAUSE
+for step in range(14):
+    model(paddle.randn([8, 4])).pow(2).mean().backward()
+    sizes = [float(each.grad.norm()) for each in model.parameters()]
+    print(f"{{sum(size * size for size in sizes) ** 0.5:.3g}} {{max(sizes):.3g}}")
+    optimizer.step()
+    optimizer.clear_grad()
+"""
+
+# The program's x is another one than that of Paddle's function.
+OPERANDS = """
+import paddle
+def loss_of(scores, labels):
+    x = scores.mean()
+    return paddle.add(scores, labels) + x  # CAUSE
+x = paddle.randn([1, 4])
+weight = paddle.create_parameter([4, 5], "float32")
+loss_of(x @ weight, paddle.ones([2, 3]))
+"""
+
+HOOKS = """
+import paddle
+paddle.seed(0)
+model = paddle.nn.Linear(3, 4)
+model.weight.register_hook(lambda g: paddle.where(paddle.arange(4) == 1, -g, g))  # CAUSE
+model.bias.register_hook(lambda g: g.clone())
+for step in range(4):
+    model.clear_gradients()
+    model(paddle.randn([5, 3])).pow(2).mean().backward()
+    if step == 2:
+        print(f"{model.weight.grad[0, 1].item():.9g}")
+"""
+
+REPLACED = """
+import paddle
+from paddle import nn
+paddle.seed(0)
+class Net(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 8), nn.Linear(8, 3)
+    def forward(self, x):
+        return self.head(self.body(x).tanh())
+net = Net()
+optimizer = paddle.optimizer.SGD(0.1, parameters=net.parameters())  # CAUSE
+net.head = nn.Linear(8, 5)
+for step in range(12):
+    net(paddle.randn([8, 4])).pow(2).mean().backward()
+    optimizer.step()
+    optimizer.clear_grad()
+"""
+
+PROGRAMS = {
+    "shared line": SHARED_LINE, "by all": CLIPPED.format(clip="ClipGradByGlobalNorm(1e-4)"),
+    "by each": CLIPPED.format(clip="ClipGradByNorm(1e6)"), "at times": CLIPPED.format(clip="ClipGradByGlobalNorm(1.0)"),
+    "operands": OPERANDS, "hooks": HOOKS, "replaced": REPLACED,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -52,3 +114,37 @@ def test_layers_that_share_a_line_are_told_apart(runs: dict[str, Run]) -> None:
     first = run.first("nonfinite")
     assert first["node"]["module"] == run.plain.split()[0] == "layers.1"
     assert first["iteration"] == 11
+
+
+def test_clipping_by_the_optimizer_is_seen(runs: dict[str, Run]) -> None:
+    """Witness: the norms as the program prints them, of all gradients and the largest of one."""
+    for name, words, column in (("by all", "acts at every one of 14 steps", 0), ("by each", "clipping never acts", 1)):
+        first = runs[name].first("clipping-order")
+        printed = [line.split()[column] for line in runs[name].plain.splitlines()]
+        assert first["severity"] == "note" and words in first["message"]
+        last = printed[-1] if name == "by all" else max(printed, key=float)
+        assert last in first["evidence"][0].replace(",", " ").split(), first
+    assert not [each for each in runs["at times"].every if each["kind"] == "clipping-order"]
+
+
+def test_operands_go_by_the_names_of_the_program(runs: dict[str, Run]) -> None:
+    first = runs["operands"].first("operator-error")
+    assert "add failed on scores f32 [1, 5] and labels f32 [2, 3]" in first["message"], first["message"]
+    assert not [line for line in first["evidence"] if line.startswith("x is")], first["evidence"]
+
+
+def test_a_hook_that_keeps_the_norm_shows_an_element(runs: dict[str, Run]) -> None:
+    run = runs["hooks"]
+    (told,) = [each for each in run.every if each["kind"] == "gradient-hook"]  # none of the one that only copies
+    assert told["cause"]["line"] == line_of(HOOKS)
+    after = run.plain.strip()
+    before = after[1:] if after.startswith("-") else "-" + after
+    assert f"element [0, 1]: {before} before the hook, {after} after it" in told["evidence"]
+
+
+def test_what_was_replaced_gets_no_gradient_as_a_consequence(runs: dict[str, Run]) -> None:
+    run = runs["replaced"]
+    first = run.first("stale-parameters")
+    assert first["iteration"] == 6
+    assert {each["victim_of"] for each in run.every if each["kind"] == "no-gradient"} == {first["id"]}
+    assert [each["kind"] for each in run.told] == ["stale-parameters"]

@@ -59,6 +59,8 @@ class Clipping(LoopDetector):
         elif event.what == "stepped":
             self._fresh = False
             self._step = event.line
+        elif event.what == "clipped" and event.optimizer is not None and event.limit is not None:
+            self._of_optimizer(event, optimizer)
         elif event.what == "clipped" and event.limit is not None and math.isfinite(event.limit):
             fresh = self._fresh or self._waits(event)
             if fresh:
@@ -73,6 +75,15 @@ class Clipping(LoopDetector):
                 self._norms.append(event.norm)
                 self._limits.append(event.limit)
                 self._empty += event.norm == 0 and self._gave()
+
+    def _of_optimizer(self, event: OptimizerEvent, optimizer: Optimizer | None) -> None:
+        """``grad_clip=`` of Paddle's optimizers: always in its place, whether or not it acts."""
+        self._useful = True
+        self._line = (optimizer.made if optimizer is not None else None) or event.line
+        if event.norm is not None and event.limit is not None and math.isfinite(event.limit):
+            self._acts.append(event.norm > event.limit)
+            self._norms.append(event.norm)
+            self._limits.append(event.limit)
 
     def _waits(self, event: OptimizerEvent) -> bool:
         """Whether one of its tensors has a gradient that its own optimizer is still to use, whatever other optimizers
