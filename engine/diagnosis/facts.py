@@ -83,6 +83,8 @@ class Facts:
     def leaf_at(self, graph: Graph, key: int) -> str:
         """The same of an accumulate node's; "" where it has no name."""
         path = graph.describe(key).parameter or ""
+        if "." in path:
+            return path
         for saved in graph.saved(key) if path else ():
             if saved.value is not None:
                 return self.titled(saved.value, path)

@@ -11,6 +11,7 @@ from adbg.engine.diagnosis.detector import Detector, FunctionCall, Need, Operato
 from adbg.engine.diagnosis.detectors.numbers import saved, values
 from adbg.engine.diagnosis.detectors.numbers.ledger import Ledger, Made
 from adbg.engine.diagnosis.detectors.numbers.origins import Origins
+from adbg.engine.diagnosis.detectors.numbers.sizes import size_of
 from adbg.engine.diagnosis.detectors.numbers.skipped import Skipped
 from adbg.engine.diagnosis.detectors.numbers.steps import Steps
 from adbg.engine.diagnosis.detectors.numbers.stopped import AtStop, BeforeWatch
@@ -167,6 +168,8 @@ class NonFinite(Detector):
         if here is None or here.told or self._told or not visit.ins:
             return
         backend = self.facts.backend
+        if self.facts.sampled and all(each is None or math.isfinite(each) for each in size_of(visit).leaving):
+            return  # others want these norms too
         slots = [slot for slot, value in enumerate(visit.ins) if any(values.bad(backend, value))]
         if not slots:
             return
