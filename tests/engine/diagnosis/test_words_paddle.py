@@ -97,10 +97,61 @@ for step in range(12):
     optimizer.clear_grad()
 """
 
+# Another shape of what is right: logarithms of what is kept away from 0, a padded batch in an attention, a hook that
+# clips, a target network that follows, a warm-up from 0, an optimizer for each part, gradients over two micro-batches.
+HEALTHY = """
+import math
+import paddle, paddle.nn as nn, paddle.nn.functional as F
+paddle.seed(0)
+class Coder(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.LayerList([nn.Sequential(nn.Linear(8, 8), nn.Silu(), nn.LayerNorm(8)) for _ in range(3)])
+        self.query, self.mean, self.spread = nn.Linear(8, 8), nn.Linear(8, 4), nn.Linear(8, 4)
+    def forward(self, x, padding):
+        for block in self.blocks:
+            x = x + block(x)
+        scores = self.query(x) @ x.transpose([0, 2, 1]) / math.sqrt(8)
+        x = F.softmax(scores - padding.unsqueeze(1) * 1e9, -1) @ x
+        x = (x * (1 - padding).unsqueeze(-1)).sum(1) / (1 - padding).sum(1, keepdim=True).clip(min=1)
+        return self.mean(x), F.softplus(self.spread(x)) + 1e-3
+coder, decoder, target = Coder(), nn.Linear(4, 8), Coder()
+target.set_state_dict(coder.state_dict())
+for parameter in target.parameters():
+    parameter.stop_gradient = True
+decoder.weight.register_hook(lambda g: g.clip(-0.5, 0.5))
+rates = [paddle.optimizer.lr.LambdaDecay(1e-3, lambda step: min(1.0, step / 4)) for _ in range(2)]
+clip = nn.ClipGradByGlobalNorm(1.0)
+optimizers = [
+    paddle.optimizer.AdamW(rates[0], parameters=coder.parameters(), grad_clip=clip),
+    paddle.optimizer.AdamW(rates[1], parameters=decoder.parameters()),
+]
+for step in range(10):
+    for half in range(2):
+        x, lengths = paddle.randn([6, 5, 8]), paddle.randint(1, 6, [6])
+        padding = (paddle.arange(5) >= lengths.unsqueeze(1)).astype("float32")
+        mean, spread = coder(x, padding)
+        with paddle.no_grad():
+            wanted, _ = target(x, padding)
+        code = mean + spread * paddle.randn(spread.shape)
+        divergence = (spread ** 2 + mean ** 2 - 1).mean() / 2 - spread.log().mean()
+        loss = F.mse_loss(decoder(code), x.mean(1)) + 0.1 * divergence + 0.1 * F.mse_loss(mean, wanted)
+        (loss / 2).backward()
+    for optimizer, rate in zip(optimizers, rates):
+        optimizer.step()
+        rate.step()
+        optimizer.clear_grad()
+    with paddle.no_grad():
+        for slow, fast in zip(target.parameters(), coder.parameters()):
+            slow.set_value(0.95 * slow + 0.05 * fast)
+print(f"{float(loss):.9g}")
+"""
+
 PROGRAMS = {
     "shared line": SHARED_LINE, "by all": CLIPPED.format(clip="ClipGradByGlobalNorm(1e-4)"),
     "by each": CLIPPED.format(clip="ClipGradByNorm(1e6)"), "at times": CLIPPED.format(clip="ClipGradByGlobalNorm(1.0)"),
     "operands": OPERANDS, "hooks": HOOKS, "replaced": REPLACED,
+    "healthy": HEALTHY,
 }  # fmt: skip
 
 
@@ -148,3 +199,7 @@ def test_what_was_replaced_gets_no_gradient_as_a_consequence(runs: dict[str, Run
     assert first["iteration"] == 6
     assert {each["victim_of"] for each in run.every if each["kind"] == "no-gradient"} == {first["id"]}
     assert [each["kind"] for each in run.told] == ["stale-parameters"]
+
+
+def test_a_healthy_training_of_another_shape(runs: dict[str, Run]) -> None:
+    runs["healthy"].healthy()

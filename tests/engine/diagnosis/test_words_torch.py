@@ -180,6 +180,51 @@ backward((x * 3).sum())
 print(x.grad.tolist())
 """
 
+# Another shape of what is right: logarithms of what is kept away from 0, a padded batch in an attention, a hook that
+# clips, a target network that follows, a warm-up from 0, an optimizer for each part, gradients over two micro-batches.
+HEALTHY = """
+import copy, math
+import torch, torch.nn as nn, torch.nn.functional as F
+torch.manual_seed(0)
+class Coder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(8, 8), nn.SiLU(), nn.LayerNorm(8)) for _ in range(3)])
+        self.query, self.mean, self.spread = nn.Linear(8, 8), nn.Linear(8, 4), nn.Linear(8, 4)
+    def forward(self, x, padding):
+        for block in self.blocks:
+            x = x + block(x)
+        scores = self.query(x) @ x.transpose(1, 2) / math.sqrt(8)
+        x = scores.masked_fill(padding.unsqueeze(1), float("-inf")).softmax(-1) @ x
+        x = (x * ~padding.unsqueeze(-1)).sum(1) / (~padding).sum(1, keepdim=True).clamp(min=1)
+        return self.mean(x), F.softplus(self.spread(x)) + 1e-3
+coder, decoder = Coder(), nn.Linear(4, 8)
+target = copy.deepcopy(coder).requires_grad_(False)
+decoder.weight.register_hook(lambda g: g.clamp(-0.5, 0.5))
+optimizers = [torch.optim.AdamW(each.parameters(), 1e-3) for each in (coder, decoder)]
+warm = [torch.optim.lr_scheduler.LambdaLR(each, lambda step: min(1.0, step / 4)) for each in optimizers]
+for step in range(10):
+    for half in range(2):
+        x, lengths = torch.randn(6, 5, 8), torch.randint(1, 6, (6,))
+        padding = torch.arange(5) >= lengths.unsqueeze(1)
+        mean, spread = coder(x, padding)
+        with torch.no_grad():
+            wanted, _ = target(x, padding)
+        code = mean + spread * torch.randn_like(spread)
+        divergence = (spread ** 2 + mean ** 2 - 1).mean() / 2 - spread.log().mean()
+        loss = F.mse_loss(decoder(code), x.mean(1)) + 0.1 * divergence + 0.1 * F.mse_loss(mean, wanted)
+        (loss / 2).backward()
+    nn.utils.clip_grad_norm_(coder.parameters(), 1.0)
+    for optimizer, schedule in zip(optimizers, warm):
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+    with torch.no_grad():
+        for slow, fast in zip(target.parameters(), coder.parameters()):
+            slow.lerp_(fast, 0.05)
+print(f"{loss.item():.9g}")
+"""
+
 PROGRAMS = {
     "warns": WARNS,
     "hooks": HOOKS,
@@ -187,6 +232,7 @@ PROGRAMS = {
     "scaler, in the end": SCALER.format(steps=40), "scaler, hopeless": SCALER.replace("2.0**40", "2.0**100").format(
         steps=40), "not held": NOT_HELD, "held later": HELD_LATER, "in a list": IN_A_LIST, "replaced": REPLACED,
     "evaluation": EVALUATION,
+    "healthy": HEALTHY,
 }  # fmt: skip
 
 
@@ -259,3 +305,7 @@ def test_warnings_and_tracebacks_are_those_of_the_plain_run(runs: dict[str, Run]
     assert run.output == run.plain and "(True, 11)" in run.plain
     assert run.plain_errors.count("Warning: ") >= 4 and run.plain_errors.count("Traceback") == 3, run.plain_errors
     assert run.errors == run.plain_errors
+
+
+def test_a_healthy_training_of_another_shape(runs: dict[str, Run]) -> None:
+    runs["healthy"].healthy()

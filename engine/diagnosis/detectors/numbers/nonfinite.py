@@ -49,7 +49,8 @@ class NonFinite(Detector):
     Evidence: the values at the place (operands, what the node saved, the gradient that came in), counts, the losses
     before, and which parameters get it.
     Mistaken for: masks of -inf, steps that a loss scaler skips, and infinities that reach no loss and no parameter are
-    not told. A batch that the program skips is a note.
+    not told. A batch that the program skips is a note. Where a scaler skips every step of a run, its scale has not come
+    down yet: a note, a warning from eight steps in a row on, an error from 32 on.
     Cost: one norm per gradient in every backward, one per operator's result in sampled iterations and for the first
     second of such looks of a run.
     """

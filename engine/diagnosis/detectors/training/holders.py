@@ -126,6 +126,7 @@ class NotOptimized(LoopDetector):
     after the optimizer was made, or lie in a plain list that the module does not know of.
 
     Evidence: their gradients in several iterations, while the optimizer steps others of the same backward.
+    Told after six iterations, and taken back where an optimizer holds them later.
     Mistaken for: a part that is frozen by not giving it to the optimizer (where all of it lies upstream of what is
     optimized it is a note), inputs whose gradient is wanted, weights that are updated by hand (both not told).
     Cost: the leaves of the graph, in sampled iterations.
