@@ -389,6 +389,14 @@ class BriefRun(NamedTuple):
     error: str = ""
 
 
+class BriefRuns(NamedTuple):
+    """Calls just alike, one behind the other: ``call`` is the first, numbers and iterations count on from it."""
+
+    call: BriefCall
+    began: tuple[float, ...]
+    us: tuple[float, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class GraphRow:
     """One node of ``adbg/graph`` in execution order. ``edges`` are the indices (not keys) of the producers it feeds."""

@@ -47,6 +47,7 @@ from adbg.engine.session.observers import Observer
 from adbg.engine.session.post_mortem import stop_at_uncaught, uncaught
 from adbg.engine.session.session import Session
 from adbg.engine.session.stop_point import PausedPoint
+from adbg.engine.session.told_later import Gatherer
 
 if TYPE_CHECKING:
     from adbg.profiles.control import Profiling
@@ -141,7 +142,7 @@ class Agent:
         session.known_rank = self._known_rank
         node_log = NodeLog(self.log_levels, self.record.place_log)
         unmatched = UnmatchedBreakpoints(session, self)
-        session.observe(Collector(lambda: session.notify))
+        session.observe(Gatherer(session), Collector(lambda: session.notify))
         session.observe(_LateFacts(self), self.ledger, self.captures, self.events, unmatched, self.log_levels)
         session.observe(node_log, self.aids, self.ranks, self.digests)
         self.memory = MemoryWatch(session, self.event)
@@ -199,7 +200,7 @@ class Agent:
         if client is not None and client.initialized:
             client.event(body, droppable)
 
-    def event_later(self, make: Callable[[], Sequence[Any]], calm: bool = False) -> None:
+    def event_later(self, make: Callable[[], Sequence[Any]], calm: float = 0.0) -> None:
         client = self.client
         if client is not None and client.initialized:
             client.event_later(make, calm)
@@ -350,6 +351,8 @@ class Agent:
 
 class _LateFacts(Observer):
     """Has the agent look, but not 3,000 times a second, at what a process learns only while it runs."""
+
+    patient = True
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent

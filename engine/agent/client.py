@@ -89,7 +89,7 @@ class Client:
         if self.knows(body):
             self.connection.send(self.event_message(body), droppable)
 
-    def event_later(self, make: Callable[[], Sequence[Any]], calm: bool = False) -> None:
+    def event_later(self, make: Callable[[], Sequence[Any]], calm: float = 0.0) -> None:
         """Send the events that ``make`` returns, soon, in few batches: ``Connection.send_later``."""
         self.connection.send_later(lambda: [self.event_message(body) for body in make() if self.knows(body)], calm)
 

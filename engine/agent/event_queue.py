@@ -12,7 +12,7 @@ import collections
 from typing import Any
 
 from adbg.engine.protocol.messages import BackwardBegin, BackwardEnd, BackwardsRan, NodeRan, NodesRan
-from adbg.engine.types import BriefCall, BriefRun
+from adbg.engine.types import BriefCall, BriefRun, BriefRuns
 
 _Row = tuple[int, int, "float | None", "float | None", bool]
 
@@ -53,6 +53,10 @@ class EventQueue:
                 last = None
                 continue
             nodes = None
+            if type(waiting) is BriefRuns:
+                bodies.append(BackwardsRan(_begin(waiting.call), list(waiting.us)))
+                last = None
+                continue
             if type(waiting) is BriefRun and not waiting.told and not waiting.error:
                 if last is not None and _follows(waiting.call, last.call):
                     bodies[-1].us.append(waiting.us)

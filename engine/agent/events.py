@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any, Protocol
 
+from adbg.engine.agent.connection import PAUSE
 from adbg.engine.agent.event_queue import EventQueue
 from adbg.engine.node_batch import NodeBatch
 from adbg.engine.protocol import messages as p
@@ -13,8 +14,9 @@ from adbg.engine.session.observers import Observer
 from adbg.engine.session.post_mortem import error_text
 from adbg.engine.session.running_call import Running, Visit
 from adbg.engine.session.stop_point import PausedPoint
-from adbg.engine.types import BriefCall, BriefRun, StopReason
+from adbg.engine.types import BriefCall, BriefRun, BriefRuns, StopReason
 
+CALM = 0.25  # seconds: so late calls may be told that a backend ran without a word
 FIRST = 100  # calls of a process whose begin is told at once
 MOST_ROWS = 20_000  # of a call whose nodes were written down, 50 bytes each on the wire
 LONG = 20_000.0  # us: the begin of calls that take that long is told at once
@@ -26,7 +28,7 @@ class Client(Protocol):
 
     def event(self, body: Any, droppable: bool = False) -> None: ...
 
-    def event_later(self, make: Callable[[], Sequence[Any]], calm: bool = False) -> None: ...
+    def event_later(self, make: Callable[[], Sequence[Any]], calm: float = 0.0) -> None: ...
 
 
 class Events(Observer):
@@ -38,6 +40,7 @@ class Events(Observer):
         self._queue = EventQueue()
         self._told: set[int] = set()  # brief calls that run and whose begin was told
         self._long = False  # the last one took long
+        self._gather: tuple[Callable[[], None], ...] = ()  # by backend: has it tell what waits there
 
     # ---- calls that are not looked into
 
@@ -59,7 +62,22 @@ class Events(Observer):
             self._told.discard(number)
             run = run._replace(told=True)
         self._queue.add(run)
-        self._client.event_later(self._queue.take, number > FIRST)
+        self._client.event_later(self._gathered, PAUSE if number > FIRST else 0.0)
+
+    patient = True
+
+    def brief_runs(self, runs: BriefRuns) -> None:
+        self._queue.add(runs)
+
+    def brief_waiting(self, gather: Callable[[], None]) -> None:
+        if gather not in self._gather:
+            self._gather = (*self._gather, gather)
+        self._client.event_later(self._gathered, CALM)
+
+    def _gathered(self) -> Sequence[Any]:
+        for gather in self._gather:
+            gather()
+        return self._queue.take()
 
     # ---- calls and nodes
 
@@ -87,7 +105,7 @@ class Events(Observer):
     def node_end(self, visit: Visit) -> None:
         queue = self._queue
         queue.node(visit.running.call.number, visit.index, visit.us, visit.norm, visit.nonfinite)
-        self._client.event_later(queue.take)
+        self._client.event_later(self._gathered)
 
     def node_events(self, running: Running, batch: NodeBatch) -> None:
         """The rest of a call in which a thread stopped, whose graph somebody may be looking at; what ran before a
@@ -124,14 +142,15 @@ class Events(Observer):
     def detach(self) -> None:
         """The ends of the brief calls that run now are not told."""
         self._told.clear()
+        self._gather = ()
 
     # ---- the queue
 
     def _later(self, body: Any) -> None:
         self._queue.add(body)
-        self._client.event_later(self._queue.take)
+        self._client.event_later(self._gathered)
 
     def flush(self) -> None:
         """Send what waits for the next batch: something comes that must be told after it."""
-        for body in self._queue.take():
+        for body in self._gathered():
             self._client.event(body, droppable=True)

@@ -9,10 +9,11 @@ framework itself counts, and at frames: a collective that C++ called, and that h
 from __future__ import annotations
 
 import collections
+import ctypes
 import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from adbg.engine.backends.base import Backend, CollectiveTaps, KnownGroup
@@ -43,6 +44,7 @@ class Ledger(Observer):
         self.taps: list[CollectiveTaps] = []
         self._backends: list[Backend] = []
         self.since: float | None = None
+        self._met = ctypes.c_int32(0)  # ``since`` is known
         self.beside: dict[tuple[str, int], Collective] = {}  # that C++ called and that hung, by group and number
         self._new_group = new_group
         self._groups: set[str] = set()
@@ -78,6 +80,7 @@ class Ledger(Observer):
     def met(self, group: KnownGroup) -> None:
         if self.since is None:
             self.since = time.time()
+            self._met.value = 1
         try:
             if self._watcher is None:
                 self._watcher = threading.Thread(
@@ -195,6 +198,12 @@ class Ledger(Observer):
     def backward_end(self, running: Running, us: float, error: BaseException | None) -> None:
         self._left(running.call.thread, running.call.number)
 
+    patient = True
+
+    @property
+    def zeros(self) -> Sequence[ctypes.c_int32]:
+        return (self._met,)  # a collective may be called in a backward
+
     def brief_begin(self, call: BriefCall) -> None:
         self._entered(call.thread, call.number)
 
@@ -226,6 +235,7 @@ class Ledger(Observer):
         self.beside.clear()
         self.inside.clear()
         self.since = None
+        self._met.value = 0
 
     def abandon(self) -> None:
         self._record = self._watcher = None

@@ -6,7 +6,8 @@ fd 2, which goes to the run directory's VLOG file while adbg has a level on; for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,6 +119,13 @@ class LogLevels(Observer):
             if native.loud:
                 return True
         return False
+
+    @property
+    def zeros(self) -> Sequence[ctypes.c_int32] | None:
+        words = [native.words for native in self.natives.values()]
+        if self.tap.on or None in words:
+            return None
+        return [word for each in words for word in each or ()]
 
     def quiet(self, on: bool) -> None:
         """Nothing that adbg does from now on is in a framework's log (hooks, answers at a stop), or all again."""

@@ -22,7 +22,7 @@ from adbg.engine.session.observers import Observer
 from adbg.engine.session.post_mortem import error_text
 from adbg.engine.session.running_call import Running, Visit
 from adbg.engine.session.stop_point import PausedPoint
-from adbg.engine.types import BriefCall, BriefRun, Phase
+from adbg.engine.types import BriefCall, BriefRun, BriefRuns, Phase
 
 if TYPE_CHECKING:
     from adbg.engine.record.recorder import Recorder  # with sqlite, where something is recorded
@@ -123,8 +123,16 @@ class Recording(Observer):
     def backward_end(self, running: Running, us: float, error: BaseException | None) -> None:
         self._recorder.backward_end(running.call.number, us, error_text(error))
 
+    patient = True
+
     def brief_end(self, run: BriefRun) -> None:
         self._recorder.brief(run)
+
+    def brief_runs(self, runs: BriefRuns) -> None:
+        first = runs.call
+        for place, (began, us) in enumerate(zip(runs.began, runs.us)):
+            call = first._replace(number=first.number + place, iteration=first.iteration + place)
+            self._recorder.brief(BriefRun(call, began, False, us))
 
     def resumed(self, running: Running) -> None:
         self._record_graph(running, whole=False)
@@ -182,6 +190,12 @@ class CrashNotes(Observer):
     def __init__(self, journal: Journal, stacks: Callable[[], bool]) -> None:
         self._journal = journal
         self._stacks = stacks
+
+    patient = True
+
+    @property
+    def cell(self) -> memoryview | None:  # type: ignore[override]
+        return self._journal.brief_cell
 
     def brief_begin(self, call: BriefCall) -> None:
         self._journal.brief_begin(call.number)

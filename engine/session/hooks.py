@@ -24,6 +24,7 @@ from adbg.engine.session.post_mortem import error_text, named
 from adbg.engine.session.running_call import Running, Slots, Visit
 from adbg.engine.session.slot_text import gradients_text, slot_text
 from adbg.engine.session.stop_point import Ran
+from adbg.engine.session.told_later import ToldLater
 from adbg.engine.types import BriefCall, BriefRun, Evidence, Phase
 
 if TYPE_CHECKING:
@@ -33,11 +34,11 @@ if TYPE_CHECKING:
 _AT_NO_NODE: tuple[int | None, int, Slots, Slots | None, float | None] = (None, 0, (), None, None)
 
 
-class BackendHooks:
+class BackendHooks(ToldLater):
     """The ``HookSink`` that the session installs in ``backend``."""
 
     def __init__(self, session: Session, backend: Backend) -> None:
-        self._session = session
+        super().__init__(session)
         self._backend = backend
         self._running: dict[int, Running] = {}  # by id of the call, between its begin and its end
         # Calls that were told in short, with the time of their begin, by number while they run.

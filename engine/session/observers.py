@@ -9,7 +9,8 @@ by ``Session.rearm``. An observer that is not active, or that does not override 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import ctypes
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from adbg.engine.backends.base import Backend, HookPlan
@@ -17,7 +18,7 @@ from adbg.engine.node_batch import NodeBatch
 from adbg.engine.protocol.messages import BreakpointState
 from adbg.engine.session.running_call import Running, Visit
 from adbg.engine.session.stop_point import PausedPoint
-from adbg.engine.types import BriefCall, BriefRun
+from adbg.engine.types import BriefCall, BriefRun, BriefRuns
 
 
 class Observer:
@@ -52,6 +53,19 @@ class Observer:
         """False: not told ``node_events`` now. Asked by ``Session.rearm``, like ``active``."""
         return True
 
+    #: What it hears of calls in short may come up to 0.25 s late and together, by ``brief_runs`` in place of
+    #: ``brief_begin`` and ``brief_end``; ``before_backward`` is told of four calls a second then. Asked by ``rearm``.
+    patient = False
+
+    @property
+    def zeros(self) -> Sequence[ctypes.c_int32] | None:
+        """Numbers that are 0 while ``needs_calls`` answers False, and while nothing must be told at once although this
+        observer is patient; as they are until ``rearm``. None: ``needs_calls`` must be asked."""
+        return None
+
+    #: 24 bytes for a crash report: number, begin and end of the call in short that runs (or of the last one).
+    cell: memoryview | None = None
+
     # ---- a backward call
 
     def needs_calls(self) -> bool:
@@ -82,6 +96,12 @@ class Observer:
         """Such a call is looked into all the same: an exception, or a stop in a node's own Python code."""
 
     def brief_end(self, run: BriefRun) -> None: ...
+
+    def brief_runs(self, runs: BriefRuns) -> None:
+        """Calls that ran, told later. Any thread."""
+
+    def brief_waiting(self, gather: Callable[[], None]) -> None:
+        """Such calls wait: ``gather`` has them told. Called behind the first of them, on its thread."""
 
     # ---- a hooked node, in this order; a stop may come behind node_begin and behind node_end
 
@@ -144,6 +164,7 @@ class Observer:
         """In a forked child: let go without waiting for a lock, whose holder may be a thread that is not here."""
 
 
+_IN_SHORT = ("before_backward", "brief_begin", "brief_end")
 _OF_NODES = frozenset(("node_begin", "node_enter", "node_leave", "node_end", "node_passed"))
 
 
@@ -159,6 +180,8 @@ class Notify:
     brief_begin: tuple[Any, ...]
     looked_into: tuple[Any, ...]
     brief_end: tuple[Any, ...]
+    brief_runs: tuple[Any, ...]
+    brief_waiting: tuple[Any, ...]
     node_begin: tuple[Any, ...]
     node_enter: tuple[Any, ...]
     node_warned: tuple[Any, ...]
@@ -175,6 +198,7 @@ class Notify:
     quiet: tuple[Any, ...]
 
     measures = True  # the norms of gradients are wanted
+    patient = False  # calls in short may be told later
 
     def __init__(self, observers: Iterable[Observer] = ()) -> None:
         listening = [observer for observer in observers if observer.active]
@@ -185,6 +209,15 @@ class Notify:
             heard = timing if timing and event in _OF_NODES else listening
             calls = (getattr(observer, event) for observer in heard if getattr(type(observer), event) is not silent)
             setattr(self, event, tuple(calls))
+        zeros = [(each, each.zeros) for each in listening]
+        self.zeros: tuple[ctypes.c_int32, ...] = tuple([zero for _, found in zeros for zero in found or ()])
+        known = {each for each, found in zeros if found is not None}
+        self.hurries: tuple[Any, ...] = tuple([asks for asks in self.needs_calls if asks.__self__ not in known])
+        self.cells: tuple[memoryview, ...] = tuple([each.cell for each in listening if each.cell is not None])
+        self.patient = all(
+            each.patient or all(getattr(type(each), event) is getattr(Observer, event) for event in _IN_SHORT)
+            for each in listening
+        )
         alone = timing or any(observer.between for observer in listening)
         wanted = [observer for observer in listening if observer.collects and not alone]
         self.node_events = tuple(

@@ -65,6 +65,11 @@ class Turn:
             self.waiting.discard(ident)
 
     @property
+    def locked(self) -> Callable[[], bool]:
+        """``taken`` as a function, for who asks often."""
+        return self._lock.locked
+
+    @property
     def taken(self) -> bool:
         """Some thread holds it."""
         return self._lock.locked()

@@ -17,13 +17,14 @@ Cost contract: while ``arm(False)`` the wrapper passes straight through (one att
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Hashable, Sequence
+import ctypes
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from adbg.engine.backends.base.graph import Graph
 from adbg.engine.node_batch import NodeBatch
-from adbg.engine.types import BriefCall, NodeInfo, SourceLine
+from adbg.engine.types import BriefCall, BriefRuns, NodeInfo, SourceLine
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,5 +171,39 @@ class HookSink(Protocol):
 
     def brief_end(self, number: int, us: float, error: BaseException | None) -> None: ...
 
+    # Optional: all of ``LateSink``.
     # Optional: ``node_warning(call, key, grad_outputs, text)`` before a node of which the framework would die; it may
     # stop, and answers as ``node_begin`` does. It may come for a call whose begin was not reported (nothing armed).
+
+
+class LateSink(Protocol):
+    """What a sink has beside ``HookSink`` for a backend that can run calls without a word and tell of them later, where
+    they would be told in short. ``Backend.arm`` follows whatever changes one of these answers.
+
+    Attributes:
+        patient: calls in short may be told later.
+        cell: 24 writable bytes for number (u64), begin and end (f64, epoch; 0.0 while it runs) of such a call, or None.
+        zeros: numbers one of which is not 0 where a call must be told at once.
+        asks: functions one of which says True then.
+    """
+
+    @property
+    def patient(self) -> bool: ...
+
+    @property
+    def cell(self) -> memoryview | None: ...
+
+    @property
+    def zeros(self) -> Sequence[ctypes.c_int32]: ...
+
+    @property
+    def asks(self) -> Sequence[Callable[[], bool]]: ...
+
+    def told_later(self, take: Callable[[], Iterable[BriefRuns]]) -> None:
+        """``take``, on any thread, returns the calls that ran since the last time."""
+
+    def waiting(self) -> None:
+        """There are some to be taken, behind the first of them."""
+
+    def gather(self) -> None:
+        """Take them now: something else is about to be told."""

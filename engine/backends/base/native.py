@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -68,6 +69,11 @@ class NativeVlog(abc.ABC):
     @abc.abstractmethod
     def loud(self) -> bool:
         """Some level is not 0, on anybody's word."""
+
+    @property
+    def words(self) -> Sequence[ctypes.c_int32] | None:
+        """Numbers that are all 0 while ``loud`` is False, the same ones for ever; None: it must be asked."""
+        return None
 
     @property
     @abc.abstractmethod

@@ -43,8 +43,12 @@ class Entry(Protocol):
 
     armed: bool
     tick: Callable[[bool], None] | None
-    count: int
-    iteration: int
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def iteration(self) -> int: ...
 
     def install(self, sink: HookSink) -> None: ...
 

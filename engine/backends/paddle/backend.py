@@ -298,12 +298,12 @@ class _UserMode:
         self._aside.__enter__()
         self._recorded = private.has_grad()
         self._outer = len(self._modes)
-        self._entry.enter_passing()
+        self._entry.pass_through(1)
         self._modes.append(self._recorded)
         private.set_has_grad(True)
 
     def __exit__(self, *raised: Any) -> None:
         private.set_has_grad(self._recorded)
         del self._modes[self._outer :]
-        self._entry.leave_passing()
+        self._entry.pass_through(-1)
         self._aside.__exit__(*raised)

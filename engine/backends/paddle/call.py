@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from adbg.engine.backends.base import BackwardCall, HookPlan, HookSink, Part
 from adbg.engine.backends.common.hooking import HAS_POST
+from adbg.engine.backends.paddle.calls.written import Written, begin
 from adbg.engine.backends.paddle.failures import error_text, flowed_in, suspects
 from adbg.engine.backends.paddle.graph import PaddleGraph, Services
 from adbg.engine.backends.paddle.hooks import PaddleHooks
 from adbg.engine.backends.paddle.stacks import framework_name
+from adbg.engine.node_batch import NodeBatch
 from adbg.engine.types import SourceLine
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ class PaddleCall(PaddleGraph, BackwardCall):
         self._entry_point = entry_point
         self._sink = sink
         self._hooks: PaddleHooks | None = None
+        self._written: Written | None = None
         self._root_names: tuple[str, ...] | None = None
 
     @property
@@ -83,8 +86,22 @@ class PaddleCall(PaddleGraph, BackwardCall):
     def hook(self, plan: HookPlan) -> int:
         return self.hooks.hook(plan)
 
+    def collect(self) -> bool:
+        if self._written is None:
+            self._written = begin(self)
+        return self._written is not None
+
+    def collected(self) -> NodeBatch | None:
+        return self._written.take(self) if self._written is not None else None
+
+    def twin(self, shapes: bool) -> Hashable:
+        return self._written.twin(shapes) if self._written is not None else None
+
     def finish(self) -> None:
         """The call is over: no hook, no node, no tensor is kept."""
+        if self._written is not None:
+            self._written.end()
+            self._written = None
         if self._hooks is not None:
             self._hooks.clear()
         self._hooks = None

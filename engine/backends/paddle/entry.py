@@ -7,12 +7,11 @@ and passed on (its arguments are kept on the thread, for a post-mortem).
 
 from __future__ import annotations
 
-import itertools
+import functools
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from time import perf_counter_ns
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any
 
 from adbg.engine.backends.base import HookSink
@@ -20,14 +19,14 @@ from adbg.engine.backends.common.shield import surely
 from adbg.engine.backends.common.tracebacks import clean_text, strip_own
 from adbg.engine.backends.paddle import private
 from adbg.engine.backends.paddle.call import PaddleCall
-from adbg.engine.backends.paddle.failures import described
-from adbg.engine.backends.paddle.graph import PYLAYER, Services, root_addresses, root_tensors, surveyed
-from adbg.engine.backends.paddle.native.brief import watched
+from adbg.engine.backends.paddle.calls.brief import passes_over
+from adbg.engine.backends.paddle.calls.custom import custom_function
+from adbg.engine.backends.paddle.calls.quick import Quick
+from adbg.engine.backends.paddle.graph import Services
 from adbg.engine.backends.paddle.native.later import LateChecks
-from adbg.engine.backends.paddle.open import Open, Threads, flag, given
+from adbg.engine.backends.paddle.open import Open, Thread, Threads, flag, given
 from adbg.engine.backends.paddle.tensors import is_tensor
 from adbg.engine.outside import by_handler, own
-from adbg.engine.types import BriefCall
 
 Run = Callable[..., Any]
 _INTERRUPTED = "(External) KeyboardInterrupt"  # what Paddle makes of a Ctrl-C in a hook
@@ -38,28 +37,64 @@ class EngineEntry:
 
     def __init__(self, services: Services) -> None:
         self.checks: LateChecks | None = None  # what is to be tried out before a call is looked into
-        self.armed = False
-        self.tick: Callable[[bool], None] | None = None  # told of each outermost call, armed or not
-        self.count = 0
-        self.iteration = 0
-        self._numbers = itertools.count(1)
-        self._iterations = itertools.count(1)
+        self._armed = False
+        self._tick: Callable[[bool], None] | None = None
         self._threads = Threads()
-        self._services = services
-        self._sink: HookSink | None = None
+        self.services = services
+        self.sink: HookSink | None = None
         self._kept: list[Any] = []
         self._replaced: list[tuple[Any, str, Any, Any]] = []  # (owner, name, original, ours)
+        self.quick = Quick(self)
+
+    @property
+    def armed(self) -> bool:
+        return self._armed
+
+    @armed.setter
+    def armed(self, on: bool) -> None:
+        self._armed = on
+        self.quick.settle()
+
+    @property
+    def tick(self) -> Callable[[bool], None] | None:
+        """Told of each outermost call, armed or not."""
+        return self._tick
+
+    @tick.setter
+    def tick(self, tell: Callable[[bool], None] | None) -> None:
+        self._tick = tell
+        self.quick.settle()
+
+    @property
+    def count(self) -> int:
+        return self.quick.counts()[0]
+
+    @property
+    def iteration(self) -> int:
+        return self.quick.counts()[1]
 
     # ---- in and out
 
     def install(self, sink: HookSink) -> None:
-        self._sink = sink
+        self.sink = sink
         if self._replaced:
+            self.quick.settle()
             return
         self._put(private.eager, "run_backward", lambda run: self._entry_function(run, False))
         self._put(private.eager, "run_partial_grad", lambda run: self._entry_function(run, True))
         if private.py_layer_backward is not None:
-            self._put(private.py_layer_backward, "backward", self._custom_function)
+            self._put(private.py_layer_backward, "backward", functools.partial(custom_function, self))
+        self._quicken()
+
+    def _quicken(self) -> None:
+        """The extension's function in front of ours, where it is there and has passed its checks."""
+        for place, (owner, name, original, ours) in enumerate(self._replaced):
+            if owner is private.eager and isinstance(ours, FunctionType) and getattr(owner, name, None) is ours:
+                made = self.quick.function(ours, original, name == "run_partial_grad")
+                if made is not None:
+                    setattr(owner, name, made)
+                    self._replaced[place] = (owner, name, original, made)
+        self.quick.settle()
 
     def _put(self, owner: Any, name: str, make: Callable[[Run], Run]) -> None:
         original = getattr(owner, name, None)
@@ -71,8 +106,9 @@ class EngineEntry:
     def uninstall(self) -> None:
         """Paddle's own functions back; if another tool wrapped ours meanwhile, ours stays below it and only passes
         on."""
+        self.sink = None
         self.armed = False
-        self._sink = None
+        self.quick.leave()
         for owner, name, original, ours in self._replaced:
             if getattr(owner, name, None) is ours:
                 setattr(owner, name, original)
@@ -86,19 +122,30 @@ class EngineEntry:
         return opened.call if opened is not None else None
 
     def innermost(self) -> Open | None:
-        running = self._threads.mine.open
+        running = self.mine().open
         return running[-1] if running else None
+
+    def mine(self) -> Thread:
+        """What runs on this thread. A call that the extension began by itself is made known here."""
+        state = self._threads.mine
+        opened = self.quick.opened()
+        if opened is not None:
+            self._prune(opened.entry)
+            state.clear()
+            state.open.append(opened)
+            state.quick = opened
+            self.quick.tell(opened)
+        return state
 
     def roots(self) -> Sequence[Any]:
         """The tensors that the calls under way on this thread began at."""
-        found = (each.args[0] if each.args else each.kwargs.get("tensors", ()) for each in self._threads.mine.open)
+        found = (each.args[0] if each.args else each.kwargs.get("tensors", ()) for each in self.mine().open)
         return [root for roots in found for root in (roots if isinstance(roots, (tuple, list)) else (roots,))]
 
-    def enter_passing(self) -> None:
-        self._threads.mine.passing += 1
-
-    def leave_passing(self) -> None:
-        self._threads.mine.passing -= 1
+    def pass_through(self, by: int) -> None:
+        """1: calls on this thread only pass from now on; -1: no more."""
+        self.mine().passing += by
+        self.quick.passing(by)
 
     def answer(self, outputs: Sequence[Any]) -> list[Any]:
         """``outputs`` as a post hook returns them. Paddle 3.3.1 never gives back its reference to what a post hook
@@ -125,55 +172,88 @@ class EngineEntry:
     # ---- a call
 
     def _entry_function(self, run: Run, partial: bool) -> Run:
-        threads = self._threads
-
         def run_backward(*args: Any, **kwargs: Any) -> Any:
-            if self._sink is None:
+            if self.sink is None:
                 return run(*args, **kwargs)
             grad_mode = private.has_grad()
             opened = self._begin(args, kwargs, partial)
             earlier = self._kept
             if partial and flag(opened, 4, "create_graph"):
-                self._services.stacks.tell_place()
+                self.services.stacks.tell_place()
             try:
                 result = run(*args, **kwargs)
             except BaseException as error:
-                clean_text(error)
-                if private.has_grad() != grad_mode:  # Paddle forgets it when a post hook or a kernel raises
-                    private.set_has_grad(grad_mode)
-                if opened.partial and opened.call is not None:
-                    self.keep(opened.call.hooks.placed, earlier if opened.call.reached else ())
-                aborted = self._failed(opened, error)
-                if opened.brief:
-                    self._end_brief(opened, error)
+                aborted = self._raised(opened, error, grad_mode, earlier)
                 if aborted is not None:
                     raise aborted from None
-                self._services.stacks.as_without(error)
+                self.services.stacks.as_without(error)
                 strip_own(error)
                 raise
             else:
-                ended = threads.mine.abort
-                if ended is not None and opened.call is not None:  # at its last node
-                    self._failed(opened, ended)
-                    raise ended
-                if opened.call is not None:
-                    self._end(opened)
-                if opened.brief:
-                    self._end_brief(opened, None)
-                if partial and earlier:
-                    self.keep([], earlier)
-                if not partial:
-                    self._spend(args, kwargs)
+                self._returned(opened, earlier)
                 return result
             finally:
-                threads.mine.open.remove(opened)
-                surely(self._close, opened)
-                if self.tick is not None and not opened.passing and not threads.mine.open:
-                    self.tick(False)
+                self._left(opened)
 
         run_backward.__name__ = run_backward.__qualname__ = getattr(run, "__name__", "run_backward")
         run_backward.__doc__ = run.__doc__
         return run_backward
+
+    def _raised(
+        self, opened: Open, error: BaseException, grad_mode: bool, earlier: Sequence[Any]
+    ) -> BaseException | None:
+        """``error`` leaves the engine. What is to be raised in its place."""
+        clean_text(error)
+        if private.has_grad() != grad_mode:  # Paddle forgets it when a post hook or a kernel raises
+            private.set_has_grad(grad_mode)
+        if opened.partial and opened.call is not None:
+            self.keep(opened.call.hooks.placed, earlier if opened.call.reached else ())
+        aborted = self._failed(opened, error)
+        if opened.brief:
+            self._end_brief(opened, error)
+        return aborted
+
+    def _returned(self, opened: Open, earlier: Sequence[Any]) -> None:
+        """It ended well, for Paddle."""
+        ended = self._threads.mine.abort
+        if ended is not None and opened.call is not None:  # at its last node
+            self._failed(opened, ended)
+            raise ended
+        if opened.call is not None:
+            self._end(opened)
+        if opened.brief:
+            self._end_brief(opened, None)
+        if opened.partial and earlier:
+            self.keep([], earlier)
+        if not opened.partial:
+            self._spend(opened.args, opened.kwargs)
+
+    def _left(self, opened: Open) -> None:
+        self._threads.mine.open.remove(opened)
+        surely(self._close, opened)
+        if self._tick is not None and not opened.passing and not self._threads.mine.open:
+            self._tick(False)
+
+    def quick_ended(self, error: BaseException | None, grad_mode: bool) -> BaseException | None:
+        """A call that the extension began is over; it is known here, or ``error`` makes it so. What is to be raised,
+        instead of ``error`` where there is one."""
+        state = self.mine()
+        opened, state.quick = state.quick, None
+        if opened is None:
+            return None
+        try:
+            if error is None:
+                self._returned(opened, ())
+                return None
+            aborted = self._raised(opened, error, grad_mode, ())
+            if aborted is None:
+                self.services.stacks.as_without(error)
+                strip_own(error)
+            else:
+                aborted.__cause__, aborted.__suppress_context__ = None, True
+            return aborted
+        finally:
+            self._left(opened)
 
     def _spend(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A whole backward ended well: what it did not retain cannot be run again."""
@@ -181,32 +261,33 @@ class EngineEntry:
             return
         roots = args[0] if args else kwargs.get("tensors", ())
         try:
-            self._services.spent.add(roots if isinstance(roots, (tuple, list)) else (roots,))
+            self.services.spent.add(roots if isinstance(roots, (tuple, list)) else (roots,))
         except own(Exception):  # knowing less about old graphs is no reason to hurt the program
             return
 
     def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any], partial: bool) -> Open:
-        state = self._threads.mine
+        state = self.mine()
         entry = sys._getframe(1)
         if state.open:
             self._prune(entry)
         elif self.checks is not None and self.checks.try_now(entry.f_back):
             self.checks = None
+            self._quicken()
         if state.passing:
             opened = Open(entry, (), {}, partial, 0, "")
             opened.passing = True
             state.open.append(opened)
             return opened
-        number = self.count = next(self._numbers)
+        number = self.quick.next_number()
         if not state.open:
-            self.iteration = next(self._iterations)
-            if self.tick is not None:
-                self.tick(True)
-            state.origin, state.abort, state.reported = None, None, False
-            state.customs.clear()
+            self.quick.next_iteration()
+            if self._tick is not None:
+                self._tick(True)
+            state.clear()
         opened = Open(entry, args, kwargs, partial, number, state.customs[-1] if state.customs else "")
         state.open.append(opened)
-        if self.armed:
+        self.quick.hand_over()
+        if self._armed:
             opened.frame = sys._getframe(2)
             grad_mode = private.has_grad()
             try:
@@ -220,37 +301,14 @@ class EngineEntry:
         return opened
 
     def _report(self, opened: Open) -> None:
-        if self._passes_over(opened):
+        if len(self._threads.mine.open) == 1 and passes_over(self, opened):
             return
         call = self.realize(opened)
-        sink = self._sink
+        sink = self.sink
         if call is not None and sink is not None:
             opened.begun = True
             sink.backward_begin(call)
             call.hooks.start()
-
-    def _passes_over(self, opened: Open) -> bool:
-        """Whether nothing in this call is of interest: then it is reported in short, and nothing is made for it (half
-        the cost of one that is looked into and has no node of interest)."""
-        sink = self._sink
-        if sink is None or opened.partial or len(self._threads.mine.open) > 1:
-            return False
-        try:
-            roots = root_addresses(root_tensors(given(opened, 0, "tensors", "outputs")))
-            survey = opened.survey = surveyed(roots)
-            if survey is None or survey.kinds is None or survey.roots is None:
-                return False
-            if not sink.passes_over(survey.kinds, survey.alike) and not watched(self, sink, opened, roots):
-                return False
-            file, line = self._services.stacks.frames.live_place(opened.frame)
-            ident, iteration = threading.get_ident(), self.iteration
-            sink.brief_begin(
-                BriefCall(opened.number, survey.count, survey.roots, "backward", iteration, ident, file, line)
-            )
-        except own(Exception):
-            return False
-        opened.brief = perf_counter_ns()
-        return True
 
     def _prune(self, frame: FrameType | None) -> None:
         """Calls that a Ctrl-C took out of ``run_backward`` between two instructions, and that never ended here: what
@@ -265,7 +323,7 @@ class EngineEntry:
 
     def realize(self, opened: Open) -> PaddleCall | None:
         """The call as the sink sees it, with those around it. Never raises: a call that cannot be described runs."""
-        if opened.call is not None or opened.passing or self._sink is None:
+        if opened.call is not None or opened.passing or self.sink is None:
             return opened.call
         state = self._threads.mine
         place = state.open.index(opened)
@@ -275,8 +333,8 @@ class EngineEntry:
             roots = given(opened, 0, "tensors", "outputs")
             call = PaddleCall(
                 self,
-                self._sink,
-                self._services,
+                self.sink,
+                self.services,
                 roots,
                 number=opened.number,
                 parent=parent,
@@ -285,7 +343,7 @@ class EngineEntry:
                 entry="grad" if opened.partial else "backward",
                 create_graph=bool(opened.partial and flag(opened, 4, "create_graph")),
                 inputs=[value for value in given(opened, 1, "inputs") if is_tensor(value)] if opened.partial else (),
-                location=self._services.stacks.frames.live_line(opened.frame or sys._getframe(1)),
+                location=self.services.stacks.frames.live_line(opened.frame or sys._getframe(1)),
             )
         except own(Exception):
             return None
@@ -302,6 +360,7 @@ class EngineEntry:
             if call is not None:
                 call.finish()
             state.passing = 0
+            self.quick.passing(0)
         if opened.watch is not None:
             watch, opened.watch = opened.watch, None
             watch.end()
@@ -312,7 +371,7 @@ class EngineEntry:
             state.answer.clear()
 
     def _end(self, opened: Open) -> None:
-        call, sink = opened.call, self._sink
+        call, sink = opened.call, self.sink
         if call is not None and sink is not None and not opened.passing:
             try:
                 call.hooks.settle()
@@ -322,7 +381,7 @@ class EngineEntry:
                 raise
 
     def _end_brief(self, opened: Open, error: BaseException | None) -> None:
-        sink, begun = self._sink, opened.brief
+        sink, begun = self.sink, opened.brief
         opened.brief = 0
         if sink is not None:
             sink.brief_end(opened.number, (perf_counter_ns() - begun) / 1000, error)
@@ -332,8 +391,8 @@ class EngineEntry:
         state = self._threads.mine
         if state.abort is None and opened.begun and isinstance(error, OSError) and str(error).startswith(_INTERRUPTED):
             state.abort = KeyboardInterrupt()  # between two instructions of a hook
-        last = self._services.stacks.last()
-        aborted, sink = state.abort, self._sink
+        last = self.services.stacks.last()
+        aborted, sink = state.abort, self.sink
         if opened.passing or sink is None:
             return aborted
         if aborted is not None:
@@ -356,7 +415,7 @@ class EngineEntry:
 
     def at_hand(self) -> tuple[PaddleCall, int | None] | None:
         """The innermost call of this thread, made now if it was not needed before, and the PyLayer that runs."""
-        state = self._threads.mine
+        state = self.mine()
         opened = state.open[-1] if state.open else None
         if opened is None or opened.passing:
             return None
@@ -367,49 +426,3 @@ class EngineEntry:
             return None
         inside = len(state.customs) > sum(bool(around.custom) for around in state.open)  # its own, not one around it
         return call, call.hooks.custom_key(state.customs[-1]) if inside else None
-
-    # ---- around the backward of every PyLayer
-
-    def _custom_function(self, original: Run) -> Run:
-        threads = self._threads
-
-        def backward(ctx: Any, *args: Any) -> Any:
-            state = threads.mine
-            opened = state.open[-1] if state.open else None
-            if opened is None or opened.passing or self._sink is None:
-                return original(ctx, *args)
-            printed = PYLAYER + type(ctx).__name__.removesuffix("_backward")
-            call = opened.call
-            key = call.hooks.custom_key(printed) if call is not None else None
-            state.customs.append(printed)
-            try:
-                if call is not None and key is not None:
-                    args = call.hooks.custom_begin(key, args) or args
-                result = original(ctx, *args)
-            except BaseException as error:
-                if state.origin is None and state.abort is None:
-                    state.origin = error
-                strip_own(error)
-                raise
-            finally:
-                state.customs.pop()
-            state.origin = None  # it got over whatever was raised inside
-            return self._custom_end(opened, printed, key, result, args)
-
-        return backward
-
-    def _custom_end(self, opened: Open, printed: str, key: int | None, result: Any, args: tuple[Any, ...]) -> Any:
-        call = opened.call
-        if call is not None and key is None:  # a stop at a Python line inside had the call made meanwhile
-            key = call.hooks.custom_key(printed)
-        if call is not None and key is not None:
-            result = call.hooks.custom_end(key, result, args)
-        try:
-            opened.returned = (printed, described(result))
-            if result is None or (isinstance(result, (tuple, list)) and any(value is None for value in result)):
-                call = self.realize(opened)
-                if call is not None:
-                    call.hooks.watch_undefined(printed, key)
-        except own(Exception):  # knowing less about a PyLayer is no reason to hurt the backward
-            return result
-        return result

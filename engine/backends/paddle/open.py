@@ -16,12 +16,18 @@ class Open:
     """One call of the engine on this thread's stack. ``call`` is None until it is needed."""
 
     __slots__ = (
-        "args", "begun", "brief", "call", "custom", "entry", "frame", "kwargs", "number", "partial", "passing",
+        "args", "begun", "brief", "call", "custom", "entry", "facts", "frame", "kwargs", "number", "partial", "passing",
         "returned", "survey", "watch",
     )  # fmt: skip
 
     def __init__(
-        self, entry: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], partial: bool, number: int, custom: str
+        self,
+        entry: FrameType | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        partial: bool,
+        number: int,
+        custom: str,
     ) -> None:
         self.entry: FrameType | None = entry
         self.args = args
@@ -35,17 +41,20 @@ class Open:
         self.returned: tuple[str, Any] | None = None  # what the last PyLayer in it gave back
         self.frame: Any = None
         self.survey: Survey | None = None
+        #: Nodes, names of roots, file and line, where the extension began it and it is told in short.
+        self.facts: tuple[int, tuple[str, ...], str, int] | None = None
         self.watch: NativeWatch | None = None  # while the extension alone looks at its gradients
         self.brief = 0  # perf_counter_ns of its begin, where it was reported in short
 
 
-class _Thread:
+class Thread:
     """What runs on a thread, innermost last."""
 
-    __slots__ = ("abort", "answer", "customs", "open", "origin", "passing", "reported")
+    __slots__ = ("abort", "answer", "customs", "open", "origin", "passing", "quick", "reported")
 
     def __init__(self) -> None:
         self.open: list[Open] = []
+        self.quick: Open | None = None  # the one of them that the extension began
         self.customs: list[str] = []
         self.passing = 0
         self.abort: BaseException | None = None
@@ -53,12 +62,17 @@ class _Thread:
         self.reported = False
         self.answer: list[Any] = []
 
+    def clear(self) -> None:
+        """An outermost call begins."""
+        self.origin, self.abort, self.reported = None, None, False
+        self.customs.clear()
+
 
 class Threads(threading.local):
     """One look-up a call: each attribute of a local costs as much as three of an object."""
 
     def __init__(self) -> None:
-        self.mine = _Thread()
+        self.mine = Thread()
 
 
 def given(opened: Open, place: int, *names: str) -> Sequence[Any]:

@@ -38,6 +38,10 @@ def has_grad() -> bool:
     return bool(_has_grad()) if _has_grad is not None else bool(paddle.is_grad_enabled())
 
 
+#: The same, asked at every backward: Paddle's own where it is there.
+quick_has_grad: Callable[[], bool] = _has_grad if _has_grad is not None else has_grad
+
+
 def set_has_grad(on: bool) -> None:
     """Grad mode of this thread, past the context managers."""
     if _set_has_grad is not None:

@@ -47,6 +47,7 @@ class PaddleVlog(NativeVlog):
         self._second = sites.levels[1:] if sites is not None else ()  # what the script has in the other copies of glog
         self._held: tuple[int, ...] | None = None  # the global levels meanwhile, while adbg reads something
         self._modules: dict[str, int] = {name: level for name, level in self._script.items() if name != "*"}
+        self._by_module = ctypes.c_int32(any(self._modules.values()))  # some module has a level
         self._silent = False
         self._yields = False  # to the script, which reads the log itself
         self._making: list[int] = []  # levels of ``begin_nodes``
@@ -178,6 +179,10 @@ class PaddleVlog(NativeVlog):
         return bool(held and any(held)) or any(self._modules.values())
 
     @property
+    def words(self) -> Sequence[ctypes.c_int32]:
+        return (*self._variables, self._by_module)
+
+    @property
     def logging(self) -> bool:
         return bool(self._raised) or any((self._person or {}).values())
 
@@ -225,6 +230,7 @@ class PaddleVlog(NativeVlog):
             if self._sites is not None:
                 self._sites.write([0] * len(self._sites.levels))
             self._modules.update(changed)
+            self._by_module.value = any(self._modules.values())
             self._set(changed)
         if self._sites is not None and new:
             self._sites.ask_again()
@@ -253,6 +259,7 @@ class PaddleVlog(NativeVlog):
                 self._yields = any(own.values()) and self.elsewhere()
                 original(module_levels)
                 self._modules.update({name: level for name, level in own.items() if name != "*"})
+                self._by_module.value = any(self._modules.values())
                 self._global.value = own.get("*", self._global.value)
                 self._busy = self._ours or any(self._modules.values())
                 if self._ours or self._asked or self._held is not None:

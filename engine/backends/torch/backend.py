@@ -111,6 +111,7 @@ class TorchBackend(FrameworkBackend):
             screen.abandon(self._core)
             self._core.module.torch_abandon()
             listing.abandon(self._core)
+        self._entry.calls.abandon()
         self._creations = Creations(self._stacks)
         self._stacks.abandon()
         self.uninstall()

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import threading
+import types
+from collections.abc import Callable, Container, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from adbg.engine.backends.base import BackwardCall, HookPlan, HookSink, Part
 from adbg.engine.backends.common.hooking import HAS_POST, Parts
+from adbg.engine.backends.common.tracebacks import strip_own
+from adbg.engine.backends.torch import private
 from adbg.engine.backends.torch.failures import flowed_in, suspects
 from adbg.engine.backends.torch.graph import TorchGraph
 from adbg.engine.backends.torch.hooks import TorchHooks
 from adbg.engine.backends.torch.native import events
+from adbg.engine.backends.torch.native.brief import Facts, Passed
 from adbg.engine.backends.torch.native.core import Core
 from adbg.engine.backends.torch.services import Services, node_name
+from adbg.engine.frames import local
 from adbg.engine.node_batch import NodeBatch
 from adbg.engine.types import SourceLine
 
 if TYPE_CHECKING:
     from adbg.engine.backends.torch.entry import EngineEntry
+    from adbg.engine.backends.torch.native.survey import Survey
+
+
+Run = Callable[..., Any]
 
 
 class TorchCall(TorchGraph, BackwardCall):
@@ -134,6 +144,43 @@ class TorchCall(TorchGraph, BackwardCall):
         return flowed_in(self, key, error)
 
 
+class Begun:
+    """A call of the engine between its begin and its end, held by the frame that runs it alone. ``call`` is None while
+    nobody needed one. ``task`` and ``node``: the graph task that it is nested in, and the node that began it there."""
+
+    __slots__ = (
+        "age", "args", "brief", "call", "ended", "grad_mode", "kwargs", "node", "number", "survey", "task",
+        "thread",
+    )  # fmt: skip
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], number: int, task: int) -> None:
+        self.args = args
+        self.kwargs = kwargs
+        self.number = number
+        self.task = task
+        self.node = private.current_node() if task != -1 else None
+        self.thread = threading.get_ident()
+        self.call: TorchCall | None = None
+        self.ended = False  # its end was reported, or is being reported
+        self.grad_mode = private.grad_mode()
+        self.survey: Survey | None = None
+        self.brief: tuple[int, Facts] | None = None  # perf_counter_ns of its begin, where it was reported in short
+        self.age = 0  # ``Calls.age`` then
+
+    @classmethod
+    def looked_at(cls, passed: Passed, frame: types.FrameType, tell: Callable[[Passed], None]) -> Begun:
+        """One that was passed over, in this frame of ours, and is looked at after all: the first time it is told."""
+        if passed.begun is None:
+            begun = passed.begun = cls(local(frame, "args"), local(frame, "kwargs"), passed.number, -1)
+            begun.thread = passed.thread
+            begun.grad_mode = passed.grad_mode
+            if passed.facts is not None:
+                begun.brief = passed.since, passed.facts
+            tell(passed)
+        found: Begun = passed.begun
+        return found
+
+
 class Arguments:
     """What was passed to ``run_backward`` (torch/csrc/autograd/python_engine.cpp, THPEngine_run_backward)."""
 
@@ -164,3 +211,35 @@ def _sequence(value: Any) -> tuple[Any, ...]:
     if value is None:
         return ()
     return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+
+
+def entry_function(begin: Run, end: Run, failed: Run, run: Run, codes: Container[types.CodeType]) -> Any:
+    """The function that stands in for the engine's ``run_backward``.
+
+    It calls C++ from a frame that carries the module, file and line of torch's own call: C++ warnings are attributed to
+    the calling frame, and a script's warning filters and its stderr stay as they are. (So it has no name of this module
+    at hand, only closures.) An exception leaves it without adbg's frames in its traceback.
+    """
+    strip = strip_own
+    unbegun: Any = object()
+
+    def run_backward(*args: Any, **kwargs: Any) -> Any:
+        call = unbegun
+        try:
+            call = begin(args, kwargs)
+            result = run(*args, **kwargs)  # the fourth line below "def": see ``place``
+            end(call, result)
+        except BaseException as error:
+            if call is not unbegun:
+                failed(call, error)
+            strip(error, codes)
+            raise
+        return result
+
+    place = private.warning_line()
+    if place is None:
+        return run_backward
+    namespace, file, line = place  # of torch's own call
+    code = run_backward.__code__
+    shifted = code.replace(co_filename=file, co_firstlineno=line - 4)
+    return types.FunctionType(shifted, namespace, "run_backward", None, run_backward.__closure__)

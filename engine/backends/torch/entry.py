@@ -7,11 +7,10 @@ and passed on.
 
 from __future__ import annotations
 
-import itertools
 import sys
 import threading
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
 
@@ -19,19 +18,16 @@ import torch
 
 from adbg.engine.backends.base import HookSink
 from adbg.engine.backends.common.shield import surely
-from adbg.engine.backends.common.tracebacks import strip_own
 from adbg.engine.backends.torch import private
-from adbg.engine.backends.torch.call import Arguments, TorchCall
+from adbg.engine.backends.torch.call import Arguments, Begun, TorchCall, entry_function
+from adbg.engine.backends.torch.failures import mark_told, unexpected, unmark_told
 from adbg.engine.backends.torch.hooking import HookRegistration
-from adbg.engine.backends.torch.native.survey import Survey, Surveyor
+from adbg.engine.backends.torch.native.brief import Calls, Facts, Passed
+from adbg.engine.backends.torch.native.survey import Surveyor
 from adbg.engine.backends.torch.services import Services, root_nodes
 from adbg.engine.backends.torch.stacks import FrameFilter
 from adbg.engine.frames import local
-from adbg.engine.outside import DISGUISED, by_handler, own, suppress
-from adbg.engine.types import BriefCall
-
-Run = Callable[..., Any]
-_MARK = "__adbg_told__"
+from adbg.engine.outside import DISGUISED, own, suppress
 
 
 class _Passing(threading.local):
@@ -40,41 +36,14 @@ class _Passing(threading.local):
     depth = 0
 
 
-class Begun:
-    """A call of the engine between its begin and its end, held by the frame that runs it alone. ``call`` is None while
-    nobody needed one. ``task`` and ``node``: the graph task that it is nested in, and the node that began it there."""
-
-    __slots__ = (
-        "args", "brief", "call", "ended", "grad_mode", "kwargs", "node", "number", "survey", "task",
-        "thread",
-    )  # fmt: skip
-
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], number: int, task: int) -> None:
-        self.args = args
-        self.kwargs = kwargs
-        self.number = number
-        self.task = task
-        self.node = private.current_node() if task != -1 else None
-        self.thread = threading.get_ident()
-        self.call: TorchCall | None = None
-        self.ended = False  # its end was reported, or is being reported
-        self.grad_mode = private.grad_mode()
-        self.survey: Survey | None = None
-        self.brief = 0  # perf_counter_ns of its begin, where it was reported in short
-
-
 class EngineEntry:
     """Counts and reports backward calls."""
 
     def __init__(self, services: Services, frames: FrameFilter) -> None:
-        self.armed = False
-        self.tick: Callable[[bool], None] | None = None  # told of each outermost call, armed or not
-        self.count = 0
-        self.iteration = 0
+        self._armed = False
+        self._tick: Callable[[bool], None] | None = None
         self.tasks: dict[int, TorchCall] = {}
         self.open: list[TorchCall] = []
-        self._numbers = itertools.count(1)
-        self._iterations = itertools.count(1)
         self._passing = _Passing()
         self._services = services
         self._frames = frames
@@ -83,9 +52,49 @@ class EngineEntry:
         self._ours: Any = None
         self.codes: set[types.CodeType] = set()  # of the functions that stand in for torch's
         self._registration = HookRegistration()
-        self._surveyor = Surveyor(services, frames)
+        self._surveyor = Surveyor(services, frames, self._hand_over)
+        self.calls = Calls(services.core.module, self.begin, self.end, self._ended_late)
+        services.calls = self.calls
 
     # ---- in and out
+
+    @property
+    def armed(self) -> bool:
+        """Calls are reported."""
+        return self._armed
+
+    @armed.setter
+    def armed(self, armed: bool) -> None:
+        self._armed = armed
+        self._decide()
+
+    @property
+    def tick(self) -> Callable[[bool], None] | None:
+        """Told of each outermost call, armed or not."""
+        return self._tick
+
+    @tick.setter
+    def tick(self, tick: Callable[[bool], None] | None) -> None:
+        self._tick = tick
+        self._decide()
+
+    @property
+    def count(self) -> int:
+        return self.calls.count
+
+    @property
+    def iteration(self) -> int:
+        return self.calls.iteration
+
+    def _decide(self) -> None:
+        """Which calls the extension may pass over, from now on."""
+        self.calls.forbid()
+        sink = self._sink
+        if sink is not None and self._tick is None and not self._services.core.layout():
+            if self._armed:
+                self.calls.listen(sink)
+            else:
+                self.calls.allow_all()
 
     def install(self, sink: HookSink) -> None:
         """Put our engine in. Its type is a subclass of torch's own, so that everything else of it is inherited."""
@@ -93,18 +102,19 @@ class EngineEntry:
         if private.engine_type is None or self._in_chain():
             return
         self._original = torch.autograd.Variable._execution_engine
-        run = _entry_function(self, self._original.run_backward)
+        run = entry_function(self.calls.begin, self.calls.end, self.failed, self._original.run_backward, self.codes)
         self.codes.add(run.__code__)
         DISGUISED.add(run.__code__)
         engine = type("_ObservedEngine", (private.engine_type,), {"run_backward": staticmethod(run)})
         self._ours = engine()
         torch.autograd.Variable._execution_engine = self._ours
         self._registration.install()
+        self._decide()
 
     def uninstall(self) -> None:
         """Put torch's engine back; if another tool wrapped ours meanwhile, ours stays below it and only passes on."""
-        self.armed = False
         self._sink = None
+        self.armed = False
         if self._ours is not None and torch.autograd.Variable._execution_engine is self._ours:
             torch.autograd.Variable._execution_engine = self._original
             self._ours = None
@@ -128,10 +138,12 @@ class EngineEntry:
         return self._passing.depth > 0
 
     def enter_passing(self) -> None:
+        self.calls.aside(1)
         self._passing.depth += 1
 
     def leave_passing(self) -> None:
         self._passing.depth -= 1
+        self.calls.aside(-1)
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Begun | None:
         """Count a call, and report it when armed. None: it is adbg's own. Only the user's kill may be raised from
@@ -142,15 +154,12 @@ class EngineEntry:
         if private.tracing():
             return None
         task = private.task_id()
-        number = self.count = next(self._numbers)
-        if task == -1:
-            self.iteration = next(self._iterations)
-            if self.tick is not None:
-                self.tick(True)
-        begun = Begun(args, kwargs, number, task)
+        begun = Begun(args, kwargs, self.calls.next(task == -1), task)
+        if task == -1 and self._tick is not None:
+            self._tick(True)
         if task != -1 and self._services.stacks.by_anomaly:
-            self._forget_parents(Arguments(args, kwargs).outputs)
-        if not self.armed:
+            self._services.forget_parents(Arguments(args, kwargs).outputs)
+        if not self._armed:
             return begun
         try:
             self._report(sink, begun, sys._getframe(1))
@@ -162,36 +171,39 @@ class EngineEntry:
     def _report(self, sink: HookSink, begun: Begun, frame: types.FrameType) -> None:
         if self.open and begun.task == -1:
             self._prune(frame)
-        outermost = begun.task == -1
-        if outermost and self._in_short(sink, begun, self._surveyor.passed(sink, begun, frame, self.iteration)):
-            return
+        outermost, iteration = begun.task == -1, self.calls.iteration
+        if outermost:
+            begun.age = self.calls.age
+            if self._in_short(sink, begun, self._surveyor.passed(sink, begun, frame), iteration):
+                return
         parent, key = self._parent(begun.task) if not outermost else (None, None)
         call = begun.call = self._make(sink, begun, parent, key, frame)
         if call is None:
             return
-        if outermost and (brief := self._surveyor.passed_by_walk(sink, begun, call, self.iteration)) is not None:
+        if outermost and (facts := self._surveyor.passed_by_walk(sink, begun, call)) is not None:
             begun.call = None
             call.finish()
-            self._in_short(sink, begun, brief)
+            self._in_short(sink, begun, facts, iteration)
             return
+        self.calls.gather(sink)
         self.open.append(call)
         sink.backward_begin(call)
 
-    @staticmethod
-    def _in_short(sink: HookSink, begun: Begun, brief: BriefCall | None) -> bool:
+    def _in_short(self, sink: HookSink, begun: Begun, facts: Facts | None, iteration: int) -> bool:
         """Report a call that is passed over; False where it is not."""
-        if brief is None:
+        if facts is None:
             return False
-        sink.brief_begin(brief)
-        begun.brief = perf_counter_ns()
+        self.calls.gather(sink)
+        sink.brief_begin(facts.call(begun.number, iteration, begun.thread))
+        begun.brief = perf_counter_ns(), facts
         return True
 
     def _prune(self, frame: types.FrameType | None) -> None:
         """Close what an interrupt left open on this thread, where it came while a call was being closed."""
         running = []
         while frame is not None:
-            if frame.f_code in self.codes and isinstance(begun := local(frame, "call"), Begun):
-                running.append(begun.call)
+            if frame.f_code in self.codes and isinstance(begun := local(frame, "call"), (Begun, self.calls.kind)):
+                running.append(getattr(begun, "call", None))
             frame = frame.f_back
         here = threading.get_ident()
         for call in [call for call in self.open if call.thread == here and call not in running]:
@@ -205,20 +217,35 @@ class EngineEntry:
         try:
             self._spend(begun)
             if self._services.stacks.by_anomaly and isinstance(result, tuple):
-                self._forget_parents(result)
+                self._services.forget_parents(result)
             if call is not None and sink is not None:
                 sink.backward_end(call, None)
         finally:
             if call is not None:
                 surely(self._close, begun)
-            if begun.brief:
+            if begun.brief is not None:
                 self._end_brief(begun, None)
             self._ticked(begun)
 
+    def _ended_late(self, passed: Passed, us: float) -> None:
+        """One was passed over, and somebody wants to hear of each now."""
+        self._tell_passed(passed)
+        if self._sink is not None:
+            self._sink.brief_end(passed.number, us, None)
+
+    def _tell_passed(self, passed: Passed) -> None:
+        sink, facts = self._sink, passed.facts
+        if sink is not None and facts is not None:
+            self.calls.gather(sink)
+            sink.brief_begin(facts.call(passed.number, passed.iteration, passed.thread))
+
+    def _looked_at(self, held: Any, frame: types.FrameType) -> Begun | None:
+        """The call that this frame of ours runs, reported from here on where it was passed over."""
+        return held if held is None or isinstance(held, Begun) else Begun.looked_at(held, frame, self._tell_passed)
+
     def _ticked(self, begun: Begun) -> None:
-        tick = self.tick
-        if tick is not None and begun.task == -1:
-            tick(False)
+        if self._tick is not None and begun.task == -1:
+            self._tick(False)
 
     def _spend(self, begun: Begun) -> None:
         """What a whole backward did not retain cannot be run again: remember how old it was."""
@@ -232,20 +259,28 @@ class EngineEntry:
             with suppress(Exception):  # knowing less about old graphs is no reason to hurt the program
                 self._services.note_root(args[0])
 
-    def _forget_parents(self, tensors: Sequence[Any]) -> None:
-        """Of what was made inside a backward and now begins one, or is the result of one with ``create_graph``."""
-        with suppress(Exception):
-            self._services.forget_parents(tensors)
-
     def _end_brief(self, begun: Begun, error: BaseException | None) -> None:
-        sink, since = self._sink, begun.brief
-        begun.brief = 0
-        if sink is not None:
-            sink.brief_end(begun.number, (perf_counter_ns() - since) / 1000, error)
+        sink, brief, survey = self._sink, begun.brief, begun.survey
+        begun.brief = None
+        if sink is None or brief is None:
+            return
+        us = (perf_counter_ns() - brief[0]) / 1000
+        sink.brief_end(begun.number, us, error)
+        if error is None and survey is not None and survey.alike is not None and self._tick is None:
+            with suppress(Exception):
+                self._pass_alone(begun.age, survey.told, brief[1])
 
-    def failed(self, begun: Begun | None, error: BaseException) -> None:
+    def _pass_alone(self, age: int, told: Any, facts: Facts) -> None:
+        """Have calls like this one passed over without a word, where nobody minds."""
+        entry: types.FrameType | None = sys._getframe(3)
+        user = self._frames.live_frame(entry)
+        if entry is not None and user is not None:
+            self.calls.allow(age, entry.f_code, user.f_code, told, facts)
+
+    def failed(self, held: Any, error: BaseException) -> None:
         """An exception is leaving the engine: report it (post-mortem), once however many nested calls it crosses
         unarmed."""
+        begun = self._looked_at(held, sys._getframe(1))
         self._services.stacks.as_without(error)
         self._services.stacks.unmute()
         sink = self._sink
@@ -254,28 +289,23 @@ class EngineEntry:
             if begun is not None and begun.ended:
                 return
             if call is not None:
-                _mark(error)
+                mark_told(error)
                 if sink is not None:
                     sink.backward_end(call, error)
-            elif sink is not None and begun is not None and self._wants_post_mortem(error):
+            elif sink is not None and begun is not None and not self._passing.depth and unexpected(error):
                 parent, key = self._parent(begun.task) if begun.task != -1 else (None, None)
                 call = begun.call = self._make(sink, begun, parent, key, sys._getframe(1))
                 if call is not None:
-                    _mark(error)
+                    mark_told(error)
                     sink.backward_end(call, error)
         finally:
             if begun is not None:
                 surely(self._close, begun)
                 if begun.task == -1:
-                    _unmark(error)
-                if begun.brief:
+                    unmark_told(error)
+                if begun.brief is not None:
                     self._end_brief(begun, error)
                 self._ticked(begun)
-
-    def _wants_post_mortem(self, error: BaseException) -> bool:
-        if self._passing.depth or by_handler(error) or not isinstance(error, Exception) or private.tracing():
-            return False
-        return not vars(error).get(_MARK)
 
     def _close(self, begun: Begun) -> None:
         if begun.call is not None:
@@ -283,7 +313,9 @@ class EngineEntry:
         begun.call = None
         if private.grad_mode() is not begun.grad_mode:  # an interrupt came while an expression had it its own way
             private.set_grad_mode(begun.grad_mode)
-        self._passing.depth = 0
+        if self._passing.depth:
+            self.calls.aside(-self._passing.depth)
+            self._passing.depth = 0
 
     def _drop(self, call: TorchCall) -> None:
         if call in self.open:
@@ -335,7 +367,17 @@ class EngineEntry:
                     break
         return parent, parent.key_of(node) if parent is not None else None
 
-    # ---- a Python line inside a node
+    # ---- a call that was passed over is looked at after all
+
+    def _hand_over(self) -> None:
+        """The node that runs on this thread was given, or gave, a gradient that is not finite or cannot be read in C++,
+        in a call that was passed over. From here on it is hooked."""
+        with suppress(Exception):
+            sink, found = self._sink, self.at_hand()
+            if sink is not None and found is not None:
+                self._surveyor.handed_over(found[0].root_nodes)
+                self._decide()
+                sink.backward_begin(found[0])
 
     def at_hand(self) -> tuple[TorchCall, int] | None:
         """The node that runs on the calling thread, and its call, made now if it was not needed before: it is
@@ -354,7 +396,8 @@ class EngineEntry:
         for innermost in sys._current_frames().values():
             frame: types.FrameType | None = innermost
             while frame is not None:
-                if frame.f_code in self.codes and isinstance(begun := local(frame, "call"), Begun):
+                held = local(frame, "call") if frame.f_code in self.codes else None
+                if isinstance(held, (Begun, self.calls.kind)) and (begun := self._looked_at(held, frame)) is not None:
                     found.append((begun, frame))
                 frame = frame.f_back
         return sorted(found, key=lambda entry: -entry[0].number)
@@ -383,47 +426,3 @@ class EngineEntry:
                 call.learn_task(task)
                 return call, key
         return None
-
-
-def _mark(error: BaseException) -> None:
-    """Told once, however many nested calls it crosses. On the exception itself: a list of those told would keep the
-    frames and tensors of one that a custom backward catches."""
-    with suppress(Exception):
-        vars(error)[_MARK] = True
-
-
-def _unmark(error: BaseException) -> None:
-    with suppress(Exception):
-        vars(error).pop(_MARK, None)
-
-
-def _entry_function(entry: EngineEntry, run: Run) -> Run:
-    """The function that stands in for the engine's ``run_backward``.
-
-    It calls C++ from a frame that carries the module, file and line of torch's own call: C++ warnings are attributed to
-    the calling frame, and a script's warning filters and its stderr stay as they are. (So it has no name of this module
-    at hand, only closures.) An exception leaves it without adbg's frames in its traceback.
-    """
-    begin, end, failed, strip, codes = entry.begin, entry.end, entry.failed, strip_own, entry.codes
-    unbegun: Any = object()
-
-    def run_backward(*args: Any, **kwargs: Any) -> Any:
-        call = unbegun
-        try:
-            call = begin(args, kwargs)
-            result = run(*args, **kwargs)  # the fourth line below "def": see ``place``
-            end(call, result)
-        except BaseException as error:
-            if call is not unbegun:
-                failed(call, error)
-            strip(error, codes)
-            raise
-        return result
-
-    place = private.warning_line()
-    if place is None:
-        return run_backward
-    namespace, file, line = place  # of torch's own call
-    code = run_backward.__code__
-    shifted = code.replace(co_filename=file, co_firstlineno=line - 4)
-    return types.FunctionType(shifted, namespace, "run_backward", None, run_backward.__closure__)

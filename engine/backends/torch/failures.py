@@ -13,8 +13,10 @@ from typing import Any
 from adbg.engine.backends.torch import private
 from adbg.engine.backends.torch.graph import TorchGraph
 from adbg.engine.frames import local, locals_of
+from adbg.engine.outside import by_handler, suppress
 from adbg.engine.types import ValueState
 
+_MARK = "__adbg_told__"
 _NAMED = re.compile(r"[Ff]unction '?(\w+)'? returned")
 _MOST = 8  # suspects named at most
 
@@ -137,3 +139,22 @@ def _link(graph: TorchGraph, key: int, root: int | None) -> str:
         f"{told}; #{place} {info.unique_name}{line}, made since, leads to it: detach() there, "
         "or retain_graph=True in the earlier backward"
     )
+
+
+def mark_told(error: BaseException) -> None:
+    """Told once, however many nested calls it crosses. On the exception itself: a list of those told would keep the
+    frames and tensors of one that a custom backward catches."""
+    with suppress(Exception):
+        vars(error)[_MARK] = True
+
+
+def unmark_told(error: BaseException) -> None:
+    with suppress(Exception):
+        vars(error).pop(_MARK, None)
+
+
+def unexpected(error: BaseException) -> bool:
+    """Whether a post-mortem of it is wanted: not twice, and not of what a signal's handler raised."""
+    if by_handler(error) or not isinstance(error, Exception) or private.tracing():
+        return False
+    return not vars(error).get(_MARK)

@@ -12,7 +12,6 @@ import re
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from threading import get_ident
 from typing import Any
 
 import torch
@@ -132,7 +131,7 @@ class TorchGraph(WalkedGraph):
 
     def last_root(self) -> int | None:
         """The number of the youngest root that an earlier backward of this thread used up."""
-        return self._services.last_roots.get(get_ident())
+        return self._services.last_root()
 
     @property
     def root_nodes(self) -> Sequence[Any]:

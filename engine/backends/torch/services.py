@@ -10,13 +10,14 @@ import torch
 
 from adbg.engine.backends.torch import private
 from adbg.engine.backends.torch.modules import Modules
+from adbg.engine.backends.torch.native.brief import Calls
 from adbg.engine.backends.torch.native.core import Core
 from adbg.engine.backends.torch.native.walk import SHARED_TYPE
 from adbg.engine.backends.torch.saved import NodeFields
 from adbg.engine.backends.torch.stacks import Stacks
 from adbg.engine.backends.torch.tensors import short_dtype
 from adbg.engine.backends.torch.touched import SMALL, Ledger
-from adbg.engine.outside import own
+from adbg.engine.outside import own, suppress
 from adbg.engine.types import TensorMeta
 
 _MOST_THREADS = 256
@@ -35,6 +36,7 @@ class Services:
         self.touched = Ledger()
         #: By thread, the highest number of a root whose backward ended and retained nothing. Numbers grow in a thread.
         self.last_roots: dict[int, int] = {}
+        self.calls: Calls  # those that the extension passes over
 
     def note_root(self, roots: Sequence[Any]) -> None:
         """A backward from these tensors ended well and retained nothing (0.4 us)."""
@@ -53,21 +55,28 @@ class Services:
                 known.clear()
             known[thread] = number
 
+    def last_root(self) -> int | None:
+        """The highest number of a root on this thread whose backward ended well and retained nothing."""
+        thread = get_ident()
+        known = (self.last_roots.get(thread), self.calls.used_up(thread))
+        return max((number for number in known if number is not None), default=None)
+
     def forget_parents(self, tensors: Sequence[Any]) -> None:
         """See ``Stacks.forget_parents``; of tensors or GradientEdges. It touches nodes, so it is counted among the
         walks."""
-        roots: list[Any] = []
-        for root in tensors:
-            tensor = isinstance(root, torch.Tensor)
-            node = private.attribute_grad_fn(root) if tensor else getattr(root, "node", None)
-            if node is not None:
-                roots.append(node)
-        if not roots:
-            return
-        with self.touched.lock:
-            nodes, whole = self.stacks.forget_parents(roots, self.touched.allowance(roots))
-            if len(nodes) > SMALL:
-                self.touched.record(roots, nodes, whole)
+        with suppress(Exception):  # no reason to hurt the program
+            roots: list[Any] = []
+            for root in tensors:
+                tensor = isinstance(root, torch.Tensor)
+                node = private.attribute_grad_fn(root) if tensor else getattr(root, "node", None)
+                if node is not None:
+                    roots.append(node)
+            if not roots:
+                return
+            with self.touched.lock:
+                nodes, whole = self.stacks.forget_parents(roots, self.touched.allowance(roots))
+                if len(nodes) > SMALL:
+                    self.touched.record(roots, nodes, whole)
 
 
 def node_name(node: Any) -> str:

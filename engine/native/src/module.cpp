@@ -11,6 +11,7 @@
 #include "paddle.h"
 #include "slots.h"
 #include "torch.h"
+#include "torch_brief.h"
 #include "torch_walk.h"
 
 namespace {
@@ -117,7 +118,8 @@ PyMODINIT_FUNC PyInit__native() {
   PyObject* module = PyModule_Create(&definition);
   if (!module) return nullptr;
   if (PyModule_AddFunctions(module, adbg::torch_methods) != 0 ||
-      PyModule_AddFunctions(module, adbg::paddle_methods) != 0 || adbg::add_walk_type(module) != 0 || Py_AtExit(restore_all) != 0) {
+      PyModule_AddFunctions(module, adbg::paddle_methods) != 0 || adbg::add_walk_type(module) != 0 || adbg::add_brief_types(module) != 0 ||
+      Py_AtExit(restore_all) != 0) {
     Py_DECREF(module);
     return nullptr;
   }

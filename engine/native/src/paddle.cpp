@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "frames.h"
+#include "paddle_events.h"
 #include "paddle_graph.h"
 #include "slots.h"
 
@@ -174,7 +175,7 @@ struct Walk {
       kinds_sum += mix(reinterpret_cast<uint64_t>(kind) + 1);
     }
     const uint32_t count = each_edge(node, nullptr, [this](void* producer, uint64_t, uint64_t) { add(producer); });
-    // A node without slots accumulates into a leaf, and is the leaf's own: which leaf it is matters.
+    // A node that feeds none accumulates into a leaf, and is the leaf's own: which leaf it is matters.
     const Mark mark = mark_of(node);
     const uint64_t one = mix(reinterpret_cast<uint64_t>(kind)) ^ mix(mark.stack + 0x51ull);
     const uint64_t leaf = count ? 0 : mix(reinterpret_cast<uint64_t>(node)) + mix(mark.order + 7);
@@ -256,12 +257,9 @@ PyObject* survey(PyObject*, PyObject* roots) {
   std::vector<void*> starts;
   if (!read_addresses(roots, starts)) return nullptr;
   try {
-    Walk& found = walk();
-    found.follow(starts);
-    return Py_BuildValue("(nK(KK))", static_cast<Py_ssize_t>(found.nodes.size()),
-                         static_cast<unsigned long long>(found.kinds_sum),
-                         static_cast<unsigned long long>(found.first_sum),
-                         static_cast<unsigned long long>(found.second_sum));
+    const Surveyed found = paddle_survey_of(starts);
+    return Py_BuildValue("(nK(KK))", static_cast<Py_ssize_t>(found.nodes), static_cast<unsigned long long>(found.kinds),
+                         static_cast<unsigned long long>(found.first), static_cast<unsigned long long>(found.second));
   } catch (const std::bad_alloc&) {
     return PyErr_NoMemory();
   }
@@ -299,6 +297,18 @@ PyObject* end(PyObject*, PyObject*) {
 
 PaddleLayout paddle_layout;
 
+uint32_t paddle_stack_of(void* node, uint64_t& order) {
+  const Mark found = mark_of(node);
+  order = found.order;
+  return found.stack;
+}
+
+Surveyed paddle_survey_of(const std::vector<void*>& roots) {
+  Walk& found = walk();
+  found.follow(roots);
+  return {found.nodes.size(), found.kinds_sum, found.first_sum, found.second_sum};
+}
+
 bool read_addresses(PyObject* sequence, std::vector<void*>& into) {
   PyObject* listed = PySequence_Fast(sequence, "a sequence of addresses of nodes");
   if (!listed) return false;
@@ -328,6 +338,32 @@ PyMethodDef paddle_methods[] = {
     {"paddle_watch_end", paddle_watch_end, METH_NOARGS, "() -> None: the same, where nobody asks which nodes ran"},
     {"paddle_watch_probe", paddle_watch_probe, METH_NOARGS,
      "() -> (bytes of the first incoming slot, tensors looked at, found bad, left to Python) since the last call"},
+    {"paddle_entry", paddle_entry_make, METH_VARARGS,
+     "(Python's function, Paddle's own, whether it is paddle.grad's) -> what stands in for Paddle's own"},
+    {"paddle_entry_begin", paddle_entry_begin, METH_VARARGS,
+     "(type of tensors, offset of a tensor's autograd record, of the node in that, class of accumulate nodes, functions:"
+     " (error, grad mode) -> what to raise, the watch's callback, () -> grad mode; calls and iterations so far)"},
+    {"paddle_entry_mode", paddle_entry_mode, METH_VARARGS,
+     "(0: all in Python, 1: nothing is armed, 2: calls may be passed over; functions that say whether a call must be told"
+     " at once, words that are 0 otherwise, () called where calls wait to be taken, 24 bytes or None); what was learnt is forgotten"},
+    {"paddle_entry_learn", paddle_entry_learn, METH_VARARGS,
+     "(nodes, kinds, (first, second), all of these count, a watch is on, names of the roots, file, line): such calls are of"
+     " no interest; of the call that runs on this thread"},
+    {"paddle_entry_running", paddle_entry_running, METH_NOARGS, "() -> a call runs here that Python does not know"},
+    {"paddle_entry_open", paddle_entry_open, METH_NOARGS,
+     "() -> (arguments, number, iteration, begin in ns, frame, nodes, roots, (file, line), watched) of it, once; or None"},
+    {"paddle_entry_take", paddle_entry_take, METH_NOARGS,
+     "() -> [(number, nodes, roots, iteration, thread, (file, line), begins, us)]: calls that ran since, alike ones together"},
+    {"paddle_entry_count", paddle_entry_count, METH_O, "(1: another call, 2: iteration, 0) -> (calls, iterations)"},
+    {"paddle_entry_pass", paddle_entry_pass, METH_O, "(1, -1 or 0: none): calls on this thread that only pass through"},
+    {"paddle_entry_spent", paddle_entry_spent, METH_NOARGS, "() -> [(weak tensor, its node)]: roots that were used up"},
+    {"paddle_events_begin", paddle_events_begin, METH_VARARGS,
+     "(addresses of roots, most, ask) -> (capsule, number of nodes, alike) or None: this call is written down; `ask(tensor)"
+     "` -> (norm, whether it is not finite) of what cannot be read here"},
+    {"paddle_events_take", paddle_events_take, METH_VARARGS,
+     "(capsule, positions) -> (rows, lost, shapes): what came since the last time; see engine/node_batch.py"},
+    {"paddle_events_nodes", paddle_events_nodes, METH_O, "(capsule) -> addresses of its nodes, by key"},
+    {"paddle_events_end", paddle_events_end, METH_O, "(capsule): it is over"},
     {"paddle_end", end, METH_NOARGS, "put everything of libpaddle's back"},
     {nullptr, nullptr, 0, nullptr}};
 

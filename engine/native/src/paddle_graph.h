@@ -32,12 +32,12 @@ inline void* class_of(const void* node) {  // its virtual table
 }
 
 // Calls `visit(producer, slot there, rank there)` for each outgoing gradient of a node. `several`, where given, is set
-// where one slot has more than one. Returns the number of slots.
+// where one slot has more than one. Returns how many lead somewhere: of an accumulate node, none.
 template <typename Visit>
 uint32_t each_edge(const void* node, bool* several, Visit visit) {
   const char* outgoing = static_cast<const char*>(node) + paddle_layout.outgoing;
   const char* slots;  // begin, and how many there are; each is a vector (begin, end, room)
-  uint32_t count;
+  uint32_t count, led = 0;
   memcpy(&slots, outgoing, 8);
   memcpy(&count, outgoing + 8, 4);
   for (uint32_t slot = 0; slot < count; slot++) {
@@ -48,10 +48,12 @@ uint32_t each_edge(const void* node, bool* several, Visit visit) {
     for (; begin < end; begin += paddle_layout.slot_bytes) {
       uint64_t words[3];
       memcpy(words, begin + paddle_layout.edge, sizeof words);
-      if (words[2]) visit(reinterpret_cast<void*>(words[2]), words[0], words[1]);
+      if (!words[2]) continue;
+      visit(reinterpret_cast<void*>(words[2]), words[0], words[1]);
+      led++;
     }
   }
-  return count;
+  return led;
 }
 
 // A list of addresses as Python has it. False with an exception set.
@@ -64,5 +66,33 @@ PyObject* paddle_watch_stop(PyObject*, PyObject*);
 PyObject* paddle_watch_end(PyObject*, PyObject*);
 PyObject* paddle_watch_probe(PyObject*, PyObject*);
 void paddle_watch_restore();
+// Watch the graph below `starts` on this thread; the number of its nodes, 0 where something in it is Python's. May throw
+// bad_alloc.
+size_t paddle_watch_on(const std::vector<void*>& starts, PyObject* callback);
+void paddle_watch_off();
+// Ours in the virtual tables of these nodes; false where that cannot be.
+bool paddle_stand_in(const std::vector<void*>& nodes);
+uint64_t paddle_hooks_of(const void* node);  // how many stand in front of it
+uint32_t paddle_stack_of(void* node, uint64_t& order);  // as the node is marked; 0 where it is not
+int paddle_depth();  // calls of the engine under way on this thread
+
+// A graph in few words: its nodes, a sum over its classes and those of the roots, two over all that makes graphs alike.
+struct Surveyed {
+  size_t nodes;
+  uint64_t kinds, first, second;
+};
+Surveyed paddle_survey_of(const std::vector<void*>& roots);  // may throw bad_alloc
+
+// The way into the engine.
+PyObject* paddle_entry_make(PyObject*, PyObject* arguments);
+PyObject* paddle_entry_begin(PyObject*, PyObject* arguments);
+PyObject* paddle_entry_mode(PyObject*, PyObject* arguments);
+PyObject* paddle_entry_learn(PyObject*, PyObject* arguments);
+PyObject* paddle_entry_running(PyObject*, PyObject*);
+PyObject* paddle_entry_open(PyObject*, PyObject*);
+PyObject* paddle_entry_take(PyObject*, PyObject*);
+PyObject* paddle_entry_count(PyObject*, PyObject* which);
+PyObject* paddle_entry_pass(PyObject*, PyObject* by);
+PyObject* paddle_entry_spent(PyObject*, PyObject*);
 
 }  // namespace adbg

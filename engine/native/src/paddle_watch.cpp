@@ -17,89 +17,26 @@
 
 #include "layouts.h"
 #include "numbers.h"
+#include "paddle_events.h"
 #include "paddle_graph.h"
-#include "slots.h"
+#include "paddle_tensors.h"
 
 namespace adbg {
 namespace {
 
-const char* const kLibraries[] = {"libpaddle", "libphi", nullptr};
-
-// ---- Paddle's tensors, through exported functions
-
-struct Dims {  // phi::DDim
-  int64_t values[9];
-  int32_t rank;
-};
-
-struct Exported {
-  bool (*is_initialized)(const void*) = nullptr;
-  bool (*is_dense)(const void*) = nullptr;
-  bool (*is_cpu)(const void*) = nullptr;
-  bool (*is_contiguous)(const void*) = nullptr;
-  int64_t (*numel)(const void*) = nullptr;
-  int (*dtype)(const void*) = nullptr;
-  const Dims* (*dims)(const void*) = nullptr;
-  const Dims* (*strides)(const void*) = nullptr;
-  const void* (*data)(const void*) = nullptr;
-  void (*copy)(void*, const void*) = nullptr;
-  void (*destroy)(void*) = nullptr;
-  PyObject* (*to_python)(const void*, bool) = nullptr;
-};
-Exported paddle;
-int64_t call_index = 0, tensor_offset = 0, tensor_bytes = 0, hooks_offset = 0;
-int kinds_of[4] = {-1, -1, -1, -1};
+int64_t call_index = 0, tensor_offset = 0, hooks_offset = 0;
 std::atomic<int64_t> probed{0}, looked{0}, found_bad{0}, left_over{0};
-
-template <typename F>
-bool symbol(F& function, const char* name, std::string& why) {
-  function = reinterpret_cast<F>(find_symbol(name, kLibraries));
-  if (!function) why = std::string("symbol not found: ") + name;
-  return function != nullptr;
-}
-
-bool find_exported(std::string& why) {
-  return symbol(paddle.is_initialized, "_ZNK6paddle6Tensor11initializedEv", why) &&
-         symbol(paddle.is_dense, "_ZNK6paddle6Tensor15is_dense_tensorEv", why) &&
-         symbol(paddle.is_cpu, "_ZNK6paddle6Tensor6is_cpuEv", why) &&
-         symbol(paddle.is_contiguous, "_ZNK6paddle6Tensor13is_contiguousEv", why) &&
-         symbol(paddle.numel, "_ZNK6paddle6Tensor5numelEv", why) &&
-         symbol(paddle.dtype, "_ZNK6paddle6Tensor5dtypeEv", why) &&
-         symbol(paddle.dims, "_ZNK6paddle6Tensor4dimsEv", why) &&
-         symbol(paddle.strides, "_ZNK6paddle6Tensor7stridesEv", why) &&
-         symbol(paddle.data, "_ZNK6paddle6Tensor4dataEv", why) &&
-         symbol(paddle.copy, "_ZN6paddle6TensorC1ERKS0_", why) &&
-         symbol(paddle.destroy, "_ZN6paddle6TensorD1Ev", why) &&
-         symbol(paddle.to_python, "_ZN6paddle6pybind10ToPyObjectERKNS_6TensorEb", why);
-}
 
 // Whether Python must look at it: it has an element that is not finite, or cannot be read here.
 bool suspicious(const void* tensor) {
-  if (!paddle.is_initialized(tensor)) return false;
-  if (!paddle.is_dense(tensor) || !paddle.is_cpu(tensor)) {
+  const PaddleView view = paddle.view(tensor);
+  bool bad = false, read = view.seen == PaddleView::floats;
+  if (view.seen == PaddleView::undefined || (read && !view.count)) return false;
+  if (read && view.together) bad = any_nonfinite(view.kind, view.data, view.count);
+  else if (read) read = any_nonfinite_strided(view.kind, view.data, view.dims->values, view.strides->values, view.dims->rank, bad);
+  if (!read) {
     left_over.fetch_add(1, std::memory_order_relaxed);
     return true;
-  }
-  const int64_t count = paddle.numel(tensor);
-  if (count <= 0) return false;
-  const int dtype = paddle.dtype(tensor);
-  int kind = 0;
-  while (kind < 4 && kinds_of[kind] != dtype) kind++;
-  const void* data = kind < 4 ? paddle.data(tensor) : nullptr;
-  if (!data) {
-    left_over.fetch_add(1, std::memory_order_relaxed);
-    return true;
-  }
-  bool bad = false;
-  if (paddle.is_contiguous(tensor)) {
-    bad = any_nonfinite(static_cast<Kind>(kind), data, count);
-  } else {
-    const Dims *dims = paddle.dims(tensor), *strides = paddle.strides(tensor);
-    if (dims->rank < 1 || dims->rank > 9 || strides->rank != dims->rank ||
-        !any_nonfinite_strided(static_cast<Kind>(kind), data, dims->values, strides->values, dims->rank, bad)) {
-      left_over.fetch_add(1, std::memory_order_relaxed);
-      return true;
-    }
   }
   looked.fetch_add(1, std::memory_order_relaxed);
   if (!bad) return false;
@@ -107,24 +44,9 @@ bool suspicious(const void* tensor) {
   return true;
 }
 
-// small_vector<vector<Tensor>>: begin and how many; each a vector (begin, end, room).
-template <typename Visit>
-void each_tensor(const void* slots, Visit visit) {
-  char* begin;
-  uint32_t count;
-  memcpy(&begin, slots, 8);
-  memcpy(&count, static_cast<const char*>(slots) + 8, 4);
-  for (uint32_t slot = 0; slot < count; slot++) {
-    char *tensor, *end;
-    memcpy(&tensor, begin + 24 * slot, 8);
-    memcpy(&end, begin + 24 * slot + 8, 8);
-    for (; tensor < end; tensor += tensor_bytes) visit(tensor);
-  }
-}
-
 bool any_suspicious(const void* slots) {
   bool found = false;
-  each_tensor(slots, [&](void* tensor) { found = found || suspicious(tensor); });
+  paddle.each(slots, [&](void* tensor) { found = found || suspicious(tensor); });
   return found;
 }
 
@@ -132,19 +54,19 @@ bool any_suspicious(const void* slots) {
 class Held {
  public:
   explicit Held(const void* slots) {
-    each_tensor(slots, [this](void*) { count_++; });
-    if (count_ > kFew) room_ = static_cast<char*>(::operator new(count_ * static_cast<size_t>(tensor_bytes)));
-    each_tensor(slots, [this](void* tensor) { paddle.copy(room_ + made_++ * static_cast<size_t>(tensor_bytes), tensor); });
+    paddle.each(slots, [this](void*) { count_++; });
+    if (count_ > kFew) room_ = static_cast<char*>(::operator new(count_ * static_cast<size_t>(paddle.bytes)));
+    paddle.each(slots, [this](void* tensor) { paddle.copy(room_ + made_++ * static_cast<size_t>(paddle.bytes), tensor); });
   }
   ~Held() {
-    for (size_t i = 0; i < made_; i++) paddle.destroy(room_ + i * static_cast<size_t>(tensor_bytes));
+    for (size_t i = 0; i < made_; i++) paddle.destroy(room_ + i * static_cast<size_t>(paddle.bytes));
     if (room_ != few_) ::operator delete(room_);
   }
   Held(const Held&) = delete;
   Held& operator=(const Held&) = delete;
   template <typename Visit>
   void each(Visit visit) const {
-    for (size_t i = 0; i < made_; i++) visit(room_ + i * static_cast<size_t>(tensor_bytes));
+    for (size_t i = 0; i < made_; i++) visit(room_ + i * static_cast<size_t>(paddle.bytes));
   }
 
  private:
@@ -304,38 +226,42 @@ Watch& mine() {
   return watch;
 }
 
+// Ours in the tables of the classes of `nodes`.
+template <typename Address, typename Each>
+bool stand_in_all(const Each& nodes, Address address) {
+  bool ours = true;
+  for (const auto& node : nodes) ours = ours && entry_of(class_of(address(node))) == reinterpret_cast<void*>(our_call);
+  if (ours) return true;
+  std::lock_guard<std::mutex> held(switching);
+  for (const auto& node : nodes)
+    if (!stand_in(class_of(address(node)))) return false;
+  return true;
+}
+
 // All nodes below `starts`, and ours in the tables of their classes. False: something in the graph is Python's.
 bool meet_all(Nodes& nodes, const std::vector<void*>& starts, const std::vector<void*>& python) {
   nodes.clear();
   for (void* root : starts)
     if (root) nodes.add(root, kIn, 0);
-  bool ours = true;
   for (size_t i = 0; i < nodes.all.size(); i++) {
     void* const node = nodes.all[i].address;
     bool several = false;
-    const uint32_t slots = each_edge(node, &several, [&](void* producer, uint64_t, uint64_t) {
+    const uint32_t edges = each_edge(node, &several, [&](void* producer, uint64_t, uint64_t) {
       nodes.add(producer, 0, kIn);  // met again: several gradients are summed in it
     });
-    uint64_t hooks = 0;
-    if (hooks_offset) memcpy(&hooks, static_cast<char*>(node) + hooks_offset, 8);
-    if (several || hooks) return false;
+    if (several || paddle_hooks_of(node)) return false;
     void* const table = class_of(node);
     for (void* left : python)
       if (table == left) return false;
-    ours = ours && entry_of(table) == reinterpret_cast<void*>(our_call);
-    nodes.all[i].bits |= slots ? kOut : kIn;
+    // What arrives at a leaf was looked at as it left, or is a sum: no hook stands there.
+    if (edges) nodes.all[i].bits |= kOut;
   }
-  if (!ours) {
-    std::lock_guard<std::mutex> held(switching);
-    for (const Nodes::Node& node : nodes.all)
-      if (!stand_in(class_of(node.address))) return false;
-  }
-  return !nodes.all.empty();
+  return !nodes.all.empty() && stand_in_all(nodes.all, [](const Nodes::Node& node) { return node.address; });
 }
 
 PyObject* listed(const void* slots) {
   PyObject* list = PyList_New(0);
-  each_tensor(slots, [&](void* tensor) {
+  paddle.each(slots, [&](void* tensor) {
     PyObject* value = list ? paddle.to_python(tensor, true) : nullptr;
     if (!value || PyList_Append(list, value) != 0) Py_CLEAR(list);
     Py_XDECREF(value);
@@ -372,7 +298,7 @@ void tell(void* node, void* slots, const Held* held) {
   PyErr_Clear();
   if (answer && PyList_Check(answer)) {
     Py_ssize_t at = 0;
-    each_tensor(slots, [&](void* tensor) {
+    paddle.each(slots, [&](void* tensor) {
       PyObject* value = at < PyList_GET_SIZE(answer) ? PyList_GET_ITEM(answer, at) : Py_None;
       at++;
       if (value == Py_None) return;
@@ -387,10 +313,8 @@ void tell(void* node, void* slots, const Held* held) {
   PyGILState_Release(gil);
 }
 
-void* our_call(void* result, void* node, void* gradients, bool create_graph, bool is_new_grad) {
-  const Call real = reinterpret_cast<Call>(real_of(class_of(node)));
+void* watched_call(Call real, void* result, void* node, void* gradients, bool create_graph, bool is_new_grad) {
   Watch& watch = mine();
-  if (!watch.on) return real(result, node, gradients, create_graph, is_new_grad);
   Nodes::Node* const found = watch.nodes.find(node);
   if (!found || found->bits & kRan) return real(result, node, gradients, create_graph, is_new_grad);
   const uint8_t bits = found->bits;
@@ -402,15 +326,54 @@ void* our_call(void* result, void* node, void* gradients, bool create_graph, boo
     memcpy(&end, slots + 8, 8);
     probed.store(end - begin, std::memory_order_relaxed);
   }
-  if (tensor_bytes && bits & kIn && any_suspicious(gradients)) {
+  if (paddle.bytes && bits & kIn && any_suspicious(gradients)) {
     tell(node, gradients, nullptr);
     if (!watch.on) return real(result, node, gradients, create_graph, is_new_grad);  // Python has taken over
   }
-  if (!tensor_bytes || !(bits & kOut)) return real(result, node, gradients, create_graph, is_new_grad);
+  if (!paddle.bytes || !(bits & kOut)) return real(result, node, gradients, create_graph, is_new_grad);
   const Held held(gradients);
   real(result, node, gradients, create_graph, is_new_grad);
   if (watch.on && any_suspicious(result)) tell(node, result, &held);
   return result;
+}
+
+void* our_call(void* result, void* node, void* gradients, bool create_graph, bool is_new_grad) {
+  const Call real = reinterpret_cast<Call>(real_of(class_of(node)));
+  PaddleVisit visit(node, gradients);
+  return visit.done(mine().on ? watched_call(real, result, node, gradients, create_graph, is_new_grad)
+                              : real(result, node, gradients, create_graph, is_new_grad));
+}
+
+}  // namespace
+
+bool paddle_stand_in(const std::vector<void*>& nodes) {
+  return call_index && paddle.bytes && stand_in_all(nodes, [](void* node) { return node; });
+}
+
+uint64_t paddle_hooks_of(const void* node) {
+  uint64_t hooks = 0;
+  if (hooks_offset) memcpy(&hooks, static_cast<const char*>(node) + hooks_offset, 8);
+  return hooks;
+}
+
+namespace {
+
+size_t watch_on(const std::vector<void*>& starts, const std::vector<void*>& python, PyObject* callback) {
+  Watch& watch = mine();
+  if (watch.on) return 0;  // of a call around this one
+  try {
+    if (!meet_all(watch.nodes, starts, python)) {
+      watch.nodes.clear();
+      return 0;
+    }
+  } catch (const std::bad_alloc&) {
+    watch.nodes.clear();
+    throw;
+  }
+  Py_INCREF(callback);
+  Py_XSETREF(watch.callback, callback);
+  watch.on = true;
+  return watch.nodes.all.size();
 }
 
 }  // namespace
@@ -427,15 +390,15 @@ PyObject* paddle_watch_begin(PyObject*, PyObject* arguments) {
   if (why.empty() && (index < 1 || index > 32 || offset < 16 || offset > 256 || bytes < 0 || bytes > 128 || bytes % 8 ||
                       hooks < 0 || hooks > 65536))
     why = "a node or a tensor is not laid out as expected";
-  if (!why.empty() || !find_exported(why)) {
+  if (!why.empty() || !paddle.find(why)) {
     PyErr_SetString(PyExc_LookupError, why.c_str());
     return nullptr;
   }
   call_index = index;
   tensor_offset = offset;
-  tensor_bytes = bytes;
+  paddle.bytes = bytes;
   hooks_offset = hooks;
-  memcpy(kinds_of, kinds, sizeof kinds);
+  memcpy(paddle.kinds, kinds, sizeof kinds);
   Py_RETURN_NONE;
 }
 
@@ -448,21 +411,21 @@ PyObject* paddle_watch_start(PyObject*, PyObject* arguments) {
   }
   std::vector<void*> starts, python;
   if (!read_addresses(roots, starts) || !read_addresses(left, python)) return nullptr;
-  Watch& watch = mine();
-  if (watch.on) return PyLong_FromLong(0);  // of a call around this one
   try {
-    if (!meet_all(watch.nodes, starts, python)) {
-      watch.nodes.clear();
-      return PyLong_FromLong(0);
-    }
+    return PyLong_FromSize_t(watch_on(starts, python, callback));
   } catch (const std::bad_alloc&) {
-    watch.nodes.clear();
     return PyErr_NoMemory();
   }
-  Py_INCREF(callback);
-  Py_XSETREF(watch.callback, callback);
-  watch.on = true;
-  return PyLong_FromSize_t(watch.nodes.all.size());
+}
+
+size_t paddle_watch_on(const std::vector<void*>& starts, PyObject* callback) {
+  return call_index ? watch_on(starts, {}, callback) : 0;
+}
+
+void paddle_watch_off() {
+  Watch& watch = mine();
+  watch.on = false;
+  Py_CLEAR(watch.callback);
 }
 
 PyObject* paddle_watch_stop(PyObject*, PyObject*) {
@@ -480,9 +443,7 @@ PyObject* paddle_watch_stop(PyObject*, PyObject*) {
 }
 
 PyObject* paddle_watch_end(PyObject*, PyObject*) {
-  Watch& watch = mine();
-  watch.on = false;
-  Py_CLEAR(watch.callback);
+  paddle_watch_off();
   Py_RETURN_NONE;
 }
 

@@ -13,6 +13,7 @@
 
 #include "frames.h"
 #include "slots.h"
+#include "torch_engine.h"
 #include "torch_events.h"
 #include "torch_graph.h"
 #include "torch_hooks.h"
@@ -22,6 +23,7 @@
 #include "torch_stacks.h"
 #include "torch_tensors.h"
 #include "torch_walk.h"
+#include "torch_watch.h"
 
 namespace adbg {
 namespace {
@@ -208,7 +210,7 @@ PyObject* torch_interposed(PyObject*, PyObject*) {
 }
 
 PyObject* torch_abandon(PyObject*, PyObject*) {
-  events_abandon();
+  engine_abandon();
   Py_RETURN_NONE;
 }
 
@@ -230,7 +232,9 @@ PyMethodDef torch_methods[] = {
     {"torch_events_donor", torch_events_donor, METH_VARARGS, "(node, pre hooks) -> whether its hook can be called"},
     {"torch_events_begin", torch_events_begin, METH_VARARGS, "(walk, tensor, most) -> what the others take, or None"},
     {"torch_events_take", torch_events_take, METH_VARARGS, "(events, walk, positions) -> (rows, lost, shapes)"},
-    {"torch_events_end", torch_events_end, METH_VARARGS, "(events, walk): the backward is over"},
+    {"torch_events_end", torch_events_end, METH_O, "(events): the backward is over"},
+    {"torch_watch", torch_watch, METH_O, "(hand over) -> whether backwards can be watched from now on"},
+    {"torch_watch_next", torch_watch_next, METH_O, "(tensor) -> whether the next backward of this thread is watched"},
     {"torch_alike", torch_alike, METH_O, "(walk) -> a number, or None"},
     {"torch_events_figure", torch_events_figure, METH_VARARGS, "(norm, nonfinite) of what flows into this node"},
     {"torch_events_interposed", torch_events_interposed, METH_NOARGS, "() -> as torch_interposed, of the engine's"},
@@ -245,7 +249,7 @@ PyMethodDef torch_methods[] = {
 void torch_restore() {
   sequence.restore();
   accumulate.restore();
-  events_restore();
+  engine_restore();
 }
 
 }  // namespace adbg

@@ -16,8 +16,8 @@ PyObject* torch_events_begin(PyObject*, PyObject* arguments);
 // begins. `positions`: bytes, a uint32 for each key. A row has 32 bytes: see engine/node_batch.py. `shapes`: a number
 // for the shapes of the gradients by key; that of several batches is their sum.
 PyObject* torch_events_take(PyObject*, PyObject* arguments);
-// torch_events_end(capsule, walk): it is over.
-PyObject* torch_events_end(PyObject*, PyObject* arguments);
+// torch_events_end(capsule): it is over.
+PyObject* torch_events_end(PyObject*, PyObject* capsule);
 // torch_alike(walk) -> a number: equal for graphs with nodes of the same types and leaves, made by the same stacks in the
 // same order, with the same edges. None where that cannot be told.
 PyObject* torch_alike(PyObject*, PyObject* walk);
@@ -25,9 +25,4 @@ PyObject* torch_alike(PyObject*, PyObject* walk);
 PyObject* torch_events_figure(PyObject*, PyObject* arguments);
 // torch_events_interposed() -> [(symbol, whether it is interposed now, slots)]
 PyObject* torch_events_interposed(PyObject*, PyObject*);
-// Puts everything back. Any thread, also without Python.
-void events_restore();
-// In a forked child: calls of other threads never end.
-void events_abandon();
-
 }  // namespace adbg

@@ -98,23 +98,17 @@ uint64_t mixed(uint64_t value) {  // splitmix64
   return value ^ (value >> 31);
 }
 
-struct Sums {
-  uint64_t types = 0, one = 0, other = 0;
-  int64_t last = -1;  // the highest number of a root
-};
-
-// 1: done; 0: a node tells its type by its Python object alone; -1: an exception is set.
-int survey(PyObject* roots, Sums& sums, size_t& count) {
+// False: a node tells its type by its Python object alone, or an exception is set.
+bool follow(void* const* roots, size_t count, Survey& found) {
   std::vector<void*>& nodes = scratch.nodes;
   Keys& keys = scratch.keys;
   bool added;
   scratch.surveys++;
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(roots); i++) {
-    void* node = root_at(roots, i);
-    if (!node) return -1;
+  for (size_t i = 0; i < count; i++) {
+    void* node = roots[i];
     keys.put(node, 0, added);
     if (added) nodes.push_back(node);
-    if (sequence_of(node) != UINT64_MAX) sums.last = std::max(sums.last, static_cast<int64_t>(sequence_of(node)));
+    if (sequence_of(node) != UINT64_MAX) found.last = std::max(found.last, static_cast<int64_t>(sequence_of(node)));
   }
   for (size_t i = 0; i < nodes.size(); i++) {
     void* node = nodes[i];
@@ -122,21 +116,20 @@ int survey(PyObject* roots, Sums& sums, size_t& count) {
     Scratch::Type& type = scratch.types[(reinterpret_cast<uint64_t>(table) >> 4) * 0x9E3779B97F4A7C15ull >> 56];
     if (type.table != table) {
       bool each;
-      PyTypeObject* found = type_of(node, each);
-      if (!found) return -1;
-      if (each) return 0;
-      type = {table, mixed(reinterpret_cast<uint64_t>(found)), 0};
+      PyTypeObject* known = type_of(node, each);
+      if (!known || each) return false;
+      type = {table, mixed(reinterpret_cast<uint64_t>(known)), 0};
     }
     if (type.seen != scratch.surveys) {
       type.seen = scratch.surveys;
       // Twice where two vtables take one place in turn, or one type has two: another number, never a wrong set.
-      sums.types += type.type;
+      found.types += type.type;
     }
     // An accumulate node is made anew for each graph, its parameter stays.
     const uint64_t leaf = sequence_of(node) == UINT64_MAX ? at_offset<uint64_t>(node, node_layout.leaf) : 0;
     const uint64_t made = mixed(type.type + stack_number(node)) + mixed(leaf);
-    sums.one += mixed(made);
-    sums.other += mixed(made + 0x9E3779B97F4A7C15ull);
+    found.one += mixed(made);
+    found.other += mixed(made + 0x9E3779B97F4A7C15ull);
     char* const* bounds = &at_offset<char*>(node, node_layout.edges);
     for (char* edge = bounds[0]; edge < bounds[1]; edge += node_layout.edge_bytes) {
       void* following = *reinterpret_cast<void**>(edge);
@@ -145,25 +138,19 @@ int survey(PyObject* roots, Sums& sums, size_t& count) {
       if (added) nodes.push_back(following);
     }
   }
-  count = nodes.size();
-  return 1;
+  found.nodes = nodes.size();
+  return true;
 }
 
 }  // namespace
 
-PyObject* torch_survey(PyObject*, PyObject* roots) {
-  if (!PyList_Check(roots)) {
-    PyErr_SetString(PyExc_TypeError, "a list of nodes");
-    return nullptr;
-  }
+Surveyed survey(void* const* roots, size_t count, Survey& found) {
   // Making a Python object may run a collection, and a finalizer of the program's may run a backward in it.
-  if (node_layout.leaf < 0 || node_layout.edge_bytes != 16 || !objects_ready() || scratch.busy) Py_RETURN_NONE;
-  Sums sums;
-  size_t count = 0;
-  int done = -1;
+  if (node_layout.leaf < 0 || node_layout.edge_bytes != 16 || !objects_ready() || scratch.busy) return Surveyed::unknown;
+  bool done = false;
   scratch.busy = true;
   try {
-    done = survey(roots, sums, count);
+    done = follow(roots, count, found);
   } catch (const std::bad_alloc&) {
     PyErr_NoMemory();
   }
@@ -174,10 +161,28 @@ PyObject* torch_survey(PyObject*, PyObject* roots) {
   scratch.nodes.clear();
   scratch.keys.clear();
   scratch.busy = false;
-  if (done < 0) return nullptr;
-  if (!done) Py_RETURN_NONE;
-  return Py_BuildValue("(nKKKL)", static_cast<Py_ssize_t>(count), sums.types, sums.one, sums.other,
-                       static_cast<long long>(sums.last));
+  return done ? Surveyed::done : PyErr_Occurred() ? Surveyed::failed : Surveyed::unknown;
+}
+
+PyObject* torch_survey(PyObject*, PyObject* roots) {
+  if (!PyList_Check(roots)) {
+    PyErr_SetString(PyExc_TypeError, "a list of nodes");
+    return nullptr;
+  }
+  std::vector<void*> nodes;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(roots); i++) {
+    void* node = root_at(roots, i);
+    if (!node) return nullptr;
+    nodes.push_back(node);
+  }
+  Survey found;
+  switch (survey(nodes.data(), nodes.size(), found)) {
+    case Surveyed::failed: return nullptr;
+    case Surveyed::unknown: Py_RETURN_NONE;
+    case Surveyed::done: break;
+  }
+  return Py_BuildValue("(nKKKL)", static_cast<Py_ssize_t>(found.nodes), found.types, found.one, found.other,
+                       static_cast<long long>(found.last));
 }
 
 bool follow(Graph& graph, PyObject* roots) {

@@ -80,9 +80,20 @@ void free_graph(Graph* graph);
 // Keys in the order in which the engine runs the graph.
 std::vector<uint32_t> order_of(const Graph& graph);
 
-// torch_survey(roots) -> (nodes, a number for the set of their types, two for all that makes two graphs alike, the
-// highest number of a root or -1): sums over types, stacks and accumulate nodes. None where a node tells its type by its
-// Python object alone.
+// What is said of a graph: sums over types, stacks and accumulate nodes, equal for graphs that are alike.
+struct Survey {
+  size_t nodes = 0;
+  uint64_t types = 0;           // the set of their types
+  uint64_t one = 0, other = 0;  // all that makes two graphs alike
+  int64_t last = -1;            // the highest number of a root; -1: all are accumulate nodes
+};
+enum class Surveyed { done, unknown, failed };  // failed: with an exception set
+
+// Of the graph below these nodes, which must be alive meanwhile. Unknown where a node tells its type by its Python object
+// alone. Making one may run a collection, and in it code of the program's.
+Surveyed survey(void* const* roots, size_t count, Survey& found);
+
+// torch_survey(roots) -> (nodes, types, one, other, last), or None where it is not known.
 PyObject* torch_survey(PyObject*, PyObject* roots);
 
 }  // namespace adbg

@@ -46,12 +46,38 @@ bool Norms::squares(const View& view, bool together, const Changes& changes, dou
     return true;
   }
   Entry& entry = at(changes.counter, view.data);
-  if (entry.counter == changes.counter && entry.data == view.data && entry.count == view.count &&
-      entry.number == changes.number && entry.kind == view.kind) {
+  if (holds(entry, changes, view) && entry.squares != kFinite) {
     found = entry.squares;
   } else {
     found = squares_of(view.kind, view.data, view.count);
     put(entry, changes, view, found);
+  }
+  return true;
+}
+
+bool Norms::all_finite(const Tensors& gradients) {
+  void* last = nullptr;
+  for (void* const& each : gradients) {
+    if (each == last) continue;  // passed on twice
+    last = each;
+    View view;
+    const Seen seen = read_tensor(const_cast<void**>(&each), view);
+    if (seen == Seen::unknown) return false;
+    if (seen != Seen::floats || view.count == 0) continue;
+    if (!view.dense && !lies_together(view.sizes, view.strides, view.dims)) {
+      bool found = false;
+      if (!any_nonfinite_strided(view.kind, view.data, view.sizes, view.strides, view.dims, found) || found) return false;
+      continue;
+    }
+    const Changes changes = view.count < kShared ? Changes{nullptr, 0} : changes_of(each);
+    if (!changes.counter) {
+      if (any_nonfinite(view.kind, view.data, view.count)) return false;
+      continue;
+    }
+    Entry& entry = at(changes.counter, view.data);
+    if (holds(entry, changes, view) && std::isfinite(entry.squares)) continue;
+    if (any_nonfinite(view.kind, view.data, view.count)) return false;
+    put(entry, changes, view, kFinite);
   }
   return true;
 }

@@ -28,6 +28,8 @@ class Norms {
 
   // Of the first that is defined. False where it cannot be read in memory.
   bool measure(const Tensors& gradients, Figure& figure);
+  // Whether all elements of all of them are finite. False also where one cannot be read in memory.
+  bool all_finite(const Tensors& gradients);
   void clear();
 
  private:
@@ -38,8 +40,13 @@ class Norms {
     int64_t count;
     uint32_t number;
     Kind kind;
-    double squares;
+    double squares;  // kFinite: they were not summed, but all elements are finite
   };
+  static constexpr double kFinite = -1;
+  bool holds(const Entry& entry, const Changes& changes, const View& view) const {
+    return entry.counter == changes.counter && entry.data == view.data && entry.count == view.count &&
+           entry.number == changes.number && entry.kind == view.kind;
+  }
   Entry& at(void* counter, const void* data);
   void put(Entry& entry, const Changes& changes, const View& view, double squares);
   bool squares(const View& view, bool together, const Changes& changes, double& found);

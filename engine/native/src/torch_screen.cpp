@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "numbers.h"
+#include "torch_engine.h"
 #include "torch_nodes.h"
 #include "torch_tensors.h"
 
@@ -60,6 +61,7 @@ class PreHook {
   virtual ~PreHook() {}
   virtual Tensors call(const Tensors& gradients) {
     Tensors& mine = const_cast<Tensors&>(gradients);  // torch puts what is returned in its place: no copy is made
+    if (!inputs_known()) learn_inputs(gradients);
     if (screening.load(std::memory_order_relaxed) > 0 && !all_finite(mine)) return call_pre(donor_pre, gradients);
     return std::move(mine);
   }
@@ -101,16 +103,16 @@ int find_hook(void* node, PyObject* dict, void*& hook) {
 
 namespace {
 
-// The hooks of tensors lie in front of an std::unordered_map, which lies in front of the hooks of nodes. An empty map has
-// one bucket of its own.
+// The hooks of tensors lie between those in front of a node and an std::unordered_map, behind which are those behind the
+// node. An empty map has one bucket of its own.
 int find_tensor_hooks(void* node) {
-  constexpr int kMap = 56, kList = 24;
-  const int at = pre_at - kMap - kList;
-  void* words[(kMap + kList) / 8];
+  constexpr int kList = 24, kMap = 56;
+  const int at = pre_at + kList;
+  void* words[(kList + kMap) / 8];
   float load = 0;
-  if (at < 0 || !read_safely(static_cast<char*>(node) + at, words, sizeof words)) return -1;
+  if (post_at != at + kList + kMap || !read_safely(static_cast<char*>(node) + at, words, sizeof words)) return -1;
   memcpy(&load, &words[7], sizeof load);
-  const bool map = words[3] == static_cast<char*>(node) + pre_at - 8 && words[4] == reinterpret_cast<void*>(1) &&
+  const bool map = words[3] == static_cast<char*>(node) + post_at - 8 && words[4] == reinterpret_cast<void*>(1) &&
                    !words[5] && !words[6] && load == 1.0f;
   return map && !words[0] && !words[1] && !words[2] ? at : -1;
 }
@@ -158,6 +160,13 @@ Tensors ask_python(const Tensors& gradients) {
   return donor_ask ? call_pre(donor_ask, gradients) : std::move(const_cast<Tensors&>(gradients));
 }
 
+bool screened_after(void* node) {
+  const Tensors& hooks = at_offset<Tensors>(node, post_at);
+  return std::find(hooks.begin(), hooks.end(), post_hook) != hooks.end();
+}
+
+Tensors ask_after(const Tensors& outputs, const Tensors& inputs) { return call_post(donor_post, outputs, inputs); }
+
 PyObject* torch_screening(PyObject*, PyObject* change) {
   const long by = PyLong_AsLong(change);
   if (PyErr_Occurred()) return nullptr;
@@ -187,6 +196,11 @@ void screen_put(void* node, bool before, bool after) {
 void front_put(void* node, void* hook) {
   Tensors& hooks = at_offset<Tensors>(node, pre_at);
   if (std::find(hooks.begin(), hooks.end(), hook) == hooks.end()) hooks.push_back(hook);
+}
+
+bool front_has(void* node, void* hook) {
+  const Tensors& hooks = at_offset<Tensors>(node, pre_at);
+  return std::find(hooks.begin(), hooks.end(), hook) != hooks.end();
 }
 
 void front_take(void* node, void* hook) {

@@ -5,7 +5,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-#include <vector>
+#include "torch_tensors.h"
 
 namespace adbg {
 
@@ -21,14 +21,20 @@ void screen_put(void* node, bool before, bool after);
 void screen_take(void* node);
 // The same of a hook in front of a node, which must have the virtual functions that torch's hooks have.
 void front_put(void* node, void* hook);
+bool front_has(void* node, void* hook);
 void front_take(void* node, void* hook);
 // Whether hooks of the script's, in Python or C++, may run around this node: others than `hook` and those put above.
 // True where it cannot be told.
 bool others_hook(void* node, void* hook);
 
+// Whether a hook stands behind a node that was put there by `screen_put`.
+bool screened_after(void* node);
+// What that hook's Python answers to these gradients, of which one is not finite: a reference each.
+Tensors ask_after(const Tensors& outputs, const Tensors& inputs);
+
 // torch_events_donor(node, pre hooks): whose Python hook `ask_python` calls.
 PyObject* torch_events_donor(PyObject*, PyObject* arguments);
-std::vector<void*> ask_python(const std::vector<void*>& gradients);
+Tensors ask_python(const Tensors& gradients);
 
 // Where in `node` a list of one hook lies whose dict is `dict`, and the hook; -1 where there is none.
 int find_hook(void* node, PyObject* dict, void*& hook);

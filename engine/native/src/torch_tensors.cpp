@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <new>
 
 #include "memory.h"
 #include "slots.h"
@@ -16,11 +17,14 @@ using ToNumber = int32_t (*)(void*, int64_t*);
 using ToNumbers = int32_t (*)(void*, int64_t**);
 using ToKind = int32_t (*)(void*, int32_t*);
 using ToTruth = int32_t (*)(void*, bool*);
+using Delete = int32_t (*)(void*);
 ToPointer data_of = nullptr;
 ToNumber count_of = nullptr, dims_of = nullptr;
 ToNumbers sizes_of = nullptr, strides_of = nullptr;
 ToKind type_of = nullptr, device_of = nullptr;
 ToTruth dense_of = nullptr, defined_of = nullptr;
+ToPointer copy_of = nullptr;
+Delete delete_of = nullptr;
 std::atomic<void*> undefined{nullptr};  // the one TensorImpl of all undefined tensors: None in Python
 
 int object_at = -1;       // in a Python tensor: the pointer to its TensorImpl
@@ -122,8 +126,53 @@ void hold_counter(void* counter) { __atomic_fetch_add(&at_offset<uint64_t>(count
 void drop_counter(void* counter) {
   const uint64_t before = __atomic_fetch_sub(&at_offset<uint64_t>(counter, kReferences), 1, __ATOMIC_ACQ_REL);
   if (static_cast<uint32_t>(before) != 1) return;
-  using Delete = void (*)(void*);  // the second of the two that a virtual destructor has in the table
-  (*static_cast<Delete**>(counter))[1](counter);
+  using Destroy = void (*)(void*);  // the second of the two that a virtual destructor has in the table
+  (*static_cast<Destroy**>(counter))[1](counter);
+}
+
+// A TensorImpl counts its owners where a counter does. The highest bit says that it has a Python object, which is told
+// as the number goes from one to two and back: such a one is left to torch.
+constexpr uint64_t kHasObject = uint64_t{1} << 63;
+
+void keep_tensors(const Tensors& tensors, Tensors& into) {
+  into.reserve(tensors.size());
+  for (void* tensor : tensors) {
+    if (tensor == undefined.load(std::memory_order_relaxed)) {
+      into.push_back(tensor);  // the same for all, and for good
+      continue;
+    }
+    void *handle = nullptr, *held = tensor;
+    uint64_t before = __atomic_load_n(&at_offset<uint64_t>(tensor, kReferences), __ATOMIC_RELAXED);
+    bool done = false;
+    while (!done && !(before & kHasObject))
+      done = __atomic_compare_exchange_n(&at_offset<uint64_t>(tensor, kReferences), &before, before + 1, true,
+                                         __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    if (!done) {  // by torch: a copy of an at::Tensor, whose reference is taken out of it
+      if (copy_of(&held, &handle)) continue;
+      ::operator delete(handle);  // the memory alone
+    }
+    into.push_back(held);
+  }
+}
+
+void drop_tensors(Tensors& tensors) {
+  for (void* tensor : tensors) {
+    if (tensor == undefined.load(std::memory_order_relaxed)) continue;
+    uint64_t before = __atomic_load_n(&at_offset<uint64_t>(tensor, kReferences), __ATOMIC_RELAXED);
+    bool done = false;
+    while (!done && !(before & kHasObject) && static_cast<uint32_t>(before) > 1)
+      done = __atomic_compare_exchange_n(&at_offset<uint64_t>(tensor, kReferences), &before, before - 1, true,
+                                         __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+    if (done) continue;
+    void** owner = new (std::nothrow) void*(tensor);  // an at::Tensor, which torch deletes
+    if (owner) delete_of(owner);
+  }
+  tensors.clear();
+}
+
+bool tensors_kept() {
+  return (copy_of || find(copy_of, "aoti_torch_new_tensor_handle")) &&
+         (delete_of || find(delete_of, "aoti_torch_delete_tensor_object"));
 }
 
 void* tensor_behind(PyObject* object) {

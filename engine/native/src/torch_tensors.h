@@ -42,6 +42,11 @@ Changes changes_of(void* tensor);
 void hold_counter(void* counter);
 void drop_counter(void* counter);
 
+// Tensors kept alive: `into` gets a reference each, which `drop_tensors` gives back, and empties it.
+void keep_tensors(const Tensors& tensors, Tensors& into);
+void drop_tensors(Tensors& tensors);
+bool tensors_kept();
+
 // The TensorImpl behind a Python tensor; nullptr where it is not known.
 void* tensor_behind(PyObject* object);
 

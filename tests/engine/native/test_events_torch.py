@@ -502,7 +502,7 @@ def test_wrong_arguments_are_python_errors(native: Any) -> None:
         lambda: native.torch_events_begin(walk, x, "x"),
         lambda: native.torch_events_take(walk, walk, b""),
         lambda: native.torch_events_take(None, walk, b""),
-        lambda: native.torch_events_end(None, None),
+        lambda: native.torch_events_end(None),
         lambda: native.torch_alike(3),
         lambda: native.torch_events_figure("x", 1),
         lambda: native.torch_leaves(3),

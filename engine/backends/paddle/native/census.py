@@ -77,12 +77,14 @@ class Survey:
         roots: the kinds among the roots; None as above.
         alike: two graphs with the same one have the same kinds of nodes, made by the same stacks in the same Layers,
             and the same leaves (sums of 64 bits over the nodes); None without the extension.
+        told: what the extension said of it.
     """
 
     count: int
     kinds: frozenset[str] | None
     roots: tuple[str, ...] | None
     alike: tuple[int, int, int] | None = None
+    told: Told | None = None
 
 
 class Census:
@@ -177,7 +179,9 @@ class Census:
         kinds = self._named(frozenset(noted.kinds()))
         words = self._words
         # What stacks tell is another thing once other frames are shown.
-        found = Survey(count, kinds, self._first_names([words[root >> 3] for root in roots]), (*alike, SHOWN.version))
+        found = Survey(
+            count, kinds, self._first_names([words[root >> 3] for root in roots]), (*alike, SHOWN.version), told
+        )
         if kinds is not None:
             if len(self._surveys) >= _MOST_SETS:
                 self._surveys = {}

@@ -9,6 +9,7 @@ doctor``, and Paddle's own texts (``native.texts``) do the work as without the e
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import threading
 import types
@@ -57,6 +58,9 @@ class NativeCore:
         self._version = SHOWN.version
         call = getattr(paddle.nn.Layer.__call__, "__code__", None)
         module.modules(call, "_sub_layers")
+        self.events_problem = ""  # why nodes are not written down
+        self.places: dict[int, bytes] = {}  # see ``calls.written``
+        self.leaf_class = 0  # address of the virtual table of accumulate nodes
         self._check()
         self.watch: NativeWatch | None = None
         self.watch_problem = ""
@@ -87,7 +91,9 @@ class NativeCore:
             made.append(made[0] + made[1])
             marks = [self.mark(each.grad_fn.node_ptr()) for each in made]
             counted, _, _ = self.survey([made[2].grad_fn.node_ptr()])
-            leaf_mark = self.mark(made[0].grad_fn.next_functions[0].node_ptr())
+            accumulate = made[0].grad_fn.next_functions[0].node_ptr()
+            leaf_mark = self.mark(accumulate)
+            self.leaf_class = ctypes.c_uint64.from_address(accumulate).value
         finally:
             self.module.paddle_end()
         orders = [order for _, order in marks]
@@ -228,6 +234,8 @@ def native_lines() -> Sequence[DoctorLine]:
     lines = [DoctorLine("ok", "native core", f"stacks, Layers, the forward's order and graphs; interposes {where}")]
     if noted.watch is not None:
         lines.append(DoctorLine("ok", "native watch", "finite gradients of the CPU are looked at in C++"))
+        if noted.events_problem:
+            lines.append(DoctorLine("limit", "native node events", f"Python hooks: {noted.events_problem}"))
     else:
         lines.append(DoctorLine("limit", "native watch", f"the Python hooks look: {noted.watch_problem}"))
     return lines

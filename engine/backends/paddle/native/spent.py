@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from adbg.engine.backends.paddle.native import symbols
@@ -22,12 +22,14 @@ class SpentRoots:
 
     def __init__(self) -> None:
         self._latest: deque[tuple[weakref.ref[Any], int]] = deque(maxlen=_MOST)  # tensor, address of its node
+        self.more: Callable[[], Sequence[tuple[weakref.ref[Any], int]]] = tuple  # what the extension has seen meanwhile
 
     def add(self, tensors: Sequence[Any]) -> None:
         """A backward from ``tensors`` ended well and retained nothing (0.5 us each)."""
         native = symbols.native()
         if native is None:
             return
+        self._latest.extend(self.more())
         while self._latest and self._latest[0][0]() is None:  # usually the last iteration's, gone by now
             self._latest.popleft()
         for tensor in tensors:
@@ -35,6 +37,7 @@ class SpentRoots:
 
     def alive(self) -> list[Any]:
         """Those that are there still, and have the node of then."""
+        self._latest.extend(self.more())
         known = (tensor() for tensor, _ in list(self._latest))
         return self.among([tensor for tensor in known if tensor is not None])
 
@@ -44,5 +47,6 @@ class SpentRoots:
         native = symbols.native()
         if native is None:
             return []
+        self._latest.extend(self.more())
         latest = {id(known): node for known, node in ((known(), node) for known, node in list(self._latest))}
         return [tensor for tensor in tensors if latest.get(id(tensor)) == native.leaf_node(tensor)]

@@ -260,6 +260,11 @@ class NativeNodes:
         meta = words[(id(tensor) + at) >> 3] if at >= 0 else self._autograd_meta(id(tensor) + layout.tensor_offset)
         return words[(meta + layout.node_offset) >> 3] if meta else 0
 
+    def leaf_offsets(self) -> tuple[int, int]:
+        """Where in a tensor's Python object its autograd part stands (-1: that is not clear), and where in that the
+        node."""
+        return self._meta_at, self.layout.node_offset
+
     def mark_offsets(self) -> tuple[int, int]:
         """Where in a node its stack's text and its outgoing slots are; the first 0 where a text is not found. Raises
         LookupError where nodes of two classes differ in that."""

@@ -68,7 +68,7 @@ class Written:
         return found
 
     def end(self) -> None:
-        self._core.module.torch_events_end(self._events, self._walk.raw)
+        self._core.module.torch_events_end(self._events)
 
 
 def begin(core: Core, walk: CoreWalk, outputs: tuple[Any, ...], most: int = MOST) -> Written | None:
@@ -77,7 +77,7 @@ def begin(core: Core, walk: CoreWalk, outputs: tuple[Any, ...], most: int = MOST
         return None
     module = core.module
     try:
-        if not core.events_on and not _switch_on(core, outputs):
+        if not ready(core, outputs):
             return None
         tensor = outputs[0] if outputs else None
         if type(tensor) is not torch.Tensor or private.function_depth() or screen.compiled():
@@ -89,8 +89,11 @@ def begin(core: Core, walk: CoreWalk, outputs: tuple[Any, ...], most: int = MOST
         return None
 
 
-def _switch_on(core: Core, outputs: tuple[Any, ...]) -> bool:
-    """Checks are made with the first tensor of the program's that they can be made with."""
+def ready(core: Core, outputs: tuple[Any, ...]) -> bool:
+    """Whether the engine's functions are ours. Checks are made with the first tensor of the program's that they can be
+    made with."""
+    if core.events_on:
+        return True
     if not screen.possible(core, outputs):
         return False
     if not _donors:

@@ -9,17 +9,18 @@ other. Most steps of a training script are alike.
 from __future__ import annotations
 
 import types
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from adbg.engine.backends.base import HookSink
 from adbg.engine.backends.torch import private
 from adbg.engine.backends.torch.call import Arguments, TorchCall, root_names
+from adbg.engine.backends.torch.native import events
+from adbg.engine.backends.torch.native.brief import Facts
 from adbg.engine.backends.torch.services import Services, root_nodes
 from adbg.engine.backends.torch.stacks import FrameFilter
 from adbg.engine.outside import own
 from adbg.engine.own_files import SHOWN
-from adbg.engine.types import BriefCall, SourceLine
 
 _MOST = 256  # sets of types that are remembered
 
@@ -33,6 +34,7 @@ class Survey(NamedTuple):
     names: frozenset[str] | None
     alike: Hashable
     last: int
+    told: tuple[int, int, int, int]  # as ``Core.survey`` said it, but ``last``
 
 
 class Begin(Protocol):
@@ -48,12 +50,16 @@ class Begin(Protocol):
 class Surveyor:
     """Decides which calls that are nested in no other one are passed over."""
 
-    def __init__(self, services: Services, frames: FrameFilter) -> None:
+    def __init__(self, services: Services, frames: FrameFilter, hand_over: Callable[[], None]) -> None:
+        """``hand_over`` is called at a node of a watched call, and has the rest of it hooked."""
         self._services = services
         self._frames = frames
+        self._hand_over = hand_over
         self._names: dict[int, frozenset[str]] = {}
+        self._watching = False
+        self._handed_over: set[tuple[int, ...]] = set()
 
-    def passed(self, sink: HookSink, begin: Begin, frame: types.FrameType, iteration: int) -> BriefCall | None:
+    def passed(self, sink: HookSink, begin: Begin, frame: types.FrameType) -> Facts | None:
         """How to report a call that is passed over, 12 us; None: it must be looked into, or the extension is not
         there."""
         try:
@@ -62,15 +68,20 @@ class Surveyor:
                 return None
             roots = root_nodes(arguments.outputs)
             survey = begin.survey = self._survey(roots)
-            if survey is None or survey.names is None or not sink.passes_over(survey.names, survey.alike):
+            if survey is None or survey.names is None:
                 return None
+            watched = False
+            if not sink.passes_over(survey.names, survey.alike):
+                watched = sink.passes_over(survey.names, survey.alike, watched=True)
+                if not watched or not self._watch(survey, arguments.outputs):
+                    return None
             entry = "backward" if arguments.accumulate else "grad"
-            line = self._frames.live_line(frame)
-            return _brief(begin, survey.nodes, root_names(roots), entry, iteration, line)
+            place = self._frames.live_place(frame)
+            return Facts(survey.nodes, root_names(roots), entry, *place, survey.alike, watched)
         except own(Exception):  # the whole way, which says what is wrong
             return None
 
-    def passed_by_walk(self, sink: HookSink, begin: Begin, call: TorchCall, iteration: int) -> BriefCall | None:
+    def passed_by_walk(self, sink: HookSink, begin: Begin, call: TorchCall) -> Facts | None:
         """The same by the call's own walk."""
         if call.create_graph:
             return None
@@ -81,9 +92,34 @@ class Surveyor:
                 call.alike = survey.alike
             if kinds is None or call.truncated or not sink.passes_over(kinds, call.alike):
                 return None
-            return _brief(begin, call.count(), call.root_names, call.entry, iteration, call.location)
+            place = (call.location.file, call.location.line) if call.location is not None else ("", 0)
+            return Facts(call.count(), call.root_names, call.entry, *place)
         except own(Exception):
             return None
+
+    def _watch(self, survey: Survey, outputs: tuple[Any, ...]) -> bool:
+        """Have the gradients of this call looked at in C++, whose nodes get no hook: the first one that is not finite
+        hands it over."""
+        core = self._services.core
+        if survey.told[:2] in self._handed_over or private.function_depth() or private.dispatch_depth():
+            return False
+        if private.profiling() or "watch" in core.failed or not events.ready(core, outputs):
+            return False
+        if not self._watching and not core.module.torch_watch(self._hand_over):
+            core.failed["watch"] = "the engine's functions were not found"
+            return False
+        self._watching = True
+        return bool(core.module.torch_watch_next(outputs[0]))
+
+    def handed_over(self, roots: Sequence[Any]) -> None:
+        """A call with as many nodes of the same types is not watched so again: it may well come to the same each
+        time."""
+        survey = self._survey(list(roots))
+        if survey is None:
+            return
+        if len(self._handed_over) >= _MOST:
+            self._handed_over.clear()
+        self._handed_over.add(survey.told[:2])
 
     def _survey(self, roots: list[Any]) -> Survey | None:
         """None without the extension, and where a node must be asked for its type."""
@@ -94,7 +130,7 @@ class Surveyor:
         count, number, one, other, last = found
         # Nodes that anomaly mode gave a stack have one that the extension does not know of.
         alike = (count, number, one, other, SHOWN.version) if not services.stacks.ever_by_anomaly else None
-        return Survey(count, number, self._names.get(number), alike, last)
+        return Survey(count, number, self._names.get(number), alike, last, found[:4])
 
     def _learn(self, survey: Survey, names: frozenset[str] | None) -> None:
         """What the types of such a graph are called."""
@@ -102,10 +138,3 @@ class Surveyor:
             if len(self._names) >= _MOST:
                 self._names.clear()
             self._names[survey.number] = names
-
-
-def _brief(
-    begin: Begin, nodes: int, roots: tuple[str, ...], entry: str, iteration: int, line: SourceLine | None
-) -> BriefCall:
-    place = (line.file, line.line) if line is not None else ("", 0)
-    return BriefCall(begin.number, nodes, roots, entry, iteration, begin.thread, *place)

@@ -1,0 +1,303 @@
+#include "paddle_events.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "layouts.h"
+#include "numbers.h"
+#include "paddle_graph.h"
+#include "paddle_tensors.h"
+
+namespace adbg {
+namespace {
+
+const char* const kCapsule = "adbg._native.paddle_events";
+constexpr uint16_t kHasNorm = 1, kNonfinite = 2, kFailed = 4;  // as engine/node_batch.py has them
+
+struct Row {
+  uint32_t key, index;
+  uint64_t begin;
+  double norm;
+  float us;
+  uint16_t flags, thread;
+};
+static_assert(sizeof(Row) == 32, "as Python reads it");
+
+// Keys of nodes by address: open addressing, half of it used at most.
+class Keys {
+ public:
+  explicit Keys(size_t size) {
+    size_t room = 64;
+    while (room < 2 * size + 2) room *= 2;
+    places_.resize(room);
+  }
+  bool add(void* node, uint32_t key) {
+    if ((used_ + 1) * 2 > places_.size()) grow();
+    Place& place = places_[at(node)];
+    if (place.node) return false;
+    place = {node, key};
+    used_++;
+    return true;
+  }
+  uint32_t find(const void* node) const {
+    const Place& place = places_[at(node)];
+    return place.node ? place.key : UINT32_MAX;
+  }
+
+ private:
+  struct Place {
+    void* node = nullptr;
+    uint32_t key = 0;
+  };
+  size_t at(const void* node) const {
+    const size_t mask = places_.size() - 1;
+    size_t index = mix(reinterpret_cast<uint64_t>(node)) & mask;
+    while (places_[index].node && places_[index].node != node) index = (index + 1) & mask;
+    return index;
+  }
+  void grow() {
+    std::vector<Place> before(places_.size() * 2);
+    before.swap(places_);
+    for (const Place& place : before)
+      if (place.node) places_[at(place.node)] = place;
+  }
+  std::vector<Place> places_;
+  size_t used_ = 0;
+};
+
+// One backward. Touched by its thread; taken under the GIL by that one, or on it while it stands at a stop.
+struct Events {
+  std::vector<void*> nodes;  // by key: in the order in which a walk from the roots meets them
+  Keys keys{64};
+  std::vector<Row> rows;
+  std::vector<uint32_t> shapes;
+  size_t limit = 0;
+  uint64_t lost = 0, alike = 0;
+  int depth = 0;
+  bool on = true;
+  PyObject* ask = nullptr;
+  std::shared_ptr<Events> outer;
+  ~Events() { Py_XDECREF(ask); }
+};
+using Shared = std::shared_ptr<Events>;
+
+std::atomic<uint16_t> threads{0};
+struct Thread {
+  Shared top;
+  uint16_t number = 0;
+};
+Thread& mine() {
+  static thread_local Thread found;
+  return found;
+}
+
+uint64_t now() {
+  timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return static_cast<uint64_t>(time.tv_sec) * 1000000000u + static_cast<uint64_t>(time.tv_nsec);
+}
+
+uint64_t mixed(uint64_t hash, uint64_t value) { return mix(hash * 31 + value); }
+
+// The nodes below `starts`, in the order in which Python's walk has them, and a number for all that makes them alike.
+void follow(Events& events, const std::vector<void*>& starts) {
+  auto add = [&](void* node) {
+    if (events.keys.add(node, static_cast<uint32_t>(events.nodes.size()))) events.nodes.push_back(node);
+  };
+  for (void* root : starts) add(root);
+  uint64_t hash = starts.size(), order, first = 0;
+  for (size_t i = 0; i < events.nodes.size(); i++) {
+    void* const node = events.nodes[i];
+    hash = mixed(hash, reinterpret_cast<uint64_t>(class_of(node)));
+    hash = mixed(hash, paddle_stack_of(node, order));
+    if (!i) first = order;
+    const uint32_t edges = each_edge(node, nullptr, [&](void* below, uint64_t slot, uint64_t rank) {
+      add(below);
+      hash = mixed(mixed(hash, events.keys.find(below)), slot << 32 | rank);
+    });
+    // An accumulate node lives as long as its leaf; others are told apart by the order in which they were made.
+    hash = mixed(hash, edges ? first - order : reinterpret_cast<uint64_t>(node));
+  }
+  events.alike = mixed(hash, events.nodes.size());
+}
+
+// Norm and flags of the first gradient that is there.
+void measure(Events& events, const void* gradients, double& norm, uint16_t& flags, uint32_t& shape) {
+  bool over = false;
+  paddle.each(gradients, [&](void* tensor) {
+    if (over) return;
+    const PaddleView view = paddle.view(tensor);
+    if (view.seen == PaddleView::undefined) return;
+    over = true;
+    const PaddleDims* dims = paddle.is_dense(tensor) ? paddle.dims(tensor) : nullptr;
+    uint64_t hash = static_cast<uint64_t>(paddle.dtype(tensor)) + 1;
+    for (int32_t i = 0; dims && i < dims->rank && i < 9; i++) hash = mixed(hash, static_cast<uint64_t>(dims->values[i]));
+    shape = static_cast<uint32_t>(hash) | 1;
+    double squares = 0;
+    bool read = view.seen == PaddleView::floats;
+    if (read && view.count && view.together) squares = squares_of(view.kind, view.data, view.count);
+    else if (read && view.count)
+      read = squares_strided(view.kind, view.data, view.dims->values, view.strides->values, view.dims->rank, squares);
+    bool bad = false;
+    if (read && !std::isfinite(squares)) {
+      if (view.together) bad = any_nonfinite(view.kind, view.data, view.count);
+      else any_nonfinite_strided(view.kind, view.data, view.dims->values, view.strides->values, view.dims->rank, bad);
+      read = bad;  // else doubles whose squares overflow
+    }
+    if (read) {
+      norm = std::sqrt(squares);
+      flags = static_cast<uint16_t>(kHasNorm | (bad ? kNonfinite : 0));
+      return;
+    }
+    if (python_is_ending()) return;
+    const PyGILState_STATE gil = PyGILState_Ensure();
+    PyObject *value = paddle.to_python(tensor, true), *ask = events.ask;
+    Py_XINCREF(ask);
+    PyObject* answer = value && ask ? PyObject_CallFunctionObjArgs(ask, value, nullptr) : nullptr;
+    int nonfinite = 0;
+    if (answer && PyTuple_Check(answer) && PyArg_ParseTuple(answer, "dp", &norm, &nonfinite))
+      flags = static_cast<uint16_t>(kHasNorm | (nonfinite ? kNonfinite : 0));
+    PyErr_Clear();
+    Py_XDECREF(answer);
+    Py_XDECREF(value);
+    Py_XDECREF(ask);
+    PyGILState_Release(gil);
+  });
+}
+
+Shared* in(PyObject* capsule) { return static_cast<Shared*>(PyCapsule_GetPointer(capsule, kCapsule)); }
+
+void off(const Shared& events) {
+  events->on = false;
+  Thread& thread = mine();
+  while (thread.top && !thread.top->on) {
+    Shared outer = std::move(thread.top->outer);
+    thread.top = std::move(outer);
+  }
+}
+
+void free_capsule(PyObject* capsule) {
+  Shared* events = in(capsule);
+  if (!events) return;
+  (*events)->on = false;
+  delete events;
+}
+
+}  // namespace
+
+PaddleVisit::PaddleVisit(void* node, const void* gradients) {
+  Thread& thread = mine();
+  Events* events = thread.top.get();
+  if (!events || !events->on || events->depth != paddle_depth()) return;
+  key_ = events->keys.find(node);
+  if (key_ == UINT32_MAX) return;
+  events_ = events;
+  measure(*events, gradients, norm_, flags_, shape_);
+  begin_ = now();
+}
+
+PaddleVisit::~PaddleVisit() {
+  Events* events = static_cast<Events*>(events_);
+  if (!events) return;
+  const uint64_t end = now();
+  Thread& thread = mine();
+  if (thread.top.get() != events || !events->on) return;  // it was let go of meanwhile
+  if (!thread.number) thread.number = static_cast<uint16_t>(threads.fetch_add(1) + 1);
+  if (events->rows.size() >= events->limit) {
+    events->lost++;
+    return;
+  }
+  const uint16_t flags = static_cast<uint16_t>(flags_ | (made_ ? 0 : kFailed));
+  events->rows.push_back({key_, 0, begin_, norm_, static_cast<float>(end - begin_) / 1000.0f, flags, thread.number});
+  events->shapes.push_back(shape_);
+}
+
+PyObject* paddle_events_begin(PyObject*, PyObject* arguments) {
+  PyObject *roots, *ask;
+  Py_ssize_t most;
+  if (!PyArg_ParseTuple(arguments, "OnO", &roots, &most, &ask)) return nullptr;
+  if (most < 0 || !PyCallable_Check(ask)) {
+    PyErr_SetString(PyExc_ValueError, "how many nodes at most, and a function");
+    return nullptr;
+  }
+  std::vector<void*> starts;
+  if (!read_addresses(roots, starts)) return nullptr;
+  starts.erase(std::remove(starts.begin(), starts.end(), nullptr), starts.end());
+  if (!paddle.bytes || !paddle_layout.slot_bytes || starts.empty() || !paddle_depth()) Py_RETURN_NONE;
+  try {
+    auto events = std::make_shared<Events>();
+    follow(*events, starts);
+    for (void* node : events->nodes)
+      if (paddle_hooks_of(node)) Py_RETURN_NONE;  // what the script's hook makes of the gradient is not seen here
+    if (!paddle_stand_in(events->nodes)) Py_RETURN_NONE;
+    events->limit = std::min(events->nodes.size(), static_cast<size_t>(most));
+    events->rows.reserve(events->limit);
+    events->shapes.reserve(events->limit);
+    events->depth = paddle_depth();
+    Py_INCREF(events->ask = ask);
+    PyObject* capsule = PyCapsule_New(new Shared(events), kCapsule, free_capsule);
+    if (!capsule) return nullptr;
+    Thread& thread = mine();
+    events->outer = thread.top;
+    thread.top = events;
+    return Py_BuildValue("(NnK)", capsule, static_cast<Py_ssize_t>(events->nodes.size()),
+                         static_cast<unsigned long long>(events->alike));
+  } catch (const std::bad_alloc&) {
+    return PyErr_NoMemory();
+  }
+}
+
+PyObject* paddle_events_take(PyObject*, PyObject* arguments) {
+  PyObject *capsule, *positions;
+  if (!PyArg_ParseTuple(arguments, "OS", &capsule, &positions)) return nullptr;
+  Shared* shared = in(capsule);
+  if (!shared) return nullptr;
+  Events& events = **shared;
+  if (static_cast<size_t>(PyBytes_GET_SIZE(positions)) != events.nodes.size() * 4) {
+    PyErr_SetString(PyExc_ValueError, "four bytes for each node");
+    return nullptr;
+  }
+  std::vector<Row>& rows = events.rows;
+  uint64_t shapes = 0;
+  for (size_t i = 0; i < rows.size(); i++) {
+    memcpy(&rows[i].index, PyBytes_AS_STRING(positions) + 4 * rows[i].key, 4);
+    shapes += mixed(mixed(1, rows[i].key), events.shapes[i]);
+  }
+  PyObject* packed = PyBytes_FromStringAndSize(reinterpret_cast<const char*>(rows.data()),
+                                               static_cast<Py_ssize_t>(rows.size() * sizeof(Row)));
+  if (!packed) return nullptr;
+  events.limit -= std::min(events.limit, rows.size());
+  rows.clear();
+  events.shapes.clear();
+  return Py_BuildValue("(NKK)", packed, static_cast<unsigned long long>(std::exchange(events.lost, 0)),
+                       static_cast<unsigned long long>(shapes));
+}
+
+PyObject* paddle_events_nodes(PyObject*, PyObject* capsule) {
+  Shared* shared = in(capsule);
+  if (!shared) return nullptr;
+  const std::vector<void*>& nodes = (*shared)->nodes;
+  PyObject* list = PyList_New(static_cast<Py_ssize_t>(nodes.size()));
+  for (size_t i = 0; list && i < nodes.size(); i++) {
+    PyObject* address = PyLong_FromVoidPtr(nodes[i]);
+    if (address) PyList_SET_ITEM(list, static_cast<Py_ssize_t>(i), address);
+    else Py_CLEAR(list);
+  }
+  return list;
+}
+
+PyObject* paddle_events_end(PyObject*, PyObject* capsule) {
+  Shared* shared = in(capsule);
+  if (!shared) return nullptr;
+  off(*shared);
+  Py_RETURN_NONE;
+}
+
+}  // namespace adbg

@@ -1,0 +1,75 @@
+// Three functions of torch's engine that are ours while a backward is followed: each node is seen as it begins, as its
+// own work is done and as it is left, whether or not it has hooks.
+#pragma once
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "torch_norms.h"
+#include "torch_tensors.h"
+
+namespace adbg {
+
+class Followed;
+
+// A node that runs, on the stack of its thread.
+struct NodeRun {
+  void* node;
+  Followed* followed;  // nullptr: of a backward that is not followed
+  NodeRun* outer;
+  uint64_t begin = 0, end = 0;  // CLOCK_MONOTONIC, ns
+  Figure figure{};
+  Tensors kept{};             // gradients that flowed into it, with a reference each: see `keep_tensor`
+  void* const* raw = nullptr;  // where those gradients lie, as far as it is known
+  bool whole = false;         // its function returned
+};
+
+// One backward that is followed. Called on the engine's threads, without the GIL.
+class Followed {
+ public:
+  virtual ~Followed() = default;
+  // It is about to run. `gradients`: what flows into it, before any hook; nullptr where that is not known (yet).
+  virtual void begins(NodeRun& run, Tensors* gradients) = 0;
+  // Its own work is done; its gradients are neither checked by torch nor seen by its hooks.
+  virtual void worked(NodeRun&) {}
+  // They are checked and are as its hooks will find them.
+  virtual void gave(NodeRun&, Tensors&) {}
+  // All of it is done, or an exception leaves it.
+  virtual void left(NodeRun&) {}
+};
+using Follow = std::shared_ptr<Followed>;
+
+// Of the node that runs on this thread; nullptr outside of a backward that is followed.
+NodeRun* running();
+// What this thread's backwards read: see torch_norms.h.
+Norms& norms();
+// A small number of this thread's.
+uint16_t thread_number();
+
+// The next backward that this thread begins is followed by this one; nullptr: by nobody.
+void follow_next(Follow followed);
+// Nothing of it is followed any more, where it did not begin.
+void follow_over(const Follow& followed);
+
+// Told by hooks what they were given: it shows where the gradients lie that `Followed::begins` is handed.
+void learn_inputs(const Tensors& gradients);
+bool inputs_known();
+// Whether nothing but torch's own C++ runs at this node, whose changes in place are counted. `mine`: hooks of adbg's.
+bool only_torch(void* node, void* mine);
+
+// "" or why not. `engine_restore` puts everything back: any thread, also without Python.
+bool engine_find(std::string& why);
+bool engine_put(std::string& why);
+bool engine_on();
+void engine_restore();
+// In a forked child: calls of other threads never end.
+void engine_abandon();
+// [(symbol, whether it is interposed now, slots)]
+PyObject* engine_interposed();
+
+uint64_t monotonic_ns();
+
+}  // namespace adbg

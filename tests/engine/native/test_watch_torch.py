@@ -1,0 +1,150 @@
+"""A NaN watch without hooks stops where the one with hooks does, in an iteration that begins like those before it; and
+calls that pass without Python are told all, in order."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.dialled import Dialled
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+# Each case: eight iterations that are alike to the last bit of their graphs, the seventh of which comes to a gradient
+# that is not finite, in another way each.
+CASES = """
+import sys
+import torch
+
+class Cube(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x ** 3
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        out = 3 * grad * x * x
+        if at_fault:
+            out.data[0] = float("nan")
+        return out
+
+class Poison(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+    @staticmethod
+    def backward(ctx, grad):
+        if at_fault:
+            grad.detach().numpy()[1] = float("inf")  # what flowed in, behind torch's back
+        return grad * 1
+
+def leaf(*values, dtype=torch.float32):
+    return torch.tensor(values, dtype=dtype, requires_grad=True)
+
+def at_a_node(bad):
+    (leaf(0.0 if bad else 1.0, 4.0).sqrt() * 2).sum().backward()
+
+def by_a_sum(bad):
+    x = leaf(1.0, 2.0)
+    y = x * 1
+    big = 3e38 if bad else 1.0
+    (y * big + y * big).sum().backward()
+
+def at_the_root(bad):
+    (leaf(1.0, 2.0) * 3).backward(torch.tensor([1.0, float("inf") if bad else 1.0]))
+
+def in_half(bad):
+    x = leaf(1.0, 2.0, dtype=torch.float16)
+    (x * (60000.0 if bad else 2.0) * 3).sum().backward()
+
+def in_bfloat(bad):
+    x = leaf(0.0 if bad else 1.0, 2.0, dtype=torch.bfloat16)
+    x.log().sum().backward()
+
+def in_a_function(bad):
+    (Cube.apply(leaf(1.0, 2.0) * 2) * 2).sum().backward()
+
+def behind_torchs_back(bad):
+    x = leaf(*([1.0] * 600))
+    Poison.apply(x * 2).mul(3).sum().backward()
+
+def large(bad):
+    x = torch.ones(40, 50, requires_grad=True)
+    y = x * (torch.zeros(40, 50) if bad else torch.ones(40, 50))
+    y.t().pow(0.5).sum().backward()
+
+def by_a_hook(bad):
+    x = leaf(1.0, 2.0)
+    y = x * 2
+    y.register_hook(lambda grad: grad / (0.0 if at_fault else 1.0))
+    (y * 3).neg().sum().backward()
+
+def sparse(bad):
+    table = torch.nn.Embedding(5, 3, sparse=True)
+    (table(torch.tensor([1, 1, 2])) * (float("inf") if bad else 1.0)).sum().backward()
+
+def in_place(bad):
+    x = leaf(1.0, 2.0)
+    y = x * 2
+    z = y + y
+    z.mul_(float("inf") if bad else 3.0)
+    z.sum().backward()
+
+def to_a_leaf(bad):
+    w = leaf(0.0 if bad else 1.0)
+    w.rsqrt().sum().backward()
+
+def nothing(bad):
+    (leaf(1.0, 2.0).exp() * 2).sum().backward()
+
+def the_end(bad):
+    (leaf(1.0) * 2).sin().backward(torch.tensor([float("nan") if bad else 1.0]))
+
+at_fault = False
+for _ in range(2):  # where nodes keep what is found by a graph with several leaves
+    (leaf(1.0) * leaf(2.0)).sum().backward()
+for case in (at_a_node, by_a_sum, at_the_root, in_half, in_bfloat, in_a_function, behind_torchs_back, large, by_a_hook,
+             sparse, in_place, to_a_leaf, nothing, the_end):
+    print(case.__name__, flush=True)
+    for iteration in range(8):
+        at_fault = iteration == 6
+        case(at_fault)
+"""
+
+
+HANDED = "[len(each._handed_over) for each in __import__('gc').get_objects() if type(each).__name__ == 'Surveyor']"
+IN = "[None if g is None else g.float().to_dense().reshape(-1)[:5].tolist() for g in grad_outputs]"
+
+
+def stops(folder: Path, native: str) -> tuple[list[dict[str, Any]], int]:
+    """What is seen at each stop of the watch, and how many calls were watched without hooks until a bad gradient."""
+    folder.mkdir()
+    seen = []
+    with Dialled(folder, CASES, env={**os.environ, "ADBG_NATIVE": native}) as run:
+        run.peer.begin("nonfinite")
+        while True:
+            stop = run.peer.stopped()
+            if stop["node"]["name"] == "SinBackward0":
+                break
+            facts = {name: stop[name] for name in ("backward", "phase", "reason", "message", "index", "evidence")}
+            seen.append({**facts, "node": stop["node"]["unique_name"], "in": run.peer.value(IN)})
+            run.peer.request("continue")
+        handed = run.peer.value(HANDED)
+        run.peer.request("disconnect")
+        status, _, err = run.end()
+        assert status == 0, err
+    return seen, handed[0]
+
+
+def test_it_stops_where_hooks_do(extension: Path, tmp_path: Path) -> None:
+    hooked, none = stops(tmp_path / "hooks", "0")
+    watched, handed = stops(tmp_path / "native", str(extension))
+    assert watched == hooked
+    firsts = [next(group) for _, group in itertools.groupby(watched, lambda stop: stop["backward"])]
+    assert [stop["backward"] for stop in firsts] == [9 + 8 * case for case in range(12)], "in the seventh of each case"
+    assert (none, handed) == (0, 11), "by types: each case but those with a Function, and the one that ends it"
