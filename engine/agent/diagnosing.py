@@ -31,7 +31,7 @@ class Diagnosing:
         """Answer ``adbg/diagnose``, with a ``point`` on the thread that stands there.
 
         Raises:
-            CommandError: it is on already, and was asked for other things.
+            CommandError: it is on already, and was asked for other kinds, or another number of iterations.
         """
         if request.action == "start":
             self._start(request)
@@ -50,8 +50,10 @@ class Diagnosing:
 
         now, session = self._now, self._agent.session
         if now is not None and now.active and not now.stopping:
-            if (now.only, now.deep, now.iterations) != (frozenset(request.only), request.deep, request.iterations):
+            if (now.only, now.iterations) != (frozenset(request.only), request.iterations):
                 raise CommandError("diagnosis is on already, for other things", "`diagnose stop`, then start it again")
+            if request.deep:
+                now.look_closely()
             return
         if now is not None:
             session.unobserve(now)

@@ -96,6 +96,12 @@ class Diagnosis(Observer):
         """Iterations of the loop that were watched."""
         return sum(of.facts.rounds.count for of in list(self._of.values()))
 
+    def look_closely(self) -> None:
+        """In every iteration, from the next on. Any thread."""
+        self.deep = True
+        for of in list(self._of.values()):
+            of.facts.deep = True
+
     def began(self) -> None:
         """It is an observer now: what is imported from here on is watched from its import on."""
         self._late = False

@@ -56,6 +56,8 @@ class Facts:
         self.shared: dict[type, Any] = {}  # what detectors of one family keep together
         self.places: dict[int, str] = {}  # id of a tensor -> its place in an optimizer; STEPS fills it in
         self.about: dict[int, frozenset[int]] = {}  # id of a finding -> ids of the tensors that it is about
+        self.replaced: dict[int, int] = {}  # id of a tensor that others took the place of -> the finding that says so
+        self.titled: Callable[[Any, str], str] = lambda _, name: name  # a name, and whose it is; a ledger knows
         self.born: Callable[[Any], SourceLine | None] = lambda _: None  # where a parameter was made; OPERATORS knows
 
     # ---- names
@@ -72,6 +74,25 @@ class Facts:
             self._names, self._named_at = names, self.iteration
             self._asked_again += 1
         return self._names.get(id(tensor), "") or self.places.get(id(tensor), "")
+
+    def title_of(self, tensor: Any) -> str:
+        """``name_of``, and whose it is where several modules run ("head.bias")."""
+        name = self.name_of(tensor)
+        return self.titled(tensor, name) if name else ""
+
+    def leaf_at(self, graph: Graph, key: int) -> str:
+        """The same of an accumulate node's; "" where it has no name."""
+        path = graph.describe(key).parameter or ""
+        if "." in path:
+            return path
+        for saved in graph.saved(key) if path else ():
+            if saved.value is not None:
+                return self.titled(saved.value, path)
+        return path
+
+    def is_named(self, tensor: Any) -> bool:
+        """A module has it under its name."""
+        return self.name_of(tensor) not in ("", self.places.get(id(tensor), ""))
 
     def shape(self, tensor: Any) -> tuple[int, ...]:
         """() where it cannot be told."""

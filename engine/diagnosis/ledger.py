@@ -118,6 +118,7 @@ class Ledger:
         known = facts.shared.get(cls)
         if known is None:
             known = facts.shared[cls] = cls(facts)
+            facts.titled = known.title
         return known
 
     # ---- what detectors pass on
@@ -254,13 +255,13 @@ class Ledger:
     # ---- questions
 
     def title(self, tensor: Any, name: str) -> str:
-        """``name`` of a parameter, and whose it is where several modules run: by the program's variable, else by the
-        class of the module."""
+        """``name`` of a parameter, and whose it is where several modules run, or it is "bias" alone: by the program's
+        variable, else by the class of the module."""
         whole = self.owner(tensor)
         if whole is None or name == self.facts.places.get(id(tensor)):
             return name
         if all(seen.parameters <= whole.parameters for seen in self.modules.values()):
-            return name
+            return name if "." in name or not whole.variable.name else f"{whole.variable.short}.{name}"
         return f"{whole.variable.short or whole.kind}.{name}"
 
     def norm(self, held: Held) -> float | None:

@@ -18,6 +18,9 @@ from typing import Any
 # nodes_ran nor same_graph
 SCHEMA = 4
 
+#: artifact: the root of a backward call (its number is the path) was not finite: [NaN, infinite, elements]
+LOSS = "loss"
+
 # Times are seconds since the epoch, ``idx`` counts from 1 in execution order, ``us`` are microseconds. One counter
 # numbers ``seq`` over node_event, stop, log, artifact and both ends of a backward: sorting by it gives what happened in
 # order. An edge leads from output ``slot`` of a node to input ``to_slot`` of node ``to_idx``; that is NULL where no

@@ -5,6 +5,8 @@ Called under the turn, the brief calls on any thread.
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable, Hashable, Sequence
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
@@ -12,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from adbg.engine.backends.base import Backend, HookPlan
 from adbg.engine.graph.index import index_of
 from adbg.engine.node_batch import NodeBatch
-from adbg.engine.outside import own
+from adbg.engine.outside import own, suppress
 from adbg.engine.protocol.messages import BreakpointState
+from adbg.engine.record.files import LOSS
 from adbg.engine.record.journal import Journal
 from adbg.engine.session.observers import Observer
 from adbg.engine.session.post_mortem import error_text
@@ -62,6 +65,8 @@ class Recording(Observer):
         call = running.call
         if self.every and call.number not in self._batched:
             call.read_all_stacks()  # the journal wants each node's line, the graph all of them at the end
+        if self.every:
+            self._note_loss(running)
         file, line = (call.location.file, call.location.line) if call.location else ("", 0)
         self._recorder.backward_begin(
             call.number,
@@ -78,6 +83,15 @@ class Recording(Observer):
             create_graph=call.create_graph,
             ago=(perf_counter_ns() - running.state.started_ns) / 1e9,
         )
+
+    def _note_loss(self, running: Running) -> None:
+        """A root that is not finite: the nodes alone do not tell that it was the forward. One norm a root."""
+        backend, number = running.backend, running.call.number
+        for value in running.call.root_values():
+            with suppress(Exception):  # sparse, quantised: no figure
+                if not math.isfinite(backend.norm(value)) and any(bad := backend.nonfinite(value)):
+                    self._recorder.artifact(LOSS, str(number), json.dumps([*bad, backend.meta(value).numel]))
+                    return
 
     def node_events(self, running: Running, batch: NodeBatch) -> None:
         if running.call.number in self._batched:

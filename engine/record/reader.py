@@ -257,6 +257,12 @@ class RunReader:
                 end = from_json(DiagnosisEnds, json.loads(text), "diagnosis")
         return list(found.values()), end
 
+    def bad_losses(self) -> dict[int, tuple[int, int, int]]:
+        """Of the backward calls whose root was not finite: (NaN, infinite, all) elements. Known of calls of which every
+        node was recorded."""
+        rows = ((path, text) for _, _, kind, path, text in self.artifacts() if kind == runfiles.LOSS)
+        return {int(number): tuple(json.loads(text)) for number, text in rows}
+
     def rank_facts(self) -> list[RankFacts]:
         """What diagnosis told for a comparison with other ranks."""
         texts = [text for _, _, kind, _, text in self.artifacts() if kind == "rank-facts"]

@@ -44,6 +44,8 @@ class Run:
     plain: str
     iterations: int
     failures: list[str]  # of adbg: a detector that raised is switched off, and finds nothing from then on
+    errors: str  # on stderr
+    plain_errors: str
 
     def __str__(self) -> str:
         return "\n".join([*map(json.dumps, self.every), "output:", self.output])
@@ -62,8 +64,7 @@ class Run:
             assert first["cause"]["line"] == line_of(self.program), f"another line is named\n{self}"
             assert first["cause"]["file"].endswith("train.py"), str(self)
         assert first["evidence"], f"nothing proves it\n{self}"
-        if not any(each.startswith("b '") for each in first["next"]):  # break reads no quotes around a name
-            check_commands(first)
+        check_commands(first)
         if kind != "uninitialised":  # what such a program computes differs from run to run
             self._check_undisturbed()
         return first
@@ -116,7 +117,10 @@ def _read(place: Path, program: str) -> Run:
     findings = [from_json(Finding, each) for each in found["findings"]]
     told = [asdict(row.finding) for row in ranked(Told(1, None, each) for each in findings)]
     output, plain = ((place / name).read_text() for name in ("diagnosed.txt", "plain.txt"))
-    return Run(program, told, found["findings"], output, plain, found["iterations"], found["failures"])
+    errors, plain_errors = ((place / name).read_text() for name in ("diagnosed.err", "plain.err"))
+    return Run(
+        program, told, found["findings"], output, plain, found["iterations"], found["failures"], errors, plain_errors
+    )
 
 
 # ---- in the process that forks

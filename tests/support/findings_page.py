@@ -55,8 +55,9 @@ then forward lines are kept.
 The ranks of a job (`adbg diagnose -- torchrun train.py`) tell what they find, and facts that are compared here; the
 same finding of several ranks is one, and a rank that lost its connection follows from what ended the other one.
 
-While operators are watched, a traceback that goes through `Tensor.backward` shows three more frames of PyTorch's own
-(`handle_torch_function`): they are really on the stack.
+While operators are watched, a traceback out of a function that PyTorch has in Python (`F.cross_entropy`) shows two more
+frames of PyTorch's own (`handle_torch_function`): they are really on the stack. Those out of `Tensor.backward`, and
+warnings, are those of a run without adbg.
 """
 
 
@@ -64,6 +65,8 @@ TWICE = """Two runs of the script differ (`--deep` alone): the first backward an
 - *Evidence*: the norms of that node in both runs; how many backward calls before are the same to the last digit.
 - *Mistaken for*: a script that sets no seed, of which nothing can be said: a note. Kernels that add in any order (GPUs)
   differ in the last digits.
+- *Line*: the only one of the source that may do it, where there is only one: a generator that nothing seeds, a clock, a
+  set that is gone through. The node alone does not tell: it is the last of the forward that had other values.
 - *Cost*: a second run, every node of both recorded. What the script writes is written twice.
 """
 

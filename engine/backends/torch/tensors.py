@@ -33,6 +33,8 @@ from adbg.engine.types import TensorMeta, TensorStats, TensorWindow, ValueState
 
 _vector_norm = torch.linalg.vector_norm
 _HALVES = (torch.float16, torch.bfloat16)
+_USUAL = (torch.Tensor, torch.nn.Parameter)  # nobody's class
+_NUMBERS = frozenset({torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32})
 
 
 def short_dtype(dtype: Any) -> str:
@@ -77,6 +79,9 @@ def meta(value: Any) -> TensorMeta:
 def plain(value: Any) -> Any:
     """A dense tensor of numbers to compute on, or None where there is no data (meta, fake, of a trace)."""
     value = private.unwrapped(value)
+    usual = type(value) in _USUAL and value.dtype in _NUMBERS and value.layout is torch.strided
+    if usual and not (value.is_meta or value.is_nested):
+        return value.detach()
     if private.traced_value(value) or value.is_meta:
         return None
     local = getattr(value, "to_local", None)
@@ -321,7 +326,7 @@ def _shrunk(part: Any, rows: int, cols: int) -> Reduced:
 
 def storages(value: Any) -> Sequence[tuple[int, int]]:
     """See ``Backend.storages``. By address, so that two storages over one memory (``from_numpy`` twice) count once."""
-    with private.unseen():
+    with private.out_of_sight():
         return list(dict(_storages(value)).items())
 
 

@@ -118,7 +118,8 @@ class DiagnosisBody:
 class Diagnose:
     """``action``: "start" (detectors are loaded and watch from now on), "state" (what is known so far; at a stop the
     detectors look at the node at hand first), "stop". ``only``: kinds of findings, empty for all. ``deep``: costly
-    looks in every iteration too. ``iterations``: detectors stop watching behind that many, 0: never."""
+    looks in every iteration too; where diagnosis is on, from the next one on. ``iterations``: detectors stop watching
+    behind that many, 0: never."""
 
     action: str = "state"
     only: list[str] = field(default_factory=list)

@@ -170,6 +170,17 @@ def test_costly_looks_are_sampled_and_deep_ones_are_not(detectors: list[type[Det
     assert looked(deep=True) == list(range(1, 18))
 
 
+def test_it_looks_closely_from_when_it_is_asked_to(detectors: list[type[Detector]]) -> None:
+    world = World()
+    diagnosis = world.diagnose()
+    world.session.add_backend(world.backend)
+    world.iterate(5)
+    diagnosis.look_closely()
+    world.iterate(5)
+    looked = sorted({int(each[4:]) for each in Noted.made[0].told if each.startswith("node")})
+    assert looked == [1, 2, 3, 7, 8, 9, 10], "the sixth was under way"
+
+
 def test_what_begins_in_a_running_program_begins_with_a_whole_iteration(detectors: list[type[Detector]]) -> None:
     world = World()
     world.session.add_backend(world.backend)

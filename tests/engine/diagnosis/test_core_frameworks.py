@@ -204,10 +204,10 @@ def test_a_record_alone_shows_where_nan_began(tmp_path: Path) -> None:
 REPEATED = {
     "seeds": """
 import random
-train([x * (1 + random.random() * (i == 2)) for i, x in enumerate(rows())])  # LATER
+train([x * (1 + random.random() * (i == 2)) for i, x in enumerate(rows())])  # DIFFERS
 """,
     "the order of a set": """
-names = {f"part {n}" for n in range(9)}
+names = {f"part {n}" for n in range(9)}  # DIFFERS
 shares = dict(zip(names, range(9)))
 for i, x in enumerate(rows()):
     opt.clear_grad() if hasattr(opt, "clear_grad") else opt.zero_grad()
@@ -216,7 +216,7 @@ for i, x in enumerate(rows()):
     "a generator without a seed": """
 import numpy as np
 def noisy(x):
-    return x + float(np.random.default_rng().normal())
+    return x + float(np.random.default_rng().normal())  # DIFFERS
 class Noise:
     def __init__(self, rows):
         self.rows = rows
@@ -249,6 +249,7 @@ def test_two_runs_that_differ(framework: str, tmp_path: Path, what: str) -> None
     (found,) = findings(outcome)
     assert (found["kind"], found["severity"], found["backward"]) == ("run-differs", "warning", 3), str(outcome)
     assert found["node"]["unique_name"] and "2 backward calls before are the same" in found["evidence"][1]
+    assert found["cause"]["text"].endswith("# DIFFERS"), str(outcome)
     lines = 6 if what == "the order of a set" else 1
     assert outcome.program_output.count("\n") == lines, "the second run is not heard"
 

@@ -26,13 +26,14 @@ class Detecting:
         self.on = False
         self.asked: list[protocol.Diagnose] = []
         self.findings = list(findings)
+        self.iterations = 3
 
     def __call__(self, request: protocol.Diagnose) -> protocol.DiagnosisBody:
         self.asked.append(request)
         if request.action != "state":
             self.on = request.action == "start"
         shown = self.findings if request.action == "state" else []
-        return protocol.DiagnosisBody(self.on, shown, [protocol.Examined("nonfinite", "clear")], 3)
+        return protocol.DiagnosisBody(self.on, shown, [protocol.Examined("nonfinite", "clear")], self.iterations)
 
 
 @pytest.fixture(autouse=True)
@@ -88,6 +89,37 @@ def test_start_and_stop(watched: Callable[..., Watched]) -> None:
     assert "nothing found so far" in text and "not found: nonfinite" in text
     assert "off: nothing found, in 3 iterations" in session.run("diagnose stop").text
     assert session.debugger.settings.diagnosis is None and not answers.on
+
+
+def test_start_deep_looks_closely_where_it_is_on(watched: Callable[..., Watched]) -> None:
+    session = watched()
+    answers = detecting(session)
+    session.run("diagnose")
+    assert "in every iteration, from the next one on" in session.run("diagnose start deep").text
+    assert answers.asked[-1] == protocol.Diagnose("start", [], True)
+    assert session.debugger.settings.diagnosis == answers.asked[-1]
+    assert "already" in session.run("diagnose start").text and session.debugger.settings.diagnosis.deep
+    with pytest.raises(CommandError, match="on already"):
+        session.run("diagnose start deep zero-grad")
+
+
+def test_no_iteration_was_watched(watched: Callable[..., Watched]) -> None:
+    """It does not read as if something had been looked at."""
+    session = watched()
+    answers = detecting(session)
+    answers.iterations = 0
+    session.run("diagnose")
+    text = session.run("diagnose").text
+    assert text.startswith("nothing is known yet: no whole iteration has run")
+    assert "nothing found" not in text and "not found" not in text and "0 iterations" not in text
+    answers.findings = [FOUND]
+    found = session.run("diagnose").text
+    assert "gradients add up" in found and "0 iterations" not in found
+    answers.findings = []
+    other = watched()
+    detecting(other).iterations = 0
+    other.run("diagnose start")
+    assert other.run("diagnose stop").text == "diagnosis is off: no iteration was watched"
 
 
 def test_what_comes_is_told_once(watched: Callable[..., Watched]) -> None:

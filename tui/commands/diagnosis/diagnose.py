@@ -97,9 +97,16 @@ def _start(debugger: Debugger, words: list[str]) -> CommandResult:
     only = check([kind for word in words if word != "deep" for kind in word.split(",") if kind])
     asked = protocol.Diagnose("start", only, deep)
     now = debugger.settings.diagnosis
-    if now is not None and now != asked:
+    if now is not None and (now.only, now.iterations) != (only, 0):
         raise CommandError("diagnosis is on already, for other things", "`diagnose stop`, then start it again")
+    if now is not None and now.deep:
+        asked = now
     debugger.settings.diagnose(asked)
+    if now is not None and debugger.alive:
+        text = "diagnosis is on already" + (", and looks closely in every iteration" if now.deep else "")
+        if deep and not now.deep:
+            text = "diagnosis looks closely in every iteration, from the next one on"
+        return CommandResult(text, {"on": True, "only": only, "deep": asked.deep})
     what = f"looks for {', '.join(only)}" if only else "looks for everything it knows"
     begun = debugger.run.begun or not debugger.program.launched
     when = ", from the end of the next backward on" if begun else ""

@@ -49,4 +49,3 @@ def words_of(argv: Sequence[str], cwd: str = "") -> str:
 def is_shells(command: str) -> bool:
     """It is for a shell, where all others are for adbg's prompt."""
     return command.startswith("adbg ")
-

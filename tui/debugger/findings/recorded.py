@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Collection
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from adbg.tui.debugger.findings.own_words import in_own_words, words_of
 from adbg.tui.debugger.findings.ranking import Told, merged, ranked
 from adbg.tui.text.findings import Progress, Ranked
 
+_WATCHES = "adbg diagnose --only nonfinite SCRIPT"  # the forward too: it names the operator and its line
 KIND = "nonfinite"  # the one kind that recorded nodes can prove
 
 
@@ -90,10 +92,13 @@ def judge(reader: RunReader) -> tuple[list[Finding], DiagnosisEnds]:
     """Where numbers first stopped being finite among the nodes that were recorded."""
     calls = reader.backwards()
     seen = 0
+    losses = reader.bad_losses()
     for call in calls:
         events = reader.events(call.number)
         seen += len(events)
         bad = next((event for event in events if event.nonfinite), None)
+        if call.number in losses:
+            return [_of_forward(reader, call, bad, losses[call.number])], _end(calls, "finding", "")
         if bad is not None:
             return [_origin(reader, call, events, bad)], _end(calls, "finding", "")
     if not seen:
@@ -103,6 +108,27 @@ def judge(reader: RunReader) -> tuple[list[Finding], DiagnosisEnds]:
 
 def _end(calls: list[RecordedBackward], result: str, why: str) -> DiagnosisEnds:
     return DiagnosisEnds([Examined(KIND, result, why)], sum(call.depth == 0 for call in calls))
+
+
+def _of_forward(
+    reader: RunReader, call: RecordedBackward, bad: NodeEvent | None, loss: tuple[int, int, int]
+) -> Finding:
+    """The loss was not finite as its backward began: what backward makes of it follows, and is no origin."""
+    nan, infinite, numel = loss
+    where = f" in {os.path.basename(call.file)}:{call.line}" if call.file else ""
+    parts = [f"{nan:,} NaN"] * bool(nan) + [f"{infinite:,} infinite"] * bool(infinite)
+    evidence = [f"its root{where} had {' and '.join(parts)} of {numel:,} elements before a node ran"]
+    if bad is not None:
+        name = _name({row.index: row for row in reader.graph(call.number, bad.index, 1)}, bad.index)
+        evidence.append(f"{name}, #{bad.index} of {call.nodes}, is the first node that shows it: a consequence")
+    if not nan:
+        evidence.append("a loss scaler that overflows float16 while it looks for its scale skips such a step")
+    return Finding(
+        id=1, kind=KIND, severity="error" if nan else "warning", confidence=0.9 if nan else 0.6,
+        message=f"the loss of backward {call.number} was {'NaN' if nan else 'infinite'} already when its backward "
+        "began: the forward made it so, and forwards are not recorded",
+        backward=call.number, iteration=call.iteration or None, evidence=evidence, next=[_WATCHES],
+    )  # fmt: skip
 
 
 def _origin(reader: RunReader, call: RecordedBackward, events: list[NodeEvent], bad: NodeEvent) -> Finding:
@@ -123,10 +149,14 @@ def _origin(reader: RunReader, call: RecordedBackward, events: list[NodeEvent], 
         if entered is not None and entered.norm is not None:
             evidence.append(f"what flowed into it was finite: norm {entered.norm:.4g}")
     elif bad.index == 1 or (row is not None and row.name in call.roots):
-        message = f"the loss of backward {call.number} was not finite already when its backward began"
-        evidence.append("the gradient that the first node got was NaN or infinite")
-    else:
+        message = f"backward {call.number} was given a gradient that is not finite"
+        evidence.append("the gradient that the first node got was NaN or infinite; the loss was finite")
+    elif gap:
         message = f"NaN or infinity flows into {name} in backward {call.number}, from nodes that were not recorded"
+    else:
+        givers = [row.unique_name for row in rows.values() if bad.index in row.edges]
+        message = f"NaN or infinity flows into {name} in backward {call.number}, from one of {' and '.join(givers)}"
+        evidence.append("what flowed into those was finite")
     index = row.index if row is not None else bad.index
     evidence.insert(0, f"{name} is #{index} of {call.nodes} nodes of backward {call.number}")
     if gap:
@@ -142,7 +172,7 @@ def _origin(reader: RunReader, call: RecordedBackward, events: list[NodeEvent], 
         iteration=call.iteration or None,
         forward=row.forward if row is not None else None,
         evidence=evidence,
-        next=["adbg diagnose --only nonfinite SCRIPT"],  # which names the line to change
+        next=[_WATCHES],
     )
 
 

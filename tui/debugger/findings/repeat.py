@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
+from dataclasses import replace
 from pathlib import Path
 
 from adbg.engine.protocol.messages import Finding, FoundAt
 from adbg.engine.record.reader import RecordedBackward, RunReader
 from adbg.tui.debugger.findings.kinds import REPEATED
+from adbg.tui.debugger.findings.unrepeated import likely, sources
 
+_MOST = 4  # lines that may be it
 _NEXT = ["adbg diagnose --deep --only run-differs SCRIPT"]  # whether it is the same node each time
 
 
@@ -19,11 +23,11 @@ def compare(first: Path, second: Path) -> Finding | None:
         calls, again = one.backwards(), other.backwards()
         for number, (call, same) in enumerate(zip(calls, again)):
             if (call.nodes, call.roots) != (same.nodes, same.roots):
-                return _of_graphs(call, same)
+                return _with_source(_of_graphs(call, same), one, call)
             norms, others = _norms(one, call), _norms(other, same)
             for place in sorted(norms.keys() & others.keys()):
                 if norms[place] != others[place]:
-                    return _of_node(one, call, place, (norms[place], others[place]), number)
+                    return _with_source(_of_node(one, call, place, (norms[place], others[place]), number), one, call)
         if len(calls) != len(again):
             return _finding(
                 f"two runs of the script differ: {len(calls)} backward calls, then {len(again)}",
@@ -31,6 +35,25 @@ def compare(first: Path, second: Path) -> Finding | None:
                 True,
             )
     return None
+
+
+def _with_source(found: Finding, reader: RunReader, call: RecordedBackward) -> Finding:
+    """The line that may make them differ, where the source has only one. The first node that differs does not tell: it
+    is the last of the forward that computed with other values."""
+    rows = reader.graph(call.number, 1, call.nodes or 1)
+    files = [call.file, *(row.forward.file for row in rows if row.forward is not None)]
+    files = [file for file in dict.fromkeys(files) if file]
+    evidence = list(found.evidence)
+    if found.forward is not None:
+        place = f"{os.path.basename(found.forward.file)}:{found.forward.line}"
+        evidence.append(f"the forward computed with other values at {place}, or before")
+    one = likely(files)
+    if one is not None:
+        place = f"{os.path.basename(one.cause.file)}:{one.cause.line}"
+        evidence.append(f"all that may differ between runs in the source of {len(files)} files: {place} has {one.what}")
+        return replace(found, message=f"{found.message}; {place} has {one.what}", cause=one.cause, evidence=evidence)
+    several = [f"{os.path.basename(each.cause.file)}:{each.cause.line} has {each.what}" for each in sources(files)]
+    return replace(found, evidence=[*evidence, *several[:_MOST]])
 
 
 def _norms(reader: RunReader, call: RecordedBackward) -> dict[tuple[int, str], str]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import types
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import paddle
-from paddle.nn import Layer
+from paddle.nn import ClipGradByNorm, Layer
+from paddle.nn.clip import ClipGradBase
 from paddle.optimizer import Optimizer
 from paddle.optimizer.lr import LRScheduler
 
@@ -16,7 +18,10 @@ from adbg.engine.backends.base import Need, OptimizerEvent, Tap, Watcher
 from adbg.engine.backends.common.observing.stand_ins import StandIns
 from adbg.engine.backends.common.user_files import FrameFilter
 from adbg.engine.backends.paddle.observing.modules import static, unseen
+from adbg.engine.backends.paddle.tensors import norm as norm_of
 from adbg.engine.types import SourceLine
+
+_CLIPS = 64  # calls of ``grad_clip`` whose norms are taken: 20 us a gradient
 
 
 class _Inside(threading.local):
@@ -24,6 +29,7 @@ class _Inside(threading.local):
         self.calls: set[int] = set()  # ids of the optimizers that step: one may call its base's
         self.making: set[int] = set()
         self.schedulers = 0  # being made or stepping on this thread
+        self.stepping: list[Any] = []  # the optimizers themselves, as long as they do
 
 
 class StepsTap(Tap):
@@ -34,6 +40,7 @@ class StepsTap(Tap):
         self._stand_ins = StandIns(static)
         self._watcher: Watcher | None = None
         self._inside = _Inside()
+        self._clips = 0  # by ``grad_clip``, whose norms were taken
 
     def put_in(self, watcher: Watcher) -> None:
         self._watcher = watcher
@@ -49,6 +56,7 @@ class StepsTap(Tap):
             put(Layer, name, self._first, self._loaded)
         for name in ("clip_grad_norm_", "clip_grad_value_"):
             put(paddle.nn.utils, name, self._clip_begins, self._clipped)
+        put(ClipGradBase, "__call__", self._own_clip_begins, self._own_clipped)
         for kind in _kinds(LRScheduler):
             put(kind, "__init__", self._scheduler_begins, self._scheduler_made)
             put(kind, "step", self._schedule_begins, self._scheduled)
@@ -101,11 +109,13 @@ class StepsTap(Tap):
         if id(optimizer) in self._inside.calls:
             return None
         self._inside.calls.add(id(optimizer))
+        self._inside.stepping.append(optimizer)
         self._tell("step", optimizer, line, scheduler=_scheduler_of(optimizer))
         return optimizer, line
 
     def _stepped(self, told: Any, result: Any, error: BaseException | None) -> None:
         self._inside.calls.discard(id(told[0]))
+        self._inside.stepping = [each for each in self._inside.stepping if each is not told[0]]
         if error is None:
             self._tell("stepped", *told)
 
@@ -125,6 +135,25 @@ class StepsTap(Tap):
             with unseen():
                 norm = float(result) if isinstance(result, paddle.Tensor) else None
             self._tell("clipped", None, line, tensors, norm=norm, limit=float(limit) if limit is not None else None)
+
+    def _own_clip_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any], frame: types.FrameType) -> Any:
+        """``grad_clip`` of an optimizer, within its step: it gives other gradients, and leaves ``.grad`` as it is."""
+        clip, given = args[0], args[1] if len(args) > 1 else kwargs["params_grads"]
+        limit = getattr(clip, "clip_norm", None)
+        if limit is None or self._clips >= _CLIPS or not self._inside.stepping:
+            return None
+        self._clips += 1
+        clipped = [(value, grad) for value, grad in given if grad is not None and getattr(value, "need_clip", True)]
+        with unseen():
+            norms = [norm_of(grad) for _, grad in clipped]
+        norm = max(norms, default=0.0) if isinstance(clip, ClipGradByNorm) else math.hypot(*norms)
+        return tuple(value for value, _ in clipped), norm, float(limit), self._frames.live_line(frame)
+
+    def _own_clipped(self, told: Any, result: Any, error: BaseException | None) -> None:
+        stepping = self._inside.stepping
+        if error is None and stepping:
+            given, norm, limit, line = told
+            self._tell("clipped", stepping[-1], line, given, norm=norm, limit=limit)
 
     # ---- schedulers
 

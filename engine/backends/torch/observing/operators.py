@@ -14,7 +14,6 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +26,7 @@ from adbg.engine.backends.common.observing.operands import tensors_in
 from adbg.engine.backends.common.observing.user_lines import UserLines
 from adbg.engine.backends.common.tracebacks import strip_own
 from adbg.engine.backends.torch import private
+from adbg.engine.backends.torch.observing.unseen import PlainBackward, RightLines
 from adbg.engine.outside import suppress
 
 _push_mode: Callable[[Any], None] = overrides._push_mode
@@ -64,6 +64,8 @@ class OperatorTap(Tap):
         self._asked: tuple[Any, Any] | None = None  # the same of ``torch.overrides.has_torch_function``
         self.watcher: Watcher | None = None
         self.problem = ""
+        self._lines_told = RightLines(__name__, OperatorTap.handle.__code__, _Mode.__torch_function__.__code__)
+        self._backward = PlainBackward(self._is_alone, self._put_aside, self._put_back)
 
     # ---- in and out
 
@@ -75,6 +77,8 @@ class OperatorTap(Tap):
             self._stand_in()
         if self._asked is None:
             self._keep_fast_paths()
+        self._lines_told.put_in()
+        self._backward.put_in()
         if self._mode is None:
             self._mode = _Mode(self)
         if not self._aside.depth and self._mode not in _stack():
@@ -84,6 +88,8 @@ class OperatorTap(Tap):
 
     def take_out(self) -> None:
         self.watcher = None
+        self._lines_told.take_out()
+        self._backward.take_out()
         if self._compile is not None:
             theirs, ours = self._compile
             if torch.compile is ours:
@@ -112,6 +118,21 @@ class OperatorTap(Tap):
     def _step_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if self.watcher is None:
             self._leave()
+
+    def _is_alone(self) -> bool:
+        return self._mode is not None and not self._aside.depth and _stack() == [self._mode]
+
+    def _put_aside(self) -> None:
+        _remove(self._mode)
+        self._aside.depth += 1
+
+    def _put_back(self) -> None:
+        """It may be wanted no more, or only since."""
+        self._aside.depth -= 1
+        if self.watcher is None:
+            self._leave()
+        elif self._mode is not None and self._mode not in _stack():
+            _insert(self._mode)
 
     def _stand_in(self) -> None:
         theirs = torch.compile
@@ -170,7 +191,7 @@ class OperatorTap(Tap):
             versions = tuple([_version(each) for each in operands])
             grad_mode = private.grad_mode()
             try:
-                result = self._with_warnings(args) if name == "grad" else function(*args, **kwargs)
+                result = function(*args, **kwargs)
             except Exception as error:
                 told = OperatorCall(name, tuple(operands), versions, (), (), grad_mode, False, args, kwargs, error)
                 self._tell(watcher, told)
@@ -194,22 +215,6 @@ class OperatorTap(Tap):
                 watcher.operator(call)
         finally:
             self._aside.telling = False
-
-    def _with_warnings(self, args: tuple[Any, ...]) -> Any:
-        """``.grad`` of a tensor that is no leaf: torch warns, of the line that called it."""
-        value = args[0]
-        if value.is_leaf or value.retains_grad:
-            return value.grad
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            result = value.grad
-        frame = sys._getframe(3)
-        for each in caught:
-            registry = frame.f_globals.setdefault("__warningregistry__", {})
-            module = frame.f_globals.get("__name__", "<unknown>")
-            file, line = frame.f_code.co_filename, frame.f_lineno
-            warnings.warn_explicit(each.message, each.category, file, line, module, registry)
-        return result
 
 
 class _Mode(overrides.TorchFunctionMode):

@@ -7,10 +7,13 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
-from adbg.engine.backends.base import HookCall
+from adbg.engine.backends.base import Backend, HookCall
 from adbg.engine.diagnosis.detector import Detector, Need, detector
+from adbg.engine.diagnosis.detectors.numbers import values
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.types import SourceLine
+
+_SAME = 1e-5  # norms that differ by less, relative: of another layout, or of the same elements
 
 
 @dataclass(slots=True)
@@ -23,6 +26,7 @@ class _Hook:
     norms: list[tuple[float, float]] = field(default_factory=list)
     told: int = 0
     kind: str = ""
+    element: str = ""  # where norms are equal: what differs
 
 
 @detector("gradient-hook", "hooks-pile-up")
@@ -41,6 +45,7 @@ class GradientHook(Detector):
         super().__init__(facts)
         self._hooks: dict[tuple[SourceLine | None, str], _Hook] = {}
         self._registered: dict[tuple[int, SourceLine | None], list[int]] = {}
+        self._targets: dict[SourceLine | None, set[int]] = {}  # ids of leaves and modules, by the line
         self._seen = False
 
     def applied(self) -> bool:
@@ -49,6 +54,8 @@ class GradientHook(Detector):
     def hook(self, call: HookCall) -> None:
         self._seen = True
         if call.what == "registered":
+            if call.target:
+                self._targets.setdefault(call.registered, set()).add(call.target)
             self._pile_up(call)
             return
         if call.before is None or call.after is None:
@@ -57,14 +64,23 @@ class GradientHook(Detector):
             return
         norm = self.facts.backend.norm
         before = call.norm_before if call.norm_before is not None else norm(call.before)
+        after = norm(call.after)
+        element = ""
+        if call.after is not call.before and abs(before - after) <= _SAME * before:
+            element = _first_changed(self.facts.backend, call.before, call.after)
+            if not element:
+                return  # a copy
         key = (call.registered, call.what)
         known = self._hooks.get(key)
         if known is None:
             code = getattr(call.hook, "__code__", None)
             place = f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}" if code is not None else ""
             name = getattr(call.hook, "__name__", type(call.hook).__name__)
-            known = self._hooks[key] = _Hook("a lambda" if name == "<lambda>" else f"{name}()", call.registered, place)
-        known.norms = [*known.norms[-7:], (before, norm(call.after))]
+            known = self._hooks[key] = _Hook(
+                "(a lambda)" if name == "<lambda>" else f"{name}()", call.registered, place
+            )
+        known.norms = [*known.norms[-7:], (before, after)]
+        known.element = element or ("it changes them in place, and their norm stays" * (before == after))
         self._judge(known, call)
 
     def _judge(self, hook: _Hook, call: HookCall) -> None:
@@ -91,15 +107,24 @@ class GradientHook(Detector):
         hook.told = facts.tell(
             Finding(
                 hook.told, "gradient-hook", severity, confidence,
-                f"the hook {hook.name} on a {'module' if call.what.startswith('module') else 'tensor'} {what}",
+                f"the hook {hook.name} on {self._on(hook, call)} {what}",
                 cause=facts.cause(hook.line),
                 evidence=[
                     *[f"norm {one:.6g} before the hook, {two:.6g} after it" for one, two in hook.norms[-4:]],
+                    *([hook.element] if hook.element else []),
                     f"registered at {hook.line.file}:{hook.line.line}{where}" if hook.line else "registered",
                 ],
                 next=["info graph"],
             )
         )  # fmt: skip
+
+    def _on(self, hook: _Hook, call: HookCall) -> str:
+        ids = self._targets.get(hook.line, set())
+        if call.what.startswith("module"):
+            return f"{len(ids)} modules" if len(ids) > 1 else "a module"
+        held = (value for _, value in self.facts.backend.parameters() if id(value) in ids)
+        names = [self.facts.title_of(value) for value in held]
+        return self.facts.some(names) if names and len(names) == len(ids) else "a tensor"
 
     def _pile_up(self, call: HookCall) -> None:
         if not call.target:
@@ -129,3 +154,15 @@ class GradientHook(Detector):
                 next=["info graph"],
             )
         )  # fmt: skip
+
+
+def _first_changed(backend: Backend, before: Any, after: Any) -> str:
+    """The first element that the two have otherwise; "" where all are equal."""
+    one, two = values.numbers(backend, before), values.numbers(backend, after)
+    if one is None or two is None or one.shape != two.shape:
+        return "its values cannot be compared"
+    for at, (was, now) in enumerate(zip(one.flat, two.flat, strict=True)):
+        if was != now and not (was != was and now != now):
+            where = values.index_text(at, one.shape)
+            return f"element {where or 'of the scalar'}: {was:.9g} before the hook, {now:.9g} after it"
+    return ""

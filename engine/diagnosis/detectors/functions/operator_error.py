@@ -102,6 +102,7 @@ class OperatorError(Detector):
         seen = self._operands(steps[place])
         if not operands and not seen:
             return
+        operands = self._as_the_user_calls_them(operands, seen, steps, place)
         # Paddle may change the text of what a hook raised on its way out of the backward.
         if self._failed == (type(error), self.facts.iteration) and _operator(steps) in _BACKWARDS:
             return
@@ -121,6 +122,23 @@ class OperatorError(Detector):
         expression = expression_at(step[0].f_code, step[1])
         found = tensors_at(self.facts.backend, step, operands_of(expression)) if expression else []
         return found or ([] if is_users(step[0]) else tensor_locals(self.facts.backend, step[0]))
+
+    def _as_the_user_calls_them(
+        self, operands: list[tuple[str, Any]], seen: list[tuple[str, Any]], steps: list[Step], place: int
+    ) -> list[tuple[str, Any]]:
+        """The framework's own functions have variables too: its ``x`` is not the program's."""
+        if place == len(steps) - 1:
+            return operands
+        backend, entered = self.facts.backend, steps[place + 1][0]
+        given = entered.f_code.co_varnames[: entered.f_code.co_argcount + entered.f_code.co_kwonlyargcount]
+        arguments = {id(value): f"argument {name}" for name, value in tensor_locals(backend, entered) if name in given}
+        theirs = {id(value): name for name, value in (*tensor_locals(backend, steps[place][0]), *seen)}
+        inner = steps[-1][0].f_code.co_name
+        found = []
+        for name, value in operands:
+            known = theirs.get(id(value)) or self.facts.title_of(value) or arguments.get(id(value))
+            found.append((known or f"{name} within {inner}", value))
+        return found
 
     # ---- telling
 
@@ -165,9 +183,9 @@ class OperatorError(Detector):
         return f"{meta.dtype} {list(meta.shape) if meta.shape is not None else '?'}{where}"
 
     def _origin(self, steps: list[Step], place: int, name: str, value: Any, error: Exception) -> str:
-        parameter = self.facts.name_of(value)
+        parameter = self.facts.title_of(value)
         if parameter:
-            return f": parameter {parameter}"
+            return f": parameter {parameter}" if parameter != name else ", a parameter"
         line, node = made_by_node(self.facts.backend, value)
         if line is None:
             line = made_at(steps, place, name, error) if name.isidentifier() or name.startswith("self.") else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,6 +16,7 @@ _SIGNS = {
 }  # fmt: skip
 
 
+@functools.lru_cache(4096)
 def plain(name: str) -> str:
     """ "add" of "add_", "__add__", "__radd__", "__iadd__" and "_foreach_add_"."""
     if name.startswith("__") and name.endswith("__"):

@@ -134,7 +134,7 @@ class InPlace(Detector):
         line: SourceLine | None,
         named: bool,
     ) -> None:
-        leaf = self.facts.name_of(value) or "a parameter" if value.is_leaf and value.requires_grad else ""
+        leaf = self.facts.title_of(value) or "a parameter" if value.is_leaf and value.requires_grad else ""
         self._writes.append(
             Write(self._clock, call.name, line, self._where(value), before, after, shape(value), leaf,
                   self.facts.iteration, named, self.facts.backend.made_so_far(), span_of(value))

@@ -16,7 +16,7 @@ from adbg.engine.diagnosis.detectors.graphs.flow import UNRECORDED, Cut, Flow, K
 from adbg.engine.diagnosis.detectors.graphs.switches import checkpointed, switch
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.frames import locals_of
-from adbg.engine.protocol.messages import Finding
+from adbg.engine.protocol.messages import Finding, FoundAt
 from adbg.engine.session.running_call import Running
 from adbg.engine.types import SourceLine
 
@@ -36,6 +36,7 @@ class Held:
     born: SourceLine | None
     maker: Known | None  # of what is no leaf
     owned: int  # id of the tensor; 0 where no optimizer holds it
+    named: bool = False  # a module has it
 
 
 @detector("no-gradient", "rounded-gradient", "non-leaf-gradient")
@@ -163,12 +164,12 @@ class NoGradient(Detector):
             found = [(where, weakref.ref(value)) for where, value in facts.backend.optimized()]
             self._searched = found
         alive = [(where, value) for where, ref in self._searched if (value := ref()) is not None]
-        held = [(value, facts.name_of(value) or where) for where, value in alive]
+        held = [(value, facts.title_of(value) or where) for where, value in alive]
         owned = bool(held)
         if not held:
             leaves = [(leaf.ref(), leaf) for leaf in flow.leaves.values() if leaf.used is not None]
             held = [
-                (value, facts.name_of(value) or f"the leaf made at {place(leaf.born)}")
+                (value, facts.title_of(value) or f"the leaf made at {place(leaf.born)}")
                 for value, leaf in leaves
                 if value is not None
             ]
@@ -177,7 +178,7 @@ class NoGradient(Detector):
                 leaf = flow.add_leaf(value, None)
                 maker = flow.of(value) if not value.is_leaf else None
                 self._held[leaf.place] = Held(
-                    name, leaf.place, leaf.used, leaf.born, maker, id(value) if owned else 0
+                    name, leaf.place, leaf.used, leaf.born, maker, id(value) if owned else 0, facts.is_named(value)
                 )  # fmt: skip
 
     def _no_graph(self, running: Running, error: BaseException) -> None:
@@ -238,7 +239,7 @@ class NoGradient(Detector):
             else:
                 if held.used is None and held.born is None:
                     held.born = self._sibling_born(held)
-                key = (idle, "unused", held.used or held.born)
+                key = (idle, "unused", held.used or held.born, held.named)
             groups[key].append(held)
             kept[key] = cut
         for key, members in groups.items():
@@ -271,7 +272,7 @@ class NoGradient(Detector):
         for leaf in self._flow.leaves.values():
             value = leaf.ref()
             if value is not None and bits >> leaf.place & 1:
-                found.append(self.facts.name_of(value) or f"the leaf of {place(leaf.born)}")
+                found.append(self.facts.title_of(value) or f"the leaf of {place(leaf.born)}")
         return self.facts.some(found) if found else ""
 
     def _tell_cut(self, key: tuple[Any, ...], cut: Cut, members: list[Held]) -> None:
@@ -308,9 +309,11 @@ class NoGradient(Detector):
             if line is not None:
                 evidence.append(f"made at {place(line)}, in an optimizer, and in no forward of the sampled iterations")
         severity, confidence = ("warning", 0.65) if not key[0] else _idle(evidence)
+        node = FoundAt(parameter=first.name) if first.named else None
+        stale = {facts.replaced.get(held.owned) for held in members}
         told = facts.tell(
-            Finding(0, "no-gradient", severity, confidence, message, None, None, None, line, facts.cause(line),
-                    evidence, ["info params"])
+            Finding(0, "no-gradient", severity, confidence, message, node, None, None, line, facts.cause(line),
+                    evidence, ["info params"], stale.pop() if len(stale) == 1 else None)
         )  # fmt: skip
         self._note(key, told, members)
 

@@ -196,7 +196,7 @@ def _forward(running: Running, size: Size) -> SourceLine | None:
 
 def _place(running: Running, size: Size) -> Place:
     info = running.call.describe(size.key)
-    return Place(size.op, size.unique, info.module, info.forward)
+    return Place(size.op, info.unique_name, info.module, info.forward)
 
 
 def _line_of(running: Running, nodes: Sequence[Size]) -> SourceLine | None:

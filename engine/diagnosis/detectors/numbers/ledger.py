@@ -42,6 +42,7 @@ class Made:
     parents: tuple[Made, ...] = ()
     iteration: int = 0
     held: SourceLine | None = None  # of data: the line that gave its holder the array
+    node: int | None = None  # ``Graph.address`` of the node that the operator made, where it made it of finite operands
 
     @property
     def line(self) -> SourceLine | None:
@@ -139,6 +140,9 @@ class Ledger:
         made.parents = tuple(parents)
         if not [each for each in parents if each.kind != "constant"]:
             self._explain(made, call, result, before)
+            # Of an origin alone: deep graphs whose nodes Python has touched overflow the C stack as they are freed.
+            if not in_backward and backend.has_graph(result):
+                made.node = backend.node_address(getattr(result, "grad_fn", None))
         if parents and not nan and all(each.kind == "constant" for each in parents):
             made.kind = "constant"  # a mask that was moved, or added to something
         if made.kind == "data":

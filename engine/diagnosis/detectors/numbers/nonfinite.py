@@ -11,6 +11,8 @@ from adbg.engine.diagnosis.detector import Detector, FunctionCall, Need, Operato
 from adbg.engine.diagnosis.detectors.numbers import saved, values
 from adbg.engine.diagnosis.detectors.numbers.ledger import Ledger, Made
 from adbg.engine.diagnosis.detectors.numbers.origins import Origins
+from adbg.engine.diagnosis.detectors.numbers.sizes import size_of
+from adbg.engine.diagnosis.detectors.numbers.skipped import Skipped
 from adbg.engine.diagnosis.detectors.numbers.steps import Steps
 from adbg.engine.diagnosis.detectors.numbers.stopped import AtStop, BeforeWatch
 from adbg.engine.diagnosis.facts import Facts
@@ -23,7 +25,6 @@ from adbg.engine.types import SourceLine
 
 _SECONDS = 1.0  # of a run, spent on operators outside of sampled iterations; later ones are sampled only
 _GRADIENTS = 64  # of one optimizer that are looked at as it steps: 5 us each on torch, 20 on Paddle
-_SKIPPED = 8  # steps in a row that a loss scaler skips while it looks for its scale
 
 
 @dataclass(slots=True)
@@ -48,7 +49,8 @@ class NonFinite(Detector):
     Evidence: the values at the place (operands, what the node saved, the gradient that came in), counts, the losses
     before, and which parameters get it.
     Mistaken for: masks of -inf, steps that a loss scaler skips, and infinities that reach no loss and no parameter are
-    not told. A batch that the program skips is a note.
+    not told. A batch that the program skips is a note. Where a scaler skips every step of a run, its scale has not come
+    down yet: a note, a warning from eight steps in a row on, an error from 32 on.
     Cost: one norm per gradient in every backward, one per operator's result in sampled iterations and for the first
     second of such looks of a run.
     """
@@ -64,8 +66,9 @@ class NonFinite(Detector):
         self._origins = Origins(facts, self._ledger, self._steps)
         self._calls: dict[int, _Call] = {}
         self._told: list[int] = []  # ids of findings of origins
-        self._pending: list[tuple[Finding, list[str]]] = []  # of half types: not told if no parameter is harmed
-        self._skipped = 0
+        # Of half types, not told if no parameter is harmed: (finding, leaves, the loss scale alone makes it)
+        self._pending: list[tuple[Finding, list[str], bool]] = []
+        self._skipped = Skipped(facts)
         self._scalars: dict[tuple[str, int], Made] = {}  # losses that are not finite, by line, without a backward yet
         self._skipped_losses: list[Made] = []  # not finite, and a backward came behind that was not theirs
         self._spent = 0.0
@@ -113,7 +116,7 @@ class NonFinite(Detector):
         self._before.ask()
         self._steps.note(event, self.facts.iteration)
         self.facts.stepping = self._steps.inside
-        if event.what == "step" and self.facts.iteration and not (self._told or self._pending or self._skipped):
+        if event.what == "step" and self.facts.iteration and not (self._told or self._pending or self._skipped.row):
             self._before_step(event)
 
     def _before_step(self, event: OptimizerEvent) -> None:
@@ -123,7 +126,7 @@ class NonFinite(Detector):
         for tensor in event.tensors[:: -(-len(event.tensors) // _GRADIENTS) or 1]:
             gradient = backend.gradient_of(tensor)
             if gradient is not None and not math.isfinite(backend.norm(gradient)) and any(backend.nonfinite(gradient)):
-                here = self._origins.of_gradient(self.facts.name_of(tensor) or "a tensor", gradient, event)
+                here = self._origins.of_gradient(tensor, gradient, event)
                 found = here if found is None or here.cause is not None else found
                 if found.cause is not None:
                     break
@@ -166,13 +169,15 @@ class NonFinite(Detector):
         if here is None or here.told or self._told or not visit.ins:
             return
         backend = self.facts.backend
+        if self.facts.sampled and all(each is None or math.isfinite(each) for each in size_of(visit).leaving):
+            return  # others want these norms too
         slots = [slot for slot, value in enumerate(visit.ins) if any(values.bad(backend, value))]
         if not slots:
             return
         call = running.call
         for edge in call.edges(key):
             if edge.to is not None and edge.slot in slots and call.is_accumulate(edge.to):
-                here.leaves.append(call.describe(edge.to).parameter or "a leaf without a name")
+                here.leaves.append(self.facts.leaf_at(call, edge.to) or "a leaf without a name")
         arriving = any(any(values.bad(backend, value)) for value in visit.outs)
         if here.found is not None:
             here.others += not arriving
@@ -255,7 +260,7 @@ class NonFinite(Detector):
         if here.others:
             found.evidence.append(f"{here.others} more nodes make some of finite gradients in this backward")
         if here.half and error is None:
-            self._pending.append((found, leaves))
+            self._pending.append((found, leaves, True))
         elif len(running.chain) == 1 or error is not None:
             self._tell(found)
         else:
@@ -299,7 +304,7 @@ class NonFinite(Detector):
         # An overflow of float16 may be one of a loss that a scaler multiplied, whose step it will skip.
         first = made.origin() if made is not None else None
         if first is not None and not first.nan and first.what.endswith(" float16") and self._steps.any:
-            self._pending.append((finding, []))
+            self._pending.append((finding, [], first is made))
         else:
             self._tell(finding)
 
@@ -313,24 +318,24 @@ class NonFinite(Detector):
 
     def iteration_end(self) -> None:
         pending, self._pending = self._pending, []
+        if self._told:
+            return
         if not pending:
-            self._skipped = 0
+            self._skipped.stepped()
             return
         backend = self.facts.backend
         harmed = any(any(backend.nonfinite(parameter)) for _, parameter in backend.parameters())
         last = self._steps.last
         stepped = last is not None and last.iteration == self.facts.iteration
         unused = not (self._steps.any or any(True for _ in backend.optimized()))
-        for finding, leaves in pending:
+        for finding, leaves, _ in pending:
             if harmed or unused or (stepped and not leaves):
                 finding.evidence.append("no optimizer, and no loss scaler, is in use" if unused else "a step used it")
                 self._tell(finding)
                 return
-        self._skipped += 1
-        if self._skipped == _SKIPPED:
-            finding = pending[0][0]
-            finding.evidence.append(f"{_SKIPPED} steps in a row were skipped: the scale does not come down enough")
-            self._tell(finding)
+        wrong = self._skipped.skip(pending[0][0], pending[0][2])
+        if wrong is not None:
+            self._tell(wrong)
 
     def at_stop(self, point: PausedPoint) -> None:
         if self._told or point.backend is not self.facts.backend:
@@ -344,6 +349,7 @@ class NonFinite(Detector):
     def end(self) -> None:
         if self._told:
             return
+        self._skipped.end(self._steps.last is not None)
         for made in self._scalars.values():  # no backward came, and no finite loss of the same line
             finding = self._origins.of_made(made.origin(), None)
             if finding is not None:

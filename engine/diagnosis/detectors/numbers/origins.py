@@ -118,27 +118,36 @@ class Origins:
         else:
             place = Facts.text_of(made.line) if made.line is not None else made.name
             message = f"the data is not finite already: {what} enter at `{place}`"
-        node = self._node_of(call, made.line, made.name) if call is not None else None
+        node = self._node_of(call, made) if call is not None else None
         evidence += self._stack(made.lines)
         return Finding(
             id=0, kind="nonfinite", severity="error", confidence=0.95 if made.nan or made.why else 0.9, message=message,
             node=node, backward=call.number if call is not None else None, forward=made.line,
             cause=self._facts.cause(made.held or made.line), evidence=evidence,
-            next=[f"b {node.unique_name}"] if node is not None else [],
+            next=[f"b {node.unique_name or node.name}"] if node is not None else [],
         )  # fmt: skip
 
     @staticmethod
     def _stack(lines: Sequence[SourceLine]) -> list[str]:
         return [f"called from {each.file}:{each.line} in {each.function}" for each in lines[1:3]]
 
-    def _node_of(self, call: Any, line: SourceLine | None, name: str) -> FoundAt | None:
-        """The node of an operator: the one of its line that has its name, or the only one."""
+    def _node_of(self, call: Any, made: Made) -> FoundAt | None:
+        """The node of an operator. Where it is not known, and a line made several in a loop, only what they share."""
+        line = made.line
         if line is None:
             return None
         same = [key for key in index_of(call).order if call.describe(key).forward == line]
-        named = [key for key in same if singular.plain_name(call.name(key)) == singular.plain_name(name)]
-        keys = named or same  # in execution order: the last operator of the line first
-        return self._facts.node(call, keys[0])[0] if keys else None
+        own = next((key for key in same if made.node is not None and call.address(key) == made.node), None)
+        if own is not None:
+            return self._facts.node(call, own)[0]
+        named = [key for key in same if singular.plain_name(call.name(key)) == singular.plain_name(made.name)]
+        every = [self._facts.node(call, key)[0] for key in named or same]
+        if len(every) < 2:
+            return every[0] if every else None
+        names, modules = {each.name for each in every}, {each.module for each in every}
+        if len(names) > 1:
+            return None
+        return FoundAt(names.pop(), None, modules.pop() if len(modules) == 1 else None)
 
     def of_source(self, call: Any, source: saved.Source, root: Any) -> Finding | None:
         at, forward = self._facts.node(call, source.key)
@@ -191,8 +200,9 @@ class Origins:
             forward=used, cause=self._facts.cause(step.made or step.line), evidence=[*evidence, *self._steps.text()],
         )  # fmt: skip
 
-    def of_gradient(self, name: str, gradient: Any, event: OptimizerEvent) -> Finding:
+    def of_gradient(self, tensor: Any, gradient: Any, event: OptimizerEvent) -> Finding:
         """It was finite as backward ended, and is not as a step begins."""
+        name, path = self._facts.title_of(tensor) or "a tensor", self._facts.name_of(tensor)
         counts = values.bad(self._facts.backend, gradient)
         told = [f".grad of {name} {values.shape_text(self._facts.backend, gradient)}: {values.counted(*counts)}"]
         what = values.shape_text(self._facts.backend, gradient)
@@ -212,7 +222,7 @@ class Origins:
         return Finding(
             id=0, kind="nonfinite", severity="error", confidence=0.93 if line is not None else 0.8, message=message,
             node=FoundAt(parameter=name), forward=event.line, cause=self._facts.cause(line), evidence=told,
-            next=[f"b param:{name} after"], victim_of=self._of_hook(),
+            next=[f"b param:{path} after"] if self._facts.is_named(tensor) else [], victim_of=self._of_hook(),
         )  # fmt: skip
 
     def _of_hook(self) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ _ALIASES = {
 }  # fmt: skip
 
 
+@functools.lru_cache(4096)
 def plain_name(name: str) -> str:
     """The operator in the name of a call or a node: "div" of "__truediv__", "DivBackward0", "DivideGradNode",
     "div_"."""

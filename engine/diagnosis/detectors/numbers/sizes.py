@@ -22,7 +22,6 @@ class Size:
 
     key: int
     op: str
-    unique: str
     entering: float
     leaving: tuple[float | None, ...]
     elements: int  # of the first gradient that leaves
@@ -52,9 +51,7 @@ def size_of(visit: Visit) -> Size:
     if first is not None:
         for size in first.shape:
             elements *= int(size)
-    call = running.call
-    name = call.name(visit.key)
-    size = Size(visit.key, plain_name(name), call.describe(visit.key).unique_name, entering, leaving, elements)
+    size = Size(visit.key, plain_name(running.call.name(visit.key)), entering, leaving, elements)
     _Last.visit, _Last.size = mark, size
     return size
 

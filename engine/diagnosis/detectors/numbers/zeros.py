@@ -84,17 +84,18 @@ class ZeroGradient(Detector):
             return
         call = running.call
         zero: list[tuple[int, _Leaf]] = []
+        saturated = any(size.op in GATES and _stops(size) for size in sizes.values())
         for key, size in sizes.items():
             if not call.is_accumulate(key):
                 continue
-            name = call.describe(key).parameter
-            if name is None:
+            name = self.facts.leaf_at(call, key)
+            if not name:
                 continue
             leaf = self._leaves.setdefault(name, _Leaf())
             if not math.isfinite(size.entering):
                 continue
             leaf.seen += 1
-            if size.entering == 0 or self._as_good_as_zero(running, key, sizes):
+            if size.entering == 0 or (saturated and self._as_good_as_zero(running, key, sizes)):
                 leaf.zero += 1
                 if len(zero) < _LEAVES:
                     zero.append((key, leaf))
@@ -114,7 +115,7 @@ class ZeroGradient(Detector):
     @staticmethod
     def _place(running: Running, size: Size) -> Place:
         info = running.call.describe(size.key)
-        return Place(size.op, size.unique, info.module, info.forward)
+        return Place(size.op, info.unique_name, info.module, info.forward)
 
     def _as_good_as_zero(self, running: Running, key: int, sizes: dict[int, Size]) -> bool:
         """All that flows into a leaf came through an operator that is saturated."""

@@ -23,14 +23,15 @@ _NEAR = 100  # a limit that many times larger than every norm limits nothing
 class Clipping(LoopDetector):
     """Gradients that are clipped where it has no effect: before backward has made them, after the step has used them,
     or of nothing at all; that are clipped while a gradient scaler still has them multiplied, so that the limit is as
-    many times too small; and, as a note, clipping that acts at every step, or whose limit is never come near.
+    many times too small; and, as a note, clipping that acts at every step, or whose limit is never come near (of Paddle
+    also ``grad_clip=`` of an optimizer).
 
     Evidence: the order of backward, clipping and step in several iterations; the norms that were clipped, and those
     that the step used.
     Mistaken for: a norm that is only measured (an infinite limit: not told), gradients that the program changes itself
     between clipping and step by another factor each time, another optimizer that steps before the clipping (not
     told).
-    Cost: none.
+    Cost: none; of ``grad_clip=`` a norm per gradient in its first 64 calls.
     """
 
     def __init__(self, facts: Facts) -> None:
@@ -59,6 +60,8 @@ class Clipping(LoopDetector):
         elif event.what == "stepped":
             self._fresh = False
             self._step = event.line
+        elif event.what == "clipped" and event.optimizer is not None and event.limit is not None:
+            self._of_optimizer(event, optimizer)
         elif event.what == "clipped" and event.limit is not None and math.isfinite(event.limit):
             fresh = self._fresh or self._waits(event)
             if fresh:
@@ -73,6 +76,15 @@ class Clipping(LoopDetector):
                 self._norms.append(event.norm)
                 self._limits.append(event.limit)
                 self._empty += event.norm == 0 and self._gave()
+
+    def _of_optimizer(self, event: OptimizerEvent, optimizer: Optimizer | None) -> None:
+        """``grad_clip=`` of Paddle's optimizers: always in its place, whether or not it acts."""
+        self._useful = True
+        self._line = (optimizer.made if optimizer is not None else None) or event.line
+        if event.norm is not None and event.limit is not None and math.isfinite(event.limit):
+            self._acts.append(event.norm > event.limit)
+            self._norms.append(event.norm)
+            self._limits.append(event.limit)
 
     def _waits(self, event: OptimizerEvent) -> bool:
         """Whether one of its tensors has a gradient that its own optimizer is still to use, whatever other optimizers

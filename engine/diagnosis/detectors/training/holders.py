@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-import os
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from adbg.engine.diagnosis.detector import OptimizerEvent, detector
+from adbg.engine.diagnosis.detectors.training.leaves import Leaf, in_container
 from adbg.engine.diagnosis.detectors.training.loop import LoopDetector, norms
 from adbg.engine.diagnosis.detectors.training.source import place, uncalled
 from adbg.engine.diagnosis.ledger import Held, Optimizer
-from adbg.engine.diagnosis.source import assigned
+from adbg.engine.diagnosis.variables import variable_of
 from adbg.engine.outside import suppress
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.session.running_call import Running
@@ -22,6 +22,7 @@ from adbg.engine.types import SourceLine
 if TYPE_CHECKING:
     from adbg.engine.diagnosis.facts import Facts
 
+_EARLY = 6  # iterations of the loop after which it is told; taken back where the end shows otherwise
 _MOST_NODES = 20_000  # a larger graph is not searched for leaves
 
 
@@ -119,29 +120,13 @@ class NoStep(LoopDetector):
         )  # fmt: skip
 
 
-@dataclass(slots=True, eq=False)
-class Leaf:
-    """A leaf that gets gradients and that no optimizer holds."""
-
-    ref: weakref.ref[Any]
-    name: str
-    shape: tuple[int, ...]
-    weight: float  # its norm, first seen
-    trained: bool  # by its type it is a parameter
-    seen: set[int] = field(default_factory=set)  # iterations
-    norms: list[float] = field(default_factory=list)
-    cleared: bool = False  # a backward found it without a gradient, after it had one
-    path: str = ""  # the name as commands take it
-    last: bool = False  # every backward came to it behind all that are optimized: it is upstream of those
-    with_steps: bool = False
-
-
 @detector("not-optimized", "stale-parameters")
 class NotOptimized(LoopDetector):
     """Parameters that get a gradient in every iteration and that no optimizer holds: they were forgotten, replaced
     after the optimizer was made, or lie in a plain list that the module does not know of.
 
     Evidence: their gradients in several iterations, while the optimizer steps others of the same backward.
+    Told after six iterations, and taken back where an optimizer holds them later.
     Mistaken for: a part that is frozen by not giving it to the optimizer (where all of it lies upstream of what is
     optimized it is a note), inputs whose gradient is wanted, weights that are updated by hand (both not told).
     Cost: the leaves of the graph, in sampled iterations.
@@ -150,9 +135,10 @@ class NotOptimized(LoopDetector):
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
         self._leaves: dict[int, Leaf] = {}
-        self._told = False
         self._found: list[Finding] = []  # what would be told if the program ended now
+        self._told: dict[str, int] = {}  # kind -> id of what was told early
         self._old: frozenset[int] = frozenset()  # ids of stale tensors of that
+        self._shown: list[Leaf] = []  # whom it is about
         self._until = 4  # iteration up to which every backward is looked at
 
     def begins(self, running: Running) -> None:
@@ -165,7 +151,7 @@ class NotOptimized(LoopDetector):
         call = running.call
         iteration = self.facts.iteration
         sampled = self.facts.sampled or iteration <= self._until
-        if self._told or not sampled or call.truncated or call.count() > _MOST_NODES:
+        if not sampled or call.truncated or call.count() > _MOST_NODES:
             return
         owned = {id(held.ref()) for each in self.ledger.optimizers.values() for held in each.held}
         stepping = {id(held.ref()) for each in self.ledger.optimizers.values() if each.steps for held in each.held}
@@ -173,7 +159,7 @@ class NotOptimized(LoopDetector):
         places = [at for at, tensor in enumerate(order) if id(tensor) in owned]
         for at, tensor in enumerate(order):
             if id(tensor) not in owned:
-                leaf = self._leaf(tensor)
+                leaf = self._leaf(tensor, call.location)
                 if leaf is not None:
                     leaf.seen.add(iteration)
                     leaf.norms.append(self.facts.backend.norm(self.facts.backend.gradient_of(tensor)))
@@ -189,7 +175,7 @@ class NotOptimized(LoopDetector):
                     if saved.value is not None:
                         yield saved.value
 
-    def _leaf(self, tensor: Any) -> Leaf | None:
+    def _leaf(self, tensor: Any, line: SourceLine | None) -> Leaf | None:
         known = self._leaves.get(id(tensor))
         if known is None or known.ref() is not tensor:
             if len(self._leaves) >= 1000:
@@ -199,7 +185,9 @@ class NotOptimized(LoopDetector):
             title = self.ledger.title(tensor, name) if name else ""
             # The model may be another one from here on (fine-tuning behind a pre-training): three looks are wanted.
             self._until = max(self._until, self.facts.iteration + 2)
-            known = Leaf(weakref.ref(tensor), title, shape, norm, "Param" in type(tensor).__name__, path=name)
+            called = "" if name else variable_of(tensor, line).name
+            trained = "Param" in type(tensor).__name__
+            known = Leaf(weakref.ref(tensor), title, shape, norm, trained, path=name, called=called)
             self._leaves[id(tensor)] = known
         return known
 
@@ -207,21 +195,42 @@ class NotOptimized(LoopDetector):
 
     def iteration_end(self) -> None:
         """Judge while the tensors live: as ``main()`` returns they die, and the end of the program knows no holder."""
-        if self.ledger.close and not self._told and self.facts.iteration >= 3:
-            self._judge()
+        if not self.ledger.close or self.facts.iteration < 3 or not self._alive():
+            return
+        self._judge()
+        for kind in self._told.keys() - {finding.kind for finding in self._found}:
+            self.facts.take_back(self._told.pop(kind))
+        certain = any(finding.severity != "note" for finding in self._found)
+        if self.facts.rounds.count >= _EARLY and certain and not self._told:
+            others = {id(tensor) for _, tensor in self.facts.backend.optimized()}  # also by one that never stepped yet
+            if not any(id(leaf.ref()) in others for leaf in self._shown):
+                self._tell_all(early=True)
 
     def end(self) -> None:
-        if all(leaf.ref() is not None for leaf in self._leaves.values()):
+        if self._alive():
             self._judge()
+        self._tell_all()
+        for kind in self._told.keys() - {finding.kind for finding in self._found}:
+            self.facts.take_back(self._told[kind])
+
+    def _alive(self) -> bool:
+        return all(leaf.ref() is not None for leaf in self._shown)
+
+    def _tell_all(self, early: bool = False) -> None:
+        """What was told is told again with what the run showed since. A note waits for the end."""
         for finding in self._found:
-            self._told = True
-            told = self.facts.tell(finding)
+            known = self.facts.findings.get(self._told.get(finding.kind, 0))
+            if known is not None:
+                finding = replace(finding, id=known.id, iteration=known.iteration)
+            if early and finding.severity == "note":
+                continue
+            told = self._told[finding.kind] = self.facts.tell(finding)
             if finding.kind == "stale-parameters":
                 self._fold(told)
 
     def _judge(self) -> None:
         self._found.clear()
-        self._old = frozenset()
+        self._old, self._shown = frozenset(), []
         stepping = [each for each in self.ledger.optimizers.values() if each.steps >= 2]
         if not stepping:
             return
@@ -232,6 +241,7 @@ class NotOptimized(LoopDetector):
         optimizer = max(stepping, key=lambda each: each.steps)
         stale = [held for each in stepping for held in self._stale(each, found)]
         if stale:
+            self._shown = found
             self._tell_stale(stepping, stale, found)
             return
         known = self._known()
@@ -241,6 +251,7 @@ class NotOptimized(LoopDetector):
             return  # inputs whose gradient is wanted
         if not any(leaf.with_steps for leaf in shown) and not loose:
             return
+        self._shown = shown
         self._tell(optimizer, shown, bool(loose))
 
     def _known(self) -> set[int]:
@@ -278,10 +289,12 @@ class NotOptimized(LoopDetector):
         optimizer = next(each for each in optimizers if any(held in each.held for held in stale))
         shapes = {held.shape for held in stale}
         leaves = found if len(found) == len(stale) else [leaf for leaf in found if leaf.shape in shapes]
-        names = self.facts.some([leaf.name or f"a tensor of shape {leaf.shape}" for leaf in leaves])
-        evidence = [f"{held.name} of {optimizer.kind} got no gradient in any backward" for held in stale[:3]]
+        names = self.facts.some([leaf.words for leaf in leaves])
+        kind = optimizer.kind
+        old = [held.name if held.name.startswith(kind) else f"{held.name} of {kind}" for held in stale[:3]]
+        evidence = [f"{each} got no gradient in any backward" for each in old]
         evidence += [
-            f"{leaf.name or leaf.shape} got one in {len(leaf.seen)} iterations (norm {norms(leaf.norms)}), and "
+            f"{leaf.words} got one in {len(leaf.seen)} iterations (norm {norms(leaf.norms)}), and "
             "no optimizer holds it" for leaf in leaves[:3]
         ]  # fmt: skip
         self._old = frozenset(id(held.ref()) for held in stale)
@@ -294,22 +307,23 @@ class NotOptimized(LoopDetector):
         )  # fmt: skip
 
     def _fold(self, told: int) -> None:
-        """The old ones get no gradient: a consequence."""
+        """The old ones get no gradient: a consequence, also where it is told later."""
+        self.facts.replaced = dict.fromkeys(self._old, told)
         for each in list(self.facts.findings.values()):
             if each.kind == "no-gradient" and (about := self.facts.about.get(each.id)) and about <= self._old:
                 self.facts.tell(replace(each, victim_of=told))
 
     def _tell(self, optimizer: Optimizer, found: list[Leaf], loose: bool) -> None:
-        names = self.facts.some([leaf.name or f"a tensor of shape {leaf.shape}" for leaf in found])
+        names = self.facts.some([leaf.words for leaf in found])
         evidence = [
-            f"{leaf.name or leaf.shape}: gradient of norm {norms(leaf.norms)} in the iterations looked at, weights "
+            f"{leaf.words}: gradient of norm {norms(leaf.norms)} in the iterations looked at, weights "
             "unchanged" for leaf in found[:3]
         ]  # fmt: skip
         evidence.append(f"{optimizer.kind} stepped {optimizer.steps} times and holds {len(optimizer.held)} tensors")
         line, why = optimizer.made, ""
         confidence, severity = 0.9, "error"
         if loose:
-            listed = self._listed(found)
+            listed = in_container(self.ledger, found)
             if listed is not None:
                 names = f"{len(found)} parameters in {listed[0]}"
                 line, why = listed[1], f": {listed[0]} is a plain container, which the module does not look into"
@@ -345,41 +359,7 @@ class NotOptimized(LoopDetector):
         fixed = {key for seen in self.ledger.modules.values() if not seen.training for key in seen.parameters}
         return all(id(leaf.ref()) in fixed for leaf in found)
 
-    def _listed(self, found: list[Leaf]) -> tuple[str, SourceLine] | None:
-        """The attribute of a module that holds a leaf in a plain container, and where it is assigned."""
-        ids = {id(leaf.ref()) for leaf in found}
-        for seen in self.ledger.modules.values():
-            root = seen.ref()
-            if root is None:
-                continue
-            every = root.modules() if hasattr(root, "modules") else root.sublayers(include_self=True)
-            for module in every:
-                for name, value in vars(module).items():
-                    if not name.startswith("_") and ids & set(_ids_in(value, 3)):
-                        with suppress(Exception):
-                            code = type(module).__init__.__code__
-                            line = assigned(os.path.abspath(code.co_filename), name, type(module).__name__)
-                            if line is not None:
-                                return f"{type(module).__name__}.{name}", line
-        return None
-
 
 def _show(leaves: list[Leaf]) -> list[str]:
     first = next((leaf.path for leaf in leaves if leaf.path), "")
     return ["b backward-end", *([f"b param:{first} after"] if first else [])]
-
-
-def _ids_in(value: Any, depth: int) -> Iterator[int]:
-    """Ids of tensors in containers and in the modules in them."""
-    if isinstance(value, (list, tuple, set)):
-        inner = list(value)
-    elif isinstance(value, dict):
-        inner = list(value.values())
-    else:
-        return
-    for each in inner:
-        yield id(each)
-        if callable(getattr(each, "named_parameters", None)):
-            yield from map(id, each.parameters())
-        elif depth:
-            yield from _ids_in(each, depth - 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import get_ident
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from adbg.engine.types import SourceLine
 if TYPE_CHECKING:
     from adbg.engine.diagnosis.facts import Facts
 
+_EVAL_STEPS = 3  # in evaluation mode, until it is told
 _LISTEN = 2  # forwards of a module in evaluation mode whose operators are looked at
 
 
@@ -66,7 +67,7 @@ class WrongMode(LoopDetector):
         super().__init__(facts)
         self._trained: dict[int, _Trained] = {}
         self._looks: dict[tuple[int, str, int], _Looks] = {}
-        self._told: set[int] = set()
+        self._told: dict[int, int] = {}  # key -> id of the finding that it is trained in evaluation mode
         self._backwards: dict[int, int] = collections.defaultdict(int)
         self._listened = collections.Counter[int]()  # forwards in evaluation whose operators were looked at
         self._listening: Seen | None = None
@@ -172,7 +173,7 @@ class WrongMode(LoopDetector):
             known.modes.clear()
             if known.row == 2:
                 known.meant = self.ledger.only_frozen(trained)
-            if known.row == 3 and key not in self._told:
+            if known.row == _EVAL_STEPS and key not in self._told:
                 self._tell_eval(key, trained, known)
 
     def end(self) -> None:
@@ -182,8 +183,8 @@ class WrongMode(LoopDetector):
             seen = self.ledger.modules.get(key)
             if seen is None:
                 continue
-            if known.row >= 2 and key not in self._told:
-                self._tell_eval(key, seen, known)
+            if known.row >= 2 and (key not in self._told or known.row > _EVAL_STEPS):
+                self._tell_eval(key, seen, known)  # told early: of how many steps it was in the end
             self._close(key)
             self._tell_looks(key, seen, known)
         for seen in self.ledger.modules.values():
@@ -193,8 +194,9 @@ class WrongMode(LoopDetector):
     def _tell_eval(self, key: int, seen: Seen, known: _Trained) -> None:
         if known.meant:
             return
-        self._told.add(key)
-        evidence = [f"{known.row} steps in a row were made of forwards with training=False, in {place(known.line)}"]
+        told = self.facts.findings.get(self._told.get(key, 0))
+        which = f"all {known.row} steps" if known.row == known.ever else f"the last {known.row} of {known.ever} steps"
+        evidence = [f"{which} were made of forwards with training=False, in {place(known.line)}"]
         if known.in_training:
             evidence.append(f"the {known.in_training} steps before were made in training mode")
         if known.mode_line is not None:
@@ -202,15 +204,15 @@ class WrongMode(LoopDetector):
         forgotten = uncalled(known.mode_line.file, "train") if known.mode_line is not None else None
         missing = "train is named but not called: its parentheses are missing"
         why = missing if forgotten else "eval() without a train() behind it"
-        self.facts.tell(
-            Finding(
-                0, "wrong-mode", "warning", 0.85 if known.in_training else 0.8,
-                f"{seen.kind} is trained in evaluation mode: its {seen.regular} does not act as in training "
-                f"({why})",
-                cause=self.facts.cause(forgotten or known.mode_line or known.line), evidence=evidence,
-                next=mode_commands(self, seen),
-            )
+        finding = Finding(
+            0, "wrong-mode", "warning", 0.85 if known.in_training else 0.8,
+            f"{seen.kind} is trained in evaluation mode: its {seen.regular} does not act as in training ({why})",
+            cause=self.facts.cause(forgotten or known.mode_line or known.line), evidence=evidence,
+            next=mode_commands(self, seen),
         )  # fmt: skip
+        if told is not None:
+            finding = replace(finding, id=told.id, iteration=told.iteration, cause=told.cause)
+        self._told[key] = self.facts.tell(finding)
 
     def _tell_statistics(self, seen: Seen) -> None:
         """Of BatchNorm whose own weights take no gradient."""

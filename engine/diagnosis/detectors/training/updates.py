@@ -33,7 +33,7 @@ class _Weights:
     before: dict[int, int] = field(default_factory=dict)
     after: dict[int, int] = field(default_factory=dict)
     restored: int = 0  # steps in a row that were undone before the next one
-    unmoved: int = 0  # steps in a row that changed no bit, of finite gradients that are not zero
+    unmoved: int = 0  # steps, of those looked at, that changed no bit, of finite gradients that are not zero
     looked: int = 0
     told: bool = False
     still: int = 0  # the finding that says so
@@ -146,7 +146,7 @@ class LostUpdate(LoopDetector):
                 cause=self.facts.cause(optimizer.made),
                 evidence=[
                     f"{held.name}: gradient of norm {held.at_step:.3g}, weight of norm "
-                    f"{self.facts.backend.norm(held.ref()):.3g}, the same bits after 3 steps in a row"
+                    f"{self.facts.backend.norm(held.ref()):.3g}, the same bits after each of the 3 steps looked at"
                     for held in shown[:3]
                 ],
                 next=[*weight_commands(self, shown[0]), *rate_commands(self, optimizer)[1:]],

@@ -170,6 +170,66 @@ class Model(nn.Layer):
         return Mean.apply(net(x))
 train(Model())
 """
+NONE_IN_THE_MIDDLE = """
+class Gated(PyLayer):
+    @staticmethod
+    def forward(ctx, x, gate, bias):
+        ctx.save_for_backward(x, gate)
+        return x * F.sigmoid(gate) + bias
+    @staticmethod
+    def backward(ctx, grad):
+        x, gate = ctx.saved_tensor()
+        gx = grad * F.sigmoid(gate)
+        return gx, None, grad.sum(0)  # CAUSE
+class Layer(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.gate, self.bias = self.create_parameter([8]), self.create_parameter([8], is_bias=True)
+    def forward(self, x):
+        return net[2](Gated.apply(net[0](x), self.gate, self.bias))
+train(Layer())
+"""
+TOO_MANY = """
+class Clip(PyLayer):
+    @staticmethod
+    def forward(ctx, x, low, high):
+        ctx.save_for_backward((x > low) & (x < high))
+        return x.clip(low, high)
+    @staticmethod
+    def backward(ctx, grad):
+        inside, = ctx.saved_tensor()
+        return grad * inside.astype(grad.dtype), None, None  # CAUSE
+train(lambda x: Clip.apply(net(x), -1.0, 1.0))
+"""
+FROZEN = """
+# None for what takes no gradient here, and a gradient for each tensor among numbers.
+class Mix(PyLayer):
+    @staticmethod
+    def forward(ctx, a, share, b):
+        ctx.share, ctx.wanted = share, not b.stop_gradient
+        return a * share + b * (1 - share)
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ctx.share, grad * (1 - ctx.share) if ctx.wanted else None
+class Residual(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.table = paddle.ones([5, 8])
+    def forward(self, x):
+        hidden = net[0](x)
+        mixed = Mix.apply(Mix.apply(hidden, 0.5, hidden.detach()), 0.9, self.table)
+        return net[2](mixed + Mix.apply(hidden, 0.1, hidden))
+train(Residual())
+# Two results, of which one is used.
+class Split(PyLayer):
+    @staticmethod
+    def forward(ctx, x):
+        return x[:, :1] * 1.0, x[:, 1:] * 1.0
+    @staticmethod
+    def backward(ctx, first, rest):
+        return paddle.concat([first, rest], 1)
+train(lambda x: Split.apply(net[1](net[0](x)))[1].sum(1))
+"""
 HEALTHY = """
 class AddOne(PyLayer):
     # gives back what it wrote into
@@ -237,10 +297,11 @@ CASES: list[tuple[str, str]] = [
     ("function-input-overwritten", RELU), ("function-input-overwritten", ROW),
     ("function-input-overwritten", SCALED), ("wrong-derivative", ONE_INPUT), ("uninitialised", UNWRITTEN_ROWS),
     ("uninitialised", UNWRITTEN_LAST), ("missing-gradient", NONE_FIRST), ("missing-gradient", NONE_SOMETIMES),
-    ("function-contract", COUNT), ("function-contract", NUMBER),
+    ("function-contract", COUNT), ("function-contract", NUMBER), ("missing-gradient", NONE_IN_THE_MIDDLE),
+    ("function-contract", TOO_MANY),
 ]  # fmt: skip
 
-PROGRAMS = numbered(CASES) | {"healthy": HEALTHY}
+PROGRAMS = numbered(CASES) | {"healthy": HEALTHY, "frozen": FROZEN}
 
 
 @pytest.mark.parametrize("name", numbered(CASES))
@@ -250,3 +311,7 @@ def test_the_line_is_named(runs: dict[str, Run], name: str) -> None:
 
 def test_functions_that_may_write_and_keep(runs: dict[str, Run]) -> None:
     runs["healthy"].check_healthy()
+
+
+def test_functions_that_may_give_none(runs: dict[str, Run]) -> None:
+    runs["frozen"].check_healthy()

@@ -351,4 +351,5 @@ def test_parts_that_are_trained_seldom_or_later(runs: dict[str, Run]) -> None:
     """A generator that is trained each fifth time, and one whose optimizer has not stepped yet: a note at the end."""
     runs["seldom"].check_healthy("no-gradient")
     told = runs["seldom"].told
-    assert told[0]["message"].startswith("0.weight and 0.bias") and "not stepped yet" in told[0]["evidence"][-1], told
+    message, evidence = told[0]["message"], told[0]["evidence"][-1]
+    assert message.startswith("later.0.weight and later.0.bias") and "not stepped yet" in evidence, told

@@ -1,0 +1,79 @@
+"""Leaves that get gradients and that no optimizer holds, and where a program keeps them."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from adbg.engine.diagnosis.ledger import Ledger
+from adbg.engine.diagnosis.source import assigned
+from adbg.engine.outside import suppress
+from adbg.engine.types import SourceLine
+
+
+@dataclass(slots=True, eq=False)
+class Leaf:
+    """A leaf that gets gradients and that no optimizer holds."""
+
+    ref: weakref.ref[Any]
+    name: str
+    shape: tuple[int, ...]
+    weight: float  # its norm, first seen
+    trained: bool  # by its type it is a parameter
+    seen: set[int] = field(default_factory=set)  # iterations
+    norms: list[float] = field(default_factory=list)
+    cleared: bool = False  # a backward found it without a gradient, after it had one
+    path: str = ""  # the name as commands take it
+    called: str = ""  # of one without a name: a variable of the program's
+    last: bool = False  # every backward came to it behind all that are optimized: it is upstream of those
+    with_steps: bool = False
+
+    @property
+    def words(self) -> str:
+        return self.name or self.called or f"a tensor of shape {list(self.shape)}"
+
+
+def in_container(ledger: Ledger, found: list[Leaf]) -> tuple[str, SourceLine] | None:
+    """The attribute of a module that holds leaves in a plain container, and where it is assigned. Leaves without a name
+    are called by their place in it from now on."""
+    leaves = {id(leaf.ref()): leaf for leaf in found}
+    for seen in ledger.modules.values():
+        root = seen.ref()
+        if root is None:
+            continue
+        every = root.modules() if hasattr(root, "modules") else root.sublayers(include_self=True)
+        for module in every:
+            for name, value in vars(module).items():
+                kind = type(module).__name__
+                held = [] if name.startswith("_") else [each for each in _held(value, 3, "") if each[0] in leaves]
+                for id_, path in held:
+                    leaves[id_].called = f"{kind}.{name}{path}"
+                with suppress(Exception):
+                    code = type(module).__init__.__code__
+                    line = assigned(os.path.abspath(code.co_filename), name, kind) if held else None
+                    if line is not None:
+                        return f"{kind}.{name}", line
+    return None
+
+
+def _held(value: Any, depth: int, path: str) -> Iterator[tuple[int, str]]:
+    """(id, path) of tensors in containers and in the modules in them: "[0].weight"."""
+    inner: list[tuple[Any, Any]]
+    if isinstance(value, (list, tuple)):
+        inner = list(enumerate(value))
+    elif isinstance(value, dict):
+        inner = list(value.items())
+    elif isinstance(value, set):
+        inner = [("", each) for each in value]
+    else:
+        return
+    for key, each in inner:
+        here = f"{path}[{key!r}]" if key != "" else path
+        yield id(each), here
+        if callable(getattr(each, "named_parameters", None)):
+            yield from ((id(tensor), f"{here}.{name}") for name, tensor in each.named_parameters())
+        elif depth:
+            yield from _held(each, depth - 1, here)
