@@ -1,4 +1,4 @@
-"""Programs that share a process are run once: all tests of such a module on one worker."""
+"""Programs that share a process are run once: all tests of a module are on one worker (``--dist loadfile``)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,3 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     head = getattr(module, "HEAD", "")
     programs = {name: head + text for name, text in module.PROGRAMS.items()}
     return diagnose_each(framework, tmp_path_factory.mktemp("programs"), programs)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if "runs" in getattr(item, "fixturenames", ()) and item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.module.__name__))  # type: ignore[attr-defined]
