@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "frames.h"
+#include "listeners.h"
 #include "paddle_graph.h"
 
 namespace adbg {
@@ -39,9 +40,8 @@ struct Object {  // a reference that is let go of by `clear` alone: never as the
 };
 
 Mode mode = kSlow;
-Object asks, wake, ended, found, has_grad, stop_gradient, tensor_type;
-std::vector<Py_buffer> zeros;  // four bytes each: 0 while no call must be told at once
-Py_buffer cell;  // number, begin and end of the call that runs, for a crash report
+Object ended, found, has_grad, stop_gradient, tensor_type;
+Listeners& listeners = *new Listeners;  // never freed: Python is gone as the process ends
 int64_t meta_at = -1, node_at = -1;
 void* accumulate_class = nullptr;
 std::unordered_map<uint64_t, Verdict> verdicts;
@@ -119,10 +119,6 @@ const Verdict* verdict_of(const Surveyed& told) {
   auto one = verdicts.find(key_of(told, false));
   if (one == verdicts.end()) one = verdicts.find(key_of(told, true));
   return one == verdicts.end() ? nullptr : &one->second;
-}
-
-void write_cell(size_t at, const void* value) {
-  if (cell.buf) memcpy(static_cast<char*>(cell.buf) + at, value, 8);
 }
 
 // The node that made a tensor; nullptr: the call is not a plain one.
@@ -207,32 +203,13 @@ bool is_true(PyObject* object) {  // of a plain bool; anything else counts as tr
   return object != Py_False;
 }
 
-// Whether a call must be told at once. -1 with an exception of the script's.
-int hurried() {
-  for (const Py_buffer& zero : zeros) {
-    int32_t value;
-    memcpy(&value, zero.buf, 4);
-    if (value) return 1;
-  }
-  PyObject* held = asks.held;
-  Py_INCREF(held);
-  int found = 0;
-  for (Py_ssize_t i = 0; !found && i < PyTuple_GET_SIZE(held); i++) {
-    PyObject* answer = PyObject_CallNoArgs(PyTuple_GET_ITEM(held, i));
-    found = !answer ? -1 : answer != Py_False;
-    Py_XDECREF(answer);
-  }
-  Py_DECREF(held);
-  return found;
-}
-
 // Whether the call may be run without Python; fills in what is written down of it. -1 with an exception of the script's.
 int plain(PyObject* const* arguments, Py_ssize_t count, Current& current, std::vector<void*>& nodes) {
   if (!roots_of(arguments, count, nodes)) return 0;
   if (mode == kUnarmed) return 1;
   const uint64_t time = now(CLOCK_MONOTONIC);
   if (last_number < kFirst || was_long || time - last_slow > kBetween || runs.size() >= kMostRuns) return 0;
-  const int hurries = hurried();
+  const int hurries = listeners.hurried();
   if (hurries || mode != kArmed) return hurries < 0 ? -1 : 0;
   const Surveyed told = paddle_survey_of(nodes);
   const Verdict* verdict = verdict_of(told);
@@ -278,10 +255,7 @@ PyObject* quick_call(PyObject* real, PyObject* const* arguments, Py_ssize_t coun
   Py_XDECREF(recorded);
   current.began = static_cast<double>(now(CLOCK_REALTIME)) / 1e9;
   if (armed) {
-    const double none = 0.0;
-    write_cell(0, &current.number);
-    write_cell(8, &current.began);
-    write_cell(16, &none);
+    listeners.note(current.number, current.began, 0.0);
   }
   thread.depth++;
   thread.current = &current;
@@ -305,13 +279,10 @@ PyObject* quick_call(PyObject* real, PyObject* const* arguments, Py_ssize_t coun
       if (void* node = root_of(tensor, false)) add_spent(tensor, node);
     }
   if (armed) {
-    const double time = static_cast<double>(now(CLOCK_REALTIME)) / 1e9;
-    write_cell(16, &time);
+    listeners.note(current.number, current.began, static_cast<double>(now(CLOCK_REALTIME)) / 1e9);
     const bool first = runs.empty();
     write_down(current, end);
-    PyObject* told = first ? PyObject_CallNoArgs(wake.held) : Py_None;
-    if (!told) Py_CLEAR(result);
-    else if (first) Py_DECREF(told);
+    if (first && !listeners.woken()) Py_CLEAR(result);
   }
   let_go(current);
   return result;
@@ -410,34 +381,9 @@ PyObject* paddle_entry_mode(PyObject*, PyObject* arguments) {
     PyErr_SetString(PyExc_ValueError, "0: the slow way, 1: nothing is armed, 2: with a function; after paddle_entry_begin");
     return nullptr;
   }
-  Py_buffer given{};
-  if (bytes != Py_None) {
-    if (PyObject_GetBuffer(bytes, &given, PyBUF_WRITABLE) != 0) return nullptr;
-    if (given.len != 24) {
-      PyBuffer_Release(&given);
-      PyErr_SetString(PyExc_ValueError, "24 bytes");
-      return nullptr;
-    }
-  }
-  std::vector<Py_buffer> taken;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(words); i++) {
-    Py_buffer word{};
-    const bool got = PyObject_GetBuffer(PyTuple_GET_ITEM(words, i), &word, PyBUF_SIMPLE) == 0;
-    if (got) taken.push_back(word);
-    if (got && word.len == 4) continue;
-    if (got) PyErr_SetString(PyExc_ValueError, "four bytes each");
-    for (Py_buffer& each : taken) PyBuffer_Release(&each);
-    if (given.obj) PyBuffer_Release(&given);
-    return nullptr;
-  }
+  if (wanted != kArmed) listeners.clear();
+  else if (!listeners.set(ask, words, wakes, bytes)) return nullptr;
   mode = static_cast<Mode>(wanted);
-  taken.swap(zeros);
-  for (Py_buffer& each : taken) PyBuffer_Release(&each);
-  Py_buffer before = cell;
-  cell = given;
-  if (before.obj) PyBuffer_Release(&before);
-  asks.set(ask);
-  wake.set(wakes);
   last_slow = 0;
   forget_learnt();
   Py_RETURN_NONE;
