@@ -16,6 +16,7 @@ import types
 from typing import Any
 
 VARIABLE = "ADBG_NATIVE"
+INTERFACE = 5  # of the extension's functions: as kInterface in module.cpp, one more with each change of theirs
 _NOT_BUILT = "not built: `make native` does, with a C++ compiler"
 _answer: list[tuple[Any, str]] = []
 
@@ -51,6 +52,8 @@ def loaded(path: str) -> Any:
 
 def check(module: Any) -> str:
     """What the extension does wrong in this Python; "" for nothing. Runs Python only: no framework is touched."""
+    if getattr(module, "INTERFACE", 0) != INTERFACE:
+        return "it was built for another version of adbg: `make native`, or `pip install .`, builds it anew"
     try:
         module.begin()
     except NotImplementedError as error:

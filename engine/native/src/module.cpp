@@ -110,6 +110,8 @@ PyMethodDef methods[] = {
     {"restore", restore, METH_NOARGS, "put back everything that stands in for a framework's functions"},
     {nullptr, nullptr, 0, nullptr}};
 
+constexpr long kInterface = 5;  // as INTERFACE in load.py: one more with each change of a function's
+
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "adbg._native", nullptr, -1, methods, nullptr, nullptr, nullptr, nullptr};
 
 }  // namespace
@@ -117,7 +119,8 @@ PyModuleDef definition = {PyModuleDef_HEAD_INIT, "adbg._native", nullptr, -1, me
 PyMODINIT_FUNC PyInit__native() {
   PyObject* module = PyModule_Create(&definition);
   if (!module) return nullptr;
-  if (PyModule_AddFunctions(module, adbg::torch_methods) != 0 ||
+  if (PyModule_AddIntConstant(module, "INTERFACE", kInterface) != 0 ||
+      PyModule_AddFunctions(module, adbg::torch_methods) != 0 ||
       PyModule_AddFunctions(module, adbg::paddle_methods) != 0 || adbg::add_walk_type(module) != 0 || adbg::add_brief_types(module) != 0 ||
       Py_AtExit(restore_all) != 0) {
     Py_DECREF(module);

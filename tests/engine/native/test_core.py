@@ -167,3 +167,8 @@ def test_it_is_used_where_it_is_built_unless_told_not_to(extension: Path) -> Non
         told, _, why = done.stdout.strip().partition(" ")
         assert told == str(expected), str(done)
         assert (why == f"{load.VARIABLE}=0") == (value == "0") and (not why) == (expected is not None), str(done)
+
+
+def test_one_built_for_another_version_is_not_used(core: Any) -> None:
+    old = types.SimpleNamespace(**{**vars(core), "INTERFACE": load.INTERFACE - 1})
+    assert "make native" in load.check(old) and load.check(core) == ""

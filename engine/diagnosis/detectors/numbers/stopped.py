@@ -109,7 +109,8 @@ class AtStop:
         place = index_of(call).position.get(maker)
         evidence = [f"{at.unique_name} is #{place}, which ran before this stop", *bad]
         given = sum(nan + inf for nan, inf in spoilt[maker])
-        evidence.insert(0, f"{given:,} elements of what {at.unique_name} gave are not finite; what it was given was")
+        what = f"{given:,} elements of what {at.unique_name} gave are not finite; what it was given is finite"
+        evidence.insert(0, what)
         cause: SourceLine | None = forward
         why = ""
         if call.is_custom(maker):
