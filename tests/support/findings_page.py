@@ -62,7 +62,7 @@ warnings, are those of a run without adbg.
 
 
 TWICE = """Two runs of the script differ (`--deep` alone): the first backward and node whose numbers are not the same.
-- *Evidence*: the norms of that node in both runs; how many backward calls before are the same to the last digit.
+- *Evidence*: the norms of that node in both runs; how many backward calls before have the same ones (within 2e-6).
 - *Mistaken for*: a script that sets no seed, of which nothing can be said: a note. Kernels that add in any order (GPUs)
   differ in the last digits.
 - *Line*: the only one of the source that may do it, where there is only one: a generator that nothing seeds, a clock, a

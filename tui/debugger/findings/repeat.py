@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +14,12 @@ from adbg.tui.debugger.findings.kinds import REPEATED
 from adbg.tui.debugger.findings.unrepeated import likely, sources
 
 _MOST = 4  # lines that may be it
+_SAME = 2e-6  # relative
 _NEXT = ["adbg diagnose --deep --only run-differs SCRIPT"]  # whether it is the same node each time
 
 
 def compare(first: Path, second: Path) -> Finding | None:
-    """None where all that both recorded is the same to the last digit. Raises CommandError for a run without a
+    """None where the norms of all gradients that both recorded are the same. Raises CommandError for a run without a
     record."""
     with contextlib.closing(RunReader(first)) as one, contextlib.closing(RunReader(second)) as other:
         calls, again = one.backwards(), other.backwards()
@@ -26,12 +28,13 @@ def compare(first: Path, second: Path) -> Finding | None:
                 return _with_source(_of_graphs(call, same), one, call)
             norms, others = _norms(one, call), _norms(other, same)
             for place in sorted(norms.keys() & others.keys()):
-                if norms[place] != others[place]:
-                    return _with_source(_of_node(one, call, place, (norms[place], others[place]), number), one, call)
+                if _differ(norms[place], others[place]):
+                    both = (repr(norms[place]), repr(others[place]))
+                    return _with_source(_of_node(one, call, place, both, number), one, call)
         if len(calls) != len(again):
             return _finding(
                 f"two runs of the script differ: {len(calls)} backward calls, then {len(again)}",
-                ["what both have is the same to the last digit"],
+                ["what both have is the same"],
                 True,
             )
     return None
@@ -56,10 +59,17 @@ def _with_source(found: Finding, reader: RunReader, call: RecordedBackward) -> F
     return replace(found, evidence=[*evidence, *several[:_MOST]])
 
 
-def _norms(reader: RunReader, call: RecordedBackward) -> dict[tuple[int, str], str]:
-    """As text: NaN is like NaN. By index and phase, not by time: threads may run nodes in any order."""
+def _norms(reader: RunReader, call: RecordedBackward) -> dict[tuple[int, str], float]:
+    """By index and phase, not by time: threads may run nodes in any order."""
     events = reader.events(call.number)
-    return {(event.index, event.phase): repr(event.norm) for event in events if event.norm is not None}
+    return {(event.index, event.phase): event.norm for event in events if event.norm is not None}
+
+
+def _differ(one: float, other: float) -> bool:
+    """The extension and the framework sum squares in another order: of the same numbers their norms may be 1e-6 apart.
+    Which of them took a node's may differ from run to run."""
+    same = one == other or (math.isnan(one) and math.isnan(other))
+    return not same and not math.isclose(one, other, rel_tol=_SAME)
 
 
 def _of_graphs(call: RecordedBackward, same: RecordedBackward) -> Finding:
@@ -84,7 +94,7 @@ def _of_node(
     where = "what flows into it" if phase == "before" else "what leaves it"
     evidence = [f"norm of {where}: {norms[0]}, then {norms[1]}"]
     if equal:
-        evidence.append(f"the {equal} backward call{'s' * (equal > 1)} before are the same to the last digit")
+        evidence.append(f"the {equal} backward call{'s' * (equal > 1)} before are the same")
     return _finding(
         message,
         evidence,
