@@ -74,7 +74,9 @@ class Contract(Detector):
                 _writes_to(call.function, argument),
             )  # fmt: skip
         kept = getattr(call.context, "__dict__", None)
-        for attribute, value in list(kept.items()) if isinstance(kept, dict) else ():
+        # Where the context is the node itself: Paddle lets go of a context as its backward has run.
+        own_node = backend.node_address(call.context) is not None
+        for attribute, value in list(kept.items()) if isinstance(kept, dict) and own_node else ():
             if any(backend.is_tensor(each) and any(each is result for result in results) for each in _held(value)):
                 filled = _line_with(call.function, functools.partial(_fills, attribute))
                 self._tell(
@@ -102,7 +104,8 @@ class Contract(Detector):
                 Finding(
                     0, "silent-overwrite", "error", 0.9,
                     f"ctx.{changed.attribute}, which {name}.forward kept for its backward, is overwritten before "
-                    "backward reads it: ctx.save_for_backward would have raised; keep a tensor of its own for each call",
+                    "backward reads it: ctx.save_for_backward would have raised; keep a tensor of its own for each "
+                    "call",
                     node=node, backward=running.call.number, forward=forward or changed.line,
                     cause=facts.cause(line or changed.line), evidence=changed.evidence,
                     next=[f"b {node.unique_name}" if node.unique_name else f"b '*{name}*'"],

@@ -49,12 +49,13 @@ def _stored_by(file: str, call: ast.Call, names: set[str]) -> tuple[SourceLine, 
     inner = {parameters[at + shift] for at in given if at + shift < len(parameters)}
     for node in inside(functions[0]):
         kept: list[ast.expr] = []
-        if isinstance(node, ast.Assign) and isinstance(node.value, (ast.Name, ast.Tuple)) and _named(node.value) & inner:
-            kept = [each for each in node.targets if isinstance(each, (ast.Attribute, ast.Subscript))]
+        if isinstance(node, ast.Assign):
+            plain = isinstance(node.value, (ast.Name, ast.Tuple)) and _named(node.value) & inner
+            kept = [each for each in node.targets if plain and isinstance(each, (ast.Attribute, ast.Subscript))]
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _FILLERS:
             kept = [node.func.value] if any(_named(each) & inner for each in node.args) else []
         if kept:
-            return SourceLine(file, node.lineno, called), ast.unparse(kept[0])
+            return SourceLine(file, kept[0].lineno, called), ast.unparse(kept[0])
     return None
 
 
@@ -67,9 +68,11 @@ def carried(line: SourceLine, names: Sequence[str]) -> bool:
     for node in nodes:
         if isinstance(node, ast.Assign) and _named(node.value) & set(names):
             known |= {each.id for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name)}
-        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
-            if node.lineno <= line.line <= (node.end_lineno or 0) or _named(node.value) & set(names):
-                return True
+        if (
+            isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name)
+            and (node.lineno <= line.line <= (node.end_lineno or 0) or _named(node.value) & set(names))
+        ):  # fmt: skip
+            return True
     last = max([line.line, *(node.end_lineno or 0 for node in nodes
                              if isinstance(node, ast.stmt) and node.lineno <= line.line <= (node.end_lineno or 0)
                              and not hasattr(node, "body"))])  # fmt: skip

@@ -25,8 +25,8 @@ _DEPTH = 4  # from a variable: a trainer, its loader, a subset, the data set
 _LARGEST = values.MOST  # elements of an array
 _TAKERS = frozenset({"from_numpy", "as_tensor", "tensor", "to_tensor", "asarray"})
 _MOVERS = frozenset({
-    "astype", "copy", "reshape", "transpose", "stack", "concatenate", "array", "asarray", "ascontiguousarray", "squeeze",
-    "expand_dims", "ravel", "flatten", "swapaxes",
+    "astype", "copy", "reshape", "transpose", "stack", "concatenate", "array", "asarray", "ascontiguousarray",
+    "squeeze", "expand_dims", "ravel", "flatten", "swapaxes",
 })  # fmt: skip
 
 
@@ -57,13 +57,14 @@ def maker_of_bad_array(backend: Backend, line: SourceLine | None, nan: bool) -> 
         frame: types.FrameType | None = sys._getframe(1)
         while frame is not None and (frame.f_code.co_filename, frame.f_lineno) != (line.file, line.line):
             frame = frame.f_back
-        for name in _taken(line) if frame is not None else ():
-            bad, count = _bad_in(backend, locals_of(frame).get(name), nan)
+        variables = locals_of(frame) if frame is not None else {}
+        for name in _taken(line) if variables else ():
+            bad, count = _bad_in(backend, variables.get(name), nan)
             made = _computed(line, name) if bad else None
             if made is not None:
                 return f"{name}, {bad:,} {'NaN' if nan else 'infinite'} of {count:,} elements, is computed", made
     finally:
-        frame = None
+        frame, variables = None, {}
         forget_stack()
     return None
 

@@ -57,6 +57,21 @@ def loss(out):
     return -torch.take_along_dim(chances(out).clamp(min=1e-6).log(), tags[..., None], dim=-1).mean()
 """)
 
+ALIGNED = program("""
+objective = nn.CTCLoss(zero_infinity=True)
+def loss(out):
+    scores = out.transpose(0, 1)  # time, batch, classes
+    scores = scores.log_softmax(dim=1)  # CAUSE
+    return objective(scores, torch.ones(6, 2, dtype=torch.long), torch.full((6,), 5), torch.full((6,), 2))
+""")
+
+ALIGNED_WELL = program("""
+objective = nn.CTCLoss(zero_infinity=True)
+def loss(out):
+    scores = out.transpose(0, 1).log_softmax(2)
+    return objective(scores, torch.tensor([[1, 2]] * 6), torch.full((6,), 5), torch.full((6,), 2))
+""")
+
 MEANT = program("""
 def loss(out):
     scores = F.log_softmax(out, dim=-1)
@@ -72,10 +87,14 @@ def loss(out):
 """)
 
 
-@pytest.mark.parametrize("text", [TOKENS, BATCH, CHANCES], ids=["tokens", "batch", "chances"])
+@pytest.mark.parametrize("text", [TOKENS, BATCH, CHANCES, ALIGNED], ids=["tokens", "batch", "chances", "aligned"])
 def test_a_softmax_along_another_axis_than_its_classes(tmp_path, text):
     check_found(tmp_path, text, "wrong-axis", status=0)
 
 
 def test_picks_that_are_meant(tmp_path):
     assert not findings(check_healthy(tmp_path, MEANT))
+
+
+def test_the_classes_of_an_alignment(tmp_path):
+    assert not findings(check_healthy(tmp_path, ALIGNED_WELL))
