@@ -51,21 +51,28 @@ _FREEZES = re.compile(
     r"requires_grad\s*=\s*False|requires_grad_\(\s*(requires_grad\s*=\s*)?False|stop_gradient\s*=\s*True"
     r"|trainable\s*=\s*False"
 )
+# Computed: ``p.requires_grad = name in chosen``
+_MAY_FREEZE = re.compile(
+    r"\.(?:requires_grad|stop_gradient)\s*=(?!=)\s*(?!True\b|False\b)\S|requires_grad_\(\s*(?!True)\w"
+)
 
 
 def freezing(files: Iterable[str], names: Iterable[str]) -> SourceLine | None:
     """The line that freezes tensors of those names ("backbone.0.weight"): the only one that freezes anything, else the
-    only one that, with the loop around it, mentions a part of such a name."""
+    only one that, with the loop around it, mentions a part of such a name. Where none freezes for certain, the only one
+    that computes whether to."""
     parts = {part for name in names for part in name.split(".") if part.isidentifier()} - {"weight", "bias"}
-    found, fitting = [], []
+    found, fitting, computed = [], [], []
     for file in files:
         lines = linecache.getlines(file)
         for number, line in enumerate(lines, 1):
+            if _MAY_FREEZE.search(line.partition("#")[0]):
+                computed.append((file, number))
             if _FREEZES.search(line.partition("#")[0]):
                 found.append((file, number))
                 if parts & set(re.findall(r"[A-Za-z_]\w*", _with_loop(file, number, line))):
                     fitting.append((file, number))
-    chosen = found if len(found) == 1 else fitting
+    chosen = computed if not found else found if len(found) == 1 else fitting
     return SourceLine(*chosen[0], _function(*chosen[0])) if len(chosen) == 1 else None
 
 

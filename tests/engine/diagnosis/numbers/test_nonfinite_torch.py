@@ -358,7 +358,8 @@ Trainer().fit()
 
 
 CASES = [
-    (ADDED, "all of it is masked"), (COLLATED, "is computed"), (DISTANCE, "infinite at x = 0"), (MASKED, "0 * inf"), (LOG_OF_ZERO, "log of 0"), (BATCH, "data"),
+    (ADDED, "all of it is masked"), (COLLATED, "is computed"), (DISTANCE, "infinite at x = 0"),
+    (MASKED, "0 * inf"), (LOG_OF_ZERO, "log of 0"), (BATCH, "data"),
     (TABLE, "Stations.table"),
     (RATE, "diverges"), (HALF, "float16"), (ATTENTION, "masked"), (FUNCTION, "its own backward"),
     (STD, "single element"), (WEIGHTS, "0 / 0"), (SUMMED, "NaN among its arguments"), (TINY, "all but underflown"),
