@@ -69,12 +69,13 @@ quick:
 	@$(call environment,torch,dev); "$$python" -m ruff check . && exec "$$python" -m pytest -n 3 -m quick $(PYTEST)
 	@$(call environment,paddle,dev); exec "$$python" -m pytest -m "quick and paddle" tests/project $(PYTEST)
 
+# By files, whose tests share what they prepare: pytest-xdist 3.8 does not know the groups of tests under pytest 9.2.
 test-torch:
-	@$(call environment,torch,dev,profilers); $(built); exec "$$python" $(RUNNER) -n $(JOBS) --dist loadgroup $(PYTEST)
+	@$(call environment,torch,dev,profilers); $(built); exec "$$python" $(RUNNER) -n $(JOBS) --dist loadfile $(PYTEST)
 
 # What needs no framework was run beside torch.
 test-paddle:
-	@$(call environment,paddle,dev,profilers); $(built); exec "$$python" $(RUNNER) -n $(JOBS) --dist loadgroup -m paddle $(PYTEST)
+	@$(call environment,paddle,dev,profilers); $(built); exec "$$python" $(RUNNER) -n $(JOBS) --dist loadfile -m paddle $(PYTEST)
 
 # What the extension does in the place of the Python hooks, done by these, as where there is no compiler. With none here
 # the two parts above were just that.
@@ -82,8 +83,8 @@ DECIDE = tests/engine/backends tests/promises/test_nan_from_inf.py tests/promise
 test-hooks:
 	@ls adbg/_native*.so >/dev/null 2>&1 || { echo "no extension here: the tests ran with the Python hooks"; exit 0; }; \
 	status=0; export ADBG_NATIVE=0; \
-	$(call environment,torch,dev,profilers); "$$python" $(RUNNER) -n $(JOBS) --dist loadgroup $(DECIDE) || status=1; \
-	$(call environment,paddle,dev,profilers); "$$python" $(RUNNER) -n $(JOBS) --dist loadgroup -m paddle $(DECIDE) || status=1; \
+	$(call environment,torch,dev,profilers); "$$python" $(RUNNER) -n $(JOBS) --dist loadfile $(DECIDE) || status=1; \
+	$(call environment,paddle,dev,profilers); "$$python" $(RUNNER) -n $(JOBS) --dist loadfile -m paddle $(DECIDE) || status=1; \
 	exit $$status
 
 # The extension lies in adbg/, where every Python of this version finds it: .venv and .venv-paddle alike.
@@ -105,10 +106,10 @@ endef
 
 test-native: native native-sanitized
 	@status=0; export ADBG_NATIVE=1; $(call environment,torch,dev,profilers); \
-	"$$python" -m pytest -n $(JOBS) --dist loadgroup tests/engine/native tests/engine/backends $(PYTEST) || status=1; \
+	"$$python" -m pytest -n $(JOBS) --dist loadfile tests/engine/native tests/engine/backends $(PYTEST) || status=1; \
 	$(call sanitized,detect_leaks=0) "$$python" -m pytest tests/engine/native -k "not process_ends" || status=1; \
 	$(call environment,paddle,dev,profilers); \
-	"$$python" -m pytest -n $(JOBS) --dist loadgroup -m paddle tests/engine/native tests/engine/backends $(PYTEST) || status=1; \
+	"$$python" -m pytest -n $(JOBS) --dist loadfile -m paddle tests/engine/native tests/engine/backends $(PYTEST) || status=1; \
 	LD_LIBRARY_PATH=$$("$$python" -c 'import importlib.util as u, os; print(os.path.dirname(u.find_spec("paddle").origin))')/libs \
 	$(call sanitized,detect_leaks=0:alloc_dealloc_mismatch=0) "$$python" -m pytest -m paddle tests/engine/native || status=1; \
 	exit $$status

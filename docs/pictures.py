@@ -63,7 +63,7 @@ PICTURES = {
     "screen-80x24.png": Picture(24, 80, *NAN),
     "screen-nested-pylayers.png": Picture(45, 160, *NESTED),
     "screen-profile.png": Picture(30, 160, *PROFILE),
-    "screen-findings.png": Picture(30, 160, *FINDINGS),
+    "screen-findings.png": Picture(20, 160, *FINDINGS),
 }
 SETTLE = 2.0  # seconds without a change of the screen after which it is taken as finished
 FONT_SIZE, WIDTH, HEIGHT = 15, 9, 18  # pixels; a cell is as wide as the font's advance at this size

@@ -30,6 +30,7 @@ HEAD = """<!-- made by: python tests/support/findings_page.py -->
 ```sh
 adbg diagnose train.py                       # also -m MODULE, -c CODE, -- torchrun train.py
 adbg diagnose --iterations 20 train.py       # watch 20 iterations, then the script runs on
+adbg diagnose --timeout 600 train.py         # end it after 10 minutes (Ctrl-C: now), and list what was found
 adbg diagnose --only nonfinite,in-place --json train.py
 adbg diagnose 20261122-1841-train.py         # a recorded run: what was found in it
 ```
@@ -39,7 +40,8 @@ At a prompt, in the console and in batch mode: `diagnose`, `diagnose 2`, `diagno
 A finding names what is wrong in one sentence, the line to change, the node and the line that made it, what proves it,
 and the commands that show it. `error`: certainly wrong, the exit status is 1; `warning`: probably; `note`: worth
 knowing, or less than 50 % certain, and then it says what would decide it. What follows from another finding is folded
-under it. The script's results are the same as without adbg, to the bit.
+under it. The script's results are the same as without adbg, to the bit. Where nothing was watched (no backward was
+called, the program was killed, a detector failed) the first line says that, and not that nothing was found.
 
 Cheap looks are taken in every iteration. Those that cost more (every operator, every gradient) are taken in iterations
 1 to 3, 8, 16, 32 and so on; with `--deep` in each one, and the script is run twice to see whether it repeats itself.

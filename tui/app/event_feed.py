@@ -283,8 +283,11 @@ class EventFeed:
 
     def _found(self, event: events.Found) -> None:
         if event.what != "changed" and event.finding.victim_of is None:
-            style = "bad" if event.finding.severity == "error" else "warn"
-            self.main.say(told_line(event.finding, event.what, event.rank), style)
+            told = event.what == "told"
+            style = {"error": "bad", "warning": "warn"}.get(event.finding.severity, "dim") if told else "dim"
+            first = told and len(self.debugger.findings.ranked()) == 1
+            more = "; F8 shows what proves it" if first else ""
+            self.main.say(told_line(event.finding, event.what, event.rank) + more, style)
 
     def _profile_ended(self, event: events.ProfileEnded) -> None:
         self.main.say(state_text(event.state, prompt=True), "dim" if is_whole(event.state) else "warn")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from adbg.engine.errors import AdbgError
-from adbg.engine.protocol.messages import Finding
+from adbg.engine.protocol.messages import Diagnose, Finding
 from adbg.tui.batch.batch import Batch
 from adbg.tui.batch.writers import TextWriter
 from adbg.tui.commands.table import execute
@@ -18,8 +18,10 @@ from adbg.tui.debugger import events
 from adbg.tui.debugger.debugger import Debugger
 from adbg.tui.debugger.findings.ranking import is_error
 from adbg.tui.debugger.findings.repeat import compare
+from adbg.tui.text.findings import NOBODY
 
 FOUND = 1
+ANSWERS = 5.0  # seconds that a program gets to say what it looked at, before it is killed
 
 
 class DiagnosedBatch(Batch):
@@ -29,15 +31,33 @@ class DiagnosedBatch(Batch):
     def __init__(self, *arguments: Any, again: Callable[[Debugger], Finding | None] | None = None) -> None:
         super().__init__(*arguments)
         self._again = again
+        self._timed_out = False
 
     def run(self) -> int:
         status = super().run()
         findings = self.debugger.findings
         if self._again is not None and self.debugger.run.processes:
             self._repeat(self._again)
-        self.writer.diagnosed(findings)
+        self.writer.diagnosed(findings, self._cut())
         self.writer.flush()
         return status or (FOUND if is_error(findings.ranked()) else 0)
+
+    def _cut(self) -> str:
+        """What ended the program, where it said nothing of it itself."""
+        exit_status = self.debugger.run.exit
+        if self._timed_out:
+            return f"--timeout {self.timeout:g} s"
+        if exit_status is not None and exit_status.signal is not None:
+            return exit_status.signal_name
+        return "" if self.debugger.run.joined else NOBODY
+
+    def _give_up(self) -> int:
+        """What was looked at until then is asked for, of a program that can still answer."""
+        self._timed_out = True
+        for process in self.debugger.processes:
+            with contextlib.suppress(AdbgError):
+                self.debugger.findings.learn(process, process.client.request(Diagnose("state"), ANSWERS))
+        return super()._give_up()
 
     def _command(self, line: str) -> None:
         """Not one of the user's: nothing is said of it."""

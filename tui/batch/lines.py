@@ -267,7 +267,7 @@ class Diagnosis(Line):
     findings: Annotated[list[RankedFinding], "those to read, in this order"]
     examined: Annotated[list[Looked], "every kind that was looked for"]
     iterations: Annotated[int, "outermost backward calls that were watched"]
-    whole: Annotated[bool, "the program came to its end and said what was looked at; false: a signal, `os._exit`"]
+    whole: Annotated[bool, "the program came to its end and told of it; false: a signal, `os._exit`, `--timeout`"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ import sys
 
 from adbg.tui.batch.lines import as_json, diagnosis_line, finding_line, written
 from adbg.tui.debugger.findings.recorded import RecordedFindings
-from adbg.tui.text.findings import examined_lines, headline, list_lines
+from adbg.tui.text.findings import report_lines
 
 
 def write_json(found: RecordedFindings) -> None:
@@ -17,12 +17,8 @@ def write_json(found: RecordedFindings) -> None:
 
 
 def write_text(found: RecordedFindings) -> None:
-    rows = found.ranked()
     width = shutil.get_terminal_size((120, 24)).columns
-    head = headline(rows, found.examined(), found.told_end)
     if not found.live:
-        head += " in the recorded nodes (diagnosis was not on in this run)"
-    lines = [head, *(line.text for line in list_lines(rows, width))]
-    lines += examined_lines(found.examined(), found.iterations, found.told_end, bool(rows))
-    print("\n".join(lines))
+        print("diagnosis was not on in this run: the nodes that it recorded were looked at")
+    print("\n".join(report_lines(found.ranked(), found.examined(), found.progress(), found.words, width)))
     sys.stdout.flush()

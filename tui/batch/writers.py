@@ -23,7 +23,7 @@ from adbg.tui.debugger.debugger import Debugger
 from adbg.tui.debugger.findings.store import Findings
 from adbg.tui.debugger.reports import shown_text, stop_report
 from adbg.tui.text.evidence import stop_message
-from adbg.tui.text.findings import examined_lines, headline, list_lines, told_line
+from adbg.tui.text.findings import report_lines, told_line
 from adbg.tui.text.formatting import exit_text, trace_text
 from adbg.tui.text.memory import growth_lines
 from adbg.tui.text.profile import is_whole, state_text
@@ -111,8 +111,9 @@ class Writer:
         """A finding of diagnosis, told anew where it changed."""
         raise NotImplementedError
 
-    def diagnosed(self, findings: Findings) -> None:
-        """The program ended: what was found, ranked, and what was looked at."""
+    def diagnosed(self, findings: Findings, cut: str = "") -> None:
+        """The program ended: what was found, ranked, and what was looked at. ``cut``: what ended it before its end,
+        where it did not say what it had looked at."""
         raise NotImplementedError
 
     def flush(self) -> None:
@@ -161,13 +162,11 @@ class TextWriter(Writer):
         if event.what != "changed" and event.finding.victim_of is None:
             self._lines(self._err, "stderr", told_line(event.finding, event.what, event.rank))
 
-    def diagnosed(self, findings: Findings) -> None:
-        rows = findings.ranked()
+    def diagnosed(self, findings: Findings, cut: str = "") -> None:
         width = shutil.get_terminal_size((120, 24)).columns - len(PREFIX)
-        head = headline(rows, findings.examined(), findings.told_end)
-        lines = [f"diagnosis: {head}", *(line.text for line in list_lines(rows, width))]
-        lines += examined_lines(findings.examined(), findings.iterations, findings.told_end, bool(rows))
-        self._lines(self._err, "stderr", "\n".join(lines))
+        progress = findings.progress(False, True, cut)
+        lines = report_lines(findings.ranked(), findings.examined(), progress, findings.words, width)
+        self._lines(self._err, "stderr", "\n".join([f"diagnosis: {lines[0]}", *lines[1:]]))
 
     def trace(self, event: events.Trace) -> None:
         self._say(trace_text(event.breakpoint, event.text, event.stop))
@@ -185,7 +184,7 @@ class TextWriter(Writer):
     def _lines(self, stream: BinaryIO, name: str, text: str) -> None:
         start = "\n" if self._open_line[name] else ""  # the program left its line open
         self._open_line[name] = False
-        prefixed = "".join(f"{PREFIX}{line}\n" for line in text.splitlines())
+        prefixed = "".join(f"{PREFIX}{line}".rstrip() + "\n" for line in text.splitlines())
         self._write(stream, (start + prefixed).encode(errors="backslashreplace"))
 
 
@@ -281,7 +280,7 @@ class JsonWriter(Writer):
     def found(self, event: events.Found) -> None:
         self._put(lines.finding_line(event.finding, event.rank, event.process.number))
 
-    def diagnosed(self, findings: Findings) -> None:
+    def diagnosed(self, findings: Findings, cut: str = "") -> None:
         self._put(lines.diagnosis_line(findings))
 
     def trace(self, event: events.Trace) -> None:

@@ -45,7 +45,7 @@ class Attach:
             help="PID is a launcher (torchrun, accelerate, paddle.distributed.launch, mpirun, a shell) or one of its "
             "ranks: attach to all ranks",
         )
-        add_front_end(parser)
+        add_front_end(parser, "then let go of the program")
         add_hosts(parser)
 
     def run(self, parser: argparse.ArgumentParser, words: Sequence[str]) -> int:
@@ -92,5 +92,5 @@ class Attach:
             return None
         picked = pick()
         if picked is None:
-            raise AdbgError("no process was picked")
+            raise AdbgError("no process was picked", "`adbg attach PID` names one")
         return picked

@@ -14,6 +14,7 @@ from adbg.tui.cli.front_end import seconds
 from adbg.tui.cli.run import split_run
 
 VALUED = {"--iterations", "--only", "--run-dir", "--python", "--timeout"}
+_OF_A_SCRIPT = ("python", "iterations", "deep", "run_dir", "timeout")  # options that a recorded run has no use for
 _EXAMPLE = "for example: adbg diagnose train.py, adbg diagnose -m package.train, adbg diagnose -- torchrun train.py"
 
 
@@ -51,7 +52,13 @@ class Diagnose:
         from adbg.tui.debugger.findings.kinds import check
 
         only = check([word.strip() for word in options.only.split(",") if word.strip()])
+        if options.only and not only:
+            raise CommandError(f"no kind in --only {options.only!r}", "for example: --only nonfinite,in-place")
         if kind == "script" and (folder := recorded(target)) is not None:
+            if unused := [f"--{name.replace('_', '-')}" for name in _OF_A_SCRIPT if getattr(options, name)]:
+                raise CommandError(
+                    f"{folder.name} is a recorded run, which is read and not run", f"leave out {', '.join(unused)}"
+                )
             return _of_run(folder, only, options.json)
         return _of_script(options, kind, target, only)
 
@@ -90,8 +97,7 @@ def _of_script(options: argparse.Namespace, kind: str, target: list[str], only: 
 
 def recorded(target: Sequence[str]) -> Path | None:
     """The run directory that the words name; None where they are a script with its arguments."""
-    from adbg.engine.record.files import labels
-    from adbg.engine.record.runs import find_run
+    from adbg.engine.record.runs import find_run, is_run
 
     word = target[0]
     if len(target) > 1 or os.path.isfile(word):
@@ -100,7 +106,7 @@ def recorded(target: Sequence[str]) -> Path | None:
     if os.path.isdir(word):
         if os.path.exists(os.path.join(word, "__main__.py")):
             return None
-        if labels(Path(word)):
+        if is_run(word):
             return Path(word)
         raise CommandError(f"{word} is no run directory, and has no __main__.py to run", "`adbg runs` lists runs")
     try:

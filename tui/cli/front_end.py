@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from adbg.tui.debugger.program import Program
 
 
-def add_front_end(parser: argparse.ArgumentParser) -> None:
+def add_front_end(parser: argparse.ArgumentParser, then: str = "then the program to its end") -> None:
+    """``then``: what batch mode does once the commands are used up."""
     front = parser.add_argument_group("front end").add_mutually_exclusive_group()
     for name, text in (
         ("tui", "full screen (default on a terminal)"),
         ("repl", "a prompt"),
-        ("batch", "no prompt: run -b, -e and -x, then the program to its end"),
+        ("batch", f"no prompt: run -b, -e and -x, {then}"),
     ):
         front.add_argument(f"--{name}", dest="front", action="store_const", const=name, help=text)
     first = parser.add_argument_group("commands to run first, in the order given")

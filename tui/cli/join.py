@@ -43,7 +43,7 @@ class Join:
         options = parser.parse_args(own)
         if options.pid is not None:
             if dashes:
-                raise CommandError("--pid and a command exclude each other")
+                raise CommandError("--pid and a command exclude each other", "leave one of them out")
             from adbg.engine.launch.hosts.join import Joining
             from adbg.tui.attach.far import join_running
 

@@ -35,7 +35,7 @@ def capture(debugger: Debugger, argument: str) -> CommandResult:
         return _listing(debugger.view.request(protocol.Capture()).captures)
     if words[0] == "off":
         if len(words) > 2:
-            raise CommandError("expected at most one name after `capture off`")
+            raise CommandError("expected at most one name after `capture off`", "`capture` lists them")
         body = debugger.view.request(protocol.Capture(cancel=True, name=words[1] if len(words) > 1 else ""))
         return CommandResult(f"{len(body.captures)} dropped", [state.name for state in body.captures])
     request = _request(words)

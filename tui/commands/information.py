@@ -87,9 +87,9 @@ def info(debugger: Debugger, argument: str) -> CommandResult:
     if subject == "processes":
         return process_table(debugger)
     if subject == "findings":
-        from adbg.tui.commands.diagnosis.diagnose import findings_result
+        from adbg.tui.commands.diagnosis.diagnose import known_result
 
-        return findings_result(debugger, [], debugger.settings.diagnosis is not None)
+        return known_result(debugger)
     if subject == "ranks":
         from adbg.tui.commands.ranks import rank_table
 

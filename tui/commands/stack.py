@@ -165,7 +165,7 @@ def _line_to_list(debugger: Debugger, argument: str) -> SourceLine:
     if not argument:
         return here
     if not argument.isdigit():
-        raise CommandError(f"expected a line number, got {argument!r}")
+        raise CommandError(f"expected a line number, got {argument!r}", "for example: list 20, list model.py:20")
     last = len(linecache.getlines(here.file))
     if last and int(argument) > last:
         raise CommandError(f"{file_text(here.file)} has only {last} lines")

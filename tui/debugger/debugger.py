@@ -141,7 +141,7 @@ class Debugger:
         begins."""
         with self.model.changed:
             if self.run.begun:
-                raise CommandError("the script is already running")
+                raise CommandError("the script is already running", "`pause` stops it at the next node")
             if self.state is not State.STARTING:
                 raise NotStopped("there is no program to run", "`restart` starts it again")
             self.run.begun = True
@@ -178,21 +178,29 @@ class Debugger:
         attachment = self.program.attachment
         return attachment is not None and not self.run.joined and bool(attachment.entering)
 
+    def _not_running(self) -> CommandError:
+        hint = "`restart` starts it again" if self.program.launched else "`adbg attach` lists programs"
+        return CommandError("there is no running program", hint)
+
     def restart(self) -> None:
         """End the program and start it again; breakpoints, displays and watches stay. ``begin`` lets the script run."""
         if not self.program.launched:
-            raise CommandError("adbg did not start this program, so it cannot restart it")
+            raise CommandError(
+                "adbg did not start this program, so it cannot restart it", "start it anew, and attach to that"
+            )
         if self.alive:
             self.kill("restart")
             if not self.model.wait_state(State.EXITED, State.DETACHED, timeout=15):
-                raise AdbgError("the program did not end within 15 s of SIGKILL")
+                raise AdbgError(
+                    "the program did not end within 15 s of SIGKILL: it waits in the kernel", "`restart` again later"
+                )
         self.start()
 
     def detach(self) -> None:
         """Disarm everything and let the program run on without the debugger. ``adbg run`` still waits for its end."""
         with self.model.changed:
             if not self.alive:
-                raise CommandError("there is no running program")
+                raise self._not_running()
             self.run.begun = True
             processes = self.processes
             self.run.waiting.clear()
@@ -212,7 +220,7 @@ class Debugger:
     def kill(self, ended_by: str = "kill") -> None:
         """End the program at once (SIGKILL to all of it). ``Exited`` follows, with ``ended_by``."""
         if self.state in (State.NEW, State.EXITED):
-            raise CommandError("there is no running program")
+            raise self._not_running()
         self.run.ended_by = ended_by
         self.program.signal(signal.SIGKILL)
 
@@ -316,7 +324,7 @@ class Debugger:
         if self.state is State.STARTING and not self.program.launched and not self.run.begun:
             self.begin(False)
         if self.state is State.STOPPED:
-            raise CommandError("the program is already stopped")
+            raise CommandError("the program is already stopped", "`continue` lets it go on")
         if self.state is not State.RUNNING:
             raise NotStopped("the program is not running", "`run` starts it")
         self.run.quiet = False

@@ -43,7 +43,7 @@ class Incoming:
         self._ranks = ranks
         self._stop_all = stop_all
         self._decoders: dict[str, codecs.IncrementalDecoder] = {}
-        self.findings = Findings()
+        self.findings = Findings(program.command)
         self.profiles = Profiles(model.notice, lambda process, state: model.tell(events.ProfileEnded(process, state)))
 
     def listen(self, run: Run) -> None:
@@ -192,7 +192,7 @@ class Incoming:
             tell(events.ProfileChanged(process, body.state))
         elif isinstance(body, protocol.Found):
             if what := self.findings.add(process, body.finding):
-                tell(events.Found(process, body.finding, what))
+                tell(events.Found(process, self.findings.worded(process, body.finding), what))
         elif isinstance(body, protocol.RankFacts):
             for finding, what in self.findings.compare(process, body):
                 tell(events.Found(process, finding, what, of_job=True))

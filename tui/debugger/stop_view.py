@@ -185,7 +185,7 @@ class StopView:
         """Raises CommandError outside the stack."""
         frames = self.frames()
         if not frames:
-            raise CommandError("there is no stack here")
+            raise CommandError("there is no stack here", "it is known at a stop, and of a selected thread")
         if not 0 <= index < len(frames):
             raise CommandError(f"no frame {index} here: frames are 0 to {len(frames) - 1}", "`where` shows them")
         self.stack = replace(self.stack, selected=index)

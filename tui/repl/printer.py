@@ -140,7 +140,8 @@ class Printer:
             self.say("\n".join(growth_lines(event.growth)), RED)
         elif isinstance(event, events.Found):
             if event.what != "changed" and event.finding.victim_of is None:
-                self.say(told_line(event.finding, event.what, event.rank), RED)
+                weak = event.what != "told" or event.finding.severity == "note"
+                self.say(told_line(event.finding, event.what, event.rank), DIM if weak else RED)
         elif isinstance(event, events.StopQueued):
             self.say(
                 f"{event.process.title} stopped too: it is next, `process {event.process.number}` switches to it", DIM

@@ -11,6 +11,7 @@ from adbg.engine.protocol.messages import Cause, Examined, Finding
 from adbg.engine.types import SourceLine
 from adbg.tui.text.formatting import file_text, place_text
 
+NOBODY = "adbg got into no Python process of the program"
 _LABEL = 10  # cells of a label and what parts it from its text
 
 
@@ -65,7 +66,8 @@ def finding_lines(row: Ranked, width: int, whole: bool = True, keys: bool = Fals
     place = place_of(finding)
     ranks = f" (rank{'s' * (len(row.ranks) > 1)} {', '.join(map(str, row.ranks))})" if row.ranks else ""
     head = f"{number}. {finding.severity}  {finding.kind}{ranks}: {finding.message}"
-    lines = [FindingLine(text, style, place, number) for text in wrap(head, width, subsequent_indent="     ")]
+    heads = wrap(head, width, subsequent_indent="     ", break_on_hyphens=False)
+    lines = [FindingLine(text, style, place, number) for text in heads]
     if finding.cause is not None:
         lines.append(FindingLine(f"     {'change':<{_LABEL}}{cause_text(finding.cause)}", "bold", place, number))
         if finding.cause.text:
@@ -75,13 +77,15 @@ def finding_lines(row: Ranked, width: int, whole: bool = True, keys: bool = Fals
 
     def add(label: str, text: str, at: SourceLine | None = place, style: str = "") -> None:
         first, rest = f"     {label:<{_LABEL}}", " " * (5 + _LABEL)
-        parts = wrap(_here(text), max(20, width - len(rest)), break_long_words=False) or [""]
+        parts = wrap(_here(text), max(20, width - len(rest)), break_long_words=False, break_on_hyphens=False) or [""]
         for i, part in enumerate(parts):
             lines.append(FindingLine((rest if i else first) + part, style, at, number))
 
-    node = _node_text(finding)
+    node, seen = _node_text(finding), _seen_text(finding)
     if node:
         add("node", node, finding.forward or place)
+    elif seen:
+        add("seen", seen, finding.forward or place)
     for i, proof in enumerate(finding.evidence):
         add("" if i else "evidence", proof)
     for i, command in enumerate(finding.next):
@@ -101,19 +105,29 @@ def _here(text: str) -> str:
 
 
 def _node_text(finding: Finding) -> str:
+    """The node, what made it, and when; "" where it is about none."""
     node = finding.node
-    parts = []
-    if node is not None:
-        name = node.unique_name or node.name
-        parts += [name] if name else []
-        parts += [f"of {node.parameter}"] if node.parameter else [f"of module {node.module}"] if node.module else []
-    if finding.forward is not None:
-        parts.append(f"made at {place_text(finding.forward)}")
-    if parts and finding.backward is not None:
-        parts.append(f"in backward {finding.backward}")
-    elif parts and finding.iteration is not None:
-        parts.append(f"certain in iteration {finding.iteration}")  # the node, or parameter, is older
-    return ", ".join(parts)
+    name = node and (node.unique_name or node.name)
+    if node is None or not name:
+        return ""
+    parts = [name, f"of parameter {node.parameter}" if node.parameter else f"of module {node.module}"]
+    made = [f"made at {place_text(finding.forward)}"] if finding.forward is not None else []
+    return ", ".join([*parts[: 2 if node.parameter or node.module else 1], *made, *_when(finding)])
+
+
+def _seen_text(finding: Finding) -> str:
+    """Of what, when it was seen first, and where, unless that is the line to change."""
+    node, forward = finding.node, finding.forward
+    of = [f"parameter {node.parameter}"] if node is not None and node.parameter else []
+    of = of or ([f"module {node.module}"] if node is not None and node.module else [])
+    where = [] if forward is None or forward == place_of(finding) else [f"at {place_text(forward)}"]
+    return ", ".join([*of, *where, *_when(finding)])
+
+
+def _when(finding: Finding) -> list[str]:
+    if finding.backward is not None:
+        return [f"in backward {finding.backward}"]
+    return [f"in iteration {finding.iteration}"] if finding.iteration is not None else []
 
 
 def list_lines(rows: Sequence[Ranked], width: int, whole: bool = True) -> list[FindingLine]:
@@ -125,34 +139,87 @@ def list_lines(rows: Sequence[Ranked], width: int, whole: bool = True) -> list[F
     return lines
 
 
-def count_text(rows: Sequence[Ranked]) -> str:
-    """ "2 findings: 1 error, 1 note"; "nothing found"."""
+def count_text(rows: Sequence[Ranked], so_far: str = "") -> str:
+    """ "2 findings: 1 error, 1 note"; "1 finding, an error"; "nothing found". ``so_far``: " so far", of a program that
+    may tell more."""
     if not rows:
-        return "nothing found"
-    counts = [(name, sum(row.finding.severity == name for row in rows)) for name in ("error", "warning", "note")]
-    words = ", ".join(f"{count} {name}{'s' * (count > 1)}" for name, count in counts if count)
-    return f"{len(rows)} finding{'s' * (len(rows) > 1)}: {words}"
+        return f"nothing found{so_far}"
+    total = len(rows)
+    head = f"{total} finding{'s' * (total > 1)}{so_far}"
+    counts = {name: sum(row.finding.severity == name for row in rows) for name in ("error", "warning", "note")}
+    there = [name for name, count in counts.items() if count]
+    if len(there) == 1:
+        return f"{head}, all {there[0]}s" if total > 1 else f"{head}, {'an' if there[0] == 'error' else 'a'} {there[0]}"
+    return f"{head}: " + ", ".join(f"{counts[name]} {name}{'s' * (counts[name] > 1)}" for name in there)
 
 
-def headline(rows: Sequence[Ranked], examined: Sequence[Examined], ended: bool) -> str:
-    """The count, and where none is no all-clear, why: the program ended without a word, or detectors failed."""
-    counts = count_text(rows)
-    if not ended:
-        told = counts if rows else "nothing was told"
-        return f"cut short: {told} until the program ended without a word (a signal, os._exit); more may be there"
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far diagnosis is. ``alive``: the program may tell more; ``known``: it said what it looked at; ``ended``: as
+    it came to its end, or as diagnosis was switched off; ``on``: it was asked for; ``cut``: what ended the program
+    before ("SIGKILL"), where that is known, or ``NOBODY``."""
+
+    iterations: int = 0
+    alive: bool = False
+    known: bool = True
+    ended: bool = True
+    on: bool = True
+    cut: str = ""
+
+
+def headline(rows: Sequence[Ranked], examined: Sequence[Examined], progress: Progress) -> str:
+    """The count; where none is no all-clear, why: nothing was watched, the program was cut short, detectors failed."""
+    now = progress
+    many = iterations_text(now.iterations)
+    if now.alive and not now.ended:
+        if not rows and not now.on:
+            return "diagnosis is not on"
+        if not now.iterations:
+            return count_text(rows, " so far") if rows else "nothing is known so far: no backward was watched yet"
+        return f"{count_text(rows, ' so far')}, in {many}"
+    if now.cut == NOBODY and not rows:
+        return f"nothing was looked at: {NOBODY}"
+    if not now.ended and (now.on or rows):
+        told = count_text(rows) if rows else "nothing was told"
+        if not now.cut:
+            return f"cut short: {told} until the program ended without a word (a signal, os._exit); more may be there"
+        return f"cut short by {now.cut}{f' after {many}' if now.known else ''}: {told}; more may be there"
+    if not now.ended:
+        return "diagnosis was not on while the program ran"
+    if not rows and not now.iterations:
+        return "no backward was called while it watched: next to nothing was looked at"
     failed = len({row.kind for row in examined if row.result == "could not look"})
     kinds = f"{failed} kind{'s' * (failed > 1)} of findings could not be looked for"
     if failed and not rows and not any(row.result == "clear" for row in examined):
         return kinds
-    return f"{counts}, and {kinds}" if failed else counts
+    return f"{count_text(rows)}, and {kinds}" if failed else count_text(rows)
 
 
-def examined_lines(examined: Sequence[Examined], iterations: int, ended: bool, found: bool) -> list[str]:
-    """What could not be looked at, a line a reason, then what was. ``ended``: said so by the program, or by a stop of
-    diagnosis."""
-    if not ended:
-        return ["what was looked at is not known: the program did not come to its end"]
-    seen = f"{iterations} iteration{'s' * (iterations != 1)}"
+def report_lines(
+    rows: Sequence[Ranked], examined: Sequence[Examined], progress: Progress, words: str, width: int
+) -> list[str]:
+    """All of it, in lines of ``width`` cells: the headline, the findings, what was looked at, and where their commands
+    are typed. ``words``: the program's, as ``adbg run`` takes it."""
+    lines = [headline(rows, examined, progress), *(line.text for line in list_lines(rows, width))]
+    ends = examined_lines(examined, progress, bool(rows))
+    if any(not each.startswith("adbg ") for row in rows for each in row.finding.next):
+        ends.append(f"`adbg run {words or 'SCRIPT'}` opens the debugger: type there what stands behind `next`")
+    for each in ends:
+        lines += wrap(each, max(width, 20), break_on_hyphens=False)  # names of kinds stay whole
+    return lines
+
+
+def iterations_text(count: int) -> str:
+    return f"{count} iteration{'s' * (count != 1)}"
+
+
+def examined_lines(examined: Sequence[Examined], progress: Progress, found: bool) -> list[str]:
+    """What could not be looked at, a line a reason, then what was. Without a backward that is next to nothing, and no
+    kind is listed as not found."""
+    if not progress.known:
+        told = progress.on and not progress.alive and progress.cut != NOBODY
+        return ["what was looked at is not known: the program did not come to its end"] if told else []
+    seen = iterations_text(progress.iterations)
     clear = [row.kind for row in examined if row.result == "clear"]
     away = [row.kind for row in examined if row.result == "not applicable"]
     reasons: dict[str, list[str]] = {}
@@ -160,12 +227,12 @@ def examined_lines(examined: Sequence[Examined], iterations: int, ended: bool, f
         if row.result == "could not look":
             reasons.setdefault(row.why, []).append(row.kind)
     lines = [f"could not look for {', '.join(kinds)}: {why}" for why, kinds in reasons.items()]
-    if not iterations:
-        lines.append("no backward was called while it watched: only what shows without one was looked for")
-    elif found and clear:
-        lines.append(f"{len(clear)} other kind{'s' * (len(clear) > 1)} of findings were looked for in {seen}: none")
+    if not progress.iterations:
+        return [*lines, "no backward was called while it watched: little else was looked for"] if found else lines
+    if found and clear:
+        lines.append(f"not found, in {seen}: {len(clear)} other kind{'s' * (len(clear) > 1)} of findings")
     elif clear:
         lines.append(f"looked for in {seen}, and not found: {', '.join(clear)}")
-    if away and not found and iterations:
+    if away and not found:
         lines.append(f"nothing there to look at: {', '.join(away)}")
     return lines

@@ -162,7 +162,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
 
 def test_layers_that_share_a_line_are_told_apart(runs: dict[str, Run]) -> None:
     run = runs["shared line"]
-    first = run.first("nonfinite")
+    first = run.check_first("nonfinite")
     assert first["node"]["module"] == run.plain.split()[0] == "layers.1"
     assert first["iteration"] == 11
 
@@ -170,7 +170,7 @@ def test_layers_that_share_a_line_are_told_apart(runs: dict[str, Run]) -> None:
 def test_clipping_by_the_optimizer_is_seen(runs: dict[str, Run]) -> None:
     """Witness: the norms as the program prints them, of all gradients and the largest of one."""
     for name, words, column in (("by all", "acts at every one of 14 steps", 0), ("by each", "clipping never acts", 1)):
-        first = runs[name].first("clipping-order")
+        first = runs[name].check_first("clipping-order")
         printed = [line.split()[column] for line in runs[name].plain.splitlines()]
         assert first["severity"] == "note" and words in first["message"]
         last = printed[-1] if name == "by all" else max(printed, key=float)
@@ -179,7 +179,7 @@ def test_clipping_by_the_optimizer_is_seen(runs: dict[str, Run]) -> None:
 
 
 def test_operands_go_by_the_names_of_the_program(runs: dict[str, Run]) -> None:
-    first = runs["operands"].first("operator-error")
+    first = runs["operands"].check_first("operator-error")
     assert "add failed on scores f32 [1, 5] and labels f32 [2, 3]" in first["message"], first["message"]
     assert not [line for line in first["evidence"] if line.startswith("x is")], first["evidence"]
 
@@ -195,11 +195,11 @@ def test_a_hook_that_keeps_the_norm_shows_an_element(runs: dict[str, Run]) -> No
 
 def test_what_was_replaced_gets_no_gradient_as_a_consequence(runs: dict[str, Run]) -> None:
     run = runs["replaced"]
-    first = run.first("stale-parameters")
+    first = run.check_first("stale-parameters")
     assert first["iteration"] == 6
     assert {each["victim_of"] for each in run.every if each["kind"] == "no-gradient"} == {first["id"]}
     assert [each["kind"] for each in run.told] == ["stale-parameters"]
 
 
 def test_a_healthy_training_of_another_shape(runs: dict[str, Run]) -> None:
-    runs["healthy"].healthy()
+    runs["healthy"].check_healthy()

@@ -243,7 +243,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
 
 def test_layers_that_share_a_line_are_told_apart(runs: dict[str, Run]) -> None:
     run = runs["shared line"]
-    first = run.first("nonfinite")
+    first = run.check_first("nonfinite")
     assert first["node"]["module"] == run.plain.split()[0] == "layers.2"
     assert first["iteration"] == 11
 
@@ -251,26 +251,26 @@ def test_layers_that_share_a_line_are_told_apart(runs: dict[str, Run]) -> None:
 def test_a_scaler_that_skips_every_step_is_told_as_that(runs: dict[str, Run]) -> None:
     for name, severity, steps in (("scaler, short", "note", 5), ("scaler", "warning", 12)):
         run = runs[name]
-        first = run.first("nonfinite")
+        first = run.check_first("nonfinite")
         assert run.plain.strip() == "never stepped"
         assert first["severity"] == severity and not [each for each in run.every if each["severity"] == "error"]
         assert f"each of the last {steps} steps was skipped: the loss scale has not come down yet" in first["message"]
     assert runs["scaler, in the end"].plain.strip() == "stepped"
-    runs["scaler, in the end"].healthy()
-    hopeless = runs["scaler, hopeless"].first("nonfinite")
+    runs["scaler, in the end"].check_healthy()
+    hopeless = runs["scaler, hopeless"].check_first("nonfinite")
     assert hopeless["severity"] == "error" and "32 steps in a row were skipped" in " ".join(hopeless["evidence"])
 
 
 def test_parameters_that_nobody_holds_are_told_while_it_runs(runs: dict[str, Run]) -> None:
-    first = runs["not held"].first("not-optimized")
+    first = runs["not held"].check_first("not-optimized")
     assert first["iteration"] == 6
     assert "head.bias and head.weight" in first["message"]
     assert "SGD stepped 40 times" in " ".join(first["evidence"]), "and told again with the whole run"
-    runs["held later"].healthy()
+    runs["held later"].check_healthy()
 
 
 def test_tensors_without_a_name_are_called_by_their_place(runs: dict[str, Run]) -> None:
-    first = runs["in a list"].first("not-optimized")
+    first = runs["in a list"].check_first("not-optimized")
     assert sorted(line.partition(":")[0] for line in first["evidence"][:3]) == [
         "Net.gates[0]", "Net.gates[1]", "Net.gates[2]",
     ]  # fmt: skip
@@ -278,7 +278,7 @@ def test_tensors_without_a_name_are_called_by_their_place(runs: dict[str, Run]) 
 
 def test_what_was_replaced_gets_no_gradient_as_a_consequence(runs: dict[str, Run]) -> None:
     run = runs["replaced"]
-    first = run.first("stale-parameters")
+    first = run.check_first("stale-parameters")
     assert first["iteration"] == 6
     told = {each["message"].partition(" never")[0]: each for each in run.every if each["kind"] == "no-gradient"}
     assert told["SGD params[4] and SGD params[5]"]["victim_of"] == first["id"]
@@ -287,7 +287,7 @@ def test_what_was_replaced_gets_no_gradient_as_a_consequence(runs: dict[str, Run
 
 
 def test_steps_in_evaluation_mode_are_counted_to_the_end(runs: dict[str, Run]) -> None:
-    first = runs["evaluation"].first("wrong-mode")
+    first = runs["evaluation"].check_first("wrong-mode")
     assert first["iteration"] == 3 and first["evidence"][0].startswith("all 17 steps were made of forwards")
 
 
@@ -308,4 +308,4 @@ def test_warnings_and_tracebacks_are_those_of_the_plain_run(runs: dict[str, Run]
 
 
 def test_a_healthy_training_of_another_shape(runs: dict[str, Run]) -> None:
-    runs["healthy"].healthy()
+    runs["healthy"].check_healthy()

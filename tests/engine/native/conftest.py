@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,3 +37,15 @@ def core(extension: Path) -> Any:
     from adbg.engine.native import load
 
     return load.loaded(str(extension))
+
+
+@pytest.fixture
+def native(core: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The extension; every backend that is made here uses it, and leaves no hook of it in a node."""
+    from adbg.engine.native import load
+
+    assert load.check(core) == ""
+    monkeypatch.setattr(load, "_answer", [(core, "")])
+    yield core
+    core.torch_stacks(False)
+    assert core.torch_hooked(0) == 0

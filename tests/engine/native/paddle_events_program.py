@@ -1,5 +1,5 @@
-"""What the extension writes down of nodes on Paddle, tried in a process of its own: prints one JSON object, by case. Run
-with ``ADBG_NATIVE=FILE``."""
+"""What the extension writes down of nodes on Paddle, tried in a process of its own: prints one JSON object, by case.
+Run with ``ADBG_NATIVE=FILE``."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ NO_NODE = HookPlan(name=lambda name: False)
 
 
 class Collecting(Watch):
-    """Takes what is written down, at the end and where ``take_at`` says so. Without hooks (``plan``), or with ours beside
-    it, whose norms are of numpy's making."""
+    """Takes what is written down, at the end and where ``take_at`` says so. Without hooks (``plan``), or with ours
+    beside it, whose norms are of numpy's making."""
 
     def __init__(self, plan: HookPlan = NO_NODE, take_at: int = 0) -> None:
         super().__init__(plan)
@@ -217,8 +217,8 @@ def case_errors() -> dict[str, Any]:
             if name not in ("paddle_events_begin", "paddle_entry"):  # of no graph nothing is written down
                 raised.append(f"{name}{arguments}")
     for arguments in (
-        (1, (), (), None, None), (2, (), (), None, None), (2, (), (b"12345678",), print, None), (3, (), (), print, None),
-        (2, (), (), print, bytearray(3)), (2, (), (), print, b"x" * 24),
+        (1, (), (), None, None), (2, (), (), None, None), (2, (), (b"12345678",), print, None),
+        (3, (), (), print, None), (2, (), (), print, bytearray(3)), (2, (), (), print, b"x" * 24),
     ):  # fmt: skip
         try:
             module.paddle_entry_mode(*arguments)

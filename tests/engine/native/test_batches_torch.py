@@ -199,6 +199,8 @@ class Looks(Observer):
         self.session: Any = None
         self.seen: list[tuple[str, dict[int, Any]]] = []
         self.told: list[tuple[int, int]] = []
+        self.norms: list[float] = []  # what torch's own hooks saw
+        self.ran: list[int] = []  # how many of these at each stop
 
     def node_events(self, running: Running, batch: NodeBatch) -> None:
         self.told.append((running.call.number, len(batch)))
@@ -207,13 +209,13 @@ class Looks(Observer):
         state = point.calls[-1]
         figures = {state.index_of(key): (ran.norm, ran.us) for key, ran in state.ran.items()}
         self.seen.append((point.stop.node.unique_name, figures))
+        self.ran.append(len(self.norms))
         self.session.parked.resume()
 
 
 def test_at_a_stop_every_node_that_ran_has_its_figures(core: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A breakpoint takes one node; the norms of the others are those that torch's own hooks see."""
     looks = Looks()
-    norms: list[float] = []
     with watched(monkeypatch, core, looks) as session:
         looks.session = session
         train(model(), 2)
@@ -225,11 +227,12 @@ def test_at_a_stop_every_node_that_ran_has_its_figures(core: Any, monkeypatch: p
         for node in nodes:
             nodes += [below for below, _ in node.next_functions if below is not None and below not in nodes]
         for node in nodes:
-            node.register_prehook(lambda grads: norms.append(grads[0].norm().item()))
+            node.register_prehook(lambda grads: looks.norms.append(grads[0].norm().item()))
         loss.backward()
     assert looks.seen[0][0] == "TanhBackward0#1"
     figures = looks.seen[0][1]
     assert sorted(figures) == list(range(1, len(figures) + 1)) and len(figures) >= 5
-    assert [figures[index][0] for index in sorted(figures)] == pytest.approx(norms[: len(figures)], rel=1e-5)
+    assert looks.ran == [len(figures) + 1], "torch's hook on the node at hand runs before adbg's"
+    assert [figures[index][0] for index in sorted(figures)] == pytest.approx(looks.norms[: len(figures)], rel=1e-5)
     assert all(us is not None and us > 0 for _, us in figures.values())
     assert sum(count for _, count in looks.told[-3:]) == len(nodes), "the rest is told at the end"

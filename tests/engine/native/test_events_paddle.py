@@ -38,7 +38,7 @@ def test_every_node_in_its_order_with_the_norm_that_a_hook_is_given(told: tuple[
     assert [row[:3] for row in alone] == [row[:3] for row in beside]
     assert [row[1] for row in alone] == found["order"] and [row[2] for row in alone] == list(range(1, len(alone) + 1))
     assert found["begins"] == sorted(found["begins"]) and all(us > 0 for us in found["us"])
-    hooks = dict((key, norm) for key, norm in found["hooked"])
+    hooks = dict(found["hooked"])
     assert len(hooks) == len(beside)
     for row in beside:
         assert row[3] == pytest.approx(hooks[row[1]], rel=1e-5, abs=1e-30), row

@@ -12,18 +12,9 @@ torch = pytest.importorskip("torch")
 
 from adbg.engine.backends.base import HookPlan  # noqa: E402
 from adbg.engine.backends.torch import hooks  # noqa: E402
-from adbg.engine.native import load  # noqa: E402
 from tests.support.torch_watch import Watch, watching  # noqa: E402
 
-pytestmark = pytest.mark.torch
-
-
-@pytest.fixture(autouse=True)
-def native(core: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    assert load.check(core) == ""
-    monkeypatch.setattr(load, "_answer", [(core, "")])
-    yield core
-    assert core.torch_hooked(0) == 0
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("native")]
 
 
 class Inner(torch.autograd.Function):

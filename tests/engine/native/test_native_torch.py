@@ -18,21 +18,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from adbg.engine.backends.base import HookPlan  # noqa: E402
-from adbg.engine.native import load  # noqa: E402
 from tests.support.program import ROOT  # noqa: E402
 from tests.support.torch_watch import Watch, watching  # noqa: E402
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("native")]
 _FRAME = re.compile(r'  File "(.+)", line (\d+), in (.+)')
-
-
-@pytest.fixture(autouse=True)
-def native(core: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Every backend made here uses the extension."""
-    assert load.check(core) == ""
-    monkeypatch.setattr(load, "_answer", [(core, "")])
-    yield core
-    core.torch_stacks(False)
 
 
 class Twice(torch.autograd.Function):

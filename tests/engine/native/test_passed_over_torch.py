@@ -10,26 +10,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from adbg.engine.native import load  # noqa: E402
 from adbg.engine.protocol.messages import BreakpointRequest  # noqa: E402
 from adbg.engine.session.breakpoints.table import BreakpointTable  # noqa: E402
 from adbg.engine.session.passed_over import PassedOver  # noqa: E402
 from tests.support.torch_watch import Watch, watching  # noqa: E402
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("native")]
 
 # What the model does in each iteration: it takes the other part and the other parameter, or an operation more.
 COURSE = [0] * 6 + [1] + [0] * 3 + [2] + [0] * 2 + [1] * 2
 OTHER = [number for number, what in enumerate(COURSE, 1) if what == 1]
 ALIKE = {4, 5, 6, 8, 9, 10, 12, 13}  # just like one of the first three
-
-
-@pytest.fixture(autouse=True)
-def native(core: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    assert load.check(core) == ""
-    monkeypatch.setattr(load, "_answer", [(core, "")])
-    yield core
-    core.torch_stacks(False)
 
 
 class Model(torch.nn.Module):

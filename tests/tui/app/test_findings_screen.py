@@ -8,9 +8,11 @@ import pytest
 from support.app_driver import Driver, drive
 
 from adbg.engine.errors import NotStopped
+from adbg.engine.launch.command_line import program_python
 from adbg.engine.protocol import messages as protocol
 from adbg.engine.types import SourceLine
 from adbg.tui.app.screens.findings import FindingsScreen
+from adbg.tui.debugger.findings.store import Findings
 
 WIDE, NARROW = (160, 45), (80, 24)
 CAUSE = protocol.Cause(__file__, 12, "step", "from adbg.engine.types import SourceLine")
@@ -42,8 +44,9 @@ def test_a_list_what_proves_it_and_where_it_is(size: tuple[int, int]) -> None:
         app.agent.do_diagnose = answer  # type: ignore[attr-defined]
         await app.press("f8")
         text = await app.shows(
-            "Findings", "2 findings: 1 error, 1 warning", "error   test_findings_sc", "zero-grad  optimizer.zero",
-            "change    ", "norms 1.2, 2.3, 3.5, 4.1", "next      1  p grad", "1 other kind of findings", "so far",
+            "Findings", "2 findings so far: 1 error, 1 warning, in 2 iterations", "error   test_findi", ":12  ",
+            "zero-grad  optimizer.zero", "change    ", "norms 1.2, 2.3, 3.5, 4.1", "next      1  p grad",
+            "not found, in 2 iterations: 1 other kind",
         )  # fmt: skip
         assert asked == ["start", "state"] and max(len(line) for line in text.splitlines()) <= size[0]
         await app.press("j")
@@ -58,13 +61,45 @@ def test_a_list_what_proves_it_and_where_it_is(size: tuple[int, int]) -> None:
     drive(size, body)
 
 
+def test_after_the_end_the_graph_that_is_still_there_shows_the_node() -> None:
+    async def body(app: Driver) -> None:
+        name, absent = app.agent.names[-1], "NotHere0#7"
+        gone = replace(second(absent), id=3, cause=None, forward=None, severity="note")
+        app.agent.do_diagnose = lambda _: protocol.DiagnosisBody(True, [second(name), gone])  # type: ignore[attr-defined]
+        await app.press("f8")
+        await app.shows("2 findings so far")
+        app.program.end(app.agent)
+        await app.until(lambda: not app.debugger.alive, "the end")
+        await app.shows("cut short: 2 findings: 1 warning, 1 note until the program ended")
+        await app.press("enter")
+        await app.until(lambda: not isinstance(app.app.screen, FindingsScreen), "the main screen")
+        graph = app.app.main.graph
+        assert graph.selected is not None and graph.selected.unique_name == name
+        assert 0 <= graph.cursor - graph.scroll_offset.y < graph.size.height, "in sight"
+        assert (app.app.main.code.path, app.app.main.code.current) == (__file__, 30)
+        await app.press("f8", "G", "enter")
+        await app.shows(f"{absent} is not in the graph shown")
+
+    drive(NARROW, body, toasts=True)
+
+
 def test_one_that_comes_later_is_shown_and_none_is_said() -> None:
     async def body(app: Driver) -> None:
-        app.agent.do_diagnose = lambda _: protocol.DiagnosisBody(True)  # type: ignore[attr-defined]
+        seen = [0]
+        app.agent.do_diagnose = lambda _: protocol.DiagnosisBody(  # type: ignore[attr-defined]
+            True, [], [protocol.Examined("in-place", "clear")], seen[0]
+        )
         await app.press("f8")
-        await app.shows("nothing found", "diagnosis is on now")
+        text = await app.shows("nothing is known so far: no backward was watched yet", "let the program run")
+        assert "in-place" not in text and "nothing found" not in text, "no all-clear"
+        seen[0] = 3
+        await app.press("r")
+        text = await app.shows(
+            "nothing found so far, in 3 iterations", "looked for in 3 iterations, and not found: in-"
+        )
+        assert text.count("nothing found so far") == 1
         app.agent.event(protocol.Found(FIRST))
-        await app.shows("1 finding: 1 error", "norms 1.2")
+        await app.shows("1 finding so far, an error", "norms 1.2")
         await app.press("f8")
         assert len(app.app.screen_stack) == 1
         await app.shows("error of rank 0: zero-grad: optimizer.zero_grad()")
@@ -72,16 +107,39 @@ def test_one_that_comes_later_is_shown_and_none_is_said() -> None:
     drive(WIDE, body)
 
 
+def test_a_long_one_says_what_is_below_and_is_copied_whole() -> None:
+    async def body(app: Driver) -> None:
+        told = replace(FIRST, evidence=[f"proof {n}" for n in range(40)], cause=None)
+        many = [told, *(replace(told, id=n, message=f"number {n}") for n in range(2, 21))]
+        app.agent.do_diagnose = lambda _: protocol.DiagnosisBody(True, many)  # type: ignore[attr-defined]
+        await app.press("f8")
+        text = await app.shows("20 findings so far, all errors", "space ", "proof 0")
+        below = int(text.rpartition("space ")[2].partition(" more lines")[0])
+        shown = [n for n in range(40) if f"proof {n}" in text]
+        assert below > 40 - len(shown) and "proof 39" not in text
+        await app.press(*["space"] * 4)
+        await app.shows("proof 39", "next      1  p grad")
+        await app.press("space")
+        await app.shows("proof 0")
+        await app.press("G", "y")
+        await app.until(lambda: "number 20" in app.app.clipboard and "proof 39" in app.app.clipboard, "all of it")
+        await app.press("enter")
+        await app.shows("this finding names no line and no node")
+
+    drive(NARROW, body, toasts=True)
+
+
 def test_a_next_command_is_run_by_its_number() -> None:
     """One of the prompt's runs there; one of a shell is copied, and the screen stays; any other number does nothing."""
 
     async def body(app: Driver) -> None:
         told = replace(FIRST, next=["p 40 + 2", "adbg diagnose --deep SCRIPT"])
+        app.debugger.findings = app.debugger.incoming.findings = Findings((program_python(), "my train.py", "4"))
         app.agent.do_diagnose = lambda _: protocol.DiagnosisBody(True, [told])  # type: ignore[attr-defined]
         await app.press("f8")
         await app.shows("1  p 40 + 2", "2  adbg diagnose")
         await app.press("9", "2")
-        await app.until(lambda: app.app.clipboard == "adbg diagnose --deep SCRIPT", "it is copied")
+        await app.until(lambda: app.app.clipboard == "adbg diagnose --deep 'my train.py' 4", "it is copied")
         assert isinstance(app.app.screen, FindingsScreen)
         await app.press("1")
         await app.until(lambda: not isinstance(app.app.screen, FindingsScreen), "the main screen")

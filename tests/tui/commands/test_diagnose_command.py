@@ -53,7 +53,7 @@ def test_the_first_one_switches_it_on_and_looks(watched: Callable[..., Watched])
     answers = detecting(session, OTHER, FOUND)
     text = session.run("diagnose").text
     assert [each.action for each in answers.asked] == ["start", "state"]
-    assert "2 findings: 1 error, 1 note" in text and text.index("gradients add up") < text.index("may overflow")
+    assert "2 findings so far: 1 error, 1 note" in text and text.index("gradients add up") < text.index("may overflow")
     assert "norms" not in text and "`diagnose N` shows" in text
     session.run("diagnose")
     assert [each.action for each in answers.asked] == ["start", "state", "state"]
@@ -61,8 +61,15 @@ def test_the_first_one_switches_it_on_and_looks(watched: Callable[..., Watched])
     assert "evidence  norms 1, 2, 3" in one.text and one.value["kind"] == "zero-grad"  # type: ignore[index]
     only = session.run("diagnose nonfinite")
     assert "may overflow" in only.text and "gradients" not in only.text
-    assert "gradients add up" in session.run("info findings").text
-    for line, hint in (("diagnose 3", "1 to 2"), ("diagnose nonfinit", "closest: nonfinite")):
+    answers.findings.remove(OTHER)
+    session.debugger.findings.begin()
+    assert session.run("diagnose nonfinite").text.startswith("nonfinite: nothing found so far, in 3 iterations")
+    answers.findings.insert(0, OTHER)
+    session.run("diagnose")
+    answers.findings.append(protocol.Finding(3, "nonfinite", "note", 0.4, "came later"))
+    assert "came later" in session.run("info findings").text and answers.asked[-1].action == "state"
+    answers.findings.pop()
+    for line, hint in (("diagnose 4", "1 to 3"), ("diagnose nonfinit", "closest: nonfinite")):
         with pytest.raises(CommandError, match=hint):
             session.run(line)
 
@@ -70,7 +77,7 @@ def test_the_first_one_switches_it_on_and_looks(watched: Callable[..., Watched])
 def test_start_and_stop(watched: Callable[..., Watched]) -> None:
     session = watched()
     answers = detecting(session)
-    assert "nothing found; diagnosis was not on" in session.run("info findings").text
+    assert "diagnosis is not on" in session.run("info findings").text
     with pytest.raises(CommandError, match="not on"):
         session.run("diagnose stop")
     assert "looks for zero-grad" in session.run("diagnose start deep zero-grad").text
@@ -80,7 +87,7 @@ def test_start_and_stop(watched: Callable[..., Watched]) -> None:
         session.run("diagnose start")
     text = session.run("diagnose").text
     assert "nothing found so far" in text and "not found: nonfinite" in text
-    assert "off: nothing found" in session.run("diagnose stop").text
+    assert "off: nothing found, in 3 iterations" in session.run("diagnose stop").text
     assert session.debugger.settings.diagnosis is None and not answers.on
 
 
@@ -124,3 +131,21 @@ def test_what_comes_is_told_once(watched: Callable[..., Watched]) -> None:
     session.wait(events.Found, 2)
     assert [each.what for each in session.of(events.Found)] == ["told", "taken back"]
     assert session.debugger.findings.ranked() == []
+
+
+def test_of_a_job_every_process_says_how_far_it_is(watched: Callable[..., Watched]) -> None:
+    """The current one may be the launcher, which calls no backward; one that does not answer holds up nobody."""
+
+    def refuses(_: protocol.Diagnose) -> protocol.DiagnosisBody:
+        raise CommandError("not now", "later")
+
+    session = watched(ranks=3)
+    session.start()
+    current = session.debugger.current
+    assert current is not None
+    here, busy, silent = sorted(session.program.agents, key=lambda agent: agent.rank != current.rank)
+    for agent, count in ((here, 0), (busy, 7)):
+        told = protocol.DiagnosisBody(True, [], [protocol.Examined("nonfinite", "clear")], count)
+        agent.do_diagnose = lambda _, told=told: told  # type: ignore[attr-defined]
+    silent.do_diagnose = refuses  # type: ignore[attr-defined]
+    assert "nothing found so far, in 7 iterations" in session.run("diagnose").text

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from adbg.engine.errors import CommandError
+from adbg.engine.launch.command_line import program_python
 from adbg.engine.protocol.messages import Cause, DiagnosisBody, DiagnosisEnds, Examined, Finding, FoundAt
 from adbg.engine.types import SourceLine
 from adbg.tui.debugger.findings import kinds
+from adbg.tui.debugger.findings.own_words import in_own_words, words_of
 from adbg.tui.debugger.findings.ranking import Told, is_error, merged, ranked
 from adbg.tui.debugger.findings.store import Findings
-from adbg.tui.text.findings import Ranked, examined_lines, finding_lines, headline, told_line
+from adbg.tui.text.findings import NOBODY, Progress, Ranked, examined_lines, finding_lines, headline, told_line
 
 
 def made(id: int, kind: str = "nonfinite", severity: str = "error", **fields: Any) -> Finding:
@@ -92,21 +94,24 @@ def test_what_processes_came_to_is_one_row_a_kind() -> None:
 
 
 def test_the_store_tells_what_is_new() -> None:
-    store, process = Findings(), SimpleNamespace(number=1, info=SimpleNamespace(rank=None))
+    store, process = Findings(("python", "train.py")), SimpleNamespace(number=1, info=SimpleNamespace(rank=None))
     first = made(1, severity="warning")
 
     def add(finding: Finding) -> str:
         return store.add(process, finding)  # type: ignore[arg-type]
 
     assert [add(first), add(first), add(replace(first, severity="error"))] == ["told", "", "changed"]
-    assert not store.told_end
+    assert not store.known
     store.learn(process, DiagnosisBody(True, [first], [Examined("a", "clear")], 4))  # type: ignore[arg-type]
-    assert store.told_end and store.iterations == 4 and store.ranked()[0].finding == first
+    assert store.known and not store.told_end and store.iterations == 4 and store.ranked()[0].finding == first
     store.ended(process, DiagnosisEnds([Examined("a", "finding")], 5))  # type: ignore[arg-type]
+    assert store.told_end and store.progress(True, True).iterations == 5
+    store.learn(process, DiagnosisBody(True, [first], [Examined("a", "finding")], 6))  # type: ignore[arg-type]
+    assert not store.told_end, "it was started again"
     assert store.examined() == [Examined("a", "finding")]
     assert add(replace(first, confidence=0.0)) == "taken back" and store.ranked() == []
     store.begin()
-    assert not store.told_end
+    assert not store.told_end and not store.known
 
 
 def test_in_words() -> None:
@@ -128,29 +133,84 @@ def test_in_words() -> None:
     assert all(len(line.text) <= 60 for line in finding_lines(row, 60) if "loss" not in line.text)
 
 
+def test_what_is_about_no_node_says_when_it_was_seen() -> None:
+    """Not that its line was made in that iteration."""
+
+    def seen(finding: Finding) -> str:
+        (row,) = rows(finding)
+        return "\n".join(line.text for line in finding_lines(row, 100))
+
+    line = SourceLine("train.py", 7, "step")
+    told = made(1, line=7, iteration=8, forward=line)
+    assert "seen      in iteration 8" in seen(told) and "node" not in seen(told)
+    other = replace(told, forward=SourceLine("model.py", 3, "forward"), node=FoundAt(parameter="fc1.weight"))
+    assert "seen      parameter fc1.weight, at model.py:3 in forward, in iteration 8" in seen(other)
+    named = replace(other, node=FoundAt("A", "A#1", None, "fc1.weight"))
+    assert "node      A#1, of parameter fc1.weight, made at model.py:3 in forward, in iteration 8" in seen(named)
+
+
 def test_what_was_looked_at() -> None:
     examined = [Examined("a", "clear"), Examined("b", "not applicable"), Examined("c", "could not look", "no stacks")]
     examined += [Examined("d", "could not look", "it failed"), Examined("e", "could not look", "no stacks")]
-    assert examined_lines(examined, 3, True, False) == [
+    ended = Progress(3)
+    assert examined_lines(examined, ended, False) == [
         "could not look for c, e: no stacks",
         "could not look for d: it failed",
         "looked for in 3 iterations, and not found: a",
         "nothing there to look at: b",
     ]
-    for found in (False, True):
-        (line,) = examined_lines(examined[:2], 0, True, found)
-        assert "no backward was called" in line, "and nothing reads as if it had been looked for"
-    assert "did not come to its end" in examined_lines([], 0, False, True)[0]
+    assert examined_lines(examined, ended, True)[-1] == "not found, in 3 iterations: 1 other kind of findings"
+    assert examined_lines(examined[:2], Progress(0), False) == [], "no kind is listed as looked for"
+    assert "no backward was called" in examined_lines(examined[:2], Progress(0), True)[0]
+    assert "did not come to its end" in examined_lines([], Progress(known=False, ended=False), True)[0]
 
 
 def test_no_headline_reads_as_all_clear_where_it_is_not() -> None:
     clear, failed = Examined("a", "clear"), Examined("b", "could not look", "it failed")
-    assert headline([], [clear], True) == "nothing found"
-    assert headline([], [clear, failed], True) == "nothing found, and 1 kind of findings could not be looked for"
-    assert headline([], [failed], True) == "1 kind of findings could not be looked for"
-    killed = headline([], [], False)
+    some = Progress(3)
+    assert headline([], [clear], some) == "nothing found"
+    assert headline([], [clear, failed], some) == "nothing found, and 1 kind of findings could not be looked for"
+    assert headline([], [failed], some) == "1 kind of findings could not be looked for"
+    assert (
+        headline([], [clear], Progress(0)) == "no backward was called while it watched: next to nothing was looked at"
+    )
+    killed = headline([], [], Progress(known=False, ended=False))
     assert killed.startswith("cut short") and "os._exit" in killed and "nothing found" not in killed
-    assert "1 finding" in headline(rows(made(1)), [], False)
+    assert "1 finding" in headline(rows(made(1)), [], Progress(known=False, ended=False))
+    late = Progress(4, ended=False, cut="SIGKILL")
+    assert headline([], [clear], late) == "cut short by SIGKILL after 4 iterations: nothing was told; more may be there"
+    none = Progress(known=False, ended=False, cut=NOBODY)
+    assert headline([], [], none) == f"nothing was looked at: {NOBODY}" and examined_lines([], none, False) == []
+    assert "was not on" in headline([], [], Progress(known=False, ended=False, on=False))
+
+
+def test_a_program_that_runs_may_tell_more() -> None:
+    live = Progress(0, alive=True, ended=False)
+    assert headline([], [], live) == "nothing is known so far: no backward was watched yet"
+    assert headline([], [], replace(live, iterations=1)) == "nothing found so far, in 1 iteration"
+    assert headline(rows(made(1)), [], replace(live, iterations=4)) == "1 finding so far, an error, in 4 iterations"
+    assert headline([], [], replace(live, on=False)) == "diagnosis is not on"
+    assert headline([], [], replace(live, iterations=4, ended=True)) == "nothing found", "it was switched off"
+    two = rows(made(1, severity="warning"), made(2, severity="warning"))
+    assert headline(two, [], Progress(3)) == "2 findings, all warnings"
+
+
+def test_commands_name_the_script() -> None:
+    """A detector writes SCRIPT for the program; what is copied into a shell has to run."""
+    here = program_python()
+    assert words_of([here, "train.py", "--lr", "1 e"]) == "train.py --lr '1 e'"
+    assert words_of([here, "-m", "pkg.train", "4"]) == "-m pkg.train 4"
+    assert words_of(["/opt/bin/python3.12", "train.py"]) == "--python /opt/bin/python3.12 train.py"
+    assert words_of(["torchrun", "--nproc", "2", "train.py"]) == "-- torchrun --nproc 2 train.py"
+    assert words_of([here, "-O", "train.py"]) == f"-- {here} -O train.py", "its own options are kept"
+    assert words_of([here, "train.py"], "/elsewhere") == "/elsewhere/train.py"
+    assert words_of([]) == words_of([here]) == words_of([here, "-"]) == ""
+    evidence = "not watched: `adbg diagnose --only nonfinite SCRIPT` does, and SCRIPT is a word"
+    finding = made(1, next=["adbg diagnose --deep SCRIPT", "p SCRIPT"], evidence=[evidence])
+    own = in_own_words(finding, "train.py --lr 1")
+    assert own.next == ["adbg diagnose --deep train.py --lr 1", "p SCRIPT"]
+    assert own.evidence == ["not watched: `adbg diagnose --only nonfinite train.py --lr 1` does, and SCRIPT is a word"]
+    assert in_own_words(finding, "") == finding
 
 
 def test_kinds_are_those_of_the_detectors() -> None:

@@ -217,6 +217,10 @@ class GraphModel:
 
         return self._next(hit, start, step)
 
+    def named(self, unique_name: str) -> int:
+        """Index of the node of that name; 0 where the rows do not have it."""
+        return next((row.index for row in self.rows.values() if unique_name and row.unique_name == unique_name), 0)
+
     def next_bad(self, start: int, step: int) -> int | None:
         """Index of the next non-finite row."""
         return self._next(lambda row: row.nonfinite, start, step)

@@ -1,9 +1,11 @@
 """What diagnosis found: the list above, and below what proves the finding under the cursor. UI thread; the program is
-asked on a worker, once the screen opens and at each `r`."""
+asked on a worker: as the screen opens, at each stop, now and again while it runs, and at `r`."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from functools import partial
 from textwrap import wrap
 from typing import Any
 
@@ -17,15 +19,20 @@ from textual.widgets import Static
 from adbg.tui.app import theme
 from adbg.tui.app.lines.line_panel import LinePanel
 from adbg.tui.app.messages import Read
-from adbg.tui.debugger.findings.store import Findings
-from adbg.tui.text.cells import Spans, elide, fit
-from adbg.tui.text.findings import FindingLine, Ranked, count_text, examined_lines, finding_lines, headline, place_of
-from adbg.tui.text.formatting import file_text
+from adbg.tui.commands.diagnosis.diagnose import advice, look_again, progress
+from adbg.tui.debugger.debugger import Debugger
+from adbg.tui.debugger.findings.own_words import is_shells
+from adbg.tui.debugger.model import State
+from adbg.tui.text.cells import Spans, elide, fit, place_in
+from adbg.tui.text.cells import place as file_place
+from adbg.tui.text.findings import FindingLine, Ranked, examined_lines, finding_lines, headline, place_of
 
 EVERY = 0.5  # seconds between two looks at what was told meanwhile
-Answer = str  # why there is nothing to see; "" where there is
-Ask = Callable[[str, Any, Callable[[], Answer], Callable[[Read], None]], None]
+ASK_EVERY = 2.0  # seconds between two questions to a program that runs
+Ask = Callable[[str, Any, Callable[[], None], Callable[[Read], None]], None]
 _STYLES = {"error": "bad", "warning": "warn", "note": "dim"}
+COPIED = 110  # cells of a line that is copied
+_KEYS = "⏎ go there · 1-9 run a next · y copy · esc back"
 
 
 class FindingsList(LinePanel):
@@ -34,7 +41,8 @@ class FindingsList(LinePanel):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.rows: list[Ranked] = []
-        self.waiting = "asking the program …"
+        self._places = 0  # cells of the widest place
+        self._folds = False  # something is folded under one of them
 
     def show(self, rows: list[Ranked]) -> bool:
         """New ones; the cursor stays with its finding. Whether anything changed."""
@@ -42,6 +50,8 @@ class FindingsList(LinePanel):
             return False
         here = self.selected
         self.rows = rows
+        self._places = max((len(_where(row)) for row in rows), default=0)
+        self._folds = any(row.also for row in rows)
         self.lines_changed()
         if here is not None:
             same = [i for i, row in enumerate(rows) if (row.process, row.finding.id) == (here.process, here.finding.id)]
@@ -58,23 +68,17 @@ class FindingsList(LinePanel):
     def line(self, row: int, width: int) -> Spans:
         each = self.rows[row]
         finding, place = each.finding, place_of(each.finding)
-        where = f"{file_text(place.file).rpartition('/')[2]}:{place.line}" if place is not None else ""
+        room = min(self._places, max(width // 4, 12))
+        where = place_in(place.file, place.line, room) if place is not None else ""
         also = f"+{len(each.also)}" if each.also else ""
         head: Spans = [
             (f" {each.number:>2} ", "dim"),
             (f"{finding.severity:<8}", _STYLES.get(finding.severity, "")),
-            (f"{where:<18} ", "number"),
-            (f"{also:<4}" if width >= 100 else "", "dim"),
+            (f"{where:<{room}}  ", "number"),
+            (f"{also:<4}" if self._folds and width >= 100 else "", "dim"),
             (f"{finding.kind}  ", "bold"),
         ]
         return fit([*head, (finding.message, "")], width)
-
-    def empty_text(self) -> str:
-        return self.waiting
-
-    def copied(self) -> str:
-        row = self.selected
-        return row.finding.message if row is not None else ""
 
 
 class FindingText(LinePanel):
@@ -90,16 +94,34 @@ class FindingText(LinePanel):
 
     def show(self, row: Ranked | None, notes: list[str]) -> None:
         """``notes``: what was looked at, below, or alone where nothing was found."""
+        other = row != self._row
         self._row, self._notes = row, notes
         self._make()
-        self.scroll_to(y=0, animate=False, force=True)
+        if other:
+            self.scroll_to(y=0, animate=False, force=True)
 
     def _make(self) -> None:
         width = max(self.size.width - 1, 20)
         found = finding_lines(self._row, width, keys=True) if self._row is not None else []
-        rest = [FindingLine(part, "dim") for note in self._notes for part in wrap(note, width)]
+        rest = [FindingLine(part, "dim") for note in self._notes for part in wrap(note, width, break_on_hyphens=False)]
         self._lines = [*found, *([FindingLine("")] if found and rest else []), *rest]
         self.lines_changed()
+        self._tell()
+
+    def _tell(self) -> None:
+        """In the frame: what is below."""
+        below = self.line_count() - self.scroll_offset.y - self.size.height
+        more = f"space {below} more line{'s' * (below > 1)} · " if below > 0 and self.size.height else ""
+        self.tell_frame(more + _KEYS)
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        self._tell()
+
+    def page_on(self) -> None:
+        """A page further; behind the last, the first."""
+        last = self.scroll_offset.y + self.size.height >= self.line_count()
+        self.scroll_to(y=0 if last else self.scroll_offset.y + self.size.height - 1, animate=False, force=True)
 
     def on_resize(self, event: Any) -> None:
         self._make()
@@ -114,76 +136,92 @@ class FindingText(LinePanel):
 
 
 class FindingsScreen(ModalScreen["Ranked | str | None"]):
-    """Returns the finding that was chosen with enter, or the command that was chosen by its number. ``question`` has
-    the program look, and says why it cannot; ``alive``: whether it may tell more."""
+    """Returns the finding that was chosen with enter, or the command that was chosen by its number."""
 
     BINDINGS = [
         Binding("escape,q,f8", "leave", "Back", show=False),
         Binding("r", "again", "Look again", show=False),
         Binding("y", "yank", "Copy", show=False),
+        Binding("space", "page", "More of the finding", show=False),
         *(Binding(str(key), f"follow({key})", f"Next command {key}", show=False) for key in range(1, 10)),
     ]
 
-    def __init__(
-        self, findings: Findings, ask: Ask, question: Callable[[], Answer], alive: Callable[[], bool] = lambda: True
-    ) -> None:
+    def __init__(self, debugger: Debugger, ask: Ask) -> None:
         super().__init__()
-        self._findings = findings
+        self._debugger = debugger
         self._ask = ask
-        self._question = question
-        self._alive = alive
-        self._drawn = ""
+        self._asking = False
+        self._asked_at: tuple[object, float] = (None, 0.0)  # the stop, and the time
+        self._problem = ""
+        self._drawn: tuple[str, ...] = ()
         self._head = Static("", id="findings-head")
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="frame full") as box:
             box.border_title = "Findings"
-            box.border_subtitle = Content("⏎ node, line, value · 1-9 run a next · r look again · y copy · esc back")
+            box.border_subtitle = Content(_KEYS)
             yield self._head
             yield FindingsList(id="findings-list")
             yield FindingText(id="findings-text")
 
     def on_mount(self) -> None:
-        self.set_focus(self._list)
-        self._renew(True)
         self.action_again()
         self.set_interval(EVERY, self._renew)
+
+    def on_resize(self) -> None:
+        self._drawn = ()
+        self._renew()
 
     @property
     def _list(self) -> FindingsList:
         return self.query_one(FindingsList)
 
+    @property
+    def _text(self) -> FindingText:
+        return self.query_one(FindingText)
+
     def action_again(self) -> None:
         """Have the program look now."""
-        self._ask("findings", None, self._question, self._answered)
+        self._asking = True
+        self._asked_at = (self._debugger.stop, time.monotonic())
+        self._ask("findings", None, partial(look_again, self._debugger), self._answered)
 
     def _answered(self, read: Read) -> None:
+        self._asking = False
         if self.is_mounted:
-            self._list.waiting = str(read.error) if read.error is not None else read.result or "nothing found so far"
-            self._renew(True)
+            self._problem = str(read.error) if read.error is not None else ""
+            self._renew()
 
-    def _renew(self, anew: bool = False) -> None:
-        """Draw what is known now."""
-        changed = self._list.show(self._findings.ranked())
-        head = self._headline()
-        if not changed and not anew and head == self._drawn:
+    def _renew(self) -> None:
+        """Draw what is known now; a program that runs, or stands at another stop, is asked again."""
+        debugger = self._debugger
+        stop, since = debugger.stop, time.monotonic() - self._asked_at[1]
+        running = debugger.state is State.RUNNING and since > ASK_EVERY
+        if not self._asking and (running or stop is not self._asked_at[0]):
+            self.action_again()
+        changed = self._list.show(debugger.findings.ranked())
+        now, rows = progress(debugger), self._list.rows
+        head = "asking the program …" if self._asking and not now.known and not rows else ""
+        head = head or headline(rows, debugger.findings.examined(), now)
+        notes = [self._problem] if self._problem else [] if rows or self._asking else [advice(now)]
+        notes += examined_lines(debugger.findings.examined(), now, bool(rows)) if now.known else []
+        drawn = (head, *filter(None, notes))
+        if not changed and drawn == self._drawn:
             return
-        self._drawn = head
-        rows = self._list.rows
+        self._drawn = drawn
         self._head.update(theme.styled([(f" {head}", "bold")]))
-        height = max(1 if rows else 3, min(len(rows), self.size.height // 2 - 3))
-        self._list.styles.height = height
+        self._list.styles.height = max(1, min(len(rows), self.size.height // 2 - 3))
+        self._list.display = bool(rows)
+        if not isinstance(self.focused, FindingText) or changed:
+            self.set_focus(self._list if rows else self._text)
         self._list.refresh()
         self._tell()
 
-    def _headline(self) -> str:
-        """The count; while the program runs it may find more, and where it was cut short that is said."""
-        rows, findings = self._list.rows, self._findings
-        if self._alive():
-            return f"{count_text(rows)} so far"
-        if findings.told_end or rows:
-            return headline(rows, findings.examined(), findings.told_end)
-        return count_text(rows)
+    def _tell(self) -> None:
+        self._text.show(self._list.selected, list(self._drawn[1:]))
+
+    def action_page(self) -> None:
+        self._text.page_on()
 
     def action_follow(self, number: int) -> None:
         """Run that one of the next commands; one of a shell is copied."""
@@ -191,17 +229,11 @@ class FindingsScreen(ModalScreen["Ranked | str | None"]):
         commands = row.finding.next if row is not None else []
         if not 1 <= number <= len(commands):
             self.app.bell()
-        elif commands[number - 1].startswith("adbg "):
+        elif is_shells(commands[number - 1]):
             self.app.copy_to_clipboard(commands[number - 1])
             self.notify(f"copied, for a shell: {commands[number - 1]}", timeout=4, markup=False)
         else:
             self.dismiss(commands[number - 1])
-
-    def _tell(self) -> None:
-        findings = self._findings
-        found = bool(self._list.rows)
-        notes = examined_lines(findings.examined(), findings.iterations, True, found) if findings.told_end else []
-        self.query_one(FindingText).show(self._list.selected, notes)
 
     def on_line_panel_moved(self, event: LinePanel.Moved) -> None:
         event.stop()
@@ -212,11 +244,23 @@ class FindingsScreen(ModalScreen["Ranked | str | None"]):
         row = self._list.selected
         if row is None:
             self.app.bell()
+        elif place_of(row.finding) is None and (row.finding.node is None or not row.finding.node.unique_name):
+            self.notify("this finding names no line and no node", timeout=3)
         else:
             self.dismiss(row)
 
     def action_yank(self) -> None:
-        self.app.copy_to_clipboard(self._list.copied())
+        row = self._list.selected
+        if row is None:
+            self.app.bell()
+            return
+        self.app.copy_to_clipboard("\n".join(line.text for line in finding_lines(row, COPIED)))
+        self.notify(f"copied finding {row.number}", timeout=2)
 
     def action_leave(self) -> None:
         self.dismiss(None)
+
+
+def _where(row: Ranked) -> str:
+    place = place_of(row.finding)
+    return file_place(place.file, place.line) if place is not None else ""

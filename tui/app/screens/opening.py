@@ -19,7 +19,6 @@ from adbg.tui.app.screens.memory import Answer, MemoryScreen
 from adbg.tui.app.screens.output import OutputScreen
 from adbg.tui.app.screens.threads import ThreadsScreen
 from adbg.tui.app.typeahead import TypeAhead
-from adbg.tui.commands.diagnosis.diagnose import look_again
 from adbg.tui.commands.memory.tables import MANY
 from adbg.tui.commands.table import TABLE
 from adbg.tui.commands.threads import read_all
@@ -100,7 +99,7 @@ def _findings(app: OtherScreens) -> None:
         if isinstance(row, str):
             app.runner.run(row)
             return
-        place, name = place_of(row.finding), row.finding.node and row.finding.node.unique_name
+        place, name = place_of(row.finding), (row.finding.node and row.finding.node.unique_name) or ""
 
         def show(index: int) -> None:
             if index:
@@ -117,11 +116,13 @@ def _findings(app: OtherScreens) -> None:
 
         if name and debugger.stop is not None:
             app.lookups.ask("finding", name, lambda: debugger.view.find_node(name), found)
-        else:
-            show(0)
+            return
+        index = main.graph.model.named(name)  # of the graph as it was at the last stop
+        show(index)
+        if name and not index:
+            main.notify(f"{name} is not in the graph shown: `b {name}` stops there", timeout=4, markup=False)
 
-    screen = FindingsScreen(debugger.findings, app.lookups.ask, partial(look_again, debugger), lambda: debugger.alive)
-    app.push_screen(screen, chosen)
+    app.push_screen(FindingsScreen(debugger, app.lookups.ask), chosen)
 
 
 def _profile(app: OtherScreens) -> None:

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from adbg.engine.errors import CommandError
+from adbg.engine.errors import AdbgError, CommandError
 from adbg.engine.protocol import messages as protocol
 from adbg.engine.protocol.codec import to_json
 from adbg.tui.commands.table import CommandResult, command
 from adbg.tui.debugger.findings.kinds import check
-from adbg.tui.text.findings import Ranked, count_text, examined_lines, finding_lines, headline, list_lines
+from adbg.tui.text.findings import (
+    Progress,
+    Ranked,
+    count_text,
+    examined_lines,
+    finding_lines,
+    headline,
+    iterations_text,
+    list_lines,
+)
 
 if TYPE_CHECKING:
     from adbg.tui.debugger.debugger import Debugger
 
 WIDTH = 110
-_NOTHING_YET = "nothing is known yet: no whole iteration has run since diagnosis was switched on"
+OTHERS = 2.0  # seconds for another rank to answer
 
 
 @command("diagnose", group="information", args="[KIND,… | N] | start [deep] [KIND,…] | stop", completes="diagnose")
@@ -44,26 +55,41 @@ def diagnose(debugger: Debugger, argument: str) -> CommandResult:
 
 
 def _look(debugger: Debugger) -> bool:
-    """Have the current process look, where there is one; whether diagnosis is on."""
+    """Have the current process look, where there is one; whether diagnosis is on. The others of a job are asked how far
+    they are: the current one may be its launcher. What they find comes by itself."""
     process = debugger.current
     if process is None or not process.alive:
         return False
     body: protocol.DiagnosisBody = process.client.request(protocol.Diagnose("state"), 60.0)
     debugger.findings.learn(process, body)
+    for other in debugger.processes:
+        if other is not process:
+            with contextlib.suppress(AdbgError):
+                debugger.findings.learn(other, other.client.request(protocol.Diagnose("state"), OTHERS))
     return body.on
 
 
-def look_again(debugger: Debugger) -> str:
-    """Diagnosis is switched on where it is off, and looks; what is to be said where it has found nothing."""
-    begins = debugger.settings.diagnosis is None and debugger.alive
-    if begins:
+def look_again(debugger: Debugger) -> None:
+    """Diagnosis is switched on where it is off, and looks."""
+    if debugger.settings.diagnosis is None and debugger.alive:
         debugger.settings.diagnose(protocol.Diagnose("start"))
-    on = _look(debugger)
-    if begins:
-        return "diagnosis is on now: what it finds while the program runs is told here"
-    if on and not debugger.findings.iterations and not debugger.findings.ranked():
-        return _NOTHING_YET
-    return "nothing found so far" if on else "diagnosis is not on: the program does not run"
+    _look(debugger)
+
+
+def progress(debugger: Debugger) -> Progress:
+    """How far it is."""
+    exited = debugger.run.exit
+    cut = exited.signal_name if exited is not None else ""
+    return debugger.findings.progress(debugger.alive, debugger.settings.diagnosis is not None, cut)
+
+
+def advice(now: Progress) -> str:
+    """What to do where nothing was found; "" where all was looked at."""
+    if now.alive and now.on:
+        return "it is told here as soon as it is certain; let the program run"
+    if now.ended and now.iterations:
+        return ""
+    return "`diagnose start`" + ("" if now.alive else ", then `restart`, watches the whole run")
 
 
 def _start(debugger: Debugger, words: list[str]) -> CommandResult:
@@ -82,7 +108,8 @@ def _start(debugger: Debugger, words: list[str]) -> CommandResult:
             text = "diagnosis looks closely in every iteration, from the next one on"
         return CommandResult(text, {"on": True, "only": only, "deep": asked.deep})
     what = f"looks for {', '.join(only)}" if only else "looks for everything it knows"
-    when = ", from the end of the next backward on" if debugger.alive and debugger.run.begun else ""
+    begun = debugger.run.begun or not debugger.program.launched
+    when = ", from the end of the next backward on" if begun else ""
     when = when if debugger.alive else ", once the program is started again"
     return CommandResult(f"diagnosis is on: it {what}{when}", {"on": True, "only": only, "deep": deep})
 
@@ -93,8 +120,9 @@ def _stop(debugger: Debugger) -> CommandResult:
     debugger.settings.diagnose(None)
     _look(debugger)
     rows = debugger.findings.ranked()
-    seen = count_text(rows) if rows or debugger.findings.iterations else "no iteration was watched"
-    return CommandResult(f"diagnosis is off: {seen}", {"on": False, "findings": _values(rows)})
+    many = debugger.findings.iterations
+    head = f"{count_text(rows)}, in {iterations_text(many)}" if many or rows else "no backward was watched"
+    return CommandResult(f"diagnosis is off: {head}", {"on": False, "findings": _values(rows)})
 
 
 def _one(debugger: Debugger, number: int) -> CommandResult:
@@ -106,25 +134,31 @@ def _one(debugger: Debugger, number: int) -> CommandResult:
     return CommandResult("\n".join(line.text for line in finding_lines(row, WIDTH)), _values([row])[0])
 
 
+def known_result(debugger: Debugger) -> CommandResult:
+    """``info findings``: asks the program, where diagnosis is on, and switches nothing."""
+    on = debugger.settings.diagnosis is not None
+    return findings_result(debugger, [], on and _look(debugger))
+
+
 def findings_result(debugger: Debugger, only: list[str], on: bool, begins: bool = False) -> CommandResult:
-    """What was found so far, ranked; the details where it is one."""
+    """What was found so far, ranked; the details where it is one. ``begins``: diagnosis was switched on just now."""
     rows = debugger.findings.ranked()
     if only:
         rows = [row for row in rows if {row.finding.kind, *(each.kind for each in row.also)} & set(only)]
-    told = debugger.findings.told_end
-    head = headline(rows, debugger.findings.examined(), True) if told else count_text(rows)
-    if not rows and begins:
-        head = "diagnosis is on now; nothing is known so far: it tells what it finds as the program runs"
-    elif not rows and on and not debugger.findings.iterations:
-        head = _NOTHING_YET
-    elif not rows:
-        head += " so far" if on else "" if told else "; diagnosis was not on (`diagnose start`)"
+    now = progress(debugger)
+    examined = [row for row in debugger.findings.examined() if not only or row.kind in only]
+    head = headline(rows, examined, now)
+    if only and not rows:
+        head = f"{', '.join(only)}: {head}"
+    if begins:
+        head = f"diagnosis is on now; {head}"
     lines = [head, *(line.text for line in list_lines(rows, WIDTH, len(rows) == 1))]
     if len(rows) > 1:
         lines.append("`diagnose N` shows what proves it, and the commands that show it")
-    if not rows and not begins and told:
-        examined = [row for row in debugger.findings.examined() if not only or row.kind in only]
-        lines += examined_lines(examined, debugger.findings.iterations, True, False)
+    if not rows:
+        lines += [advice(now)] if advice(now) else []
+        notes = [] if begins else examined_lines(examined, now, False)
+        lines += [part for each in notes for part in wrap(each, WIDTH, break_on_hyphens=False)]
     return CommandResult("\n".join(lines), {"on": on, "findings": _values(rows)})
 
 

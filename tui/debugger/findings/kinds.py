@@ -62,7 +62,7 @@ def check(asked: list[str]) -> list[str]:
     known = kinds()
     for kind in asked:
         if kind not in known:
-            close = difflib.get_close_matches(kind, known, 3, 0.4)
+            close = difflib.get_close_matches(kind, known, 3, 0.55)
             hint = f"closest: {', '.join(close)}" if close else f"one of: {', '.join(known)}"
             raise CommandError(f"unknown kind of finding {kind!r}", hint)
     return list(dict.fromkeys(asked))

@@ -7,13 +7,15 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
+from adbg.engine.errors import CommandError
 from adbg.engine.protocol.messages import DiagnosisEnds, Examined, Finding, FoundAt, RankFacts
-from adbg.engine.record.files import labels
+from adbg.engine.record.files import labels, read_exit, run_state
 from adbg.engine.record.reader import NodeEvent, RecordedBackward, RunReader
-from adbg.engine.types import GraphRow
+from adbg.engine.types import ExitStatus, GraphRow
 from adbg.tui.debugger.findings.job import Job
+from adbg.tui.debugger.findings.own_words import in_own_words, words_of
 from adbg.tui.debugger.findings.ranking import Told, merged, ranked
-from adbg.tui.text.findings import Ranked
+from adbg.tui.text.findings import Progress, Ranked
 
 _WATCHES = "adbg diagnose --only nonfinite SCRIPT"  # the forward too: it names the operator and its line
 KIND = "nonfinite"  # the one kind that recorded nodes can prove
@@ -29,6 +31,10 @@ class RecordedFindings:
         self._ends: list[DiagnosisEnds] = []
         self.live = False
         self._facts: list[tuple[int, RankFacts]] = []
+        self._folder = folder
+        self.words = ""  # the program's, for ``adbg run``
+        if not labels(folder):
+            raise CommandError(f"no recorded events in {folder}", "`adbg diagnose SCRIPT` runs the script again")
         for number, label in enumerate(labels(folder), 1):
             with contextlib.closing(RunReader(folder, label)) as reader:
                 self._read(number, reader)
@@ -42,7 +48,11 @@ class RecordedFindings:
             self.live = True
         elif not self.live:
             findings, end = judge(reader)
-        self.told += [Told(number, rank, finding) for finding in findings if self._wanted(finding.kind)]
+        words = words_of([str(each) for each in reader.info.get("argv") or ()], str(reader.info.get("cwd") or ""))
+        self.words = self.words or words
+        self.told += [
+            Told(number, rank, in_own_words(finding, words)) for finding in findings if self._wanted(finding.kind)
+        ]
         self._ends += [end] if end is not None else []
         self._facts += [(rank, facts) for facts in reader.rank_facts()] if rank is not None else []
 
@@ -69,6 +79,13 @@ class RecordedFindings:
     @property
     def told_end(self) -> bool:
         return bool(self._ends)
+
+    def progress(self) -> Progress:
+        """How far it came."""
+        code = read_exit(self._folder)
+        cut = ExitStatus(signal=-code).signal_name if code is not None and code < 0 else ""
+        alive = run_state(self._folder) == "running"
+        return Progress(self.iterations, alive, self.told_end, self.told_end, True, cut)
 
 
 def judge(reader: RunReader) -> tuple[list[Finding], DiagnosisEnds]:

@@ -13,7 +13,7 @@ from adbg.tui.debugger.findings.kinds import REPEATED
 from adbg.tui.debugger.findings.unrepeated import likely, sources
 
 _MOST = 4  # lines that may be it
-_NEXT = ["adbg diagnose --deep SCRIPT again: whether it is the same node each time"]
+_NEXT = ["adbg diagnose --deep --only run-differs SCRIPT"]  # whether it is the same node each time
 
 
 def compare(first: Path, second: Path) -> Finding | None:

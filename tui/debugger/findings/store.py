@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 
 from adbg.engine.protocol.messages import DiagnosisBody, DiagnosisEnds, Examined, Finding, RankFacts
 from adbg.tui.debugger.findings.job import Job
+from adbg.tui.debugger.findings.own_words import in_own_words, words_of
 from adbg.tui.debugger.findings.ranking import Told, merged, ranked
 from adbg.tui.debugger.process import Process
-from adbg.tui.text.findings import Ranked
+from adbg.tui.text.findings import Progress, Ranked
 
 
 class Findings:
-    """Of one start of the program; ``begin`` forgets them."""
+    """Of one start of the program; ``begin`` forgets them. ``command``: argv of the program that adbg started."""
 
-    def __init__(self) -> None:
+    def __init__(self, command: Sequence[str] = ()) -> None:
+        self._command = tuple(command)
         self._lock = threading.Lock()
         self._told: dict[tuple[int, int], Told] = {}
         self._ends: dict[int, DiagnosisEnds] = {}
+        self._ended = False
         self._job = Job()
 
     def begin(self) -> None:
@@ -26,6 +30,7 @@ class Findings:
         with self._lock:
             self._told.clear()
             self._ends.clear()
+            self._ended = False
             self._job = Job()
 
     def compare(self, process: Process, facts: RankFacts) -> list[tuple[Finding, str]]:
@@ -35,8 +40,20 @@ class Findings:
             told = [(each, self._note((0, each.id), Told(process.number, None, each))) for each in found]
         return [(finding, what) for finding, what in told if what]
 
+    @property
+    def words(self) -> str:
+        """What stands for the program behind ``adbg run``; "" where adbg did not start it."""
+        return words_of(self._command)
+
+    def worded(self, process: Process, finding: Finding) -> Finding:
+        """As it is shown: its commands name the program."""
+        if self._command:
+            return in_own_words(finding, self.words)
+        return in_own_words(finding, words_of(process.info.argv, process.info.cwd))
+
     def add(self, process: Process, finding: Finding) -> str:
         """What is new of it: "told", "changed", "taken back"; "" where nothing is."""
+        finding = self.worded(process, finding)
         with self._lock:
             return self._note((process.number, finding.id), Told(process.number, process.info.rank, finding))
 
@@ -53,7 +70,7 @@ class Findings:
         """One that the program did not tell, under the next id of ``process``."""
         with self._lock:
             last = max((id for number, id in self._told if number == process.number), default=0)
-        known = replace(finding, id=last + 1)
+        known = self.worded(process, replace(finding, id=last + 1))
         self.add(process, known)
         return known
 
@@ -62,10 +79,12 @@ class Findings:
         for finding in body.findings:
             self.add(process, finding)
         with self._lock:
+            self._ended = self._ended and not body.on
             self._ends[process.number] = DiagnosisEnds(body.examined, body.iterations)
 
     def ended(self, process: Process, end: DiagnosisEnds) -> None:
         with self._lock:
+            self._ended = True
             self._ends[process.number] = end
 
     def ranked(self) -> list[Ranked]:
@@ -86,7 +105,17 @@ class Findings:
             return max((end.iterations for end in self._ends.values()), default=0)
 
     @property
-    def told_end(self) -> bool:
-        """Some process came to an end of its own, and said what it had looked at."""
+    def known(self) -> bool:
+        """Some process said what it had looked at: as it was asked, or at its end."""
         with self._lock:
             return bool(self._ends)
+
+    @property
+    def told_end(self) -> bool:
+        """Some process came to an end of its own (or of diagnosis), and said what it had looked at."""
+        with self._lock:
+            return self._ended
+
+    def progress(self, alive: bool, on: bool, cut: str = "") -> Progress:
+        """How far it is; the arguments are as in ``Progress``."""
+        return Progress(self.iterations, alive, self.known, self.told_end, on, cut)

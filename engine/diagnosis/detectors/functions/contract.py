@@ -123,7 +123,7 @@ class Contract(Detector):
         facts.tell(
             Finding(
                 0, kind, severity, confidence, message, forward=call.line, cause=facts.cause(line or call.line),
-                evidence=evidence, next=[f"b '*{call.function.__name__}*'"],
+                evidence=evidence, next=[f"b *{call.function.__name__}*"],
             )
         )  # fmt: skip
 

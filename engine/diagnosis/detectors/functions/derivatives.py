@@ -196,7 +196,7 @@ class WrongDerivative(Detector):
             for n, (numeric, analytic) in enumerate(check.pairs, 1)
         ]]  # fmt: skip
         node = FoundAt(name=f"{seen.function.__name__}Backward" if facts.backend.name == "torch" else None)
-        following = [f"b '*{seen.function.__name__}*' after", "info node"]
+        following = [f"b *{seen.function.__name__}* after", "info node"]
         facts.tell(
             Finding(
                 0, kind, severity, confidence, message, node=node, iteration=1, forward=seen.line,

@@ -81,7 +81,7 @@ class RecomputeDiffers(Detector):
                     f"second pass: {call.second[0]}, norm {call.second[1]:.8g}",
                     f"{call.place} results before it are the same in both passes",
                 ],
-                next=["b '*Checkpoint*'", f"b {cause.file}:{cause.line}"] if cause is not None else [],
+                next=["b *Checkpoint*", f"b {cause.file}:{cause.line}"] if cause is not None else [],
             )
         )  # fmt: skip
 

@@ -53,7 +53,7 @@ _FREEZES = re.compile(
 )
 # Computed: ``p.requires_grad = name in chosen``
 _MAY_FREEZE = re.compile(
-    r"\.(?:requires_grad|stop_gradient)\s*=(?!=)\s*(?!True\b|False\b)\S|requires_grad_\(\s*(?!True)\w"
+    r"\.(?:requires_grad|stop_gradient)\s*=(?!=)\s*(?!True\b|False\b)\S|requires_grad_\(\s*(?!True|requires_grad)\w"
 )
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from support.diagnosing_many import Run, diagnose_each
+from support.diagnosing_many import Run, kind_of, numbered
 
 HEAD = """
 import paddle, paddle.nn as nn, paddle.nn.functional as F
@@ -331,23 +331,17 @@ CASES: list[tuple[str, str]] = [
     ("function-contract", TOO_MANY), ("silent-overwrite", SHARED),
 ]  # fmt: skip
 
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    programs = {f"{kind} {number}": HEAD + program for number, (kind, program) in enumerate(CASES)}
-    programs |= {"healthy": HEAD + HEALTHY, "frozen": HEAD + FROZEN}
-    return diagnose_each("paddle", tmp_path_factory.mktemp("programs"), programs)
+PROGRAMS = numbered(CASES) | {"healthy": HEALTHY, "frozen": FROZEN}
 
 
-@pytest.mark.parametrize("number", range(len(CASES)))
-def test_the_line_is_named(runs: dict[str, Run], number: int) -> None:
-    kind = CASES[number][0]
-    runs[f"{kind} {number}"].first(kind)
+@pytest.mark.parametrize("name", numbered(CASES))
+def test_the_line_is_named(runs: dict[str, Run], name: str) -> None:
+    runs[name].check_first(kind_of(name))
 
 
 def test_functions_that_may_write_and_keep(runs: dict[str, Run]) -> None:
-    runs["healthy"].healthy()
+    runs["healthy"].check_healthy()
 
 
 def test_functions_that_may_give_none(runs: dict[str, Run]) -> None:
-    runs["frozen"].healthy()
+    runs["frozen"].check_healthy()

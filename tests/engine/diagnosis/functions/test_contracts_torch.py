@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.diagnosing_many import Run, diagnose_each
+from support.diagnosing_many import Run, kind_of, numbered
 
 HEAD = """
 import torch, torch.nn as nn, torch.nn.functional as F
@@ -221,19 +221,13 @@ CASES: list[tuple[str, str]] = [
     ("function-keeps-output", DICTIONARY), ("silent-overwrite", ARENA), ("silent-overwrite", MASK),
 ]  # fmt: skip
 
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    programs = {f"{kind} {number}": HEAD + program for number, (kind, program) in enumerate(CASES)}
-    programs["healthy"] = HEAD + HEALTHY
-    return diagnose_each("torch", tmp_path_factory.mktemp("programs"), programs)
+PROGRAMS = numbered(CASES) | {"healthy": HEALTHY}
 
 
-@pytest.mark.parametrize("number", range(len(CASES)))
-def test_the_line_is_named(runs: dict[str, Run], number: int) -> None:
-    kind = CASES[number][0]
-    runs[f"{kind} {number}"].first(kind)
+@pytest.mark.parametrize("name", numbered(CASES))
+def test_the_line_is_named(runs: dict[str, Run], name: str) -> None:
+    runs[name].check_first(kind_of(name))
 
 
 def test_functions_that_may_write_and_keep(runs: dict[str, Run]) -> None:
-    runs["healthy"].healthy()
+    runs["healthy"].check_healthy()

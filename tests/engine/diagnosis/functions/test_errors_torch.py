@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.diagnosing_many import Run, diagnose_each
+from support.diagnosing_many import Run, kind_of, numbered
 
 HEAD = """
 import torch, torch.nn as nn, torch.nn.functional as F, numpy as np
@@ -185,14 +185,9 @@ CASES: list[tuple[str, str]] = [
     ("function-contract", SHAPE), ("function-contract", COUNT), ("function-contract", TYPE),
 ]  # fmt: skip
 
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    programs = {f"{kind} {number}": HEAD + program for number, (kind, program) in enumerate(CASES)}
-    return diagnose_each("torch", tmp_path_factory.mktemp("programs"), programs)
+PROGRAMS = numbered(CASES)
 
 
-@pytest.mark.parametrize("number", range(len(CASES)))
-def test_the_line_to_change_is_named(runs: dict[str, Run], number: int) -> None:
-    kind = CASES[number][0]
-    runs[f"{kind} {number}"].first(kind)
+@pytest.mark.parametrize("name", numbered(CASES))
+def test_the_line_to_change_is_named(runs: dict[str, Run], name: str) -> None:
+    runs[name].check_first(kind_of(name))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.diagnosing_many import Run, diagnose_each
+from support.diagnosing_many import Run, kind_of, numbered
 
 HEAD = """
 import random, paddle, paddle.nn as nn, paddle.nn.functional as F
@@ -239,19 +239,13 @@ CASES: list[tuple[str, str]] = [
     ("hooks-pile-up", PILE), ("recompute-differs", UNRESTORED),
 ]  # fmt: skip
 
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    programs = {f"{kind} {number}": HEAD + program for number, (kind, program) in enumerate(CASES)}
-    programs["healthy"] = HEAD + HEALTHY
-    return diagnose_each("paddle", tmp_path_factory.mktemp("programs"), programs)
+PROGRAMS = numbered(CASES) | {"healthy": HEALTHY}
 
 
-@pytest.mark.parametrize("number", range(len(CASES)))
-def test_the_line_to_change_is_named(runs: dict[str, Run], number: int) -> None:
-    kind = CASES[number][0]
-    runs[f"{kind} {number}"].first(kind)
+@pytest.mark.parametrize("name", numbered(CASES))
+def test_the_line_to_change_is_named(runs: dict[str, Run], name: str) -> None:
+    runs[name].check_first(kind_of(name))
 
 
 def test_functions_hooks_and_regions_as_they_are_meant(runs: dict[str, Run]) -> None:
-    runs["healthy"].healthy()
+    runs["healthy"].check_healthy("wrong-derivative", "wrong-derivative", "gradient-hook")

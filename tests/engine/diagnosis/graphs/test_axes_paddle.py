@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("paddle")
 
-from support.diagnosing import check_found, check_healthy, findings
+from support.diagnosing_many import Run, kind_of, numbered
 
 NORMS = """
     import paddle
@@ -140,20 +140,17 @@ HEALTHY = """
         print(loss.item(), loss.dtype)
 """
 
-
-@pytest.mark.parametrize(
-    ("kind", "text"),
-    [
-        ("wrong-axis", NORMS), ("wrong-axis", SHARES), ("promoted", CLASS_WEIGHTS), ("promoted", TARGETS),
-        ("promoted", TABLE),
-    ],
-    ids=["norms", "shares", "class weights", "targets", "table"],
-)  # fmt: skip
-def test_the_line_is_noted(tmp_path, kind, text):
-    assert check_found(tmp_path, text, kind)["severity"] == "note"
+CASES = [
+    ("wrong-axis", NORMS), ("wrong-axis", SHARES), ("promoted", CLASS_WEIGHTS), ("promoted", TARGETS),
+    ("promoted", TABLE),
+]  # fmt: skip
+PROGRAMS = numbered(CASES) | {"healthy": HEALTHY}
 
 
-def test_axes_and_types_that_are_meant(tmp_path):
-    assert not [
-        each for each in findings(check_healthy(tmp_path, HEALTHY)) if each["kind"] in ("wrong-axis", "promoted")
-    ]
+@pytest.mark.parametrize("name", numbered(CASES))
+def test_the_line_is_noted(runs: dict[str, Run], name: str) -> None:
+    assert runs[name].check_first(kind_of(name))["severity"] == "note"
+
+
+def test_axes_and_types_that_are_meant(runs: dict[str, Run]) -> None:
+    runs["healthy"].check_healthy()

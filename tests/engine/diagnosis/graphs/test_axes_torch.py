@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from support.diagnosing_many import Run, diagnose_each
+from support.diagnosing_many import Run, kind_of, numbered
 
 # Rows of a square matrix are meant to have norm 1: without keepdim the norms are lined up with the columns.
 NORMS = """
@@ -135,20 +135,13 @@ HEALTHY = """
 
 CASES = [("wrong-axis", NORMS), ("wrong-axis", SHARES), ("promoted", CLASS_WEIGHTS), ("promoted", TARGETS)]
 
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    programs = {f"{kind} {number}": program for number, (kind, program) in enumerate(CASES)}
-    programs["healthy"] = HEALTHY
-    return diagnose_each("torch", tmp_path_factory.mktemp("programs"), programs)
+PROGRAMS = numbered(CASES) | {"healthy": HEALTHY}
 
 
-@pytest.mark.parametrize("number", range(len(CASES)))
-def test_the_line_is_noted(runs: dict[str, Run], number: int) -> None:
-    kind = CASES[number][0]
-    assert runs[f"{kind} {number}"].first(kind)["severity"] == "note"
+@pytest.mark.parametrize("name", numbered(CASES))
+def test_the_line_is_noted(runs: dict[str, Run], name: str) -> None:
+    assert runs[name].check_first(kind_of(name))["severity"] == "note"
 
 
 def test_axes_and_types_that_are_meant(runs: dict[str, Run]) -> None:
-    runs["healthy"].healthy()
-    assert not [each for each in runs["healthy"].told if each["kind"] in ("wrong-axis", "promoted")]
+    runs["healthy"].check_healthy()

@@ -6,7 +6,8 @@ import pytest
 
 pytest.importorskip("paddle")
 
-from support.diagnosing import check_found, check_healthy, line_of
+from support.diagnosing import line_of
+from support.diagnosing_many import Run
 
 ACTIVATION = """
     import paddle
@@ -113,20 +114,25 @@ HEALTHY = """
     print(w.grad.numpy())
 """
 
+PROGRAMS = {
+    "activation": ACTIVATION, "view": VIEW, "no grad": NO_GRAD, "healthy": HEALTHY,
+}  # fmt: skip
 
-def test_an_activation_is_changed_behind_the_operator_that_made_it(tmp_path):
-    found = check_found(tmp_path, ACTIVATION, "in-place", status=1)
+
+def test_an_activation_is_changed_behind_the_operator_that_made_it(runs: dict[str, Run]) -> None:
+    found = runs["activation"].check_first("in-place")
+    assert found["severity"] == "error"
     assert found["forward"]["line"] == line_of(ACTIVATION, "# SAVED")
     assert found["node"]["name"] == "SigmoidGradNode"
 
 
-def test_a_view_in_another_function(tmp_path):
-    check_found(tmp_path, VIEW, "in-place")
+def test_a_view_in_another_function(runs: dict[str, Run]) -> None:
+    runs["view"].check_first("in-place")
 
 
-def test_where_nothing_is_recorded(tmp_path):
-    check_found(tmp_path, NO_GRAD, "in-place")
+def test_where_nothing_is_recorded(runs: dict[str, Run]) -> None:
+    runs["no grad"].check_first("in-place")
 
 
-def test_what_writes_in_place_as_it_may(tmp_path):
-    check_healthy(tmp_path, HEALTHY)
+def test_what_writes_in_place_as_it_may(runs: dict[str, Run]) -> None:
+    runs["healthy"].check_healthy("frozen-in-optimizer")

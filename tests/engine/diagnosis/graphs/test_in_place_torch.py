@@ -6,7 +6,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from support.diagnosing import check_found, check_healthy, line_of
+from support.diagnosing import line_of
+from support.diagnosing_many import Run
 
 ACTIVATION = """
     import torch
@@ -194,33 +195,39 @@ HEALTHY = """
     print(w.grad)
 """
 
+PROGRAMS = {
+    "activation": ACTIVATION, "view": VIEW, "step too early": STEP_TOO_EARLY, "carried": CARRIED, "late": LATE,
+    "module": MODULE, "healthy": HEALTHY,
+}  # fmt: skip
 
-def test_an_activation_is_changed_behind_the_operator_that_made_it(tmp_path):
-    found = check_found(tmp_path, ACTIVATION, "in-place", status=1)
+
+def test_an_activation_is_changed_behind_the_operator_that_made_it(runs: dict[str, Run]) -> None:
+    found = runs["activation"].check_first("in-place")
+    assert found["severity"] == "error"
     assert found["forward"]["line"] == line_of(ACTIVATION, "# SAVED")
     assert found["node"]["name"] == "SigmoidBackward0"
 
 
-def test_a_view_in_another_function(tmp_path):
-    found = check_found(tmp_path, VIEW, "in-place")
+def test_a_view_in_another_function(runs: dict[str, Run]) -> None:
+    found = runs["view"].check_first("in-place")
     assert "view" in " ".join(found["evidence"])
 
 
-def test_an_optimizer_steps_before_the_last_backward(tmp_path):
-    check_found(tmp_path, STEP_TOO_EARLY, "in-place")
+def test_an_optimizer_steps_before_the_last_backward(runs: dict[str, Run]) -> None:
+    runs["step too early"].check_first("in-place")
 
 
-def test_a_state_that_was_not_detached_is_the_cause_and_not_the_step(tmp_path):
-    check_found(tmp_path, CARRIED, "in-place")
+def test_a_state_that_was_not_detached_is_the_cause_and_not_the_step(runs: dict[str, Run]) -> None:
+    runs["carried"].check_first("in-place")
 
 
-def test_a_module_that_was_told_to_work_in_place(tmp_path):
-    check_found(tmp_path, MODULE, "in-place")
+def test_a_module_that_was_told_to_work_in_place(runs: dict[str, Run]) -> None:
+    runs["module"].check_first("in-place")
 
 
-def test_in_an_iteration_that_is_not_sampled(tmp_path):
-    check_found(tmp_path, LATE, "in-place")
+def test_in_an_iteration_that_is_not_sampled(runs: dict[str, Run]) -> None:
+    runs["late"].check_first("in-place")
 
 
-def test_what_writes_in_place_as_it_may(tmp_path):
-    check_healthy(tmp_path, HEALTHY)
+def test_what_writes_in_place_as_it_may(runs: dict[str, Run]) -> None:
+    runs["healthy"].check_healthy()

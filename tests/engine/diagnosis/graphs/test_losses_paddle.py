@@ -6,31 +6,31 @@ import pytest
 
 pytest.importorskip("paddle")
 
-from support.diagnosing import check_found, check_healthy, findings
+from support.diagnosing_many import Run, kind_of, numbered
 
 START = """
-    import paddle
-    import paddle.nn as nn
-    import paddle.nn.functional as F
+import paddle
+import paddle.nn as nn
+import paddle.nn.functional as F
 
-    paddle.seed(0)
-    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, {out}))
-    optimizer = paddle.optimizer.SGD(0.05, parameters=net.parameters())
-    x = paddle.randn([6, 4])
+paddle.seed(0)
+net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, {out}))
+optimizer = paddle.optimizer.SGD(0.05, parameters=net.parameters())
+x = paddle.randn([6, 4])
 
-    {how}
+{how}
 
-    for _ in range(3):
-        optimizer.clear_grad()
-        value = loss(net(x))
-        value.backward()
-        optimizer.step()
-        print(value.item())
+for _ in range(3):
+    optimizer.clear_grad()
+    value = loss(net(x))
+    value.backward()
+    optimizer.step()
+    print(value.item())
 """
 
 
 def program(how: str, out: int = 1) -> str:
-    return START.format(how=how.strip("\n").replace("\n", "\n    "), out=out)
+    return START.format(how=how, out=out)
 
 
 SQUARED = program("""
@@ -118,21 +118,6 @@ def loss(out):
     3,
 )
 
-
-@pytest.mark.parametrize("text", [SQUARED, CRITERION, ABSOLUTE], ids=["squared", "criterion", "absolute"])
-def test_a_column_against_a_row(tmp_path, text):
-    check_found(tmp_path, text, "loss-broadcast", status=1)
-
-
-@pytest.mark.parametrize("text", [TWICE, SIGMOID, NO_LOG], ids=["softmax", "sigmoid", "no-log"])
-def test_a_loss_that_is_given_something_else(tmp_path, text):
-    check_found(tmp_path, text, "loss-input", status=0)
-
-
-def test_losses_that_are_meant(tmp_path):
-    assert not findings(check_healthy(tmp_path, HEALTHY))
-
-
 AXIS = program(
     """
 def loss(out):
@@ -146,7 +131,24 @@ def loss(out):
     4,
 )
 
+CASES = [
+    ("loss-broadcast", SQUARED), ("loss-broadcast", CRITERION), ("loss-broadcast", ABSOLUTE),
+    ("loss-input", TWICE), ("loss-input", SIGMOID), ("loss-input", NO_LOG),
+]  # fmt: skip
+NOTES = [("wrong-axis", AXIS)]
+PROGRAMS = numbered(CASES) | numbered(NOTES) | {"healthy": HEALTHY}
 
-def test_a_sum_over_the_other_axis(tmp_path):
-    found = check_found(tmp_path, AXIS, "wrong-axis")
-    assert found["severity"] == "note"
+
+@pytest.mark.parametrize("name", numbered(CASES))
+def test_a_loss_of_something_else_than_was_meant(runs: dict[str, Run], name: str) -> None:
+    certain = kind_of(name) == "loss-broadcast"
+    assert runs[name].check_first(kind_of(name))["severity"] == ("error" if certain else "warning")
+
+
+@pytest.mark.parametrize("name", numbered(NOTES))
+def test_a_line_that_may_be_meant_is_noted(runs: dict[str, Run], name: str) -> None:
+    assert runs[name].check_first(kind_of(name))["severity"] == "note"
+
+
+def test_losses_that_are_meant(runs: dict[str, Run]) -> None:
+    runs["healthy"].check_healthy()

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("paddle")
 
-from support.diagnosing import check_found, check_healthy, findings
+from support.diagnosing_many import Run
 
 DETACHED = """
     import paddle
@@ -198,30 +198,36 @@ HEALTHY = """
     gan()
 """
 
+PROGRAMS = {
+    "detached": DETACHED, "stopped": STOPPED, "no grad": NO_GRAD, "unused": UNUSED, "rounded": ROUNDED,
+    "healthy": HEALTHY,
+}  # fmt: skip
 
-def test_values_go_through_numpy(tmp_path):
-    found = check_found(tmp_path, DETACHED, "no-gradient", status=1)
+
+def test_values_go_through_numpy(runs: dict[str, Run]) -> None:
+    found = runs["detached"].check_first("no-gradient")
+    assert found["severity"] == "error"
     assert "encoder.weight" in found["message"]
     assert "head.weight" not in found["message"]
 
 
-def test_stop_gradient_is_set_in_between(tmp_path):
-    check_found(tmp_path, STOPPED, "no-gradient")
+def test_stop_gradient_is_set_in_between(runs: dict[str, Run]) -> None:
+    runs["stopped"].check_first("no-gradient")
 
 
-def test_a_block_switches_gradients_off(tmp_path):
-    check_found(tmp_path, NO_GRAD, "no-gradient")
+def test_a_block_switches_gradients_off(runs: dict[str, Run]) -> None:
+    runs["no grad"].check_first("no-gradient")
 
 
-def test_a_layer_that_no_operator_uses(tmp_path):
-    check_found(tmp_path, UNUSED, "no-gradient", status=0)
+def test_a_layer_that_no_operator_uses(runs: dict[str, Run]) -> None:
+    assert runs["unused"].check_first("no-gradient")["severity"] == "warning"
 
 
-def test_rounding_gives_zeros(tmp_path):
-    check_found(tmp_path, ROUNDED, "rounded-gradient")
+def test_rounding_gives_zeros(runs: dict[str, Run]) -> None:
+    runs["rounded"].check_first("rounded-gradient")
 
 
-def test_cuts_that_are_meant(tmp_path):
-    told = findings(check_healthy(tmp_path, HEALTHY))
-    assert [(each["kind"], each["severity"]) for each in told] == [("wrong-derivative", "note")], told
+def test_cuts_that_are_meant(runs: dict[str, Run]) -> None:
+    runs["healthy"].check_healthy("wrong-derivative")
+    told = runs["healthy"].told
     assert "Sign passes a gradient" in told[0]["message"] and "straight-through" in told[0]["message"]

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from support.diagnosing import check_found, check_healthy, findings
+from support.diagnosing_many import Run
 
 DETACHED = """
     import torch
@@ -293,56 +293,63 @@ SELDOM = """
     print(sum(each.weight.abs().sum().item() for each in (seldom, later[0], judge)))
 """
 
+PROGRAMS = {
+    "detached": DETACHED, "numbers": NUMBERS, "variable": VARIABLE, "no grad": NO_GRAD, "argmax": ARGMAX,
+    "unused": UNUSED, "rounded": ROUNDED, "non leaf": NON_LEAF, "given non leaf": GIVEN_NON_LEAF, "healthy": HEALTHY,
+    "seldom": SELDOM,
+}  # fmt: skip
 
-def test_values_go_through_numpy(tmp_path):
-    found = check_found(tmp_path, DETACHED, "no-gradient", status=1)
+
+def test_values_go_through_numpy(runs: dict[str, Run]) -> None:
+    found = runs["detached"].check_first("no-gradient")
+    assert found["severity"] == "error"
     assert "encoder.weight" in found["message"]
     assert "head.weight" not in found["message"]
 
 
-def test_a_loss_is_made_of_numbers(tmp_path):
-    check_found(tmp_path, NUMBERS, "no-gradient")
+def test_a_loss_is_made_of_numbers(runs: dict[str, Run]) -> None:
+    runs["numbers"].check_first("no-gradient")
 
 
-def test_a_loss_is_made_anew(tmp_path):
-    check_found(tmp_path, VARIABLE, "no-gradient")
+def test_a_loss_is_made_anew(runs: dict[str, Run]) -> None:
+    runs["variable"].check_first("no-gradient")
 
 
-def test_a_decorator_switches_gradients_off(tmp_path):
-    check_found(tmp_path, NO_GRAD, "no-gradient")
+def test_a_decorator_switches_gradients_off(runs: dict[str, Run]) -> None:
+    runs["no grad"].check_first("no-gradient")
 
 
-def test_backward_of_what_has_no_graph(tmp_path):
-    check_found(tmp_path, ARGMAX, "no-gradient")
+def test_backward_of_what_has_no_graph(runs: dict[str, Run]) -> None:
+    runs["argmax"].check_first("no-gradient")
 
 
-def test_a_layer_that_no_operator_uses(tmp_path):
-    found = check_found(tmp_path, UNUSED, "no-gradient", status=0)
+def test_a_layer_that_no_operator_uses(runs: dict[str, Run]) -> None:
+    found = runs["unused"].check_first("no-gradient")
     assert found["severity"] == "warning"
 
 
-def test_rounding_gives_zeros(tmp_path):
-    found = check_found(tmp_path, ROUNDED, "rounded-gradient")
+def test_rounding_gives_zeros(runs: dict[str, Run]) -> None:
+    found = runs["rounded"].check_first("rounded-gradient")
     assert "before.weight" in found["message"]
 
 
-def test_the_gradient_of_what_is_no_leaf_is_read(tmp_path):
-    check_found(tmp_path, NON_LEAF, "non-leaf-gradient")
+def test_the_gradient_of_what_is_no_leaf_is_read(runs: dict[str, Run]) -> None:
+    runs["non leaf"].check_first("non-leaf-gradient")
 
 
-def test_an_optimizer_is_given_what_is_no_leaf(tmp_path):
-    check_found(tmp_path, GIVEN_NON_LEAF, "non-leaf-gradient")
+def test_an_optimizer_is_given_what_is_no_leaf(runs: dict[str, Run]) -> None:
+    runs["given non leaf"].check_first("non-leaf-gradient")
 
 
-def test_cuts_that_are_meant(tmp_path):
-    told = findings(check_healthy(tmp_path, HEALTHY))
-    assert [(each["kind"], each["severity"]) for each in told] == [("wrong-derivative", "note")], told
+def test_cuts_that_are_meant(runs: dict[str, Run]) -> None:
+    runs["healthy"].check_healthy("wrong-derivative")
+    told = runs["healthy"].told
     assert "Sign passes a gradient" in told[0]["message"] and "straight-through" in told[0]["message"]
 
 
-def test_parts_that_are_trained_seldom_or_later(tmp_path):
+def test_parts_that_are_trained_seldom_or_later(runs: dict[str, Run]) -> None:
     """A generator that is trained each fifth time, and one whose optimizer has not stepped yet: a note at the end."""
-    told = findings(check_healthy(tmp_path, SELDOM))
-    assert [(each["kind"], each["severity"]) for each in told] == [("no-gradient", "note")], told
-    assert told[0]["message"].startswith("later.0.weight and later.0.bias"), told
-    assert "not stepped yet" in told[0]["evidence"][-1], told
+    runs["seldom"].check_healthy("no-gradient")
+    told = runs["seldom"].told
+    message, evidence = told[0]["message"], told[0]["evidence"][-1]
+    assert message.startswith("later.0.weight and later.0.bias") and "not stepped yet" in evidence, told

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("paddle")
 
-from support.diagnosing_many import Run, diagnose_each
+from support.diagnosing_many import Run, kind_of, numbered
 
 SIGNS = """
     import paddle
@@ -183,20 +183,13 @@ CASES: list[tuple[str, str]] = [
     ("no-gradient", REENTRANT), ("non-leaf-gradient", CAST), ("non-leaf-gradient", CODES),
 ]  # fmt: skip
 
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    programs = {f"{kind} {number}": program for number, (kind, program) in enumerate(CASES)}
-    programs["healthy"] = HEALTHY
-    return diagnose_each("paddle", tmp_path_factory.mktemp("programs"), programs)
+PROGRAMS = numbered(CASES) | {"healthy": HEALTHY}
 
 
-@pytest.mark.parametrize("number", range(len(CASES)))
-def test_the_line_is_named(runs: dict[str, Run], number: int) -> None:
-    kind = CASES[number][0]
-    runs[f"{kind} {number}"].first(kind)
+@pytest.mark.parametrize("name", numbered(CASES))
+def test_the_line_is_named(runs: dict[str, Run], name: str) -> None:
+    runs[name].check_first(kind_of(name))
 
 
 def test_rounding_and_gradients_that_are_meant(runs: dict[str, Run]) -> None:
-    runs["healthy"].healthy()
-    assert not runs["healthy"].told
+    runs["healthy"].check_healthy()

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from support.diagnosing_many import Run, diagnose_each
+from support.diagnosing_many import Run, kind_of, numbered
 
 SIGNS = """
     import torch
@@ -139,20 +139,13 @@ CASES = [
     ("rounded-gradient", SIGNS), ("rounded-gradient", BINS), ("non-leaf-gradient", MOVED), ("no-gradient", REENTRANT),
 ]  # fmt: skip
 
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    programs = {f"{kind} {number}": program for number, (kind, program) in enumerate(CASES)}
-    programs["healthy"] = HEALTHY
-    return diagnose_each("torch", tmp_path_factory.mktemp("programs"), programs)
+PROGRAMS = numbered(CASES) | {"healthy": HEALTHY}
 
 
-@pytest.mark.parametrize("number", range(len(CASES)))
-def test_the_line_is_named(runs: dict[str, Run], number: int) -> None:
-    kind = CASES[number][0]
-    runs[f"{kind} {number}"].first(kind)
+@pytest.mark.parametrize("name", numbered(CASES))
+def test_the_line_is_named(runs: dict[str, Run], name: str) -> None:
+    runs[name].check_first(kind_of(name))
 
 
 def test_rounding_and_gradients_that_are_meant(runs: dict[str, Run]) -> None:
-    runs["healthy"].healthy()
-    assert not runs["healthy"].told
+    runs["healthy"].check_healthy()

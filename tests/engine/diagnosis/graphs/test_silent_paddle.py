@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("paddle")
 
-from support.diagnosing import check_found, check_healthy, findings
+from support.diagnosing_many import Run, kind_of, numbered
 
 STEP = """
     import paddle
@@ -105,11 +105,14 @@ HEALTHY = """
         print(step, seen.item(), loss.item(), cost.item())
 """
 
-
-@pytest.mark.parametrize("text", [STEP, COPY, MIDDLE], ids=["step", "copy", "middle"])
-def test_behind_autograds_back(tmp_path, text):
-    check_found(tmp_path, text, "silent-overwrite", status=1)
+CASES = [("silent-overwrite", STEP), ("silent-overwrite", COPY), ("silent-overwrite", MIDDLE)]
+PROGRAMS = numbered(CASES) | {"healthy": HEALTHY}
 
 
-def test_writes_that_no_graph_minds(tmp_path):
-    assert not findings(check_healthy(tmp_path, HEALTHY))
+@pytest.mark.parametrize("name", numbered(CASES))
+def test_behind_autograds_back(runs: dict[str, Run], name: str) -> None:
+    assert runs[name].check_first(kind_of(name))["severity"] == "error"
+
+
+def test_writes_that_no_graph_minds(runs: dict[str, Run]) -> None:
+    runs["healthy"].check_healthy()

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from support.diagnosing import check_found, check_healthy, findings, line_of
+from support.diagnosing_many import Run, kind_of, numbered
 
 DATA = """
     import torch
@@ -136,12 +136,17 @@ HEALTHY = """
         print(step, loss.item(), cost.item(), float(values.sum()))
 """
 
+CASES = [
+    ("silent-overwrite", DATA), ("silent-overwrite", WEIGHTS), ("silent-overwrite", ARRAY),
+    ("silent-overwrite", PLOTTED),
+]  # fmt: skip
+PROGRAMS = numbered(CASES) | {"healthy": HEALTHY}
 
-@pytest.mark.parametrize("text", [DATA, WEIGHTS, ARRAY, PLOTTED], ids=["data", "weights", "array", "plotted"])
-def test_behind_autograds_back(tmp_path, text):
-    found = check_found(tmp_path, text, "silent-overwrite", status=1)
-    assert found["cause"]["line"] == line_of(text)
+
+@pytest.mark.parametrize("name", numbered(CASES))
+def test_behind_autograds_back(runs: dict[str, Run], name: str) -> None:
+    assert runs[name].check_first(kind_of(name))["severity"] == "error"
 
 
-def test_writes_that_no_graph_minds(tmp_path):
-    assert not findings(check_healthy(tmp_path, HEALTHY))
+def test_writes_that_no_graph_minds(runs: dict[str, Run]) -> None:
+    runs["healthy"].check_healthy()

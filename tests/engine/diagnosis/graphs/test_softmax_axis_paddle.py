@@ -6,32 +6,32 @@ import pytest
 
 pytest.importorskip("paddle")
 
-from support.diagnosing import check_found, check_healthy, findings
+from support.diagnosing_many import Run, kind_of, numbered
 
 START = """
-    import paddle
-    import paddle.nn as nn
-    import paddle.nn.functional as F
+import paddle
+import paddle.nn as nn
+import paddle.nn.functional as F
 
-    paddle.seed(0)
-    net = nn.Linear(4, 3)
-    optimizer = paddle.optimizer.SGD(0.1, parameters=net.parameters())
-    x = paddle.randn([6, 5, 4])
-    tags = (paddle.arange(30) % 3).reshape([6, 5])
+paddle.seed(0)
+net = nn.Linear(4, 3)
+optimizer = paddle.optimizer.SGD(0.1, parameters=net.parameters())
+x = paddle.randn([6, 5, 4])
+tags = (paddle.arange(30) % 3).reshape([6, 5])
 
-    {how}
+{how}
 
-    for _ in range(3):
-        optimizer.clear_grad()
-        value = loss(net(x))
-        value.backward()
-        optimizer.step()
-        print(value.item())
+for _ in range(3):
+    optimizer.clear_grad()
+    value = loss(net(x))
+    value.backward()
+    optimizer.step()
+    print(value.item())
 """
 
 
 def program(how: str) -> str:
-    return START.format(how=how.strip("\n").replace("\n", "\n    "))
+    return START.format(how=how)
 
 
 TOKENS = program("""
@@ -64,10 +64,14 @@ def loss(out):
 """)
 
 
-@pytest.mark.parametrize("text", [TOKENS, BATCH, CHANCES], ids=["tokens", "batch", "chances"])
-def test_a_softmax_along_another_axis_than_its_classes(tmp_path, text):
-    check_found(tmp_path, text, "wrong-axis", status=0)
+CASES = [("wrong-axis", TOKENS), ("wrong-axis", BATCH), ("wrong-axis", CHANCES)]
+PROGRAMS = numbered(CASES) | {"healthy": MEANT}
 
 
-def test_picks_that_are_meant(tmp_path):
-    assert not findings(check_healthy(tmp_path, MEANT))
+@pytest.mark.parametrize("name", numbered(CASES))
+def test_a_softmax_along_another_axis_than_its_classes(runs: dict[str, Run], name: str) -> None:
+    runs[name].check_first(kind_of(name))
+
+
+def test_picks_that_are_meant(runs: dict[str, Run]) -> None:
+    runs["healthy"].check_healthy()

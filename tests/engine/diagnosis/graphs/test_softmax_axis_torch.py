@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 import pytest
-from support.diagnosing import check_found, check_healthy, findings
+from support.diagnosing_many import Run, kind_of, numbered
 
 START = """
-    import torch
-    import torch.nn as nn
-    import torch.nn.functional as F
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
 
-    torch.manual_seed(0)
-    net = nn.Linear(4, 3)
-    optimizer = torch.optim.SGD(net.parameters(), 0.1)
-    x = torch.randn(6, 5, 4)
-    tags = torch.arange(30).view(6, 5) % 3
+torch.manual_seed(0)
+net = nn.Linear(4, 3)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+x = torch.randn(6, 5, 4)
+tags = torch.arange(30).view(6, 5) % 3
 
-    {how}
+{how}
 
-    for _ in range(3):
-        optimizer.zero_grad()
-        value = loss(net(x))
-        value.backward()
-        optimizer.step()
-        print(value.item())
+for _ in range(3):
+    optimizer.zero_grad()
+    value = loss(net(x))
+    value.backward()
+    optimizer.step()
+    print(value.item())
 """
 
 
 def program(how: str) -> str:
-    return START.format(how=how.strip("\n").replace("\n", "\n    "))
+    return START.format(how=how)
 
 
 TOKENS = program("""
@@ -87,14 +87,15 @@ def loss(out):
 """)
 
 
-@pytest.mark.parametrize("text", [TOKENS, BATCH, CHANCES, ALIGNED], ids=["tokens", "batch", "chances", "aligned"])
-def test_a_softmax_along_another_axis_than_its_classes(tmp_path, text):
-    check_found(tmp_path, text, "wrong-axis", status=0)
+CASES = [("wrong-axis", TOKENS), ("wrong-axis", BATCH), ("wrong-axis", CHANCES), ("wrong-axis", ALIGNED)]
+PROGRAMS = numbered(CASES) | {"healthy": MEANT, "aligned": ALIGNED_WELL}
 
 
-def test_picks_that_are_meant(tmp_path):
-    assert not findings(check_healthy(tmp_path, MEANT))
+@pytest.mark.parametrize("name", numbered(CASES))
+def test_a_softmax_along_another_axis_than_its_classes(runs: dict[str, Run], name: str) -> None:
+    runs[name].check_first(kind_of(name))
 
 
-def test_the_classes_of_an_alignment(tmp_path):
-    assert not findings(check_healthy(tmp_path, ALIGNED_WELL))
+def test_picks_that_are_meant(runs: dict[str, Run]) -> None:
+    runs["healthy"].check_healthy()
+    runs["aligned"].check_healthy()

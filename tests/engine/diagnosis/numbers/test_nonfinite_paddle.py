@@ -9,8 +9,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from support.diagnosing import diagnose, findings
-from support.diagnosing_many import Run, diagnose_each
+from support.diagnosing_many import Run
 
 pytest.importorskip("paddle")
 
@@ -294,28 +293,26 @@ CASES = [
     (NORMALISED, "between backward and step"),
 ]  # fmt: skip
 
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    programs = {str(number): each[0] for number, each in enumerate(CASES)} | {"healthy": HEALTHY}
-    return diagnose_each("paddle", tmp_path_factory.mktemp("programs"), programs)
+PROGRAMS = {str(number): each[0] for number, each in enumerate(CASES)} | {"healthy": HEALTHY}
 
 
 @pytest.mark.parametrize("number", range(len(CASES)))
 def test_names_the_line(runs: dict[str, Run], number: int) -> None:
     _, why = CASES[number]
-    first = runs[str(number)].first("nonfinite")
+    first = runs[str(number)].check_first("nonfinite")
     assert why in (first["message"] + " ".join(first["evidence"])), first
     assert first["confidence"] >= 0.8
+    large = [each for each in runs[str(number)].every if each["kind"] == "large-update"]
+    assert not large or why == "diverges", "the weights did not grow"
 
 
 def test_healthy_programs_get_no_finding(runs: dict[str, Run]) -> None:
-    runs["healthy"].healthy()
+    runs["healthy"].check_healthy("nonfinite")
 
 
-def test_paddles_own_check_names_the_same_operator(tmp_path: Path) -> None:
+def test_paddles_own_check_names_the_same_operator(runs: dict[str, Run], tmp_path: Path) -> None:
     """FLAGS_check_nan_inf ends the program at the first operator whose result has NaN or infinities."""
-    node = findings(diagnose(tmp_path, DISTANCE))[0]["node"]["name"]
+    node = runs["0"].told[0]["node"]["name"]  # DISTANCE
     script = tmp_path / "checked.py"
     script.write_text(textwrap.dedent(DISTANCE).lstrip())
     environment = {**os.environ, "FLAGS_check_nan_inf": "1"}

@@ -9,8 +9,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from support.diagnosing import diagnose, findings, line_of
-from support.diagnosing_many import Run, diagnose_each
+from support.diagnosing import line_of
+from support.diagnosing_many import Run
 from support.dialled import Dialled
 
 pytest.importorskip("torch")
@@ -366,28 +366,26 @@ CASES = [
     (AVERAGED, "between backward and step"),
 ]  # fmt: skip
 
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    programs = {str(number): each[0] for number, each in enumerate(CASES)} | {"healthy": HEALTHY}
-    return diagnose_each("torch", tmp_path_factory.mktemp("programs"), programs)
+PROGRAMS = {str(number): each[0] for number, each in enumerate(CASES)} | {"healthy": HEALTHY}
 
 
 @pytest.mark.parametrize("number", range(len(CASES)))
 def test_names_the_line(runs: dict[str, Run], number: int) -> None:
     _, why = CASES[number]
-    first = runs[str(number)].first("nonfinite")
+    first = runs[str(number)].check_first("nonfinite")
     assert why in (first["message"] + " ".join(first["evidence"])), first
     assert first["confidence"] >= 0.8
+    large = [each for each in runs[str(number)].every if each["kind"] == "large-update"]
+    assert not large or why == "diverges", "the weights did not grow"
 
 
 def test_healthy_programs_get_no_finding(runs: dict[str, Run]) -> None:
-    runs["healthy"].healthy()
+    runs["healthy"].check_healthy("nonfinite")
 
 
-def test_anomaly_mode_names_the_same_nodes(tmp_path: Path) -> None:
+def test_anomaly_mode_names_the_same_nodes(runs: dict[str, Run], tmp_path: Path) -> None:
     """torch's own detection stops at the first node that gives NaN: of a gradient that is infinite first, behind it."""
-    node = findings(diagnose(tmp_path, MASKED))[0]["node"]["name"]
+    node = runs["1"].told[0]["node"]["name"]  # MASKED
     script = tmp_path / "anomaly.py"
     script.write_text("import torch; torch.autograd.set_detect_anomaly(True)\n" + textwrap.dedent(MASKED).lstrip())
     plain = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
-
 import pytest
-from support.diagnosing import check_found, check_healthy, diagnose, findings, line_of
+from support.diagnosing_many import Run
 
 pytest.importorskip("paddle")
 
@@ -294,31 +289,27 @@ CASES = [
     (LOOP, "exploding", "mm"), (BLOCKS, "exploding", "conv"), (FACTOR, "half-underflow", "float16"),
     (PART, "half-underflow", "float16"),
 ]  # fmt: skip
+PROGRAMS = {str(number): each[0] for number, each in enumerate(CASES)} | {"in a row": IN_A_ROW, "healthy": HEALTHY}
 
 
-@pytest.mark.parametrize(
-    ("program", "kind", "why"), CASES,
-    ids=["dead", "saturated", "rounded", "sigmoids", "recurrent", "exploding", "cast", "loop", "blocks", "factor",
-         "part"],
-)  # fmt: skip
-def test_names_the_line(tmp_path: Path, program: str, kind: str, why: str) -> None:
-    first = check_found(tmp_path, program, kind)
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_names_the_line(runs: dict[str, Run], number: int) -> None:
+    _, kind, why = CASES[number]
+    first = runs[str(number)].check_first(kind)
     assert why in (first["message"] + " ".join(first["evidence"])).lower(), first
 
 
-def test_what_follows_from_vanishing_gradients_is_not_told_beside_them(tmp_path: Path) -> None:
+def test_what_follows_from_vanishing_gradients_is_not_told_beside_them(runs: dict[str, Run]) -> None:
     """Steps that change nothing. One line runs all layers, so the one to change is that which makes them."""
-    told = [each for each in findings(diagnose(tmp_path, IN_A_ROW)) if each["severity"] != "note"]
-    assert [(each["kind"], each["cause"]["line"]) for each in told] == [("vanishing", line_of(IN_A_ROW))]
+    runs["in a row"].check_first("vanishing")
+    assert len(runs["in a row"].above_notes()) == 1, str(runs["in a row"])
 
 
-def test_healthy_programs_get_no_finding(tmp_path: Path) -> None:
-    check_healthy(tmp_path, HEALTHY)
+def test_healthy_programs_get_no_finding(runs: dict[str, Run]) -> None:
+    runs["healthy"].check_healthy("frozen-in-optimizer")
 
 
-def test_what_is_said_to_be_zero_is_zero(tmp_path: Path) -> None:
+def test_what_is_said_to_be_zero_is_zero(runs: dict[str, Run]) -> None:
     """The programs' own word, without adbg: both parameters of the dead layer, and all of the weights."""
-    for program, said in ((DEAD, "2\n"), (CAST, "0.0\n")):
-        script = tmp_path / "plain.py"
-        script.write_text(textwrap.dedent(program).lstrip())
-        assert subprocess.run([sys.executable, str(script)], capture_output=True, text=True).stdout == said
+    said = {program: runs[str(number)].plain.splitlines()[0] for number, (program, *_) in enumerate(CASES)}
+    assert [said[each] for each in (DEAD, CAST)] == ["2", "0.0"]

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
-
 import pytest
-from support.diagnosing import diagnose, findings, line_of
-from support.diagnosing_many import Run, diagnose_each
+from support.diagnosing_many import Run
 
 pytest.importorskip("torch")
 
@@ -292,33 +286,27 @@ CASES = [
     (SMALL_FACTOR, "half-underflow", "mul"),
 ]  # fmt: skip
 
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    programs = {str(number): each[0] for number, each in enumerate(CASES)} | {"healthy": HEALTHY}
-    return diagnose_each("torch", tmp_path_factory.mktemp("programs"), programs)
+PROGRAMS = {str(number): each[0] for number, each in enumerate(CASES)} | {"in a row": IN_A_ROW, "healthy": HEALTHY}
 
 
 @pytest.mark.parametrize("number", range(len(CASES)))
 def test_names_the_line(runs: dict[str, Run], number: int) -> None:
     _, kind, why = CASES[number]
-    first = runs[str(number)].first(kind)
+    first = runs[str(number)].check_first(kind)
     assert why in (first["message"] + " ".join(first["evidence"])).lower(), first
 
 
-def test_what_follows_from_vanishing_gradients_is_not_told_beside_them(tmp_path: Path) -> None:
+def test_what_follows_from_vanishing_gradients_is_not_told_beside_them(runs: dict[str, Run]) -> None:
     """Steps that change nothing. One line runs all layers, so the one to change is that which makes them."""
-    told = [each for each in findings(diagnose(tmp_path, IN_A_ROW)) if each["severity"] != "note"]
-    assert [(each["kind"], each["cause"]["line"]) for each in told] == [("vanishing", line_of(IN_A_ROW))]
+    runs["in a row"].check_first("vanishing")
+    assert len(runs["in a row"].above_notes()) == 1, str(runs["in a row"])
 
 
 def test_healthy_programs_get_no_finding(runs: dict[str, Run]) -> None:
-    runs["healthy"].healthy()
+    runs["healthy"].check_healthy("frozen-in-optimizer")
 
 
-def test_what_is_said_to_be_zero_is_zero(tmp_path: Path) -> None:
+def test_what_is_said_to_be_zero_is_zero(runs: dict[str, Run]) -> None:
     """The programs' own word, without adbg: both parameters of the dead layer, and all of the weights in float16."""
-    for program, said in ((DEAD, "2\n"), (UNSCALED, "0.0\n"), (CAST, "0.0\n"), (SMALL_FACTOR, "0.0\n")):
-        script = tmp_path / "plain.py"
-        script.write_text(textwrap.dedent(program).lstrip())
-        assert subprocess.run([sys.executable, str(script)], capture_output=True, text=True).stdout == said
+    said = {program: runs[str(number)].plain.splitlines()[0] for number, (program, *_) in enumerate(CASES)}
+    assert [said[each] for each in (DEAD, UNSCALED, CAST, SMALL_FACTOR)] == ["2", "0.0", "0.0", "0.0"]

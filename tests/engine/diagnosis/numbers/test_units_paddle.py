@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
-
 import pytest
-from support.diagnosing import check_found
-from support.diagnosing_many import Run, diagnose_each
+from support.diagnosing_many import Run
 
 pytest.importorskip("paddle")
 
@@ -182,30 +176,22 @@ CASES = [
     (GATES, "saturated-units", "derivative"), (WEIGHTS, "saturated-units", "derivative"),
 ]  # fmt: skip
 
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    programs = {str(number): each[0] for number, each in enumerate(CASES)} | {"healthy": HEALTHY}
-    return diagnose_each("paddle", tmp_path_factory.mktemp("programs"), programs)
+PROGRAMS = {str(number): each[0] for number, each in enumerate(CASES)} | {"healthy": HEALTHY}
 
 
 @pytest.mark.parametrize("number", range(len(CASES)))
 def test_names_the_layer(runs: dict[str, Run], number: int) -> None:
     _, kind, why = CASES[number]
-    first = runs[str(number)].first(kind)
+    first = runs[str(number)].check_first(kind)
     assert why in (first["message"] + " ".join(first["evidence"])).lower(), first
 
 
-def test_as_many_are_dead_as_the_activations_say(tmp_path: Path) -> None:
+def test_as_many_are_dead_as_the_activations_say(runs: dict[str, Run]) -> None:
     """The program's own count of units that were never above 0, without adbg."""
-    script = tmp_path / "plain.py"
-    script.write_text(textwrap.dedent(BIASES).lstrip())
-    said = int(subprocess.run([sys.executable, str(script)], capture_output=True, text=True).stdout)
-    told = check_found(tmp_path, BIASES, "dead-units")
+    said = int(runs["0"].plain.splitlines()[0])
+    told = runs["0"].check_first("dead-units")
     assert f"{said} of 64 units" in " ".join(told["evidence"]), told
 
 
 def test_layers_that_work(runs: dict[str, Run]) -> None:
-    runs["healthy"].healthy()
-    told = runs["healthy"].told
-    assert not [each for each in told if each["kind"] in ("dead-units", "saturated-units")]
+    runs["healthy"].check_healthy()

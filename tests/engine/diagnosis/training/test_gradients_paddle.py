@@ -6,9 +6,7 @@ import pytest
 
 pytest.importorskip("paddle")
 
-from support.diagnosing_many import Run, diagnose_each
-
-pytestmark = pytest.mark.xdist_group("training-gradients-paddle")
+from support.diagnosing_many import Run
 
 HEAD = """
 import paddle
@@ -114,6 +112,22 @@ for batch in x.split(4):
     loss.backward()
 """,
     ),
+    "step above backward, in another function": (
+        "step-order",
+        """
+model = nn.Linear(6, 1)
+optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters())
+
+def update():
+    optimizer.step()  # CAUSE
+
+for batch in x.split(4):
+    optimizer.clear_grad()
+    loss = model(batch).pow(2).mean()
+    update()
+    loss.backward()
+""",
+    ),
 }
 
 TWICE = {
@@ -169,30 +183,25 @@ for epoch in range(3):
             optimizer.clear_grad()
 """
 
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    programs = ZERO_GRAD | TWICE | {name: program for name, (_, program) in LOST.items()} | {"undivided": UNDIVIDED}
-    programs = {name: HEAD + program for name, program in programs.items()}
-    return diagnose_each("paddle", tmp_path_factory.mktemp("programs"), programs)
+PROGRAMS = ZERO_GRAD | TWICE | {name: program for name, (_, program) in LOST.items()} | {"undivided": UNDIVIDED}
 
 
 @pytest.mark.parametrize("name", ZERO_GRAD)
 def test_gradients_that_are_not_cleared(runs: dict[str, Run], name: str) -> None:
-    finding = runs[name].first("zero-grad")
+    finding = runs[name].check_first("zero-grad")
     assert finding["severity"] == "error" and finding["confidence"] >= 0.9
 
 
 @pytest.mark.parametrize("name", LOST)
 def test_gradients_that_are_gone_at_the_step(runs: dict[str, Run], name: str) -> None:
-    runs[name].first(LOST[name][0])
+    runs[name].check_first(LOST[name][0])
 
 
 @pytest.mark.parametrize("name", TWICE)
 def test_a_loss_run_backward_twice(runs: dict[str, Run], name: str) -> None:
-    runs[name].first("twice-backward")
+    runs[name].check_first("twice-backward")
 
 
 def test_losses_that_are_not_divided_are_a_note(runs: dict[str, Run]) -> None:
-    finding = runs["undivided"].first("undivided")
+    finding = runs["undivided"].check_first("undivided")
     assert finding["severity"] == "note" and finding["confidence"] < 0.5

@@ -153,9 +153,9 @@ each = pytest.mark.parametrize(
 @each
 def test_programs_that_load(runs: dict[str, Run]) -> None:
     for name in PROGRAMS:
-        runs[name].first("not-loaded")
+        runs[name].check_first("not-loaded")
     for name in HEALTHY:
-        runs[name].healthy()
+        runs[name].check_healthy()
 
 
 @each

@@ -6,9 +6,7 @@ import pytest
 
 pytest.importorskip("paddle")
 
-from support.diagnosing_many import Run, diagnose_each
-
-pytestmark = pytest.mark.xdist_group("training-loops-paddle")
+from support.diagnosing_many import Run, kind_of
 
 HEAD = """
 import copy
@@ -23,7 +21,7 @@ def net(*extra):
     return nn.Sequential(nn.Linear(6, 8), *extra, nn.Tanh(), nn.Linear(8, 1))
 """
 
-PROGRAMS = {
+BUGS = {
     "zero-grad: of the critic of two networks": """
 generator, critic = nn.Linear(6, 6), net()
 opt_g = paddle.optimizer.Adam(0.001, parameters=generator.parameters())
@@ -369,21 +367,17 @@ Gan().fit()
 """,
 }
 
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    programs = {name: HEAD + program for name, program in (PROGRAMS | HEALTHY).items()}
-    return diagnose_each("paddle", tmp_path_factory.mktemp("programs"), programs)
+PROGRAMS = BUGS | HEALTHY
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", BUGS)
 def test_the_bug_and_its_line(runs: dict[str, Run], name: str) -> None:
-    runs[name].first(name.partition(":")[0])
+    runs[name].check_first(kind_of(name))
 
 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_no_false_alarm(runs: dict[str, Run], name: str) -> None:
-    runs[name].healthy()
+    runs[name].check_healthy()
 
 
 def test_names_say_whose_they_are_and_iterations_are_those_of_the_loop(runs: dict[str, Run]) -> None:

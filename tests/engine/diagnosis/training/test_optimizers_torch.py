@@ -6,9 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from support.diagnosing_many import Run, diagnose_each
-
-pytestmark = pytest.mark.xdist_group("training-optimizers-torch")
+from support.diagnosing_many import Run
 
 HEAD = """
 import copy
@@ -372,31 +370,26 @@ main()
 
 OF_KIND = HELD | RATES | UPDATES | {name: ("wrong-mode", program) for name, program in MODES.items()}
 
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    programs = {name: program for name, (_, program) in OF_KIND.items()} | {"replaced": REPLACED, "dying": DYING}
-    programs = {name: HEAD + program for name, program in programs.items()}
-    return diagnose_each("torch", tmp_path_factory.mktemp("programs"), programs)
+PROGRAMS = {name: program for name, (_, program) in OF_KIND.items()} | {"replaced": REPLACED, "dying": DYING}
 
 
 @pytest.mark.parametrize("name", OF_KIND)
 def test_the_bug_and_its_line(runs: dict[str, Run], name: str) -> None:
     kind = OF_KIND[name][0]
     if kind == "large-update":  # of a loss that overflows "nonfinite" is read first, with it under that: the same line
-        runs[name].names(kind)
+        runs[name].check_names(kind)
     else:
-        runs[name].first(kind)
+        runs[name].check_first(kind)
 
 
 def test_a_model_that_dies_with_main_is_judged_before(runs: dict[str, Run]) -> None:
-    runs["dying"].first("stale-parameters")
+    runs["dying"].check_first("stale-parameters")
 
 
 def test_what_follows_from_a_replaced_layer_is_not_told_beside_it(runs: dict[str, Run]) -> None:
     """The old one gets no gradient, and no optimizer holds the new one: one finding, also with another shape."""
     run = runs["replaced"]
-    run.first("stale-parameters")
+    run.check_first("stale-parameters")
     assert len(run.above_notes()) == 1, str(run)
 
 

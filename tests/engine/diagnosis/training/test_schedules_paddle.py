@@ -6,9 +6,7 @@ import pytest
 
 pytest.importorskip("paddle")
 
-from support.diagnosing_many import Run, diagnose_each
-
-pytestmark = pytest.mark.xdist_group("training-schedules-paddle")
+from support.diagnosing_many import Run, kind_of
 
 HEAD = """
 import copy
@@ -31,7 +29,7 @@ def fit(model, optimizer, after=lambda: None, epochs=3):
         after()
 """
 
-PROGRAMS = {
+BUGS = {
     "zero-learning-rate: a warm-up of integers": """
 def warm(step):
     return min(1, step // 1000)  # CAUSE
@@ -389,22 +387,20 @@ for number, (batch, target) in enumerate(pairs * 2):
 """,
 }
 
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    programs = {name: HEAD + program for name, program in (PROGRAMS | HEALTHY).items()}
-    return diagnose_each("paddle", tmp_path_factory.mktemp("programs"), programs)
+# It acts at every step.
+NOTES = {"unscaled before it is clipped": ["clipping-order"], "noise behind clipping": ["clipping-order"]}
+PROGRAMS = BUGS | HEALTHY
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", BUGS)
 def test_the_bug_and_its_line(runs: dict[str, Run], name: str) -> None:
-    kind = name.partition(":")[0]
+    kind = kind_of(name)
     if kind == "large-update":  # of a loss that overflows "nonfinite" is read first, with it under that: the same line
-        runs[name].names(kind)
+        runs[name].check_names(kind)
     else:
-        runs[name].first(kind)
+        runs[name].check_first(kind)
 
 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_no_false_alarm(runs: dict[str, Run], name: str) -> None:
-    runs[name].healthy()
+    runs[name].check_healthy(*NOTES.get(name, []))
