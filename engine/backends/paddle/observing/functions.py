@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import types
 import warnings
 from collections.abc import Callable, Iterator
@@ -31,6 +32,8 @@ class FunctionsTap(Tap):
         self._watcher: Watcher | None = None
         self._probe = PaddleProbe(_plain_apply)
         self._added = False
+        self._begun: Any = None
+        self._making = threading.local()  # .calls: those whose forward runs on this thread
 
     def put_in(self, watcher: Watcher) -> None:
         self._watcher = watcher
@@ -38,6 +41,8 @@ class FunctionsTap(Tap):
             self._added = True
             _PyLayer.apply = classmethod(_plain_apply)
         self._stand_ins.put(_PyLayer, "apply", self._begins, self._ended)
+        if "__init__" not in vars(_Context):  # that of an apply is made in C++, and handed to forward only
+            self._begun = _Context.__init__ = self._context_made()
         self._stand_ins.put(_Context, "backward", self._backward_begins, self._backward_ended)
 
     def take_out(self) -> None:
@@ -46,6 +51,9 @@ class FunctionsTap(Tap):
         own = vars(_PyLayer).get("apply")
         if self._added and getattr(own, "__func__", None) is _plain_apply:
             del _PyLayer.apply
+        if self._begun is not None and vars(_Context).get("__init__") is self._begun:
+            del _Context.__init__
+        self._begun = None
         self._added = False
 
     def _is_users(self, function: type) -> bool:
@@ -58,9 +66,31 @@ class FunctionsTap(Tap):
             return None
         versions = tuple([each.inplace_version if tensors.is_tensor(each) else None for each in args[1:]])
         line = self._frames.live_line(frame)
-        return FunctionCall("forward", function, None, args[1:], kwargs, None, line, None, versions, self._probe)
+        call = FunctionCall("forward", function, None, args[1:], kwargs, None, line, None, versions, self._probe)
+        self._calls().append(call)
+        return call
+
+    def _calls(self) -> list[FunctionCall]:
+        calls: list[FunctionCall] | None = getattr(self._making, "calls", None)
+        if calls is None:
+            calls = self._making.calls = []
+        return calls
+
+    def _context_made(self) -> Callable[..., None]:
+        plain, calls_of = _Context.__init__, self._calls
+
+        def begun(context: Any, *args: Any, **kwargs: Any) -> None:
+            plain(context, *args, **kwargs)
+            calls = calls_of()
+            if calls and getattr(context, "_forward_cls", None) is calls[-1].function:
+                calls[-1].context = context
+
+        return begun
 
     def _ended(self, call: FunctionCall, result: Any, error: BaseException | None) -> None:
+        calls = self._calls()
+        while calls and calls.pop() is not call:
+            pass
         call.results, call.error = result, error
         self._tell(call)
 

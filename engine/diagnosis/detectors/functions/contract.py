@@ -10,9 +10,11 @@ from typing import Any
 
 from adbg.engine.backends.base import FunctionCall
 from adbg.engine.diagnosis.detector import Detector, Need, detector
+from adbg.engine.diagnosis.detectors.functions.attributes import Attributes
 from adbg.engine.diagnosis.detectors.functions.derivatives import argument_name, plain_code
 from adbg.engine.diagnosis.source import function_named, inside
 from adbg.engine.protocol.messages import Finding
+from adbg.engine.session.running_call import Running
 from adbg.engine.types import SourceLine
 
 _WRITERS = frozenset({"set_value", "copy_"})
@@ -23,14 +25,19 @@ _VIEWS = frozenset({
 })  # fmt: skip
 
 
-@detector("function-input-overwritten", "function-keeps-output")
+@detector("function-input-overwritten", "function-keeps-output", "silent-overwrite")
 class Contract(Detector):
     """The forward of a custom function writes into a tensor that it was given without saying so (``mark_dirty``), or
     keeps its result as an attribute of ``ctx``: result and node then keep each other, and the graph is never freed.
+    "silent-overwrite": a tensor that forward kept as an attribute of ``ctx``, which no version guards as it does what
+    is saved by ``save_for_backward``, is overwritten before the backward that reads it: a buffer that calls share.
 
-    Evidence: the version of the argument before and after forward; the attribute of ``ctx``.
-    Mistaken for: running statistics, which need no gradient and may be written to.
-    Cost: a look at the versions per call of a custom function.
+    Evidence: the version of the argument before and after forward; the attribute of ``ctx``; of one that was
+    overwritten, its version and norm at the end of forward and as backward begins.
+    Mistaken for: running statistics, which need no gradient and may be written to; other parts of memory that calls
+    share, which is told apart by the values; what backward itself writes to (a sum), and single numbers.
+    Cost: a look at the versions per call of a custom function; in sampled iterations a sum over the bytes of what it
+    keeps.
     """
 
     needs = Need.FUNCTIONS
@@ -39,6 +46,7 @@ class Contract(Detector):
         super().__init__(facts)
         self._seen: set[type] = set()
         self._told: set[tuple[type, str]] = set()
+        self._attributes = Attributes(facts)
 
     def applied(self) -> bool:
         return bool(self._seen)
@@ -66,7 +74,9 @@ class Contract(Detector):
                 _writes_to(call.function, argument),
             )  # fmt: skip
         kept = getattr(call.context, "__dict__", None)
-        for attribute, value in list(kept.items()) if isinstance(kept, dict) else ():
+        # Where the context is the node itself: Paddle lets go of a context as its backward has run.
+        own_node = backend.node_address(call.context) is not None
+        for attribute, value in list(kept.items()) if isinstance(kept, dict) and own_node else ():
             if any(backend.is_tensor(each) and any(each is result for result in results) for each in _held(value)):
                 filled = _line_with(call.function, functools.partial(_fills, attribute))
                 self._tell(
@@ -76,6 +86,31 @@ class Contract(Detector):
                     [f"ctx.{attribute} {'holds' if filled is not None else 'is'} what forward returned"],
                     filled or _line_with(call.function, functools.partial(_sets, attribute)),
                 )  # fmt: skip
+        if self.facts.sampled and isinstance(kept, dict):
+            self._attributes.keep(call, kept, results)
+
+    def backward_begin(self, running: Running) -> None:
+        if len(running.chain) > 1:
+            return
+        for changed in self._attributes.changed(running):
+            name = changed.function.__name__
+            line = _line_with(changed.function, functools.partial(_sets, changed.attribute))
+            if (changed.function, f"silent-overwrite {changed.attribute}") in self._told:
+                continue
+            self._told.add((changed.function, f"silent-overwrite {changed.attribute}"))
+            facts = self.facts
+            node, forward = facts.node(running.call, changed.key)
+            facts.tell(
+                Finding(
+                    0, "silent-overwrite", "error", 0.9,
+                    f"ctx.{changed.attribute}, which {name}.forward kept for its backward, is overwritten before "
+                    "backward reads it: ctx.save_for_backward would have raised; keep a tensor of its own for each "
+                    "call",
+                    node=node, backward=running.call.number, forward=forward or changed.line,
+                    cause=facts.cause(line or changed.line), evidence=changed.evidence,
+                    next=[f"b {node.unique_name}" if node.unique_name else f"b '*{name}*'"],
+                )
+            )  # fmt: skip
 
     def _tell(
         self, call: FunctionCall, kind: str, severity: str, confidence: float, what: str, message: str,
@@ -175,5 +210,6 @@ def _fills(attribute: str, node: ast.AST) -> bool:
 
 def _sets(attribute: str, node: ast.AST) -> bool:
     return isinstance(node, ast.Assign) and any(
-        isinstance(each, ast.Attribute) and each.attr == attribute for each in node.targets
-    )
+        isinstance(each, ast.Attribute) and each.attr == attribute and isinstance(each.ctx, ast.Store)
+        for target in node.targets for each in ast.walk(target)
+    )  # fmt: skip

@@ -37,7 +37,8 @@ _TURNS = re.compile(r"\.(permute|transpose|t|swapaxes|moveaxis|T|mT|movedim)\b|\
 _FOLDS = re.compile(r"\.(?:view|reshape)\(\s*\[?-1\s*,|reshape\(\s*\w+\s*,\s*\[?-1\s*,")
 _RESHAPES = re.compile(r"\b(?:view|reshape|flatten|unflatten|rearrange|expand|resize)\w*\(")
 _DTYPES = re.compile(
-    r"dtype|scalar type|data type|data_type|expected .*(Long|Float|Double|Half|Int)|not implemented for", re.I
+    r"dtype|scalar type|data type|data_type|type of data|expected .*(Long|Float|Double|Half|Int)|not implemented for",
+    re.I,
 )
 _MOST = 200  # nodes that are looked at
 _LEAF = re.compile(
@@ -216,7 +217,9 @@ class OperatorError(Detector):
         if "device" in text.lower():
             wide = [pair for step in steps[place + 1 :] for pair in self._operands(step)]
             operands = _distinct([*wide, *operands, *seen])
-        wrong = self._other_kind(text, operands, inputs)
+        # What has no name in the user's function is known by that of the framework's argument.
+        given = inputs or [each for each in operands if not facts.name_of(each[1])]
+        wrong = self._other_kind(text, operands, given)
         if wrong is not None:
             name, value, why = wrong
             line = self._made(steps, place, name, value, error)
@@ -248,7 +251,7 @@ class OperatorError(Detector):
         line = made_by_node(self.facts.backend, value)[0]
         if line is not None and not line.file.startswith("<"):
             return line
-        return made_at(steps, place, name, error)
+        return made_at(steps, place, name, error) if " " not in name else None
 
     def _folded(self, value: Any) -> SourceLine | None:
         """The line in the history of a tensor that folds its batch into another dimension: ``view(-1, 72)``."""

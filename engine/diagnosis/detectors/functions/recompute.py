@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 
 from adbg.engine.backends.base import RecomputeCall
 from adbg.engine.diagnosis.detector import Detector, Need, detector
+from adbg.engine.diagnosis.source import assigned_before, inside, scope_at
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.types import SourceLine
 
@@ -21,6 +24,11 @@ _RANDOM = (
     "rrelu",
     "poisson",
 )
+# ``random.gauss``, ``np.random.rand``, ``self.rng.normal``, ``default_rng(0).random``
+_GENERATORS = re.compile(
+    r"(?:^|[._])(?:rng|random|default_rng|RandomState|generator)\b.*\.\w+$|^(?:randint|uniform|gauss)$"
+)
+_FRAMEWORKS = re.compile(r"(?:torch|paddle|F|nn)\.")
 
 
 @detector("recompute-differs")
@@ -51,6 +59,8 @@ class RecomputeDiffers(Detector):
         cause: SourceLine | None = (
             call.line if (unrestored and (random or not by_operator)) or not by_operator else call.at
         )
+        if not unrestored and not random and not call.inputs_differ and cause is not None and by_operator:
+            cause = _drawn(cause) or cause
         where = _place(call.line)
         what = f"{name} at line {call.at.line}" if call.at is not None else name
         why = (
@@ -92,6 +102,20 @@ class RecomputeDiffers(Detector):
                 next=[f"b {call.at.file}:{call.at.line}"] if call.at is not None else [],
             )
         )  # fmt: skip
+
+
+def _drawn(line: SourceLine) -> SourceLine | None:
+    """Where a variable that the line takes is given numbers of Python's or NumPy's own generator."""
+    scope = scope_at(line.file, line.line)
+    for node in inside(scope) if scope is not None else ():
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.lineno == line.line:
+            found = assigned_before(line.file, line.line, node.id)
+            if found is None or found[0] >= line.line:
+                continue
+            calls = [ast.unparse(each.func) for each in ast.walk(found[1]) if isinstance(each, ast.Call)]
+            if any(_GENERATORS.search(each) and not _FRAMEWORKS.match(each) for each in calls):
+                return SourceLine(line.file, found[0], line.function)
+    return None
 
 
 def _place(line: SourceLine | None) -> str:

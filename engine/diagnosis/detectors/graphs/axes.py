@@ -75,6 +75,8 @@ class WrongAxis(Detector):
                 self._tell_picked(known, call, axis % rank, 0.85)
         elif name == "nll_loss" and int(known.what) != 1 and self._varies(call.operands[1], 0):
             self._tell_picked(known, call, 1, 0.92)
+        elif name == "ctc_loss" and int(known.what) != rank - 1 and shape(call.operands[0])[int(known.what)] > 1:
+            self._tell_picked(known, call, rank - 1, 0.92)
 
     def _varies(self, index: Any, axis: int) -> bool:
         """Whether it picks other places for other elements of that axis: of an expanded index all are the same. Not
@@ -104,8 +106,8 @@ class WrongAxis(Detector):
             f"{call.name} picks one of the {sizes[axis]} elements along axis {axis}, by an index that differs along "
             f"axis {known.what}",
         ]  # fmt: skip
-        if call.name == "nll_loss":
-            evidence[1] = f"nll_loss takes axis {axis} of {sizes} for the classes"
+        if call.name in ("nll_loss", "ctc_loss"):
+            evidence[1] = f"{call.name} takes axis {axis} of {sizes} for the classes"
         facts.tell(
             Finding(0, "wrong-axis", "warning", sure, message, None, None, facts.iteration + 1, line,
                     facts.cause(known.line), evidence, [f"b {place(known.line)}", "info node"])

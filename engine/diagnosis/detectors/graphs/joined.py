@@ -12,7 +12,9 @@ from typing import Any
 
 from adbg.engine.backends.base import BackwardCall, OptimizerEvent
 from adbg.engine.diagnosis.detector import Detector, Need, detector
+from adbg.engine.diagnosis.detectors.graphs.carried import cached, carried, kept_on
 from adbg.engine.diagnosis.source import assigned_on, inside, scope_at
+from adbg.engine.diagnosis.values import is_library
 from adbg.engine.frames import forget_stack
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.session.running_call import Running
@@ -101,8 +103,8 @@ class _Joining(Detector):
     def joined_at(self, call: BackwardCall, link: _Link) -> tuple[SourceLine | None, str]:
         """The line that made what joins the graphs, in the function that carries it from one iteration to the next, and
         the variable that it gave it."""
-        made = list(reversed(call.forward_stack(link.older)[0]))
-        used = list(reversed(call.forward_stack(link.newer)[0]))
+        made = [each for each in reversed(call.forward_stack(link.older)[0]) if not is_library(each.file)]
+        used = [each for each in reversed(call.forward_stack(link.newer)[0]) if not is_library(each.file)]
         shared: list[SourceLine] = []
         for mine, theirs in zip(made, used):
             if (mine.file, mine.function) != (theirs.file, theirs.function):
@@ -113,14 +115,22 @@ class _Joining(Detector):
         if not shared:
             return (made[0] if made else None), ""
         running = _running_functions()
+        plain: tuple[SourceLine, str] | None = None
         for line in reversed(shared):
             names = assigned_on(line.file, line.line)
-            kept = [name for name in names if "." in name or "[" in name]
-            if not kept and (stored := _stored(line, names)) is not None:
-                return stored
-            if kept or (names and (line.file, line.function) in running):
-                return line, (kept or names)[-1]
-        return shared[-1], ""
+            found = kept_on(line, names)
+            if found is not None:
+                return found
+            if names and (line.file, line.function) in running:
+                if line not in used or carried(line, names):
+                    return line, names[-1]
+                plain = plain or (line, names[-1])
+        # The line ran in both iterations, and nothing of what it gave went into the next one: what it called kept it.
+        for line in made[len(shared) :]:
+            found = kept_on(line, assigned_on(line.file, line.line)) or cached(line)
+            if found is not None:
+                return found
+        return plain or (shared[-1], "")
 
 
 def _above(call: BackwardCall, key: int) -> set[int]:
@@ -136,24 +146,6 @@ def _above(call: BackwardCall, key: int) -> set[int]:
             if each not in found:
                 found.add(each)
                 todo.append(each)
-    return found
-
-
-def _stored(line: SourceLine, names: Sequence[str]) -> tuple[SourceLine, str] | None:
-    """Where the same function then gives one of ``names`` to what outlives the call, and what that is: the last such
-    line, as in ``out, state = self.cell(x, state)`` and below it ``self.state = state``."""
-    scope, found = scope_at(line.file, line.line), None
-    for node in sorted(inside(scope) if scope is not None else (), key=lambda node: getattr(node, "lineno", 0)):
-        if (
-            not isinstance(node, ast.Assign)
-            or node.lineno <= line.line
-            or not isinstance(node.value, (ast.Name, ast.Tuple))
-        ):
-            continue
-        given = {each.id for each in ast.walk(node.value) if isinstance(each, ast.Name)}
-        kept = [each for each in node.targets if isinstance(each, (ast.Attribute, ast.Subscript))]
-        if kept and given & set(names):
-            found = SourceLine(line.file, node.lineno, line.function), ast.unparse(kept[0])
     return found
 
 

@@ -1,7 +1,9 @@
-"""Whose array NaN in a batch comes from: an attribute of a data set that the variables of running functions lead to."""
+"""Whose array NaN in a batch comes from: an attribute of a data set that the variables of running functions lead to, or
+a variable of the function that made a tensor of it."""
 
 from __future__ import annotations
 
+import ast
 import math
 import os
 import sys
@@ -12,7 +14,7 @@ from typing import Any
 
 from adbg.engine.backends.base import Backend
 from adbg.engine.diagnosis.detectors.numbers import values
-from adbg.engine.diagnosis.source import assigned
+from adbg.engine.diagnosis.source import assigned, assigned_before, inside, scope_at
 from adbg.engine.diagnosis.values import is_library, is_users
 from adbg.engine.frames import forget_stack, locals_of
 from adbg.engine.outside import suppress
@@ -21,6 +23,11 @@ from adbg.engine.types import SourceLine
 _MOST = 500  # objects that are looked at
 _DEPTH = 4  # from a variable: a trainer, its loader, a subset, the data set
 _LARGEST = values.MOST  # elements of an array
+_TAKERS = frozenset({"from_numpy", "as_tensor", "tensor", "to_tensor", "asarray"})
+_MOVERS = frozenset({
+    "astype", "copy", "reshape", "transpose", "stack", "concatenate", "array", "asarray", "ascontiguousarray",
+    "squeeze", "expand_dims", "ravel", "flatten", "swapaxes",
+})  # fmt: skip
 
 
 def holder_of_bad_data(backend: Backend, nan: bool) -> tuple[str, SourceLine] | None:
@@ -38,6 +45,64 @@ def holder_of_bad_data(backend: Backend, nan: bool) -> tuple[str, SourceLine] | 
                     )
     finally:
         forget_stack()
+    return None
+
+
+def maker_of_bad_array(backend: Backend, line: SourceLine | None, nan: bool) -> tuple[str, SourceLine] | None:
+    """("x is made of 3 NaN of 800 elements", the line that computes it) where ``line`` makes a tensor of a variable of
+    its function (``torch.from_numpy(x)``) that holds such an array; None where that is not so."""
+    if line is None:
+        return None
+    try:
+        frame: types.FrameType | None = sys._getframe(1)
+        while frame is not None and (frame.f_code.co_filename, frame.f_lineno) != (line.file, line.line):
+            frame = frame.f_back
+        variables = locals_of(frame) if frame is not None else {}
+        for name in _taken(line) if variables else ():
+            bad, count = _bad_in(backend, variables.get(name), nan)
+            made = _computed(line, name) if bad else None
+            if made is not None:
+                return f"{name}, {bad:,} {'NaN' if nan else 'infinite'} of {count:,} elements, is computed", made
+    finally:
+        frame, variables = None, {}
+        forget_stack()
+    return None
+
+
+def _taken(line: SourceLine) -> list[str]:
+    """The variables that calls on a line make tensors of."""
+    scope = scope_at(line.file, line.line)
+    return [
+        node.args[0].id
+        for node in (inside(scope) if scope is not None else ())
+        if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Name)
+        and node.lineno <= line.line <= (node.end_lineno or 0) and _called(node) in _TAKERS
+    ]  # fmt: skip
+
+
+def _called(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+def _computed(line: SourceLine, name: str) -> SourceLine | None:
+    """The last line above that gives a variable its numbers: what only copies or turns another one leads on to that.
+    None where they come from elsewhere: an argument, an attribute, an element."""
+    at = line.line
+    for _ in range(5):
+        found = assigned_before(line.file, at, name)
+        if found is None or found[0] >= at:
+            return None
+        at, statement = found
+        value = getattr(statement, "value", None)
+        while isinstance(value, ast.Call) and _called(value) in _MOVERS:
+            owner = value.func.value if isinstance(value.func, ast.Attribute) else None
+            library = isinstance(owner, ast.Name) and owner.id in ("np", "numpy")
+            value = value.args[0] if value.args and (library or owner is None) else owner
+        if isinstance(statement, ast.AugAssign) or isinstance(value, (ast.BinOp, ast.UnaryOp, ast.Call)):
+            return SourceLine(line.file, at, line.function)
+        if not isinstance(value, ast.Name):
+            return None
+        name = value.id
     return None
 
 

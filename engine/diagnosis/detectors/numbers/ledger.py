@@ -14,7 +14,7 @@ from typing import Any
 
 from adbg.engine.backends.base import OperatorCall
 from adbg.engine.diagnosis.detectors.numbers import singular, values
-from adbg.engine.diagnosis.detectors.numbers.holders import holder_of_bad_data
+from adbg.engine.diagnosis.detectors.numbers.holders import holder_of_bad_data, maker_of_bad_array
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.outside import suppress
 from adbg.engine.types import SourceLine
@@ -41,7 +41,8 @@ class Made:
     evidence: list[str] = field(default_factory=list)
     parents: tuple[Made, ...] = ()
     iteration: int = 0
-    held: SourceLine | None = None  # of data: the line that gave its holder the array
+    # Of data: the line that gave its holder the array. Of infinities, and of what a mask made: the line that put them.
+    held: SourceLine | None = None
     node: int | None = None  # ``Graph.address`` of the node that the operator made, where it made it of finite operands
 
     @property
@@ -140,6 +141,8 @@ class Ledger:
         made.parents = tuple(parents)
         if not [each for each in parents if each.kind != "constant"]:
             self._explain(made, call, result, before)
+            if made.parents and (made.nan or not before):
+                made.held = made.parents[0].held or made.parents[0].line
             # Of an origin alone: deep graphs whose nodes Python has touched overflow the C stack as they are freed.
             if not in_backward and backend.has_graph(result):
                 made.node = backend.node_address(getattr(result, "grad_fn", None))
@@ -196,6 +199,9 @@ class Ledger:
         if holder is not None:
             what, made.held = holder
             made.evidence.append(f"{what}, given to it in {os.path.basename(made.held.file)}:{made.held.line}")
+        elif (array := maker_of_bad_array(self._facts.backend, made.line, bool(made.nan))) is not None:
+            what, made.held = array
+            made.evidence.append(f"{what} at {os.path.basename(made.held.file)}:{made.held.line}")
 
     def _gradient_of(self, operand: Any) -> str:
         """The parameter whose ``.grad`` it is, or a part of; "" for none."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from adbg.engine.diagnosis.detector import OptimizerEvent, detector
 from adbg.engine.diagnosis.detectors.training.loop import LoopDetector, norms
-from adbg.engine.diagnosis.detectors.training.source import between, place, uncalled
+from adbg.engine.diagnosis.detectors.training.source import between, place, switched_off, uncalled
 from adbg.engine.diagnosis.ledger import Held, Moment, Optimizer
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.session.running_call import Running
@@ -78,6 +78,10 @@ class ZeroGrad(LoopDetector):
             text = f"{what} does not reach all parameters that {optimizer.kind} steps"
         elif all(moment.optimizer not in (0, optimizer.key) for moment in zeroed):
             text = f"{what} is called, but of another optimizer"
+            off = switched_off(line, what.partition("(")[0]) if line is not None else None
+            if off is not None:
+                forgotten = off[0]
+                text += f": {off[1]} leaves it out where it is called without that argument"
         else:
             text = f"{what} is not called between steps of {optimizer.kind}"
         evidence = [f"norm of the gradient of {held.name} at the last steps: {norms(held.norms)}" for held in stale[:3]]

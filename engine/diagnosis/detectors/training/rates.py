@@ -52,6 +52,12 @@ class ZeroRate(LoopDetector):
         line = scheduler if by_scheduler else optimizer.made
         source = "its scheduler sets it to 0" if by_scheduler else "it was made with 0"
         evidence = [f"the rate was 0 at all {steps} steps; {optimizer.first_rate} as the optimizer was made"]
+        # Where the rate of an optimizer is a scheduler, which is made before it.
+        ahead = optimizer.key not in self._schedulers and optimizer.first_rate == 0
+        never = scheduler is not None and ahead and not by_scheduler and not self._scheduled.total()
+        if never:
+            line, source = scheduler, "its scheduler begins at 0, and is never stepped"
+            evidence.append(f"the scheduler was made in {place(scheduler)}; its step() was never called")
         if by_scheduler:
             evidence.append(f"the scheduler was made in {place(scheduler)} and stepped {self._scheduled.total()} times")
             divides = dividing(scheduler)

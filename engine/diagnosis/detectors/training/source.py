@@ -8,7 +8,8 @@ import os
 import re
 from collections.abc import Collection, Iterable, Iterator
 
-from adbg.engine.diagnosis.source import tree_of
+from adbg.engine.diagnosis.source import inside as nodes_inside
+from adbg.engine.diagnosis.source import scope_at, tree_of
 from adbg.engine.types import SourceLine
 
 
@@ -50,21 +51,28 @@ _FREEZES = re.compile(
     r"requires_grad\s*=\s*False|requires_grad_\(\s*(requires_grad\s*=\s*)?False|stop_gradient\s*=\s*True"
     r"|trainable\s*=\s*False"
 )
+# Computed: ``p.requires_grad = name in chosen``
+_MAY_FREEZE = re.compile(
+    r"\.(?:requires_grad|stop_gradient)\s*=(?!=)\s*(?!True\b|False\b)\S|requires_grad_\(\s*(?!True|requires_grad)\w"
+)
 
 
 def freezing(files: Iterable[str], names: Iterable[str]) -> SourceLine | None:
     """The line that freezes tensors of those names ("backbone.0.weight"): the only one that freezes anything, else the
-    only one that, with the loop around it, mentions a part of such a name."""
+    only one that, with the loop around it, mentions a part of such a name. Where none freezes for certain, the only one
+    that computes whether to."""
     parts = {part for name in names for part in name.split(".") if part.isidentifier()} - {"weight", "bias"}
-    found, fitting = [], []
+    found, fitting, computed = [], [], []
     for file in files:
         lines = linecache.getlines(file)
         for number, line in enumerate(lines, 1):
+            if _MAY_FREEZE.search(line.partition("#")[0]):
+                computed.append((file, number))
             if _FREEZES.search(line.partition("#")[0]):
                 found.append((file, number))
                 if parts & set(re.findall(r"[A-Za-z_]\w*", _with_loop(file, number, line))):
                     fitting.append((file, number))
-    chosen = found if len(found) == 1 else fitting
+    chosen = computed if not found else found if len(found) == 1 else fitting
     return SourceLine(*chosen[0], _function(*chosen[0])) if len(chosen) == 1 else None
 
 
@@ -132,3 +140,24 @@ def dividing(scheduler: SourceLine | None) -> SourceLine | None:
         for inner in ast.walk(node) if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.FloorDiv)
     }  # fmt: skip
     return SourceLine(scheduler.file, found.pop(), "") if len(found) == 1 else None
+
+
+def switched_off(line: SourceLine, clearing: str) -> tuple[SourceLine, str] | None:
+    """Where the function that ``line`` is in clears gradients only if one of its arguments says so, which by default
+    it does not: (the line of the function, "step(fresh=False)")."""
+    scope = scope_at(line.file, line.line)
+    if not isinstance(scope, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return None
+    arguments = [*scope.args.posonlyargs, *scope.args.args]
+    given = dict(zip([each.arg for each in arguments[::-1]], scope.args.defaults[::-1]))
+    only = zip(scope.args.kwonlyargs, scope.args.kw_defaults)
+    given |= {each.arg: value for each, value in only if value is not None}
+    off = {name for name, value in given.items() if isinstance(value, ast.Constant) and not value.value}
+    for node in nodes_inside(scope):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id in off:
+            calls = [ast.unparse(each.func) for each in ast.walk(node) if isinstance(each, ast.Call)]
+            if any(each.split(".")[-1] == clearing for each in calls):
+                name = node.test.id
+                shown = f"{scope.name}({name}={ast.unparse(given[name])})"
+                return SourceLine(line.file, scope.lineno, scope.name), shown
+    return None

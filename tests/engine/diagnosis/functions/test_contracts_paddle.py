@@ -230,6 +230,23 @@ class Split(PyLayer):
         return paddle.concat([first, rest], 1)
 train(lambda x: Split.apply(net[1](net[0](x)))[1].sum(1))
 """
+# Memory that the calls share: the second one writes over what the first one's backward needs.
+SHARED = """
+work = paddle.empty([5, 8])
+class Swish(PyLayer):
+    @staticmethod
+    def forward(ctx, x):
+        paddle.assign(F.sigmoid(x), work)
+        ctx.save_for_backward(x)
+        ctx.gate = work  # CAUSE
+        return x * work
+    @staticmethod
+    def backward(ctx, grad):
+        x, = ctx.saved_tensor()
+        s = ctx.gate
+        return grad * (s + x * s * (1 - s))
+train(lambda x: net[2](Swish.apply(paddle.tanh(Swish.apply(net[0](x))))))
+"""
 HEALTHY = """
 class AddOne(PyLayer):
     # gives back what it wrote into
@@ -249,6 +266,19 @@ class Norm(PyLayer):
     @staticmethod
     def backward(ctx, grad):
         return grad
+class Scale(PyLayer):
+    # kept as attributes: what is its own, its result, and what backward itself writes to
+    @staticmethod
+    def forward(ctx, x, seen):
+        y = x * F.sigmoid(x)
+        ctx.gate, ctx.result, ctx.seen = F.sigmoid(x), y, seen
+        return y
+    @staticmethod
+    def backward(ctx, grad):
+        ctx.seen.add_(grad.abs().mean(0))
+        return grad * (ctx.gate + ctx.result * (1 - ctx.gate))
+seen = paddle.zeros([8])
+train(lambda x: net[2](Scale.apply(Scale.apply(net[0](x), seen), seen)))
 class Exp(PyLayer):
     @staticmethod
     def forward(ctx, x):
@@ -298,7 +328,7 @@ CASES: list[tuple[str, str]] = [
     ("function-input-overwritten", SCALED), ("wrong-derivative", ONE_INPUT), ("uninitialised", UNWRITTEN_ROWS),
     ("uninitialised", UNWRITTEN_LAST), ("missing-gradient", NONE_FIRST), ("missing-gradient", NONE_SOMETIMES),
     ("function-contract", COUNT), ("function-contract", NUMBER), ("missing-gradient", NONE_IN_THE_MIDDLE),
-    ("function-contract", TOO_MANY),
+    ("function-contract", TOO_MANY), ("silent-overwrite", SHARED),
 ]  # fmt: skip
 
 PROGRAMS = numbered(CASES) | {"healthy": HEALTHY, "frozen": FROZEN}

@@ -138,6 +138,31 @@ def attach():
         p.register_hook(lambda grad: grad.clip(-1.0, 1.0))  # CAUSE
 train(before=attach)
 """
+# Drawn on a line of its own, by NumPy's generator.
+NUMPY_RANDOM = """
+import numpy as np
+rng = np.random.default_rng(0)
+def block(x):
+    h = net[0](x)
+    gain = rng.lognormal(0.0, 0.6, size=(h.shape[0], 1))  # CAUSE
+    return F.tanh(h * paddle.to_tensor(gain, dtype="float32"))
+def run(x):
+    x.stop_gradient = False
+    return net[2](recompute(block, x))
+train(run)
+"""
+# Passed on without a name: what it is given is computed in the call.
+DOUBLE = """
+import numpy as np
+class Model(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.net = net
+    def forward(self, t):
+        return self.net(2 * t - 1)  # CAUSE
+times = paddle.to_tensor(np.random.rand(5, 4), stop_gradient=False)
+Model()(times).mean().backward()
+"""
 UNRESTORED = """
 def block(x):
     return F.dropout(net[1](net[0](x)), 0.5)
@@ -208,7 +233,8 @@ print(paddle.rand([2]).tolist())
 
 CASES: list[tuple[str, str]] = [
     ("wrong-derivative", FACTOR), ("wrong-derivative", TERM), ("uninitialised", UNWRITTEN),
-    ("missing-gradient", NONE), ("operator-error", LAYER), ("operator-error", DTYPE),
+    ("missing-gradient", NONE), ("operator-error", LAYER), ("operator-error", DTYPE), ("operator-error", DOUBLE),
+    ("recompute-differs", NUMPY_RANDOM),
     ("function-contract", SHAPE), ("backward-error", OWN), ("gradient-hook", ZERO), ("gradient-hook", SCALED),
     ("hooks-pile-up", PILE), ("recompute-differs", UNRESTORED),
 ]  # fmt: skip

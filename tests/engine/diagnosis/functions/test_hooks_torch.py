@@ -81,6 +81,18 @@ class Noisy(nn.Module):
 noisy = Noisy()
 train(lambda x: net[2](checkpoint(noisy, x, use_reentrant=False)).tanh())
 """
+# Drawn on a line of its own, by NumPy's generator.
+NUMPY_RANDOM = """
+import numpy as np
+rng = np.random.default_rng(0)
+class Noisy(nn.Module):
+    def forward(self, x):
+        h = net[0](x)
+        gain = rng.lognormal(0.0, 0.6, size=(h.shape[0], 1))  # CAUSE
+        return (h * torch.as_tensor(gain, dtype=h.dtype)).tanh()
+noisy = Noisy()
+train(lambda x: net[2](checkpoint(noisy, x, use_reentrant=False)).tanh())
+"""
 STATE = """
 class Counting(nn.Module):
     def __init__(self):
@@ -136,7 +148,8 @@ train(lambda x: Clamp.apply(net(x)))
 CASES: list[tuple[str, str]] = [
     ("gradient-hook", ZERO), ("gradient-hook", NAN), ("gradient-hook", SCALED),
     ("hooks-pile-up", PILE), ("hooks-pile-up", PILE_LOG), ("hooks-pile-up", PILE_MODULE),
-    ("recompute-differs", UNRESTORED), ("recompute-differs", PYTHON_RANDOM), ("recompute-differs", STATE),
+    ("recompute-differs", UNRESTORED), ("recompute-differs", PYTHON_RANDOM), ("recompute-differs", NUMPY_RANDOM),
+    ("recompute-differs", STATE),
     ("recompute-differs", COUNTED),
     ("function-keeps-output", KEEPS), ("function-input-overwritten", OVERWRITES),
 ]  # fmt: skip

@@ -36,6 +36,26 @@ for _ in range(4):
     total.backward()
     opt.step()
 """
+# Kept in a dictionary, below the line that both iterations run.
+TABLE = """
+class Graph(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.weight, self.known = self.create_parameter([4]), {}
+    def weights(self, kind):
+        if kind not in self.known:
+            w = self.weight.exp()
+            self.known[kind] = w / w.sum()  # CAUSE
+        return self.known[kind]
+    def forward(self, x):
+        return x * self.weights("row")
+graph, head = Graph(), nn.Linear(4, 1)
+for _ in range(3):
+    out = graph(paddle.randn([2, 4]))
+    loss = head(out).pow(2).mean()
+    loss.backward()
+    print(out.shape, loss.item())
+"""
 ADVERSARIAL = """
 d = nn.Linear(4, 1)
 od = paddle.optimizer.SGD(0.1, parameters=d.parameters())
@@ -156,6 +176,7 @@ for each in (truncated, kept, accumulate, adversarial):
 
 CASES: list[tuple[str, str]] = [
     ("second-backward", HIDDEN), ("second-backward", SUMMED), ("second-backward", ADVERSARIAL),
+    ("second-backward", TABLE),
     ("graph-grows", GROWS), ("graph-kept", APPENDED), ("graph-grows", GROWS_AVERAGE),
     ("graph-grows", GROWS_QUEUE), ("graph-kept", ADDED), ("graph-kept", CACHED),
 ]  # fmt: skip

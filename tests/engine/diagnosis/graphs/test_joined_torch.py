@@ -65,6 +65,75 @@ def fit():
         opt.zero_grad(); loss.backward(); opt.step()
 fit()
 """
+# Kept by a decorator: computed in the first iteration only.
+PROPERTY = """
+from functools import cached_property
+class Bank(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.project = nn.Linear(3, 4)
+    @cached_property
+    def anchors(self):
+        return self.project(torch.ones(5, 3)).tanh()  # CAUSE
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.bank, self.tower = Bank(), nn.Linear(2, 4)
+    def forward(self, x):
+        return self.tower(x) @ self.bank.anchors.t()
+model = Model(); opt = torch.optim.SGD(model.parameters(), 0.1)
+def main():
+    for _ in range(3):
+        loss = model(torch.randn(6, 2)).pow(2).mean()
+        opt.zero_grad(); loss.backward(); opt.step()
+        print(loss.item())
+main()
+"""
+# Kept in a dictionary, below the line that both iterations run.
+TABLE = """
+class Graph(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight, self.known = nn.Parameter(torch.zeros(4)), {}
+    def weights(self, kind):
+        if kind not in self.known:
+            w = self.weight.exp()
+            self.known[kind] = w / w.sum()  # CAUSE
+        return self.known[kind]
+    def forward(self, x):
+        return x * self.weights("row")
+net, head = Graph(), nn.Linear(4, 1)
+for _ in range(3):
+    out = net(torch.randn(2, 4))
+    loss = head(out).pow(2).mean()
+    loss.backward()
+    print(out.shape, loss.item())
+"""
+# Given to a method that keeps it.
+HANDED = """
+class Memory:
+    def __init__(self):
+        self.cells = {}
+    def store(self, name, state):
+        if torch.is_tensor(state):
+            state = state.detach()
+        self.cells[name] = state  # CAUSE
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.out, self.memory = nn.LSTM(3, 4, batch_first=True), nn.Linear(4, 1), Memory()
+    def forward(self, x):
+        y, state = self.rnn(x, self.memory.cells.get("rnn"))
+        self.memory.store("rnn", state)
+        return self.out(y)
+def main():
+    model = Model()
+    for _ in range(3):
+        loss = model(torch.randn(2, 5, 3)).pow(2).mean()
+        loss.backward()
+        print(loss.item())
+main()
+"""
 ADVERSARIAL = """
 g, d = nn.Linear(3, 4), nn.Linear(4, 1)
 og, od = torch.optim.SGD(g.parameters(), 0.1), torch.optim.SGD(d.parameters(), 0.1)
@@ -163,6 +232,7 @@ for step in range(16):
 
 CASES: list[tuple[str, str]] = [
     ("second-backward", HIDDEN), ("second-backward", STORED), ("second-backward", SUMMED), ("second-backward", ONCE),
+    ("second-backward", PROPERTY), ("second-backward", TABLE), ("second-backward", HANDED),
     ("second-backward", ADVERSARIAL), ("second-backward", SHARED),
     ("graph-grows", GROWS), ("graph-grows", GROWS_AVERAGE), ("graph-grows", GROWS_QUEUE),
     ("graph-kept", APPENDED), ("graph-kept", ADDED), ("graph-kept", CACHED),

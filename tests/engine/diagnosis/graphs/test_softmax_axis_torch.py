@@ -57,6 +57,21 @@ def loss(out):
     return -torch.take_along_dim(chances(out).clamp(min=1e-6).log(), tags[..., None], dim=-1).mean()
 """)
 
+ALIGNED = program("""
+objective = nn.CTCLoss(zero_infinity=True)
+def loss(out):
+    scores = out.transpose(0, 1)  # time, batch, classes
+    scores = scores.log_softmax(dim=1)  # CAUSE
+    return objective(scores, torch.ones(6, 2, dtype=torch.long), torch.full((6,), 5), torch.full((6,), 2))
+""")
+
+ALIGNED_WELL = program("""
+objective = nn.CTCLoss(zero_infinity=True)
+def loss(out):
+    scores = out.transpose(0, 1).log_softmax(2)
+    return objective(scores, torch.tensor([[1, 2]] * 6), torch.full((6,), 5), torch.full((6,), 2))
+""")
+
 MEANT = program("""
 def loss(out):
     scores = F.log_softmax(out, dim=-1)
@@ -72,8 +87,8 @@ def loss(out):
 """)
 
 
-CASES = [("wrong-axis", TOKENS), ("wrong-axis", BATCH), ("wrong-axis", CHANCES)]
-PROGRAMS = numbered(CASES) | {"healthy": MEANT}
+CASES = [("wrong-axis", TOKENS), ("wrong-axis", BATCH), ("wrong-axis", CHANCES), ("wrong-axis", ALIGNED)]
+PROGRAMS = numbered(CASES) | {"healthy": MEANT, "aligned": ALIGNED_WELL}
 
 
 @pytest.mark.parametrize("name", numbered(CASES))
@@ -83,3 +98,4 @@ def test_a_softmax_along_another_axis_than_its_classes(runs: dict[str, Run], nam
 
 def test_picks_that_are_meant(runs: dict[str, Run]) -> None:
     runs["healthy"].check_healthy()
+    runs["aligned"].check_healthy()

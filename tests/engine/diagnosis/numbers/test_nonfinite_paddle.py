@@ -103,6 +103,30 @@ paddle.seed(0)
 print(train(nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 1)), 60))
 """
 
+# An array that numpy computed in the function that makes a tensor of it.
+COLLATED = """
+import numpy as np, paddle, paddle.nn as nn
+def batches(signals):
+    for begin in range(0, len(signals), 4):
+        x = np.stack(signals[begin : begin + 4])
+        spread = x.std(1, keepdims=True)
+        with np.errstate(all="ignore"):
+            x = (x - x.mean(1, keepdims=True)) / spread  # CAUSE
+        x = x.astype("float32")
+        yield paddle.to_tensor(x).flatten(1)
+rng = np.random.default_rng(0)
+signals = [rng.normal(size=(16, 3)) for _ in range(8)]
+signals[5][:, 1] = 0.0
+paddle.seed(0)
+net = nn.Linear(48, 1)
+optimizer = paddle.optimizer.SGD(0.01, parameters=net.parameters())
+for x in batches(signals):
+    loss = net(x).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.clear_grad()
+"""
+
 ATTENTION = """
 import paddle
 import paddle.nn as nn
@@ -112,8 +136,8 @@ class Attention(nn.Layer):
         self.q, self.k = nn.Linear(8, 8), nn.Linear(8, 8)
     def forward(self, x, padding):
         scores = paddle.matmul(self.q(x), self.k(x), transpose_y=True)
-        scores = paddle.where(padding, paddle.full_like(scores, float("-inf")), scores)
-        return paddle.matmul(nn.functional.softmax(scores, -1), x)  # CAUSE
+        scores = paddle.where(padding, paddle.full_like(scores, float("-inf")), scores)  # CAUSE
+        return paddle.matmul(nn.functional.softmax(scores, -1), x)
 paddle.seed(0)
 net = Attention()
 padding = paddle.to_tensor([[False, False, True], [True, True, True]]).unsqueeze(1).expand([2, 3, 3])
@@ -263,7 +287,7 @@ main()
 
 
 CASES = [
-    (DISTANCE, "at 0"), (MASKED, "0 * inf"), (LOG_OF_ZERO, "log of 0"), (BATCH, "data"),
+    (COLLATED, "is computed"), (DISTANCE, "at 0"), (MASKED, "0 * inf"), (LOG_OF_ZERO, "log of 0"), (BATCH, "data"),
     (TABLE, "Stations.table"), (RATE, "diverges"),
     (ATTENTION, "masked"), (LAYER, "its own backward"), (DIVISION, "0 / 0"), (WEIGHTS, "0 / 0"),
     (NORMALISED, "between backward and step"),

@@ -116,6 +116,44 @@ print(loss)
 loss.backward()
 """
 
+# The mask is made far from where it is added.
+ADDED = """
+import torch, torch.nn as nn, torch.nn.functional as F
+def mask_of(lengths, size):
+    hidden = torch.arange(size)[None] >= lengths[:, None]
+    return torch.zeros(len(lengths), size).masked_fill(hidden, float("-inf"))
+torch.manual_seed(0)
+net = nn.Linear(8, 1)
+x, bias = torch.randn(2, 3, 8), mask_of(torch.tensor([2, 0]), 3)
+weights = net(x).squeeze(-1) + bias  # CAUSE
+pooled = (F.softmax(weights, dim=-1).unsqueeze(-1) * x).sum(1)
+pooled.mean().backward()
+"""
+
+# An array that numpy computed in the function that makes a tensor of it.
+COLLATED = """
+import numpy as np, torch, torch.nn as nn
+from torch.utils.data import DataLoader
+def standardised(records):
+    x = np.stack(records)
+    spread = x.std(1, keepdims=True)
+    with np.errstate(all="ignore"):
+        x = (x - x.mean(1, keepdims=True)) / spread  # CAUSE
+    x = np.ascontiguousarray(x).astype(np.float32)
+    return torch.from_numpy(x).flatten(1)
+rng = np.random.default_rng(0)
+signals = [rng.normal(size=(16, 3)) for _ in range(8)]
+signals[5][:, 1] = 0.0
+torch.manual_seed(0)
+net = nn.Linear(48, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for x in DataLoader(signals, batch_size=4, collate_fn=standardised):
+    loss = net(x).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
 ATTENTION = """
 import torch, torch.nn as nn
 class Attention(nn.Module):
@@ -124,8 +162,9 @@ class Attention(nn.Module):
         self.q, self.k = nn.Linear(8, 8), nn.Linear(8, 8)
     def forward(self, x, padding):
         scores = self.q(x) @ self.k(x).transpose(1, 2)
-        scores = scores.masked_fill(padding[:, None, :], float("-inf"))
-        return scores.softmax(-1) @ x  # CAUSE
+        scores = scores.masked_fill(padding[:, None, :], float("-inf"))  # CAUSE
+        scores = scores / 8**0.5
+        return scores.softmax(-1) @ x
 torch.manual_seed(0)
 net = Attention()
 padding = torch.tensor([[False, False, True], [True, True, True]])
@@ -319,7 +358,8 @@ Trainer().fit()
 
 
 CASES = [
-    (DISTANCE, "infinite at x = 0"), (MASKED, "0 * inf"), (LOG_OF_ZERO, "log of 0"), (BATCH, "data"),
+    (ADDED, "all of it is masked"), (COLLATED, "is computed"), (DISTANCE, "infinite at x = 0"),
+    (MASKED, "0 * inf"), (LOG_OF_ZERO, "log of 0"), (BATCH, "data"),
     (TABLE, "Stations.table"),
     (RATE, "diverges"), (HALF, "float16"), (ATTENTION, "masked"), (FUNCTION, "its own backward"),
     (STD, "single element"), (WEIGHTS, "0 / 0"), (SUMMED, "NaN among its arguments"), (TINY, "all but underflown"),

@@ -46,6 +46,27 @@ class Trainer:
 
 Trainer().run(4)
 """,
+    "cleared only where an argument says so": """
+import contextlib
+
+class Player:
+    def __init__(self, net):
+        self.net, self.optimizer = net, torch.optim.SGD(net.parameters(), lr=0.01)
+
+    @contextlib.contextmanager
+    def turn(self, fresh=False):  # CAUSE
+        if fresh:
+            self.optimizer.zero_grad()
+        yield self.net
+        self.optimizer.step()
+
+one, two = Player(nn.Linear(6, 1)), Player(nn.Linear(6, 1))
+for _ in range(4):
+    with one.turn(fresh=True) as net:
+        nn.functional.mse_loss(net(x), y).backward()
+    with two.turn() as net:
+        nn.functional.mse_loss(net(x), y).backward()
+""",
     "a closure": """
 model = nn.Linear(6, 1)
 optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=2)

@@ -120,6 +120,18 @@ for _ in range(5):
     model.clear_gradients(), extra.clear_gradients()
 """,
     ),
+    "frozen by a rule": (
+        "frozen-in-optimizer",
+        """
+def freeze(module, keep):
+    for name, parameter in module.named_parameters():
+        parameter.stop_gradient = not name.startswith(keep)  # CAUSE
+    return module
+model = freeze(nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 1)), "1")
+optimizer = paddle.optimizer.SGD(0.01, parameters=model.parameters())
+"""
+        + LOOP,
+    ),
     "a tensor that takes no gradient": (
         "frozen-in-optimizer",
         """

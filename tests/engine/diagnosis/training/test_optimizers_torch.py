@@ -118,6 +118,18 @@ for _ in range(5):
     model.zero_grad(), extra.zero_grad()
 """,
     ),
+    "frozen by a rule": (
+        "frozen-in-optimizer",
+        """
+def freeze(module, keep):
+    for name, parameter in module.named_parameters():
+        parameter.requires_grad_(name.startswith(keep))  # CAUSE
+    return module
+model = freeze(nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 1)), "1")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+"""
+        + LOOP,
+    ),
     "a tensor that takes no gradient": (
         "frozen-in-optimizer",
         """

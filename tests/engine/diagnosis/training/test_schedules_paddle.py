@@ -38,6 +38,15 @@ scheduler = paddle.optimizer.lr.LambdaDecay(0.1, lr_lambda=warm)
 optimizer = paddle.optimizer.SGD(scheduler, parameters=model.parameters())
 fit(model, optimizer, scheduler.step)
 """,
+    "zero-learning-rate: a warm-up from 0 that is never stepped": """
+def schedule(peak):
+    body = paddle.optimizer.lr.PolynomialDecay(peak, decay_steps=40)
+    return paddle.optimizer.lr.LinearWarmup(body, warmup_steps=6, start_lr=0.0, end_lr=peak)  # CAUSE
+model = net()
+rates = schedule(0.1)
+optimizer = paddle.optimizer.Adam(rates, parameters=model.parameters())
+fit(model, optimizer)
+""",
     "zero-learning-rate: a rate that integer division made": """
 epochs, warm = 3, 10
 model = net()

@@ -1,0 +1,149 @@
+"""Tensors that a custom function keeps as attributes of its context: whether what backward reads is what forward kept.
+
+Nothing guards them: ``save_for_backward`` notes a version, and backward raises where it moved.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import weakref
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from adbg.engine.backends.base import Backend, FunctionCall
+from adbg.engine.diagnosis.detectors.functions.derivatives import plain_code
+from adbg.engine.diagnosis.facts import Facts
+from adbg.engine.diagnosis.source import function_named, inside, parameters_of
+from adbg.engine.outside import suppress
+from adbg.engine.session.running_call import Running
+from adbg.engine.types import SourceLine
+
+_LARGEST = 4 << 20  # elements of one tensor whose bytes are summed
+_MOST = 256  # attributes of the contexts whose backward is to come
+
+
+@dataclass(slots=True)
+class _Kept:
+    function: type
+    attribute: str
+    line: SourceLine | None  # of the call
+    node: int  # address
+    ref: Any
+    digest: int
+    version: int | None
+    norm: float
+
+
+@dataclass(slots=True)
+class Changed:
+    function: type
+    attribute: str
+    line: SourceLine | None
+    key: int  # of the node in the graph that is run back
+    evidence: list[str] = field(default_factory=list)
+
+
+class Attributes:
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._kept: list[_Kept] = []
+        self._read: dict[tuple[type, str], bool] = {}
+
+    def keep(self, call: FunctionCall, attributes: Mapping[str, Any], results: Sequence[Any]) -> None:
+        """Note what forward left on its context."""
+        backend = self._facts.backend
+        made = next((each for each in results if backend.is_tensor(each) and backend.has_graph(each)), None)
+        node = backend.node_address(made.grad_fn) if made is not None else None
+        for name, value in list(attributes.items()) if node else ():
+            if len(self._kept) >= _MOST or not backend.is_tensor(value) or not self._is_read(call.function, name):
+                continue
+            digest = self._digest(value)
+            if digest is None or _is_statistic(backend, call, value):
+                continue
+            with suppress(TypeError):
+                ref, version = weakref.ref(value), backend.version_of(value)
+                self._kept.append(
+                    _Kept(call.function, name, call.line, node or 0, ref, digest, version, backend.norm(value))
+                )
+
+    def changed(self, running: Running) -> Iterator[Changed]:
+        """Those that the backward which begins will read, and that are not what they were. Forgets all."""
+        kept, self._kept = self._kept, []
+        suspects = []
+        for each in kept:
+            value = each.ref()
+            if value is not None and self._digest(value) != each.digest:
+                suspects.append((each, value))
+        call, backend = running.call, self._facts.backend
+        keys = {call.address(key): key for key in call.order() if call.is_custom(key)} if suspects else {}
+        for each, value in suspects:
+            key = keys.get(each.node)
+            if key is None:
+                continue
+            evidence = [
+                f"ctx.{each.attribute} was at version {each.version} as forward ended, and is at "
+                f"{backend.version_of(value)} as backward begins",
+            ]
+            norm = backend.norm(value)
+            if math.isfinite(norm) and norm != each.norm:
+                evidence.append(f"its norm was {each.norm:.6g}, and is {norm:.6g}")
+            yield Changed(each.function, each.attribute, each.line, key, evidence)
+
+    def _digest(self, value: Any) -> int | None:
+        found = 0
+
+        def put(piece: memoryview) -> None:
+            nonlocal found
+            found = zlib.adler32(piece, found)
+
+        with suppress(Exception):
+            if 1 < self._facts.backend.meta(value).numel <= _LARGEST:  # one number is a counter, or a rate
+                self._facts.backend.feed_bits(value, put)
+                return found
+        return None
+
+    def _is_read(self, function: type, attribute: str) -> bool:
+        known = self._read.get((function, attribute))
+        if known is None:
+            known = self._read[function, attribute] = _reads(function, attribute)
+        return known
+
+
+def _is_statistic(backend: Backend, call: FunctionCall, value: Any) -> bool:
+    """Whether forward was given it to write into: each call does, in turn."""
+    given = ((each, before) for each, before in zip(call.arguments, call.versions) if each is value)
+    return any(before != backend.version_of(each) for each, before in given)
+
+
+def _reads(function: type, attribute: str) -> bool:
+    """Whether backward takes ``ctx.attribute`` and does not write into it, or hands its whole context to another."""
+    code = plain_code(function, "backward")
+    tree = function_named(code.co_filename, code.co_firstlineno) if code is not None else None
+    context = next(iter(parameters_of(tree)), "") if tree is not None else ""
+    if tree is None or not context:
+        return False
+    own = f"{context}.{attribute}"
+    names, read = {own}, False
+    nodes = sorted(inside(tree), key=lambda each: getattr(each, "lineno", 0))
+    for node in nodes:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and ast.unparse(node.value) == own:
+            names.add(node.targets[0].id)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and ast.unparse(node) == own:
+            read = True
+        if isinstance(node, ast.Call) and any(isinstance(each, ast.Name) and each.id == context for each in node.args):
+            read = True
+    return read and not any(ast.unparse(each) in names for node in nodes for each in _written(node))
+
+
+def _written(node: ast.AST) -> Iterator[ast.expr]:
+    if isinstance(node, ast.AugAssign):
+        yield node.target
+    elif isinstance(node, ast.Assign):
+        yield from (each.value for each in node.targets if isinstance(each, ast.Subscript))
+    elif isinstance(node, ast.Call):
+        yield from (each.value for each in node.keywords if each.arg == "out")
+        if isinstance(node.func, ast.Attribute) and node.func.attr.endswith("_"):
+            yield node.func.value
