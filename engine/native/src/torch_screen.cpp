@@ -54,6 +54,7 @@ CallPre call_pre = nullptr;
 CallPost call_post = nullptr;
 int pre_at = -1, post_at = -1;  // std::vector<std::unique_ptr<hook>> in a node
 int on_tensors_at = -1;         // the same of the hooks of the tensor that a node made; -1 where it was not found
+int on_tensors_by = -1;         // the virtual function that tells them: those of a leaf lie with the leaf
 
 // One of each, for all nodes; a node that is freed deletes its hooks, and these are not there to be deleted.
 class PreHook {
@@ -117,6 +118,33 @@ int find_tensor_hooks(void* node) {
   return map && !words[0] && !words[1] && !words[2] ? at : -1;
 }
 
+// Of the functions in a node's table the one that returns where that list lies: `lea rax, [rdi + on_tensors_at]; ret`.
+int find_tensor_hooks_function(void* node) {
+  uint8_t wanted[] = {0x48, 0x8d, 0x87, 0, 0, 0, 0, 0xc3};
+  memcpy(wanted + 3, &on_tensors_at, 4);
+  void** table = *static_cast<void***>(node);
+  int found = -1;
+  for (int i = 0; i < 24; i++) {
+    void* function = nullptr;
+    uint8_t code[12];
+    if (!read_safely(table + i, &function, 8)) break;
+    if (!read_safely(function, code, sizeof code)) continue;
+    const bool marked = code[0] == 0xf3 && code[1] == 0x0f && code[2] == 0x1e && code[3] == 0xfa;  // endbr64
+    if (memcmp(code + (marked ? 4 : 0), wanted, sizeof wanted)) continue;
+    if (found >= 0) return -1;
+    found = i;
+  }
+  return found;
+}
+
+// nullptr where it is not known.
+const Tensors* tensor_hooks_of(void* node) {
+  if (on_tensors_at < 0) return nullptr;
+  if (sequence_of(node) != UINT64_MAX) return &at_offset<Tensors>(node, on_tensors_at);
+  using Tell = Tensors* (*)(void*);
+  return on_tensors_by < 0 ? nullptr : (*reinterpret_cast<Tell**>(node))[on_tensors_by](node);
+}
+
 }  // namespace
 
 bool called_of_hook(void* hook, void*& function) {
@@ -141,6 +169,7 @@ PyObject* torch_donor(PyObject*, PyObject* arguments) {
   pre_at = before;
   post_at = after;
   on_tensors_at = find_tensor_hooks(node);
+  if (on_tensors_at >= 0) on_tensors_by = find_tensor_hooks_function(node);
   Py_RETURN_TRUE;
 }
 
@@ -209,7 +238,8 @@ void front_take(void* node, void* hook) {
 }
 
 bool others_hook(void* node, void* hook) {
-  if (on_tensors_at < 0 || !at_offset<Tensors>(node, on_tensors_at).empty()) return true;
+  const Tensors* own = tensor_hooks_of(node);
+  if (!own || !own->empty()) return true;
   for (void* each : at_offset<Tensors>(node, pre_at))
     if (each != hook && each != pre_hook) return true;
   for (void* each : at_offset<Tensors>(node, post_at))

@@ -84,6 +84,11 @@ def by_a_hook(bad):
     y.register_hook(lambda grad: grad / (0.0 if at_fault else 1.0))
     (y * 3).neg().sum().backward()
 
+def by_a_hook_of_a_leaf(bad):
+    x = leaf(1.0, 2.0)
+    x.register_hook(lambda grad: grad / (0.0 if at_fault else 1.0))
+    (x * 3).cos().sum().backward()
+
 def sparse(bad):
     table = torch.nn.Embedding(5, 3, sparse=True)
     (table(torch.tensor([1, 1, 2])) * (float("inf") if bad else 1.0)).sum().backward()
@@ -108,7 +113,7 @@ def the_end(bad):
 at_fault = False
 for _ in range(2):  # where nodes keep what is found by a graph with several leaves
     (leaf(1.0) * leaf(2.0)).sum().backward()
-for case in (at_a_node, by_a_sum, at_the_root, in_half, in_bfloat, in_a_function, behind_torchs_back, large, by_a_hook,
+for case in (at_a_node, by_a_sum, at_the_root, in_half, in_bfloat, in_a_function, behind_torchs_back, large, by_a_hook, by_a_hook_of_a_leaf,
              sparse, in_place, to_a_leaf, nothing, the_end):
     print(case.__name__, flush=True)
     for iteration in range(8):
@@ -146,5 +151,5 @@ def test_it_stops_where_hooks_do(extension: Path, tmp_path: Path) -> None:
     watched, handed = stops(tmp_path / "native", str(extension))
     assert watched == hooked
     firsts = [next(group) for _, group in itertools.groupby(watched, lambda stop: stop["backward"])]
-    assert [stop["backward"] for stop in firsts] == [9 + 8 * case for case in range(12)], "in the seventh of each case"
-    assert (none, handed) == (0, 11), "by types: each case but those with a Function, and the one that ends it"
+    assert [stop["backward"] for stop in firsts] == [9 + 8 * case for case in range(13)], "in the seventh of each case"
+    assert (none, handed) == (0, 12), "by types: each case but those with a Function, and the one that ends it"

@@ -255,7 +255,7 @@ class FindingsScreen(ModalScreen["Ranked | str | None"]):
             self.app.bell()
             return
         self.app.copy_to_clipboard("\n".join(line.text for line in finding_lines(row, COPIED)))
-        self.notify(f"copied finding {row.number}", timeout=2)
+        self.notify(f"copied finding {row.number}", timeout=2, markup=False)
 
     def action_leave(self) -> None:
         self.dismiss(None)
