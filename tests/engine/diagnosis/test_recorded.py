@@ -65,7 +65,8 @@ def test_a_loss_that_is_nan_was_made_so_by_the_forward(framework: str, tmp_path:
     assert "NaN already when its backward began" in found["message"]
     assert "its root in train.py:8 had 1 NaN of 1 elements" in found["evidence"][0]
     assert "a consequence" in found["evidence"][1]
-    assert found["next"] == ["adbg diagnose --only nonfinite SCRIPT"]
+    (command,) = found["next"]
+    assert command.startswith("adbg diagnose --only nonfinite ") and command.endswith("train.py")
 
 
 @pytest.mark.torch

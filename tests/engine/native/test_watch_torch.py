@@ -113,7 +113,8 @@ def the_end(bad):
 at_fault = False
 for _ in range(2):  # where nodes keep what is found by a graph with several leaves
     (leaf(1.0) * leaf(2.0)).sum().backward()
-for case in (at_a_node, by_a_sum, at_the_root, in_half, in_bfloat, in_a_function, behind_torchs_back, large, by_a_hook, by_a_hook_of_a_leaf,
+for case in (at_a_node, by_a_sum, at_the_root, in_half, in_bfloat, in_a_function, behind_torchs_back, large, by_a_hook,
+             by_a_hook_of_a_leaf,
              sparse, in_place, to_a_leaf, nothing, the_end):
     print(case.__name__, flush=True)
     for iteration in range(8):
