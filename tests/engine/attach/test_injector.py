@@ -83,7 +83,7 @@ def test_killed_at_every_step(tmp_path: Path, kind: str) -> None:
         assert running.end() == expected
     assert {"seized", "stopped", "framed", "aimed", "called", "mapped", "leaving", "home"} <= set(steps)
     if thorough:  # else some find a page of the one before
-        assert {"filled", "unmapping", "unmapped"} <= set(steps) and set(steps) & {"queued", "started"}, steps
+        assert "filled" in steps and set(steps) & {"unmapping", "unmapped"} and set(steps) & {"queued", "started"}, steps
 
 
 class Patient(FrontEnd):
