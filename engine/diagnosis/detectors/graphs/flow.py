@@ -46,6 +46,7 @@ class Leaf:
     place: int  # its bit
     born: SourceLine | None  # where it was first written, which is where its module was made
     used: SourceLine | None = None  # the first call that took it, with gradients
+    written: SourceLine | None = None  # where it was written last before that
 
 
 @dataclass(slots=True)
@@ -89,6 +90,11 @@ class Flow:
         known = self.leaf(value)
         return known.born if known is not None and known.born != known.used else None
 
+    def written(self, value: Any) -> SourceLine | None:
+        """Where it was initialised by hand: written to before its first use, in another line than the first."""
+        known = self.leaf(value)
+        return known.written if known is not None and known.written not in (known.born, known.used) else None
+
     # ---- a call
 
     def note(self, call: OperatorCall) -> None:
@@ -117,6 +123,8 @@ class Flow:
             if result.is_leaf and result.requires_grad:
                 leaf = self.add_leaf(result, line)
                 if any(result is operand for operand in call.operands):
+                    if leaf.used is None and line is not None:
+                        leaf.written = line
                     continue  # written in place: a parameter's own initialisation, or a step
                 bit = 1 << leaf.place
                 cut = (
