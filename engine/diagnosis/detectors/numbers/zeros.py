@@ -188,7 +188,8 @@ class ZeroGradient(Detector):
             id=0, kind="zero-gradient", severity="warning" if place.op not in FLAT else "error", confidence=confidence,
             message=f"{Facts.some(names)} always get a gradient of 0: {words} passes none on; {why}",
             node=node, backward=seen.backward, forward=place.forward,
-            cause=self.facts.cause(seen.origin.line or place.forward), evidence=evidence, next=[f"b {place.unique} after"],
+            cause=self.facts.cause(seen.origin.line or place.forward), evidence=evidence,
+            next=[f"b {place.unique} after"],
         ))  # fmt: skip
 
 
