@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from adbg.engine.backends.base import OperatorCall
-from adbg.engine.diagnosis.detectors.graphs.calls import plain
+from adbg.engine.diagnosis.detectors.graphs.calls import plain, writes
 from adbg.engine.types import SourceLine
 
 #: Results that depend on shapes alone.
@@ -104,6 +104,10 @@ class Flow:
         for operand in call.operands:
             v, g, c, r = self._reach(operand, call)
             values, gradients, cuts, rounds = values | v, gradients | g, cuts | c, rounds | r
+        for each in writes(call) if line is not None else ():
+            written = self.leaf(each)
+            if written is not None and written.used is None:
+                written.written = line
         if not values:
             for result in call.results:
                 if result.is_leaf and result.requires_grad:
@@ -123,8 +127,6 @@ class Flow:
             if result.is_leaf and result.requires_grad:
                 leaf = self.add_leaf(result, line)
                 if any(result is operand for operand in call.operands):
-                    if leaf.used is None and line is not None:
-                        leaf.written = line
                     continue  # written in place: a parameter's own initialisation, or a step
                 bit = 1 << leaf.place
                 cut = (
