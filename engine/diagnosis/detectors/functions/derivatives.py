@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import os
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from adbg.engine.backends.base import FunctionCall, SlotCheck
@@ -140,7 +143,7 @@ class WrongDerivative(Detector):
                 f"{name}.backward returns memory that nothing was written to: the gradient of {argument} is "
                 f"whatever lay "
                 "there",
-                ["with fresh memory filled with NaN the gradient has NaN; without it is finite"],
+                ["with fresh memory filled with NaN the gradient has NaN; filled with zeros it is finite"],
             )  # fmt: skip
             return
         odd = next((check for check in checks if check.shapes is not None), None)
@@ -226,10 +229,48 @@ def _has_effects(function: type) -> bool:
         todo = [code] if code is not None else []
         while todo:
             each = todo.pop()
-            if _EFFECTS & set(each.co_names) or _stores_global(each):
+            if (_EFFECTS & set(each.co_names) and not _on_its_own(each)) or _stores_global(each):
                 return True
             todo += [const for const in each.co_consts if hasattr(const, "co_code")]
     return False
+
+
+def _on_its_own(code: Any) -> bool:
+    """Whether all that it does so it does to what it made itself: ``rows = []``, ``rows.append(x)``; ``g =
+    torch.empty(n)``, ``g[token].add_(row)``."""
+    tree = function_named(code.co_filename, code.co_firstlineno)
+    if tree is None:
+        return False
+    names = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
+    stored = Counter(name.id for name in names if isinstance(name.ctx, ast.Store))
+    made = Counter(
+        node.targets[0].id for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and _is_new(node.value)
+    )  # fmt: skip
+    own = {name for name, times in made.items() if times == stored[name]} - set(parameters_of(tree))
+    return all(_root_of(node) in own for node in _effects_in(tree))
+
+
+def _effects_in(tree: ast.AST) -> Iterator[ast.expr]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in _EFFECTS:
+            yield node.value
+        elif isinstance(node, ast.Name) and node.id in _EFFECTS:
+            yield node
+
+
+def _root_of(node: ast.expr) -> str:
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _is_new(value: ast.expr) -> bool:
+    """Nothing else has it: a display, or what a function of such a name makes."""
+    if isinstance(value, ast.Call):
+        called = value.func.attr if isinstance(value.func, ast.Attribute) else getattr(value.func, "id", "")
+        return re.fullmatch(r"(new_)?(empty|zeros|ones|full)(_like)?|clone|list|dict|set", called) is not None
+    return isinstance(value, (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp))
 
 
 def _stores_global(code: Any) -> bool:

@@ -95,6 +95,44 @@ class Pick(PyLayer):
 table = paddle.create_parameter([6, 4], "float32")
 train(lambda x: net(Pick.apply(table, paddle.to_tensor([1, 2, 3]))))
 """
+# Of a table that is large as tables are, the rows of tokens that no batch picks; and of a small one.
+UNPICKED = """
+class Pick(PyLayer):
+    @staticmethod
+    def forward(ctx, table, tokens):
+        ctx.save_for_backward(tokens)
+        ctx.shape = table.shape
+        return F.embedding(tokens, table)
+    @staticmethod
+    def backward(ctx, grad):
+        tokens, = ctx.saved_tensor()
+        found = grad.new_empty(ctx.shape)  # CAUSE
+        seen = set()
+        for place, token in enumerate(tokens.tolist()):
+            found[token] = found[token] + grad[place] if token in seen else grad[place]
+            seen.update([token])
+        return found
+table = paddle.create_parameter([20000, 16], "float32")
+train(lambda x: net(Pick.apply(table, paddle.to_tensor([1, 5, 5, 7]))[:, :4]))
+"""
+UNPICKED_SMALL = """
+from paddle import empty
+class Pick(PyLayer):
+    @staticmethod
+    def forward(ctx, table, tokens):
+        ctx.save_for_backward(tokens)
+        ctx.shape = table.shape
+        return F.embedding(tokens, table)
+    @staticmethod
+    def backward(ctx, grad):
+        tokens, = ctx.saved_tensor()
+        found = empty(ctx.shape, dtype=grad.dtype)  # CAUSE
+        for place, token in enumerate(tokens.tolist()):
+            found[token] = grad[place]
+        return found
+table = paddle.create_parameter([40, 4], "float32")
+train(lambda x: net(Pick.apply(table, paddle.to_tensor([1, 5, 7]))))
+"""
 UNWRITTEN_LAST = """
 class Shift(PyLayer):
     @staticmethod
@@ -311,7 +349,7 @@ CASES: list[tuple[str, str]] = [
     ("function-input-overwritten", SCALED), ("wrong-derivative", ONE_INPUT), ("uninitialised", UNWRITTEN_ROWS),
     ("uninitialised", UNWRITTEN_LAST), ("missing-gradient", NONE_FIRST), ("missing-gradient", NONE_SOMETIMES),
     ("function-contract", COUNT), ("function-contract", NUMBER), ("missing-gradient", NONE_IN_THE_MIDDLE),
-    ("function-contract", TOO_MANY),
+    ("function-contract", TOO_MANY), ("uninitialised", UNPICKED), ("uninitialised", UNPICKED_SMALL),
 ]  # fmt: skip
 
 PROGRAMS = numbered(CASES) | {"healthy": HEALTHY, "frozen": FROZEN}
