@@ -104,7 +104,7 @@ class WrongDerivative(Detector):
                 return
             seen = self._seen[call.function] = _Seen(call.function, call.line)
         if len(seen.samples) < _SAMPLES and not seen.checked:
-            if _has_effects(call.function):
+            if has_effects(call.function):
                 seen.checked = True
                 self._why = f"{call.function.__name__} does more than compute: it was not run again"
                 return
@@ -222,7 +222,7 @@ def _factor(checks: Sequence[SlotCheck]) -> str:
     return f"{middle:.4g}"
 
 
-def _has_effects(function: type) -> bool:
+def has_effects(function: type) -> bool:
     """Whether running it again may be seen: it prints, writes, talks to other ranks, or sets what is not its own."""
     for name in ("forward", "backward", "setup_context"):
         code = plain_code(function, name)
