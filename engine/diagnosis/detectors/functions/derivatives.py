@@ -57,8 +57,8 @@ class WrongDerivative(Detector):
     memory that nothing was written to, or gives None for an input that its result depends on.
 
     Evidence: directional derivatives of the forward by finite differences, with two step sizes, beside what the
-    backward gives, on copies of what the function was really given; the same with fresh memory filled with NaN, and with
-    zeros.
+    backward gives, on copies of what the function was really given; the same with fresh memory filled with NaN, and
+    with zeros.
     Mistaken for: a straight-through estimator or a function whose forward is the identity (a gradient that is scaled,
     clipped or reversed on purpose) is a note.
     Functions that do more than compute (print, write to what their calls share) are not run again.
