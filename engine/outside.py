@@ -104,10 +104,15 @@ def _in_adbg(error: BaseException) -> bool:
         frame = trace.tb_frame
         file = frame.f_code.co_filename
         top = str(frame.f_globals.get("__name__")).partition(".")[0]
-        if not _is_own(frame) and top not in _KNOWN and (not file.startswith(_PYTHON) or _PACKAGES in file):
+        if not _is_own(frame) and top not in _KNOWN and not is_standard(file):
             return False
         trace = trace.tb_next
     return True
+
+
+def is_standard(file: str) -> bool:
+    """Whether a file is one of the standard library's."""
+    return file.startswith(_PYTHON) and _PACKAGES not in file
 
 
 def _is_own(frame: types.FrameType) -> bool:

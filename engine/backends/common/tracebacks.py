@@ -6,6 +6,7 @@ import re
 import types
 from collections.abc import Container
 
+from adbg.engine.outside import is_standard
 from adbg.engine.own_files import own_folders
 
 # Frames as a framework writes them into the text of an exception: Python's own form, with the source line below, and
@@ -18,18 +19,25 @@ _FRAME = re.compile(
 
 
 def strip_own(error: BaseException, codes: Container[types.CodeType] = ()) -> None:
-    """Take adbg's own frames out of the traceback of ``error``: called where it leaves adbg, right before ``raise``.
+    """Take adbg's own frames out of the traceback of ``error``, called where it leaves adbg, right before ``raise``;
+    and where it ends in what adbg called of the standard library (a Ctrl-C while it waited for a lock), that too.
 
     Args:
         codes: functions of adbg's that go by a framework's name.
     """
-    kept = []
+    kept: list[types.TracebackType] = []
+    below: list[types.TracebackType] | None = None  # of the standard library, called by adbg
     entry = error.__traceback__
     while entry is not None:
         name = entry.tb_frame.f_globals.get("__name__")
         own = isinstance(name, str) and name.partition(".")[0] == "adbg"
-        if not own and entry.tb_frame.f_code not in codes:
-            kept.append(entry)
+        if own or entry.tb_frame.f_code in codes:
+            below = []
+        elif below is not None and is_standard(entry.tb_frame.f_code.co_filename):
+            below.append(entry)
+        else:
+            kept += [*(below or ()), entry]
+            below = None
         entry = entry.tb_next
     following: types.TracebackType | None = None
     for entry in reversed(kept):

@@ -6,7 +6,8 @@ from __future__ import annotations
 import abc
 import contextlib
 import math
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from adbg.engine.backends.base import FunctionCall, Probe, SlotCheck
 from adbg.engine.outside import own
 
 _LARGEST = 200_000  # elements of all arguments together
+_FILLED = 4_000_000  # of larger ones it is only looked whether all memory is written; as many in all are kept
 _DIRECTIONS = 3
 _COORDINATES = 12
 # (steps, relative tolerance of the comparison, of the two steps with each other, the least that counts)
@@ -28,6 +30,7 @@ class Sample:
     arguments: list[Any]
     keywords: dict[str, Any]
     needed: list[int]
+    large: bool = False
 
 
 class DerivativeProbe(Probe):
@@ -36,6 +39,7 @@ class DerivativeProbe(Probe):
     def __init__(self, apply: Callable[..., Any]) -> None:
         self.apply = apply  # (function, *arguments): the framework's own, which no tap sees
         self.running = False
+        self._room = _FILLED
 
     # ---- a framework's
 
@@ -93,8 +97,8 @@ class DerivativeProbe(Probe):
         """The same random numbers each time."""
 
     @abc.abstractmethod
-    def filled(self) -> contextlib.AbstractContextManager[None]:
-        """Fresh memory is NaN."""
+    def filled(self, value: float) -> contextlib.AbstractContextManager[None]:
+        """Fresh memory has that value."""
 
     @abc.abstractmethod
     def gradients(
@@ -113,15 +117,20 @@ class DerivativeProbe(Probe):
                     needed.append(place)
             elif callable(value) or not _is_plain(value):
                 return None
-        if not needed or size > _LARGEST or any(not _is_plain(each) for each in call.keywords.values()):
+        large = size > _LARGEST
+        if not needed or (large and size > self._room) or any(not _is_plain(each) for each in call.keywords.values()):
             return None
+        if large:
+            self._room -= size
         arguments = [self.copied(each) if self.is_tensor(each) else each for each in call.arguments]
-        return Sample(arguments, dict(call.keywords), needed)
+        return Sample(arguments, dict(call.keywords), needed, large)
 
     # ---- the check
 
     def check(self, function: type, sample: Any) -> Sequence[SlotCheck]:
         with self.quiet():
+            if sample.large:
+                return self._check_memory(function, sample)
             try:
                 return self._check(function, sample, True)
             except own(Exception):
@@ -133,25 +142,48 @@ class DerivativeProbe(Probe):
 
         values = [ready(each) for each in sample.arguments]
 
+        run = self._runner(function, sample)
+        outputs, gradients = self.gradients(run, values, sample.needed, 7)
+        if double and not all(self.is_double(each) for each in outputs):
+            raise TypeError("its forward does not stay in double")
+        unwritten = self._unwritten(run, values, sample.needed)
+        found = []
+        for gradient, place in zip(gradients, sample.needed):
+            figures = _DOUBLE if double else _SINGLE
+            found.append(self._slot(run, values, place, outputs, gradient, place in unwritten, figures))
+        return found
+
+    def _runner(self, function: type, sample: Sample) -> Callable[[list[Any]], list[Any]]:
         def run(given: list[Any]) -> list[Any]:
             with self.repeatable():
                 result = self.apply(function, *given, **sample.keywords)
             results = result if isinstance(result, (tuple, list)) else (result,)
             return [each for each in results if self.is_tensor(each) and self.is_float(each)]
 
-        outputs, gradients = self.gradients(run, values, sample.needed, 7)
-        if double and not all(self.is_double(each) for each in outputs):
-            raise TypeError("its forward does not stay in double")
-        with self.filled():
-            refilled = self.gradients(run, values, sample.needed, 7)[1]
-        found = []
-        for gradient, again, place in zip(gradients, refilled, sample.needed):
-            found.append(self._slot(run, values, place, outputs, gradient, again, _DOUBLE if double else _SINGLE))
-        return found
+        return run
+
+    def _check_memory(self, function: type, sample: Sample) -> Sequence[SlotCheck]:
+        """Of large arguments (an embedding's table) no derivative: that takes a forward for each direction and step."""
+        unwritten = self._unwritten(self._runner(function, sample), sample.arguments, sample.needed)
+        return [
+            SlotCheck(place, (), True, False, False, False, False, True, "its own precision") for place in unwritten
+        ]
+
+    def _unwritten(self, run: Callable[[list[Any]], list[Any]], values: list[Any], needed: list[int]) -> set[int]:
+        """Places whose gradient is finite or not by what fresh memory has in it. What lies there without that may be
+        anything, NaN too: it proves nothing."""
+        bad: list[set[int]] = []
+        for value in (math.nan, 0.0):
+            with self.filled(value):
+                gradients = self.gradients(run, values, needed, 7)[1]
+            bad.append({place for place, each in zip(needed, gradients) if each is not None and not self.finite(each)})
+            if not bad[0]:
+                break
+        return bad[0].difference(*bad[1:]) if bad[0] else set()
 
     def _slot(
         self, run: Callable[[list[Any]], list[Any]], values: list[Any], place: int, outputs: list[Any], gradient: Any,
-        again: Any, figures: tuple[tuple[float, float], float, float, float],
+        unwritten: bool, figures: tuple[tuple[float, float], float, float, float],
     ) -> SlotCheck:  # fmt: skip
         steps, close, steady, least = figures
         value = values[place]
@@ -162,7 +194,6 @@ class DerivativeProbe(Probe):
         if gradient is not None and self.shape(gradient) != self.shape(value):
             shapes = (self.shape(gradient), self.shape(value))
             return SlotCheck(place, (), False, False, False, False, False, False, precision, shapes)
-        unwritten = gradient is not None and again is not None and not self.finite(again) and self.finite(gradient)
         agrees = smooth = True
         pairs = []
         for seed in range(_DIRECTIONS):
@@ -212,3 +243,40 @@ def _is_plain(value: Any, depth: int = 2) -> bool:
     if isinstance(value, (tuple, list)):
         return bool(depth) and all(_is_plain(each, depth - 1) for each in value)
     return value is None or isinstance(value, (bool, int, float, str, complex))
+
+
+@contextlib.contextmanager
+def standing_in(*places: tuple[Any, str, Callable[..., Any]]) -> Iterator[None]:
+    """``(owner, name, function)`` each: as long as it lasts, that function is what ``owner`` has under ``name``."""
+    was = [(owner, name, vars(owner).get(name)) for owner, name, _ in places]
+    for owner, name, function in places:
+        setattr(owner, name, function)
+    try:
+        yield
+    finally:
+        for owner, name, plain in was:
+            delattr(owner, name) if plain is None else setattr(owner, name, plain)
+
+
+def filling(plain: Callable[..., Any], fill: Callable[[Any], None]) -> Callable[..., Any]:
+    """``plain``, whose result is filled."""
+
+    def filled(*args: Any, **kwargs: Any) -> Any:
+        made = plain(*args, **kwargs)
+        fill(made)
+        return made
+
+    return filled
+
+
+def numpy_filled(value: float) -> contextlib.AbstractContextManager[None]:
+    """Fresh arrays have that value; where numpy is not imported nothing makes any."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return contextlib.nullcontext()
+
+    def fill(made: Any) -> None:
+        if made.dtype.kind == "f":
+            made.fill(value)
+
+    return standing_in(*[(numpy, name, filling(getattr(numpy, name), fill)) for name in ("empty", "empty_like")])

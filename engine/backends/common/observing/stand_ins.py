@@ -78,17 +78,20 @@ def _stand_in(stand_ins: StandIns, original: Any, before: Before, after: After |
     begins, ended, strip, codes, frame = stand_ins.begins, stand_ins.ended, strip_own, stand_ins.codes, sys._getframe
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        told = begins(before, args, kwargs, frame(1))
         try:
-            result = original(*args, **kwargs)
-        except BaseException as error:
+            told = begins(before, args, kwargs, frame(1))
+            try:
+                result = original(*args, **kwargs)
+            except BaseException as error:
+                if told is not None and after is not None:
+                    ended(after, told, None, error)
+                raise
             if told is not None and after is not None:
-                ended(after, told, None, error)
+                ended(after, told, result, None)
+            return result
+        except BaseException as error:  # a Ctrl-C comes between any two of these
             strip(error, codes)
             raise
-        if told is not None and after is not None:
-            ended(after, told, result, None)
-        return result
 
     return disguised(call, original)
 

@@ -14,7 +14,12 @@ import paddle
 from paddle.autograd import py_layer
 
 from adbg.engine.backends.base import FunctionCall, Need, Tap, Watcher
-from adbg.engine.backends.common.observing.derivatives import DerivativeProbe
+from adbg.engine.backends.common.observing.derivatives import (
+    DerivativeProbe,
+    filling,
+    numpy_filled,
+    standing_in,
+)
 from adbg.engine.backends.common.observing.stand_ins import StandIns
 from adbg.engine.backends.common.user_files import FrameFilter
 from adbg.engine.backends.paddle import private, tensors
@@ -186,20 +191,18 @@ class PaddleProbe(DerivativeProbe):
         yield
 
     @contextlib.contextmanager
-    def filled(self) -> Iterator[None]:
-        was = paddle.empty, paddle.empty_like
+    def filled(self, value: float) -> Iterator[None]:
+        def fill(made: Any) -> None:
+            if self.is_float(made):
+                paddle.assign(paddle.full_like(made, value), made)  # fill_ takes no NaN
 
-        def empty(*args: Any, **kwargs: Any) -> Any:
-            return _nan(was[0](*args, **kwargs))
-
-        def empty_like(*args: Any, **kwargs: Any) -> Any:
-            return _nan(was[1](*args, **kwargs))
-
-        paddle.empty, paddle.empty_like = empty, empty_like
-        try:
+        # What every way leads to: paddle.empty, however it was imported, empty_like, new_empty.
+        core = paddle._C_ops
+        with (
+            standing_in(*[(core, name, filling(getattr(core, name), fill)) for name in ("empty", "empty_like")]),
+            numpy_filled(value),
+        ):
             yield
-        finally:
-            paddle.empty, paddle.empty_like = was
 
     def gradients(
         self, run: Callable[[list[Any]], list[Any]], values: list[Any], needed: list[int], seed: int
@@ -218,7 +221,3 @@ class PaddleProbe(DerivativeProbe):
             return outputs, [None] * len(needed)
         paddle.autograd.backward([each for each, _ in roots], [weight for _, weight in roots])
         return outputs, [leaves[n].grad for n in needed]
-
-
-def _nan(made: Any) -> Any:
-    return paddle.full_like(made, float("nan")) if made.dtype in (paddle.float32, paddle.float64) else made

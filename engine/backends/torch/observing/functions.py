@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import types
 import warnings
 from collections.abc import Callable, Iterator
@@ -11,7 +12,12 @@ from typing import Any
 import torch
 
 from adbg.engine.backends.base import FunctionCall, Need, Tap, Watcher
-from adbg.engine.backends.common.observing.derivatives import DerivativeProbe
+from adbg.engine.backends.common.observing.derivatives import (
+    DerivativeProbe,
+    filling,
+    numpy_filled,
+    standing_in,
+)
 from adbg.engine.backends.common.user_files import FrameFilter
 from adbg.engine.backends.torch import private
 from adbg.engine.backends.torch.observing.stand_ins import TorchStandIns
@@ -157,16 +163,9 @@ class TorchProbe(DerivativeProbe):
         yield
 
     @contextlib.contextmanager
-    def filled(self) -> Iterator[None]:
-        was, only = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-        fill = _deterministic.fill_uninitialized_memory
-        torch.use_deterministic_algorithms(True, warn_only=True)
-        _deterministic.fill_uninitialized_memory = True
-        try:
+    def filled(self, value: float) -> Iterator[None]:
+        with numpy_filled(value), _memory_of_nan() if math.isnan(value) else _memory_of(value):
             yield
-        finally:
-            _deterministic.fill_uninitialized_memory = fill
-            torch.use_deterministic_algorithms(was, warn_only=only)
 
     def gradients(
         self, run: Callable[[list[Any]], list[Any]], values: list[Any], needed: list[int], seed: int
@@ -183,3 +182,27 @@ class TorchProbe(DerivativeProbe):
         ]
         found = torch.autograd.grad(roots, [leaves[n] for n in needed], weights, allow_unused=True)
         return outputs, list(found)
+
+
+@contextlib.contextmanager
+def _memory_of_nan() -> Iterator[None]:
+    """torch's own way, which C++ takes too."""
+    was, only = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    fill = _deterministic.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    _deterministic.fill_uninitialized_memory = True
+    try:
+        yield
+    finally:
+        _deterministic.fill_uninitialized_memory = fill
+        torch.use_deterministic_algorithms(was, warn_only=only)
+
+
+def _memory_of(value: float) -> contextlib.AbstractContextManager[None]:
+    def fill(made: Any) -> None:
+        if made.is_floating_point():
+            with torch.no_grad():
+                made.fill_(value)
+
+    ways = [(torch, "empty"), (torch, "empty_like"), (torch, "empty_strided"), (torch.Tensor, "new_empty")]
+    return standing_in(*[(owner, name, filling(getattr(owner, name), fill)) for owner, name in ways])

@@ -9,6 +9,7 @@ from typing import Any
 
 from adbg.engine.backends.base import FunctionCall, SlotCheck
 from adbg.engine.diagnosis.detector import Detector, Need, detector
+from adbg.engine.diagnosis.detectors.functions.effects import has_effects, plain_code
 from adbg.engine.diagnosis.source import function_named, line_of_result, parameters_of
 from adbg.engine.outside import own
 from adbg.engine.protocol.messages import Finding, FoundAt
@@ -18,15 +19,6 @@ from adbg.engine.types import SourceLine
 
 _SAMPLES = 3  # calls of one function that are checked
 _FUNCTIONS = 50
-_EFFECTS = frozenset(
-    ("print", "open", "write", "all_reduce", "all_gather", "broadcast", "send", "recv", "reduce_scatter", "barrier",
-     "append", "add_", "update")
-)  # fmt: skip
-
-
-def plain_code(function: type, name: str) -> Any:
-    method = getattr(function, name, None)
-    return getattr(getattr(method, "__wrapped__", method), "__code__", None)
 
 
 def result_line(function: type, place: int, method: str = "backward") -> SourceLine | None:
@@ -65,11 +57,14 @@ class WrongDerivative(Detector):
     memory that nothing was written to, or gives None for an input that its result depends on.
 
     Evidence: directional derivatives of the forward by finite differences, with two step sizes, beside what the
-    backward gives, on copies of what the function was really given; the same with fresh memory filled with NaN.
+    backward gives, on copies of what the function was really given; the same with fresh memory filled with NaN, and
+    with zeros.
     Mistaken for: a straight-through estimator or a function whose forward is the identity (a gradient that is scaled,
     clipped or reversed on purpose) is a note.
+    Functions that do more than compute (print, write to what their calls share) are not run again.
     Cost: copies of the arguments of the first three calls of each function; the check runs when the program ends, or
-    at a stop where it is asked for.
+    at a stop where it is asked for. Of more than 200,000 elements it is only looked whether all memory is written to,
+    up to 4 million elements in all.
     """
 
     needs = Need.FUNCTIONS
@@ -101,7 +96,7 @@ class WrongDerivative(Detector):
                 return
             seen = self._seen[call.function] = _Seen(call.function, call.line)
         if len(seen.samples) < _SAMPLES and not seen.checked:
-            if _has_effects(call.function):
+            if has_effects(call.function):
                 seen.checked = True
                 self._why = f"{call.function.__name__} does more than compute: it was not run again"
                 return
@@ -140,7 +135,7 @@ class WrongDerivative(Detector):
                 f"{name}.backward returns memory that nothing was written to: the gradient of {argument} is "
                 f"whatever lay "
                 "there",
-                ["with fresh memory filled with NaN the gradient has NaN; without it is finite"],
+                ["with fresh memory filled with NaN the gradient has NaN; filled with zeros it is finite"],
             )  # fmt: skip
             return
         odd = next((check for check in checks if check.shapes is not None), None)
@@ -217,22 +212,3 @@ def _factor(checks: Sequence[SlotCheck]) -> str:
         return ""
     middle = math.fsum(ratios) / len(ratios)
     return f"{middle:.4g}"
-
-
-def _has_effects(function: type) -> bool:
-    """Whether running it again may be seen: it prints, writes, talks to other ranks, or sets what is not its own."""
-    for name in ("forward", "backward", "setup_context"):
-        code = plain_code(function, name)
-        todo = [code] if code is not None else []
-        while todo:
-            each = todo.pop()
-            if _EFFECTS & set(each.co_names) or _stores_global(each):
-                return True
-            todo += [const for const in each.co_consts if hasattr(const, "co_code")]
-    return False
-
-
-def _stores_global(code: Any) -> bool:
-    import dis
-
-    return any(each.opname == "STORE_GLOBAL" for each in dis.get_instructions(code))

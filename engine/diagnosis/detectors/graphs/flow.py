@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from adbg.engine.backends.base import OperatorCall
-from adbg.engine.diagnosis.detectors.graphs.calls import plain
+from adbg.engine.diagnosis.detectors.graphs.calls import plain, writes
 from adbg.engine.types import SourceLine
 
 #: Results that depend on shapes alone.
@@ -46,6 +46,7 @@ class Leaf:
     place: int  # its bit
     born: SourceLine | None  # where it was first written, which is where its module was made
     used: SourceLine | None = None  # the first call that took it, with gradients
+    written: SourceLine | None = None  # where it was written last before that
 
 
 @dataclass(slots=True)
@@ -89,6 +90,11 @@ class Flow:
         known = self.leaf(value)
         return known.born if known is not None and known.born != known.used else None
 
+    def written(self, value: Any) -> SourceLine | None:
+        """Where it was initialised by hand: written to before its first use, in another line than the first."""
+        known = self.leaf(value)
+        return known.written if known is not None and known.written not in (known.born, known.used) else None
+
     # ---- a call
 
     def note(self, call: OperatorCall) -> None:
@@ -98,6 +104,10 @@ class Flow:
         for operand in call.operands:
             v, g, c, r = self._reach(operand, call)
             values, gradients, cuts, rounds = values | v, gradients | g, cuts | c, rounds | r
+        for each in writes(call) if line is not None else ():
+            written = self.leaf(each)
+            if written is not None and written.used is None:
+                written.written = line
         if not values:
             for result in call.results:
                 if result.is_leaf and result.requires_grad:

@@ -11,7 +11,7 @@ from typing import Any
 
 from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, detector
 from adbg.engine.diagnosis.detectors.graphs.calls import place, plain, shape, writes
-from adbg.engine.diagnosis.detectors.graphs.silent import Silent, span_of
+from adbg.engine.diagnosis.detectors.graphs.silent import Silent, idle_operands, span_of
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.outside import suppress
 from adbg.engine.protocol.messages import Finding, FoundAt
@@ -37,6 +37,7 @@ class Use:
     makes: tuple[tuple[Addresses, int | None, Any], ...]
     iteration: int
     node: int = 0  # address of the node, where the framework hides what nodes saved
+    idle: frozenset[int] = frozenset()  # then also: places of operands that no gradient is computed of
 
 
 @dataclass(slots=True)
@@ -108,7 +109,10 @@ class InPlace(Detector):
             )
             makes = tuple(self._seen_of(each, backend.version_of(each)) for each in (*made, *changed))
             node = self._node((*made, *changed)[0]) if self._hides else 0
-            self._uses.append(Use(self._clock, call.name, line, takes, makes, self.facts.iteration, node))
+            use = Use(self._clock, call.name, line, takes, makes, self.facts.iteration, node)
+            if self._hides:
+                use.idle = idle_operands(call)
+            self._uses.append(use)
             if not self._hides:
                 for value, (where, _, _) in zip(call.operands, takes, strict=True):
                     self._silent.took(value, where, line)

@@ -57,7 +57,7 @@ class NoGradient(Detector):
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
         self._flow = Flow()
-        facts.born = self._flow.born
+        facts.born, facts.written = self._flow.born, self._flow.written
         self._given = 0  # bits of leaves that got a gradient
         self._lost: dict[int, int] = defaultdict(int)  # by bit of a leaf: the cuts on its way to a loss
         self._zero: dict[int, list[int]] = defaultdict(list)  # by bit: the rounds on its way, where it got zeros

@@ -31,6 +31,10 @@ _KEEPS_TAKEN = frozenset({
     "matmul", "linear", "mul", "multiply", "conv2d", "div", "divide", "truediv", "pow", "square", "log", "layer_norm",
     "bmm", "mv", "dot", "mm", "conv3d", "depthwise_conv2d", "sin", "cos",
 })  # fmt: skip
+# Of these each of the first two operands is needed for the gradient of the other one only.
+_PRODUCTS = frozenset({
+    "matmul", "linear", "mul", "multiply", "bmm", "mv", "dot", "mm", "conv2d", "conv3d", "depthwise_conv2d",
+})  # fmt: skip
 _KEEPS_MADE = frozenset({"exp", "tanh", "sigmoid", "softmax", "sqrt", "relu", "rsqrt"})
 
 
@@ -194,7 +198,8 @@ class Silent:
             if use is None:
                 continue
             name = plain(use.name)
-            kept = use.takes if name in _KEEPS_TAKEN else use.makes if name in _KEEPS_MADE else ()
+            taken = [each for at, each in enumerate(use.takes) if at not in use.idle] if name in _KEEPS_TAKEN else ()
+            kept = taken or (use.makes if name in _KEEPS_MADE else ())
             for write in suspects:
                 if write.when <= use.when:
                     continue
@@ -248,6 +253,13 @@ class Silent:
             Finding(0, "silent-overwrite", "error", sure, message, node, running.call.number, None, forward,
                     facts.cause(line), evidence, [f"b {name}", "info node"] if name else ["info graph"])
         )  # fmt: skip
+
+
+def idle_operands(call: OperatorCall) -> frozenset[int]:
+    """Places of the operands that the operator's backward does not need: the other factor takes no gradient."""
+    if plain(call.name) not in _PRODUCTS or len(call.operands) < 2:
+        return frozenset()
+    return frozenset(at for at in (0, 1) if not call.operands[1 - at].requires_grad)
 
 
 def span_of(value: Any) -> tuple[int, int]:

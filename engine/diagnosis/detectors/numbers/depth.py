@@ -36,6 +36,7 @@ class _Chain:
     ends: Place | None = None
     backward: int = 0
     modules: frozenset[str] = frozenset()  # the nodes', where the same line made all of them
+    born: SourceLine | None = None  # where most of these were made: their model may be gone as the program ends
 
 
 @detector("vanishing", "exploding")
@@ -111,7 +112,9 @@ class Depth(Detector):
         chain.begins, chain.ends = (_place(running, size) for size in (begin, nodes[-1]))
         alone = all(_forward(running, size) == line for size in nodes)
         names = [running.call.describe(size.key).module or "" for size in nodes] if alone else []
-        chain.modules = frozenset(names if len(set(names)) == len(names) else ())
+        modules = frozenset(names if len(set(names)) == len(names) else ())
+        if modules != chain.modules:
+            chain.modules, chain.born = modules, self._made(modules)
 
     def end(self) -> None:
         for way, kind in ((-1, "vanishing"), (1, "exploding")):
@@ -176,9 +179,13 @@ class Depth(Detector):
             return None
         if (only := line_naming(line.file, act[2].op)) is not None:
             return only
+        return chain.born
+
+    def _made(self, modules: frozenset[str]) -> SourceLine | None:
+        """The line that made the parameters of most of them."""
         found: collections.Counter[SourceLine] = collections.Counter()
         for name, value in self.facts.backend.parameters():
-            born = self.facts.born(value) if name.rpartition(".")[0] in chain.modules else None
+            born = self.facts.born(value) if name.rpartition(".")[0] in modules else None
             if born is not None:
                 found[born] += 1
         return found.most_common(1)[0][0] if found else None

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from adbg.engine.diagnosis.detectors.numbers.singular import plain_name
+from adbg.engine.diagnosis.facts import Facts
+from adbg.engine.diagnosis.source import line_naming
 from adbg.engine.session.running_call import Visit
 from adbg.engine.types import SourceLine
 
@@ -14,6 +18,16 @@ GATES = {
     "softmax", "logsoftmax", "maxpool2dwithindices", "maxpool2d", "pool2d", "where", "maskedfill", "gelu", "silu",
 }  # fmt: skip
 FLAT = {"sign", "round", "floor", "ceil", "trunc", "fix", "heaviside", "frac"}  # their derivative is 0 everywhere
+
+# Layers, by where the units of their result lie.
+_ROWS_LAST = {"mm", "addmm", "linear", "layernorm", "nativelayernorm", "rmsnorm"}
+_ROWS_FIRST = {
+    "convolution", "conv1d", "conv2d", "conv3d", "mkldnnconvolution", "cudnnconvolution", "batchnorm",
+    "nativebatchnorm", "cudnnbatchnorm", "groupnorm", "nativegroupnorm", "depthwiseconv2d", "convtranspose2d",
+    "conv2dtranspose",
+}  # fmt: skip
+_VIEWS = {"view", "reshape", "unsafeview", "reshapealiasbackward", "reshapealias", "squeeze", "unsqueeze", "tocopy"}
+_SHAPED = _VIEWS | {"t", "transpose"}
 
 
 @dataclass(slots=True)
@@ -64,3 +78,79 @@ class Place:
     unique: str
     module: str | None
     forward: SourceLine | None
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where what made a gradient zero comes from, behind the line that computes it. ``line``: None where that one says
+    what it is (``relu(self.fc(x))``)."""
+
+    line: SourceLine | None = None
+    evidence: tuple[str, ...] = ()
+
+
+NO_ORIGIN = Origin()
+
+
+def origin_of(facts: Facts, call: Any, key: int, place: Place) -> Origin:
+    """Of an activation that stops gradients from the beginning on. To be asked while its model lives: that of a
+    function is gone as the program ends."""
+    if place.forward is None:
+        return NO_ORIGIN
+    tensors = [each.value for at in _leaves_of(call, key) for each in call.saved(at) if each.value is not None]
+    by_hand = next((line for each in reversed(tensors) if (line := facts.written(each)) is not None), None)
+    evidence: tuple[str, ...] = ()
+    if by_hand is not None:
+        evidence = (f"the layer before it is initialised at {by_hand.file}:{by_hand.line}: `{facts.text_of(by_hand)}`",)
+    if place.op in facts.text_of(place.forward).lower():
+        return Origin(None, evidence)
+    made = by_hand or line_naming(place.forward.file, place.op)
+    made = made or next((line for each in tensors if (line := facts.born(each)) is not None), None)
+    return Origin(made, evidence)
+
+
+def fed_by(call: Any, key: int) -> tuple[str, int | None]:
+    """("last" or "first", node) of the layer whose result an activation is given: on which axis its units lie; ("",
+    None) where it is given something else, as in a hinge loss."""
+    for at in _way_down(call, key):
+        op = plain_name(call.name(at))
+        if op in _ROWS_LAST:
+            return "last", at
+        if op in _ROWS_FIRST:
+            return "first", at
+    return "", None
+
+
+def _way_down(call: Any, key: int) -> Iterator[int]:
+    """The nodes below an activation, past a bias and views, to its layer at most."""
+    for _ in range(4):
+        edges = [edge.to for edge in call.edges(key) if edge.to is not None]
+        if not edges:
+            return
+        key = edges[0]
+        op = plain_name(call.name(key))
+        yield key
+        if op in ("add", "addn"):  # a bias
+            inner = [edge.to for edge in call.edges(key) if edge.to is not None]
+            plain = [each for each in inner if _parameter(call, each) is None]
+            if len(plain) != 1 or len(inner) == 1:
+                return
+            key = plain[0]
+            op = plain_name(call.name(key))
+            yield key
+        if op in _ROWS_LAST or op in _ROWS_FIRST or op not in _VIEWS:
+            return
+
+
+def _leaves_of(call: Any, key: int) -> Iterator[int]:
+    """The accumulate nodes of the parameters of the layer that feeds an activation: the weight's, then the bias's."""
+    for at in reversed(list(_way_down(call, key))):
+        found = [_parameter(call, edge.to) for edge in call.edges(at) if edge.to is not None]
+        yield from (each for each in reversed(found) if each is not None)
+
+
+def _parameter(call: Any, key: int) -> int | None:
+    """The accumulate node of a parameter, as it is or in another shape: Paddle adds the bias of a convolution so."""
+    if not call.is_accumulate(key) and plain_name(call.name(key)) in _SHAPED:
+        key = next((edge.to for edge in call.edges(key) if edge.to is not None), key)
+    return key if call.is_accumulate(key) else None

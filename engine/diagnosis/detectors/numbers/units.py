@@ -8,8 +8,8 @@ from typing import Any
 
 from adbg.engine.diagnosis.detector import Detector, detector
 from adbg.engine.diagnosis.detectors.numbers import values
-from adbg.engine.diagnosis.detectors.numbers.singular import plain_name
-from adbg.engine.diagnosis.detectors.numbers.sizes import Place, size_of
+from adbg.engine.diagnosis.detectors.numbers.sizes import NO_ORIGIN, Origin, Place, fed_by, origin_of, size_of
+from adbg.engine.diagnosis.detectors.numbers.zeros import ZeroGradient
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.protocol.messages import Finding, FoundAt
 from adbg.engine.session.running_call import Running, Visit
@@ -17,13 +17,6 @@ from adbg.engine.session.running_call import Running, Visit
 _STOP = {"relu", "threshold", "relu6"}
 _SATURATE = {"sigmoid", "tanh", "hardsigmoid"}
 _SATURATED = {"sigmoid": 0.0025, "hardsigmoid": 0.0025, "tanh": 0.01}  # 1 % of its largest derivative
-_ROWS_LAST = {"mm", "addmm", "linear", "layernorm", "nativelayernorm", "rmsnorm"}
-_ROWS_FIRST = {
-    "convolution", "conv1d", "conv2d", "conv3d", "mkldnnconvolution", "cudnnconvolution", "batchnorm",
-    "nativebatchnorm", "cudnnbatchnorm", "groupnorm", "nativegroupnorm", "depthwiseconv2d", "convtranspose2d",
-    "conv2dtranspose",
-}  # fmt: skip
-_VIEWS = {"view", "reshape", "unsafeview", "reshapealiasbackward", "reshapealias", "squeeze", "unsqueeze", "tocopy"}
 _FEWEST = 8  # units of a layer
 _MOST = 256  # units of a layer that are looked at
 _ELEMENTS = 1 << 21  # that are read in one iteration: 20 ms
@@ -48,6 +41,7 @@ class _Layer:
     backward: int = 0
     size: int = 0
     layer: str = ""
+    origin: Origin = NO_ORIGIN  # of one that is dead as it is met
 
 
 @detector("dead-units", "saturated-units")
@@ -58,7 +52,8 @@ class DeadUnits(Detector):
 
     Evidence: per unit, the gradients that flow into the activation and what leaves it; shares by iteration.
     Mistaken for: hinge losses and masks, which are behind no layer, and units that get no gradient, are not counted.
-    Of a layer of less than 8 units all have to be dead. Where all units are dead from the start zero-gradient tells.
+    Of a layer of less than 8 units all have to be dead. Where all units are dead from the start zero-gradient tells,
+    if a parameter has a name.
     Half of the units of a deep network without normalisation may be dead by its initialisation: up to three quarters a
     note.
     Cost: in sampled iterations two copies of the gradients at these activations, up to 2 million elements in all.
@@ -84,8 +79,9 @@ class DeadUnits(Detector):
         size = size_of(visit)
         if (size.op not in _STOP and size.op not in _SATURATE) or not size.entering or size.elements > self._left:
             return
-        axis, layer = _fed_by(visit)
-        if not axis:
+        call = visit.running.call
+        axis, layer = fed_by(call, visit.key)
+        if layer is None:
             return
         self._left -= size.elements
         backend = self.facts.backend
@@ -97,7 +93,7 @@ class DeadUnits(Detector):
         at = 1 if axis == "first" else len(leaving.shape) - 1
         count = leaving.shape[at]
         if count >= _FEWEST or size.op in _STOP:
-            self._look(visit, size.op, layer, (entering.flat, leaving.flat), leaving.shape, at)
+            self._look(visit, size.op, _title(call, layer), (entering.flat, leaving.flat), leaving.shape, at)
 
     def _look(self, visit: Visit, op: str, layer: str, flats: tuple[Any, Any], shape: tuple[int, ...], at: int) -> None:
         call, iteration = visit.running.call, self.facts.iteration
@@ -121,6 +117,8 @@ class DeadUnits(Detector):
                 unit.rows += rows
                 unit.looks += 1
         if met:
+            if dead == met and not known.shares:
+                known.origin = origin_of(self.facts, call, visit.key, place)
             known.shares.append((iteration, dead / met))
 
     def end(self) -> None:
@@ -132,9 +130,14 @@ class DeadUnits(Detector):
             few = len(known.units) < _FEWEST
             if share <= 0.5 or (few and (share < 1 or min(each.looks for each in dead) < 3)):
                 continue
-            if share == 1 and not since and known.op in _STOP:
+            if share == 1 and not since and known.op in _STOP and self._told_as_zero(known.place):
                 continue
             self._tell(known, len(dead), share, since)
+
+    def _told_as_zero(self, place: Place) -> bool:
+        """Whether "zero-gradient" names the parameters that get nothing for it: leaves without a name it leaves out."""
+        other = self.facts.shared.get(ZeroGradient)
+        return other is not None and other.blames(place)
 
     def _tell(self, known: _Layer, count: int, share: float, since: int) -> None:
         place, stops = known.place, known.op in _STOP
@@ -162,6 +165,8 @@ class DeadUnits(Detector):
             "a bias far below 0, a learning rate that threw them there, or inputs that are not normalised do that"
             if stops else "weights or inputs that are too large do that"
         )  # fmt: skip
+        origin = known.origin if not since else NO_ORIGIN
+        evidence += origin.evidence
         if half:
             evidence.append("a deep network without normalisation begins so: whether its loss falls decides")
         self.facts.tell(Finding(
@@ -169,7 +174,7 @@ class DeadUnits(Detector):
             confidence=0.45 if half else (0.9 if share == 1 else 0.8) if stops else 0.65,
             message=f"{share:.0%} of the units at {where} are {what} {begun}: {why}",
             node=FoundAt(place.op, place.unique, place.module, None), backward=known.backward, forward=place.forward,
-            cause=self.facts.cause(place.forward), evidence=evidence, next=[f"b {place.unique} after"],
+            cause=self.facts.cause(origin.line or place.forward), evidence=evidence, next=[f"b {place.unique} after"],
         ))  # fmt: skip
 
 
@@ -187,34 +192,6 @@ def _of_unit(flat: Sequence[float], shape: tuple[int, ...], at: int, number: int
     return found
 
 
-def _is_parameter(call: Any, key: int) -> bool:
-    """As it is, or in another shape: Paddle adds the bias of a convolution so."""
-    if not call.is_accumulate(key) and plain_name(call.name(key)) in _VIEWS:
-        key = next((edge.to for edge in call.edges(key) if edge.to is not None), key)
-    return bool(call.is_accumulate(key))
-
-
-def _fed_by(visit: Visit) -> tuple[str, str]:
-    """("last" or "first", name) of the layer whose result the activation is given: on which axis its units lie; ("",
-    "") where it is given something else, as in a hinge loss."""
-    call, key = visit.running.call, visit.key
-    for _ in range(4):
-        edges = [edge.to for edge in call.edges(key) if edge.to is not None]
-        if not edges:
-            return "", ""
-        key = edges[0]
-        op = plain_name(call.name(key))
-        if op in ("add", "addn"):  # a bias
-            inner = [edge.to for edge in call.edges(key) if edge.to is not None]
-            plain = [each for each in inner if not _is_parameter(call, each)]
-            if len(plain) != 1 or len(inner) == 1:
-                return "", ""
-            key = plain[0]
-            op = plain_name(call.name(key))
-        axis = "last" if op in _ROWS_LAST else "first" if op in _ROWS_FIRST else ""
-        if axis:
-            info = call.describe(key)
-            return axis, f"{info.unique_name}" + (f" of {info.module}" if info.module else "")
-        if op not in _VIEWS:
-            break
-    return "", ""
+def _title(call: Any, layer: int) -> str:
+    info = call.describe(layer)
+    return f"{info.unique_name}" + (f" of {info.module}" if info.module else "")

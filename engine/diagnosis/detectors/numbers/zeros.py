@@ -6,12 +6,20 @@ import math
 from dataclasses import dataclass, field
 
 from adbg.engine.diagnosis.detector import Detector, detector
-from adbg.engine.diagnosis.detectors.numbers.sizes import FLAT, GATES, Place, Size, size_of
+from adbg.engine.diagnosis.detectors.numbers.sizes import (
+    FLAT,
+    GATES,
+    NO_ORIGIN,
+    Origin,
+    Place,
+    Size,
+    origin_of,
+    size_of,
+)
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.graph.index import index_of
 from adbg.engine.protocol.messages import Finding, FoundAt
 from adbg.engine.session.running_call import Running, Visit
-from adbg.engine.types import SourceLine
 
 _SMALL = 1e-9  # of what flows in: what leaves a saturated operator is as good as zero
 _LEAVES = 40  # looked at in one backward
@@ -47,6 +55,7 @@ class _Seen:
     entering: list[float] = field(default_factory=list)
     leaving: list[float] = field(default_factory=list)
     backward: int = 0
+    origin: Origin = NO_ORIGIN
 
 
 @detector("zero-gradient")
@@ -67,7 +76,7 @@ class ZeroGradient(Detector):
         self._leaves: dict[str, _Leaf] = {}
         self._seen: dict[Place, _Seen] = {}
         self._sizes: dict[int, dict[int, Size]] = {}  # by serial of the call, then by node
-        self._alive: set[Place] = set()
+        facts.shared[ZeroGradient] = self
 
     def backward_begin(self, running: Running) -> None:
         if self.facts.sampled and len(running.chain) == 1:
@@ -106,7 +115,9 @@ class ZeroGradient(Detector):
                 leaf.sources[place] = leaf.sources.get(place, 0) + 1
                 if source.key not in noted:
                     noted.add(source.key)
-                    seen = self._seen.setdefault(place, _Seen())
+                    seen = self._seen.get(place)
+                    if seen is None:
+                        seen = self._seen[place] = _Seen(origin=origin_of(self.facts, call, source.key, place))
                     seen.iterations.append(self.facts.iteration)
                     seen.entering.append(source.entering)
                     seen.leaving.append(max((each or 0.0 for each in source.leaving), default=0.0))
@@ -136,7 +147,15 @@ class ZeroGradient(Detector):
         found = [sizes[at] for at in above if sizes[at].op in GATES | FLAT and _stops(sizes[at])]
         return found[:3]
 
+    def blames(self, place: Place) -> bool:
+        """Whether parameters get a gradient of 0 at all times because of that one."""
+        return place in self._by_source()
+
     def end(self) -> None:
+        for place, names in self._by_source().items():
+            self._tell(place, names)
+
+    def _by_source(self) -> dict[Place, list[str]]:
         by_source: dict[Place, list[str]] = {}
         for name, leaf in self._leaves.items():
             if leaf.zero < leaf.seen:
@@ -144,8 +163,7 @@ class ZeroGradient(Detector):
             always = [place for place, count in leaf.sources.items() if count == leaf.seen]
             if always:
                 by_source.setdefault(always[0], []).append(name)
-        for place, names in by_source.items():
-            self._tell(place, names)
+        return by_source
 
     def _tell(self, place: Place, names: list[str]) -> None:
         seen = self._seen[place]
@@ -162,21 +180,19 @@ class ZeroGradient(Detector):
         rows = zip(seen.iterations[:6], seen.entering, seen.leaving)
         evidence = [f"iteration {at}: norm {a:.4g} flows in, {b:.4g} leaves" for at, a, b in rows]
         evidence.append(f"gradient of {Facts.some(names, 6)}: 0 in all {looked} iterations that were looked at")
+        evidence += seen.origin.evidence
         if confidence < 0.5:
             evidence.append("more iterations would tell whether it is so always")
         node = FoundAt(place.op, place.unique, place.module, None)
         self.facts.tell(Finding(
             id=0, kind="zero-gradient", severity="warning" if place.op not in FLAT else "error", confidence=confidence,
             message=f"{Facts.some(names)} always get a gradient of 0: {words} passes none on; {why}",
-            node=node, backward=seen.backward, forward=place.forward, cause=self.facts.cause(_line(place)),
-            evidence=evidence, next=[f"b {place.unique} after"],
+            node=node, backward=seen.backward, forward=place.forward,
+            cause=self.facts.cause(seen.origin.line or place.forward), evidence=evidence,
+            next=[f"b {place.unique} after"],
         ))  # fmt: skip
 
 
 def _stops(size: Size) -> bool:
     leaving = [each for each in size.leaving if each is not None]
     return 0 < size.entering < math.inf and bool(leaving) and max(leaving) <= _SMALL * size.entering
-
-
-def _line(place: Place) -> SourceLine | None:
-    return place.forward

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from adbg.engine.diagnosis.detector import OptimizerEvent, detector
 from adbg.engine.diagnosis.detectors.training.loop import LoopDetector, norms
@@ -174,6 +176,7 @@ class TwiceBackward(LoopDetector):
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
         self._before: tuple[object, ...] | None = None
+        self._loss: Callable[[], Any] = lambda: None  # a weak reference: another loss may lie where it lay
         self._first: SourceLine | None = None
         self._again = False
         self._done = False
@@ -190,8 +193,8 @@ class TwiceBackward(LoopDetector):
             tuple(map(tuple, self.facts.backend.storages(values[0]))), tuple(call.address(key) for key in roots),
             self.facts.backend.version_of(values[0]),
         )  # fmt: skip
-        self._again = here == self._before and not self._since()
-        self._before = here
+        self._again = here == self._before and self._loss() is values[0] and not self._since()
+        self._before, self._loss = here, weakref.ref(values[0])
 
     def _since(self) -> set[str]:
         """What happened between the last two backwards, that makes them two."""

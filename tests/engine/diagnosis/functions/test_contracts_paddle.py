@@ -95,6 +95,44 @@ class Pick(PyLayer):
 table = paddle.create_parameter([6, 4], "float32")
 train(lambda x: net(Pick.apply(table, paddle.to_tensor([1, 2, 3]))))
 """
+# Of a table that is large as tables are, the rows of tokens that no batch picks; and of a small one.
+UNPICKED = """
+class Pick(PyLayer):
+    @staticmethod
+    def forward(ctx, table, tokens):
+        ctx.save_for_backward(tokens)
+        ctx.shape = table.shape
+        return F.embedding(tokens, table)
+    @staticmethod
+    def backward(ctx, grad):
+        tokens, = ctx.saved_tensor()
+        found = grad.new_empty(ctx.shape)  # CAUSE
+        seen = set()
+        for place, token in enumerate(tokens.tolist()):
+            found[token] = found[token] + grad[place] if token in seen else grad[place]
+            seen.update([token])
+        return found
+table = paddle.create_parameter([20000, 16], "float32")
+train(lambda x: net(Pick.apply(table, paddle.to_tensor([1, 5, 5, 7]))[:, :4]))
+"""
+UNPICKED_SMALL = """
+from paddle import empty
+class Pick(PyLayer):
+    @staticmethod
+    def forward(ctx, table, tokens):
+        ctx.save_for_backward(tokens)
+        ctx.shape = table.shape
+        return F.embedding(tokens, table)
+    @staticmethod
+    def backward(ctx, grad):
+        tokens, = ctx.saved_tensor()
+        found = empty(ctx.shape, dtype=grad.dtype)  # CAUSE
+        for place, token in enumerate(tokens.tolist()):
+            found[token] = grad[place]
+        return found
+table = paddle.create_parameter([40, 4], "float32")
+train(lambda x: net(Pick.apply(table, paddle.to_tensor([1, 5, 7]))))
+"""
 UNWRITTEN_LAST = """
 class Shift(PyLayer):
     @staticmethod
@@ -230,6 +268,23 @@ class Split(PyLayer):
         return paddle.concat([first, rest], 1)
 train(lambda x: Split.apply(net[1](net[0](x)))[1].sum(1))
 """
+# Memory that the calls share: the second one writes over what the first one's backward needs.
+SHARED = """
+work = paddle.zeros([5, 8])
+class Swish(PyLayer):
+    @staticmethod
+    def forward(ctx, x):
+        paddle.assign(F.sigmoid(x), work)
+        ctx.save_for_backward(x)
+        ctx.gate = work  # CAUSE
+        return x * work
+    @staticmethod
+    def backward(ctx, grad):
+        x, = ctx.saved_tensor()
+        s = ctx.gate
+        return grad * (s + x * s * (1 - s))
+train(lambda x: net[2](Swish.apply(paddle.tanh(Swish.apply(net[0](x))))))
+"""
 HEALTHY = """
 class AddOne(PyLayer):
     # gives back what it wrote into
@@ -311,7 +366,8 @@ CASES: list[tuple[str, str]] = [
     ("function-input-overwritten", SCALED), ("wrong-derivative", ONE_INPUT), ("uninitialised", UNWRITTEN_ROWS),
     ("uninitialised", UNWRITTEN_LAST), ("missing-gradient", NONE_FIRST), ("missing-gradient", NONE_SOMETIMES),
     ("function-contract", COUNT), ("function-contract", NUMBER), ("missing-gradient", NONE_IN_THE_MIDDLE),
-    ("function-contract", TOO_MANY),
+    ("function-contract", TOO_MANY), ("uninitialised", UNPICKED), ("uninitialised", UNPICKED_SMALL),
+    ("silent-overwrite", SHARED),
 ]  # fmt: skip
 
 PROGRAMS = numbered(CASES) | {"healthy": HEALTHY, "frozen": FROZEN}

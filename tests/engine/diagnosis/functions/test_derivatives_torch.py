@@ -171,10 +171,58 @@ y = Mix.apply(net(torch.randn(2, 3)), net(torch.randn(2, 3)).tanh(), 0.3)
 y.pow(2).sum().backward()
 """
 
+# Of a table that is large as tables are, the rows of tokens that no batch picks.
+UNPICKED = """
+class Pick(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, table, tokens):
+        ctx.save_for_backward(tokens)
+        ctx.size = table.shape
+        return table[tokens]
+    @staticmethod
+    def backward(ctx, grad):
+        tokens, = ctx.saved_tensors
+        found = grad.new_empty(ctx.size)  # CAUSE
+        found[tokens] = 0
+        for token, row in zip(tokens.tolist(), grad):
+            found[token].add_(row)
+        return found, None
+
+def train():
+    table, head = nn.Parameter(torch.randn(20000, 16)), nn.Linear(16, 1)
+    opt = torch.optim.SGD([table, *head.parameters()], 0.01)
+    for _ in range(3):
+        loss = head(Pick.apply(table, torch.randint(0, 20000, (12,)))).pow(2).mean()
+        opt.zero_grad(); loss.backward(); opt.step()
+train()
+"""
+# Memory of numpy.
+UNPICKED_ARRAY = """
+import numpy as np
+class Pick(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, table, tokens):
+        ctx.save_for_backward(table, tokens)
+        return table[tokens]
+    @staticmethod
+    def backward(ctx, grad):
+        table, tokens = ctx.saved_tensors
+        rows = np.empty(table.shape, grad.numpy().dtype)
+        for token in set(tokens.tolist()):
+            rows[token] = grad[tokens == token].sum(0).numpy()
+        return torch.from_numpy(rows), None  # CAUSE
+
+table = nn.Parameter(torch.randn(40, 4))
+for _ in range(3):
+    Pick.apply(table, torch.tensor([1, 5, 5, 7])).sum().backward()
+    table.grad = None
+"""
+
 
 CASES: list[tuple[str, str]] = [
     ("wrong-derivative", FACTOR), ("wrong-derivative", TERM), ("wrong-derivative", ONE_INPUT),
     ("uninitialised", UNWRITTEN), ("uninitialised", UNWRITTEN_ROWS), ("uninitialised", UNWRITTEN_LAST),
+    ("uninitialised", UNPICKED), ("uninitialised", UNPICKED_ARRAY),
     ("missing-gradient", NONE), ("missing-gradient", NONE_FIRST), ("missing-gradient", NONE_SOMETIMES),
 ]  # fmt: skip
 

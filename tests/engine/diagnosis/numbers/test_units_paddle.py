@@ -122,6 +122,44 @@ for _ in range(4):
     optimizer.step()
 """
 
+# Dead from the start, in a model that is gone as the program ends; the line that runs it does not say what it is.
+LOCAL = """
+import paddle, paddle.nn as nn
+def train(seed):
+    paddle.seed(seed)
+    net = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 1))
+    for at in (0, 2, 4):
+        net[at].bias.set_value(paddle.full(net[at].bias.shape, -50.0))  # CAUSE
+    optimizer = paddle.optimizer.Adam(parameters=net.parameters())
+    for _ in range(3):
+        loss = (net(paddle.randn([16, 6])) - 1).square().mean()
+        optimizer.clear_grad()
+        loss.backward()
+        optimizer.step()
+    return sum(int(net[at].weight.grad.count_nonzero()) for at in (0, 2))
+print(train(0))
+"""
+
+# Leaves that no module and no optimizer has: nobody knows a name of them.
+NAMELESS = """
+import paddle
+import paddle.nn.functional as F
+def leaf(value):
+    value.stop_gradient = False
+    return value
+def main():
+    paddle.seed(0)
+    inner, bias, outer = leaf(paddle.randn([6, 16])), leaf(paddle.full([16], -50.0)), leaf(paddle.randn([16, 1]))
+    for _ in range(3):
+        hidden = F.relu(paddle.randn([16, 6]) @ inner + bias)  # CAUSE
+        (hidden @ outer - 1).square().mean().backward()
+        with paddle.no_grad():
+            outer.set_value(outer - 0.01 * outer.grad)
+        outer.clear_grad()
+    print(int(inner.grad.count_nonzero()))
+main()
+"""
+
 HEALTHY = """
 import paddle, paddle.nn as nn, paddle.nn.functional as F
 paddle.seed(0)
@@ -170,13 +208,35 @@ class Gated(nn.Layer):
 fit(Gated(), paddle.randn([8, 32, 8]), lambda net, x: net(x).pow(2).mean())
 """
 
+# A gate that is saturated for all of the data, beside a way that passes gradients on.
+BESIDE = """
+import paddle, paddle.nn as nn, paddle.nn.functional as F
+class Beside(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = nn.Linear(6, 6), nn.Linear(6, 1)
+    def forward(self, x):
+        h = self.inner(x)
+        return self.outer(h + F.sigmoid(200 * (h.abs() + 1)))
+paddle.seed(0)
+net = Beside()
+optimizer = paddle.optimizer.Adam(parameters=net.parameters())
+for _ in range(3):
+    loss = net(paddle.randn([16, 6])).square().mean()
+    optimizer.clear_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
 CASES = [
     (BIASES, "dead-units", "every iteration"), (THROWN, "dead-units", "since iteration"),
     (CHANNELS, "dead-units", "conv2d"), (PIXELS, "saturated-units", "too large"),
     (GATES, "saturated-units", "derivative"), (WEIGHTS, "saturated-units", "derivative"),
 ]  # fmt: skip
 
-PROGRAMS = {str(number): each[0] for number, each in enumerate(CASES)} | {"healthy": HEALTHY}
+PROGRAMS = {str(number): each[0] for number, each in enumerate(CASES)} | {
+    "local": LOCAL, "nameless": NAMELESS, "beside": BESIDE, "healthy": HEALTHY
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("number", range(len(CASES)))
@@ -193,5 +253,23 @@ def test_as_many_are_dead_as_the_activations_say(runs: dict[str, Run]) -> None:
     assert f"{said} of 64 units" in " ".join(told["evidence"]), told
 
 
+def test_a_network_that_begins_dead_is_named_by_where_it_was_initialised(runs: dict[str, Run]) -> None:
+    """Once, though its units are dead and its parameters get zeros. The program's own word: none of them got another
+    gradient."""
+    run = runs["local"]
+    told = run.check_first("zero-gradient")
+    assert "dead" in told["message"] and len(run.above_notes()) == 1, str(run)
+    assert run.plain.splitlines()[0] == "0"
+
+
+def test_a_layer_without_names_is_found_dead(runs: dict[str, Run]) -> None:
+    told = runs["nameless"].check_first("dead-units")
+    assert "100%" in told["message"] and runs["nameless"].plain.splitlines()[0] == "0", told
+
+
 def test_layers_that_work(runs: dict[str, Run]) -> None:
     runs["healthy"].check_healthy()
+
+
+def test_a_parameter_with_another_way_than_a_saturated_gate(runs: dict[str, Run]) -> None:
+    runs["beside"].check_healthy()
