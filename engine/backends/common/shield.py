@@ -211,16 +211,6 @@ def surely(work: Callable[..., object], *args: Any) -> None:
 
 
 @covered
-def waiting(work: Callable[[], object]) -> None:
-    """``work()``, called by C++ that can raise nothing: what a signal handler or another thread raises meanwhile comes
-    with the next instruction of Python on this thread."""
-    try:
-        work()
-    except BaseException as error:
-        waits = _hand_on(error)  # noqa: F841  (until this has returned)
-
-
-@covered
 def aborting(abort: Callable[[BaseException], None], hook: Callable[..., Any], *args: Any) -> Any:
     """``hook(*args)``, called by a framework that makes an exception of its own of what is raised: ``abort`` hears of
     it before."""

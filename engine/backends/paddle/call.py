@@ -88,7 +88,7 @@ class PaddleCall(PaddleGraph, BackwardCall):
 
     def collect(self) -> bool:
         if self._written is None:
-            self._written = begin(self, self._entry_point.abort)
+            self._written = begin(self)
         return self._written is not None
 
     def collected(self) -> NodeBatch | None:

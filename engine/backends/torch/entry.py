@@ -7,7 +7,6 @@ and passed on.
 
 from __future__ import annotations
 
-import functools
 import sys
 import threading
 import types
@@ -18,7 +17,7 @@ from typing import Any
 import torch
 
 from adbg.engine.backends.base import HookSink
-from adbg.engine.backends.common.shield import surely, waiting
+from adbg.engine.backends.common.shield import surely
 from adbg.engine.backends.torch import private
 from adbg.engine.backends.torch.call import Arguments, Begun, TorchCall, entry_function
 from adbg.engine.backends.torch.failures import mark_told, unexpected, unmark_told
@@ -53,7 +52,7 @@ class EngineEntry:
         self._ours: Any = None
         self.codes: set[types.CodeType] = set()  # of the functions that stand in for torch's
         self._registration = HookRegistration()
-        self._surveyor = Surveyor(services, frames, functools.partial(waiting, self._hand_over))
+        self._surveyor = Surveyor(services, frames, self._hand_over)
         self.calls = Calls(services.core.module, self.begin, self.end, self._ended_late)
         services.calls = self.calls
 

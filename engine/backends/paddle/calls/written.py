@@ -8,13 +8,11 @@ parked inside it.
 
 from __future__ import annotations
 
-import functools
 import math
 from array import array
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
-from adbg.engine.backends.common.shield import aborting
 from adbg.engine.backends.paddle import tensors
 from adbg.engine.backends.paddle.graph import root_addresses
 from adbg.engine.backends.paddle.native.core import NativeCore, core
@@ -73,19 +71,16 @@ class Written:
         self._noted.module.paddle_events_end(self._events)
 
 
-def begin(call: PaddleCall, abort: Callable[[BaseException], None]) -> Written | None:
-    """Write down what the nodes of ``call``, which is about to run, do. None: it cannot be done.
-
-    ``abort`` hears of what a signal handler raises between them: it leaves the call at its end."""
+def begin(call: PaddleCall) -> Written | None:
+    """Write down what the nodes of ``call``, which is about to run, do. None: it cannot be done."""
     noted = core()
     if noted is None or noted.watch is None or noted.events_problem or call.wanted:
         return None
     roots = call.root_values()
-    ask = functools.partial(aborting, abort, _ask)
     try:
         if not roots or not roots[0].place.is_cpu_place():
             return None
-        begun = noted.module.paddle_events_begin(root_addresses(roots), MOST, ask)
+        begun = noted.module.paddle_events_begin(root_addresses(roots), MOST, _ask)
     except own(Exception) as error:
         noted.events_problem = f"{type(error).__name__}: {error}"
         return None
