@@ -54,5 +54,6 @@ class PassedOver:
 
     def learn(self, alike: Hashable, plan: object) -> None:
         """A call was looked into, and ``plan`` took no node of it."""
-        if plan is self._plan and alike is not None and len(self._alike) < _MOST:
-            self._alike.add(alike)
+        found = self._alike  # before the question: another thread puts both in the place of those
+        if plan is self._plan and alike is not None and len(found) < _MOST:
+            found.add(alike)

@@ -266,10 +266,10 @@ PyObject* survey(PyObject*, PyObject* roots) {
 }
 
 PyObject* kinds(PyObject*, PyObject*) {
-  const Walk& found = walk();
-  PyObject* list = PyList_New(static_cast<Py_ssize_t>(found.kinds.size()));
-  for (size_t i = 0; list && i < found.kinds.size(); i++) {
-    PyObject* kind = PyLong_FromVoidPtr(found.kinds[i]);
+  const std::vector<void*> found = walk().kinds;  // a list may begin with a collection, and a survey in a finalizer
+  PyObject* list = PyList_New(static_cast<Py_ssize_t>(found.size()));
+  for (size_t i = 0; list && i < found.size(); i++) {
+    PyObject* kind = PyLong_FromVoidPtr(found[i]);
     if (kind) PyList_SET_ITEM(list, static_cast<Py_ssize_t>(i), kind);
     else Py_CLEAR(list);
   }
@@ -347,8 +347,9 @@ PyMethodDef paddle_methods[] = {
      "(0: all in Python, 1: nothing is armed, 2: calls may be passed over; functions that say whether a call must be told"
      " at once, words that are 0 otherwise, () called where calls wait to be taken, 24 bytes or None); what was learnt is forgotten"},
     {"paddle_entry_learn", paddle_entry_learn, METH_VARARGS,
-     "(nodes, kinds, (first, second), all of these count, a watch is on, names of the roots, file, line): such calls are of"
-     " no interest; of the call that runs on this thread"},
+     "(age, nodes, kinds, (first, second), all of these count, a watch is on, names of the roots, file, line): such calls"
+     " are of no interest; of the call that runs on this thread. Not where the age is another by now"},
+    {"paddle_entry_age", paddle_entry_age, METH_NOARGS, "() -> another number after each paddle_entry_mode"},
     {"paddle_entry_running", paddle_entry_running, METH_NOARGS, "() -> a call runs here that Python does not know"},
     {"paddle_entry_open", paddle_entry_open, METH_NOARGS,
      "() -> (arguments, number, iteration, begin in ns, frame, nodes, roots, (file, line), watched) of it, once; or None"},

@@ -58,6 +58,7 @@ std::unordered_map<uint32_t, PyObject*> places;  // by stack: (file, line)
 // ---- calls
 
 uint64_t last_number = 0, last_iteration = 0, last_slow = 0;
+uint64_t age = 1;  // of what is learnt: another one after each `paddle_entry_mode`
 bool was_long = false;
 
 struct Run {  // one that was written down
@@ -189,7 +190,11 @@ void add_spent(PyObject* tensor, void* node) {
     spent.pop_front();
     Py_DECREF(gone);
   }
-  spent.push_back({reference, node});
+  try {
+    spent.push_back({reference, node});
+  } catch (const std::bad_alloc&) {  // above are frames of C
+    Py_DECREF(reference);
+  }
 }
 
 // The first argument's tensors and their nodes. False: the call is not a plain one.
@@ -213,17 +218,18 @@ bool is_true(PyObject* object) {  // of a plain bool; anything else counts as tr
 
 // Whether the call may be run without Python; fills in what is written down of it. -1 with an exception of the script's.
 int plain(PyObject* const* arguments, Py_ssize_t count, Current& current, std::vector<void*>& nodes) {
-  if (!roots_of(arguments, count, nodes)) return 0;
-  if (mode == kUnarmed) return 1;
+  if (mode == kUnarmed) return roots_of(arguments, count, nodes);
   const uint64_t time = now(CLOCK_MONOTONIC);
   if (last_number < kFirst || was_long || time - last_slow > kBetween || runs.size() >= kMostRuns) return 0;
   const int hurries = listeners.hurried();
   if (hurries || mode != kArmed) return hurries < 0 ? -1 : 0;
+  const uint32_t stack = capture();
+  // From here on no Python runs, nor any other thread's: nodes, verdict and place stay.
+  if (mode != kArmed || !roots_of(arguments, count, nodes)) return 0;
   const Surveyed told = paddle_survey_of(nodes);
   const Verdict* verdict = verdict_of(told);
-  if (!verdict) return 0;
-  const auto place = places.find(capture());
-  if (place == places.end()) return 0;
+  const auto place = places.find(stack);
+  if (!verdict || place == places.end()) return 0;
   current.nodes = static_cast<uint32_t>(told.nodes);
   Py_INCREF(current.roots = verdict->roots);
   Py_INCREF(current.place = place->second);
@@ -243,9 +249,12 @@ void let_go(Current& current) {
 void write_down(Current& current, uint64_t end) {
   const double us = static_cast<double>(end - current.begin) / 1000.0;
   was_long = us > kLong;
-  runs.push_back({current.number, current.iteration, static_cast<uint64_t>(PyThread_get_thread_ident()), current.began,
-                  us, current.nodes, current.roots, current.place});
-  current.roots = current.place = nullptr;
+  try {
+    runs.push_back({current.number, current.iteration, static_cast<uint64_t>(PyThread_get_thread_ident()), current.began,
+                    us, current.nodes, current.roots, current.place});
+    current.roots = current.place = nullptr;
+  } catch (const std::bad_alloc&) {  // above are frames of C: it is not told of
+  }
 }
 
 PyObject* quick_call(PyObject* real, PyObject* const* arguments, Py_ssize_t count, Current& current) {
@@ -284,7 +293,9 @@ PyObject* quick_call(PyObject* real, PyObject* const* arguments, Py_ssize_t coun
   if (count < 3 || !is_true(arguments[2]))
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(arguments[0]) && i < static_cast<Py_ssize_t>(kMostRoots); i++) {
       PyObject* tensor = PySequence_Fast_GET_ITEM(arguments[0], i);
+      Py_INCREF(tensor);  // code of the program's may run, and take it out of the list
       if (void* node = root_of(tensor, false)) add_spent(tensor, node);
+      Py_DECREF(tensor);
     }
   if (armed) {
     listeners.note(current.number, current.began, static_cast<double>(now(CLOCK_REALTIME)) / 1e9);
@@ -389,23 +400,25 @@ PyObject* paddle_entry_mode(PyObject*, PyObject* arguments) {
     PyErr_SetString(PyExc_ValueError, "0: the slow way, 1: nothing is armed, 2: with a function; after paddle_entry_begin");
     return nullptr;
   }
+  mode = kSlow;  // until all of it is in place: what is let go of may run code of the program's
+  age++;
+  forget_learnt();
   if (wanted != kArmed) listeners.clear();
   else if (!listeners.set(ask, words, wakes, bytes)) return nullptr;
-  mode = static_cast<Mode>(wanted);
   last_slow = 0;
-  forget_learnt();
+  mode = static_cast<Mode>(wanted);
   Py_RETURN_NONE;
 }
 
 PyObject* paddle_entry_learn(PyObject*, PyObject* arguments) {
-  unsigned long long nodes, kinds, first, second;
+  unsigned long long asked, nodes, kinds, first, second;
   int alike, watched;
   PyObject *roots, *file;
   int line;
-  if (!PyArg_ParseTuple(arguments, "KK(KK)ppO!Ui", &nodes, &kinds, &first, &second, &alike, &watched, &PyTuple_Type, &roots,
-                        &file, &line))
+  if (!PyArg_ParseTuple(arguments, "KKK(KK)ppO!Ui", &asked, &nodes, &kinds, &first, &second, &alike, &watched,
+                        &PyTuple_Type, &roots, &file, &line))
     return nullptr;
-  if (mode != kArmed) Py_RETURN_NONE;
+  if (mode != kArmed || asked != age) Py_RETURN_NONE;  // decided before another thread changed what is armed
   if (verdicts.size() >= kMostKnown || places.size() >= kMostPlaces) forget_learnt();
   Thread& thread = here();
   try {
@@ -423,6 +436,8 @@ PyObject* paddle_entry_learn(PyObject*, PyObject* arguments) {
   Py_RETURN_NONE;
 }
 
+PyObject* paddle_entry_age(PyObject*, PyObject*) { return PyLong_FromUnsignedLongLong(age); }
+
 PyObject* paddle_entry_running(PyObject*, PyObject*) {
   const Current* current = here().current;
   return PyBool_FromLong(current && !current->opened);
@@ -431,8 +446,12 @@ PyObject* paddle_entry_running(PyObject*, PyObject*) {
 PyObject* paddle_entry_open(PyObject*, PyObject*) {
   Current* current = here().current;
   if (!current || current->opened) Py_RETURN_NONE;
+  current->opened = true;  // before anything is made: a finalizer of the program's may run meanwhile, and ask
   PyObject* arguments = PyTuple_New(current->count);
-  if (!arguments) return nullptr;
+  if (!arguments) {
+    current->opened = false;
+    return nullptr;
+  }
   for (Py_ssize_t i = 0; i < current->count; i++) {
     Py_INCREF(current->arguments[i]);
     PyTuple_SET_ITEM(arguments, i, current->arguments[i]);
@@ -442,7 +461,7 @@ PyObject* paddle_entry_open(PyObject*, PyObject*) {
       static_cast<unsigned long long>(current->iteration), static_cast<unsigned long long>(current->begin),
       current->frame ? current->frame : Py_None, current->nodes, current->roots ? current->roots : Py_None,
       current->place ? current->place : Py_None, current->watched ? Py_True : Py_False);
-  if (answer) current->opened = true;
+  if (!answer) current->opened = false;
   return answer;
 }
 

@@ -82,9 +82,8 @@ struct Events {
   uint64_t lost = 0, alike = 0;
   int depth = 0;
   bool on = true;
-  PyObject* ask = nullptr;
+  PyObject* ask = nullptr;  // let go of as it is over: the last who holds this may be a thread that ends, without the GIL
   std::shared_ptr<Events> outer;
-  ~Events() { Py_XDECREF(ask); }
 };
 using Shared = std::shared_ptr<Events>;
 
@@ -176,6 +175,7 @@ Shared* in(PyObject* capsule) { return static_cast<Shared*>(PyCapsule_GetPointer
 
 void off(const Shared& events) {
   events->on = false;
+  Py_CLEAR(events->ask);
   Thread& thread = mine();
   while (thread.top && !thread.top->on) {
     Shared outer = std::move(thread.top->outer);
@@ -187,6 +187,7 @@ void free_capsule(PyObject* capsule) {
   Shared* events = in(capsule);
   if (!events) return;
   (*events)->on = false;
+  Py_CLEAR((*events)->ask);
   delete events;
 }
 
@@ -241,9 +242,9 @@ PyObject* paddle_events_begin(PyObject*, PyObject* arguments) {
     events->rows.reserve(events->limit);
     events->shapes.reserve(events->limit);
     events->depth = paddle_depth();
-    Py_INCREF(events->ask = ask);
     PyObject* capsule = PyCapsule_New(new Shared(events), kCapsule, free_capsule);
     if (!capsule) return nullptr;
+    Py_INCREF(events->ask = ask);
     Thread& thread = mine();
     events->outer = thread.top;
     thread.top = events;

@@ -88,6 +88,7 @@ PyObject* paddle_entry_make(PyObject*, PyObject* arguments);
 PyObject* paddle_entry_begin(PyObject*, PyObject* arguments);
 PyObject* paddle_entry_mode(PyObject*, PyObject* arguments);
 PyObject* paddle_entry_learn(PyObject*, PyObject* arguments);
+PyObject* paddle_entry_age(PyObject*, PyObject*);
 PyObject* paddle_entry_running(PyObject*, PyObject*);
 PyObject* paddle_entry_open(PyObject*, PyObject*);
 PyObject* paddle_entry_take(PyObject*, PyObject*);

@@ -430,8 +430,8 @@ void paddle_watch_off() {
 
 PyObject* paddle_watch_stop(PyObject*, PyObject*) {
   Watch& watch = mine();
+  PyObject* ran = PyList_New(0);  // first: a backward in a finalizer finds the watch on, and leaves it alone
   watch.on = false;
-  PyObject* ran = PyList_New(0);
   for (const Nodes::Node& node : watch.nodes.all) {
     if (!(node.bits & kRan) || !ran) continue;
     PyObject* address = PyLong_FromVoidPtr(node.address);

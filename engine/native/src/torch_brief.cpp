@@ -184,8 +184,8 @@ bool plain(Calls* calls, PyObject* arguments, PyObject* keywords) {
   if (!PyTuple_CheckExact(arguments) || PyTuple_GET_SIZE(arguments) != 5 || !PyDict_CheckExact(keywords)) return false;
   PyObject* outputs = PyTuple_GET_ITEM(arguments, 0);
   PyObject* inputs = PyTuple_GET_ITEM(arguments, 4);
-  if (!PyTuple_CheckExact(outputs) || PyTuple_GET_SIZE(outputs) == 0 || PyTuple_GET_ITEM(arguments, 3) != Py_False ||
-      !PyTuple_CheckExact(inputs) || PyTuple_GET_SIZE(inputs) != 0)
+  if (!PyTuple_CheckExact(outputs) || PyTuple_GET_SIZE(outputs) == 0 || !PyBool_Check(PyTuple_GET_ITEM(arguments, 2)) ||
+      PyTuple_GET_ITEM(arguments, 3) != Py_False || !PyTuple_CheckExact(inputs) || PyTuple_GET_SIZE(inputs) != 0)
     return false;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(outputs); i++) {
     PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(PyTuple_GET_ITEM(outputs, i)));
@@ -226,8 +226,9 @@ bool same(const Survey& one, const Survey& other) {
   return one.nodes == other.nodes && one.types == other.types && one.one == other.one && one.other == other.other;
 }
 
-// A new reference to the facts of the graph that this call is like; nullptr: it is to be looked at.
-PyObject* facts_of(Calls* calls, bool accumulate, const Roots& roots, long long& last, bool& watched) {
+// A new reference to the facts of the graph that this call is like; nullptr: it is to be looked at. `foreign`: with an
+// exception of the program's, which a signal handler raised in one of the questions.
+PyObject* facts_of(Calls* calls, bool accumulate, const Roots& roots, long long& last, bool& watched, bool& foreign) {
   State& state = *calls->state;
   Survey found;
   if (state.all) {
@@ -240,8 +241,9 @@ PyObject* facts_of(Calls* calls, bool accumulate, const Roots& roots, long long&
   const auto here = [&](const Known& each) { return each.accumulate == accumulate && from(each, frame); };
   if (!state.listeners.any() || calls->count < kFirst || state.was_long || monotonic() - state.asked > kBetween) return nullptr;
   if (state.runs.size() >= kMostRuns || std::none_of(state.known.begin(), state.known.end(), here)) return nullptr;
-  if (state.listeners.hurried() || survey(roots.nodes().data(), roots.nodes().size(), found) != Surveyed::done)
-    return nullptr;
+  const int hurries = state.listeners.hurried();
+  foreign = hurries < 0;
+  if (hurries || survey(roots.nodes().data(), roots.nodes().size(), found) != Surveyed::done) return nullptr;
   for (const Known& each : state.known)  // again: code of the program's may have run in between
     if (here(each) && same(each.survey, found)) {
       last = found.last;
@@ -252,15 +254,16 @@ PyObject* facts_of(Calls* calls, bool accumulate, const Roots& roots, long long&
   return nullptr;
 }
 
-// A call that is passed over; nullptr, perhaps with an exception set: it is not.
-PyObject* pass(Calls* calls, PyObject* arguments, PyObject* keywords) {
+// A call that is passed over; nullptr, perhaps with an exception set: it is not. `foreign`: that one is the program's.
+PyObject* pass(Calls* calls, PyObject* arguments, PyObject* keywords, bool& foreign) {
   if (!plain(calls, arguments, keywords)) return nullptr;
   const Roots roots(PyTuple_GET_ITEM(arguments, 0));
   if (!roots.whole()) return nullptr;
   long long last = -1;
   bool watched = false;
   const uint64_t age = calls->state->age;
-  PyObject* facts = facts_of(calls, PyDict_GetItem(keywords, str_accumulate) == Py_True, roots, last, watched);
+  PyObject* facts = facts_of(calls, PyDict_GetItem(keywords, str_accumulate) == Py_True, roots, last, watched,
+                             foreign);
   if (!facts) return nullptr;
   const long grad_mode = asked(part(calls, kGradMode));
   Call* call = PyErr_Occurred() ? nullptr : PyObject_New(Call, call_type);
@@ -269,12 +272,11 @@ PyObject* pass(Calls* calls, PyObject* arguments, PyObject* keywords) {
     Py_DECREF(facts);
     return nullptr;
   }
-  const int kept = PyObject_IsTrue(PyTuple_GET_ITEM(arguments, 2));
   call->number = ++calls->count;
   call->iteration = ++calls->iteration;
   call->thread = PyThread_get_thread_ident();
   call->age = age;
-  call->last = kept ? -1 : last;
+  call->last = PyTuple_GET_ITEM(arguments, 2) == Py_True ? -1 : last;
   call->grad_mode = grad_mode != 0;
   call->facts = facts;
   Py_INCREF(Py_None);
@@ -302,10 +304,12 @@ PyObject* calls_begin(PyObject* self, PyObject* const* arguments, Py_ssize_t cou
   Calls* calls = reinterpret_cast<Calls*>(self);
   follow_next(nullptr);  // one that was about to be followed and did not begin
   if (count == 2 && !calls->aside && (calls->state->all || !calls->state->known.empty())) {
+    bool foreign = false;
     try {
-      if (PyObject* call = pass(calls, arguments[0], arguments[1])) return call;
+      if (PyObject* call = pass(calls, arguments[0], arguments[1], foreign)) return call;
     } catch (const std::bad_alloc&) {
     }
+    if (foreign) return nullptr;
     PyErr_Clear();
   }
   calls->state->asked = monotonic();
@@ -379,17 +383,17 @@ PyObject* calls_allow(PyObject* self, PyObject* arguments) {
              each.watched == known.watched;
     };
     if (std::any_of(state.known.begin(), state.known.end(), as)) Py_RETURN_TRUE;
-    if (state.known.size() >= kMostKnown) {
-      Known oldest = std::move(state.known.front());
-      state.known.erase(state.known.begin());
-      let_go(oldest);
-    }
     state.known.push_back(known);
   } catch (const std::bad_alloc&) {
     return PyErr_NoMemory();
   }
   for (PyObject* each : known.codes) Py_INCREF(each);
   Py_INCREF(facts);
+  if (state.known.size() > kMostKnown) {
+    Known oldest = std::move(state.known.front());
+    state.known.erase(state.known.begin());
+    let_go(oldest);  // last: it may run code of the program's
+  }
   Py_RETURN_TRUE;
 }
 

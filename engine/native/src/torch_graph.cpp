@@ -221,8 +221,12 @@ bool follow(Graph& graph, PyObject* roots) {
 
 void free_graph(Graph* graph) {
   if (!graph) return;
+  graph->released = true;
+  if (graph->users) return;
   for (PyTypeObject* type : graph->types) Py_DECREF(type);
+  PyObject* roots = graph->held;
   delete graph;
+  Py_XDECREF(roots);
 }
 
 // torch's own queue is a std::priority_queue by number too, so that equal numbers come out of the library's heap in the

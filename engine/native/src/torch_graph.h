@@ -71,6 +71,9 @@ struct Graph {
   std::vector<uint32_t> hooked;      // keys of nodes that call Python
   bool all_hooked = false;
   Keys keys;
+  PyObject* held = nullptr;  // list of the roots: what keeps the nodes alive
+  int users = 0;             // functions that read it now; the last of them frees it where it was released meanwhile
+  bool released = false;
 };
 
 // Walks from these nodes. False with an exception set.

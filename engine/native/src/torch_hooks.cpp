@@ -12,7 +12,6 @@
 namespace adbg {
 namespace {
 
-using Tensors = std::vector<void*>;  // at::Tensor is one pointer to its TensorImpl
 const char* const kLibrary[] = {"libtorch_cpu", nullptr};
 
 // What is called is torch's own hook that calls Python, taken over from a node that was made for it.
@@ -63,10 +62,6 @@ class PostHook {
 PreHook* const pre_hook = new (::operator new(sizeof(PreHook))) PreHook;
 PostHook* const post_hook = new (::operator new(sizeof(PostHook))) PostHook;
 
-void put(Tensors& hooks, void* hook) {
-  if (std::find(hooks.begin(), hooks.end(), hook) == hooks.end()) hooks.push_back(hook);
-}
-
 }  // namespace
 
 PyObject* torch_hooking(PyObject*, PyObject* arguments) {
@@ -107,8 +102,8 @@ PyObject* torch_hooked(PyObject*, PyObject* change) {
 bool hooks_ready() { return current_node != nullptr; }
 
 void hook_put(void* node, bool before, bool after) {
-  if (before) put(at_offset<Tensors>(node, pre_at), pre_hook);
-  if (after) put(at_offset<Tensors>(node, post_at), post_hook);
+  if (before) list_put(at_offset<Tensors>(node, pre_at), pre_hook);
+  if (after) list_put(at_offset<Tensors>(node, post_at), post_hook);
 }
 
 void hook_take(void* node) {

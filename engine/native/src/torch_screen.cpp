@@ -211,21 +211,27 @@ PyObject* torch_screening(PyObject*, PyObject* change) {
 
 bool screen_ready() { return pre_at >= 0 && tensors_ready(); }
 
-void screen_put(void* node, bool before, bool after) {
-  if (before) {
-    Tensors& hooks = at_offset<Tensors>(node, pre_at);
-    if (std::find(hooks.begin(), hooks.end(), pre_hook) == hooks.end()) hooks.push_back(pre_hook);
+void list_put(Tensors& hooks, void* hook) {
+  if (std::find(hooks.begin(), hooks.end(), hook) != hooks.end()) return;
+  if (hooks.size() == hooks.capacity()) {
+    constexpr size_t kOurs = 3;  // of each kind; malloc gives as much for one
+    Tensors grown;
+    grown.reserve(hooks.size() + kOurs);
+    grown.insert(grown.end(), hooks.begin(), hooks.end());
+    hooks.swap(grown);
+    // Behind the only one nothing is read any more. Else the words stay for good: several hooks of C++ and no room is
+    // rare, ours are put with room for the others.
+    if (grown.size() > 1) new Tensors(std::move(grown));
   }
-  if (after) {
-    Tensors& hooks = at_offset<Tensors>(node, post_at);
-    if (std::find(hooks.begin(), hooks.end(), post_hook) == hooks.end()) hooks.push_back(post_hook);
-  }
+  hooks.push_back(hook);
 }
 
-void front_put(void* node, void* hook) {
-  Tensors& hooks = at_offset<Tensors>(node, pre_at);
-  if (std::find(hooks.begin(), hooks.end(), hook) == hooks.end()) hooks.push_back(hook);
+void screen_put(void* node, bool before, bool after) {
+  if (before) list_put(at_offset<Tensors>(node, pre_at), pre_hook);
+  if (after) list_put(at_offset<Tensors>(node, post_at), post_hook);
 }
+
+void front_put(void* node, void* hook) { list_put(at_offset<Tensors>(node, pre_at), hook); }
 
 bool front_has(void* node, void* hook) {
   const Tensors& hooks = at_offset<Tensors>(node, pre_at);

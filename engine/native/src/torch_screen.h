@@ -19,6 +19,9 @@ PyObject* torch_screening(PyObject*, PyObject* change);
 bool screen_ready();
 void screen_put(void* node, bool before, bool after);
 void screen_take(void* node);
+// Into a list of hooks, where it is not there yet. The engine may be inside one of them, and goes on with the list as it
+// was then: what it goes on to read is never freed here.
+void list_put(Tensors& hooks, void* hook);
 // The same of a hook in front of a node, which must have the virtual functions that torch's hooks have.
 void front_put(void* node, void* hook);
 bool front_has(void* node, void* hook);

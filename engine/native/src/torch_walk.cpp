@@ -17,6 +17,14 @@ Graph* graph_of(PyObject* self) {
   return graph;
 }
 
+GraphUse::GraphUse(PyObject* self) : graph_(graph_of(self)) {
+  if (graph_) graph_->users++;
+}
+
+GraphUse::~GraphUse() {
+  if (graph_ && --graph_->users == 0 && graph_->released) free_graph(graph_);
+}
+
 bool key_of(Graph* graph, PyObject* number, size_t& key) {
   key = PyLong_AsSize_t(number);
   if (PyErr_Occurred()) return false;
@@ -33,7 +41,6 @@ void walk_free(PyObject* self) {
   Graph* graph = walk->graph;
   walk->graph = nullptr;
   free_graph(graph);
-  Py_CLEAR(walk->roots);
   type->tp_free(self);
   Py_DECREF(type);
 }
@@ -49,12 +56,12 @@ PyObject* list_of(const std::vector<uint32_t>& values) {
 }
 
 Py_ssize_t walk_length(PyObject* self) {
-  Graph* graph = graph_of(self);
+  const GraphUse graph(self);
   return graph ? static_cast<Py_ssize_t>(graph->nodes.size()) : -1;
 }
 
 PyObject* walk_types(PyObject* self, PyObject*) {
-  Graph* graph = graph_of(self);
+  const GraphUse graph(self);
   PyObject* list = graph ? PyList_New(0) : nullptr;
   for (size_t i = 0; list && i < graph->types.size(); i++)
     if (PyList_Append(list, reinterpret_cast<PyObject*>(graph->types[i])) != 0) Py_CLEAR(list);
@@ -62,25 +69,25 @@ PyObject* walk_types(PyObject* self, PyObject*) {
 }
 
 PyObject* walk_kind(PyObject* self, PyObject* number) {
-  Graph* graph = graph_of(self);
+  const GraphUse graph(self);
   size_t key;
   return graph && key_of(graph, number, key) ? PyLong_FromLong(graph->kinds[key]) : nullptr;
 }
 
 PyObject* walk_number(PyObject* self, PyObject* number) {
-  Graph* graph = graph_of(self);
+  const GraphUse graph(self);
   size_t key;
   return graph && key_of(graph, number, key) ? PyLong_FromUnsignedLongLong(sequence_of(graph->nodes[key])) : nullptr;
 }
 
 PyObject* walk_stack(PyObject* self, PyObject* number) {
-  Graph* graph = graph_of(self);
+  const GraphUse graph(self);
   size_t key;
   return graph && key_of(graph, number, key) ? PyLong_FromUnsignedLong(stack_number(graph->nodes[key])) : nullptr;
 }
 
 PyObject* walk_stacks(PyObject* self, PyObject*) {
-  Graph* graph = graph_of(self);
+  const GraphUse graph(self);
   if (!graph) return nullptr;
   std::vector<uint32_t> numbers;
   numbers.reserve(graph->nodes.size());
@@ -89,14 +96,14 @@ PyObject* walk_stacks(PyObject* self, PyObject*) {
 }
 
 PyObject* walk_kinds(PyObject* self, PyObject*) {
-  Graph* graph = graph_of(self);
+  const GraphUse graph(self);
   return graph ? list_of(std::vector<uint32_t>(graph->kinds.begin(), graph->kinds.end())) : nullptr;
 }
 
 // places(bytes, one a kind) -> [key]: of each pair of kind and stack the first node; all nodes of marked kinds, and
 // those without a stack.
 PyObject* walk_places(PyObject* self, PyObject* apart) {
-  Graph* graph = graph_of(self);
+  const GraphUse graph(self);
   if (!graph) return nullptr;
   if (!PyBytes_Check(apart) || static_cast<size_t>(PyBytes_GET_SIZE(apart)) != graph->types.size()) {
     PyErr_SetString(PyExc_ValueError, "one byte for each kind");
@@ -115,7 +122,7 @@ PyObject* walk_places(PyObject* self, PyObject* apart) {
 }
 
 PyObject* walk_node(PyObject* self, PyObject* number) {
-  Graph* graph = graph_of(self);
+  const GraphUse graph(self);
   size_t key;
   if (!graph || !key_of(graph, number, key)) return nullptr;
   const bool lent = objects_returnable() && !has_object(graph->nodes[key]);
@@ -129,7 +136,7 @@ PyObject* walk_node(PyObject* self, PyObject* number) {
 // reclaim() -> how many nodes handed out before have a Python object still: those that Python refers to. None where
 // that cannot be done.
 PyObject* walk_reclaim(PyObject* self, PyObject*) {
-  Graph* graph = graph_of(self);
+  const GraphUse graph(self);
   if (!graph) return nullptr;
   if (!objects_returnable()) Py_RETURN_NONE;
   auto taken = [&](uint32_t key) { return take_back(graph->nodes[key]); };
@@ -138,7 +145,7 @@ PyObject* walk_reclaim(PyObject* self, PyObject*) {
 }
 
 PyObject* walk_key(PyObject* self, PyObject* object) {
-  Graph* graph = graph_of(self);
+  const GraphUse graph(self);
   if (!graph) return nullptr;
   void* node = node_behind(object);
   const uint32_t key = node ? graph->keys.find(node) : kNoKey;
@@ -147,18 +154,18 @@ PyObject* walk_key(PyObject* self, PyObject* object) {
 }
 
 PyObject* walk_address(PyObject* self, PyObject* number) {
-  Graph* graph = graph_of(self);
+  const GraphUse graph(self);
   size_t key;
   return graph && key_of(graph, number, key) ? PyLong_FromVoidPtr(graph->nodes[key]) : nullptr;
 }
 
 PyObject* walk_roots(PyObject* self, PyObject*) {
-  Graph* graph = graph_of(self);
+  const GraphUse graph(self);
   return graph ? list_of(graph->roots) : nullptr;
 }
 
 PyObject* walk_edges(PyObject* self, PyObject* number) {
-  Graph* graph = graph_of(self);
+  const GraphUse graph(self);
   size_t key;
   if (!graph || !key_of(graph, number, key)) return nullptr;
   PyObject* list = PyList_New(0);
@@ -172,7 +179,7 @@ PyObject* walk_edges(PyObject* self, PyObject* number) {
 }
 
 PyObject* walk_producers(PyObject* self, PyObject*) {
-  Graph* graph = graph_of(self);
+  const GraphUse graph(self);
   if (!graph) return nullptr;
   PyObject* list = PyList_New(static_cast<Py_ssize_t>(graph->nodes.size()));
   for (size_t key = 0; list && key < graph->nodes.size(); key++) {
@@ -194,7 +201,7 @@ PyObject* walk_producers(PyObject* self, PyObject*) {
 // into(bytes, one a node) -> [(producer, its slot, consumer, its slot)] of the edges that lead to marked nodes, where
 // several lead to one slot.
 PyObject* walk_into(PyObject* self, PyObject* wanted) {
-  Graph* graph = graph_of(self);
+  const GraphUse graph(self);
   if (!graph) return nullptr;
   if (!PyBytes_Check(wanted) || static_cast<size_t>(PyBytes_GET_SIZE(wanted)) != graph->nodes.size()) {
     PyErr_SetString(PyExc_ValueError, "one byte for each node");
@@ -224,7 +231,7 @@ PyObject* walk_into(PyObject* self, PyObject* wanted) {
 
 // Keys of the nodes whose kind is marked in `wanted`, a bytes object with one byte a kind.
 PyObject* walk_keys(PyObject* self, PyObject* wanted) {
-  Graph* graph = graph_of(self);
+  const GraphUse graph(self);
   if (!graph) return nullptr;
   if (!PyBytes_Check(wanted) || static_cast<size_t>(PyBytes_GET_SIZE(wanted)) != graph->types.size()) {
     PyErr_SetString(PyExc_ValueError, "one byte for each kind");
@@ -238,14 +245,14 @@ PyObject* walk_keys(PyObject* self, PyObject* wanted) {
 }
 
 PyObject* walk_order(PyObject* self, PyObject*) {
-  Graph* graph = graph_of(self);
+  const GraphUse graph(self);
   return graph ? list_of(order_of(*graph)) : nullptr;
 }
 
 // ordinals(groups, order): by key, the how manyth of its group it is in the order of recording; accumulate nodes come
 // last, as they execute. `groups`: by kind, a number that kinds of one name share.
 PyObject* walk_ordinals(PyObject* self, PyObject* arguments) {
-  Graph* graph = graph_of(self);
+  const GraphUse graph(self);
   PyObject *groups, *order;
   if (!graph || !PyArg_ParseTuple(arguments, "O!O!", &PyList_Type, &groups, &PyList_Type, &order)) return nullptr;
   const size_t count = graph->nodes.size();
@@ -289,7 +296,6 @@ PyObject* walk_release(PyObject* self, PyObject*) {
   Graph* graph = walk->graph;
   walk->graph = nullptr;
   free_graph(graph);
-  Py_CLEAR(walk->roots);
   Py_RETURN_NONE;
 }
 
@@ -344,11 +350,11 @@ PyObject* torch_walk(PyObject*, PyObject* roots) {
   if (!objects_ready()) Py_RETURN_NONE;
   Walk* walk = PyObject_New(Walk, walk_type);
   if (!walk) return nullptr;
-  walk->roots = PyList_GetSlice(roots, 0, PyList_GET_SIZE(roots));
   walk->graph = nullptr;
   try {
     walk->graph = new Graph;
-    if (walk->roots && follow(*walk->graph, walk->roots)) return reinterpret_cast<PyObject*>(walk);
+    walk->graph->held = PyList_GetSlice(roots, 0, PyList_GET_SIZE(roots));
+    if (walk->graph->held && follow(*walk->graph, walk->graph->held)) return reinterpret_cast<PyObject*>(walk);
   } catch (const std::bad_alloc&) {
     PyErr_NoMemory();
   }

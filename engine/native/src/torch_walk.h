@@ -14,7 +14,6 @@ struct Graph;
 
 struct Walk {
   PyObject_HEAD
-  PyObject* roots;  // list: what keeps the nodes alive
   Graph* graph;
 };
 
@@ -22,6 +21,20 @@ struct Walk {
 Graph* graph_in(PyObject* object);
 // Of a Walk; nullptr with an exception where it was released.
 Graph* graph_of(PyObject* self);
+// The same, kept until this goes. Whatever is made meanwhile may begin with a collection, and a finalizer of the
+// program's in it may release the walk.
+class GraphUse {
+ public:
+  explicit GraphUse(PyObject* self);
+  ~GraphUse();
+  GraphUse(const GraphUse&) = delete;
+  GraphUse& operator=(const GraphUse&) = delete;
+  operator Graph*() const { return graph_; }
+  Graph* operator->() const { return graph_; }
+
+ private:
+  Graph* const graph_;
+};
 // Whether `number` is a key of the graph; with an exception where it is none.
 bool key_of(Graph* graph, PyObject* number, size_t& key);
 

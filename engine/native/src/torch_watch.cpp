@@ -52,7 +52,10 @@ class Watch final : public Followed {
   void hand_over() {
     if (over_.exchange(true) || python_is_ending()) return;
     const PyGILState_STATE gil = PyGILState_Ensure();
-    PyObject* answer = PyObject_CallNoArgs(hand_over_to);
+    PyObject* function = hand_over_to;
+    Py_INCREF(function);  // another thread may set another one meanwhile
+    PyObject* answer = PyObject_CallNoArgs(function);
+    Py_DECREF(function);
     if (!answer) {
       if (PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();  // the program's next line raises it
       PyErr_Clear();

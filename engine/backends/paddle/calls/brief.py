@@ -33,6 +33,7 @@ def passes_over(entry: EngineEntry, opened: Open) -> bool:
     sink = entry.sink
     if sink is None or opened.partial:
         return False
+    age = entry.quick.age  # first: a breakpoint that another thread sets from here on counts
     try:
         roots = root_addresses(root_tensors(given(opened, 0, "tensors", "outputs")))
         survey = opened.survey = surveyed(roots)
@@ -44,7 +45,7 @@ def passes_over(entry: EngineEntry, opened: Open) -> bool:
         file, line = entry.services.stacks.frames.live_place(opened.frame)
         ident, iteration = threading.get_ident(), entry.iteration
         sink.brief_begin(BriefCall(opened.number, survey.count, survey.roots, "backward", iteration, ident, file, line))
-        entry.quick.learn(survey, looking, file, line)
+        entry.quick.learn(age, survey, looking, file, line)
     except own(Exception):
         return False
     opened.brief = perf_counter_ns()

@@ -122,14 +122,21 @@ class Quick:
 
     # ---- what Python decided
 
-    def learn(self, survey: Survey, watched: bool, file: str, line: int) -> None:
-        """The call that begins is told in short: those like it may be. ``watched``: with the extension looking for
-        gradients that are not finite."""
-        if self._mode != _ARMED or survey.told is None or survey.kinds is None:
+    @property
+    def age(self) -> int:
+        """Another one after each ``settle``."""
+        age: int = self._module.paddle_entry_age() if self._module is not None else 0
+        return age
+
+    def learn(self, age: int, survey: Survey, watched: bool, file: str, line: int) -> None:
+        """The call that begins is told in short: those like it may be, where nothing has changed since ``age``.
+        ``watched``: with the extension looking for gradients that are not finite."""
+        module = self._module
+        if self._mode != _ARMED or module is None or survey.told is None or survey.kinds is None:
             return
         sink: Any = self._entry.sink
         by_names = sink.passes_over(survey.kinds, None, watched)
-        self._module.paddle_entry_learn(*survey.told, not by_names, watched, survey.roots, file, line)
+        module.paddle_entry_learn(age, *survey.told, not by_names, watched, survey.roots, file, line)
 
     def passing(self, by: int) -> None:
         """1: what begins on this thread only passes through, -1: no more; 0: whatever was said."""
@@ -141,10 +148,11 @@ class Quick:
     def opened(self) -> Open | None:
         """The call that the extension began on this thread, once, as ours would have begun it; None where there is
         none."""
-        module = self._module
-        if module is None or not module.paddle_entry_running():
+        module = self._module  # once: a detach on another thread takes it away
+        told = module.paddle_entry_open() if module is not None else None
+        if told is None:
             return None
-        args, number, _, begin, frame, nodes, roots, place, watched = module.paddle_entry_open()
+        args, number, _, begin, frame, nodes, roots, place, watched = told
         opened = Open(frame, args, {}, False, number, "")
         if roots is not None:
             opened.frame = frame
