@@ -51,8 +51,9 @@ class _Looks:
 @detector("wrong-mode")
 class WrongMode(LoopDetector):
     """A model with Dropout or BatchNorm that is trained in evaluation mode (eval() without a train() behind it, or with
-    an assignment to ``training``, which does not reach the parts), or evaluated in training mode; or one whose evaluation drops at random all the same: ``F.dropout(x)`` leaves
-    ``training`` at its default, True, and ``scaled_dot_product_attention(dropout_p=0.1)`` knows no mode. As a note:
+    an assignment to ``training``, which does not reach the parts), or evaluated in training mode; or one whose
+    evaluation drops at random all the same: ``F.dropout(x)`` leaves ``training`` at its default, True, and
+    ``scaled_dot_product_attention(dropout_p=0.1)`` knows no mode. As a note:
     BatchNorm with frozen weights whose statistics follow the new data, for it runs in training mode.
 
     Evidence: the mode of the outermost module at its forwards, and where it was set; of a dropout its arguments.

@@ -1,4 +1,4 @@
-"""Training loops on Paddle as trainers, callbacks and context managers spread them: with one bug each, and right ones."""
+"""Training loops on Paddle as trainers, callbacks and contexts spread them: with one bug each, and right ones."""
 
 from __future__ import annotations
 
@@ -39,7 +39,45 @@ task = Task()
 optimizer = paddle.optimizer.SGD(0.01, parameters=task.parameters())
 """
 
+# Calls what a callback has of that name.
+TRAINER = """
+class Hooks:
+    def call(self, name, *given):
+        method = getattr(self, name, None)
+        if method is not None:
+            method(*given)
+
+class Rates(Hooks):
+    def __init__(self, schedule):
+        self.schedule = schedule
+
+    def NAME(self, number):
+        self.schedule.step()
+
+class Trainer:
+    def __init__(self, model, optimizer, hooks):
+        self.model, self.optimizer, self.hooks = model, optimizer, hooks
+
+    def run(self, epochs=3):
+        for epoch in range(epochs):
+            for batch, target in pairs:
+                F.mse_loss(self.model(batch), target).backward()
+                self.optimizer.step()  # CAUSE
+                self.optimizer.clear_grad()
+                self.hooks.call("step_end", epoch)
+            self.hooks.call("epoch_end", epoch)
+
+def main():
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+    schedule = paddle.optimizer.lr.LinearWarmup(0.01, warmup_steps=2, start_lr=0.0, end_lr=0.01)
+    optimizer = paddle.optimizer.Adam(schedule, parameters=model.parameters())
+    Trainer(model, optimizer, Rates(schedule)).run()
+
+main()
+"""
+
 BUGS = {
+    "zero-learning-rate: a callback that nobody calls": TRAINER.replace("NAME", "batch_end"),
     "wrong-mode: a flag that is put back": WRAPPED
     + """
 class Quiet:
@@ -72,6 +110,8 @@ fit(task, optimizer, lambda: validate(task))
 }
 
 HEALTHY = {
+    "a warm-up by steps": TRAINER.replace("NAME", "step_end").replace("# CAUSE", ""),
+    "a warm-up by epochs": TRAINER.replace("NAME", "epoch_end").replace("# CAUSE", ""),
     "every flag is put back": WRAPPED
     + """
 def validate():
@@ -119,3 +159,11 @@ def test_the_bug_and_its_line(runs: dict[str, Run], name: str) -> None:
 @pytest.mark.parametrize("name", HEALTHY)
 def test_no_false_alarm(runs: dict[str, Run], name: str) -> None:
     runs[name].check_healthy()
+
+
+def test_code_that_would_step_the_scheduler_is_named(runs: dict[str, Run]) -> None:
+    run = runs["zero-learning-rate: a callback that nobody calls"]
+    line = run.program.strip().splitlines().index("        self.schedule.step()") + 1
+    evidence = run.check_first("zero-learning-rate")["evidence"]
+    named = [each for each in evidence if "Rates" in each and "batch_end" in each]
+    assert named and named[0].endswith(f"train.py:{line}"), str(run)
