@@ -100,7 +100,7 @@ class ModuleCalls(Tap):
         module = args[0]
         known = self._modes.get(id(module))
         line = known[1] if known is not None and known[0]() is module else None
-        each = [(part(), where) for part, where in self._evaluated.values()]
+        each = [(part(), where) for part, where in list(self._evaluated.values())]
         assigned = tuple((part, where) for part, where in each if part is not None and part.training)
         return ModuleCall(
             module, type(module).__name__, bool(module.training), True, args[1:], None, self._frames.live_line(frame),
@@ -122,7 +122,8 @@ class ModuleCalls(Tap):
         if outermost:
             inside.setting, inside.mode = True, self._frames.live_line(frame)
             self._number += 1
-            self._evaluate(module, training)
+            with suppress(Exception):  # a method of the user's that raises: its call ends all the same
+                self._evaluate(module, training)
         if len(self._modes) > _MOST:
             self._modes = {key: known for key, known in list(self._modes.items()) if known[0]() is not None}
         self._modes[id(module)] = weakref.ref(module), inside.mode
@@ -135,11 +136,13 @@ class ModuleCalls(Tap):
             if len(self._evaluated) > _MOST_EVALUATED:
                 self._evaluated.pop(next(iter(self._evaluated)))
         elif self._evaluated:
-            todo = [module]
+            todo, met = [module], {id(module)}
             while todo:
                 part = todo.pop()
                 self._evaluated.pop(id(part), None)
-                todo.extend(part.children())
+                inner = [each for each in part.children() if id(each) not in met]
+                met.update(map(id, inner))
+                todo += inner
 
     def _mode_ended(self, outermost: Any, result: Any, error: BaseException | None) -> None:
         if outermost:

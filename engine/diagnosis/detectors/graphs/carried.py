@@ -11,7 +11,7 @@ from adbg.engine.diagnosis.source import inside, parameters_of, scope_at, tree_o
 from adbg.engine.types import SourceLine
 
 _FILLERS = frozenset({"append", "appendleft", "add", "extend", "insert", "update", "setdefault"})
-# Decorators: functools.cached_property, lru_cache, memoize, but not torch.jit.memory_efficient
+# Decorators: functools.cached_property, lru_cache, memoize, but not memory_efficient
 _CACHES = re.compile(r"cache|memo(?!r)", re.IGNORECASE)
 
 
