@@ -276,6 +276,16 @@ class Ledger:
                 if path in seen.means:
                     yield path, seen.means[path], self.facts.backend.norm(mean)
 
+    def left_behind(self, whole: Any, of: Any) -> list[str]:
+        """Paths in ``of`` of what works otherwise in evaluation within ``whole``, a part of it or all of it, where all
+        of that is in evaluation mode; else none."""
+        with suppress(Exception):
+            inner = {id(part) for _, part in _parts(whole)}
+            every = [(path, part) for path, part in _parts(of) if id(part) in inner and _regular(part)]
+            if not any(part.training for _, part in every):
+                return [path for path, _ in every if path]
+        return []
+
     def only_frozen(self, seen: Seen) -> bool:
         """Whether all that is in evaluation mode, and works otherwise in it, is BatchNorm with frozen weights."""
         with suppress(Exception):

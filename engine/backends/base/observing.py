@@ -83,6 +83,9 @@ class ModuleCall:
     grad_mode: bool
     mode_line: SourceLine | None = None  # where train() or eval() set its mode last, as far as that was seen
     mode_number: int = 0  # how many times train() and eval() were called so far, on anything
+    # Modules that were last put in evaluation by eval(), and say by now that they train: their flag was assigned, with
+    # the line of that eval(). Not of this call alone.
+    assigned: tuple[tuple[Any, SourceLine | None], ...] = ()
 
 
 @dataclass(slots=True)

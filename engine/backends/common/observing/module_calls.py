@@ -17,6 +17,7 @@ from adbg.engine.types import SourceLine
 
 Meet = Callable[[Any, bool], None]  # a module that runs, and whether it does so inside another one
 _MOST = 20_000  # modules of which it is kept where their mode was set
+_MOST_EVALUATED = 256  # modules of which it is kept that eval() was called of them last
 
 
 class _Inside(threading.local):
@@ -46,6 +47,7 @@ class ModuleCalls(Tap):
         self._unseen = unseen
         self._inside = _Inside()
         self._modes: dict[int, tuple[weakref.ref[Any], SourceLine | None]] = {}
+        self._evaluated: dict[int, tuple[weakref.ref[Any], SourceLine | None]] = {}
         self._number = 0
         self._watcher: Watcher | None = None
 
@@ -54,7 +56,7 @@ class ModuleCalls(Tap):
         self._inside = _Inside()
         self._stand_ins.put(self.kind, "__call__", self._begins, self._ended)
         for name in self.setters:
-            self._stand_ins.put(self.kind, name, self._mode_begins, self._mode_ended)
+            self._stand_ins.put(self.kind, name, getattr(self, f"_{name}_begins"), self._mode_ended)
 
     def take_out(self) -> None:
         self._watcher = None
@@ -98,24 +100,49 @@ class ModuleCalls(Tap):
         module = args[0]
         known = self._modes.get(id(module))
         line = known[1] if known is not None and known[0]() is module else None
+        each = [(part(), where) for part, where in list(self._evaluated.values())]
+        assigned = tuple((part, where) for part, where in each if part is not None and part.training)
         return ModuleCall(
             module, type(module).__name__, bool(module.training), True, args[1:], None, self._frames.live_line(frame),
-            self.grad_mode(), line, self._number,
+            self.grad_mode(), line, self._number, assigned,
         )  # fmt: skip
 
     # ---- train() and eval()
 
-    def _mode_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any], frame: types.FrameType) -> Any:
+    def _train_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any], frame: types.FrameType) -> Any:
+        return self._mode_begins(args[0], bool(args[1] if len(args) > 1 else kwargs.get("mode", True)), frame)
+
+    def _eval_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any], frame: types.FrameType) -> Any:
+        return self._mode_begins(args[0], False, frame)
+
+    def _mode_begins(self, module: Any, training: bool, frame: types.FrameType) -> Any:
         """These call themselves for every module below: the line of the outermost call is everyone's."""
-        inside, module = self._inside, args[0]
+        inside = self._inside
         outermost = not inside.setting
         if outermost:
             inside.setting, inside.mode = True, self._frames.live_line(frame)
             self._number += 1
+            with suppress(Exception):  # a method of the user's that raises: its call ends all the same
+                self._evaluate(module, training)
         if len(self._modes) > _MOST:
             self._modes = {key: known for key, known in list(self._modes.items()) if known[0]() is not None}
         self._modes[id(module)] = weakref.ref(module), inside.mode
         return outermost
+
+    def _evaluate(self, module: Any, training: bool) -> None:
+        if not training:
+            self._evaluated.pop(id(module), None)  # the youngest last
+            self._evaluated[id(module)] = weakref.ref(module), self._inside.mode
+            if len(self._evaluated) > _MOST_EVALUATED:
+                self._evaluated.pop(next(iter(self._evaluated)))
+        elif self._evaluated:
+            todo, met = [module], {id(module)}
+            while todo:
+                part = todo.pop()
+                self._evaluated.pop(id(part), None)
+                inner = [each for each in part.children() if id(each) not in met]
+                met.update(map(id, inner))
+                todo += inner
 
     def _mode_ended(self, outermost: Any, result: Any, error: BaseException | None) -> None:
         if outermost:

@@ -4,13 +4,15 @@ cache."""
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 
 from adbg.engine.diagnosis.source import inside, parameters_of, scope_at, tree_of
 from adbg.engine.types import SourceLine
 
 _FILLERS = frozenset({"append", "appendleft", "add", "extend", "insert", "update", "setdefault"})
-_CACHES = ("cache", "memo")  # in the name of a decorator: functools.cached_property, lru_cache, memoize
+# Decorators: functools.cached_property, lru_cache, memoize, but not memory_efficient
+_CACHES = re.compile(r"cache|memo(?!r)", re.IGNORECASE)
 
 
 def kept_on(line: SourceLine, names: Sequence[str]) -> tuple[SourceLine, str] | None:
@@ -83,13 +85,27 @@ def carried(line: SourceLine, names: Sequence[str]) -> bool:
 
 
 def cached(line: SourceLine) -> tuple[SourceLine, str] | None:
-    """A line of a function whose result a decorator keeps, and the name of the function."""
-    for function in _functions(line.file):
-        if function.lineno <= line.line <= (function.end_lineno or 0) and function.name == line.function.split(".")[-1]:
-            words = " ".join(ast.unparse(each) for each in function.decorator_list).lower()
-            if any(each in words for each in _CACHES):
-                return line, function.name
+    """The decorator that keeps the result of the function which a line is in, and the name of the function; where it
+    was handed to one in a call, that call's line."""
+    tree = tree_of(line.file)
+    name = line.function.split(".")[-1]
+    inner = [each for each in _functions(line.file) if each.lineno <= line.line <= (each.end_lineno or 0)]
+    if tree is None or not inner or inner[-1].name != name:  # a comprehension, an inner function
+        return None
+    for each in inner[-1].decorator_list:
+        if _keeps(each):
+            return SourceLine(line.file, each.lineno, line.function), name
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _keeps(node.func) and name in {
+            ast.unparse(each).rpartition(".")[2] for each in node.args
+        }:  # fmt: skip
+            return SourceLine(line.file, node.lineno, line.function), name
     return None
+
+
+def _keeps(decorator: ast.expr) -> bool:
+    called = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return _CACHES.search(ast.unparse(called).rpartition(".")[2]) is not None
 
 
 def _functions(file: str) -> Iterator[ast.FunctionDef]:

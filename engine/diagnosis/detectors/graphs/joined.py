@@ -114,6 +114,10 @@ class _Joining(Detector):
                 break
         if not shared:
             return (made[0] if made else None), ""
+        for line in made[len(shared) :]:  # what a decorator kept did not run again, whatever took it since
+            kept = cached(line)
+            if kept is not None:
+                return kept
         running = _running_functions()
         plain: tuple[SourceLine, str] | None = None
         for line in reversed(shared):
@@ -127,7 +131,7 @@ class _Joining(Detector):
                 plain = plain or (line, names[-1])
         # The line ran in both iterations, and nothing of what it gave went into the next one: what it called kept it.
         for line in made[len(shared) :]:
-            found = kept_on(line, assigned_on(line.file, line.line)) or cached(line)
+            found = kept_on(line, assigned_on(line.file, line.line))
             if found is not None:
                 return found
         return plain or (shared[-1], "")
@@ -219,6 +223,8 @@ class SecondBackward(_Joining):
             f"({_place(older.forward)}) made before backward {by.number}",
             f"backward {by.number} ({_place(by.location)}) ran that part of the graph and freed what it had saved",
         ]
+        if line is not None and (text := self.facts.text_of(line)).startswith("@"):
+            evidence.append(f"`{text}` keeps what '{name}' returned, with its graph")
         if by.location == call.location:
             return line, (
                 f"{what}, made at {_place(line)}, still belongs to the graph of an earlier iteration, which the "

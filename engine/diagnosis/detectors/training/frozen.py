@@ -32,6 +32,7 @@ class Frozen(LoopDetector):
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
         self._made: dict[int, SourceLine] = {}  # id of a tensor that came frozen -> where its variable got it
+        self._statistics: set[Held] = set()
 
     def happens(self, event: OptimizerEvent, optimizer: Optimizer | None) -> None:
         if event.what == "made":
@@ -39,13 +40,20 @@ class Frozen(LoopDetector):
                 line = made_at(event.tensors[at], event.line)
                 if line is not None:
                     self._made[id(event.tensors[at])] = line
+        elif event.what == "stepped" and event.frozen and optimizer is not None and optimizer.steps == 2:
+            self._look(optimizer)  # its model may be gone at the end
+
+    def _look(self, optimizer: Optimizer) -> None:
+        # Paddle keeps the running statistics of BatchNorm as parameters; a tensor of the user's in a Layer is a buffer
+        found = {id(value) for _, value in self.facts.backend.buffers() if "Param" in type(value).__name__}
+        self._statistics |= {held for held in optimizer.held if id(held.ref()) in found}
 
     def end(self) -> None:
-        # Paddle keeps the running statistics of BatchNorm as parameters; a tensor of the user's in a Layer is a buffer
-        statistics = {id(value) for _, value in self.facts.backend.buffers() if "Param" in type(value).__name__}
         for optimizer in self.ledger.optimizers.values():
             frozen = [held for held in optimizer.held if held.frozen and held.frozen == optimizer.steps]
-            frozen = [held for held in frozen if id(held.ref()) not in statistics]
+            if frozen:
+                self._look(optimizer)  # of a part that ran late
+            frozen = [held for held in frozen if held not in self._statistics]
             if optimizer.steps >= 2 and frozen:
                 self._tell(optimizer, frozen)
 

@@ -79,9 +79,12 @@ def weight_commands(detector: LoopDetector, held: Held) -> list[str]:
     ]  # fmt: skip
 
 
-def mode_commands(detector: LoopDetector, seen: Seen) -> list[str]:
+def mode_commands(detector: LoopDetector, seen: Seen, part: str = "") -> list[str]:
+    """The mode of a module, or of the part of it at that path."""
     name = seen.variable.visible_at(detector.ledger.backward_line)
-    return ["b backward-end", f"p {name}.training"] if name else ["b backward-end"]
+    parts = "named_sublayers" if detector.facts.backend.name == "paddle" else "named_modules"
+    asked = f'dict({name}.{parts}())["{part}"]' if part else name
+    return ["b backward-end", f"p {asked}.training"] if name else ["b backward-end"]
 
 
 def gradient_commands(detector: LoopDetector) -> list[str]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import collections
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from threading import get_ident
 from typing import TYPE_CHECKING
 
 from adbg.engine.diagnosis.detector import ModuleCall, Need, OperatorCall, OptimizerEvent, detector
 from adbg.engine.diagnosis.detectors.training.loop import LoopDetector, mode_commands
-from adbg.engine.diagnosis.detectors.training.source import dropping, place, uncalled
+from adbg.engine.diagnosis.detectors.training.source import assigning, dropping, place, uncalled
 from adbg.engine.diagnosis.ledger import Optimizer, Seen
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.session.running_call import Running
@@ -33,6 +33,7 @@ class _Trained:
     ever: int = 0  # steps that it took at all
     in_training: int = 0  # of these in training mode
     number: int = 0  # ``ModuleCall.mode_number`` as it was trained last
+    left: list[str] = field(default_factory=list)  # parts in evaluation mode though the module says that it trains
     meant: bool = False  # all that evaluation changes in it is BatchNorm with frozen weights
 
 
@@ -49,15 +50,17 @@ class _Looks:
 
 @detector("wrong-mode")
 class WrongMode(LoopDetector):
-    """A model with Dropout or BatchNorm that is trained in evaluation mode (eval() without a train() behind it), or
-    evaluated in training mode; or one whose evaluation drops at random all the same: ``F.dropout(x)`` leaves
-    ``training`` at its default, True, and ``scaled_dot_product_attention(dropout_p=0.1)`` knows no mode. As a note:
+    """A model with Dropout or BatchNorm that is trained in evaluation mode (eval() without a train() behind it, or with
+    an assignment to ``training``, which does not reach the parts), or evaluated in training mode; or one whose
+    evaluation drops at random all the same: ``F.dropout(x)`` leaves ``training`` at its default, True, and
+    ``scaled_dot_product_attention(dropout_p=0.1)`` knows no mode. As a note:
     BatchNorm with frozen weights whose statistics follow the new data, for it runs in training mode.
 
     Evidence: the mode of the outermost module at its forwards, and where it was set; of a dropout its arguments.
     Mistaken for: ``training=True`` that is written out (not told), a frozen backbone (only what steps is looked at),
     BatchNorm that is frozen, weights and statistics, in a model without Dropout (not told),
-    Monte-Carlo dropout (not told where train() is called for it), a generator that runs without gradients for its
+    Monte-Carlo dropout (not told where train() is called for it), the flag of a model that was in
+    evaluation from the start (not told), or of some parts of it, a generator that runs without gradients for its
     discriminator (not told: a backward follows).
     Cost: a function around the outermost module's call, 1 us; a look at each operator in two of its forwards in
     evaluation mode.
@@ -87,14 +90,25 @@ class WrongMode(LoopDetector):
             return
         if call.grad_mode:
             known = self._trained.setdefault(key, _Trained(set()))
-            known.modes.add(call.training)
             known.line, known.mode_line, known.number = call.line, call.mode_line, call.mode_number
+            known.left = []
+            if call.assigned and call.training and known.in_training:
+                self._look_below(call, known)
+            known.modes.add(call.training and not known.left)
             self._close(key)
         elif call.training and call.line is not None:
             before = self._trained.get(key)
             looks = self._looks.setdefault((key, call.line.file, call.line.line), _Looks(call.line))
             looks.pending += 1
             looks.deliberate = looks.deliberate or (before is not None and before.number != call.mode_number)
+
+    def _look_below(self, call: ModuleCall, known: _Trained) -> None:
+        """eval() reached all parts of a module; assigning its flag reaches none of them."""
+        for whole, line in call.assigned:
+            known.left = self.ledger.left_behind(whole, call.module)
+            if known.left:
+                known.mode_line = line
+                return
 
     # ---- dropout that knows no mode
 
@@ -201,14 +215,19 @@ class WrongMode(LoopDetector):
             evidence.append(f"the {known.in_training} steps before were made in training mode")
         if known.mode_line is not None:
             evidence.append(f"its mode was set last in {place(known.mode_line)}")
-        forgotten = uncalled(known.mode_line.file, "train") if known.mode_line is not None else None
-        missing = "train is named but not called: its parentheses are missing"
-        why = missing if forgotten else "eval() without a train() behind it"
+        line, why = known.mode_line or known.line, "eval() without a train() behind it"
+        if known.left:
+            evidence[0] = f"{which} were made of forwards with training=False in {self.facts.some(known.left)}"
+            evidence.append("eval() sets the flag of each part, an assignment to .training that of one module alone")
+            why = "its own training flag was assigned after eval(), which does not reach its parts: call train()"
+            line = (assigning(known.mode_line, "training") if known.mode_line is not None else None) or line
+        elif known.mode_line is not None and (forgotten := uncalled(known.mode_line.file, "train")) is not None:
+            line, why = forgotten, "train is named but not called: its parentheses are missing"
         finding = Finding(
             0, "wrong-mode", "warning", 0.85 if known.in_training else 0.8,
             f"{seen.kind} is trained in evaluation mode: its {seen.regular} does not act as in training ({why})",
-            cause=self.facts.cause(forgotten or known.mode_line or known.line), evidence=evidence,
-            next=mode_commands(self, seen),
+            cause=self.facts.cause(line), evidence=evidence,
+            next=mode_commands(self, seen, *known.left[:1]),
         )  # fmt: skip
         if told is not None:
             finding = replace(finding, id=told.id, iteration=told.iteration, cause=told.cause)

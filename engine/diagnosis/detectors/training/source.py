@@ -85,6 +85,24 @@ def _with_loop(file: str, number: int, line: str) -> str:
     return f"{line} {heads[-1]}" if heads else line
 
 
+def assigning(near: SourceLine, attribute: str) -> SourceLine | None:
+    """The only statement that assigns an attribute of that name something other than False: in the function of a line,
+    behind it, else in its file."""
+    scope = scope_at(near.file, near.line)
+    for nodes, first in ((nodes_inside(scope) if scope is not None else (), near.line), (_statements(near.file), 0)):
+        found = {
+            node.lineno
+            for node in nodes
+            if isinstance(node, ast.Assign) and node.lineno >= first
+            and any(isinstance(each, ast.Attribute) and each.attr == attribute for each in node.targets)
+            and not (isinstance(node.value, ast.Constant) and not node.value.value)
+        }  # fmt: skip
+        if len(found) == 1:
+            line = found.pop()
+            return SourceLine(near.file, line, _function(near.file, line))
+    return None
+
+
 def dropping(file: str, line: int) -> str | None:
     """The call of a dropout function at a line that says nothing of a mode: "F.dropout(x)". None where it does, and for
     methods of ``self``, which are modules."""

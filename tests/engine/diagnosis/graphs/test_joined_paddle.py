@@ -132,6 +132,67 @@ for _ in range(14):
     opt.clear_grad(); loss.backward(); opt.step()
     losses.append(loss)  # CAUSE
 """
+# A function whose results are kept by their arguments: a dictionary of tensors.
+ARGUMENTS = """
+import functools
+weight = paddle.create_parameter([4], "float32")
+@functools.lru_cache(maxsize=None)  # CAUSE
+def tables(rows):
+    scaled = weight.exp() * paddle.ones([rows, 1])
+    return {"row": scaled, "all": scaled.sum(0)}
+def main():
+    for step in range(3):
+        own = tables(2)
+        loss = (paddle.randn([2, 4]) * own["row"] + own["all"]).pow(2).mean()
+        loss.backward()
+        print(loss.item())
+main()
+"""
+# No cache, whatever its name begins with: the state is what joins the iterations.
+SAVING = """
+def memory_saving(function):
+    return lambda *given: function(*given)
+rnn = nn.GRUCell(3, 4)
+def cell(x, state):
+    return rnn(x, state)[1]
+@memory_saving
+def advance(x, state):
+    return cell(x, state).tanh()
+def main():
+    state = paddle.zeros([2, 4])
+    for _ in range(3):
+        state = advance(paddle.randn([2, 3]), state)  # CAUSE
+        loss = state.pow(2).mean()
+        loss.backward()
+        print(loss.item())
+main()
+"""
+# Kept by a property that is made of a method: a list.
+PROPERTY = """
+import functools
+class Bank(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.project = nn.Linear(3, 4)
+    def _levels(self):
+        first = self.project(paddle.ones([4, 3])).tanh()
+        return [first, first @ first]
+    levels = functools.cached_property(_levels)  # CAUSE
+class Model(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.bank, self.tower = Bank(), nn.Linear(2, 4)
+    def forward(self, x):
+        return sum(self.tower(x) @ level for level in self.bank.levels)
+model = Model()
+def main():
+    for _ in range(3):
+        loss = model(paddle.randn([6, 2])).pow(2).mean()
+        loss.backward()
+        model.clear_gradients()
+        print(loss.item())
+main()
+"""
 HEALTHY = """
 def truncated():
     cell, h = nn.GRUCell(3, 4), paddle.zeros([2, 4])
@@ -176,7 +237,8 @@ for each in (truncated, kept, accumulate, adversarial):
 
 CASES: list[tuple[str, str]] = [
     ("second-backward", HIDDEN), ("second-backward", SUMMED), ("second-backward", ADVERSARIAL),
-    ("second-backward", TABLE),
+    ("second-backward", TABLE), ("second-backward", ARGUMENTS), ("second-backward", SAVING),
+    ("second-backward", PROPERTY),
     ("graph-grows", GROWS), ("graph-kept", APPENDED), ("graph-grows", GROWS_AVERAGE),
     ("graph-grows", GROWS_QUEUE), ("graph-kept", ADDED), ("graph-kept", CACHED),
 ]  # fmt: skip

@@ -72,9 +72,9 @@ class Bank(nn.Module):
     def __init__(self):
         super().__init__()
         self.project = nn.Linear(3, 4)
-    @cached_property
+    @cached_property  # CAUSE
     def anchors(self):
-        return self.project(torch.ones(5, 3)).tanh()  # CAUSE
+        return self.project(torch.ones(5, 3)).tanh()
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
@@ -86,6 +86,39 @@ def main():
     for _ in range(3):
         loss = model(torch.randn(6, 2)).pow(2).mean()
         opt.zero_grad(); loss.backward(); opt.step()
+        print(loss.item())
+main()
+"""
+# A function whose results are kept by their arguments: a dictionary of tensors.
+ARGUMENTS = """
+import functools
+weight = nn.Parameter(torch.randn(4))
+@functools.lru_cache(maxsize=None)  # CAUSE
+def tables(rows):
+    scaled = weight.exp() * torch.ones(rows, 1)
+    return {"row": scaled, "all": scaled.sum(0)}
+def main():
+    for step in range(3):
+        own = tables(2)
+        loss = (torch.randn(2, 4) * own["row"] + own["all"]).pow(2).mean()
+        loss.backward()
+        print(loss.item())
+main()
+"""
+# No cache, whatever its name begins with: the state is what joins the iterations.
+SAVING = """
+def memory_saving(function):
+    return lambda *given: function(*given)
+cell = nn.GRUCell(3, 4)
+@memory_saving
+def advance(x, state):
+    return cell(x, state).tanh()
+def main():
+    state = torch.zeros(2, 4)
+    for _ in range(3):
+        state = advance(torch.randn(2, 3), state)  # CAUSE
+        loss = state.pow(2).mean()
+        loss.backward()
         print(loss.item())
 main()
 """
@@ -233,6 +266,7 @@ for step in range(16):
 CASES: list[tuple[str, str]] = [
     ("second-backward", HIDDEN), ("second-backward", STORED), ("second-backward", SUMMED), ("second-backward", ONCE),
     ("second-backward", PROPERTY), ("second-backward", TABLE), ("second-backward", HANDED),
+    ("second-backward", ARGUMENTS), ("second-backward", SAVING),
     ("second-backward", ADVERSARIAL), ("second-backward", SHARED),
     ("graph-grows", GROWS), ("graph-grows", GROWS_AVERAGE), ("graph-grows", GROWS_QUEUE),
     ("graph-kept", APPENDED), ("graph-kept", ADDED), ("graph-kept", CACHED),

@@ -41,11 +41,14 @@ fit(model, optimizer, scheduler.step)
     "zero-learning-rate: a warm-up from 0 that is never stepped": """
 def schedule(peak):
     body = paddle.optimizer.lr.PolynomialDecay(peak, decay_steps=40)
-    return paddle.optimizer.lr.LinearWarmup(body, warmup_steps=6, start_lr=0.0, end_lr=peak)  # CAUSE
+    return paddle.optimizer.lr.LinearWarmup(body, warmup_steps=6, start_lr=0.0, end_lr=peak)
 model = net()
 rates = schedule(0.1)
 optimizer = paddle.optimizer.Adam(rates, parameters=model.parameters())
-fit(model, optimizer)
+for batch, target in pairs:
+    F.mse_loss(model(batch), target).backward()
+    optimizer.step()  # CAUSE
+    optimizer.clear_grad()
 """,
     "zero-learning-rate: a rate that integer division made": """
 epochs, warm = 3, 10
