@@ -72,11 +72,14 @@ class RunWriter:
         self.check()
         self._db.execute("BEGIN IMMEDIATE")
         try:
+            # What these calls share with older ones stays.
+            self._db.executemany(_INSERT["same_graph"], rows.get("same_graph", ()))
             pruned = self._prune(sum(map(len, rows.values())) + _packed(rows.get("nodes_ran", ())))
             if self._new_stacks:
                 self._db.executemany(_INSERT["stack"], self._new_stacks)
             for table, values in rows.items():
-                self._db.executemany(_INSERT[table], values)
+                if table != "same_graph":
+                    self._db.executemany(_INSERT[table], values)
             if ends:
                 self._db.executemany("UPDATE backward SET end_seq=?, us=?, error=? WHERE number=?", ends)
             self._check_journal()
