@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 
 Run = Callable[..., Any]
+Recorded = tuple[int, Any]  # since and events of a ``Passed``, which itself would keep its tensors
 
 
 class TorchCall(TorchGraph, BackwardCall):
@@ -91,12 +92,12 @@ class TorchCall(TorchGraph, BackwardCall):
             hooks = self._hooks = TorchHooks(self, self._sink, self._entry_point, self.task)
         return hooks.hook(plan)
 
-    def adopt(self, passed: Passed) -> None:
+    def adopt(self, recorded: Recorded) -> None:
         """It began without a word, and what its nodes do is written down since."""
-        self.since = passed.since
+        self.since, written = recorded
         far = self.far
         if far is not None:
-            self._events = events.Written(self.core, far, passed.events, self.core.module.torch_alike(far.raw))
+            self._events = events.Written(self.core, far, written, self.core.module.torch_alike(far.raw))
 
     def written(self) -> tuple[int, int, int, bytes] | None:
         """See ``Written.graph``."""
@@ -180,7 +181,7 @@ class Begun:
         self.survey: Survey | None = None
         self.brief: tuple[int, Facts] | None = None  # perf_counter_ns of its begin, where it was reported in short
         self.age = 0  # ``Calls.age`` then
-        self.recorded: Passed | None = None
+        self.recorded: Recorded | None = None
 
     def spend(self, services: Services) -> None:
         """What a whole backward did not retain cannot be run again: remember how old it was."""
@@ -202,7 +203,7 @@ class Begun:
             begun.thread = passed.thread
             begun.grad_mode = passed.grad_mode
             if passed.facts is not None and passed.facts.source:
-                begun.recorded = passed
+                begun.recorded = passed.since, passed.events
                 begun.age = passed.age
                 return begun
             if passed.facts is not None:
