@@ -41,6 +41,7 @@ class Run:
         self.norms: list[list[float]] | None = None
 
     def backward(self, *losses: Any, **keywords: Any) -> None:
+        handles = []
         if self.norms is not None:
             seen: list[float] = []
             self.norms.append(seen)
@@ -49,8 +50,13 @@ class Run:
                 below = dict.fromkeys(each for each, _ in node.next_functions if each is not None)
                 nodes += [each for each in below if each not in nodes]
             for node in nodes:
-                node.register_prehook(lambda grads: seen.append(next(g for g in grads if g is not None).norm().item()))
-        torch.autograd.backward(losses, **keywords)
+                take = lambda grads: seen.append(next(g for g in grads if g is not None).norm().item())  # noqa: E731
+                handles.append(node.register_prehook(take))
+        try:
+            torch.autograd.backward(losses, **keywords)
+        finally:
+            for handle in handles:
+                handle.remove()
 
 
 @contextlib.contextmanager
