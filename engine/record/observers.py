@@ -132,7 +132,9 @@ class Recording(Observer):
         first = runs.call
         for place, (began, us) in enumerate(zip(runs.began, runs.us)):
             call = first._replace(number=first.number + place, iteration=first.iteration + place)
-            self._recorder.brief(BriefRun(call, began, False, us), runs.nodes[place] if runs.nodes else None, runs.source)
+            self._recorder.brief(
+                BriefRun(call, began, False, us), runs.nodes[place] if runs.nodes else None, runs.source
+            )
 
     def keeps(self, call: BackwardCall) -> int:
         twin = call.twin(shapes=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import collections
 import itertools
-import json
 import os
 import sqlite3
 import sys
@@ -23,7 +22,6 @@ from typing import Any
 from adbg.engine.flag import Flag
 from adbg.engine.node_batch import ROW
 from adbg.engine.outside import own, suppress
-from adbg.engine.protocol.codec import to_json
 from adbg.engine.protocol.messages import Collective
 from adbg.engine.record.batch import Batch, EdgeRow
 from adbg.engine.record.budget import LIMIT

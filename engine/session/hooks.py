@@ -171,11 +171,10 @@ class BackendHooks(ToldLater):
         call, key = found
         known = set(self._running)
         entered = self._running.get(id(call)) or self._enter(call)
-        for around in entered.chain:
-            if id(around.call) not in known:
-                if around.call.since:  # what its nodes did is written down: whoever wants it has its say
-                    self._session.hook(around)
-                self._tell_begin(around)
+        for around in [each for each in entered.chain if id(each.call) not in known]:
+            if around.call.since:  # what its nodes did is written down: whoever wants it has its say
+                self._session.hook(around)
+            self._tell_begin(around)
         if key is not None:
             entered.state.position = entered.state.index_of(key)
         return entered, key

@@ -57,7 +57,7 @@ class ToldLater:
             return True
         return False
 
-    def keeps_nodes(self, call: BackwardCall) -> int:
+    def keeps_nodes(self, call: BackwardCall, kinds: frozenset[str] | None) -> int:
         """See ``LateSink``: nobody but one observer wants to know of such a call, nor do breakpoints."""
         session = self._session
         keeps = session.notify.keeps
@@ -66,7 +66,6 @@ class ToldLater:
             return 0
         if session.table.armed:
             names, _, values = session.table.passing(True)
-            kinds = call.kinds()
             if values or names is None or kinds is None or any(map(names, kinds)):
                 return 0
         number: int = keeps[0](call)

@@ -200,9 +200,10 @@ class LateSink(Protocol):
     @property
     def asks(self) -> Sequence[Callable[[], bool]]: ...
 
-    def keeps_nodes(self, call: BackwardCall) -> int:
+    def keeps_nodes(self, call: BackwardCall, kinds: frozenset[str] | None) -> int:
         """Whether calls like this one, behind its end, may run without a word although every node is recorded, where
-        the backend writes them down (``BriefRuns.nodes``): the number of the call whose graph is theirs. 0: no."""
+        the backend writes them down (``BriefRuns.nodes``): the number of the call whose graph is theirs. 0: no.
+        ``kinds``: names of its nodes; None: not known."""
 
     def told_later(self, take: Callable[[], Iterable[BriefRuns]]) -> None:
         """``take``, on any thread, returns the calls that ran since the last time."""

@@ -37,7 +37,7 @@ Recorded = tuple[int, Any]  # since and events of a ``Passed``, which itself wou
 
 class TorchCall(TorchGraph, BackwardCall):
     """See ``BackwardCall``. ``task``: torch's id of the running graph task, known once a hook fired or a nested call
-    began."""
+    began. ``written``: its nodes are written down."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class TorchCall(TorchGraph, BackwardCall):
         self._entry_point = entry_point
         self._sink = sink
         self._hooks: TorchHooks | None = None  # made with the first plan, dropped at the end: it holds this call
-        self._events: events.Written | None = None
+        self.written: events.Written | None = None
         self._root_names = root_names(roots)
 
     @property
@@ -92,34 +92,23 @@ class TorchCall(TorchGraph, BackwardCall):
             hooks = self._hooks = TorchHooks(self, self._sink, self._entry_point, self.task)
         return hooks.hook(plan)
 
-    def adopt(self, recorded: Recorded) -> None:
-        """It began without a word, and what its nodes do is written down since."""
-        self.since, written = recorded
-        far = self.far
-        if far is not None:
-            self._events = events.Written(self.core, far, written, self.core.module.torch_alike(far.raw))
-
-    def written(self) -> tuple[int, int, int, bytes] | None:
-        """See ``Written.graph``."""
-        return self._events.graph() if self._events is not None and not self._wanted else None
-
     def collect(self) -> bool:
         far = self.far
-        if self._events is None and far is not None:
-            self._events = events.begin(self.core, far, self._outputs)
-        return self._events is not None
+        if self.written is None and far is not None:
+            self.written = events.begin(self.core, far, self._outputs)
+        return self.written is not None
 
     def collected(self) -> NodeBatch | None:
-        return self._events.take(self.order, bool(self._wanted)) if self._events is not None else None
+        return self.written.take(self.order, bool(self._wanted)) if self.written is not None else None
 
     def twin(self, shapes: bool) -> Hashable:
-        if self._events is None or self._wanted:
+        if self.written is None or self._wanted:
             return None
-        return self._events.twin if shapes else self._events.kin
+        return self.written.twin if shapes else self.written.kin
 
     def finish(self) -> None:
         """The call is over: no hook, no node, no tensor is kept."""
-        written, self._events = self._events, None
+        written, self.written = self.written, None
         if written is not None:
             written.end()
         hooks = self._hooks

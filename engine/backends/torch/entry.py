@@ -22,7 +22,7 @@ from adbg.engine.backends.torch import private
 from adbg.engine.backends.torch.call import Arguments, Begun, TorchCall, entry_function, under_way
 from adbg.engine.backends.torch.failures import mark_told, unexpected, unmark_told
 from adbg.engine.backends.torch.hooking import HookRegistration
-from adbg.engine.backends.torch.native.alone import pass_alone, record_alone
+from adbg.engine.backends.torch.native.alone import adopt, pass_alone, record_alone
 from adbg.engine.backends.torch.native.brief import Calls, Facts, Passed
 from adbg.engine.backends.torch.native.survey import Surveyor
 from adbg.engine.backends.torch.services import Services, root_nodes
@@ -211,7 +211,6 @@ class EngineEntry:
             self._drop(call)
 
     def end(self, begun: Begun | None, result: Any, frame: types.FrameType | None = None) -> None:
-        """``frame``: of our function, where it is not the caller's."""
         if begun is None:
             return
         frame = frame or sys._getframe(1)
@@ -271,7 +270,6 @@ class EngineEntry:
     # ---- a call that began without a word, although its nodes are recorded
 
     def _in_full(self, begun: Begun, frame: types.FrameType) -> None:
-        """Report it."""
         sink = self._sink
         call = begun.call = self._make(sink, begun, None, None, frame) if sink is not None else None
         if sink is not None and call is not None:
@@ -281,8 +279,8 @@ class EngineEntry:
         self.open.append(call)
         if begun.recorded is not None:
             with suppress(Exception):
-                call.adopt(begun.recorded)
-                begun.survey = self._surveyor.survey(call.root_nodes)
+                adopt(call, *begun.recorded)
+                begun.survey = self._surveyor.survey(list(call.root_nodes))
             self.calls.gather(sink)
             sink.backward_begin(call)
 

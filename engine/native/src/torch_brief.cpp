@@ -519,12 +519,12 @@ PyObject* calls_allow(PyObject* self, PyObject* arguments) {
   Calls* calls = reinterpret_cast<Calls*>(self);
   State& state = *calls->state;
   unsigned long long age, types, one, other;
-  PyObject *entry, *code, *facts, *recorded, *order = nullptr;
+  PyObject *entry, *code, *facts, *recorded = Py_None, *order = nullptr;
   unsigned long long alike = 0, shapes = 0;
   Py_ssize_t rows = 0;
   int accumulate, watched;
   Py_ssize_t nodes;
-  if (!PyArg_ParseTuple(arguments, "KO!O!pp(nKKK)OO", &age, &PyCode_Type, &entry, &PyCode_Type, &code, &accumulate,
+  if (!PyArg_ParseTuple(arguments, "KO!O!pp(nKKK)O|O", &age, &PyCode_Type, &entry, &PyCode_Type, &code, &accumulate,
                         &watched, &nodes, &types, &one, &other, &facts, &recorded))
     return nullptr;
   if (recorded != Py_None) {
@@ -712,7 +712,7 @@ PyMethodDef calls_methods[] = {
     {"begin", as_method(calls_begin), METH_FASTCALL, "(args, kwargs) -> what `end` takes"},
     {"end", as_method(calls_end), METH_FASTCALL, "(what `begin` returned, result)"},
     {"allow", calls_allow, METH_VARARGS,
-     "(age, code of the entry, code of the user's line, accumulate, watched, survey, facts, nodes) -> bool"},
+     "(age, code of the entry, code of the user's line, accumulate, watched, survey, facts, nodes=None) -> bool"},
     {"listen", calls_listen, METH_VARARGS, "(asks, zeros, wake, cell): calls may be passed over; see listeners.h"},
     {"allow_all", calls_allow_all, METH_NOARGS, "all calls are passed over and not written down"},
     {"forbid", calls_forbid, METH_NOARGS, "the next call is looked at again"},

@@ -321,4 +321,3 @@ def test_a_stop_inside_one(core: Any, monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert {len(reader.events(call.number)) for call in calls} == {2 * calls[0].nodes}
     assert {len(reader.graph(call.number)) for call in calls} == {calls[0].nodes}
     in_order(reader)
-

@@ -1,4 +1,5 @@
-"""Behind a call that Python looked at: have those like it run without Python. On the threads that call backward."""
+"""Calls that run without Python: those like one that Python looked at, and one that Python takes over after all. On the
+threads that call backward."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from adbg.engine.backends.base import HookSink
 from adbg.engine.backends.torch.native.brief import Calls, Facts
+from adbg.engine.backends.torch.native.events import Written
 from adbg.engine.backends.torch.stacks import FrameFilter
 from adbg.engine.outside import suppress
 
@@ -34,15 +36,23 @@ def record_alone(
 ) -> None:
     """Each of its nodes was written down by the extension, which may be all that anybody wants of it."""
     with suppress(Exception):
-        nodes = call.written()
+        nodes = call.written.graph() if call.written is not None else None
         if nodes is None or not getattr(sink, "patient", False):
             return
         late: Any = sink
-        source = late.keeps_nodes(call)
+        source = late.keeps_nodes(call, call.kinds())
         if source:
             place = (call.location.file, call.location.line) if call.location is not None else ("", 0)
             facts = Facts(call.count(), call.root_names, call.entry, *place, survey.alike, False, source)
             _allow(calls, frames, age, survey, facts, entry, nodes)
+
+
+def adopt(call: TorchCall, since: int, events: Any) -> None:
+    """It began without Python (``since``: ``perf_counter_ns``), and what its nodes do is written down since."""
+    call.since = since
+    far = call.far
+    if far is not None:
+        call.written = Written(call.core, far, events, call.core.module.torch_alike(far.raw))
 
 
 def _allow(
