@@ -1,4 +1,4 @@
-"""A record of all nodes, most of whose calls ran without Python: row for row what Python hooks record, and torch's own."""
+"""A record of all nodes, most of whose calls ran without Python: what Python hooks record, and torch's own tell."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Program = Callable[["Run"], None]
 
 
 class Run:
-    """``python``: numbers of the calls that Python was asked about; ``norms``: of each call, what torch's own hooks saw."""
+    """``python``: numbers of the calls that Python was asked about; ``norms``: by call, what torch's own hooks saw."""
 
     def __init__(self) -> None:
         self.session: Any = None
@@ -231,7 +231,7 @@ def test_a_record_is_row_for_row_that_of_python_hooks(
     witness = Run()
     witness.norms = []
     everything(witness)
-    outer = [call for call in readers[0].backwards()]
+    outer = list(readers[0].backwards())
     assert len(witness.norms) == len(outer)
     for call, norms in zip(outer, witness.norms, strict=True):
         seen = [e.norm for e in sorted(readers[0].events(call.number), key=lambda e: e.seq) if e.phase == "before"]
@@ -283,7 +283,7 @@ def alone(run: Run, model: Model, inside: Callable[[Any], Any]) -> None:
 
 @pytest.mark.parametrize("how", ["off", "breakpoint", "detach"])
 def test_what_changes_in_the_middle(core: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, how: str) -> None:
-    """A call that runs while recording ends, or a breakpoint comes, is told with its nodes, but where nobody is left."""
+    """A call that runs while recording ends, or a breakpoint comes, is told with its nodes if somebody is left."""
     model = Model()
     with recorded(tmp_path / "run", core, monkeypatch) as run:
 
