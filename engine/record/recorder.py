@@ -166,7 +166,7 @@ class Recorder:
         self._put(("backward", number, seq, now, facts, tuple(roots), file, line, create_graph))
 
     def brief(self, run: BriefRun, rows: bytes | None = None, source: int = 0) -> None:
-        """``backward_begin`` and ``backward_end`` of a call that was not looked into. ``rows``: its ``node_events``, and
+        """``backward_begin`` and ``backward_end`` of a call that was not looked into. ``rows``: its ``node_events`` and
         the graph of call ``source`` (``same_graph``; where that is gone by now, it has none)."""
         begin = next(self._seq)
         if rows is not None:
