@@ -26,6 +26,7 @@ class Batch:
         self._logs: list[tuple[int, bytes]] = []
         self.flushes: list[Flag] = []
         self.size = 0
+        self.packed = 0  # bytes of nodes
 
     def add(self, item: tuple[Any, ...]) -> None:
         kind, values = item[0], item[1:]
@@ -64,6 +65,8 @@ class Batch:
         elif kind == "flush":
             self.flushes.append(values[0])
         else:
+            if kind == "nodes_ran":
+                self.packed += len(values[4])
             self._row(kind, values)
 
     def commit(self) -> None:
