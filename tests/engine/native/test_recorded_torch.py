@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import itertools
 import math
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -321,3 +323,27 @@ def test_a_stop_inside_one(core: Any, monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert {len(reader.events(call.number)) for call in calls} == {2 * calls[0].nodes}
     assert {len(reader.graph(call.number)) for call in calls} == {calls[0].nodes}
     in_order(reader)
+
+
+def test_nothing_is_kept_of_one_that_python_took_over(
+    core: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    model, kept = Model(), list[Any]()
+
+    def step(run: Run, rows: int) -> None:
+        loss = model.loss(rows)
+        model.hidden = None
+        kept.append(weakref.ref(loss))
+        run.backward(loss)
+
+    with recorded(tmp_path / "run", core, monkeypatch) as run:
+        gc.disable()
+        try:
+            for number in range(1, FIRST + 40):
+                step(run, 9 if number == FIRST + 32 else 6)
+        finally:
+            gc.enable()
+        assert FIRST + 32 not in run.python
+        assert [number for number, loss in enumerate(kept, 1) if loss() is not None] == []
+    shapes = [row.shape for row in RunReader(tmp_path / "run").graph(FIRST + 32)]
+    assert (9, 8) in shapes
