@@ -390,11 +390,14 @@ class BriefRun(NamedTuple):
 
 
 class BriefRuns(NamedTuple):
-    """Calls just alike, one behind the other: ``call`` is the first, numbers and iterations count on from it."""
+    """Calls just alike, one behind the other: ``call`` is the first, numbers and iterations count on from it.
+    ``nodes``: where every node is recorded, the rows of each call (``NodeBatch``); their graph is ``source``'s."""
 
     call: BriefCall
     began: tuple[float, ...]
     us: tuple[float, ...]
+    nodes: tuple[bytes, ...] = ()
+    source: int = 0
 
 
 @dataclass(frozen=True, slots=True)

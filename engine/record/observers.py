@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Sequence
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from adbg.engine.backends.base import Backend, HookPlan
+from adbg.engine.backends.base import Backend, BackwardCall, HookPlan
 from adbg.engine.graph.index import index_of
 from adbg.engine.node_batch import NodeBatch
 from adbg.engine.outside import own, suppress
@@ -132,7 +132,13 @@ class Recording(Observer):
         first = runs.call
         for place, (began, us) in enumerate(zip(runs.began, runs.us)):
             call = first._replace(number=first.number + place, iteration=first.iteration + place)
-            self._recorder.brief(BriefRun(call, began, False, us))
+            self._recorder.brief(
+                BriefRun(call, began, False, us), runs.nodes[place] if runs.nodes else None, runs.source
+            )
+
+    def keeps(self, call: BackwardCall) -> int:
+        twin = call.twin(shapes=True)
+        return self._twins.get(twin, 0) if self.every and twin is not None and self._recorder.recording else 0
 
     def resumed(self, running: Running) -> None:
         self._record_graph(running, whole=False)

@@ -46,6 +46,8 @@ class RunWriter:
     def __init__(self, run_dir: str | os.PathLike[str], rank: int, info: Mapping[str, Any], limit: int = 0) -> None:
         """``limit``: bytes that may be kept, 0 for any number."""
         self._limit = limit // 2
+        # Bytes of packed nodes from which on a transaction should end: an eighth of what is kept may go in one.
+        self.burst = self._limit // (2 * PRUNE_MOST) or 1 << 62
         self._since = 0  # rows written since the size was asked for
         self.first = 0  # the first call that is still whole, once some went
         self.run_dir = Path(run_dir)
@@ -72,11 +74,14 @@ class RunWriter:
         self.check()
         self._db.execute("BEGIN IMMEDIATE")
         try:
+            # What these calls share with older ones stays.
+            self._db.executemany(_INSERT["same_graph"], rows.get("same_graph", ()))
             pruned = self._prune(sum(map(len, rows.values())) + _packed(rows.get("nodes_ran", ())))
             if self._new_stacks:
                 self._db.executemany(_INSERT["stack"], self._new_stacks)
             for table, values in rows.items():
-                self._db.executemany(_INSERT[table], values)
+                if table != "same_graph":
+                    self._db.executemany(_INSERT[table], values)
             if ends:
                 self._db.executemany("UPDATE backward SET end_seq=?, us=?, error=? WHERE number=?", ends)
             self._check_journal()

@@ -171,9 +171,10 @@ class BackendHooks(ToldLater):
         call, key = found
         known = set(self._running)
         entered = self._running.get(id(call)) or self._enter(call)
-        for around in entered.chain:
-            if id(around.call) not in known:
-                self._tell_begin(around)
+        for around in [each for each in entered.chain if id(each.call) not in known]:
+            if around.call.since:  # what its nodes did is written down: whoever wants it has its say
+                self._session.hook(around)
+            self._tell_begin(around)
         if key is not None:
             entered.state.position = entered.state.index_of(key)
         return entered, key
@@ -200,7 +201,7 @@ class BackendHooks(ToldLater):
             for tell in self._session.notify.looked_into:
                 tell(brief[0])
         running = self._running[id(call)] = Running(
-            self._backend, call, self._session.next_serial(), outer, perf_counter_ns()
+            self._backend, call, self._session.next_serial(), outer, call.since or perf_counter_ns()
         )
         return running
 

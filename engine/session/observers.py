@@ -13,7 +13,7 @@ import ctypes
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from adbg.engine.backends.base import Backend, HookPlan
+from adbg.engine.backends.base import Backend, BackwardCall, HookPlan
 from adbg.engine.node_batch import NodeBatch
 from adbg.engine.protocol.messages import BreakpointState
 from adbg.engine.session.running_call import Running, Visit
@@ -87,6 +87,12 @@ class Observer:
         ``backward_end``, or by ``brief_end`` where its begin was told by ``brief_begin`` alone."""
 
     def backward_end(self, running: Running, us: float, error: BaseException | None) -> None: ...
+
+    def keeps(self, call: BackwardCall) -> int:
+        """Of an observer that ``arms``, behind the end of a call: all that it wants of calls like this one are the rows
+        of their nodes, later, by ``brief_runs``. It has their graph as that of the call with this number; 0: it must be
+        told as ever."""
+        return 0
 
     # ---- a call that is not looked into: none of its nodes is hooked
 
@@ -218,6 +224,7 @@ class Notify:
             each.patient or all(getattr(type(each), event) is getattr(Observer, event) for event in _IN_SHORT)
             for each in listening
         )
+        self.keeps: tuple[Any, ...] = tuple([each.keeps for each in listening if each.arms])
         alone = timing or any(observer.between for observer in listening)
         wanted = [observer for observer in listening if observer.collects and not alone]
         self.node_events = tuple(

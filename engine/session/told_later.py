@@ -12,6 +12,7 @@ import ctypes
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from adbg.engine.backends.base import BackwardCall
 from adbg.engine.outside import own
 from adbg.engine.session.observers import Observer
 from adbg.engine.types import BriefRuns
@@ -55,6 +56,20 @@ class ToldLater:
         except own(Exception):
             return True
         return False
+
+    def keeps_nodes(self, call: BackwardCall, kinds: frozenset[str] | None) -> int:
+        """See ``LateSink``: nobody but one observer wants to know of such a call, nor do breakpoints."""
+        session = self._session
+        keeps = session.notify.keeps
+        busy = session.pausing or session.entry or session.goal is not None or session.until is not None
+        if len(keeps) != 1 or busy or not self.patient:
+            return 0
+        if session.table.armed:
+            names, _, values = session.table.passing(True)
+            if values or names is None or kinds is None or any(map(names, kinds)):
+                return 0
+        number: int = keeps[0](call)
+        return number
 
     def told_later(self, take: Take) -> None:
         self._take = take

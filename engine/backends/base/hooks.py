@@ -96,6 +96,7 @@ class BackwardCall(Graph):
     #: Two calls with equal ones have nodes of the same names, made by the same stacks in the same modules, and the same
     #: leaves. None: the backend does not tell.
     alike: Hashable = None
+    since = 0  # ``perf_counter_ns`` of its begin, where it is reported later than that
     only_screened = False  # nodes are hooked for ``HookPlan.screen`` alone; False too where the backend does not tell
 
     @abc.abstractmethod
@@ -198,6 +199,11 @@ class LateSink(Protocol):
 
     @property
     def asks(self) -> Sequence[Callable[[], bool]]: ...
+
+    def keeps_nodes(self, call: BackwardCall, kinds: frozenset[str] | None) -> int:
+        """Whether calls like this one, behind its end, may run without a word although every node is recorded, where
+        the backend writes them down (``BriefRuns.nodes``): the number of the call whose graph is theirs. 0: no.
+        ``kinds``: names of its nodes; None: not known."""
 
     def told_later(self, take: Callable[[], Iterable[BriefRuns]]) -> None:
         """``take``, on any thread, returns the calls that ran since the last time."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import types
 from collections.abc import Callable, Container, Hashable, Sequence
@@ -22,6 +23,7 @@ from adbg.engine.backends.torch.native.core import Core
 from adbg.engine.backends.torch.services import Services, node_name
 from adbg.engine.frames import local
 from adbg.engine.node_batch import NodeBatch
+from adbg.engine.outside import suppress
 from adbg.engine.types import SourceLine
 
 if TYPE_CHECKING:
@@ -30,11 +32,12 @@ if TYPE_CHECKING:
 
 
 Run = Callable[..., Any]
+Recorded = tuple[int, Any]  # since and events of a ``Passed``, which itself would keep its tensors
 
 
 class TorchCall(TorchGraph, BackwardCall):
     """See ``BackwardCall``. ``task``: torch's id of the running graph task, known once a hook fired or a nested call
-    began."""
+    began. ``written``: its nodes are written down."""
 
     def __init__(
         self,
@@ -67,7 +70,7 @@ class TorchCall(TorchGraph, BackwardCall):
         self._entry_point = entry_point
         self._sink = sink
         self._hooks: TorchHooks | None = None  # made with the first plan, dropped at the end: it holds this call
-        self._events: events.Written | None = None
+        self.written: events.Written | None = None
         self._root_names = root_names(roots)
 
     @property
@@ -91,21 +94,21 @@ class TorchCall(TorchGraph, BackwardCall):
 
     def collect(self) -> bool:
         far = self.far
-        if self._events is None and far is not None:
-            self._events = events.begin(self.core, far, self._outputs)
-        return self._events is not None
+        if self.written is None and far is not None:
+            self.written = events.begin(self.core, far, self._outputs)
+        return self.written is not None
 
     def collected(self) -> NodeBatch | None:
-        return self._events.take(self.order, bool(self._wanted)) if self._events is not None else None
+        return self.written.take(self.order, bool(self._wanted)) if self.written is not None else None
 
     def twin(self, shapes: bool) -> Hashable:
-        if self._events is None or self._wanted:
+        if self.written is None or self._wanted:
             return None
-        return self._events.twin if shapes else self._events.kin
+        return self.written.twin if shapes else self.written.kin
 
     def finish(self) -> None:
         """The call is over: no hook, no node, no tensor is kept."""
-        written, self._events = self._events, None
+        written, self.written = self.written, None
         if written is not None:
             written.end()
         hooks = self._hooks
@@ -146,11 +149,12 @@ class TorchCall(TorchGraph, BackwardCall):
 
 class Begun:
     """A call of the engine between its begin and its end, held by the frame that runs it alone. ``call`` is None while
-    nobody needed one. ``task`` and ``node``: the graph task that it is nested in, and the node that began it there."""
+    nobody needed one. ``task`` and ``node``: the graph task that it is nested in, and the node that began it there.
+    ``recorded``: it began without a word, although every node of it is written down."""
 
     __slots__ = (
-        "age", "args", "brief", "call", "ended", "grad_mode", "kwargs", "node", "number", "survey", "task",
-        "thread",
+        "age", "args", "brief", "call", "ended", "grad_mode", "kwargs", "node", "number", "recorded", "survey",
+        "task", "thread",
     )  # fmt: skip
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], number: int, task: int) -> None:
@@ -166,6 +170,19 @@ class Begun:
         self.survey: Survey | None = None
         self.brief: tuple[int, Facts] | None = None  # perf_counter_ns of its begin, where it was reported in short
         self.age = 0  # ``Calls.age`` then
+        self.recorded: Recorded | None = None
+
+    def spend(self, services: Services) -> None:
+        """What a whole backward did not retain cannot be run again: remember how old it was."""
+        args, kwargs = self.args, self.kwargs
+        keep = args[2] if len(args) > 2 else kwargs.get("keep_graph", False)
+        if self.task != -1 or keep:
+            return
+        if self.survey is not None:
+            services.note_number(self.survey.last)
+        elif args:
+            with suppress(Exception):  # knowing less about old graphs is no reason to hurt the program
+                services.note_root(args[0])
 
     @classmethod
     def looked_at(cls, passed: Passed, frame: types.FrameType, tell: Callable[[Passed], None]) -> Begun:
@@ -174,11 +191,33 @@ class Begun:
             begun = passed.begun = cls(local(frame, "args"), local(frame, "kwargs"), passed.number, -1)
             begun.thread = passed.thread
             begun.grad_mode = passed.grad_mode
+            if passed.facts is not None and passed.facts.source:
+                begun.recorded = passed.since, passed.events
+                begun.age = passed.age
+                return begun
             if passed.facts is not None:
                 begun.brief = passed.since, passed.facts
             tell(passed)
         found: Begun = passed.begun
         return found
+
+
+def under_way(
+    codes: Container[types.CodeType],
+    kinds: tuple[type, ...],
+    looked_at: Callable[[Any, types.FrameType], Begun | None],
+) -> list[tuple[Begun, types.FrameType]]:
+    """Calls under way on any thread (a node may run on another than the one that called), the latest first. ``codes``:
+    of functions that have one of ``kinds`` in their local ``call``."""
+    found = []
+    for innermost in sys._current_frames().values():
+        frame: types.FrameType | None = innermost
+        while frame is not None:
+            held = local(frame, "call") if frame.f_code in codes else None
+            if isinstance(held, kinds) and (begun := looked_at(held, frame)) is not None:
+                found.append((begun, frame))
+            frame = frame.f_back
+    return sorted(found, key=lambda entry: -entry[0].number)
 
 
 class Arguments:

@@ -19,9 +19,10 @@ import torch
 from adbg.engine.backends.base import HookSink
 from adbg.engine.backends.common.shield import surely
 from adbg.engine.backends.torch import private
-from adbg.engine.backends.torch.call import Arguments, Begun, TorchCall, entry_function
+from adbg.engine.backends.torch.call import Arguments, Begun, TorchCall, entry_function, under_way
 from adbg.engine.backends.torch.failures import mark_told, unexpected, unmark_told
 from adbg.engine.backends.torch.hooking import HookRegistration
+from adbg.engine.backends.torch.native.alone import adopt, pass_alone, record_alone
 from adbg.engine.backends.torch.native.brief import Calls, Facts, Passed
 from adbg.engine.backends.torch.native.survey import Surveyor
 from adbg.engine.backends.torch.services import Services, root_nodes
@@ -209,26 +210,35 @@ class EngineEntry:
         for call in [call for call in self.open if call.thread == here and call not in running]:
             self._drop(call)
 
-    def end(self, begun: Begun | None, result: Any) -> None:
+    def end(self, begun: Begun | None, result: Any, frame: types.FrameType | None = None) -> None:
         if begun is None:
             return
+        frame = frame or sys._getframe(1)
+        if begun.recorded is not None and begun.call is None:
+            self._in_full(begun, frame)
         call, sink = begun.call, self._sink
         begun.ended = True
         try:
-            self._spend(begun)
+            begun.spend(self._services)
             if self._services.stacks.by_anomaly and isinstance(result, tuple):
                 self._services.forget_parents(result)
             if call is not None and sink is not None:
                 sink.backward_end(call, None)
+                if begun.survey is not None and self._tick is None:
+                    record_alone(self.calls, self._frames, begun.age, begun.survey, sink, call, frame)
         finally:
             if call is not None:
                 surely(self._close, begun)
             if begun.brief is not None:
-                self._end_brief(begun, None)
+                self._end_brief(begun, None, frame)
             self._ticked(begun)
 
     def _ended_late(self, passed: Passed, us: float) -> None:
         """One was passed over, and somebody wants to hear of each now."""
+        if passed.facts is not None and passed.facts.source:
+            frame = sys._getframe(1)
+            self.end(self._looked_at(passed, frame), None, frame)
+            return
         self._tell_passed(passed)
         if self._sink is not None:
             self._sink.brief_end(passed.number, us, None)
@@ -247,40 +257,39 @@ class EngineEntry:
         if self._tick is not None and begun.task == -1:
             self._tick(False)
 
-    def _spend(self, begun: Begun) -> None:
-        """What a whole backward did not retain cannot be run again: remember how old it was."""
-        args, kwargs = begun.args, begun.kwargs
-        keep = args[2] if len(args) > 2 else kwargs.get("keep_graph", False)
-        if begun.task != -1 or keep:
-            return
-        if begun.survey is not None:
-            self._services.note_number(begun.survey.last)
-        elif args:
-            with suppress(Exception):  # knowing less about old graphs is no reason to hurt the program
-                self._services.note_root(args[0])
-
-    def _end_brief(self, begun: Begun, error: BaseException | None) -> None:
+    def _end_brief(self, begun: Begun, error: BaseException | None, frame: types.FrameType | None = None) -> None:
         sink, brief, survey = self._sink, begun.brief, begun.survey
         begun.brief = None
         if sink is None or brief is None:
             return
         us = (perf_counter_ns() - brief[0]) / 1000
         sink.brief_end(begun.number, us, error)
-        if error is None and survey is not None and survey.alike is not None and self._tick is None:
-            with suppress(Exception):
-                self._pass_alone(begun.age, survey.told, brief[1])
+        if error is None and survey is not None and self._tick is None:
+            pass_alone(self.calls, self._frames, begun.age, survey, brief[1], frame)
 
-    def _pass_alone(self, age: int, told: Any, facts: Facts) -> None:
-        """Have calls like this one passed over without a word, where nobody minds."""
-        entry: types.FrameType | None = sys._getframe(3)
-        user = self._frames.live_frame(entry)
-        if entry is not None and user is not None:
-            self.calls.allow(age, entry.f_code, user.f_code, told, facts)
+    # ---- a call that began without a word, although its nodes are recorded
+
+    def _in_full(self, begun: Begun, frame: types.FrameType) -> None:
+        sink = self._sink
+        call = begun.call = self._make(sink, begun, None, None, frame) if sink is not None else None
+        if sink is not None and call is not None:
+            self._adopt(sink, begun, call)
+
+    def _adopt(self, sink: HookSink, begun: Begun, call: TorchCall) -> None:
+        self.open.append(call)
+        if begun.recorded is not None:
+            with suppress(Exception):
+                adopt(call, *begun.recorded)
+                begun.survey = self._surveyor.survey(list(call.root_nodes))
+            self.calls.gather(sink)
+            sink.backward_begin(call)
 
     def failed(self, held: Any, error: BaseException) -> None:
         """An exception is leaving the engine: report it (post-mortem), once however many nested calls it crosses
         unarmed."""
         begun = self._looked_at(held, sys._getframe(1))
+        if begun is not None and begun.recorded is not None and begun.call is None and not begun.ended:
+            self._in_full(begun, sys._getframe(1))
         self._services.stacks.as_without(error)
         self._services.stacks.unmute()
         sink = self._sink
@@ -357,7 +366,7 @@ class EngineEntry:
         By task id, which holds across threads (past 60 levels torch continues in another one). A call that no hook has
         fired for yet is recognised by its graph: it contains the running node, and it learns its task id that way.
         """
-        node = private.current_node()
+        node, sink = private.current_node(), self._sink
         parent = self.tasks.get(task)
         if parent is None:
             for call in reversed(self.open):
@@ -365,6 +374,8 @@ class EngineEntry:
                     parent = call
                     parent.learn_task(task)
                     break
+        if parent is None and self.calls.records and sink is not None:  # it may have begun without a word
+            parent = (self._around(sink, node, task, self._running()) or (None, None))[0]
         return parent, parent.key_of(node) if parent is not None else None
 
     # ---- a call that was passed over is looked at after all
@@ -391,16 +402,7 @@ class EngineEntry:
             return None
 
     def _running(self) -> list[tuple[Begun, types.FrameType]]:
-        """Calls under way on any thread (a node may run on another than the one that called), the latest first."""
-        found = []
-        for innermost in sys._current_frames().values():
-            frame: types.FrameType | None = innermost
-            while frame is not None:
-                held = local(frame, "call") if frame.f_code in self.codes else None
-                if isinstance(held, (Begun, self.calls.kind)) and (begun := self._looked_at(held, frame)) is not None:
-                    found.append((begun, frame))
-                frame = frame.f_back
-        return sorted(found, key=lambda entry: -entry[0].number)
+        return under_way(self.codes, (Begun, self.calls.kind), self._looked_at)
 
     def _around(
         self, sink: HookSink, node: Any, task: int, running: list[tuple[Begun, types.FrameType]]
@@ -420,7 +422,7 @@ class EngineEntry:
                     call.finish()
                     continue
                 begun.call = call
-                self.open.append(call)
+                self._adopt(sink, begun, call)
             key = call.key_of(node)
             if key is not None:
                 call.learn_task(task)

@@ -4,7 +4,9 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <memory>
 #include <new>
 #include <utility>
 #include <vector>
@@ -13,7 +15,9 @@
 #include "listeners.h"
 #include "torch_graph.h"
 #include "torch_engine.h"
+#include "torch_events.h"
 #include "torch_nodes.h"
+#include "torch_tensors.h"
 #include "torch_watch.h"
 
 namespace adbg {
@@ -26,6 +30,11 @@ constexpr size_t kMostThreads = 256;
 constexpr uint64_t kFirst = 100;            // calls of a process that Python is told of at once
 constexpr int64_t kBetween = 250000000;     // ns: so often it is asked about a call all the same
 constexpr double kLong = 20000;             // us: calls behind one that took as long are told at once
+constexpr double kLongRecorded = 100000;    // the same where every node is recorded
+constexpr size_t kMostSpare = 4;            // tables of keys that wait to be used again
+constexpr size_t kMostShapes = 256;         // of one graph
+constexpr size_t kMostBytes = 16 << 20;     // of nodes that wait to be told
+constexpr size_t kMostNodes = 1 << 16;      // of a call whose nodes may wait
 
 double epoch() {
   timespec time;
@@ -41,6 +50,22 @@ int64_t monotonic() {  // what time.perf_counter_ns reads
 
 // ---- one call under way
 
+// What is written down of a call whose nodes are recorded.
+struct Record {
+  Follow events;
+  Keys keys;
+  PyObject* order;  // see `Known`
+  uint64_t known;
+
+  Record(Follow by, Keys&& its, PyObject* places, uint64_t id)
+      : events(std::move(by)), keys(std::move(its)), order(places), known(id) {
+    Py_INCREF(order);
+  }
+  ~Record() { Py_DECREF(order); }
+  Record(const Record&) = delete;
+  Record& operator=(const Record&) = delete;
+};
+
 struct Call {
   PyObject_HEAD
   unsigned long long number, iteration, thread, age;
@@ -50,6 +75,7 @@ struct Call {
   char grad_mode;
   PyObject* facts;  // of the graph it is like; None: nothing is of interest in any call
   PyObject* begun;  // what Python made of it, None while nobody asked
+  Record* record;   // where each of its nodes is recorded
 };
 
 void call_free(PyObject* self) {
@@ -57,6 +83,7 @@ void call_free(PyObject* self) {
   PyTypeObject* type = Py_TYPE(self);
   Py_CLEAR(call->facts);
   Py_CLEAR(call->begun);
+  delete std::exchange(call->record, nullptr);
   type->tp_free(self);
   Py_DECREF(type);
 }
@@ -65,14 +92,24 @@ PyMemberDef call_members[] = {
     {"number", T_ULONGLONG, offsetof(Call, number), READONLY, nullptr},
     {"iteration", T_ULONGLONG, offsetof(Call, iteration), READONLY, nullptr},
     {"thread", T_ULONGLONG, offsetof(Call, thread), READONLY, nullptr},
+    {"age", T_ULONGLONG, offsetof(Call, age), READONLY, "`BriefCalls.age` at its begin"},
     {"began", T_DOUBLE, offsetof(Call, began), READONLY, "seconds since the epoch"},
     {"since", T_LONGLONG, offsetof(Call, since), READONLY, "time.perf_counter_ns of its begin"},
     {"grad_mode", T_BOOL, offsetof(Call, grad_mode), READONLY, nullptr},
     {"facts", T_OBJECT, offsetof(Call, facts), READONLY, "what `allow` was given, or None"},
     {"begun", T_OBJECT, offsetof(Call, begun), 0, "for the caller's use"},
     {nullptr, 0, 0, 0, nullptr}};
+PyObject* call_events(PyObject* self, void*) {
+  const Record* record = reinterpret_cast<Call*>(self)->record;
+  if (record) return events_capsule(record->events);
+  Py_RETURN_NONE;
+}
+
+PyGetSetDef call_getset[] = {{"events", call_events, nullptr, "as of `torch_events_begin`; None: no node is recorded", nullptr},
+                             {nullptr, nullptr, nullptr, nullptr, nullptr}};
 PyType_Slot call_slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(call_free)},
                             {Py_tp_members, call_members},
+                            {Py_tp_getset, call_getset},
                             {0, nullptr}};
 #ifdef Py_TPFLAGS_DISALLOW_INSTANTIATION
 constexpr unsigned kFlags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION;
@@ -92,12 +129,21 @@ struct Known {
   bool accumulate;
   bool watched;  // but gradients that are not finite
   PyObject* facts;
+  // Where every node is recorded:
+  PyObject* order;     // strong: bytes, a uint32 for each key, its place in the order; nullptr: none is recorded
+  uint64_t alike, id;  // see `Alike`
+  struct Shapes {      // of gradients that the record has seen: the graphs that it has rows of
+    uint64_t shapes;
+    size_t count;
+    PyObject* facts;
+  };
+  std::vector<Shapes> shapes;
 };
 
 struct Run {
   unsigned long long number, iteration, thread;
   double began, us;
-  PyObject* facts;
+  PyObject *facts, *rows;  // rows: bytes, or nullptr
 };
 
 struct State {
@@ -109,6 +155,9 @@ struct State {
   Listeners listeners;
   int64_t asked = 0;     // when Python was asked about a call
   bool was_long = false;
+  uint64_t ids = 0;
+  size_t bytes = 0;      // of rows in `runs`
+  std::vector<Keys> spare;
 };
 
 struct Calls {
@@ -122,11 +171,13 @@ struct Calls {
 enum Part { kTensor, kParameter, kTaskId, kGradMode, kDispatchDepth, kFunctionDepth, kTracing, kParts };
 PyObject* part(Calls* calls, Part which) { return PyTuple_GET_ITEM(calls->parts, which); }
 
-PyObject *str_grad_fn, *str_accumulate, *str_context;
+PyObject *str_grad_fn, *str_accumulate, *str_context, *str_compiling, *str_compiled;
 
 void let_go(Known& known) {
   for (PyObject* code : known.codes) Py_DECREF(code);
   Py_DECREF(known.facts);
+  Py_XDECREF(known.order);
+  for (const Known::Shapes& each : known.shapes) Py_DECREF(each.facts);
 }
 
 void forget(Calls* calls) {
@@ -226,10 +277,48 @@ bool same(const Survey& one, const Survey& other) {
   return one.nodes == other.nodes && one.types == other.types && one.one == other.one && one.other == other.other;
 }
 
+// Whether backwards run compiled: torch's engine is not asked then.
+bool compiled() {
+  PyObject* module = PyImport_GetModule(str_compiling);
+  PyObject* on = module ? PyObject_GetAttr(module, str_compiled) : nullptr;
+  const bool is = on && on != Py_False;
+  Py_XDECREF(on);
+  Py_XDECREF(module);
+  PyErr_Clear();
+  return is;
+}
+
+// All that a backward begins at is finite: where it is not, the record says so.
+bool all_finite(PyObject* outputs) {
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(outputs); i++) {
+    void* tensor = tensor_behind(PyTuple_GET_ITEM(outputs, i));
+    View view;
+    if (!tensor || !is_plain(tensor) || read_tensor(&tensor, view) != Seen::floats || !view.dense) return false;
+    if (any_nonfinite(view.kind, view.data, view.count)) return false;
+  }
+  return true;
+}
+
+struct Release {
+  void operator()(PyObject* object) const { Py_DECREF(object); }
+};
+using Strong = std::unique_ptr<PyObject, Release>;
+
+// What Python said of a graph that a call is like.
+struct Match {
+  long long last = -1;
+  bool watched = false;
+  uint64_t known = 0;
+  Strong order;
+  size_t nodes = 0;
+  Keys keys{0};
+};
+
 // A new reference to the facts of the graph that this call is like; nullptr: it is to be looked at. `foreign`: with an
 // exception of the program's, which a signal handler raised in one of the questions.
-PyObject* facts_of(Calls* calls, bool accumulate, const Roots& roots, long long& last, bool& watched, bool& foreign) {
+PyObject* facts_of(Calls* calls, bool accumulate, const Roots& roots, Match& match, bool& foreign) {
   State& state = *calls->state;
+  long long& last = match.last;
   Survey found;
   if (state.all) {
     for (void* node : roots.nodes())
@@ -243,15 +332,37 @@ PyObject* facts_of(Calls* calls, bool accumulate, const Roots& roots, long long&
   if (state.runs.size() >= kMostRuns || std::none_of(state.known.begin(), state.known.end(), here)) return nullptr;
   const int hurries = state.listeners.hurried();
   foreign = hurries < 0;
-  if (hurries || survey(roots.nodes().data(), roots.nodes().size(), found) != Surveyed::done) return nullptr;
+  if (hurries) return nullptr;
+  const bool recorded = std::any_of(state.known.begin(), state.known.end(), [](const Known& each) { return each.order; });
+  if (recorded) {
+    if (state.bytes > kMostBytes) return nullptr;
+    if (state.spare.empty()) {
+      match.keys = Keys();
+    } else {
+      match.keys = std::move(state.spare.back());
+      state.spare.pop_back();
+    }
+  }
+  if (survey(roots.nodes().data(), roots.nodes().size(), found, recorded ? &match.keys : nullptr) != Surveyed::done)
+    return nullptr;
   for (const Known& each : state.known)  // again: code of the program's may have run in between
-    if (here(each) && same(each.survey, found)) {
+    if (here(each) && same(each.survey, found) && (!each.order || (recorded && each.alike == found.alike))) {
       last = found.last;
-      watched = each.watched;
+      match.watched = each.watched;
+      Py_XINCREF(each.order);
+      match.order.reset(each.order);  // ours: what runs before it is used may have the graph forgotten
+      match.known = each.id;
+      match.nodes = found.nodes;
       Py_INCREF(each.facts);
       return each.facts;
     }
   return nullptr;
+}
+
+void give_back(State& state, Keys&& keys) {
+  if (state.spare.size() >= kMostSpare) return;
+  keys.clear();
+  state.spare.push_back(std::move(keys));
 }
 
 // A call that is passed over; nullptr, perhaps with an exception set: it is not. `foreign`: that one is the program's.
@@ -259,16 +370,26 @@ PyObject* pass(Calls* calls, PyObject* arguments, PyObject* keywords, bool& fore
   if (!plain(calls, arguments, keywords)) return nullptr;
   const Roots roots(PyTuple_GET_ITEM(arguments, 0));
   if (!roots.whole()) return nullptr;
-  long long last = -1;
-  bool watched = false;
+  Match match;
   const uint64_t age = calls->state->age;
-  PyObject* facts = facts_of(calls, PyDict_GetItem(keywords, str_accumulate) == Py_True, roots, last, watched,
-                             foreign);
+  PyObject* facts = facts_of(calls, PyDict_GetItem(keywords, str_accumulate) == Py_True, roots, match, foreign);
   if (!facts) return nullptr;
+  PyObject* outputs = PyTuple_GET_ITEM(arguments, 0);
+  PyObject* first = PyTuple_GET_ITEM(outputs, 0);
+  std::unique_ptr<Record> record;
+  if (match.order) {
+    Follow events = !compiled() && all_finite(outputs) && calls->state->age == age ? events_next(first, match.nodes) : nullptr;
+    if (!events) {
+      Py_DECREF(facts);
+      return nullptr;
+    }
+    record = std::make_unique<Record>(std::move(events), std::move(match.keys), match.order.get(), match.known);
+  }
   const long grad_mode = asked(part(calls, kGradMode));
   Call* call = PyErr_Occurred() ? nullptr : PyObject_New(Call, call_type);
-  if (!call || calls->state->age != age || (watched && !watch_next(PyTuple_GET_ITEM(PyTuple_GET_ITEM(arguments, 0), 0)))) {
-    Py_XDECREF(call);
+  if (!call || calls->state->age != age || (match.watched && !watch_next(first))) {
+    if (call) PyObject_Free(call), Py_DECREF(call_type);
+    follow_next(nullptr);
     Py_DECREF(facts);
     return nullptr;
   }
@@ -276,11 +397,12 @@ PyObject* pass(Calls* calls, PyObject* arguments, PyObject* keywords, bool& fore
   call->iteration = ++calls->iteration;
   call->thread = PyThread_get_thread_ident();
   call->age = age;
-  call->last = PyTuple_GET_ITEM(arguments, 2) == Py_True ? -1 : last;
+  call->last = PyTuple_GET_ITEM(arguments, 2) == Py_True ? -1 : match.last;
   call->grad_mode = grad_mode != 0;
   call->facts = facts;
   Py_INCREF(Py_None);
   call->begun = Py_None;
+  call->record = record.release();
   call->began = epoch();
   call->since = monotonic();
   if (facts != Py_None) calls->state->listeners.note(call->number, call->began, 0);
@@ -316,6 +438,39 @@ PyObject* calls_begin(PyObject* self, PyObject* const* arguments, Py_ssize_t cou
   return PyObject_Vectorcall(calls->begin, arguments, static_cast<size_t>(count), nullptr);
 }
 
+// The facts that tell of a call whose nodes are recorded, and their rows; nullptr, perhaps with an exception set: it is not
+// as those before it were.
+PyObject* recorded(State& state, const Record& record, Rows& rows) {
+  if (!events_rows(record.events, record.keys, record.order, rows)) return nullptr;
+  if (rows.lost) return nullptr;
+  for (const Known& known : state.known)
+    for (const Known::Shapes& each : known.shapes)
+      if (known.id == record.known && each.shapes == rows.shapes && each.count == rows.count) return each.facts;
+  return nullptr;
+}
+
+// The end of a call, each of whose nodes was written down.
+PyObject* end_recorded(Calls* calls, Call* call, double us) {
+  State& state = *calls->state;
+  Rows rows;
+  state.was_long = us > kLongRecorded;
+  PyObject* facts = call->age == state.age ? recorded(state, *call->record, rows) : nullptr;
+  if (!facts) {
+    PyErr_Clear();
+    Py_XDECREF(rows.bytes);
+    return PyObject_CallFunction(calls->late, "Od", reinterpret_cast<PyObject*>(call), us);
+  }
+  give_back(state, std::move(call->record->keys));
+  delete std::exchange(call->record, nullptr);
+  spend(state, call->thread, call->last);
+  state.listeners.note(call->number, call->began, epoch());
+  state.bytes += static_cast<size_t>(PyBytes_GET_SIZE(rows.bytes));
+  Py_INCREF(facts);
+  state.runs.push_back({call->number, call->iteration, call->thread, call->began, us, facts, rows.bytes});
+  if (state.runs.size() == 1 && !state.listeners.woken()) return nullptr;
+  Py_RETURN_NONE;
+}
+
 PyObject* calls_end(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   Calls* calls = reinterpret_cast<Calls*>(self);
   if (count != 2 || Py_TYPE(arguments[0]) != call_type)
@@ -330,13 +485,14 @@ PyObject* calls_end(PyObject* self, PyObject* const* arguments, Py_ssize_t count
   }
   State& state = *calls->state;
   const double us = static_cast<double>(monotonic() - call->since) / 1000;
-  state.was_long = us > kLong;
   try {
+    if (call->record) return end_recorded(calls, call, us);
+    state.was_long = us > kLong;
     spend(state, call->thread, call->last);
     if (call->facts == Py_None) Py_RETURN_NONE;
     if (call->age == state.age) {
       state.listeners.note(call->number, call->began, epoch());
-      state.runs.push_back({call->number, call->iteration, call->thread, call->began, us, call->facts});
+      state.runs.push_back({call->number, call->iteration, call->thread, call->began, us, call->facts, nullptr});
       Py_INCREF(call->facts);
       if (state.runs.size() == 1 && !state.listeners.woken()) return nullptr;
       Py_RETURN_NONE;
@@ -347,20 +503,46 @@ PyObject* calls_end(PyObject* self, PyObject* const* arguments, Py_ssize_t count
   return PyObject_CallFunction(calls->late, "Od", arguments[0], us);  // nobody may ask any more
 }
 
-// allow(age, entry, code, accumulate, watched, survey, facts) -> whether calls like this one are passed over from now on: made by
+// The record has a graph's rows with these shapes too, or under another call.
+PyObject* add_shapes(Known& known, const Known::Shapes& these) {
+  PyObject* gone = nullptr;
+  const auto same = [&](const Known::Shapes& each) { return each.shapes == these.shapes && each.count == these.count; };
+  const auto present = std::find_if(known.shapes.begin(), known.shapes.end(), same);
+  Py_INCREF(these.facts);
+  if (present != known.shapes.end()) {
+    gone = std::exchange(present->facts, these.facts);
+  } else if (known.shapes.size() < kMostShapes) {
+    known.shapes.reserve(kMostShapes);
+    known.shapes.push_back(these);
+  } else {
+    gone = std::exchange(known.shapes.front(), these).facts;
+  }
+  Py_XDECREF(gone);
+  Py_RETURN_TRUE;
+}
+
+// allow(age, entry, code, accumulate, watched, survey, facts, nodes) -> whether calls like this one are passed over from now on: made by
 // the frames above the caller's caller out to the first one of `code`. Not where the age is another than it was then.
+// `nodes`: None, or (alike, shapes, count, order): each of their nodes is recorded, and these are the facts where the
+// gradients have the same shapes.
 PyObject* calls_allow(PyObject* self, PyObject* arguments) {
   Calls* calls = reinterpret_cast<Calls*>(self);
   State& state = *calls->state;
   unsigned long long age, types, one, other;
-  PyObject *entry, *code, *facts;
+  PyObject *entry, *code, *facts, *recorded = Py_None, *order = nullptr;
+  unsigned long long alike = 0, shapes = 0;
+  Py_ssize_t rows = 0;
   int accumulate, watched;
   Py_ssize_t nodes;
-  if (!PyArg_ParseTuple(arguments, "KO!O!pp(nKKK)O", &age, &PyCode_Type, &entry, &PyCode_Type, &code, &accumulate,
-                        &watched, &nodes, &types, &one, &other, &facts))
+  if (!PyArg_ParseTuple(arguments, "KO!O!pp(nKKK)O|O", &age, &PyCode_Type, &entry, &PyCode_Type, &code, &accumulate,
+                        &watched, &nodes, &types, &one, &other, &facts, &recorded))
     return nullptr;
+  if (recorded != Py_None) {
+    if (!PyArg_ParseTuple(recorded, "KKnS", &alike, &shapes, &rows, &order)) return nullptr;
+    if (nodes > static_cast<Py_ssize_t>(kMostNodes) || PyBytes_GET_SIZE(order) != nodes * 4) Py_RETURN_FALSE;
+  }
   if (age != state.age || !state.listeners.any()) Py_RETURN_FALSE;
-  Known known{{}, {}, {}, accumulate != 0, watched != 0, facts};
+  Known known{{}, {}, {}, accumulate != 0, watched != 0, facts, order, alike, ++state.ids, {}};
   known.survey.nodes = static_cast<size_t>(nodes);
   known.survey.types = types;
   known.survey.one = one;
@@ -380,15 +562,23 @@ PyObject* calls_allow(PyObject* self, PyObject* arguments) {
     if (!found) Py_RETURN_FALSE;
     const auto as = [&](const Known& each) {
       return each.places == known.places && same(each.survey, known.survey) && each.accumulate == known.accumulate &&
-             each.watched == known.watched;
+             each.watched == known.watched && !each.order == !known.order && each.alike == known.alike;
     };
-    if (std::any_of(state.known.begin(), state.known.end(), as)) Py_RETURN_TRUE;
+    const Known::Shapes these{shapes, static_cast<size_t>(rows), facts};
+    const auto present = std::find_if(state.known.begin(), state.known.end(), as);
+    if (present != state.known.end()) {
+      if (order) return add_shapes(*present, these);
+      Py_RETURN_TRUE;
+    }
+    if (order) known.shapes.push_back(these);
     state.known.push_back(known);
   } catch (const std::bad_alloc&) {
     return PyErr_NoMemory();
   }
   for (PyObject* each : known.codes) Py_INCREF(each);
   Py_INCREF(facts);
+  Py_XINCREF(order);
+  if (order) Py_INCREF(facts);
   if (state.known.size() > kMostKnown) {
     Known oldest = std::move(state.known.front());
     state.known.erase(state.known.begin());
@@ -417,12 +607,14 @@ PyObject* calls_forbid(PyObject* self, PyObject*) {
 PyObject* calls_take(PyObject* self, PyObject*) {
   std::vector<Run> runs;
   runs.swap(reinterpret_cast<Calls*>(self)->state->runs);
+  reinterpret_cast<Calls*>(self)->state->bytes = 0;
   PyObject* list = PyList_New(static_cast<Py_ssize_t>(runs.size()));
   for (size_t i = 0; i < runs.size(); i++) {
     const Run& run = runs[i];
-    PyObject* row = list ? Py_BuildValue("(KKKddN)", run.number, run.iteration, run.thread, run.began, run.us, run.facts)
+    PyObject* rows = run.rows ? run.rows : Py_NewRef(Py_None);
+    PyObject* row = list ? Py_BuildValue("(KKKddNN)", run.number, run.iteration, run.thread, run.began, run.us, run.facts, rows)
                          : nullptr;
-    if (!list) Py_DECREF(run.facts);
+    if (!list) Py_DECREF(run.facts), Py_DECREF(rows);
     if (row) PyList_SET_ITEM(list, static_cast<Py_ssize_t>(i), row);
     else Py_CLEAR(list);
   }
@@ -507,7 +699,10 @@ void calls_free(PyObject* self) {
   PyTypeObject* type = Py_TYPE(self);
   if (calls->state) {
     forget(calls);
-    for (Run& run : calls->state->runs) Py_DECREF(run.facts);
+    for (Run& run : calls->state->runs) {
+      Py_DECREF(run.facts);
+      Py_XDECREF(run.rows);
+    }
     delete calls->state;
   }
   Py_CLEAR(calls->begin);
@@ -527,11 +722,11 @@ PyMethodDef calls_methods[] = {
     {"begin", as_method(calls_begin), METH_FASTCALL, "(args, kwargs) -> what `end` takes"},
     {"end", as_method(calls_end), METH_FASTCALL, "(what `begin` returned, result)"},
     {"allow", calls_allow, METH_VARARGS,
-     "(age, code of the entry, code of the user's line, accumulate, watched, survey, facts) -> bool"},
+     "(age, code of the entry, code of the user's line, accumulate, watched, survey, facts, nodes=None) -> bool"},
     {"listen", calls_listen, METH_VARARGS, "(asks, zeros, wake, cell): calls may be passed over; see listeners.h"},
     {"allow_all", calls_allow_all, METH_NOARGS, "all calls are passed over and not written down"},
     {"forbid", calls_forbid, METH_NOARGS, "the next call is looked at again"},
-    {"take", calls_take, METH_NOARGS, "() -> [(number, iteration, thread, began, us, facts)] since the last time"},
+    {"take", calls_take, METH_NOARGS, "() -> [(number, iteration, thread, began, us, facts, rows)] since the last time"},
     {"next", calls_next, METH_O, "(outermost) -> the number of a call that is looked at"},
     {"used_up", calls_used_up, METH_VARARGS, "(thread, number of a root whose graph a backward used up)"},
     {"last", calls_last, METH_O, "(thread) -> the highest one, or None"},
@@ -562,7 +757,9 @@ int add_brief_types(PyObject* module) {
   str_context = PyUnicode_InternFromString("tracing_context");
   if (!call_type) call_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&call_spec));
   PyObject* type = call_type ? PyType_FromSpec(&calls_spec) : nullptr;
-  if (!type || !str_grad_fn || !str_accumulate || !str_context) return -1;
+  str_compiling = PyUnicode_InternFromString("torch._dynamo.compiled_autograd");
+  str_compiled = PyUnicode_InternFromString("compiled_autograd_enabled");
+  if (!type || !str_compiling || !str_compiled || !str_grad_fn || !str_accumulate || !str_context) return -1;
   Py_INCREF(call_type);
   if (PyModule_AddObject(module, "BriefCall", reinterpret_cast<PyObject*>(call_type)) != 0 ||
       PyModule_AddObject(module, "BriefCalls", type) != 0)

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -84,22 +85,39 @@ class Events final : public Followed {
     write({run.node, run.begin, run.end, figure.norm, figure.shape, figure.flags, thread_number()});
   }
 
-  // What was written since the last time, in the order of begins, and how much there was no room for.
-  uint64_t take(std::vector<Event>& into) {
+  // In the order of begins, and how much there was no room for.
+  struct Taken {
+    std::vector<Event> events;
     uint64_t lost;
+  };
+  // What was written since the last time.
+  Taken take() {
+    Taken taken{{}, 0};
     {
       std::lock_guard<std::mutex> held(lock_);
-      into = events_;
+      taken = {events_, std::exchange(lost_, 0)};
       events_.clear();
-      lost = std::exchange(lost_, 0);
-      limit_ -= std::min(limit_, into.size());
+      limit_ -= std::min(limit_, taken.events.size());
     }
-    const auto before = [](const Event& one, const Event& other) { return one.begin < other.begin; };
-    if (!std::is_sorted(into.begin(), into.end(), before)) std::stable_sort(into.begin(), into.end(), before);
-    return lost;
+    in_order(taken.events);
+    return taken;
+  }
+  // The same, which stays.
+  Taken so_far() {
+    Taken taken{{}, 0};
+    {
+      std::lock_guard<std::mutex> held(lock_);
+      taken = {events_, lost_};
+    }
+    in_order(taken.events);
+    return taken;
   }
 
  private:
+  static void in_order(std::vector<Event>& events) {
+    const auto before = [](const Event& one, const Event& other) { return one.begin < other.begin; };
+    if (!std::is_sorted(events.begin(), events.end(), before)) std::stable_sort(events.begin(), events.end(), before);
+  }
   void write(const Event& event) {
     std::lock_guard<std::mutex> held(lock_);
     if (events_.size() < limit_) events_.push_back(event);  // there is room: nothing is allocated while nodes run
@@ -123,6 +141,33 @@ Shared* from_capsule(PyObject* capsule) { return static_cast<Shared*>(PyCapsule_
 uint64_t mix(uint64_t hash, uint64_t value) {
   hash = (hash ^ value) * 0x9E3779B97F4A7C15ull;
   return hash ^ (hash >> 29);
+}
+
+struct Row {
+  uint32_t key, index;
+  uint64_t begin;
+  double norm;
+  float us;
+  uint16_t flags, thread;
+};
+static_assert(sizeof(Row) == 32, "as Python reads it");
+
+// `places`: a uint32 for each key. False with an exception set.
+bool pack(const Events::Taken& taken, const Keys& keys, const char* places, Rows& rows) {
+  rows = {PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(taken.events.size() * sizeof(Row))), 0, taken.lost, 0};
+  if (!rows.bytes) return false;
+  char* out = PyBytes_AS_STRING(rows.bytes);
+  for (const Event& event : taken.events) {
+    const uint32_t key = keys.find(event.node);
+    if (key == kNoKey) continue;  // one that the engine put in front of several roots
+    Row row{key, 0, event.begin, event.norm, static_cast<float>(event.end - event.begin) / 1000.0f, event.flags,
+            event.thread};
+    memcpy(&row.index, places + 4 * size_t{key}, 4);
+    memcpy(out + rows.count++ * sizeof(Row), &row, sizeof row);
+    rows.shapes += mix(mix(1, key), event.shape);  // in any order: threads may run them in another one
+  }
+  return rows.count == taken.events.size() ||
+         _PyBytes_Resize(&rows.bytes, static_cast<Py_ssize_t>(rows.count * sizeof(Row))) == 0;
 }
 
 }  // namespace
@@ -171,33 +216,27 @@ PyObject* torch_events_take(PyObject*, PyObject* arguments) {
     PyErr_SetString(PyExc_ValueError, "four bytes for each node");
     return nullptr;
   }
-  std::vector<Event> events;
-  const uint64_t lost = (*watched)->take(events);
-  struct Row {
-    uint32_t key, index;
-    uint64_t begin;
-    double norm;
-    float us;
-    uint16_t flags, thread;
-  };
-  static_assert(sizeof(Row) == 32, "as Python reads it");
-  const char* place = PyBytes_AS_STRING(positions);
-  PyObject* rows = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(events.size() * sizeof(Row)));
-  if (!rows) return nullptr;
-  char* out = PyBytes_AS_STRING(rows);
-  size_t count = 0;
-  uint64_t shapes = 0;
-  for (const Event& event : events) {
-    const uint32_t key = walked->keys.find(event.node);
-    if (key == UINT32_MAX) continue;  // one that the engine put in front of several roots
-    Row row{key, 0, event.begin, event.norm, static_cast<float>(event.end - event.begin) / 1000.0f, event.flags,
-            event.thread};
-    memcpy(&row.index, place + 4 * key, 4);
-    memcpy(out + count++ * sizeof(Row), &row, sizeof row);
-    shapes += mix(mix(1, key), event.shape);  // in any order: threads may run them in another one
-  }
-  if (count != events.size() && _PyBytes_Resize(&rows, static_cast<Py_ssize_t>(count * sizeof(Row))) != 0) return nullptr;
-  return Py_BuildValue("(NKK)", rows, static_cast<unsigned long long>(lost), static_cast<unsigned long long>(shapes));
+  Rows rows;
+  if (!pack((*watched)->take(), walked->keys, PyBytes_AS_STRING(positions), rows)) return nullptr;
+  return Py_BuildValue("(NKK)", rows.bytes, static_cast<unsigned long long>(rows.lost),
+                       static_cast<unsigned long long>(rows.shapes));
+}
+
+Follow events_next(PyObject* tensor, size_t nodes) {
+  void* impl = engine_on() ? tensor_behind(tensor) : nullptr;
+  if (!impl || !is_plain(impl)) return nullptr;
+  auto events = std::make_shared<Events>(nodes, nodes + 1);
+  follow_next(events);
+  return events;
+}
+
+bool events_rows(const Follow& events, const Keys& keys, PyObject* positions, Rows& rows) {
+  return pack(static_cast<Events*>(events.get())->so_far(), keys, PyBytes_AS_STRING(positions), rows);
+}
+
+PyObject* events_capsule(const Follow& events) {
+  auto* shared = new (std::nothrow) Shared(std::static_pointer_cast<Events>(events));
+  return shared ? PyCapsule_New(shared, kCapsule, free_capsule) : PyErr_NoMemory();
 }
 
 PyObject* torch_events_end(PyObject*, PyObject* capsule) {
@@ -212,21 +251,18 @@ PyObject* torch_alike(PyObject*, PyObject* walk) {
   if (!walked) return nullptr;
   const std::vector<void*>& nodes = walked->nodes;
   if (node_layout.leaf < 0 || nodes.empty()) Py_RETURN_NONE;
-  const uint64_t first = sequence_of(nodes[0]);
-  uint64_t hash = nodes.size();
+  Alike alike(nodes[0]);
   for (void* node : nodes) {
-    const uint64_t number = sequence_of(node);
-    hash = mix(hash, *static_cast<uint64_t*>(node));  // its type, by the table of its functions
-    hash = mix(hash, number == UINT64_MAX ? at_offset<uint64_t>(node, node_layout.leaf) : first - number);
-    hash = mix(hash, stack_number(node));
+    alike.node(node, stack_number(node));
     char* const* bounds = &at_offset<char*>(node, node_layout.edges);
     for (char* edge = bounds[0]; edge < bounds[1]; edge += node_layout.edge_bytes) {
       void* below = *reinterpret_cast<void**>(edge);
-      hash = mix(hash, below ? walked->keys.find(below) : UINT64_MAX);
-      hash = mix(hash, *reinterpret_cast<uint32_t*>(edge + node_layout.edge_bytes - 8));
+      alike.edge(below ? walked->keys.find(below) : kNoKey,
+                 *reinterpret_cast<uint32_t*>(edge + node_layout.edge_bytes - 8));
     }
   }
-  return PyLong_FromUnsignedLongLong(hash);
+  const std::set<uint32_t> distinct(walked->roots.begin(), walked->roots.end());
+  return PyLong_FromUnsignedLongLong(alike.result(nodes.size(), distinct.size()));
 }
 
 PyObject* torch_events_figure(PyObject*, PyObject* arguments) {

@@ -5,7 +5,28 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <cstddef>
+#include <cstdint>
+
+#include "torch_engine.h"
+#include "torch_graph.h"
+
 namespace adbg {
+
+// For calls that nobody looks at while they run.
+
+// Every node of the next backward that this thread begins, at `tensor`, is written down; nullptr: it cannot be.
+Follow events_next(PyObject* tensor, size_t nodes);
+// What was written down of it so far, and stays: `bytes` and `shapes` as below. `positions`: bytes, a uint32 for each
+// key. False with an exception set.
+struct Rows {
+  PyObject* bytes = nullptr;
+  size_t count = 0;
+  uint64_t lost = 0, shapes = 0;
+};
+bool events_rows(const Follow& events, const Keys& keys, PyObject* positions, Rows& rows);
+// As `torch_events_begin` returns it.
+PyObject* events_capsule(const Follow& events);
 
 // torch_events(on) -> "" or why not. On: the engine's functions are ours; off: they are torch's again.
 PyObject* torch_events(PyObject*, PyObject* on);

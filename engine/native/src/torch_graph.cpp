@@ -99,17 +99,19 @@ uint64_t mixed(uint64_t value) {  // splitmix64
 }
 
 // False: a node tells its type by its Python object alone, or an exception is set.
-bool follow(void* const* roots, size_t count, Survey& found) {
+bool follow(void* const* roots, size_t count, Survey& found, bool exactly) {
   std::vector<void*>& nodes = scratch.nodes;
   Keys& keys = scratch.keys;
   bool added;
   scratch.surveys++;
   for (size_t i = 0; i < count; i++) {
     void* node = roots[i];
-    keys.put(node, 0, added);
+    keys.put(node, static_cast<uint32_t>(nodes.size()), added);
     if (added) nodes.push_back(node);
     if (sequence_of(node) != UINT64_MAX) found.last = std::max(found.last, static_cast<int64_t>(sequence_of(node)));
   }
+  const size_t distinct = nodes.size();
+  Alike alike(nodes.empty() ? nullptr : nodes[0]);
   for (size_t i = 0; i < nodes.size(); i++) {
     void* node = nodes[i];
     void* table = *static_cast<void**>(node);
@@ -127,30 +129,46 @@ bool follow(void* const* roots, size_t count, Survey& found) {
     }
     // An accumulate node is made anew for each graph, its parameter stays.
     const uint64_t leaf = sequence_of(node) == UINT64_MAX ? at_offset<uint64_t>(node, node_layout.leaf) : 0;
-    const uint64_t made = mixed(type.type + stack_number(node)) + mixed(leaf);
+    const uint64_t stack = stack_number(node);
+    const uint64_t made = mixed(type.type + stack) + mixed(leaf);
+    if (exactly) alike.node(node, stack);
     found.one += mixed(made);
     found.other += mixed(made + 0x9E3779B97F4A7C15ull);
     char* const* bounds = &at_offset<char*>(node, node_layout.edges);
     for (char* edge = bounds[0]; edge < bounds[1]; edge += node_layout.edge_bytes) {
       void* following = *reinterpret_cast<void**>(edge);
-      if (!following) continue;
-      keys.put(following, 0, added);
-      if (added) nodes.push_back(following);
+      uint32_t key = kNoKey;
+      if (following) {
+        key = keys.put(following, static_cast<uint32_t>(nodes.size()), added);
+        if (added) nodes.push_back(following);
+      }
+      if (exactly) alike.edge(key, *reinterpret_cast<uint32_t*>(edge + node_layout.edge_bytes - 8));
     }
   }
   found.nodes = nodes.size();
+  if (exactly) found.alike = alike.result(nodes.size(), distinct);
   return true;
 }
 
 }  // namespace
 
-Surveyed survey(void* const* roots, size_t count, Survey& found) {
+Alike::Alike(void* first) : first_(first ? sequence_of(first) : 0) {}
+
+void Alike::node(void* node, uint64_t stack) {
+  const uint64_t number = sequence_of(node);
+  mix(*static_cast<uint64_t*>(node));  // its type, by the table of its functions
+  mix(number == UINT64_MAX ? at_offset<uint64_t>(node, node_layout.leaf) : first_ - number);
+  mix(stack);
+}
+
+Surveyed survey(void* const* roots, size_t count, Survey& found, Keys* keys) {
   // Making a Python object may run a collection, and a finalizer of the program's may run a backward in it.
   if (node_layout.leaf < 0 || node_layout.edge_bytes != 16 || !objects_ready() || scratch.busy) return Surveyed::unknown;
   bool done = false;
   scratch.busy = true;
   try {
-    done = follow(roots, count, found);
+    done = follow(roots, count, found, keys != nullptr);
+    if (done && keys) std::swap(*keys, scratch.keys);
   } catch (const std::bad_alloc&) {
     PyErr_NoMemory();
   }

@@ -83,18 +83,45 @@ void free_graph(Graph* graph);
 // Keys in the order in which the engine runs the graph.
 std::vector<uint32_t> order_of(const Graph& graph);
 
+// A number for all that can be told of a graph but shapes: types, leaves, stacks, the order in which nodes were made, and
+// edges. Fed node by node in breadth-first order, each node's edges behind it.
+class Alike {
+ public:
+  explicit Alike(void* first);
+  void node(void* node, uint64_t stack);
+  // `key`: kNoKey where it leads nowhere.
+  void edge(uint32_t key, uint32_t slot) {
+    mix(key);
+    mix(slot);
+  }
+  uint64_t result(size_t nodes, size_t roots) {
+    mix(nodes);
+    mix(roots);
+    return hash_;
+  }
+
+ private:
+  void mix(uint64_t value) {
+    hash_ = (hash_ ^ value) * 0x9E3779B97F4A7C15ull;
+    hash_ ^= hash_ >> 29;
+  }
+  uint64_t hash_ = 1, first_;
+};
+
 // What is said of a graph: sums over types, stacks and accumulate nodes, equal for graphs that are alike.
 struct Survey {
   size_t nodes = 0;
   uint64_t types = 0;           // the set of their types
   uint64_t one = 0, other = 0;  // all that makes two graphs alike
   int64_t last = -1;            // the highest number of a root; -1: all are accumulate nodes
+  uint64_t alike = 0;           // see above, where it was asked for
 };
 enum class Surveyed { done, unknown, failed };  // failed: with an exception set
 
 // Of the graph below these nodes, which must be alive meanwhile. Unknown where a node tells its type by its Python object
-// alone. Making one may run a collection, and in it code of the program's.
-Surveyed survey(void* const* roots, size_t count, Survey& found);
+// alone. Making one may run a collection, and in it code of the program's. `keys`: `alike` is told too, and it gets the
+// keys of the nodes, as `Graph` has them.
+Surveyed survey(void* const* roots, size_t count, Survey& found, Keys* keys = nullptr);
 
 // torch_survey(roots) -> (nodes, types, one, other, last), or None where it is not known.
 PyObject* torch_survey(PyObject*, PyObject* roots);

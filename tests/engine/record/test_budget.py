@@ -15,6 +15,7 @@ from adbg.engine.record import budget
 from adbg.engine.record.reader import RunReader
 from adbg.engine.record.recorder import Recorder
 from adbg.engine.record.runs import summary
+from adbg.engine.types import BriefCall, BriefRun
 
 LIMIT = 1 << 20
 
@@ -185,5 +186,34 @@ def test_packed_nodes_and_graphs_that_were_written_once(tmp_path: Path) -> None:
         assert [row.name for row in reader.graph(number)] == [row.name for row in ROWS]
         assert reader.forward_stack(number, 1) == STACK and reader.edges(number)
         assert [(event.index, event.norm) for event in reader.events(number)][:4] == [(1, 1), (1, 1), (2, 2), (2, 2)]
+    whole = [event.seq for event in reader.events()]
+    assert whole == sorted(set(whole)) and len(whole) == 120 * len(calls)
+
+
+def test_calls_told_later_keep_the_graph_that_they_share(tmp_path: Path) -> None:
+    """The one call that handed its graph in goes; those told in blocks refer to it all the same, in every call kept."""
+    problems: list[str] = []
+    recorder = Recorder.open(tmp_path / "run", 0, problems.append, LIMIT)
+    rows = b"".join(struct.pack("<IIQdfHH", 10 + n, n, 1000 * n, float(n), 1.0, 1, 1) for n in (1, 2, 3)) * 20
+    recorder.backward_begin(1, nodes=3, roots=["A"], file="/me/train.py", line=88, iteration=1)
+    recorder.node_events(1, rows)
+    recorder.graph(1, ROWS, {1: STACK}, EDGES)
+    recorder.backward_end(1, 10.0)
+    for number in range(2, 6001):
+        call = BriefCall(number, 3, ("A",), "backward", number, 0, "/me/train.py", 88)
+        recorder.brief(BriefRun(call, 1.0, False, 10.0), rows, 1)
+        if number % 600 == 0:
+            assert recorder.flush(20)
+    recorder.close()
+    assert problems == [] and on_disk(tmp_path / "run") < 2 * LIMIT
+    reader = RunReader(tmp_path / "run")
+    calls = reader.backwards()
+    first = calls[0].number
+    assert [call.number for call in calls] == list(range(first, 6001)) and 100 < len(calls) < 6000
+    assert {(call.nodes, call.roots, call.us, call.line) for call in calls} == {(3, ("A",), 10.0, 88)}
+    for call in calls[:: len(calls) // 20]:
+        assert [row.name for row in reader.graph(call.number)] == [row.name for row in ROWS]
+        seqs = [event.seq for event in reader.events(call.number)]
+        assert call.seq < seqs[0] and len(seqs) == 120 and call.end_seq is not None and seqs[-1] < call.end_seq
     whole = [event.seq for event in reader.events()]
     assert whole == sorted(set(whole)) and len(whole) == 120 * len(calls)

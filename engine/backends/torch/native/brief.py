@@ -32,6 +32,7 @@ class Facts(NamedTuple):
     line: int
     alike: Hashable = None
     watched: bool = False  # gradients that are not finite are looked for, in C++
+    source: int = 0  # every node is written down in C++, and the record has their graph as that of this call
 
     def call(self, number: int, iteration: int, thread: int) -> BriefCall:
         return BriefCall(number, self.nodes, self.roots, self.entry, iteration, thread, self.file, self.line)
@@ -49,6 +50,8 @@ class Passed(Protocol):
     grad_mode: bool
     facts: Facts | None
     begun: Any
+    age: int
+    events: Any  # what is written down of its nodes
 
 
 class Calls:
@@ -63,6 +66,7 @@ class Calls:
         self._native: Any = None
         self._numbers, self._iterations = itertools.count(1), itertools.count(1)
         self._count = self._iteration = 0
+        self.records = False  # calls may be under way whose nodes are written down without a word
         if module is not None:
             looking = (
                 torch.Tensor,
@@ -121,12 +125,21 @@ class Calls:
         if self._native is not None and gather is not None:
             gather()
 
-    def allow(self, age: int, entry: types.CodeType, user: types.CodeType, survey: Any, facts: Facts) -> None:
+    def allow(
+        self,
+        age: int,
+        entry: types.CodeType,
+        user: types.CodeType,
+        survey: Any,
+        facts: Facts,
+        nodes: tuple[int, int, int, bytes] | None = None,
+    ) -> None:
         """Pass over calls whose graph has this ``survey`` (nodes, types and two more: ``Core.survey``), made by the
         same lines from ``entry``'s, which runs now, out to one of ``user``. Not where something was forbidden since
-        ``age``."""
+        ``age``. ``nodes``: have every node written down, see ``Written.graph``."""
+        self.records = self.records or nodes is not None
         accumulate = facts.entry == "backward"
-        self._native.allow(age, entry, user, accumulate, facts.watched, survey, facts)
+        self._native.allow(age, entry, user, accumulate, facts.watched, survey, facts, nodes)
 
     def forbid(self) -> None:
         """Every call is looked at."""
@@ -140,17 +153,22 @@ class Calls:
 
     def _runs(self) -> Sequence[BriefRuns]:
         """Those that ran since the last time, in order."""
-        runs: list[tuple[BriefCall, Facts, list[float], list[float]]] = []
-        for number, iteration, thread, began, us, facts in self._native.take():
+        runs: list[tuple[BriefCall, Facts, list[float], list[float], list[bytes]]] = []
+        for number, iteration, thread, began, us, facts, rows in self._native.take():
+            nodes = [] if rows is None else [rows]
             if runs:
-                first, of, begins, times = runs[-1]
+                first, of, begins, times, nodes_of = runs[-1]
                 ahead = number - first.number
                 if of is facts and first.thread == thread and ahead == len(times) == iteration - first.iteration:
                     begins.append(began)
                     times.append(us)
+                    nodes_of += nodes
                     continue
-            runs.append((facts.call(number, iteration, thread), facts, [began], [us]))
-        return [BriefRuns(first, tuple(begins), tuple(times)) for first, _, begins, times in runs]
+            runs.append((facts.call(number, iteration, thread), facts, [began], [us], nodes))
+        return [
+            BriefRuns(first, tuple(begins), tuple(times), tuple(nodes), of.source)
+            for first, of, begins, times, nodes in runs
+        ]
 
     def abandon(self) -> None:
         """In a forked child: those that ran are the parent's to tell."""

@@ -43,6 +43,12 @@ class Written:
         """See ``BackwardCall.twin``, with shapes; ``kin`` is that without."""
         return (self.kin, self._shapes, self._count) if self.kin is not None else None
 
+    def graph(self) -> tuple[int, int, int, bytes] | None:
+        """Behind its end: what the extension needs to know it again (numbers for the graph and for the shapes of its
+        gradients, how many nodes ran), and the places of the nodes by key; None where it cannot."""
+        places = self._core.places.get(self.kin)
+        return (self.kin, self._shapes, self._count, places) if self.kin is not None and places is not None else None
+
     def take(self, order: Callable[[], Sequence[int]], partial: bool) -> NodeBatch:
         """What came since the last time. ``order``: of execution; ``partial``: it follows from more than the graph."""
         places = self._places(order, partial)

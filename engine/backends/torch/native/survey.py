@@ -67,7 +67,7 @@ class Surveyor:
             if arguments.create_graph or arguments.inputs or any(map(private.traced_value, arguments.outputs)):
                 return None
             roots = root_nodes(arguments.outputs)
-            survey = begin.survey = self._survey(roots)
+            survey = begin.survey = self.survey(roots)
             if survey is None or survey.names is None:
                 return None
             watched = False
@@ -114,14 +114,14 @@ class Surveyor:
     def handed_over(self, roots: Sequence[Any]) -> None:
         """A call with as many nodes of the same types is not watched so again: it may well come to the same each
         time."""
-        survey = self._survey(list(roots))
+        survey = self.survey(list(roots))
         if survey is None:
             return
         if len(self._handed_over) >= _MOST:
             self._handed_over.clear()
         self._handed_over.add(survey.told[:2])
 
-    def _survey(self, roots: list[Any]) -> Survey | None:
+    def survey(self, roots: list[Any]) -> Survey | None:
         """None without the extension, and where a node must be asked for its type."""
         services = self._services
         found = services.core.survey(roots) if roots else None
