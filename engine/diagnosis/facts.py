@@ -59,6 +59,7 @@ class Facts:
         self.replaced: dict[int, int] = {}  # id of a tensor that others took the place of -> the finding that says so
         self.titled: Callable[[Any, str], str] = lambda _, name: name  # a name, and whose it is; a ledger knows
         self.born: Callable[[Any], SourceLine | None] = lambda _: None  # where a parameter was made; OPERATORS knows
+        self.spoilt: Callable[[Sequence[Any]], int | None] = lambda _: None  # the finding of why they are not finite
 
     # ---- names
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -75,6 +76,7 @@ class NonFinite(Detector):
         self._hidden = not facts.backend.capabilities.saved_tensors
         self._stopped = AtStop(facts)
         self._before = BeforeWatch(facts)
+        facts.spoilt = self._began
 
     # ---- the forward
 
@@ -315,6 +317,19 @@ class NonFinite(Detector):
         if not self._told:
             self._told.append(self.facts.tell(finding))
             self.needs = Need.STEPS
+
+    def _began(self, tensors: Sequence[Any]) -> int | None:
+        """The finding that tells where it began that one of these is not finite; None for finite ones, or where it is
+        not known. Told now where no backward has come yet that would have."""
+        spoilt = [each for each in tensors if any(values.bad(self.facts.backend, each))]
+        if not spoilt or self._told:
+            return next((each for each in self._told if each in self.facts.findings), None) if spoilt else None
+        for made in filter(None, map(self._ledger.of, spoilt)):
+            finding = self._origins.of_made(made.origin(), None) if made.origin().kind != "constant" else None
+            if finding is not None:
+                self._tell(finding)
+                return next(iter(self._told), None)
+        return None
 
     def iteration_end(self) -> None:
         pending, self._pending = self._pending, []
