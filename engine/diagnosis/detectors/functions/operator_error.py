@@ -12,6 +12,7 @@ from adbg.engine.diagnosis.source import expression_at, operands_of, tree_of
 from adbg.engine.diagnosis.values import (
     Step,
     attribute,
+    is_of_values,
     is_users,
     line_in,
     made_at,
@@ -48,10 +49,6 @@ _LEAF = re.compile(
 _NOT_SCALAR = "grad can be implicitly created only for scalar outputs"
 _BACKWARDS = ("run_backward", "run_partial_grad", "_run_backward", "_engine_run_backward")
 _NO_GRAPH = "does not require grad and does not have a grad_fn"
-_OF_VALUES = re.compile(  # what an operator says of numbers that are not finite, not of shapes or types
-    r"\b(?:nans?|infs?)\b|\bfinite\b|invalid value|constraint|converge|positive[- ](?:semi-?)?definite|singular|"
-    r"between 0 and 1|\[0, ?1\]", re.I
-)  # fmt: skip
 
 
 @detector("operator-error")
@@ -176,7 +173,7 @@ class OperatorError(Detector):
         if why:
             message = f"{why}, so that {message}"
         tensors = [value for _, value in _distinct([*operands, *seen])]
-        began = facts.spoilt(tensors) if found is None and _OF_VALUES.search(text) else None
+        began = facts.spoilt(tensors) if found is None and is_of_values(text) else None
         facts.tell(
             Finding(
                 0, "operator-error", "error", confidence, message, forward=line, cause=facts.cause(cause),

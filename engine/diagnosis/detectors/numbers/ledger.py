@@ -143,8 +143,7 @@ class Ledger:
             self._explain(made, call, result, before)
             if made.parents and (made.nan or not before):
                 made.held = made.parents[0].held or made.parents[0].line
-                if made.held is not None:
-                    made.evidence.append(f"the infinities come from {os.path.basename(made.held.file)}:{made.held.line}")
+                made.evidence += _way(made.held, made.parents[0].line)
             # Of an origin alone: deep graphs whose nodes Python has touched overflow the C stack as they are freed.
             if not in_backward and backend.has_graph(result):
                 made.node = backend.node_address(getattr(result, "grad_fn", None))
@@ -307,6 +306,14 @@ def _put_at(masks: list[Made]) -> SourceLine | None:
     over: that is no mask, it is what ``where`` takes for one."""
     lines = {each.held or (each.line if each.inf < each.numel else None) for each in masks}
     return lines.pop() if len(lines) == 1 else None
+
+
+def _way(put: SourceLine | None, came: SourceLine | None) -> list[str]:
+    """Where infinities were put, and the line that they came from there by."""
+    if put is None:
+        return []
+    by = f", by {os.path.basename(came.file)}:{came.line}" if came is not None and came != put else ""
+    return [f"the infinities come from {os.path.basename(put.file)}:{put.line}{by}"]
 
 
 def _of_masked(name: str) -> str:
