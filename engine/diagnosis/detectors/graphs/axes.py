@@ -140,7 +140,8 @@ class WrongAxis(Detector):
         if sums is None:
             return
         sizes = shape(call.operands[0])
-        turned = f", axis {along.here} of what {call.name} gets" if (along.axis, along.shape) != (along.here, sizes) else ""
+        same = (along.axis, along.shape) == (along.here, sizes)
+        turned = "" if same else f", axis {along.here} of what {call.name} gets"
         message = (
             f"{known.name} at {place(known.line)} works along axis {along.axis}{turned}, and {call.name} at "
             f"{place(line)} picks along axis {axis}: what it picks from does not add up to 1"

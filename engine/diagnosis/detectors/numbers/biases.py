@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from adbg.engine.backends.base import OperatorCall
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, plain, writes
@@ -22,7 +22,7 @@ class Low:
     line: SourceLine
     reach: float | None = None  # None: not so, or not seen
     looks: int = 0
-    name: str = ""
+    names: set[str] = field(default_factory=set)  # Paddle's parts are known by longer ones later
 
 
 class LowBiases:
@@ -48,7 +48,7 @@ class LowBiases:
                 dead = low.value < read.max < 0 and (low.reach is not None or not low.looks)
                 low.reach = max(low.reach or 0.0, read.max - low.value) if dead else None
                 low.looks += 1
-                low.name = self._facts.title_of(each)
+                low.names.add(self._facts.title_of(each))
                 self._seen[id(low)] = low
 
     def _written(self, value: object, call: OperatorCall) -> None:
@@ -62,6 +62,7 @@ class LowBiases:
         self._any = True
         self._known.put(value, Low(low if low is not None else 0.0, line), call.name, line)
 
-    def of(self, names: list[str]) -> Low | None:
+    def of(self, names: list[str]) -> tuple[str, Low] | None:
         """The one among parameters of these names, where in every look all behind it was below 0 by it alone."""
-        return next((each for each in self._seen.values() if each.name in names and each.reach is not None), None)
+        low = [(name, each) for name in names for each in self._seen.values() if name in each.names]
+        return next(((name, each) for name, each in low if each.reach is not None), None)

@@ -176,12 +176,13 @@ class ZeroGradient(Detector):
         if confidence < 0.5:
             evidence.append("more iterations would tell whether it is so always")
         cause = place.forward
-        low = self._biases.of(names) if place.op in _DEAD else None
-        if low is not None:
+        found = self._biases.of(names) if place.op in _DEAD else None
+        if found is not None:
+            name, low = found
             cause, at = low.line, f"{os.path.basename(low.line.file)}:{low.line.line}"
-            why = f"all units are dead: {low.name} was set to {values.plain(low.value)} at {at}"
+            why = f"all units are dead: {name} was set to {values.plain(low.value)} at {at}"
             reach = values.plain(low.reach or 0.0)
-            evidence.append(f"without {low.name} its inputs would go up to {reach}, with it all are negative")
+            evidence.append(f"without {name} its inputs would go up to {reach}, with it all are negative")
         node = FoundAt(place.op, place.unique, place.module, None)
         self.facts.tell(Finding(
             id=0, kind="zero-gradient", severity="warning" if place.op not in FLAT else "error", confidence=confidence,

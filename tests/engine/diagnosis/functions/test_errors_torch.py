@@ -223,8 +223,8 @@ CASES: list[tuple[str, str]] = [
     ("operator-error", FOLDED_OPERATOR), ("operator-error", TARGETS), ("operator-error", NOT_SCALAR),
     ("operator-error", LEAF), ("operator-error", STEP), ("operator-error", DEVICE),
     ("backward-error", OWN), ("backward-error", HOOK), ("backward-error", INDEX),
-    ("function-contract", SHAPE), ("function-contract", COUNT), ("function-contract", TYPE), ("nonfinite", SPOILT), ("nonfinite", STEPPED), ("nonfinite", INLINE),
-    ("operator-error", APART),
+    ("function-contract", SHAPE), ("function-contract", COUNT), ("function-contract", TYPE),
+    ("nonfinite", SPOILT), ("nonfinite", STEPPED), ("nonfinite", INLINE), ("operator-error", APART),
 ]  # fmt: skip
 
 PROGRAMS = numbered(CASES)

@@ -310,7 +310,8 @@ main()
 CASES = [
     (COLLATED, "is computed"), (DISTANCE, "at 0"), (MASKED, "0 * inf"), (LOG_OF_ZERO, "log of 0"), (BATCH, "data"),
     (TABLE, "Stations.table"), (RATE, "diverges"),
-    (ATTENTION, "masked"), (ADDED_LATER, "come from train.py"), (LAYER, "its own backward"), (DIVISION, "0 / 0"), (WEIGHTS, "0 / 0"),
+    (ATTENTION, "masked"), (ADDED_LATER, "come from train.py"),
+    (LAYER, "its own backward"), (DIVISION, "0 / 0"), (WEIGHTS, "0 / 0"),
     (NORMALISED, "between backward and step"),
 ]  # fmt: skip
 

@@ -382,7 +382,8 @@ CASES = [
     (ADDED, "all of it is masked"), (COLLATED, "is computed"), (DISTANCE, "infinite at x = 0"),
     (MASKED, "0 * inf"), (LOG_OF_ZERO, "log of 0"), (BATCH, "data"),
     (TABLE, "Stations.table"),
-    (RATE, "diverges"), (HALF, "float16"), (ATTENTION, "masked"), (ADDED_LATER, "come from train.py"), (FUNCTION, "its own backward"),
+    (RATE, "diverges"), (HALF, "float16"), (ATTENTION, "masked"), (ADDED_LATER, "come from train.py"),
+    (FUNCTION, "its own backward"),
     (STD, "single element"), (WEIGHTS, "0 / 0"), (SUMMED, "NaN among its arguments"), (TINY, "all but underflown"),
     (AVERAGED, "between backward and step"),
 ]  # fmt: skip
