@@ -137,7 +137,7 @@ class LossInput(Detector):
             else:
                 self._tell_logits(call)
 
-    def _is_log(self, given: Any, known: Marked | None, call: OperatorCall) -> bool:
+    def _is_log(self, given: Any, known: Marked[str] | None, call: OperatorCall) -> bool:
         """Of what is not known: log-probabilities are never above 0."""
         if known is not None:
             return known.what == "log-probabilities"

@@ -301,7 +301,8 @@ print(weight.grad.sum().item())
 """
 
 CASES = [
-    (DEAD, "zero-gradient", "was set to -30"), (SUNK, "zero-gradient", "is negative"), (SATURATED, "zero-gradient", "saturated"),
+    (DEAD, "zero-gradient", "was set to -30"), (SUNK, "zero-gradient", "is negative"),
+    (SATURATED, "zero-gradient", "saturated"),
     (ROUNDED, "rounded-gradient", "everywhere"), (SIGMOIDS, "vanishing", "sigmoid"), (RECURRENT, "vanishing", "tanh"),
     (EXPLODING, "exploding", "mm"), (CAST, "half-underflow", "float16"),
     (LOOP, "exploding", "mm"), (BLOCKS, "exploding", "conv"), (FACTOR, "half-underflow", "float16"),

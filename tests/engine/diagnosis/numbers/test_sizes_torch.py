@@ -297,7 +297,8 @@ print(loss.item())
 """
 
 CASES = [
-    (DEAD, "zero-gradient", "was set to -30"), (SUNK, "zero-gradient", "is negative"), (SATURATED, "zero-gradient", "saturated"),
+    (DEAD, "zero-gradient", "was set to -30"), (SUNK, "zero-gradient", "is negative"),
+    (SATURATED, "zero-gradient", "saturated"),
     (ROUNDED, "rounded-gradient", "everywhere"), (SIGMOIDS, "vanishing", "sigmoid"), (RECURRENT, "vanishing", "tanh"),
     (LOOP, "exploding", "mm"), (BLOCKS, "exploding", "conv"),
     (EXPLODING, "exploding", "mm"), (UNSCALED, "half-underflow", "scaler"), (CAST, "half-underflow", "float16"),
