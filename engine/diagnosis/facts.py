@@ -60,6 +60,7 @@ class Facts:
         self.titled: Callable[[Any, str], str] = lambda _, name: name  # a name, and whose it is; a ledger knows
         self.born: Callable[[Any], SourceLine | None] = lambda _: None  # where a parameter was made; OPERATORS knows
         self.written: Callable[[Any], SourceLine | None] = lambda _: None  # and where it was initialised by hand
+        self.spoilt: Callable[[Sequence[Any]], int | None] = lambda _: None  # the finding of why they are not finite
 
     # ---- names
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import sysconfig
 import types
 from typing import Any
@@ -19,12 +20,21 @@ from adbg.engine.types import SourceLine
 _LIBRARIES = tuple({os.path.abspath(each) + os.sep for each in map(
     sysconfig.get_paths().__getitem__, ("stdlib", "platstdlib", "purelib", "platlib"))})  # fmt: skip
 _MISSING = object()
+_OF_VALUES = re.compile(
+    r"\b(?:nans?|infs?)\b|\bfinite\b|invalid value|constraint|converge|positive[- ](?:semi-?)?definite|singular|"
+    r"between 0 and 1|\[0, ?1\]", re.I
+)  # fmt: skip
 Step = tuple[types.FrameType, int]  # a frame of a traceback, and the instruction in it
 
 
 def is_users(frame: types.FrameType) -> bool:
     """Code that the user wrote: no framework's, no library's."""
     return owner_of(frame, framework_roots()) == USER and not is_library(frame.f_code.co_filename)
+
+
+def is_of_values(text: str) -> bool:
+    """An exception says that numbers are not finite, or out of a range: nothing of shapes or types."""
+    return _OF_VALUES.search(text) is not None
 
 
 def is_library(file: str) -> bool:

@@ -12,6 +12,7 @@ from adbg.engine.diagnosis.source import expression_at, operands_of, tree_of
 from adbg.engine.diagnosis.values import (
     Step,
     attribute,
+    is_of_values,
     is_users,
     line_in,
     made_at,
@@ -171,10 +172,12 @@ class OperatorError(Detector):
         message = f"{what} failed on {shown}: {first[:160]}"
         if why:
             message = f"{why}, so that {message}"
+        tensors = [value for _, value in _distinct([*operands, *seen])]
+        began = facts.spoilt(tensors) if found is None and is_of_values(text) else None
         facts.tell(
             Finding(
                 0, "operator-error", "error", confidence, message, forward=line, cause=facts.cause(cause),
-                evidence=evidence, next=["adbg run SCRIPT", "info locals"],
+                evidence=evidence, next=["adbg run SCRIPT", "info locals"], victim_of=began,
             )
         )  # fmt: skip
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 from adbg.engine.backends.base import OperatorCall
 from adbg.engine.diagnosis.detector import Detector, Need, detector
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, shape
 from adbg.engine.diagnosis.detectors.graphs.marks import Marked, Marks
+from adbg.engine.diagnosis.detectors.graphs.turned import axis_behind
 from adbg.engine.diagnosis.detectors.numbers import values
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.protocol.messages import Finding
@@ -21,6 +24,17 @@ _KEEPS = frozenset({
     "broadcast_to",
 })  # fmt: skip
 _PICKS = {"gather": 1, "take_along_axis": 2, "take_along_dim": 2}  # -> place of the axis among the arguments
+_SUMS = 64  # that are looked at
+_NEAR = 0.01  # to 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Along:
+    """The axis that a softmax worked along, ``here`` in the tensor at hand, and the shape that it worked on."""
+
+    here: int
+    axis: int
+    shape: list[int]
 
 
 @detector("wrong-axis")
@@ -39,8 +53,8 @@ class WrongAxis(Detector):
 
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
-        self._reduced = Marks()
-        self._normalised = Marks()
+        self._reduced: Marks[str] = Marks()
+        self._normalised: Marks[_Along] = Marks()
 
     def operator(self, call: OperatorCall) -> None:
         if call.error is not None or not call.results or not call.operands:
@@ -58,25 +72,51 @@ class WrongAxis(Detector):
         self._softmax(call, name, result)
 
     def _softmax(self, call: OperatorCall, name: str, result: Any) -> None:
-        rank = len(shape(call.operands[0]))
+        sizes = shape(call.operands[0])
+        rank = len(sizes)
         if name in _NORMALISES:
             axis = _axis_of(call)
             if axis is not None and rank > 1:
-                self._normalised.put(result, str(axis % rank), call.name, line_of(call.lines))
+                what = _Along(axis % rank, axis % rank, sizes)
+                self._normalised.put(result, what, call.name, line_of(call.lines))
             return
         known = self._normalised.of(call.operands[0])
         if known is None:
             return
+        here = known.what.here
         if name in _KEEPS and len(shape(result)) == rank:
             self._normalised.put(result, known.what, known.name, known.line)
         elif name in _PICKS and len(call.operands) == 2:
             axis = _axis_of(call, _PICKS[name])
-            if axis is not None and axis % rank != int(known.what) and self._varies(call.operands[1], int(known.what)):
+            if axis is not None and axis % rank != here and self._varies(call.operands[1], here):
                 self._tell_picked(known, call, axis % rank, 0.85)
-        elif name == "nll_loss" and int(known.what) != 1 and self._varies(call.operands[1], 0):
+        elif name == "nll_loss" and here != 1 and self._varies(call.operands[1], max(here - 1, 0)):
             self._tell_picked(known, call, 1, 0.92)
-        elif name == "ctc_loss" and int(known.what) != rank - 1 and shape(call.operands[0])[int(known.what)] > 1:
+        elif name == "ctc_loss" and here != rank - 1 and sizes[here] > 1:
             self._tell_picked(known, call, rank - 1, 0.92)
+        elif (turned := axis_behind(call, here)) is not None:
+            self._normalised.put(result, replace(known.what, here=turned), known.name, known.line)
+
+    def _sums(self, value: Any, axis: int) -> tuple[float, float] | None:
+        """The least and the largest sum along an axis of the probabilities that it holds, which may be logarithms, or
+        negated; None where they add up to 1, or cannot be read. Some of them are looked at."""
+        read = values.numbers(self.facts.backend, value)
+        if read is None:
+            return None
+        size, inner = read.shape[axis], math.prod(read.shape[axis + 1 :])
+        fibres = len(read.flat) // size
+        chosen = range(0, fibres, max(1, fibres // _SUMS))
+        picked = [read.flat[at // inner * size * inner + at % inner :: inner][:size] for at in chosen]
+        every = [each for one in picked for each in one]
+        if any(each != each for each in every):
+            return None
+        sign = 1 if max(every) <= 0 else -1
+        plain_sums = [sum(one) for one in picked]
+        powers = [sum(math.exp(min(sign * each, 700.0)) for each in one) for one in picked]
+        found = [(min(sums), max(sums)) for sums in (plain_sums, powers)]
+        if any(abs(low - 1) < _NEAR and abs(high - 1) < _NEAR for low, high in found):
+            return None
+        return found[0] if min(every) >= 0 and max(every) <= 1 else found[1]
 
     def _varies(self, index: Any, axis: int) -> bool:
         """Whether it picks other places for other elements of that axis: of an expanded index all are the same. Not
@@ -94,17 +134,24 @@ class WrongAxis(Detector):
             return False
         return any(found.flat[at] != found.flat[at - at % block + at % inner] for at in range(len(found.flat)))
 
-    def _tell_picked(self, known: Marked, call: OperatorCall, axis: int, sure: float) -> None:
-        facts, line = self.facts, line_of(call.lines)
+    def _tell_picked(self, known: Marked[_Along], call: OperatorCall, axis: int, sure: float) -> None:
+        facts, line, along = self.facts, line_of(call.lines), known.what
+        sums = self._sums(call.operands[0], axis)
+        if sums is None:
+            return
         sizes = shape(call.operands[0])
+        same = (along.axis, along.shape) == (along.here, sizes)
+        turned = "" if same else f", axis {along.here} of what {call.name} gets"
         message = (
-            f"{known.name} at {place(known.line)} works along axis {known.what}, and {call.name} at {place(line)} "
-            f"picks along axis {axis}: what it picks from does not add up to 1"
+            f"{known.name} at {place(known.line)} works along axis {along.axis}{turned}, and {call.name} at "
+            f"{place(line)} picks along axis {axis}: what it picks from does not add up to 1"
         )
         evidence = [
-            f"{known.name} makes the {sizes[int(known.what)]} elements along axis {known.what} of {sizes} add up to 1",
+            f"{known.name} makes the {along.shape[along.axis]} elements along axis {along.axis} of {along.shape} add "
+            "up to 1",
             f"{call.name} picks one of the {sizes[axis]} elements along axis {axis}, by an index that differs along "
-            f"axis {known.what}",
+            f"axis {along.here}",
+            f"along axis {axis} of {sizes} they add up to {values.plain(sums[0])} to {values.plain(sums[1])}",
         ]  # fmt: skip
         if call.name in ("nll_loss", "ctc_loss"):
             evidence[1] = f"{call.name} takes axis {axis} of {sizes} for the classes"
@@ -113,7 +160,7 @@ class WrongAxis(Detector):
                     facts.cause(known.line), evidence, [f"b {place(known.line)}", "info node"])
         )  # fmt: skip
 
-    def _tell_reduced(self, known: Marked, reduced: Any, call: OperatorCall) -> None:
+    def _tell_reduced(self, known: Marked[str], reduced: Any, call: OperatorCall) -> None:
         facts, line = self.facts, line_of(call.lines)
         message = (
             f"{call.name} at {place(line)} lines up what {known.name} reduced over another axis: keepdim is missing"

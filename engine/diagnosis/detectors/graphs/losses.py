@@ -40,7 +40,7 @@ class LossBroadcast(Detector):
 
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
-        self._outer = Marks()
+        self._outer: Marks[str] = Marks()
 
     def operator(self, call: OperatorCall) -> None:
         if call.error is not None or not call.results or not call.operands:
@@ -75,7 +75,7 @@ class LossBroadcast(Detector):
         where = self.facts.backend.storages
         return not {at for at, _ in where(first)}.isdisjoint(at for at, _ in where(second))
 
-    def _tell(self, known: Marked, call: OperatorCall) -> None:
+    def _tell(self, known: Marked[str], call: OperatorCall) -> None:
         facts = self.facts
         line, reduced = known.line, line_of(call.lines)
         message = f"{known.name} at {place(line)} takes {known.what}, which broadcasts to every one against every other"
@@ -103,7 +103,7 @@ class LossInput(Detector):
 
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
-        self._marks = Marks()
+        self._marks: Marks[str] = Marks()
 
     def operator(self, call: OperatorCall) -> None:
         if call.error is not None or not call.operands:
@@ -137,14 +137,14 @@ class LossInput(Detector):
             else:
                 self._tell_logits(call)
 
-    def _is_log(self, given: Any, known: Marked | None, call: OperatorCall) -> bool:
+    def _is_log(self, given: Any, known: Marked[str] | None, call: OperatorCall) -> bool:
         """Of what is not known: log-probabilities are never above 0."""
         if known is not None:
             return known.what == "log-probabilities"
         most = self.facts.backend.stats(given).max
         return most is None or most <= 1e-3
 
-    def _tell(self, known: Marked, call: OperatorCall, wants: str, sure: float) -> None:
+    def _tell(self, known: Marked[str], call: OperatorCall, wants: str, sure: float) -> None:
         facts, line = self.facts, line_of(call.lines)
         message = f"{call.name} at {place(line)} is given what {known.name} at {place(known.line)} made; it {wants}"
         evidence = [

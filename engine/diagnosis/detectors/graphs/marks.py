@@ -4,32 +4,33 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from adbg.engine.types import SourceLine
 
 _MOST = 4000
+What = TypeVar("What")
 
 
 @dataclass(slots=True)
-class Marked:
+class Marked(Generic[What]):
     """What a tensor is: an outer difference, or the result of a softmax."""
 
     ref: Any
-    what: str
+    what: What
     name: str
     line: SourceLine | None
 
 
-class Marks:
+class Marks(Generic[What]):
     def __init__(self) -> None:
-        self._known: dict[int, Marked] = {}
+        self._known: dict[int, Marked[What]] = {}
 
-    def of(self, value: Any) -> Marked | None:
+    def of(self, value: Any) -> Marked[What] | None:
         known = self._known.get(id(value))
         return known if known is not None and known.ref() is value else None
 
-    def put(self, value: Any, what: str, name: str, line: SourceLine | None) -> None:
+    def put(self, value: Any, what: What, name: str, line: SourceLine | None) -> None:
         if len(self._known) > _MOST:
             self._known = {key: each for key, each in self._known.items() if each.ref() is not None}
         self._known[id(value)] = Marked(weakref.ref(value), what, name, line)

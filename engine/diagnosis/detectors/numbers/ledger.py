@@ -143,11 +143,13 @@ class Ledger:
             self._explain(made, call, result, before)
             if made.parents and (made.nan or not before):
                 made.held = made.parents[0].held or made.parents[0].line
+                made.evidence += _way(made.held, made.parents[0].line)
             # Of an origin alone: deep graphs whose nodes Python has touched overflow the C stack as they are freed.
             if not in_backward and backend.has_graph(result):
                 made.node = backend.node_address(getattr(result, "grad_fn", None))
         if parents and not nan and all(each.kind == "constant" for each in parents):
             made.kind = "constant"  # a mask that was moved, or added to something
+            made.held = _put_at(parents)
         if made.kind == "data":
             self._find_holder(made)
         if made.kind == "constant":
@@ -297,6 +299,21 @@ class Ledger:
             return "?"
         place = next((at for at, number in enumerate(found.flat) if number == 0), None)
         return values.index_text(place, found.shape) or "[]" if place is not None else "?"
+
+
+def _put_at(masks: list[Made]) -> SourceLine | None:
+    """The line that put infinities into the only mask of these; None for several, and for one that is infinite all
+    over: that is no mask, it is what ``where`` takes for one."""
+    lines = {each.held or (each.line if each.inf < each.numel else None) for each in masks}
+    return lines.pop() if len(lines) == 1 else None
+
+
+def _way(put: SourceLine | None, came: SourceLine | None) -> list[str]:
+    """Where infinities were put, and the line that they came from there by."""
+    if put is None:
+        return []
+    by = f", by {os.path.basename(came.file)}:{came.line}" if came is not None and came != put else ""
+    return [f"the infinities come from {os.path.basename(put.file)}:{put.line}{by}"]
 
 
 def _of_masked(name: str) -> str:

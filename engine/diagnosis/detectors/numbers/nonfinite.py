@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from adbg.engine.diagnosis.detectors.numbers.skipped import Skipped
 from adbg.engine.diagnosis.detectors.numbers.steps import Steps
 from adbg.engine.diagnosis.detectors.numbers.stopped import AtStop, BeforeWatch
 from adbg.engine.diagnosis.facts import Facts
+from adbg.engine.diagnosis.values import is_of_values
 from adbg.engine.graph.forward_origin import reached_from
 from adbg.engine.graph.index import index_of
 from adbg.engine.protocol.messages import Finding, FoundAt
@@ -71,14 +73,18 @@ class NonFinite(Detector):
         self._skipped = Skipped(facts)
         self._scalars: dict[tuple[str, int], Made] = {}  # losses that are not finite, by line, without a backward yet
         self._skipped_losses: list[Made] = []  # not finite, and a backward came behind that was not theirs
+        self._raised: tuple[str, list[Made]] = "", []  # by the last operator that did, and what was not finite there
         self._spent = 0.0
         self._hidden = not facts.backend.capabilities.saved_tensors
         self._stopped = AtStop(facts)
         self._before = BeforeWatch(facts)
+        facts.spoilt = self._began
 
     # ---- the forward
 
     def operator(self, call: OperatorCall) -> None:
+        if call.error is not None and not self._told:
+            self._raised = str(call.error), [made for each in call.operands if (made := self._ledger.of(each))]
         if call.error is not None or self._told or (self._steps.inside and not self.facts.sampled):
             return  # an optimizer's operators go through all parameters many times
         self._before.ask()
@@ -315,6 +321,28 @@ class NonFinite(Detector):
         if not self._told:
             self._told.append(self.facts.tell(finding))
             self.needs = Need.STEPS
+
+    def _began(self, tensors: Sequence[Any]) -> int | None:
+        """The finding that tells where it began that one of these is not finite; None for finite ones, or where it is
+        not known. Told now where no backward has come yet that would have."""
+        spoilt = [each for each in tensors if any(values.bad(self.facts.backend, each))]
+        if not spoilt or self._told:
+            return next((each for each in self._told if each in self.facts.findings), None) if spoilt else None
+        return self._tell_origin([made for each in spoilt if (made := self._ledger.of(each))])
+
+    def uncaught(self, error: BaseException) -> None:
+        text, made = self._raised
+        if not self._told and made and text == str(error) and is_of_values(text):
+            self._tell_origin(made, f"it ends the program: {type(error).__name__}: {text[:160]}")
+
+    def _tell_origin(self, known: list[Made], *evidence: str) -> int | None:
+        for made in known:
+            finding = self._origins.of_made(made.origin(), None) if made.origin().kind != "constant" else None
+            if finding is not None:
+                finding.evidence.extend(evidence)
+                self._tell(finding)
+                return next(iter(self._told), None)
+        return None
 
     def iteration_end(self) -> None:
         pending, self._pending = self._pending, []

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass, field
 
-from adbg.engine.diagnosis.detector import Detector, detector
+from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, detector
+from adbg.engine.diagnosis.detectors.numbers import values
+from adbg.engine.diagnosis.detectors.numbers.biases import LowBiases
 from adbg.engine.diagnosis.detectors.numbers.sizes import (
     FLAT,
     GATES,
@@ -24,6 +27,7 @@ from adbg.engine.session.running_call import Running, Visit
 _SMALL = 1e-9  # of what flows in: what leaves a saturated operator is as good as zero
 _LEAVES = 40  # looked at in one backward
 
+_DEAD = ("relu", "threshold", "relu6")
 _WHY = {
     "relu": "all units are dead: every input of this ReLU is negative",
     "threshold": "all units are dead: every input of this ReLU is negative",
@@ -63,6 +67,8 @@ class ZeroGradient(Detector):
     """Parameters whose gradient is exactly zero in every iteration that was looked at, and the operator at which it
     becomes zero: dead ReLU units, saturated sigmoid, tanh or softmax, clamp outside of its bounds, rounding and sign.
 
+    Where a bias was initialised so far below 0 that this alone makes a ReLU dead, that line is the cause.
+
     Evidence: the norm of the gradient that flows into that operator and of what leaves it, by iteration.
     Mistaken for: heads that are initialised with zeros and batches that leave a unit unused pass, for they get a
     gradient in another iteration. What was looked at once only is told with less confidence.
@@ -70,13 +76,19 @@ class ZeroGradient(Detector):
     """
 
     gradients = True
+    sampled = Need.OPERATORS
 
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
         self._leaves: dict[str, _Leaf] = {}
         self._seen: dict[Place, _Seen] = {}
         self._sizes: dict[int, dict[int, Size]] = {}  # by serial of the call, then by node
+        self._biases = LowBiases(facts)
         facts.shared[ZeroGradient] = self
+
+    def operator(self, call: OperatorCall) -> None:
+        if call.error is None:
+            self._biases.look(call)
 
     def backward_begin(self, running: Running) -> None:
         if self.facts.sampled and len(running.chain) == 1:
@@ -177,19 +189,26 @@ class ZeroGradient(Detector):
                 confidence = min(confidence, 0.55 if looked >= 3 else 0.45)
         text = Facts.text_of(place.forward) if place.forward is not None else ""
         words = f"`{text}` ({place.unique})" if text and len(text) < 90 else place.unique
-        rows = zip(seen.iterations[:6], seen.entering, seen.leaving)
-        evidence = [f"iteration {at}: norm {a:.4g} flows in, {b:.4g} leaves" for at, a, b in rows]
+        looks = zip(seen.iterations[:6], seen.entering, seen.leaving)
+        evidence = [f"iteration {at}: norm {a:.4g} flows in, {b:.4g} leaves" for at, a, b in looks]
         evidence.append(f"gradient of {Facts.some(names, 6)}: 0 in all {looked} iterations that were looked at")
         evidence += seen.origin.evidence
         if confidence < 0.5:
             evidence.append("more iterations would tell whether it is so always")
+        cause = seen.origin.line or place.forward
+        found = self._biases.of(names) if place.op in _DEAD else None
+        if found is not None:
+            name, low = found
+            cause, at = low.line, f"{os.path.basename(low.line.file)}:{low.line.line}"
+            why = f"all units are dead: {name} was set to {values.plain(low.value)} at {at}"
+            reach = values.plain(low.reach or 0.0)
+            evidence.append(f"without {name} its inputs would go up to {reach}, with it all are negative")
         node = FoundAt(place.op, place.unique, place.module, None)
         self.facts.tell(Finding(
             id=0, kind="zero-gradient", severity="warning" if place.op not in FLAT else "error", confidence=confidence,
             message=f"{Facts.some(names)} always get a gradient of 0: {words} passes none on; {why}",
-            node=node, backward=seen.backward, forward=place.forward,
-            cause=self.facts.cause(seen.origin.line or place.forward), evidence=evidence,
-            next=[f"b {place.unique} after"],
+            node=node, backward=seen.backward, forward=place.forward, cause=self.facts.cause(cause),
+            evidence=evidence, next=[f"b {place.unique} after"],
         ))  # fmt: skip
 
 

@@ -175,6 +175,47 @@ class Norm(torch.autograd.Function):
         return float(grad)  # CAUSE
 Norm.apply(torch.randn(3, requires_grad=True)).backward()
 """
+SPOILT = """
+net = nn.Linear(3, 4)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+def chances(x):
+    scale = (x - 1.0).sqrt()  # CAUSE
+    return (net(x) * scale.mean()).softmax(-1)
+for step in range(3):
+    x = torch.full((2, 3), 3.0 - step * 1.5)
+    given = chances(x).detach()
+    picked = torch.multinomial(given, 1)
+    loss = -chances(x).gather(1, picked).log().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+INLINE = SPOILT.replace("    given = chances(x).detach()\n", "").replace("(given,", "(chances(x).detach(),")
+STEPPED = """
+class Policy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(3, 2)
+    def forward(self, x):
+        return torch.distributions.Categorical(logits=self.body(x))
+policy = Policy()
+optimizer = torch.optim.Adam(policy.parameters(), 0.01)
+for part in torch.randn(7, 3).split(3):
+    picked = policy(part)
+    reward = part.sum(1)
+    weight = (reward - reward.mean()) / reward.std()  # CAUSE
+    loss = -(picked.log_prob(picked.sample()) * weight).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+policy(torch.randn(5, 3))
+"""
+APART = """
+net = nn.Linear(3, 2)  # CAUSE
+mask = torch.full((2, 2), -float("inf")).triu(1)
+rows = net(torch.randn(2, 3)) + mask
+net(rows / rows)
+"""
 
 
 CASES: list[tuple[str, str]] = [
@@ -183,6 +224,7 @@ CASES: list[tuple[str, str]] = [
     ("operator-error", LEAF), ("operator-error", STEP), ("operator-error", DEVICE),
     ("backward-error", OWN), ("backward-error", HOOK), ("backward-error", INDEX),
     ("function-contract", SHAPE), ("function-contract", COUNT), ("function-contract", TYPE),
+    ("nonfinite", SPOILT), ("nonfinite", STEPPED), ("nonfinite", INLINE), ("operator-error", APART),
 ]  # fmt: skip
 
 PROGRAMS = numbered(CASES)
@@ -191,3 +233,11 @@ PROGRAMS = numbered(CASES)
 @pytest.mark.parametrize("name", numbered(CASES))
 def test_the_line_to_change_is_named(runs: dict[str, Run], name: str) -> None:
     runs[name].check_first(kind_of(name))
+
+
+def test_an_exception_that_nan_brought_about_stands_under_where_they_began(runs: dict[str, Run]) -> None:
+    for run in (runs["nonfinite 15"], runs["nonfinite 16"]):
+        began = next(each for each in run.every if each["kind"] == "nonfinite")
+        raised = next(each for each in run.every if each["kind"] == "operator-error")
+        assert raised["victim_of"] == began["id"], str(run)
+        assert [each["kind"] for each in run.above_notes()] == ["nonfinite"], str(run)

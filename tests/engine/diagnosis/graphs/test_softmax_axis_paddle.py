@@ -54,17 +54,26 @@ def loss(out):
     return -chances(out).clip(min=1e-6).log().take_along_axis(tags.unsqueeze(-1), axis=-1).mean()
 """)
 
+TURNED = program("""
+def loss(out):
+    scores = F.log_softmax(out, 1)  # CAUSE
+    return F.nll_loss(scores.transpose([0, 2, 1]).unsqueeze(-1), tags.unsqueeze(-1))
+""")
+
 MEANT = program("""
 def loss(out):
     scores = F.log_softmax(out, axis=-1)
     usual = -paddle.take_along_axis(scores, tags.unsqueeze(-1), -1).mean()
     usual = usual + F.nll_loss(scores.flatten(0, 1), tags.flatten())
+    first = F.log_softmax(out.transpose([2, 0, 1]), 0)
+    usual = usual + F.nll_loss(first.transpose([1, 2, 0]).reshape([-1, 3]), tags.flatten())
+    usual = usual + F.nll_loss(scores.transpose([1, 2, 0]), tags.t())
     last = paddle.full([6, 1, 3], 4, dtype="int64")
     return usual + paddle.take_along_axis(scores, last, 1, broadcast=False).mean()
 """)
 
 
-CASES = [("wrong-axis", TOKENS), ("wrong-axis", BATCH), ("wrong-axis", CHANCES)]
+CASES = [("wrong-axis", TOKENS), ("wrong-axis", BATCH), ("wrong-axis", CHANCES), ("wrong-axis", TURNED)]
 PROGRAMS = numbered(CASES) | {"healthy": MEANT}
 
 

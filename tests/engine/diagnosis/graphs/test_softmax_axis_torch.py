@@ -65,6 +65,23 @@ def loss(out):
     return objective(scores, torch.ones(6, 2, dtype=torch.long), torch.full((6,), 5), torch.full((6,), 2))
 """)
 
+TURNED = program("""
+objective = nn.CTCLoss(zero_infinity=True)
+class Head(nn.Module):
+    def forward(self, out):
+        return out.log_softmax(1)  # CAUSE
+head = Head()
+def loss(out):
+    scores = head(out).permute(1, 0, 2)[:, :, None].squeeze(2)
+    return objective(scores, torch.tensor([[1, 2]] * 6), torch.full((6,), 5), torch.full((6,), 2))
+""")
+
+FOLDED = program("""
+def loss(out):
+    scores = F.log_softmax(out, dim=1)  # CAUSE
+    return F.nll_loss(scores.reshape(-1, 3), tags.reshape(-1))
+""")
+
 ALIGNED_WELL = program("""
 objective = nn.CTCLoss(zero_infinity=True)
 def loss(out):
@@ -78,6 +95,11 @@ def loss(out):
     usual = -scores.gather(-1, tags.unsqueeze(-1)).mean() + F.nll_loss(scores.transpose(1, 2), tags)
     last = torch.full((6, 1, 1), 4).expand(6, 1, 3)
     repeated = torch.tensor([0, 1, 2, 3, 4, 0]).view(6, 1, 1).repeat(1, 1, 3)
+    usual = usual + F.nll_loss(out.transpose(1, 2).log_softmax(1).transpose(1, 2).reshape(-1, 3), tags.flatten())
+    usual = usual + F.nll_loss(scores.permute(1, 2, 0)[..., None].squeeze(-1), tags.T)
+    usual = usual + F.nll_loss(scores[:, 1], tags[:, 1])
+    even = torch.zeros(6, 3, 3) + 0 * out.mean()
+    usual = usual + F.nll_loss(even.log_softmax(1).transpose(1, 2).flatten(0, 1), tags[:, :3].flatten())
     pairs, own = out[:, 0] @ out[:, 1].T, torch.arange(6)
     usual = usual - F.log_softmax(pairs, dim=0).gather(1, own[:, None]).mean() + F.nll_loss(pairs.log_softmax(0), own)
     slots = F.softmax(out, dim=1)
@@ -87,7 +109,8 @@ def loss(out):
 """)
 
 
-CASES = [("wrong-axis", TOKENS), ("wrong-axis", BATCH), ("wrong-axis", CHANCES), ("wrong-axis", ALIGNED)]
+CASES = [("wrong-axis", TOKENS), ("wrong-axis", BATCH), ("wrong-axis", CHANCES), ("wrong-axis", ALIGNED),
+         ("wrong-axis", TURNED), ("wrong-axis", FOLDED)]  # fmt: skip
 PROGRAMS = numbered(CASES) | {"healthy": MEANT, "aligned": ALIGNED_WELL}
 
 

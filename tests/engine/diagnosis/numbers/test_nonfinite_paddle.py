@@ -144,6 +144,27 @@ padding = paddle.to_tensor([[False, False, True], [True, True, True]]).unsqueeze
 net(paddle.randn([2, 3, 8]), padding).mean().backward()
 """
 
+ADDED_LATER = """
+import paddle
+import paddle.nn as nn
+HIDDEN = paddle.full([1], -float("inf"))
+def bias_of(lengths, most):
+    hidden = paddle.arange(most).unsqueeze(0) >= lengths.unsqueeze(1)
+    return paddle.where(hidden, HIDDEN, paddle.zeros([1]))  # CAUSE
+class Pool(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.score = nn.Linear(8, 1)
+    def forward(self, x, bias):
+        bias = bias.unsqueeze(-1)
+        score = self.score(x) + bias
+        score = score * 0.5
+        return (nn.functional.softmax(score, axis=1) * x).sum(1)
+paddle.seed(0)
+net = Pool()
+net(paddle.randn([3, 4, 8]), bias_of(paddle.to_tensor([2, 0, 4]), 4)).mean().backward()
+"""
+
 LAYER = """
 import paddle
 class Norm(paddle.autograd.PyLayer):
@@ -289,7 +310,8 @@ main()
 CASES = [
     (COLLATED, "is computed"), (DISTANCE, "at 0"), (MASKED, "0 * inf"), (LOG_OF_ZERO, "log of 0"), (BATCH, "data"),
     (TABLE, "Stations.table"), (RATE, "diverges"),
-    (ATTENTION, "masked"), (LAYER, "its own backward"), (DIVISION, "0 / 0"), (WEIGHTS, "0 / 0"),
+    (ATTENTION, "masked"), (ADDED_LATER, "come from train.py"),
+    (LAYER, "its own backward"), (DIVISION, "0 / 0"), (WEIGHTS, "0 / 0"),
     (NORMALISED, "between backward and step"),
 ]  # fmt: skip
 

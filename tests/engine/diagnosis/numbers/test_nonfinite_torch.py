@@ -121,11 +121,11 @@ ADDED = """
 import torch, torch.nn as nn, torch.nn.functional as F
 def mask_of(lengths, size):
     hidden = torch.arange(size)[None] >= lengths[:, None]
-    return torch.zeros(len(lengths), size).masked_fill(hidden, float("-inf"))
+    return torch.zeros(len(lengths), size).masked_fill(hidden, float("-inf"))  # CAUSE
 torch.manual_seed(0)
 net = nn.Linear(8, 1)
 x, bias = torch.randn(2, 3, 8), mask_of(torch.tensor([2, 0]), 3)
-weights = net(x).squeeze(-1) + bias  # CAUSE
+weights = net(x).squeeze(-1) + bias
 pooled = (F.softmax(weights, dim=-1).unsqueeze(-1) * x).sum(1)
 pooled.mean().backward()
 """
@@ -169,6 +169,27 @@ torch.manual_seed(0)
 net = Attention()
 padding = torch.tensor([[False, False, True], [True, True, True]])
 net(torch.randn(2, 3, 8), padding).mean().backward()
+"""
+
+ADDED_LATER = """
+import torch, torch.nn as nn
+def bias_of(lengths, most):
+    places = torch.arange(most)[None, :]
+    bias = torch.zeros(len(lengths), most)
+    bias[places >= lengths[:, None]] = -float("inf")  # CAUSE
+    return bias
+class Pool(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.score = nn.Linear(8, 1)
+    def forward(self, x, bias):
+        bias = bias.unsqueeze(-1).expand(-1, -1, 1)
+        score = self.score(x) + bias
+        score = score * 0.5
+        return (score.softmax(1) * x).sum(1)
+torch.manual_seed(0)
+net = Pool()
+net(torch.randn(3, 4, 8), bias_of(torch.tensor([2, 0, 4]), 4)).mean().backward()
 """
 
 FUNCTION = """
@@ -361,7 +382,8 @@ CASES = [
     (ADDED, "all of it is masked"), (COLLATED, "is computed"), (DISTANCE, "infinite at x = 0"),
     (MASKED, "0 * inf"), (LOG_OF_ZERO, "log of 0"), (BATCH, "data"),
     (TABLE, "Stations.table"),
-    (RATE, "diverges"), (HALF, "float16"), (ATTENTION, "masked"), (FUNCTION, "its own backward"),
+    (RATE, "diverges"), (HALF, "float16"), (ATTENTION, "masked"), (ADDED_LATER, "come from train.py"),
+    (FUNCTION, "its own backward"),
     (STD, "single element"), (WEIGHTS, "0 / 0"), (SUMMED, "NaN among its arguments"), (TINY, "all but underflown"),
     (AVERAGED, "between backward and step"),
 ]  # fmt: skip

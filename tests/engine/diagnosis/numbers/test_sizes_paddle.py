@@ -13,10 +13,10 @@ import paddle.nn as nn
 class Net(nn.Layer):
     def __init__(self):
         super().__init__()
-        self.inner = nn.Linear(8, 16, bias_attr=paddle.ParamAttr(initializer=nn.initializer.Constant(-30.0)))
+        self.inner = nn.Linear(8, 16, bias_attr=paddle.ParamAttr(initializer=nn.initializer.Constant(-30.0)))  # CAUSE
         self.outer = nn.Linear(16, 1)
     def forward(self, x):
-        hidden = nn.functional.relu(self.inner(x))  # CAUSE
+        hidden = nn.functional.relu(self.inner(x))
         return self.outer(hidden)
 paddle.seed(0)
 net = Net()
@@ -28,6 +28,24 @@ for step in range(5):
     if step == 4:
         print(sum(p.grad.abs().sum().item() == 0 for p in net.inner.parameters()))
     optimizer.clear_grad()
+"""
+
+# The bias is below 0 too, and is not what makes it dead.
+SUNK = """
+import paddle
+import paddle.nn as nn
+paddle.seed(0)
+net = nn.Linear(8, 16)
+net.weight.set_value(-net.weight.abs() - 1.0)
+net.bias.set_value(paddle.full([16], -0.1))
+optimizer = paddle.optimizer.Adam(parameters=net.parameters())
+for _ in range(5):
+    out = net(paddle.rand([16, 8]) + 0.5)
+    hidden = nn.functional.relu(out)  # CAUSE
+    loss = (hidden.sum(1) - 1).pow(2).mean()
+    optimizer.clear_grad()
+    loss.backward()
+    optimizer.step()
 """
 
 SATURATED = """
@@ -283,7 +301,8 @@ print(weight.grad.sum().item())
 """
 
 CASES = [
-    (DEAD, "zero-gradient", "dead"), (SATURATED, "zero-gradient", "saturated"),
+    (DEAD, "zero-gradient", "was set to -30"), (SUNK, "zero-gradient", "is negative"),
+    (SATURATED, "zero-gradient", "saturated"),
     (ROUNDED, "rounded-gradient", "everywhere"), (SIGMOIDS, "vanishing", "sigmoid"), (RECURRENT, "vanishing", "tanh"),
     (EXPLODING, "exploding", "mm"), (CAST, "half-underflow", "float16"),
     (LOOP, "exploding", "mm"), (BLOCKS, "exploding", "conv"), (FACTOR, "half-underflow", "float16"),

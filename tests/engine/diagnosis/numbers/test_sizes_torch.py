@@ -13,9 +13,9 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.inner, self.outer = nn.Linear(8, 16), nn.Linear(16, 1)
-        nn.init.constant_(self.inner.bias, -30.0)
+        nn.init.constant_(self.inner.bias, -30.0)  # CAUSE
     def forward(self, x):
-        hidden = torch.relu(self.inner(x))  # CAUSE
+        hidden = torch.relu(self.inner(x))
         return self.outer(hidden)
 torch.manual_seed(0)
 net = Net()
@@ -26,6 +26,24 @@ for _ in range(5):
     loss.backward()
     optimizer.step()
 print(sum(p.grad.abs().sum().item() == 0 for p in net.inner.parameters()))
+"""
+
+# The bias is below 0 too, and is not what makes it dead.
+SUNK = """
+import torch, torch.nn as nn
+torch.manual_seed(0)
+net = nn.Linear(8, 16)
+with torch.no_grad():
+    net.weight.copy_(-net.weight.abs() - 1.0)
+    net.bias.fill_(-0.1)
+optimizer = torch.optim.Adam(net.parameters())
+for _ in range(5):
+    out = net(torch.rand(16, 8) + 0.5)
+    hidden = torch.relu(out)  # CAUSE
+    loss = (hidden.sum(1) - 1).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
 """
 
 SATURATED = """
@@ -279,7 +297,8 @@ print(loss.item())
 """
 
 CASES = [
-    (DEAD, "zero-gradient", "dead"), (SATURATED, "zero-gradient", "saturated"),
+    (DEAD, "zero-gradient", "was set to -30"), (SUNK, "zero-gradient", "is negative"),
+    (SATURATED, "zero-gradient", "saturated"),
     (ROUNDED, "rounded-gradient", "everywhere"), (SIGMOIDS, "vanishing", "sigmoid"), (RECURRENT, "vanishing", "tanh"),
     (LOOP, "exploding", "mm"), (BLOCKS, "exploding", "conv"),
     (EXPLODING, "exploding", "mm"), (UNSCALED, "half-underflow", "scaler"), (CAST, "half-underflow", "float16"),
