@@ -44,7 +44,7 @@ def train(steps):
         loss.backward()
 
 for part in range(int(sys.argv[2])):
-    train(200)
+    train(1000)  # of a part this long a sampler has something on a busy machine too
     breakpoint()
 print("DIGEST", hashlib.sha256(w.grad.numpy().tobytes()).hexdigest())
 """

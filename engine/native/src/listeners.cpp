@@ -51,6 +51,7 @@ void Listeners::clear() {
 }
 
 int Listeners::hurried() const {
+  if (!asks_) return 1;
   for (const Py_buffer& each : zeros_) {
     int32_t value;
     memcpy(&value, each.buf, sizeof value);
@@ -70,6 +71,7 @@ int Listeners::hurried() const {
 
 bool Listeners::woken() const {
   PyObject* wake = wake_;
+  if (!wake) return true;  // it was cleared while the call ran
   Py_INCREF(wake);
   PyObject* answer = PyObject_CallNoArgs(wake);
   Py_DECREF(wake);

@@ -1,5 +1,6 @@
 // Who listens to calls that run without Python, as far as C++ must know: what forbids that, what is to be woken, and
-// where the last call is noted. All of it under the GIL.
+// where the last call is noted. All of it under the GIL, which an engine gives up while a call runs: other threads set and
+// clear these meanwhile.
 #pragma once
 
 #define PY_SSIZE_T_CLEAN
@@ -25,9 +26,9 @@ class Listeners {
   void clear();
   bool any() const { return asks_ != nullptr; }
 
-  // 1: a call must be told at once; -1 with an exception set.
+  // 1: a call must be told at once, or nobody listens; -1 with an exception set.
   int hurried() const;
-  // False with an exception set.
+  // False with an exception set. Where nobody listens any more nothing is called.
   bool woken() const;
   // Number, begin and end (epoch; 0: it runs) of the last call, for a crash report.
   void note(uint64_t number, double begin, double end) const;

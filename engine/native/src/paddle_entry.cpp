@@ -37,6 +37,14 @@ struct Object {  // a reference that is let go of by `clear` alone: never as the
     Py_XINCREF(object);
     Py_XSETREF(held, object);
   }
+  template <typename... Arguments>
+  PyObject* operator()(Arguments... arguments) const {  // another thread may set another one meanwhile
+    PyObject* called = held;
+    Py_INCREF(called);
+    PyObject* result = PyObject_CallFunctionObjArgs(called, arguments..., nullptr);
+    Py_DECREF(called);
+    return result;
+  }
 };
 
 Mode mode = kSlow;
@@ -152,7 +160,7 @@ PyObject* ended_in_python(PyObject* result, bool grad) {
     PyErr_NormalizeException(&type, &value, &trace);
     if (value && trace) PyException_SetTraceback(value, trace);
   }
-  PyObject* raise = PyObject_CallFunctionObjArgs(ended.held, value ? value : Py_None, grad ? Py_True : Py_False, nullptr);
+  PyObject* raise = ended(value ? value : Py_None, grad ? Py_True : Py_False);
   if (!raise) {  // an exception of the script's own, come in between
     Py_CLEAR(result);
   } else if (raise != Py_None) {
@@ -249,7 +257,7 @@ PyObject* quick_call(PyObject* real, PyObject* const* arguments, Py_ssize_t coun
   current.frame = reinterpret_cast<PyObject*>(PyEval_GetFrame());
   Py_XINCREF(current.frame);
   const bool armed = current.roots != nullptr;
-  PyObject* recorded = PyObject_CallNoArgs(has_grad.held);
+  PyObject* recorded = has_grad();
   const bool grad = recorded != Py_False;
   if (!recorded) PyErr_Clear();
   Py_XDECREF(recorded);

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.attach_targets import eventually
 from support.dialled import Dialled
 from support.frameworks import node_of, on_frameworks
 
@@ -139,6 +140,36 @@ def test_a_breakpoint_set_meanwhile_is_met(framework: str, tmp_path: Path) -> No
         assert stop["node"]["name"] == name and stop["total"] == 3
         numbers = begun(run)
         assert numbers == list(range(1, stop["backward"] + 1))
+
+
+LONG = """
+import pathlib
+wanted, begins = pathlib.Path(HERE, "wanted"), pathlib.Path(HERE, "begins")
+while True:
+    size = 2000 if wanted.exists() else 2
+    losses = [tanh(x @ x).sum() for x in (leaf(size), leaf(2), leaf(2))]
+    for loss in reversed(losses):  # a call that comes late is looked into, the next ones need not be
+        if size > 2 and loss is losses[0]:
+            begins.touch()
+        loss.backward()
+"""
+
+
+@on_frameworks()
+def test_a_breakpoint_set_while_one_of_them_runs(framework: str, tmp_path: Path) -> None:
+    """A call that runs without Python, the GIL given up, ends where nobody listens to such calls any more."""
+    name = node_of(framework, "tanh")
+    script = START[framework].replace("def leaf()", "def leaf(size=1)").replace("ones([3]", "ones([size, size]")
+    script = script.replace("ones(3", "ones(size, size") + LONG.replace("HERE", repr(str(tmp_path)))
+    with Dialled(tmp_path, script) as run:
+        run.peer.begin("NoSuchNode")
+        run.peer.until(lambda: run.peer.bodies("adbg/backwards"), "calls told together")
+        (tmp_path / "wanted").touch()
+        eventually((tmp_path / "begins").exists)
+        run.peer.set("NoSuchNode", name)
+        stop = run.peer.stopped()
+        assert stop["node"]["name"] == name
+        assert begun(run) == list(range(1, stop["backward"] + 1))
 
 
 def run_of(number: int, **more: Any) -> BriefRun:

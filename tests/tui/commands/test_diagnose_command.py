@@ -110,7 +110,7 @@ def test_no_iteration_was_watched(watched: Callable[..., Watched]) -> None:
     answers.iterations = 0
     session.run("diagnose")
     text = session.run("diagnose").text
-    assert text.startswith("nothing is known yet: no whole iteration has run")
+    assert text.startswith("nothing is known so far: no backward was watched yet")
     assert "nothing found" not in text and "not found" not in text and "0 iterations" not in text
     answers.findings = [FOUND]
     found = session.run("diagnose").text
@@ -119,7 +119,7 @@ def test_no_iteration_was_watched(watched: Callable[..., Watched]) -> None:
     other = watched()
     detecting(other).iterations = 0
     other.run("diagnose start")
-    assert other.run("diagnose stop").text == "diagnosis is off: no iteration was watched"
+    assert other.run("diagnose stop").text == "diagnosis is off: no backward was watched"
 
 
 def test_what_comes_is_told_once(watched: Callable[..., Watched]) -> None:

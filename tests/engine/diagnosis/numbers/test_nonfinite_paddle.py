@@ -312,7 +312,8 @@ def test_healthy_programs_get_no_finding(runs: dict[str, Run]) -> None:
 
 def test_paddles_own_check_names_the_same_operator(runs: dict[str, Run], tmp_path: Path) -> None:
     """FLAGS_check_nan_inf ends the program at the first operator whose result has NaN or infinities."""
-    node = runs["0"].told[0]["node"]["name"]  # DISTANCE
+    distance = next(name for name, program in PROGRAMS.items() if program is DISTANCE)
+    node = runs[distance].told[0]["node"]["name"]
     script = tmp_path / "checked.py"
     script.write_text(textwrap.dedent(DISTANCE).lstrip())
     environment = {**os.environ, "FLAGS_check_nan_inf": "1"}
