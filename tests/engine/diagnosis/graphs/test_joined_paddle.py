@@ -68,6 +68,63 @@ def step():
 for _ in range(3):
     step()
 """
+# Several losses of one iteration: the first call of backward frees what they share.
+HEADS = """
+trunk, heads = nn.Linear(3, 4), nn.LayerList([nn.Linear(4, 1), nn.Linear(4, 2)])
+opt = paddle.optimizer.SGD(0.1, parameters=[*trunk.parameters(), *heads.parameters()])
+def fit():
+    for _ in range(3):
+        opt.clear_grad()
+        z = trunk(paddle.randn([5, 3])).tanh()
+        for head in heads:
+            loss = head(z).pow(2).mean()
+            loss.backward()  # CAUSE
+        opt.step()
+fit()
+"""
+RUN_BY = """
+def run(loss, scale):
+    (loss * scale).backward()
+trunk, one, two = nn.Linear(3, 4), nn.Linear(4, 1), nn.Linear(4, 2)
+opt = paddle.optimizer.SGD(0.1, parameters=trunk.parameters())
+for _ in range(3):
+    opt.clear_grad()
+    z = trunk(paddle.randn([5, 3])).tanh()
+    run(one(z).mean(), 2.0)  # CAUSE
+    run(two(z).pow(2).mean(), 1.0)
+    opt.step()
+"""
+# And what looks like it: gradients that are accumulated over iterations which something joins.
+ACCUMULATED = """
+class Cell(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.ih, self.hh = nn.Linear(3, 4), nn.Linear(4, 4)
+    def forward(self, x, h):
+        return (self.ih(x) + self.hh(h)).tanh()
+def main():
+    cell = Cell(); opt = paddle.optimizer.SGD(0.1, parameters=cell.parameters())
+    for batch in range(3):
+        h = paddle.zeros([2, 4])
+        for part in range(4):
+            h = cell(paddle.randn([2, 3]), h)  # CAUSE
+            loss = (h ** 2).mean()
+            loss.backward()
+        opt.step(); opt.clear_grad()
+main()
+"""
+ONCE_FOR_ALL = """
+table, out = nn.Linear(3, 4), nn.Linear(4, 1)
+opt = paddle.optimizer.SGD(0.1, parameters=out.parameters())
+def fit():
+    anchors = table(paddle.randn([6, 3])).tanh()  # CAUSE
+    for batch in range(3):
+        for part in range(4):
+            loss = out(anchors[part]).pow(2).mean()
+            loss.backward()
+        opt.step(); opt.clear_grad()
+fit()
+"""
 GROWS = """
 class Trainer:
     def __init__(self):
@@ -177,6 +234,8 @@ for each in (truncated, kept, accumulate, adversarial):
 CASES: list[tuple[str, str]] = [
     ("second-backward", HIDDEN), ("second-backward", SUMMED), ("second-backward", ADVERSARIAL),
     ("second-backward", TABLE),
+    ("second-backward", HEADS), ("second-backward", RUN_BY), ("second-backward", ACCUMULATED),
+    ("second-backward", ONCE_FOR_ALL),
     ("graph-grows", GROWS), ("graph-kept", APPENDED), ("graph-grows", GROWS_AVERAGE),
     ("graph-grows", GROWS_QUEUE), ("graph-kept", ADDED), ("graph-kept", CACHED),
 ]  # fmt: skip
@@ -191,3 +250,10 @@ def test_the_line_that_joins_or_keeps_is_named(runs: dict[str, Run], name: str) 
 
 def test_what_is_carried_on_as_it_should_be(runs: dict[str, Run]) -> None:
     runs["healthy"].check_healthy()
+
+
+@pytest.mark.parametrize("program", [HEADS, RUN_BY])
+def test_backwards_of_one_iteration_are_not_taken_for_two(runs: dict[str, Run], program: str) -> None:
+    (run,) = [each for each in runs.values() if each.program == HEAD + program]
+    (message,) = [each["message"] for each in run.told if each["kind"] == "second-backward"]
+    assert "earlier iteration" not in message and "add the losses up" in message
