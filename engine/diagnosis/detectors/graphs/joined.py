@@ -224,8 +224,8 @@ class SecondBackward(_Joining):
         if first is not None:
             return first, (
                 f"several losses of one iteration are run back one after another at {_place(call.location)}, and the "
-                f"first of these calls frees the graph of {older.unique_name} ({_place(older.forward)}), which they share: add the losses up and run "
-                "backward once, or retain_graph=True in all calls but the last"
+                "first of these calls frees the graph that they share: add the losses up and run backward once, or "
+                "retain_graph=True in all calls but the last"
             ), evidence  # fmt: skip
         if by.location == call.location:
             return line, (
@@ -278,11 +278,12 @@ class SecondBackward(_Joining):
         evidence = [f"no node of this graph was made since backward {by.number} at {_place(by.location)} began"]
         if not same:
             first = self._together(call, earlier, by, root) or by.location
-            which = f"the backwards at {_place(first)} and {_place(call.location)} share a part of the graph, and the "
+            which = f"the backwards at {_place(first)} and {_place(call.location)}"
             if by.location == call.location:
-                which = f"the losses that are run back one after another at {_place(first)} share a part of the graph, and the "
+                which = f"the losses that are run back one after another at {_place(first)}"
             return first, (
-                f"{which}first one frees it: add the losses up, or retain_graph=True in all but the last"
+                f"{which} share a part of the graph, and the first call frees it: add the losses up, or "
+                "retain_graph=True in all calls but the last"
             ), evidence  # fmt: skip
         if by.location == call.location:
             stack = call.forward_stack(root)[0]
