@@ -88,7 +88,7 @@ def _written_at(value: Any) -> Iterator[Factor]:
         elif isinstance(value, types.FunctionType):
             break
         else:
-            value = getattr(type(value), "__call__", None)
+            value = type(value).__call__
     if isinstance(value, types.FunctionType):
         code = value.__code__
         file = os.path.abspath(code.co_filename)
