@@ -231,6 +231,39 @@ for each in (truncated, kept, accumulate, adversarial):
 """
 
 
+# Emptied at the end of an epoch; what it held was of no more use.
+EMPTIED = """
+class Meter:
+    def __init__(self):
+        self.rows = []
+    def note(self, **values):
+        self.rows.append(values)  # CAUSE
+meter = Meter()
+for epoch in range(2):
+    for _ in range(40):
+        out = net(paddle.randn([2, 3]))
+        loss = out.pow(2).mean()
+        opt.clear_grad(); loss.backward(); opt.step()
+        meter.note(out=out)
+    print(paddle.concat([row["out"] for row in meter.rows]).mean().item())
+    meter.rows = []
+"""
+# What it holds is run back at the end of the epoch, and the results of a replay have no graph.
+USED_LATER = """
+extra, later, replay = nn.Linear(3, 1), [], []
+for epoch in range(2):
+    for _ in range(40):
+        x = paddle.randn([2, 3])
+        loss = net(x).pow(2).mean()
+        opt.clear_grad(); loss.backward(); opt.step()
+        later.append(extra(x).pow(2).mean())
+        replay.append(loss.detach())
+    sum(later).backward()
+    print(sum(replay).item())
+    later, replay = [], []
+"""
+
+
 CASES: list[tuple[str, str]] = [
     ("second-backward", HIDDEN), ("second-backward", SUMMED), ("second-backward", ADVERSARIAL),
     ("second-backward", TABLE),
@@ -238,9 +271,10 @@ CASES: list[tuple[str, str]] = [
     ("second-backward", ONCE_FOR_ALL),
     ("graph-grows", GROWS), ("graph-kept", APPENDED), ("graph-grows", GROWS_AVERAGE),
     ("graph-grows", GROWS_QUEUE), ("graph-kept", ADDED), ("graph-kept", CACHED),
+    ("graph-kept", EMPTIED),
 ]  # fmt: skip
 
-PROGRAMS = numbered(CASES) | {"healthy": HEALTHY}
+PROGRAMS = numbered(CASES) | {"healthy": HEALTHY, "used later": USED_LATER}
 
 
 @pytest.mark.parametrize("name", numbered(CASES))
@@ -257,3 +291,9 @@ def test_backwards_of_one_iteration_are_not_taken_for_two(runs: dict[str, Run], 
     (run,) = [each for each in runs.values() if each.program == HEAD + program]
     (message,) = [each["message"] for each in run.told if each["kind"] == "second-backward"]
     assert "earlier iteration" not in message and "add the losses up" in message
+
+
+def test_graphs_that_backward_goes_through_later_are_not_of_no_use(runs: dict[str, Run]) -> None:
+    assert not [each for each in runs["used later"].above_notes() if each["kind"] == "graph-kept"]
+    (found,) = [run.check_first("graph-kept") for run in runs.values() if run.program == HEAD + EMPTIED]
+    assert found["severity"] == "warning" and "until it is emptied" in found["message"]
