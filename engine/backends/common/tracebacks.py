@@ -19,8 +19,8 @@ _FRAME = re.compile(
 
 
 def strip_own(error: BaseException, codes: Container[types.CodeType] = ()) -> None:
-    """Take adbg's own frames out of the traceback of ``error``: called where it leaves adbg, right before ``raise``; and
-    where it ends in what adbg called of the standard library (a Ctrl-C while it waited for a lock), that too.
+    """Take adbg's own frames out of the traceback of ``error``, called where it leaves adbg, right before ``raise``;
+    and where it ends in what adbg called of the standard library (a Ctrl-C while it waited for a lock), that too.
 
     Args:
         codes: functions of adbg's that go by a framework's name.

@@ -66,6 +66,7 @@ for x in data:  # LOOP
     loss = (model(x, BOTH) ** 2).mean()
     getattr(opt, clear)()
     loss.backward()
+    AVERAGED
     opt.step()  # STEP
 print(f"RANK {rank} {float(net.a.weight.sum()):.9f}", flush=True)
 """
@@ -74,6 +75,7 @@ UNUSED = {"RATE": "0.1", "COUNT": "4", "BOTH": "rank == 0 or x is not data[2]"}
 UNEVEN = {"RATE": "0.1", "COUNT": "(4, 3)[rank]", "BOTH": "True"}
 RATES = {"RATE": "(0.1, 0.2)[rank]", "COUNT": "4", "BOTH": "True"}
 HEALTHY = {"RATE": "0.1", "COUNT": "4", "BOTH": "True"}
+BY_HAND = {**UNEVEN, "Wrap(net)": "net", "AVERAGED": "[dist.all_reduce(each.grad) for each in net.parameters()]"}
 
 LAUNCHER = """
 import os, subprocess, sys
@@ -91,7 +93,7 @@ sys.exit(max(abs(each) for each in first))
 def job(folder: Path, framework: str, bug: dict[str, str], *options: str) -> tuple[str, list[str]]:
     """The text of the script, and the command that starts two ranks of it."""
     text = (HEAD[framework] + textwrap.dedent(BODY)).lstrip()
-    for name, value in bug.items():
+    for name, value in {"AVERAGED": "pass", **bug}.items():
         text = text.replace(name, value) if name != "BOTH" else text.replace("(x, BOTH)", f"(x, {value})")
     script, launcher = folder / "train.py", folder / "launch.py"
     script.write_text(text)
@@ -213,6 +215,15 @@ def test_a_rank_with_fewer_batches(tmp_path: Path) -> None:
     text, found, outcome = diagnosed(tmp_path, "torch", UNEVEN)
     one = check(found, "uneven-batches", line_of(text, "# LOOP"), outcome)
     assert "rank 1 ended after 3 iterations" in one["message"] and "rank 0" in one["message"], str(one)
+
+
+@on_frameworks()
+def test_a_rank_with_fewer_batches_of_gradients_that_are_averaged_by_hand(framework: str, tmp_path: Path) -> None:
+    """No backward fails then, and Paddle does not abort the rank that waits."""
+    text, found, outcome = diagnosed(tmp_path, framework, BY_HAND)
+    one = check(found, "uneven-batches", line_of(text, "# LOOP"), outcome)
+    assert "rank 1 ended after 3 iterations" in one["message"] and "rank 0" in one["message"], str(one)
+    assert outcome.program_output.count("RANK") == 1, str(outcome)
 
 
 @pytest.mark.paddle

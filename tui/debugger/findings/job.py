@@ -13,7 +13,7 @@ from adbg.engine.protocol.messages import Finding, FoundAt, RankFacts
 OWN = 10_000  # ids of what is found here begin behind: processes count theirs from 1
 _LOST = re.compile(
     r"(?:closed|reset) by (?:the )?(?:remote )?peer|Connection (?:closed|reset|refused)|Broken pipe|Timed out waiting"
-    r"|remote (?:worker|process)",
+    r"|remote (?:worker|process)|\bTIMEOUT self_rank\b",
     re.I,
 )
 NOT_ANY_MORE = "the steps used different gradients: they are not averaged over the ranks any more"

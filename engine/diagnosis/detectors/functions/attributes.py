@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from adbg.engine.backends.base import Backend, FunctionCall
-from adbg.engine.diagnosis.detectors.functions.derivatives import plain_code
+from adbg.engine.diagnosis.detectors.functions.effects import plain_code
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.diagnosis.source import function_named, inside, parameters_of
 from adbg.engine.outside import suppress

@@ -11,7 +11,8 @@ from typing import Any
 from adbg.engine.backends.base import FunctionCall
 from adbg.engine.diagnosis.detector import Detector, Need, detector
 from adbg.engine.diagnosis.detectors.functions.attributes import Attributes
-from adbg.engine.diagnosis.detectors.functions.derivatives import argument_name, plain_code
+from adbg.engine.diagnosis.detectors.functions.derivatives import argument_name
+from adbg.engine.diagnosis.detectors.functions.effects import plain_code
 from adbg.engine.diagnosis.source import function_named, inside
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.session.running_call import Running

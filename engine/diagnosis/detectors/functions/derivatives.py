@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import math
 import os
-import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from adbg.engine.backends.base import FunctionCall, SlotCheck
 from adbg.engine.diagnosis.detector import Detector, Need, detector
+from adbg.engine.diagnosis.detectors.functions.effects import has_effects, plain_code
 from adbg.engine.diagnosis.source import function_named, line_of_result, parameters_of
 from adbg.engine.outside import own
 from adbg.engine.protocol.messages import Finding, FoundAt
@@ -21,15 +19,6 @@ from adbg.engine.types import SourceLine
 
 _SAMPLES = 3  # calls of one function that are checked
 _FUNCTIONS = 50
-_EFFECTS = frozenset(
-    ("print", "open", "write", "all_reduce", "all_gather", "broadcast", "send", "recv", "reduce_scatter", "barrier",
-     "append", "add_", "update")
-)  # fmt: skip
-
-
-def plain_code(function: type, name: str) -> Any:
-    method = getattr(function, name, None)
-    return getattr(getattr(method, "__wrapped__", method), "__code__", None)
 
 
 def result_line(function: type, place: int, method: str = "backward") -> SourceLine | None:
@@ -68,11 +57,14 @@ class WrongDerivative(Detector):
     memory that nothing was written to, or gives None for an input that its result depends on.
 
     Evidence: directional derivatives of the forward by finite differences, with two step sizes, beside what the
-    backward gives, on copies of what the function was really given; the same with fresh memory filled with NaN.
+    backward gives, on copies of what the function was really given; the same with fresh memory filled with NaN, and
+    with zeros.
     Mistaken for: a straight-through estimator or a function whose forward is the identity (a gradient that is scaled,
     clipped or reversed on purpose) is a note.
+    Functions that do more than compute (print, write to what their calls share) are not run again.
     Cost: copies of the arguments of the first three calls of each function; the check runs when the program ends, or
-    at a stop where it is asked for.
+    at a stop where it is asked for. Of more than 200,000 elements it is only looked whether all memory is written to,
+    up to 4 million elements in all.
     """
 
     needs = Need.FUNCTIONS
@@ -220,60 +212,3 @@ def _factor(checks: Sequence[SlotCheck]) -> str:
         return ""
     middle = math.fsum(ratios) / len(ratios)
     return f"{middle:.4g}"
-
-
-def has_effects(function: type) -> bool:
-    """Whether running it again may be seen: it prints, writes, talks to other ranks, or sets what is not its own."""
-    for name in ("forward", "backward", "setup_context"):
-        code = plain_code(function, name)
-        todo = [code] if code is not None else []
-        while todo:
-            each = todo.pop()
-            if (_EFFECTS & set(each.co_names) and not _on_its_own(each)) or _stores_global(each):
-                return True
-            todo += [const for const in each.co_consts if hasattr(const, "co_code")]
-    return False
-
-
-def _on_its_own(code: Any) -> bool:
-    """Whether all that it does so it does to what it made itself: ``rows = []``, ``rows.append(x)``; ``g =
-    torch.empty(n)``, ``g[token].add_(row)``."""
-    tree = function_named(code.co_filename, code.co_firstlineno)
-    if tree is None:
-        return False
-    names = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
-    stored = Counter(name.id for name in names if isinstance(name.ctx, ast.Store))
-    made = Counter(
-        node.targets[0].id for node in ast.walk(tree)
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and _is_new(node.value)
-    )  # fmt: skip
-    own = {name for name, times in made.items() if times == stored[name]} - set(parameters_of(tree))
-    return all(_root_of(node) in own for node in _effects_in(tree))
-
-
-def _effects_in(tree: ast.AST) -> Iterator[ast.expr]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and node.attr in _EFFECTS:
-            yield node.value
-        elif isinstance(node, ast.Name) and node.id in _EFFECTS:
-            yield node
-
-
-def _root_of(node: ast.expr) -> str:
-    while isinstance(node, ast.Subscript):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else ""
-
-
-def _is_new(value: ast.expr) -> bool:
-    """Nothing else has it: a display, or what a function of such a name makes."""
-    if isinstance(value, ast.Call):
-        called = value.func.attr if isinstance(value.func, ast.Attribute) else getattr(value.func, "id", "")
-        return re.fullmatch(r"(new_)?(empty|zeros|ones|full)(_like)?|clone|list|dict|set", called) is not None
-    return isinstance(value, (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp))
-
-
-def _stores_global(code: Any) -> bool:
-    import dis
-
-    return any(each.opname == "STORE_GLOBAL" for each in dis.get_instructions(code))

@@ -52,7 +52,8 @@ class DeadUnits(Detector):
 
     Evidence: per unit, the gradients that flow into the activation and what leaves it; shares by iteration.
     Mistaken for: hinge losses and masks, which are behind no layer, and units that get no gradient, are not counted.
-    Of a layer of less than 8 units all have to be dead. Where all units are dead from the start zero-gradient tells.
+    Of a layer of less than 8 units all have to be dead. Where all units are dead from the start zero-gradient tells,
+    if a parameter has a name.
     Half of the units of a deep network without normalisation may be dead by its initialisation: up to three quarters a
     note.
     Cost: in sampled iterations two copies of the gradients at these activations, up to 2 million elements in all.

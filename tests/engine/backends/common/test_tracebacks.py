@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -37,6 +39,29 @@ def test_an_exception_of_adbg_s_own_alone() -> None:
     strip_own(error)
     names = [name for _, name in frames(error)]
     assert "run" not in names and names[-2:] == ["<lambda>", "fail"]
+
+
+def test_what_adbg_called_of_the_standard_library_goes_with_it() -> None:
+    """A Ctrl-C that comes while adbg waits for a lock. What of the standard library calls the program stays."""
+    namespace: dict[str, Any] = {"__name__": "adbg.engine.somewhere"}
+    exec("def run(call): call()", namespace)
+    with pytest.raises(RuntimeError) as found:
+        namespace["run"](threading.Condition().notify)  # raises, for the lock is not held
+    strip_own(found.value)
+    assert [name for _, name in frames(found.value)] == ["test_what_adbg_called_of_the_standard_library_goes_with_it"]
+
+    @contextlib.contextmanager
+    def around() -> Iterator[None]:
+        yield
+
+    @around()
+    def fail() -> None:
+        raise ValueError
+
+    with pytest.raises(ValueError) as other:
+        namespace["run"](fail)
+    strip_own(other.value)
+    assert [name for _, name in frames(other.value)][1:3] == ["inner", "fail"]
 
 
 @pytest.mark.torch

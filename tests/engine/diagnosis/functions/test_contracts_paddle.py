@@ -268,6 +268,23 @@ class Split(PyLayer):
         return paddle.concat([first, rest], 1)
 train(lambda x: Split.apply(net[1](net[0](x)))[1].sum(1))
 """
+# Memory that the calls share: the second one writes over what the first one's backward needs.
+SHARED = """
+work = paddle.zeros([5, 8])
+class Swish(PyLayer):
+    @staticmethod
+    def forward(ctx, x):
+        paddle.assign(F.sigmoid(x), work)
+        ctx.save_for_backward(x)
+        ctx.gate = work  # CAUSE
+        return x * work
+    @staticmethod
+    def backward(ctx, grad):
+        x, = ctx.saved_tensor()
+        s = ctx.gate
+        return grad * (s + x * s * (1 - s))
+train(lambda x: net[2](Swish.apply(paddle.tanh(Swish.apply(net[0](x))))))
+"""
 HEALTHY = """
 class AddOne(PyLayer):
     # gives back what it wrote into
@@ -350,6 +367,7 @@ CASES: list[tuple[str, str]] = [
     ("uninitialised", UNWRITTEN_LAST), ("missing-gradient", NONE_FIRST), ("missing-gradient", NONE_SOMETIMES),
     ("function-contract", COUNT), ("function-contract", NUMBER), ("missing-gradient", NONE_IN_THE_MIDDLE),
     ("function-contract", TOO_MANY), ("uninitialised", UNPICKED), ("uninitialised", UNPICKED_SMALL),
+    ("silent-overwrite", SHARED),
 ]  # fmt: skip
 
 PROGRAMS = numbered(CASES) | {"healthy": HEALTHY, "frozen": FROZEN}

@@ -111,6 +111,29 @@ class Attention(Function):
         return weights * (grad - (grad * weights).sum(-1, keepdim=True))
 train(lambda x: Attention.apply(net[0](x)))
 """
+# Memory that the calls share: the second one writes over what the first one's backward needs.
+ARENA = """
+class Arena:
+    def __init__(self):
+        self.block = torch.zeros(4096)
+    def take(self, shape):
+        return self.block[: shape.numel()].view(shape)
+arena = Arena()
+class Swish(Function):
+    @staticmethod
+    def forward(ctx, x):
+        gate = arena.take(x.shape)
+        torch.sigmoid(x, out=gate)
+        ctx.save_for_backward(x)
+        ctx.gate = gate  # CAUSE
+        return x * gate
+    @staticmethod
+    def backward(ctx, grad):
+        x, = ctx.saved_tensors
+        s = ctx.gate
+        return grad * (s + x * s * (1 - s))
+train(lambda x: net[2](Swish.apply(torch.tanh(Swish.apply(net[0](x))))))
+"""
 # A mask that the layer fills again for each view of the batch.
 MASK = """
 class Drop(Function):
@@ -165,6 +188,26 @@ class Exp(Function):
     def backward(ctx, grad):
         y, = ctx.saved_tensors
         return grad * y
+# parts of one block: none is written twice before its backward; its version moves with every part
+block, used = torch.zeros(1024), [0]
+class Gate(Function):
+    @staticmethod
+    def forward(ctx, x, mean, seen):
+        gate = block[used[0] : used[0] + x.numel()].view(x.shape)
+        used[0] += x.numel()
+        torch.sigmoid(x, out=gate)
+        mean.mul_(0.9).add_(x.mean(0), alpha=0.1)  # a statistic, kept for the mode that backward may be in
+        ctx.gate, ctx.mean, ctx.seen, ctx.training = gate, mean, seen, True
+        return gate.clone()
+    @staticmethod
+    def backward(ctx, grad):
+        ctx.seen += grad.abs().mean(0)  # a sum over all calls
+        return grad * ctx.gate * (1 - ctx.gate) if ctx.training else grad * ctx.mean, None, None
+gate_mean, seen = torch.zeros(8), torch.zeros(8)
+def twice(x):
+    used[0] = 0
+    return net[2](Gate.apply(torch.tanh(Gate.apply(net[0](x), gate_mean, seen)), gate_mean, seen))
+train(twice)
 mean = torch.zeros(8)
 train(lambda x: net[2](Exp.apply(Norm.apply(AddOne.apply(net[0](x) * 1.0), mean).tanh())))
 with torch.no_grad():
@@ -175,7 +218,7 @@ with torch.no_grad():
 CASES: list[tuple[str, str]] = [
     ("function-input-overwritten", RELU), ("function-input-overwritten", ROW),
     ("function-input-overwritten", OUT), ("function-keeps-output", PAIR), ("function-keeps-output", SETUP),
-    ("function-keeps-output", DICTIONARY), ("silent-overwrite", MASK),
+    ("function-keeps-output", DICTIONARY), ("silent-overwrite", ARENA), ("silent-overwrite", MASK),
 ]  # fmt: skip
 
 PROGRAMS = numbered(CASES) | {"healthy": HEALTHY}

@@ -206,7 +206,11 @@ class Gated(nn.Layer):
     def forward(self, x):
         return F.sigmoid(3 * self.gate(x)) * self.value(x).tanh()
 fit(Gated(), paddle.randn([8, 32, 8]), lambda net, x: net(x).pow(2).mean())
+"""
+
 # A gate that is saturated for all of the data, beside a way that passes gradients on.
+BESIDE = """
+import paddle, paddle.nn as nn, paddle.nn.functional as F
 class Beside(nn.Layer):
     def __init__(self):
         super().__init__()
@@ -214,7 +218,14 @@ class Beside(nn.Layer):
     def forward(self, x):
         h = self.inner(x)
         return self.outer(h + F.sigmoid(200 * (h.abs() + 1)))
-fit(Beside(), paddle.randn([8, 16, 6]), lambda net, x: net(x).pow(2).mean())
+paddle.seed(0)
+net = Beside()
+optimizer = paddle.optimizer.Adam(parameters=net.parameters())
+for _ in range(3):
+    loss = net(paddle.randn([16, 6])).square().mean()
+    optimizer.clear_grad()
+    loss.backward()
+    optimizer.step()
 """
 
 CASES = [
@@ -224,7 +235,7 @@ CASES = [
 ]  # fmt: skip
 
 PROGRAMS = {str(number): each[0] for number, each in enumerate(CASES)} | {
-    "local": LOCAL, "nameless": NAMELESS, "healthy": HEALTHY
+    "local": LOCAL, "nameless": NAMELESS, "beside": BESIDE, "healthy": HEALTHY
 }  # fmt: skip
 
 
@@ -258,3 +269,7 @@ def test_a_layer_without_names_is_found_dead(runs: dict[str, Run]) -> None:
 
 def test_layers_that_work(runs: dict[str, Run]) -> None:
     runs["healthy"].check_healthy()
+
+
+def test_a_parameter_with_another_way_than_a_saturated_gate(runs: dict[str, Run]) -> None:
+    runs["beside"].check_healthy()

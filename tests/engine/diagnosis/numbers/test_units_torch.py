@@ -213,7 +213,11 @@ class Gated(nn.Module):
     def forward(self, x):
         return (6 * self.gate(x)).sigmoid() * self.value(x).tanh()
 fit(Gated(), torch.randn(8, 32, 8), lambda net, x: net(x).pow(2).mean())
+"""
+
 # A gate that is saturated for all of the data, beside a way that passes gradients on.
+BESIDE = """
+import torch, torch.nn as nn
 class Beside(nn.Module):
     def __init__(self):
         super().__init__()
@@ -221,7 +225,14 @@ class Beside(nn.Module):
     def forward(self, x):
         h = self.inner(x)
         return self.outer(h + torch.sigmoid(200 * (h.abs() + 1)))
-fit(Beside(), torch.randn(8, 16, 6), lambda net, x: net(x).pow(2).mean())
+torch.manual_seed(0)
+net = Beside()
+optimizer = torch.optim.Adam(net.parameters())
+for _ in range(3):
+    loss = net(torch.randn(16, 6)).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
 """
 
 CASES = [
@@ -231,7 +242,7 @@ CASES = [
 ]  # fmt: skip
 
 PROGRAMS = {str(number): each[0] for number, each in enumerate(CASES)} | {
-    "local": LOCAL, "nameless": NAMELESS, "healthy": HEALTHY
+    "local": LOCAL, "nameless": NAMELESS, "beside": BESIDE, "healthy": HEALTHY
 }  # fmt: skip
 
 
@@ -265,3 +276,7 @@ def test_a_layer_without_names_is_found_dead(runs: dict[str, Run]) -> None:
 
 def test_layers_that_work(runs: dict[str, Run]) -> None:
     runs["healthy"].check_healthy()
+
+
+def test_a_parameter_with_another_way_than_a_saturated_gate(runs: dict[str, Run]) -> None:
+    runs["beside"].check_healthy()
